@@ -1,1 +1,34 @@
-//! placeholder
+//! Xen's vocabulary: identifiers, states, ABI layouts, and the typed hypercalls a toolstack makes.
+//!
+//! Bytes are laid out here and handed to a [`Hypervisor`], which is either Linux's `privcmd` or the
+//! simulator: everything above that trait, including every layout and quirk, runs on both.
+//! Nothing in this crate touches the operating system.
+#![no_std]
+
+extern crate alloc;
+
+mod abi;
+mod domain;
+mod errno;
+mod hypervisor;
+mod ids;
+mod info;
+mod memory;
+mod probe;
+mod xen;
+
+pub use abi::{Abi, DomctlVersion, SysctlVersion};
+pub use domain::{
+    CreateDomain, DomainFlags, DomainInfo, DomainKind, EmulationFlags, EvtchnPeer, HvmParam,
+    PAUSE_COUNT_MAX,
+};
+pub use errno::Errno;
+pub use hypervisor::{ARENA_BYTES_FULL, ARENA_BYTES_MIN, ForeignRange, Hypervisor, Op, Resource};
+pub use ids::{
+    DomId, EvtchnPort, Gfn, GrantRef, Mfn, PAGE_BYTES, PAGE_SHIFT, ParseUuidError, Pfn,
+    ShutdownReason, Uuid, XenbusState,
+};
+pub use info::{PhysInfo, VcpuInfo, VersionInfo};
+pub use memory::{E820Entry, E820Kind, Extent};
+pub use probe::ProbeError;
+pub use xen::{Counters, ForeignError, Xen};

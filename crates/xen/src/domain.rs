@@ -1,0 +1,516 @@
+//! Domains: creation, listing, pausing, vCPUs, event channels, parameters, death.
+//!
+//! Sources: `xen/include/public/domctl.h`, `sysctl.h`, `hvm/params.h`, `event_channel.h`, `sched.h`.
+
+use alloc::vec::Vec;
+
+use crate::abi::{DOMAININFO_BYTES, Layout, array_at, domctl, sysctl, u16_at, u32_at, u64_at};
+use crate::xen::LIST_OFFSET;
+use crate::{DomId, Errno, EvtchnPort, Hypervisor, Op, ShutdownReason, Uuid, Xen};
+
+/// Xen refuses a pause beyond this count.
+pub const PAUSE_COUNT_MAX: u32 = 255;
+
+/// How a domain's memory and vCPUs are virtualised.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum DomainKind {
+    Pv,
+    Pvh,
+    Hvm,
+}
+
+/// `XEN_X86_EMU_*`: which platform devices Xen emulates.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct EmulationFlags(pub u32);
+
+impl EmulationFlags {
+    pub const LAPIC: Self = Self(1);
+}
+
+/// What `XEN_DOMCTL_createdomain` is told.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CreateDomain {
+    pub kind: DomainKind,
+    pub handle: Uuid,
+    /// At least 1; fixed for the domain's life.
+    pub vcpus_max: u32,
+    /// Highest event channel port; fixed for the domain's life.
+    pub evtchn_port_max: u32,
+    /// Frames the grant table may grow to; `None` is Xen's own default.
+    pub grant_frames_max: Option<u16>,
+    /// Frames the maptrack table may grow to; `None` is Xen's own default.
+    pub maptrack_frames_max: Option<u16>,
+}
+
+/// State bits of a domain, decoded.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DomainFlags(u32);
+
+impl DomainFlags {
+    /// Teardown is complete: the entry only waits for the last reference to go.
+    #[must_use]
+    pub fn dying(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    #[must_use]
+    pub fn hvm(self) -> bool {
+        self.0 & 1 << 1 != 0
+    }
+
+    #[must_use]
+    pub fn paused(self) -> bool {
+        self.0 & 1 << 3 != 0
+    }
+
+    #[must_use]
+    pub fn blocked(self) -> bool {
+        self.0 & 1 << 4 != 0
+    }
+
+    #[must_use]
+    pub fn running(self) -> bool {
+        self.0 & 1 << 5 != 0
+    }
+
+    /// The reason, if the domain has shut down. The code means nothing without the shutdown bit.
+    #[must_use]
+    pub fn shutdown(self) -> Option<ShutdownReason> {
+        let [.., code, _] = self.0.to_le_bytes();
+        (self.0 & 1 << 2 != 0).then(|| ShutdownReason::from_code(code))
+    }
+}
+
+/// One entry of the domain list.
+///
+/// Fields are sampled one after another while the domain runs: they need not fit together.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DomainInfo {
+    pub domid: DomId,
+    pub flags: DomainFlags,
+    pub pages: u64,
+    pub pages_max: u64,
+    /// Claimed but not yet allocated.
+    pub pages_outstanding: u64,
+    pub shared_info_frame: u64,
+    pub cpu_time_ns: u64,
+    pub vcpus_online: u32,
+    /// Highest vCPU number, `None` before the vCPUs exist.
+    pub vcpu_id_max: Option<u32>,
+    pub handle: Uuid,
+    pub cpupool: u32,
+    pub emulation: EmulationFlags,
+}
+
+impl DomainInfo {
+    fn decode(bytes: &[u8]) -> Self {
+        let vcpu_id_max = u32_at(bytes, 68);
+        Self {
+            domid: DomId(u16_at(bytes, 0)),
+            flags: DomainFlags(u32_at(bytes, 4)),
+            pages: u64_at(bytes, 8),
+            pages_max: u64_at(bytes, 16),
+            pages_outstanding: u64_at(bytes, 24),
+            shared_info_frame: u64_at(bytes, 48),
+            cpu_time_ns: u64_at(bytes, 56),
+            vcpus_online: u32_at(bytes, 64),
+            vcpu_id_max: (vcpu_id_max != u32::MAX).then_some(vcpu_id_max),
+            handle: Uuid(array_at(bytes, 76)),
+            cpupool: u32_at(bytes, 92),
+            emulation: EmulationFlags(u32_at(bytes, 104)),
+        }
+    }
+
+    /// PV, or PVH where only a local APIC is emulated, or HVM.
+    #[must_use]
+    pub fn kind(&self) -> DomainKind {
+        if !self.flags.hvm() {
+            DomainKind::Pv
+        } else if self.emulation.0 & !EmulationFlags::LAPIC.0 == 0 {
+            DomainKind::Pvh
+        } else {
+            DomainKind::Hvm
+        }
+    }
+}
+
+/// The two ends of an unbound channel that the toolstack makes for a new domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EvtchnPeer {
+    /// The domain that will hold the port.
+    pub owner: DomId,
+    /// The domain that may bind to it.
+    pub remote: DomId,
+}
+
+/// HVM parameters that a toolstack sets or reads. Source: `hvm/params.h`.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[repr(u32)]
+pub enum HvmParam {
+    StorePfn = 1,
+    StoreEvtchn = 2,
+    PaeEnabled = 4,
+    IoreqPfn = 5,
+    BufioreqPfn = 6,
+    TimerMode = 10,
+    IdentPt = 12,
+    ConsolePfn = 17,
+    ConsoleEvtchn = 18,
+    PagingRingPfn = 27,
+    MonitorRingPfn = 28,
+    SharingRingPfn = 29,
+}
+
+impl<H: Hypervisor> Xen<H> {
+    /// Creates a domain, paused once, with no memory.
+    ///
+    /// # Errors
+    /// ENOMEM without memory or identifiers, EINVAL for refused settings.
+    pub fn create_domain(&mut self, wanted: &CreateDomain) -> Result<DomId, Errno> {
+        const CDF_HVM: u32 = 1;
+        const CDF_HAP: u32 = 2;
+        /// Entries of the first version, which is all that frontends and backends need.
+        const GRANT_VERSION: u32 = 1;
+        let limit = |frames: Option<u16>| frames.map_or(-1, i32::from);
+        let flags = match wanted.kind {
+            DomainKind::Pv => 0,
+            DomainKind::Pvh | DomainKind::Hvm => CDF_HVM | CDF_HAP,
+        };
+        let emulation = match wanted.kind {
+            DomainKind::Pv => 0,
+            DomainKind::Pvh => EmulationFlags::LAPIC.0,
+            // All but vPCI, and from domctl 0x17 without the optional PIRQ support.
+            DomainKind::Hvm if self.abi.createdomain_has_altp2m() => 0x1ff,
+            DomainKind::Hvm => 0x3ff,
+        };
+        // The layouts differ by the four altp2m bytes, which stay zero.
+        let tail = if self.abi.createdomain_has_altp2m() { 4 } else { 0 };
+        let payload = Layout::<68>::new()
+            .bytes(4, &wanted.handle.0)
+            .u32(20, flags)
+            .u32(28, wanted.vcpus_max)
+            .u32(32, wanted.evtchn_port_max)
+            .i32(36, limit(wanted.grant_frames_max))
+            .i32(40, limit(wanted.maptrack_frames_max))
+            .u32(44, GRANT_VERSION)
+            .u32(56 + tail, emulation)
+            .done();
+        self.domctl("createdomain", domctl::CREATEDOMAIN, DomId::ANY, &payload[..64 + tail])?;
+        Ok(self.domctl_domid())
+    }
+
+    /// Tears a domain down. Can take long; meanwhile other domains may be created and destroyed.
+    ///
+    /// # Errors
+    /// ESRCH if there is no such domain, EINVAL for the caller's own.
+    pub fn destroy_domain(&mut self, domid: DomId) -> Result<(), Errno> {
+        self.domctl("destroydomain", domctl::DESTROYDOMAIN, domid, &[]).map(drop)
+    }
+
+    /// Adds one to the domain's pause count.
+    ///
+    /// # Errors
+    /// ESRCH, or EOVERFLOW at [`PAUSE_COUNT_MAX`].
+    pub fn pause_domain(&mut self, domid: DomId) -> Result<(), Errno> {
+        self.domctl("pausedomain", domctl::PAUSEDOMAIN, domid, &[]).map(drop)
+    }
+
+    /// Takes one off the domain's pause count; at zero it runs.
+    ///
+    /// # Errors
+    /// ESRCH, or EINVAL if the domain is not paused.
+    pub fn unpause_domain(&mut self, domid: DomId) -> Result<(), Errno> {
+        self.domctl("unpausedomain", domctl::UNPAUSEDOMAIN, domid, &[]).map(drop)
+    }
+
+    /// Clears a domain's shutdown state so that it runs on after a suspend.
+    ///
+    /// # Errors
+    /// ESRCH, or EINVAL if it has not shut down.
+    pub fn resume_domain(&mut self, domid: DomId) -> Result<(), Errno> {
+        self.domctl("resumedomain", domctl::RESUMEDOMAIN, domid, &[]).map(drop)
+    }
+
+    /// Makes a domain shut down as if it had asked for it itself.
+    ///
+    /// # Errors
+    /// ESRCH if there is no such domain.
+    pub fn remote_shutdown(&mut self, domid: DomId, reason: ShutdownReason) -> Result<(), Errno> {
+        const SCHEDOP_REMOTE_SHUTDOWN: u64 = 4;
+        let argument = Layout::<8>::new().u16(0, domid.0).u32(4, reason.code().into()).done();
+        self.call_with("remote_shutdown", Op::Sched, SCHEDOP_REMOTE_SHUTDOWN, &argument).map(drop)
+    }
+
+    /// Gives the domain another UUID.
+    ///
+    /// # Errors
+    /// ESRCH if there is no such domain.
+    pub fn set_handle(&mut self, domid: DomId, handle: Uuid) -> Result<(), Errno> {
+        self.domctl("setdomainhandle", domctl::SETDOMAINHANDLE, domid, &handle.0).map(drop)
+    }
+
+    /// Allocates the vCPUs; the number must be what createdomain was told.
+    ///
+    /// # Errors
+    /// EINVAL for another number, ENOMEM.
+    pub fn set_vcpus_max(&mut self, domid: DomId, vcpus: u32) -> Result<(), Errno> {
+        self.domctl("max_vcpus", domctl::MAX_VCPUS, domid, &vcpus.to_ne_bytes()).map(drop)
+    }
+
+    /// Limits the domain's memory, in KiB. Below the current use it only stops further growth.
+    ///
+    /// # Errors
+    /// ESRCH if there is no such domain.
+    pub fn set_memory_max(&mut self, domid: DomId, kib: u64) -> Result<(), Errno> {
+        self.domctl("max_mem", domctl::MAX_MEM, domid, &kib.to_ne_bytes()).map(drop)
+    }
+
+    /// Makes a PV domain 64 bits wide.
+    ///
+    /// # Errors
+    /// EACCES once vCPUs have a context, ESRCH.
+    pub fn set_address_size_64(&mut self, domid: DomId) -> Result<(), Errno> {
+        self.domctl("set_address_size", domctl::SET_ADDRESS_SIZE, domid, &64_u32.to_ne_bytes())
+            .map(drop)
+    }
+
+    /// Fills a PV domain's hypercall page.
+    ///
+    /// # Errors
+    /// EACCES if the frame is not the domain's writable page.
+    pub fn init_hypercall_page(&mut self, domid: DomId, frame: u64) -> Result<(), Errno> {
+        self.domctl("hypercall_init", domctl::HYPERCALL_INIT, domid, &frame.to_ne_bytes()).map(drop)
+    }
+
+    /// Sets how a domain sees the time stamp counter (`XEN_CPUID_TSC_MODE_*`: 0 default, 1 always
+    /// emulate, 2 native).
+    ///
+    /// # Errors
+    /// EINVAL for an unknown mode, ESRCH.
+    pub fn set_tsc_mode(&mut self, domid: DomId, mode: u32) -> Result<(), Errno> {
+        let payload = Layout::<24>::new().u32(0, mode).done();
+        self.domctl("settscinfo", domctl::SETTSCINFO, domid, &payload).map(drop)
+    }
+
+    /// Gives a vCPU its register state: `struct vcpu_guest_context`, 5168 bytes.
+    ///
+    /// # Errors
+    /// EINVAL for a state that Xen does not accept, ESRCH.
+    pub fn set_vcpu_context(
+        &mut self,
+        domid: DomId,
+        vcpu: u32,
+        context: &[u8],
+    ) -> Result<(), Errno> {
+        let address = self.put_data(context)?;
+        let payload = Layout::<16>::new().u32(0, vcpu).u64(8, address).done();
+        self.domctl("setvcpucontext", domctl::SETVCPUCONTEXT, domid, &payload).map(drop)
+    }
+
+    /// The HVM save records of all vCPUs and the platform.
+    ///
+    /// # Errors
+    /// E2BIG if they do not fit into the arena, ESRCH.
+    pub fn hvm_context(&mut self, domid: DomId) -> Result<Vec<u8>, Errno> {
+        let (address, area) = self.data();
+        let capacity = u32::try_from(area.len()).map_err(|_| Errno::E2BIG)?;
+        let payload = Layout::<16>::new().u32(0, capacity).u64(8, address).done();
+        self.domctl("gethvmcontext", domctl::GETHVMCONTEXT, domid, &payload)?;
+        let used = u32_at(self.domctl_payload(), 0);
+        let used = usize::try_from(used).map_err(|_| Errno::E2BIG)?;
+        let (_, area) = self.data();
+        area.get(..used).map(<[u8]>::to_vec).ok_or(Errno::E2BIG)
+    }
+
+    /// Loads HVM save records.
+    ///
+    /// # Errors
+    /// EINVAL for records that Xen does not accept, E2BIG if they do not fit into the arena.
+    pub fn set_hvm_context(&mut self, domid: DomId, records: &[u8]) -> Result<(), Errno> {
+        let address = self.put_data(records)?;
+        let bytes = u32::try_from(records.len()).map_err(|_| Errno::E2BIG)?;
+        let payload = Layout::<16>::new().u32(0, bytes).u64(8, address).done();
+        self.domctl("sethvmcontext", domctl::SETHVMCONTEXT, domid, &payload).map(drop)
+    }
+
+    /// Reads the domain's CPUID policy as `xen_cpuid_leaf_t` words: leaf, subleaf, eax, ebx, ecx, edx.
+    ///
+    /// # Errors
+    /// ESRCH, or E2BIG if the policy does not fit into the arena.
+    pub fn cpuid_policy(&mut self, domid: DomId) -> Result<Vec<[u32; 6]>, Errno> {
+        const LEAF_BYTES: usize = 24;
+        const MSR_BYTES: usize = 16;
+        const MSRS: usize = 16;
+        let leaves_bytes = Self::DATA_BYTES - MSRS * MSR_BYTES;
+        let leaves = leaves_bytes / LEAF_BYTES;
+        let (address, _) = self.data();
+        let as_u32 = |n: usize| u32::try_from(n).map_err(|_| Errno::E2BIG);
+        let payload = Layout::<40>::new()
+            .u32(0, as_u32(leaves)?)
+            .u32(4, as_u32(MSRS)?)
+            .u64(8, address)
+            .u64(16, address + leaves_bytes as u64)
+            .done();
+        self.domctl("get_cpu_policy", domctl::GET_CPU_POLICY, domid, &payload)?;
+        let used = usize::try_from(u32_at(self.domctl_payload(), 0)).map_err(|_| Errno::E2BIG)?;
+        let (_, area) = self.data();
+        let bytes = area.get(..used * LEAF_BYTES).ok_or(Errno::E2BIG)?;
+        Ok(bytes
+            .chunks_exact(LEAF_BYTES)
+            .map(|leaf| core::array::from_fn(|i| u32_at(leaf, i * 4)))
+            .collect())
+    }
+
+    /// Merges leaves onto the domain's CPUID policy, before it first runs.
+    ///
+    /// # Errors
+    /// EINVAL if Xen's audit objects, EEXIST once the domain has run.
+    pub fn set_cpuid_policy(&mut self, domid: DomId, leaves: &[[u32; 6]]) -> Result<(), Errno> {
+        let bytes: Vec<u8> = leaves.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
+        let address = self.put_data(&bytes)?;
+        let count = u32::try_from(leaves.len()).map_err(|_| Errno::E2BIG)?;
+        let payload = Layout::<40>::new().u32(0, count).u64(8, address).done();
+        self.domctl("set_cpu_policy", domctl::SET_CPU_POLICY, domid, &payload).map(drop)
+    }
+
+    /// Sizes the pool for a translated domain's p2m, in bytes (a multiple of the page size). Must
+    /// precede the population of memory.
+    ///
+    /// # Errors
+    /// ENOMEM, or EOPNOTSUPP for a PV domain.
+    pub fn set_paging_pool(&mut self, domid: DomId, bytes: u64) -> Result<(), Errno> {
+        self.domctl(
+            "set_paging_mempool_size",
+            domctl::SET_PAGING_MEMPOOL_SIZE,
+            domid,
+            &bytes.to_ne_bytes(),
+        )
+        .map(drop)
+    }
+
+    /// Makes an event channel port in a new domain for a peer to bind to.
+    ///
+    /// # Errors
+    /// ENOSPC when the domain's ports are used up, ESRCH.
+    pub fn alloc_unbound(&mut self, peer: EvtchnPeer) -> Result<EvtchnPort, Errno> {
+        const EVTCHNOP_ALLOC_UNBOUND: u64 = 6;
+        let argument = Layout::<8>::new().u16(0, peer.owner.0).u16(2, peer.remote.0).done();
+        self.call_with("alloc_unbound", Op::EventChannel, EVTCHNOP_ALLOC_UNBOUND, &argument)?;
+        Ok(EvtchnPort(u32_at(self.argument(8), 4)))
+    }
+
+    /// Sets an HVM parameter.
+    ///
+    /// # Errors
+    /// EEXIST for a set-once parameter, EINVAL for a PV domain.
+    pub fn set_hvm_param(
+        &mut self,
+        domid: DomId,
+        param: HvmParam,
+        value: u64,
+    ) -> Result<(), Errno> {
+        const HVMOP_SET_PARAM: u64 = 0;
+        let argument =
+            Layout::<16>::new().u16(0, domid.0).u32(4, param as u32).u64(8, value).done();
+        self.call_with("hvm_set_param", Op::Hvm, HVMOP_SET_PARAM, &argument).map(drop)
+    }
+
+    /// Reads an HVM parameter.
+    ///
+    /// # Errors
+    /// EINVAL for a PV domain, ESRCH.
+    pub fn hvm_param(&mut self, domid: DomId, param: HvmParam) -> Result<u64, Errno> {
+        const HVMOP_GET_PARAM: u64 = 1;
+        let argument = Layout::<16>::new().u16(0, domid.0).u32(4, param as u32).done();
+        self.call_with("hvm_get_param", Op::Hvm, HVMOP_GET_PARAM, &argument)?;
+        Ok(u64_at(self.argument(16), 8))
+    }
+
+    /// One domain, or `None` if there is none with this identifier.
+    ///
+    /// # Errors
+    /// Whatever Xen says but ESRCH.
+    pub fn domain(&mut self, domid: DomId) -> Result<Option<DomainInfo>, Errno> {
+        match self.domctl("getdomaininfo", domctl::GETDOMAININFO, domid, &[]) {
+            Ok(_) => {}
+            Err(Errno::ESRCH) => return Ok(None),
+            Err(errno) => return Err(errno),
+        }
+        let info = DomainInfo::decode(self.domctl_payload());
+        // Up to 4.17 a miss answers with the next domain; comparing is right on every version.
+        Ok((info.domid == domid).then_some(info))
+    }
+
+    /// All domains in ascending order of identifiers, by one hypercall.
+    ///
+    /// Each domain that exists during the whole call is listed exactly once; one that is created or
+    /// removed meanwhile may or may not be.
+    ///
+    /// # Errors
+    /// E2BIG if the arena is too small for the host's domains.
+    pub fn domains(&mut self) -> Result<Vec<DomainInfo>, Errno> {
+        let capacity = ((self.hypervisor.arena().len() - LIST_OFFSET) / DOMAININFO_BYTES)
+            .min(usize::from(DomId::FIRST_RESERVED));
+        let address = self.hypervisor.arena_address() + LIST_OFFSET as u64;
+        let count = u32::try_from(capacity).map_err(|_| Errno::E2BIG)?;
+        let payload = Layout::<24>::new().u32(4, count).u64(8, address).done();
+        self.sysctl("getdomaininfolist", sysctl::GETDOMAININFOLIST, &payload)?;
+        let found = usize::try_from(u32_at(self.sysctl_payload(), 16)).map_err(|_| Errno::E2BIG)?;
+        if found == capacity && capacity < usize::from(DomId::FIRST_RESERVED) {
+            return Err(Errno::E2BIG);
+        }
+        let list = &self.hypervisor.arena()[LIST_OFFSET..LIST_OFFSET + found * DOMAININFO_BYTES];
+        Ok(list.chunks_exact(DOMAININFO_BYTES).map(DomainInfo::decode).collect())
+    }
+
+    /// Whether the stable get_domain_state call exists (Xen 4.21 and later).
+    pub fn has_domain_state(&mut self) -> bool {
+        self.counters.count("get_domain_state");
+        let answer = crate::xen::domctl_raw(
+            &mut self.hypervisor,
+            0,
+            domctl::GET_DOMAIN_STATE,
+            DomId::DOM0,
+            &[],
+        );
+        answer.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn entry(flags: u32, emulation: u32) -> Vec<u8> {
+        let mut bytes = vec![0; DOMAININFO_BYTES];
+        bytes[..2].copy_from_slice(&7_u16.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&flags.to_ne_bytes());
+        bytes[68..72].copy_from_slice(&u32::MAX.to_ne_bytes());
+        bytes[104..108].copy_from_slice(&emulation.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn a_live_domain_has_no_shutdown_reason_although_the_code_field_is_full() {
+        let info = DomainInfo::decode(&entry(0xffff_0008, 0));
+        assert_eq!(
+            (info.domid, info.flags.paused(), info.flags.shutdown()),
+            (DomId(7), true, None)
+        );
+        assert_eq!(info.vcpu_id_max, None);
+    }
+
+    #[test]
+    fn the_reason_of_a_shut_down_domain_is_read_from_its_flags() {
+        let info = DomainInfo::decode(&entry(0x0001_000c, 0));
+        assert_eq!(info.flags.shutdown(), Some(ShutdownReason::Reboot));
+    }
+
+    #[test]
+    fn pvh_is_a_translated_domain_with_nothing_but_a_local_apic() {
+        assert_eq!(DomainInfo::decode(&entry(0, 0)).kind(), DomainKind::Pv);
+        assert_eq!(DomainInfo::decode(&entry(2, 1)).kind(), DomainKind::Pvh);
+        assert_eq!(DomainInfo::decode(&entry(2, 0x3ff)).kind(), DomainKind::Hvm);
+    }
+}

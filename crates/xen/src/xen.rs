@@ -1,0 +1,263 @@
+//! [`Xen`]: a hypervisor with its probed interface, and the call plumbing all typed hypercalls share.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::abi::{DOMCTL_BYTES, DOMCTL_HEADER_BYTES, SYSCTL_BYTES, SYSCTL_HEADER_BYTES};
+use crate::{Abi, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, ProbeError, Resource};
+
+/// Where the arena's parts lie. The call structure is first, what it points to follows, and the rest
+/// is for listings, so that a list never moves what a call in progress has laid out.
+pub(crate) const CALL_OFFSET: usize = 0;
+pub(crate) const DATA_OFFSET: usize = PAGE_BYTES;
+pub(crate) const LIST_OFFSET: usize = 64 * 1024;
+
+/// How often each hypercall was issued, by name, since the start or the last reset.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    counts: BTreeMap<&'static str, u64>,
+}
+
+impl Counters {
+    pub(crate) fn count(&mut self, name: &'static str) {
+        *self.counts.entry(name).or_default() += 1;
+    }
+
+    /// Names and counts, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.counts.iter().map(|(name, count)| (*name, *count))
+    }
+
+    /// All hypercalls together. Foreign mappings count as one each.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+}
+
+/// Foreign memory of a domain could not be reached.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{frames} frames of domain {domid} from {first:#x} could not be mapped: {errno}")]
+pub struct ForeignError {
+    pub domid: DomId,
+    pub first: u64,
+    pub frames: usize,
+    pub errno: Errno,
+}
+
+/// The typed hypercalls of a toolstack, over any [`Hypervisor`].
+///
+/// Invariant: `abi` is what the hypervisor answered when probed, so no versioned call is refused for
+/// its version.
+#[derive(Debug)]
+pub struct Xen<H> {
+    pub(crate) hypervisor: H,
+    pub(crate) abi: Abi,
+    pub(crate) counters: Counters,
+}
+
+impl<H: Hypervisor> Xen<H> {
+    /// Probes the hypervisor's interface versions.
+    ///
+    /// # Errors
+    /// [`ProbeError`] if this is no Xen we may control, or one with unknown interface versions.
+    pub fn probe(mut hypervisor: H) -> Result<Self, ProbeError> {
+        let mut counters = Counters::default();
+        let abi = crate::probe::probe(&mut hypervisor, &mut counters)?;
+        Ok(Self { hypervisor, abi, counters })
+    }
+
+    #[must_use]
+    pub fn abi(&self) -> Abi {
+        self.abi
+    }
+
+    /// Hypercalls issued so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The counts so far, which start again at zero.
+    pub fn take_counters(&mut self) -> Counters {
+        core::mem::take(&mut self.counters)
+    }
+
+    /// The hypervisor below, for what is no hypercall of a toolstack.
+    pub fn hypervisor(&mut self) -> &mut H {
+        &mut self.hypervisor
+    }
+
+    /// Writes into another domain's memory, from `offset_bytes` into the first frame.
+    ///
+    /// # Errors
+    /// [`ForeignError`] if the frames cannot be mapped.
+    pub fn write_foreign(
+        &mut self,
+        domid: DomId,
+        frames: &[u64],
+        offset_bytes: usize,
+        bytes: &[u8],
+    ) -> Result<(), ForeignError> {
+        self.counters.count("map_foreign");
+        self.hypervisor
+            .write_foreign(ForeignRange { domid, frames, offset_bytes }, bytes)
+            .map_err(|errno| foreign_error(domid, frames, errno))
+    }
+
+    /// Reads another domain's memory, from `offset_bytes` into the first frame.
+    ///
+    /// # Errors
+    /// [`ForeignError`] if the frames cannot be mapped.
+    pub fn read_foreign(
+        &mut self,
+        domid: DomId,
+        frames: &[u64],
+        offset_bytes: usize,
+        into: &mut [u8],
+    ) -> Result<(), ForeignError> {
+        self.counters.count("map_foreign");
+        self.hypervisor
+            .read_foreign(ForeignRange { domid, frames, offset_bytes }, into)
+            .map_err(|errno| foreign_error(domid, frames, errno))
+    }
+
+    /// Seeds an entry of a new domain's version-1 grant table: `backend` may map `frame`.
+    ///
+    /// # Errors
+    /// What Xen says about mapping the table.
+    pub fn seed_grant(
+        &mut self,
+        domid: DomId,
+        grant: crate::GrantRef,
+        backend: DomId,
+        frame: u64,
+    ) -> Result<(), Errno> {
+        /// Bytes of `struct grant_entry_v1`: flags, domid, frame.
+        const ENTRY_BYTES: usize = 8;
+        const GTF_PERMIT_ACCESS: u16 = 1;
+        let frame = u32::try_from(frame).map_err(|_| Errno::EINVAL)?;
+        let mut entry = [0; ENTRY_BYTES];
+        entry[..2].copy_from_slice(&GTF_PERMIT_ACCESS.to_ne_bytes());
+        entry[2..4].copy_from_slice(&backend.0.to_ne_bytes());
+        entry[4..].copy_from_slice(&frame.to_ne_bytes());
+        let offset = usize::try_from(grant.0).map_err(|_| Errno::EINVAL)? * ENTRY_BYTES;
+        self.counters.count("map_resource");
+        self.hypervisor.write_resource(domid, Resource::GrantTable, offset, &entry)
+    }
+
+    /// Address of the data area, and the area itself.
+    pub(crate) fn data(&mut self) -> (u64, &mut [u8]) {
+        let address = self.hypervisor.arena_address() + DATA_OFFSET as u64;
+        (address, &mut self.hypervisor.arena()[DATA_OFFSET..LIST_OFFSET])
+    }
+
+    /// Bytes that the data area holds.
+    pub(crate) const DATA_BYTES: usize = LIST_OFFSET - DATA_OFFSET;
+
+    /// Puts `bytes` into the data area and returns their address.
+    pub(crate) fn put_data(&mut self, bytes: &[u8]) -> Result<u64, Errno> {
+        let (address, area) = self.data();
+        area.get_mut(..bytes.len()).ok_or(Errno::E2BIG)?.copy_from_slice(bytes);
+        Ok(address)
+    }
+
+    pub(crate) fn domctl(
+        &mut self,
+        name: &'static str,
+        cmd: u32,
+        domid: DomId,
+        payload: &[u8],
+    ) -> Result<u64, Errno> {
+        self.counters.count(name);
+        let version = self.abi.domctl.0;
+        domctl_raw(&mut self.hypervisor, version, cmd, domid, payload)
+    }
+
+    /// The payload of the last domctl, as Xen left it.
+    pub(crate) fn domctl_payload(&mut self) -> &[u8] {
+        &self.hypervisor.arena()[CALL_OFFSET + DOMCTL_HEADER_BYTES..CALL_OFFSET + DOMCTL_BYTES]
+    }
+
+    /// The domain in the last domctl's header, as Xen left it.
+    pub(crate) fn domctl_domid(&mut self) -> DomId {
+        DomId(crate::abi::u16_at(self.hypervisor.arena(), CALL_OFFSET + 8))
+    }
+
+    pub(crate) fn sysctl(
+        &mut self,
+        name: &'static str,
+        cmd: u32,
+        payload: &[u8],
+    ) -> Result<u64, Errno> {
+        self.counters.count(name);
+        let version = self.abi.sysctl.0;
+        sysctl_raw(&mut self.hypervisor, version, cmd, payload)
+    }
+
+    pub(crate) fn sysctl_payload(&mut self) -> &[u8] {
+        &self.hypervisor.arena()[CALL_OFFSET + SYSCTL_HEADER_BYTES..CALL_OFFSET + SYSCTL_BYTES]
+    }
+
+    /// A call of the form `op(subop, &argument)` whose argument is one structure.
+    pub(crate) fn call_with(
+        &mut self,
+        name: &'static str,
+        op: Op,
+        subop: u64,
+        argument: &[u8],
+    ) -> Result<u64, Errno> {
+        self.counters.count(name);
+        let arena = self.hypervisor.arena();
+        arena[CALL_OFFSET..CALL_OFFSET + argument.len()].copy_from_slice(argument);
+        let address = self.hypervisor.arena_address() + CALL_OFFSET as u64;
+        self.hypervisor.hypercall(op, [subop, address, 0, 0, 0])
+    }
+
+    /// The argument of the last [`Xen::call_with`], as Xen left it.
+    pub(crate) fn argument(&mut self, bytes: usize) -> &[u8] {
+        &self.hypervisor.arena()[CALL_OFFSET..CALL_OFFSET + bytes]
+    }
+}
+
+fn foreign_error(domid: DomId, frames: &[u64], errno: Errno) -> ForeignError {
+    let first = frames.first().copied().unwrap_or_default();
+    ForeignError { domid, first, frames: frames.len(), errno }
+}
+
+pub(crate) fn domctl_raw<H: Hypervisor>(
+    hypervisor: &mut H,
+    version: u32,
+    cmd: u32,
+    domid: DomId,
+    payload: &[u8],
+) -> Result<u64, Errno> {
+    let mut call = [0; DOMCTL_BYTES];
+    call[..4].copy_from_slice(&cmd.to_ne_bytes());
+    call[4..8].copy_from_slice(&version.to_ne_bytes());
+    call[8..10].copy_from_slice(&domid.0.to_ne_bytes());
+    call[DOMCTL_HEADER_BYTES..DOMCTL_HEADER_BYTES + payload.len()].copy_from_slice(payload);
+    hypervisor.arena()[CALL_OFFSET..CALL_OFFSET + DOMCTL_BYTES].copy_from_slice(&call);
+    let address = hypervisor.arena_address() + CALL_OFFSET as u64;
+    hypervisor.hypercall(Op::Domctl, [address, 0, 0, 0, 0])
+}
+
+pub(crate) fn sysctl_raw<H: Hypervisor>(
+    hypervisor: &mut H,
+    version: u32,
+    cmd: u32,
+    payload: &[u8],
+) -> Result<u64, Errno> {
+    let mut call = [0; SYSCTL_BYTES];
+    call[..4].copy_from_slice(&cmd.to_ne_bytes());
+    call[4..8].copy_from_slice(&version.to_ne_bytes());
+    call[SYSCTL_HEADER_BYTES..SYSCTL_HEADER_BYTES + payload.len()].copy_from_slice(payload);
+    hypervisor.arena()[CALL_OFFSET..CALL_OFFSET + SYSCTL_BYTES].copy_from_slice(&call);
+    let address = hypervisor.arena_address() + CALL_OFFSET as u64;
+    hypervisor.hypercall(Op::Sysctl, [address, 0, 0, 0, 0])
+}
+
+/// The list of values in `bytes`, as native-endian 64-bit words.
+pub(crate) fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|word| crate::abi::u64_at(word, 0)).collect()
+}
