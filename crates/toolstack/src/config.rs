@@ -1,0 +1,216 @@
+//! What a VM is wanted to be, in Xylem's own types. `xlcfg` reads it from a configuration file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use xen::{DomainKind, Uuid};
+
+/// Where a configuration came from, so that an error can name file, line and key.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Origin {
+    /// The file's name as the user gave it.
+    pub file: String,
+    /// Line of each key (`kernel`, `disk[1]`), counted from 1. Keys set on the command line have none.
+    pub lines: BTreeMap<String, u32>,
+}
+
+impl Origin {
+    /// `FILE:LINE: KEY` for an error message, as far as known.
+    #[must_use]
+    pub fn at(&self, key: &str) -> String {
+        match self.lines.get(key) {
+            Some(line) => format!("{}:{line}: {key}", self.file),
+            None => format!("{}: {key}", self.file),
+        }
+    }
+}
+
+/// What to do when a domain stops by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ShutdownAction {
+    Destroy,
+    Restart,
+    /// As `Restart`, but the old domain is kept under another name for inspection.
+    RenameRestart,
+    /// The dead domain stays for inspection.
+    Preserve,
+    CoredumpDestroy,
+    CoredumpRestart,
+    SoftReset,
+}
+
+impl ShutdownAction {
+    /// The word in a configuration file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Destroy => "destroy",
+            Self::Restart => "restart",
+            Self::RenameRestart => "rename-restart",
+            Self::Preserve => "preserve",
+            Self::CoredumpDestroy => "coredump-destroy",
+            Self::CoredumpRestart => "coredump-restart",
+            Self::SoftReset => "soft-reset",
+        }
+    }
+}
+
+/// What follows each way of stopping.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ShutdownPolicy {
+    pub poweroff: ShutdownAction,
+    pub reboot: ShutdownAction,
+    pub crash: ShutdownAction,
+    pub watchdog: ShutdownAction,
+    pub soft_reset: ShutdownAction,
+}
+
+impl Default for ShutdownPolicy {
+    fn default() -> Self {
+        Self {
+            poweroff: ShutdownAction::Destroy,
+            reboot: ShutdownAction::Restart,
+            crash: ShutdownAction::Destroy,
+            watchdog: ShutdownAction::Destroy,
+            soft_reset: ShutdownAction::SoftReset,
+        }
+    }
+}
+
+/// Whether the guest may write to a disk.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+impl Access {
+    /// The backend's `mode`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "r",
+            Self::ReadWrite => "w",
+        }
+    }
+}
+
+/// A virtual disk's name and number.
+///
+/// Numbers as Linux's blkfront reads them (`docs/man/xen-vbd-interface`): `xvd` up to 16 disks of 15
+/// partitions is major 202, beyond that bit 28 marks the extended form; `hd` and `sd` are their own.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Vdev {
+    pub name: String,
+    /// `virtual-device`, which is also the device's id in the store.
+    pub number: u32,
+}
+
+/// A disk of a VM.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DiskConfig {
+    pub vdev: Vdev,
+    /// Path of a raw file or block device.
+    pub target: String,
+    pub access: Access,
+    pub cdrom: bool,
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The text is no Ethernet address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03")]
+pub struct ParseMacError;
+
+impl FromStr for Mac {
+    type Err = ParseMacError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|p| p.len() == 2).ok_or(ParseMacError)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;
+        }
+        if parts.next().is_none() { Ok(Self(bytes)) } else { Err(ParseMacError) }
+    }
+}
+
+/// A network interface of a VM.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VifConfig {
+    /// Index in the VM.
+    pub devid: u32,
+    /// `None`: made from the VM's UUID, so that it stays the same at every start.
+    pub mac: Option<Mac>,
+    pub bridge: String,
+    pub mtu: Option<u32>,
+    /// Given by the user as `rate=`; the backend's form is `bytes,usec`.
+    pub rate: Option<Rate>,
+}
+
+/// A transmit limit: so many bytes in each interval.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rate {
+    pub bytes: u64,
+    pub interval_us: u64,
+}
+
+/// How a domain sees the time stamp counter.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum TscMode {
+    #[default]
+    Default,
+    AlwaysEmulate,
+    Native,
+}
+
+impl TscMode {
+    /// `XEN_CPUID_TSC_MODE_*`.
+    #[must_use]
+    pub fn code(self) -> u32 {
+        match self {
+            Self::Default => 0,
+            Self::AlwaysEmulate => 1,
+            Self::Native => 2,
+        }
+    }
+}
+
+/// A VM as wanted.
+///
+/// Invariant, kept by `xlcfg`: names and numbers are in range, vdevs and vif ids are unique,
+/// `memory_mib <= memory_max_mib`, `1 <= vcpus <= vcpus_max`.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VmConfig {
+    pub origin: Origin,
+    pub name: String,
+    /// `None`: the daemon makes one.
+    pub uuid: Option<Uuid>,
+    pub kind: DomainKind,
+    /// Path of the kernel image.
+    pub kernel: String,
+    pub ramdisk: Option<String>,
+    pub cmdline: String,
+    pub memory_mib: u64,
+    pub memory_max_mib: u64,
+    /// vCPUs online at the start.
+    pub vcpus: u32,
+    pub vcpus_max: u32,
+    pub disks: Vec<DiskConfig>,
+    pub vifs: Vec<VifConfig>,
+    pub policy: ShutdownPolicy,
+    pub tsc_mode: TscMode,
+    pub grant_frames_max: Option<u16>,
+}

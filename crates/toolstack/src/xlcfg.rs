@@ -1,0 +1,1 @@
+//! Reads `xl.cfg` files.
