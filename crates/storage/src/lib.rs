@@ -1,1 +1,229 @@
-//! placeholder
+//! Where a VM's disks come from, and how they become block devices that a backend can serve.
+//!
+//! A virtual disk image (VDI) is *attached* before use and *detached* after it; both may be repeated.
+//! What the operating system does for that is the [`BlockHost`] it is handed.
+
+use std::fmt;
+
+/// A block device's number. The backend's `physical-device` is its text in hexadecimal.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct DeviceNumber {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}:{:x}", self.major, self.minor)
+    }
+}
+
+/// A block device of the host.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct BlockDevice {
+    pub path: String,
+    pub number: DeviceNumber,
+}
+
+/// What lies at a path.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FileKind {
+    Regular { bytes: u64 },
+    Block(DeviceNumber),
+    Directory,
+    Other,
+}
+
+/// Whether the guest may write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// A loop device that carries a tag of ours.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TaggedLoop {
+    pub device: BlockDevice,
+    pub tag: String,
+}
+
+/// Why the host refused. The caller names the object.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum HostError {
+    #[error("no such file or directory")]
+    Missing,
+    #[error("busy")]
+    Busy,
+    /// Anything else, in the operating system's words.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The host's files and loop devices.
+pub trait BlockHost {
+    /// What lies at `path`, symbolic links followed.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if nothing does.
+    fn inspect(&mut self, path: &str) -> Result<FileKind, HostError>;
+
+    /// Puts a loop device over a regular file. `tag` (up to 63 bytes) stays readable from the device
+    /// for as long as it exists, so that a restarted daemon knows its own.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn attach_loop(
+        &mut self,
+        path: &str,
+        access: Access,
+        tag: &str,
+    ) -> Result<BlockDevice, HostError>;
+
+    /// Takes a loop device away. One that is gone already is no error.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] while somebody has it open.
+    fn detach_loop(&mut self, device: &str) -> Result<(), HostError>;
+
+    /// All loop devices whose tag begins with `prefix`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError>;
+}
+
+/// An attached VDI.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Attachment {
+    /// A raw file under a loop device of ours.
+    Loop(BlockDevice),
+    /// A block device that was there before.
+    Block(BlockDevice),
+}
+
+impl Attachment {
+    /// The device to hand to the backend.
+    #[must_use]
+    pub fn device(&self) -> &BlockDevice {
+        match self {
+            Self::Loop(device) | Self::Block(device) => device,
+        }
+    }
+}
+
+/// A disk could not be attached. The message names the file.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum AttachError {
+    #[error("{path}: {error}")]
+    Host { path: String, error: HostError },
+    #[error("{path}: neither a regular file nor a block device")]
+    WrongKind { path: String },
+    #[error("{path}: {bytes} bytes long; a raw disk image is at least one sector of 512 bytes")]
+    Empty { path: String, bytes: u64 },
+}
+
+/// Attaches a raw file (through a loop device) or a block device.
+///
+/// # Errors
+/// [`AttachError`]; nothing is attached then.
+pub fn attach(
+    host: &mut dyn BlockHost,
+    path: &str,
+    access: Access,
+    tag: &str,
+) -> Result<Attachment, AttachError> {
+    const SECTOR_BYTES: u64 = 512;
+    let refused = |error| AttachError::Host { path: path.to_owned(), error };
+    match host.inspect(path).map_err(refused)? {
+        FileKind::Regular { bytes } if bytes < SECTOR_BYTES => {
+            Err(AttachError::Empty { path: path.to_owned(), bytes })
+        }
+        FileKind::Regular { .. } => {
+            host.attach_loop(path, access, tag).map(Attachment::Loop).map_err(refused)
+        }
+        FileKind::Block(number) => {
+            Ok(Attachment::Block(BlockDevice { path: path.to_owned(), number }))
+        }
+        FileKind::Directory | FileKind::Other => {
+            Err(AttachError::WrongKind { path: path.to_owned() })
+        }
+    }
+}
+
+/// Undoes [`attach`]. Repeating it is no error.
+///
+/// # Errors
+/// What the host says; the device then still exists.
+pub fn detach(host: &mut dyn BlockHost, attachment: &Attachment) -> Result<(), HostError> {
+    match attachment {
+        Attachment::Loop(device) => host.detach_loop(&device.path),
+        Attachment::Block(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One file, and the loop devices over it.
+    struct OneFile {
+        kind: Result<FileKind, HostError>,
+        loops: Vec<TaggedLoop>,
+    }
+
+    impl BlockHost for OneFile {
+        fn inspect(&mut self, _: &str) -> Result<FileKind, HostError> {
+            self.kind.clone()
+        }
+
+        fn attach_loop(&mut self, _: &str, _: Access, tag: &str) -> Result<BlockDevice, HostError> {
+            let number = DeviceNumber { major: 7, minor: 0 };
+            let device = BlockDevice { path: "/dev/loop0".to_owned(), number };
+            self.loops.push(TaggedLoop { device: device.clone(), tag: tag.to_owned() });
+            Ok(device)
+        }
+
+        fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
+            self.loops.retain(|it| it.device.path != device);
+            Ok(())
+        }
+
+        fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
+            Ok(self.loops.iter().filter(|it| it.tag.starts_with(prefix)).cloned().collect())
+        }
+    }
+
+    #[test]
+    fn a_raw_file_goes_under_a_loop_device_and_leaves_none_behind() {
+        let mut host = OneFile { kind: Ok(FileKind::Regular { bytes: 512 }), loops: vec![] };
+        let disk = attach(&mut host, "/disk", Access::ReadOnly, "t").unwrap();
+        assert_eq!(host.loops.len(), 1);
+        for _ in 0..2 {
+            detach(&mut host, &disk).unwrap();
+            assert_eq!(host.loops.len(), 0);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_disk_is_refused_by_name() {
+        for (kind, message) in [
+            (Err(HostError::Missing), "/disk: no such file or directory"),
+            (Ok(FileKind::Directory), "/disk: neither a regular file nor a block device"),
+            (
+                Ok(FileKind::Regular { bytes: 511 }),
+                "/disk: 511 bytes long; a raw disk image is at least one sector of 512 bytes",
+            ),
+        ] {
+            let mut host = OneFile { kind, loops: vec![] };
+            let error = attach(&mut host, "/disk", Access::ReadWrite, "t").unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert_eq!(host.loops.len(), 0);
+        }
+    }
+
+    #[test]
+    fn a_device_number_is_written_in_hexadecimal() {
+        assert_eq!(DeviceNumber { major: 202, minor: 16 }.to_string(), "ca:10");
+    }
+}
