@@ -1,0 +1,71 @@
+//! What a build is told and what it tells back.
+
+use xen::{DomId, DomainKind, EvtchnPort};
+
+use crate::KernelImage;
+
+/// How a domain sees the time stamp counter (`XEN_CPUID_TSC_MODE_*`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum TscMode {
+    /// Xen chooses: native where that is safe, else emulated.
+    #[default]
+    Default,
+    AlwaysEmulate,
+    Native,
+}
+
+/// What to build.
+#[derive(Clone, Copy, Debug)]
+pub struct BuildConfig<'a> {
+    /// [`DomainKind::Hvm`] cannot be built.
+    pub kind: DomainKind,
+    /// Parsed once, used for any number of domains.
+    pub kernel: &'a KernelImage,
+    /// Loaded as it is.
+    pub ramdisk: Option<&'a [u8]>,
+    pub cmdline: &'a str,
+    /// Memory the domain starts with.
+    pub memory_pages: u64,
+    /// Memory the domain may grow to; at least `memory_pages`.
+    pub memory_pages_max: u64,
+    /// What createdomain and max_vcpus were told.
+    pub vcpus: u32,
+    pub tsc_mode: TscMode,
+}
+
+/// An unbound event channel port of the new domain, and who will bind to it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Channel {
+    pub port: EvtchnPort,
+    pub backend: DomId,
+}
+
+/// The two channels that every domain has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Channels {
+    pub store: Channel,
+    pub console: Channel,
+}
+
+/// What a configuration asks of the host and leaves to the domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Needs {
+    /// Least memory that the domain could be built with.
+    pub memory_pages_min: u64,
+    /// Memory that building takes from the host: the domain's, and what Xen needs to translate it.
+    pub host_pages: u64,
+}
+
+/// What the store and the operator are told about a built domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Built {
+    /// Frame of the store ring, as `store/ring-ref` and introduction want it: an mfn of a PV
+    /// domain, a gfn of a PVH domain.
+    pub store_frame: u64,
+    /// Frame of the console ring, as `console/ring-ref` wants it.
+    pub console_frame: u64,
+    /// Where vCPU 0 starts.
+    pub entry: u64,
+    /// Pages allocated to the domain.
+    pub pages: u64,
+}

@@ -1,0 +1,40 @@
+//! Why a domain cannot be built.
+
+use xen::{DomId, DomainKind, Errno, ForeignError};
+
+use crate::ImageError;
+
+/// Why a domain cannot be built.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum BuildError {
+    #[error("{0}")]
+    Image(#[from] ImageError),
+    #[error("a domain of type {0:?} cannot be built; use pv or pvh")]
+    Kind(DomainKind),
+    #[error(
+        "memory = {memory_mib} MiB is too little: kernel, ramdisk and start-up tables need {needed_mib} MiB"
+    )]
+    MemoryTooSmall { memory_mib: u64, needed_mib: u64 },
+    #[error("memory = {memory_mib} MiB is more than the {max_mib} MiB that a domain can have")]
+    MemoryTooLarge { memory_mib: u64, max_mib: u64 },
+    #[error("maxmem = {max_mib} MiB is less than memory = {memory_mib} MiB")]
+    MemoryAboveMax { memory_mib: u64, max_mib: u64 },
+    #[error("the kernel command line has {bytes} bytes; {max} are possible")]
+    CmdlineTooLong { bytes: usize, max: usize },
+    #[error("the kernel command line contains a NUL byte")]
+    CmdlineNul,
+    #[error("vcpus = {vcpus} is not possible; 1 to {max} are")]
+    Vcpus { vcpus: u32, max: u32 },
+    /// The host's memory is used up.
+    #[error(
+        "the host has no memory for domain {domid}: only {got_pages} of {wanted_pages} pages were allocated"
+    )]
+    HostMemory { domid: DomId, got_pages: u64, wanted_pages: u64 },
+    #[error("Xen refused to {action} for domain {domid}: {errno}")]
+    Hypercall { action: &'static str, domid: DomId, errno: Errno },
+    #[error("{0}")]
+    Foreign(#[from] ForeignError),
+    /// Xen's own save records are not what this builder knows.
+    #[error("Xen's HVM context of domain {0} has no usable CPU record; this Xen is not supported")]
+    HvmContext(DomId),
+}
