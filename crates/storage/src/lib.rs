@@ -41,6 +41,17 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Access {
+    /// The backend's `mode`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "r",
+            Self::ReadWrite => "w",
+        }
+    }
+}
+
 /// A loop device that carries a tag of ours.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TaggedLoop {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+pub use storage::Access;
 use xen::{DomainKind, Uuid};
 
 /// Where a configuration came from, so that an error can name file, line and key.
@@ -74,24 +75,6 @@ impl Default for ShutdownPolicy {
             crash: ShutdownAction::Destroy,
             watchdog: ShutdownAction::Destroy,
             soft_reset: ShutdownAction::SoftReset,
-        }
-    }
-}
-
-/// Whether the guest may write to a disk.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Access {
-    ReadOnly,
-    ReadWrite,
-}
-
-impl Access {
-    /// The backend's `mode`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ReadOnly => "r",
-            Self::ReadWrite => "w",
         }
     }
 }
