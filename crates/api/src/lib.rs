@@ -1,1 +1,31 @@
 //! What `xy` and other clients say to `xylemd`, and its answers: one JSON object per line.
+//!
+//! A client writes a request line, `{"version":1,"op":"list"}`, and reads lines until the final one:
+//! any number of `{"progress":..}` and `{"event":..}`, then one `{"ok":..}` or `{"error":".."}`.
+//! A connection carries one request after another. This crate decides nothing about VMs; [`client`]
+//! is its only part that touches a socket.
+
+mod answer;
+pub mod client;
+mod config;
+mod request;
+mod wire;
+
+pub use answer::{
+    Answer, BlockRow, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow, EventKind,
+    Info, NetworkRow, Pong, Progress, Reply, Stage, VcpuRow,
+};
+pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
+pub use request::{Create, Request, Target, Targets, Wait};
+pub use wire::{
+    LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,
+};
+
+/// The protocol's version. A change that an older peer would misread raises it; new optional fields do not.
+pub const VERSION: u32 = 1;
+
+/// Where `xylemd` listens unless told otherwise.
+pub const SOCKET_PATH: &str = "/run/xylem/xylemd.sock";
+
+/// The environment variable that names another socket, for daemon and clients alike.
+pub const SOCKET_VARIABLE: &str = "XYLEMD_SOCKET";

@@ -1,0 +1,96 @@
+//! A blocking client over the daemon's unix socket.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use crate::{
+    Answer, DomainEvent, LINE_BYTES_MAX, Progress, Reply, Request, SOCKET_PATH, SOCKET_VARIABLE,
+    WireError, decode_answer, encode_request,
+};
+
+/// What a daemon tells before the final answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum News {
+    Progress(Progress),
+    Event(DomainEvent),
+}
+
+/// A call that brought no reply.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    #[error("cannot reach xylemd at {path}: {reason}; is it running?", path = path.display())]
+    Unreachable { path: PathBuf, reason: io::Error },
+    #[error("the connection to xylemd broke: {0}")]
+    Broken(io::Error),
+    #[error("xylemd closed the connection without an answer")]
+    Closed,
+    #[error("the answer of xylemd: {0}")]
+    Wire(WireError),
+    /// The daemon's own words.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The socket that the environment names, or the usual one.
+#[must_use]
+pub fn socket_path() -> PathBuf {
+    match std::env::var_os(SOCKET_VARIABLE) {
+        Some(path) if !path.is_empty() => path.into(),
+        _ => SOCKET_PATH.into(),
+    }
+}
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the daemon at `path`.
+    ///
+    /// # Errors
+    /// [`CallError::Unreachable`].
+    pub fn connect(path: &Path) -> Result<Self, CallError> {
+        match UnixStream::connect(path) {
+            Ok(stream) => Ok(Self { stream: BufReader::new(stream) }),
+            Err(reason) => Err(CallError::Unreachable { path: path.to_owned(), reason }),
+        }
+    }
+
+    /// Sends `request` and waits for its final answer; `on_news` hears what comes before.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] with the daemon's words if the request failed; otherwise the connection
+    /// is of no more use.
+    pub fn call(
+        &mut self,
+        request: &Request,
+        mut on_news: impl FnMut(News),
+    ) -> Result<Reply, CallError> {
+        self.stream
+            .get_mut()
+            .write_all(encode_request(request).as_bytes())
+            .map_err(CallError::Broken)?;
+        loop {
+            match self.read_answer()? {
+                Answer::Progress(progress) => on_news(News::Progress(progress)),
+                Answer::Event(event) => on_news(News::Event(event)),
+                Answer::Ok(reply) => return Ok(reply),
+                Answer::Error(message) => return Err(CallError::Refused(message)),
+            }
+        }
+    }
+
+    fn read_answer(&mut self) -> Result<Answer, CallError> {
+        let mut line = Vec::new();
+        let limit = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX).saturating_add(1);
+        self.stream.by_ref().take(limit).read_until(b'\n', &mut line).map_err(CallError::Broken)?;
+        match line.pop() {
+            Some(b'\n') => decode_answer(&line).map_err(CallError::Wire),
+            Some(_) if line.len() >= LINE_BYTES_MAX => Err(CallError::Wire(WireError::TooLong)),
+            _ => Err(CallError::Closed),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A VM's configuration as `xl list -l` shows it, so that scripts that read that output read ours.
+//!
+//! Fields with default values are left out. Source: xen `tools/libs/light/libxl_types.idl`,
+//! `printf_info_one_json` in `tools/xl/xl_info.c`.
+
+use serde::{Deserialize, Serialize};
+
+/// An entry of `list -l`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct ListedConfig {
+    /// `None` in a dry run.
+    pub domid: Option<u16>,
+    pub config: DomainConfig,
+}
+
+/// `libxl_domain_config`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct DomainConfig {
+    pub c_info: CreateInfo,
+    pub b_info: BuildInfo,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Disk>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<Nic>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_poweroff: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_reboot: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_watchdog: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_crash: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_soft_reset: Option<String>,
+}
+
+/// `libxl_domain_create_info`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct CreateInfo {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub name: String,
+    pub uuid: String,
+}
+
+/// `libxl_domain_build_info`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct BuildInfo {
+    pub max_vcpus: u32,
+    /// Numbers of the vCPUs that are online at the start.
+    pub avail_vcpus: Vec<u32>,
+    pub max_memkb: u64,
+    pub target_memkb: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tsc_mode: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cmdline: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ramdisk: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_grant_frames: Option<u32>,
+}
+
+/// `libxl_device_disk`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Disk {
+    pub pdev_path: String,
+    pub vdev: String,
+    pub backend: String,
+    pub format: String,
+    /// 1 if the guest may write; libxl's JSON has a number here.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub readwrite: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub is_cdrom: u32,
+}
+
+/// `libxl_device_nic`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Nic {
+    pub devid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    pub bridge: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_bytes_per_interval: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_interval_usecs: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}

@@ -1,0 +1,110 @@
+//! What a client can ask for.
+
+use serde::{Deserialize, Serialize};
+
+/// A domain as a user names it: digits are a domid, the form of a UUID is a UUID, all else is a name.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Target(pub String);
+
+/// The domains that an operation is meant for.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Targets {
+    /// Every domain but domain 0.
+    All,
+    These(Vec<Target>),
+}
+
+/// When the answer to a shutdown or reboot is due.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wait {
+    /// As soon as every domain has been asked.
+    #[default]
+    Asked,
+    /// When every domain has shut down or is gone.
+    Shutdown,
+    /// When every domain is gone.
+    Gone,
+}
+
+/// A VM to be made.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Create {
+    /// The file's name as the user gave it, for error messages.
+    pub file: String,
+    /// What the file says. The client reads it: the daemon may not see the same files.
+    pub config_text: String,
+    /// `key=value` settings of the command line, which win over the file's.
+    #[serde(default)]
+    pub overrides: Vec<String>,
+    /// The client's working directory: relative paths in the file start here.
+    pub cwd: String,
+    /// Leave the domain paused.
+    #[serde(default)]
+    pub paused: bool,
+    /// Check everything that can be checked, make nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// One request.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "op", rename_all = "kebab-case")]
+pub enum Request {
+    /// Answered by [`Reply::Pong`](crate::Reply::Pong).
+    Ping,
+    /// Answered by [`Reply::Created`](crate::Reply::Created), a dry run by
+    /// [`Reply::Configs`](crate::Reply::Configs) with one entry that has no domid.
+    Create(Create),
+    /// Answered by [`Reply::Domains`](crate::Reply::Domains) in the order of `targets`, or of domids
+    /// if `targets` is empty, which means all domains.
+    List {
+        #[serde(default)]
+        targets: Vec<Target>,
+    },
+    /// `list -l`; answered by [`Reply::Configs`](crate::Reply::Configs). `targets` as for `List`.
+    Configs {
+        #[serde(default)]
+        targets: Vec<Target>,
+    },
+    /// Answered by [`Reply::Done`](crate::Reply::Done) when nothing is left of the domain.
+    Destroy { target: Target },
+    /// Answered by [`Reply::Done`](crate::Reply::Done); an [`Answer::Event`](crate::Answer::Event)
+    /// tells of each domain asked and, if waited for, of each that has shut down or is gone.
+    Shutdown {
+        targets: Targets,
+        #[serde(default)]
+        wait: Wait,
+    },
+    /// As `Shutdown`. The old domain's end is what is waited for.
+    Reboot {
+        targets: Targets,
+        #[serde(default)]
+        wait: Wait,
+    },
+    /// Answered by [`Reply::Done`](crate::Reply::Done).
+    Pause { target: Target },
+    /// Answered by [`Reply::Done`](crate::Reply::Done).
+    Unpause { target: Target },
+    /// Answered by [`Reply::Domid`](crate::Reply::Domid).
+    Domid { name: String },
+    /// Answered by [`Reply::Domname`](crate::Reply::Domname).
+    Domname { domid: u16 },
+    /// Answered by [`Reply::Console`](crate::Reply::Console), once the console has a terminal.
+    Console { target: Target },
+    /// Answered by [`Reply::Blocks`](crate::Reply::Blocks).
+    BlockList { targets: Vec<Target> },
+    /// Answered by [`Reply::Networks`](crate::Reply::Networks).
+    NetworkList { targets: Vec<Target> },
+    /// Answered by [`Reply::Vcpus`](crate::Reply::Vcpus). `targets` as for `List`.
+    VcpuList {
+        #[serde(default)]
+        targets: Vec<Target>,
+    },
+    /// Answered by [`Reply::Info`](crate::Reply::Info).
+    Info,
+    /// Answered by [`Reply::Counters`](crate::Reply::Counters).
+    Counters,
+}

@@ -1,0 +1,84 @@
+//! Lines to values and back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Answer, Request, VERSION};
+
+/// Longest line either side accepts, in bytes: room for a thousand VMs in one list.
+pub const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// The peer's line means nothing to us.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    #[error(
+        "version {peer} of the protocol was spoken, version {VERSION} was expected: use xy and xylemd of the same release"
+    )]
+    Version { peer: u64 },
+    #[error("the message is not understood: {0}")]
+    Malformed(String),
+    #[error("the message exceeds {LINE_BYTES_MAX} bytes")]
+    TooLong,
+}
+
+#[derive(Serialize)]
+struct OutgoingRequest<'a> {
+    version: u32,
+    #[serde(flatten)]
+    request: &'a Request,
+}
+
+#[derive(Deserialize)]
+struct SpokenVersion {
+    version: u64,
+}
+
+/// A request as a line, newline included.
+#[must_use]
+pub fn encode_request(request: &Request) -> String {
+    line(&OutgoingRequest { version: VERSION, request })
+}
+
+/// An answer as a line, newline included.
+#[must_use]
+pub fn encode_answer(answer: &Answer) -> String {
+    line(answer)
+}
+
+/// Reads a request line, with or without its newline.
+///
+/// # Errors
+/// [`WireError`]; its text can be sent back as [`Answer::Error`].
+pub fn decode_request(line: &[u8]) -> Result<Request, WireError> {
+    check_length(line)?;
+    // The version comes first: what else the line holds may mean something else in another version.
+    let spoken: SpokenVersion = serde_json::from_slice(line).map_err(malformed)?;
+    if spoken.version != u64::from(VERSION) {
+        return Err(WireError::Version { peer: spoken.version });
+    }
+    serde_json::from_slice(line).map_err(malformed)
+}
+
+/// Reads an answer line, with or without its newline.
+///
+/// # Errors
+/// [`WireError`].
+pub fn decode_answer(line: &[u8]) -> Result<Answer, WireError> {
+    check_length(line)?;
+    serde_json::from_slice(line).map_err(malformed)
+}
+
+fn check_length(line: &[u8]) -> Result<(), WireError> {
+    if line.len() <= LINE_BYTES_MAX { Ok(()) } else { Err(WireError::TooLong) }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "the signature of map_err")]
+fn malformed(error: serde_json::Error) -> WireError {
+    WireError::Malformed(error.to_string())
+}
+
+/// Our own types have string keys only, so that serialisation cannot fail.
+fn line(value: &impl Serialize) -> String {
+    let mut line = serde_json::to_string(value).expect("api types always serialise");
+    line.push('\n');
+    line
+}
