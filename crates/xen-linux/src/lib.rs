@@ -1,1 +1,21 @@
-//! placeholder
+//! Xen as Linux shows it: `/dev/xen/*`, and the few kernel interfaces that a Xen host needs besides
+//! (loop devices, bridge ports).
+//!
+//! This is the only crate of the workspace with unsafe code. It offers safe types whose names are
+//! those of the devices; it decides nothing.
+
+mod error;
+mod evtchn;
+mod foreign;
+mod gntdev;
+mod ioctl;
+mod mapping;
+mod page;
+mod xsd;
+
+pub use error::HostError;
+pub use evtchn::{EventChannels, VIRQ_DOM_EXC};
+pub use foreign::ForeignMemory;
+pub use gntdev::GrantDevice;
+pub use page::SharedPage;
+pub use xsd::OwnStoreRing;

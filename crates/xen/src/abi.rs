@@ -107,10 +107,6 @@ impl<const N: usize> Layout<N> {
         self
     }
 
-    pub(crate) fn u8(self, offset: usize, value: u8) -> Self {
-        self.bytes(offset, &[value])
-    }
-
     pub(crate) fn u16(self, offset: usize, value: u16) -> Self {
         self.bytes(offset, &value.to_ne_bytes())
     }

@@ -1,0 +1,197 @@
+//! [`EventChannels`]: ports of `/dev/xen/evtchn`. Source: Linux `uapi/xen/evtchn.h`.
+//!
+//! A port that fired stays silent until [`EventChannels::unmask`]: events of one port never queue up,
+//! they only say "look".
+
+use std::collections::BTreeSet;
+use std::ffi::c_ulong;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use xen::{DomId, EvtchnPort};
+
+use crate::HostError;
+use crate::error::Refused;
+use crate::ioctl::{ioctl, ioctl_number, open_device, request};
+
+/// `VIRQ_DOM_EXC`: some domain shut down or went away. One port of the host can have it.
+pub const VIRQ_DOM_EXC: u32 = 3;
+
+#[repr(C)]
+struct BindInterdomain {
+    remote_domain: u32,
+    remote_port: u32,
+}
+
+// The other requests take one `unsigned int`.
+const WORD_BYTES: usize = size_of::<u32>();
+const BIND_VIRQ: c_ulong = request(b'E', 0, WORD_BYTES);
+const BIND_INTERDOMAIN: c_ulong = request(b'E', 1, size_of::<BindInterdomain>());
+const BIND_UNBOUND: c_ulong = request(b'E', 2, WORD_BYTES);
+const UNBIND: c_ulong = request(b'E', 3, WORD_BYTES);
+const NOTIFY: c_ulong = request(b'E', 4, WORD_BYTES);
+const RESET: c_ulong = request(b'E', 5, 0);
+
+/// An open event channel device. Its ports close with it.
+#[derive(Debug)]
+pub struct EventChannels {
+    fd: OwnedFd,
+    /// Ports bound through this descriptor.
+    bound: BTreeSet<u32>,
+    /// Ports to report although the kernel lost their events.
+    lost: BTreeSet<u32>,
+}
+
+impl EventChannels {
+    const PATH: &str = "/dev/xen/evtchn";
+
+    /// # Errors
+    /// If the device cannot be opened.
+    pub fn open() -> Result<Self, HostError> {
+        let advice = "is the module xen-evtchn loaded, and are we root?";
+        let fd = open_device(Self::PATH, OFlags::NONBLOCK, advice)?;
+        Ok(Self { fd, bound: BTreeSet::new(), lost: BTreeSet::new() })
+    }
+
+    /// Binds to a port that another domain holds for us; returns our end.
+    ///
+    /// # Errors
+    /// If the domain has no such port, or it is not for us.
+    pub fn bind_interdomain(
+        &mut self,
+        domid: DomId,
+        port: EvtchnPort,
+    ) -> Result<EvtchnPort, HostError> {
+        let mut bind = BindInterdomain { remote_domain: domid.0.into(), remote_port: port.0 };
+        // SAFETY: the structure is the request's; it points to nothing.
+        let local = unsafe { ioctl(&self.fd, BIND_INTERDOMAIN, &mut bind) }
+            .refused(|| format!("cannot bind to event channel {port} of domain {domid}"))?;
+        Ok(self.bound_to(local))
+    }
+
+    /// Binds a virtual interrupt.
+    ///
+    /// # Errors
+    /// EEXIST or EBUSY if somebody has it already.
+    pub fn bind_virq(&mut self, virq: u32) -> Result<EvtchnPort, HostError> {
+        let mut argument = virq;
+        // SAFETY: the request takes one word.
+        let local = unsafe { ioctl(&self.fd, BIND_VIRQ, &mut argument) }
+            .refused(|| format!("cannot bind virtual interrupt {virq}"))?;
+        Ok(self.bound_to(local))
+    }
+
+    /// Makes a port that `domid` may bind to.
+    ///
+    /// # Errors
+    /// If no port is left.
+    pub fn bind_unbound(&mut self, domid: DomId) -> Result<EvtchnPort, HostError> {
+        let mut argument = u32::from(domid.0);
+        // SAFETY: the request takes one word.
+        let local = unsafe { ioctl(&self.fd, BIND_UNBOUND, &mut argument) }
+            .refused(|| format!("cannot make an event channel for domain {domid}"))?;
+        Ok(self.bound_to(local))
+    }
+
+    fn bound_to(&mut self, local: u32) -> EvtchnPort {
+        self.bound.insert(local);
+        EvtchnPort(local)
+    }
+
+    /// Closes a port. The peer's end becomes unbound.
+    ///
+    /// # Errors
+    /// If the port is not ours.
+    pub fn unbind(&mut self, port: EvtchnPort) -> Result<(), HostError> {
+        let mut argument = port.0;
+        // SAFETY: the request takes one word.
+        unsafe { ioctl(&self.fd, UNBIND, &mut argument) }
+            .refused(|| format!("cannot close event channel {port}"))?;
+        self.bound.remove(&port.0);
+        self.lost.remove(&port.0);
+        Ok(())
+    }
+
+    /// Sends an event to the other end. A port without a peer swallows it.
+    ///
+    /// # Errors
+    /// If the port is not ours.
+    pub fn notify(&self, port: EvtchnPort) -> Result<(), HostError> {
+        let mut argument = port.0;
+        // SAFETY: the request takes one word.
+        unsafe { ioctl(&self.fd, NOTIFY, &mut argument) }
+            .refused(|| format!("cannot notify event channel {port}"))
+            .map(drop)
+    }
+
+    /// Fetches ports that fired, without waiting, and returns how many. Each must be
+    /// [unmasked](Self::unmask) before it can fire again.
+    ///
+    /// Should the kernel have lost events, every bound port counts as fired.
+    ///
+    /// # Errors
+    /// Whatever the device says; nothing is expected.
+    pub fn pending(&mut self, ports: &mut [EvtchnPort]) -> Result<usize, HostError> {
+        let refused = || format!("cannot read events from {}", Self::PATH);
+        if ports.is_empty() {
+            return Ok(0);
+        }
+        let mut found = self.take_lost(ports);
+        while found < ports.len() {
+            let mut bytes = [0; 64 * WORD_BYTES];
+            let room = bytes.len().min((ports.len() - found) * WORD_BYTES);
+            match rustix::io::read(&self.fd, &mut bytes[..room]) {
+                Ok(read) => {
+                    for word in bytes[..read].chunks_exact(WORD_BYTES) {
+                        let port = u32::from_ne_bytes(word.try_into().expect("four bytes"));
+                        ports[found] = EvtchnPort(port);
+                        found += 1;
+                    }
+                    if read < room {
+                        break;
+                    }
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                // The kernel's ring overflowed. It is as long as there are ports, so this means a
+                // port that fired without being unmasked; still nothing may be missed.
+                Err(Errno::FBIG) => {
+                    // SAFETY: the request takes no argument.
+                    unsafe { ioctl_number(&self.fd, RESET, 0) }.refused(refused)?;
+                    self.lost.clone_from(&self.bound);
+                    found += self.take_lost(&mut ports[found..]);
+                }
+                Err(errno) => return Err(errno).refused(refused),
+            }
+        }
+        Ok(found)
+    }
+
+    fn take_lost(&mut self, ports: &mut [EvtchnPort]) -> usize {
+        let mut found = 0;
+        for slot in ports {
+            let Some(port) = self.lost.pop_first() else { break };
+            *slot = EvtchnPort(port);
+            found += 1;
+        }
+        found
+    }
+
+    /// Lets a port fire again; an event that came meanwhile is delivered at once.
+    ///
+    /// # Errors
+    /// Whatever the device says; nothing is expected.
+    pub fn unmask(&self, port: EvtchnPort) -> Result<(), HostError> {
+        rustix::io::write(&self.fd, &port.0.to_ne_bytes())
+            .refused(|| format!("cannot unmask event channel {port}"))
+            .map(drop)
+    }
+}
+
+impl AsFd for EventChannels {
+    /// Readable when a port fired.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

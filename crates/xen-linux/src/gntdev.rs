@@ -1,0 +1,82 @@
+//! [`GrantDevice`]: mapping pages that other domains grant. Source: Linux `uapi/xen/gntdev.h`.
+
+use std::ffi::c_ulong;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use xen::{DomId, GrantRef};
+
+use crate::error::Refused;
+use crate::ioctl::{ioctl, open_device, request};
+use crate::mapping::{Access, Mapping};
+use crate::{HostError, SharedPage};
+
+#[repr(C)]
+struct MapGrantRef {
+    count: u32,
+    pad: u32,
+    index: u64,
+    domid: u32,
+    reference: u32,
+}
+
+#[repr(C)]
+struct UnmapGrantRef {
+    index: u64,
+    count: u32,
+    pad: u32,
+}
+
+const MAP_GRANT_REF: c_ulong = request(b'G', 0, size_of::<MapGrantRef>());
+const UNMAP_GRANT_REF: c_ulong = request(b'G', 1, size_of::<UnmapGrantRef>());
+
+/// An open `/dev/xen/gntdev`.
+#[derive(Debug)]
+pub struct GrantDevice {
+    fd: Arc<OwnedFd>,
+}
+
+impl GrantDevice {
+    const PATH: &str = "/dev/xen/gntdev";
+
+    /// # Errors
+    /// If the device cannot be opened.
+    pub fn open() -> Result<Self, HostError> {
+        let advice = "is the module xen-gntdev loaded, and are we root?";
+        open_device(Self::PATH, OFlags::empty(), advice).map(|fd| Self { fd: Arc::new(fd) })
+    }
+
+    /// Maps a page that `domid` granted to us, readable and writable.
+    ///
+    /// # Errors
+    /// If there is no such grant, or it is not for us, or read-only.
+    pub fn map_grant(&self, domid: DomId, grant: GrantRef) -> Result<SharedPage, HostError> {
+        let refused = || format!("cannot map grant {} of domain {domid}", grant.0);
+        let mut map =
+            MapGrantRef { count: 1, pad: 0, index: 0, domid: domid.0.into(), reference: grant.0 };
+        // SAFETY: the structure is the request's, with the one reference that `count` announces.
+        unsafe { ioctl(&*self.fd, MAP_GRANT_REF, &mut map) }.refused(refused)?;
+        // From here on the kernel holds an entry for it, which `release` gives back.
+        let release = GrantRelease { fd: Arc::clone(&self.fd), index: map.index };
+        let mapping = Mapping::new(&*self.fd, 1, map.index, Access::ReadWrite).refused(refused)?;
+        Ok(SharedPage::of_grant(mapping, release))
+    }
+}
+
+/// Gives a grant's entry in the kernel back when dropped. The page must be unmapped before.
+#[derive(Debug)]
+pub(crate) struct GrantRelease {
+    fd: Arc<OwnedFd>,
+    index: u64,
+}
+
+impl Drop for GrantRelease {
+    fn drop(&mut self) {
+        let mut unmap = UnmapGrantRef { index: self.index, count: 1, pad: 0 };
+        // SAFETY: the structure is the request's; it points to nothing.
+        let released: Result<u32, Errno> = unsafe { ioctl(&*self.fd, UNMAP_GRANT_REF, &mut unmap) };
+        debug_assert!(released.is_ok(), "a grant of ours could not be released: {released:?}");
+    }
+}

@@ -1,0 +1,89 @@
+//! [`Mapping`]: a range of this process's address space backed by a device, unmapped when dropped.
+
+use std::ffi::c_void;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use xen::PAGE_BYTES;
+
+/// Pages mapped shared, readable and (unless asked otherwise) writable.
+///
+/// Invariant: `bytes` bytes from `start` belong to this value alone, as an address range. What lies
+/// behind may be shared with another domain, so nothing here ever makes a reference to it.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the mapping is a plain address range of the process; no thread is special to it.
+unsafe impl Send for Mapping {}
+
+/// What a mapping is for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+impl Mapping {
+    /// Maps `pages` pages of a device from `offset` bytes.
+    pub(crate) fn new(
+        device: impl AsFd,
+        pages: usize,
+        offset: u64,
+        access: Access,
+    ) -> Result<Self, Errno> {
+        let bytes = pages.checked_mul(PAGE_BYTES).ok_or(Errno::INVAL)?;
+        let protection = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: the kernel chooses an unused range, which nothing else refers to.
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, device, offset)
+        }?;
+        let start = NonNull::new(start.cast()).expect("the kernel never maps at address zero");
+        Ok(Self { start, bytes })
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The first byte's address, as device structures want it.
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A pointer `offset` bytes in, from which `bytes` bytes lie inside the mapping.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub(crate) fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        let end = offset.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.bytes),
+            "{bytes} bytes at {offset} lie outside a mapping of {} bytes",
+            self.bytes
+        );
+        // SAFETY: checked above: the offset stays inside the mapping or one past its end.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        let start: *mut c_void = self.start.as_ptr().cast();
+        // SAFETY: this value owns the range, and no reference to it outlives this value.
+        let unmapped = unsafe { munmap(start, self.bytes) };
+        // Only a range that is not ours could be refused.
+        debug_assert!(unmapped.is_ok(), "a mapping of ours could not be unmapped: {unmapped:?}");
+    }
+}
