@@ -1,8 +1,19 @@
 //! The life of VMs: what is wanted, what is observed, and the steps in between.
 //!
-//! [`Toolstack`](machine::Toolstack) is a state machine: events in, actions out, time as an argument.
-//! It never learns whether it runs on Linux or in the simulator. What an action does to Xen, to the
-//! store and to the host is in [`perform`], over the traits it is handed.
+//! [`Toolstack`] is a state machine: events in, actions out, time as an argument. It never learns
+//! whether it runs on Linux or in the simulator. What its work does to Xen, to the store and to the
+//! host is in [`perform`], over the traits it is handed.
 
 pub mod config;
+pub mod host;
+pub mod layout;
+mod machine;
+pub mod perform;
+pub mod plan;
+pub mod work;
 pub mod xlcfg;
+
+pub use machine::{
+    Action, ClientId, Created, DomainRow, Event, Instant, Reply, ReplyWhen, Request,
+    ShutdownRequest, StepTime, Toolstack, WorkId,
+};

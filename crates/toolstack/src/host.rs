@@ -1,0 +1,42 @@
+//! What the toolstack asks of the operating system it runs on. Linux and the simulator answer.
+
+use std::sync::Arc;
+
+use storage::{BlockHost, HostError};
+use xen_build::{ImageError, KernelImage};
+
+/// A kernel could not be had.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum KernelError {
+    #[error("{0}")]
+    Host(#[from] HostError),
+    #[error("{0}")]
+    Image(#[from] ImageError),
+}
+
+/// Files, bridges and the block layer.
+pub trait Host: BlockHost {
+    /// The parsed kernel at `path`; parsed again only when the file has changed.
+    ///
+    /// # Errors
+    /// [`KernelError`]; the caller names the file.
+    fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError>;
+
+    /// The bytes of the file at `path`; read again only when the file has changed.
+    ///
+    /// # Errors
+    /// The caller names the file.
+    fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError>;
+
+    /// Sees that `bridge` is a bridge of this host.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is no such interface; refused if it is no bridge.
+    fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError>;
+
+    /// Makes the interface `link` a port of `bridge`, with the given MTU, and brings it up.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn join_bridge(&mut self, bridge: &str, link: &str, mtu: Option<u32>) -> Result<(), HostError>;
+}

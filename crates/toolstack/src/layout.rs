@@ -1,0 +1,345 @@
+//! The store nodes of a domain and its devices, as guests, backends and `xl` expect them.
+//!
+//! Sources: xen `docs/misc/xenstore-paths.pandoc`, `xen/include/public/io/{blkif,netif,xenbus}.h`,
+//! Linux `drivers/block/xen-blkback/xenbus.c` and `drivers/net/xen-netback/xenbus.c`.
+//!
+//! A node inherits its parent's permissions when it is made, so permissions stand only where they
+//! change: the domain's directory (the guest reads) and the few places where the guest writes.
+
+use storage::{Attachment, DeviceNumber};
+use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
+use xenstore::{Access, Permission};
+
+use crate::config::{DiskConfig, Mac, VifConfig, VmConfig};
+
+/// One node to write.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Node {
+    pub path: String,
+    pub value: String,
+    /// Owner first; `None` inherits the parent's.
+    pub permissions: Option<Vec<Permission>>,
+}
+
+/// Nodes in the order in which they must be written.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Nodes(pub Vec<Node>);
+
+/// Owned by dom0, closed to everybody else.
+const DOM0_ONLY: Permission = Permission::new(Access::None, DomId::DOM0);
+
+impl Nodes {
+    fn put(&mut self, path: impl Into<String>, value: impl Into<String>) {
+        self.0.push(Node { path: path.into(), value: value.into(), permissions: None });
+    }
+
+    fn put_with(
+        &mut self,
+        path: impl Into<String>,
+        value: impl Into<String>,
+        permissions: &[Permission],
+    ) {
+        self.0.push(Node {
+            path: path.into(),
+            value: value.into(),
+            permissions: Some(permissions.to_vec()),
+        });
+    }
+}
+
+/// Kind of a split device.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum DeviceKind {
+    Vbd,
+    Vif,
+}
+
+impl DeviceKind {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Vbd => "vbd",
+            Self::Vif => "vif",
+        }
+    }
+}
+
+/// A device of a domain, by kind and id. Its backend is in dom0.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct DeviceRef {
+    pub kind: DeviceKind,
+    pub devid: u32,
+}
+
+impl DeviceRef {
+    /// The frontend's directory.
+    #[must_use]
+    pub fn frontend(self, domid: DomId) -> String {
+        format!("/local/domain/{domid}/device/{}/{}", self.kind.as_str(), self.devid)
+    }
+
+    /// The backend's directory.
+    #[must_use]
+    pub fn backend(self, domid: DomId) -> String {
+        format!("/local/domain/0/backend/{}/{domid}/{}", self.kind.as_str(), self.devid)
+    }
+}
+
+impl std::fmt::Display for DeviceRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}", self.kind.as_str(), self.devid)
+    }
+}
+
+/// All devices of a VM, disks first.
+#[must_use]
+pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
+    let disks =
+        config.disks.iter().map(|d| DeviceRef { kind: DeviceKind::Vbd, devid: d.vdev.number });
+    let vifs = config.vifs.iter().map(|v| DeviceRef { kind: DeviceKind::Vif, devid: v.devid });
+    disks.chain(vifs).collect()
+}
+
+/// Where xen-netback puts the host's end of a vif.
+#[must_use]
+pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
+    format!("vif{domid}.{}", vif.devid)
+}
+
+/// The address of a vif without a configured one: Xen's prefix and three bytes that follow from the
+/// VM's UUID and the vif's number, so that they are the same at every start.
+#[must_use]
+pub fn default_mac(uuid: Uuid, devid: u32) -> Mac {
+    // FNV-1a: well spread, and fixed for ever.
+    let mut hash: u32 = 0x811c_9dc5;
+    for byte in uuid.0.into_iter().chain(devid.to_le_bytes()) {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    let [a, b, c, d] = hash.to_le_bytes();
+    Mac([0x00, 0x16, 0x3e, (a ^ d) & 0x7f, b, c])
+}
+
+/// A domain that was built: what its nodes tell the guest and the daemons.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BuiltDomain {
+    pub domid: DomId,
+    pub store_port: EvtchnPort,
+    pub store_gfn: u64,
+    pub console_port: EvtchnPort,
+    pub console_gfn: u64,
+}
+
+/// Most bytes of a configuration in one node; the wire's limit is 4096 with path and framing.
+const CONFIG_CHUNK_BYTES: usize = 2048;
+
+/// Directory of our own record of a VM: what a restarted daemon adopts it from.
+#[must_use]
+pub fn record_path(uuid: Uuid) -> String {
+    format!("{RECORDS}/{uuid}")
+}
+
+/// Directory of all records.
+pub const RECORDS: &str = "/xylem/vm";
+
+/// The record of a VM whose domain is being made. Written first, so that nothing can be left that
+/// no record speaks of.
+#[must_use]
+pub fn record_nodes(uuid: Uuid, config_text: &str) -> Nodes {
+    let mut nodes = Nodes::default();
+    let path = record_path(uuid);
+    // Guests have no business here.
+    nodes.put_with(&path, "", &[DOM0_ONLY]);
+    let mut rest = config_text;
+    let mut index = 0;
+    while !rest.is_empty() {
+        let mut end = rest.len().min(CONFIG_CHUNK_BYTES);
+        while !rest.is_char_boundary(end) {
+            end -= 1;
+        }
+        let (chunk, tail) = rest.split_at(end);
+        nodes.put(format!("{path}/config-{index}"), chunk);
+        rest = tail;
+        index += 1;
+    }
+    nodes
+}
+
+/// All nodes of a built domain, its devices and the end of its record.
+#[must_use]
+pub fn domain_nodes(
+    config: &VmConfig,
+    uuid: Uuid,
+    built: &BuiltDomain,
+    disks: &[Attachment],
+) -> Nodes {
+    let mut nodes = Nodes::default();
+    let domid = built.domid;
+    let path = format!("/local/domain/{domid}");
+    let guest_reads = [DOM0_ONLY, Permission::new(Access::Read, domid)];
+    let guest_owns = [Permission::new(Access::None, domid)];
+
+    nodes.put_with(&path, "", &guest_reads);
+    nodes.put(format!("{path}/vm"), format!("/vm/{uuid}"));
+    nodes.put(format!("{path}/name"), &config.name);
+    nodes.put(format!("{path}/domid"), domid.to_string());
+    nodes.put(format!("{path}/memory/static-max"), (config.memory_max_mib * 1024).to_string());
+    nodes.put(format!("{path}/memory/target"), (config.memory_mib * 1024).to_string());
+    for vcpu in 0..config.vcpus_max {
+        let availability = if vcpu < config.vcpus { "online" } else { "offline" };
+        nodes.put(format!("{path}/cpu/{vcpu}/availability"), availability);
+    }
+    nodes.put(format!("{path}/store/port"), built.store_port.to_string());
+    nodes.put(format!("{path}/store/ring-ref"), built.store_gfn.to_string());
+    nodes.put(format!("{path}/control/platform-feature-multiprocessor-suspend"), "1");
+    nodes.put(format!("{path}/control/platform-feature-xs_reset_watches"), "1");
+    for writable in [
+        "control/shutdown",
+        "control/feature-poweroff",
+        "control/feature-reboot",
+        "control/feature-suspend",
+        "control/sysrq",
+        "device/suspend/event-channel",
+        "data",
+        "drivers",
+        "feature",
+        "attr",
+        "error",
+    ] {
+        nodes.put_with(format!("{path}/{writable}"), "", &guest_owns);
+    }
+
+    nodes.put_with(format!("/vm/{uuid}"), "", &guest_reads);
+    nodes.put(format!("/vm/{uuid}/uuid"), uuid.to_string());
+    nodes.put(format!("/vm/{uuid}/name"), &config.name);
+    // `xl console` and `xl shutdown` ask here what kind of domain they have before them.
+    nodes.put_with(format!("/libxl/{domid}"), "", &[DOM0_ONLY]);
+    nodes.put(format!("/libxl/{domid}/type"), kind_name(config.kind));
+
+    for (disk, attachment) in config.disks.iter().zip(disks) {
+        vbd_nodes(&mut nodes, domid, disk, attachment);
+    }
+    for vif in &config.vifs {
+        vif_nodes(&mut nodes, domid, uuid, vif);
+    }
+
+    // Last, because xenconsoled and the kernel's backends act on what they find.
+    let console = format!("{path}/console");
+    nodes.put(format!("{console}/type"), "xenconsoled");
+    nodes.put(format!("{console}/output"), "pty");
+    nodes.put(format!("{console}/limit"), "1048576");
+    nodes.put(format!("{console}/tty"), "");
+    nodes.put(format!("{console}/ring-ref"), built.console_gfn.to_string());
+    nodes.put(format!("{console}/port"), built.console_port.to_string());
+    nodes.put(format!("{}/domid", record_path(uuid)), domid.to_string());
+    nodes
+}
+
+/// The word for a kind of domain in configuration files and under `/libxl`.
+#[must_use]
+pub fn kind_name(kind: DomainKind) -> &'static str {
+    match kind {
+        DomainKind::Pv => "pv",
+        DomainKind::Pvh => "pvh",
+        DomainKind::Hvm => "hvm",
+    }
+}
+
+/// Both ends of a device, up to the backend's own keys.
+fn device_ends(nodes: &mut Nodes, domid: DomId, device: DeviceRef) -> (String, String) {
+    let (frontend, backend) = (device.frontend(domid), device.backend(domid));
+    let frontend_permissions =
+        [Permission::new(Access::None, domid), Permission::new(Access::Read, DomId::DOM0)];
+    let backend_permissions = [DOM0_ONLY, Permission::new(Access::Read, domid)];
+    nodes.put_with(&frontend, "", &frontend_permissions);
+    nodes.put_with(&backend, "", &backend_permissions);
+    nodes.put(format!("{frontend}/backend"), &backend);
+    nodes.put(format!("{frontend}/backend-id"), "0");
+    nodes.put(format!("{backend}/frontend"), &frontend);
+    nodes.put(format!("{backend}/frontend-id"), domid.to_string());
+    nodes.put(format!("{backend}/online"), "1");
+    (frontend, backend)
+}
+
+/// Both `state` nodes, which wake the drivers.
+fn device_states(nodes: &mut Nodes, frontend: &str, backend: &str) {
+    nodes.put(format!("{frontend}/state"), XenbusState::Initialising.as_str());
+    nodes.put(format!("{backend}/state"), XenbusState::Initialising.as_str());
+}
+
+fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: &Attachment) {
+    let device = DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number };
+    let number: DeviceNumber = attachment.device().number;
+    let kind = if disk.cdrom { "cdrom" } else { "disk" };
+    let (frontend, backend) = device_ends(nodes, domid, device);
+    nodes.put(format!("{frontend}/virtual-device"), disk.vdev.number.to_string());
+    nodes.put(format!("{frontend}/device-type"), kind);
+    nodes.put(format!("{frontend}/trusted"), "1");
+    nodes.put(format!("{backend}/dev"), &disk.vdev.name);
+    nodes.put(format!("{backend}/type"), "phy");
+    nodes.put(format!("{backend}/mode"), disk.access.as_str());
+    nodes.put(format!("{backend}/device-type"), kind);
+    nodes.put(format!("{backend}/removable"), if disk.cdrom { "1" } else { "0" });
+    nodes.put(format!("{backend}/bootable"), "1");
+    nodes.put(format!("{backend}/discard-enable"), "1");
+    nodes.put(format!("{backend}/params"), &disk.target);
+    nodes.put(format!("{backend}/physical-device-path"), &attachment.device().path);
+    nodes.put(format!("{backend}/physical-device"), number.to_string());
+    device_states(nodes, &frontend, &backend);
+}
+
+fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
+    let device = DeviceRef { kind: DeviceKind::Vif, devid: vif.devid };
+    let mac = vif.mac.unwrap_or_else(|| default_mac(uuid, vif.devid)).to_string();
+    let (frontend, backend) = device_ends(nodes, domid, device);
+    nodes.put(format!("{frontend}/handle"), vif.devid.to_string());
+    nodes.put(format!("{frontend}/mac"), &mac);
+    nodes.put(format!("{frontend}/trusted"), "1");
+    nodes.put(format!("{backend}/handle"), vif.devid.to_string());
+    nodes.put(format!("{backend}/mac"), &mac);
+    nodes.put(format!("{backend}/bridge"), &vif.bridge);
+    nodes.put(format!("{backend}/type"), "vif");
+    // netback wants the key but not a script: the bridge port is ours to add.
+    nodes.put(format!("{backend}/script"), "");
+    nodes.put(format!("{backend}/hotplug-status"), "");
+    if let Some(mtu) = vif.mtu {
+        nodes.put(format!("{frontend}/mtu"), mtu.to_string());
+        nodes.put(format!("{backend}/mtu"), mtu.to_string());
+    }
+    if let Some(rate) = vif.rate {
+        nodes.put(format!("{backend}/rate"), format!("{},{}", rate.bytes, rate.interval_us));
+    }
+    device_states(nodes, &frontend, &backend);
+}
+
+/// What must be removed when a domain goes, with the directories above that go when they are empty.
+#[must_use]
+pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
+    let mut removals = Vec::new();
+    if let Some(domid) = domid {
+        for kind in [DeviceKind::Vbd, DeviceKind::Vif] {
+            let has = devices(config).iter().any(|device| device.kind == kind);
+            if has {
+                let path = format!("/local/domain/0/backend/{}/{domid}", kind.as_str());
+                removals.push(Removal::with_empty_above(path, 2));
+            }
+        }
+        removals.push(Removal::with_empty_above(format!("/local/domain/{domid}"), 0));
+        removals.push(Removal::with_empty_above(format!("/libxl/{domid}"), 1));
+        removals.push(Removal::with_empty_above(format!("/vm/{uuid}"), 1));
+    }
+    removals.push(Removal::with_empty_above(record_path(uuid), 2));
+    removals
+}
+
+/// A path to remove, and how many directories above it to remove as well if that empties them.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Removal {
+    pub path: String,
+    pub levels_above: usize,
+}
+
+impl Removal {
+    fn with_empty_above(path: String, levels_above: usize) -> Self {
+        Self { path, levels_above }
+    }
+}

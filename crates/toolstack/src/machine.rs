@@ -1,0 +1,633 @@
+//! The machine that owns the VMs: requests and observations in, work and replies out.
+//!
+//! ```text
+//!            create                    all steps done
+//!   (none) ---------> Starting ------------------------> Running
+//!                        | a step failed, or destroy         | domain stopped, or destroy
+//!                        v                                   v
+//!                     Stopping <------------------------- Stopping
+//!                        |  everything taken down            |
+//!                        v                                   v
+//!                     (none), or Starting again if the policy says restart
+//! ```
+//! One operation at a time works on a VM; reads never wait for it. Observations say "look again",
+//! never "do": what happens follows from what is found.
+
+mod operation;
+mod requests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use storage::Attachment;
+use xen::{DomId, DomainInfo, PhysInfo, ShutdownReason, Uuid, VersionInfo};
+use xen_build::Built;
+
+use crate::config::{ShutdownAction, VmConfig};
+use crate::plan::{Reached, Start, Step};
+use crate::work::{
+    Cost, DeviceReading, Failure, Images, NewDomain, Output, OwnLoop, Record, Survey, Work,
+    parse_loop_tag,
+};
+use crate::xlcfg;
+use operation::{Operation, Then};
+
+/// A moment, in nanoseconds since some fixed one. The clock is the caller's.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// The moment `seconds` later.
+    #[must_use]
+    pub fn plus_seconds(self, seconds: u64) -> Self {
+        Self(self.0 + seconds * 1_000_000_000)
+    }
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+        pub struct $name(pub u64);
+    };
+}
+
+id!(
+    /// A client that waits for a reply. Given out by the caller.
+    ClientId
+);
+id!(
+    /// Work under way. Given out by the machine.
+    WorkId
+);
+id!(OperationId);
+
+/// What a client asks.
+#[derive(Clone, Debug)]
+pub enum Request {
+    /// `fresh_uuid` is used if the configuration has none.
+    Create {
+        config: Box<VmConfig>,
+        fresh_uuid: Uuid,
+        start: Start,
+    },
+    List,
+    Destroy {
+        target: String,
+    },
+    /// `control/shutdown`; the reply comes at once or when the domain is gone.
+    Shutdown {
+        target: String,
+        how: ShutdownRequest,
+        reply: ReplyWhen,
+    },
+    Pause {
+        target: String,
+    },
+    Unpause {
+        target: String,
+    },
+    Console {
+        target: String,
+    },
+    Devices {
+        target: String,
+    },
+    /// Which domain a name, number or UUID means.
+    Resolve {
+        target: String,
+    },
+    HostInfo,
+    Vcpus {
+        target: String,
+    },
+}
+
+/// What the guest is asked to do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ShutdownRequest {
+    Poweroff,
+    Reboot,
+}
+
+/// When a shutdown is answered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ReplyWhen {
+    Asked,
+    Gone,
+}
+
+/// One domain of a listing.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DomainRow {
+    /// `None` if its store node could not be read.
+    pub name: Option<String>,
+    pub info: DomainInfo,
+    /// The configuration, if the VM is ours.
+    pub config: Option<Arc<VmConfig>>,
+}
+
+/// How long a step took.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct StepTime {
+    pub step: Step,
+    pub started: Instant,
+    pub ended: Instant,
+}
+
+/// A VM that was created.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Created {
+    pub name: String,
+    pub uuid: Uuid,
+    pub domid: DomId,
+    pub started: Instant,
+    pub ended: Instant,
+    pub steps: Vec<StepTime>,
+    pub cost: Cost,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub enum Reply {
+    Done {
+        domid: DomId,
+    },
+    Created(Box<Created>),
+    /// The domain is gone; why it stopped, if it did so by itself.
+    Gone {
+        domid: DomId,
+        reason: Option<ShutdownReason>,
+    },
+    Domains(Vec<DomainRow>),
+    Resolved {
+        domid: DomId,
+        name: String,
+        uuid: Uuid,
+    },
+    Console {
+        domid: DomId,
+        tty: Option<String>,
+    },
+    Devices {
+        domid: DomId,
+        devices: Vec<DeviceReading>,
+    },
+    HostInfo {
+        version: Box<VersionInfo>,
+        physical: Box<PhysInfo>,
+    },
+    Vcpus {
+        domid: DomId,
+        name: String,
+        vcpus: Vec<xen::VcpuInfo>,
+    },
+    /// One line that names what is wrong.
+    Failed(String),
+}
+
+/// What happens to the machine.
+#[derive(Debug)]
+pub enum Event {
+    /// The first event: look at what is there.
+    Started,
+    Request {
+        client: ClientId,
+        request: Request,
+    },
+    Worked {
+        work: WorkId,
+        result: Result<Output, Failure>,
+        cost: Cost,
+    },
+    /// A watched node changed, or the watch was just set; its value now.
+    Node {
+        path: String,
+        value: Option<Vec<u8>>,
+    },
+    /// Domains were introduced, stopped or died.
+    DomainsChanged,
+    /// A moment that [`Toolstack::next_wakeup`] asked for has come.
+    Tick,
+}
+
+/// What the machine wants done.
+#[derive(Debug)]
+pub enum Action {
+    Work { id: WorkId, work: Work },
+    Watch { path: String },
+    Unwatch { path: String },
+    Reply { client: ClientId, reply: Reply },
+    Progress { client: ClientId, done: usize, total: usize, step: Step },
+}
+
+/// Where a VM stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Starting,
+    Running,
+    Stopping,
+}
+
+/// What exists of a VM on the host.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    recorded: bool,
+    images: Option<Images>,
+    /// By index in the configuration.
+    disks: BTreeMap<usize, Attachment>,
+    domid: Option<DomId>,
+    domain: Option<NewDomain>,
+    built: Option<Built>,
+    /// Nodes of domain and devices were written, or may have been.
+    nodes: bool,
+}
+
+impl Facts {
+    fn disk_indexes(&self) -> Vec<usize> {
+        self.disks.keys().copied().collect()
+    }
+
+    fn reached<'a>(&self, disks: &'a [usize]) -> Reached<'a> {
+        Reached { recorded: self.recorded, domain: self.domid.is_some(), nodes: self.nodes, disks }
+    }
+}
+
+/// A VM that is ours.
+#[derive(Debug)]
+struct Vm {
+    config: Arc<VmConfig>,
+    uuid: Uuid,
+    phase: Phase,
+    facts: Facts,
+    operation: Option<OperationId>,
+    /// Clients to answer when the VM is gone.
+    waiters: Vec<ClientId>,
+    /// The domain changed while an operation was under way.
+    look_again: bool,
+    /// The reason its domain last stopped with.
+    stopped: Option<ShutdownReason>,
+    /// Somebody asked for destruction: no restart.
+    condemned: bool,
+}
+
+impl Vm {
+    fn new(config: VmConfig, uuid: Uuid, phase: Phase, facts: Facts) -> Self {
+        Self {
+            config: Arc::new(config),
+            uuid,
+            phase,
+            facts,
+            operation: None,
+            waiters: Vec::new(),
+            look_again: false,
+            stopped: None,
+            condemned: false,
+        }
+    }
+}
+
+/// Why work was given out.
+#[derive(Debug)]
+enum Purpose {
+    Step {
+        operation: OperationId,
+        index: usize,
+    },
+    /// A survey after domains changed.
+    Look,
+    Observe,
+    /// A read for a client.
+    Query {
+        client: ClientId,
+        query: Query,
+    },
+    /// Nobody waits for the outcome.
+    Aside,
+}
+
+#[derive(Debug)]
+enum Query {
+    List,
+    /// Answered with `Done`.
+    Plain {
+        domid: DomId,
+    },
+    Console {
+        domid: DomId,
+    },
+    Devices {
+        domid: DomId,
+    },
+    HostInfo,
+    Vcpus {
+        domid: DomId,
+        name: String,
+    },
+    /// The request itself was delivered; the reply comes when the domain is gone.
+    Waiting,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Looking {
+    Idle,
+    Underway { again: bool },
+}
+
+/// A domain that is not ours.
+#[derive(Clone, Debug)]
+struct Foreign {
+    handle: Uuid,
+    name: Option<String>,
+}
+
+/// The machine. See the module's text.
+#[derive(Debug)]
+pub struct Toolstack {
+    vms: BTreeMap<Uuid, Vm>,
+    operations: BTreeMap<OperationId, Operation>,
+    works: BTreeMap<WorkId, Purpose>,
+    /// Watched path to the step that waits for it.
+    waits: BTreeMap<String, Wait>,
+    foreign: BTreeMap<DomId, Foreign>,
+    looking: Looking,
+    /// Requests that came before the first observation was in.
+    backlog: Option<Vec<(ClientId, Request)>>,
+    next_work: u64,
+    next_operation: u64,
+}
+
+/// A step that waits for a node.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    operation: OperationId,
+    index: usize,
+    deadline: Instant,
+}
+
+impl Default for Toolstack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Toolstack {
+    /// A machine that knows nothing yet; [`Event::Started`] makes it look.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            vms: BTreeMap::new(),
+            operations: BTreeMap::new(),
+            works: BTreeMap::new(),
+            waits: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            looking: Looking::Idle,
+            backlog: Some(Vec::new()),
+            next_work: 1,
+            next_operation: 1,
+        }
+    }
+
+    /// When [`Event::Tick`] is due, if nothing else happens before.
+    #[must_use]
+    pub fn next_wakeup(&self) -> Option<Instant> {
+        self.waits.values().map(|wait| wait.deadline).min()
+    }
+
+    /// Whether nothing is under way: no operation and no work.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.operations.is_empty() && self.works.is_empty()
+    }
+
+    /// Takes one event in; everything that follows from it is appended to `out`.
+    pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
+        match event {
+            Event::Started => {
+                self.give_out(Purpose::Observe, Work::Observe, out);
+            }
+            Event::Request { client, request } => match &mut self.backlog {
+                Some(backlog) => backlog.push((client, request)),
+                None => self.handle_request(now, client, request, out),
+            },
+            Event::Worked { work, result, cost } => {
+                self.handle_worked(now, work, result, &cost, out);
+            }
+            Event::Node { path, value } => self.handle_node(now, &path, value.as_deref(), out),
+            Event::DomainsChanged => self.look(out),
+            Event::Tick => self.handle_tick(now, out),
+        }
+    }
+
+    fn give_out(&mut self, purpose: Purpose, work: Work, out: &mut Vec<Action>) -> WorkId {
+        let id = WorkId(self.next_work);
+        self.next_work += 1;
+        self.works.insert(id, purpose);
+        out.push(Action::Work { id, work });
+        id
+    }
+
+    fn handle_worked(
+        &mut self,
+        now: Instant,
+        work: WorkId,
+        result: Result<Output, Failure>,
+        cost: &Cost,
+        out: &mut Vec<Action>,
+    ) {
+        let purpose = self.works.remove(&work).expect("work is reported once");
+        match purpose {
+            Purpose::Step { operation, index } => {
+                self.step_worked(now, operation, index, result, cost, out);
+            }
+            Purpose::Look => {
+                let again = self.looking == Looking::Underway { again: true };
+                self.looking = Looking::Idle;
+                // A failed look is repeated at the next change; the domains stay as they were.
+                if let Ok(Output::Survey(survey)) = result {
+                    self.handle_survey(now, &survey, out);
+                }
+                if again {
+                    self.look(out);
+                }
+            }
+            Purpose::Observe => self.handle_observed(now, result, out),
+            Purpose::Query { client, query } => self.answer(client, query, result, out),
+            Purpose::Aside => {}
+        }
+    }
+
+    /// Lists the domains once more. Single-flight: changes during a look cause one more, not many.
+    fn look(&mut self, out: &mut Vec<Action>) {
+        match &mut self.looking {
+            Looking::Idle if self.backlog.is_none() => {
+                self.looking = Looking::Underway { again: false };
+                let known = self.known_names();
+                self.give_out(Purpose::Look, Work::Survey { known }, out);
+            }
+            Looking::Idle => {}
+            Looking::Underway { again } => *again = true,
+        }
+    }
+
+    /// Domains whose names need not be read.
+    fn known_names(&self) -> BTreeMap<DomId, Uuid> {
+        let ours = self.vms.values().filter_map(|vm| Some((vm.facts.domid?, vm.uuid)));
+        let foreign = self.foreign.iter().map(|(domid, foreign)| (*domid, foreign.handle));
+        ours.chain(foreign).collect()
+    }
+
+    /// Takes over what a survey says about domains that are not ours.
+    fn learn_foreign(&mut self, survey: &Survey) {
+        let ours: Vec<DomId> = self.vms.values().filter_map(|vm| vm.facts.domid).collect();
+        let mut foreign = BTreeMap::new();
+        for info in &survey.domains {
+            if ours.contains(&info.domid) || self.vms.contains_key(&info.handle) {
+                continue;
+            }
+            let known = self.foreign.remove(&info.domid).filter(|f| f.handle == info.handle);
+            let name = survey.names.get(&info.domid).cloned();
+            let name = name.or_else(|| known.and_then(|f| f.name));
+            // A domain without a name yet is asked again.
+            if name.is_some() {
+                foreign.insert(info.domid, Foreign { handle: info.handle, name });
+            }
+        }
+        self.foreign = foreign;
+    }
+
+    fn handle_survey(&mut self, now: Instant, survey: &Survey, out: &mut Vec<Action>) {
+        self.learn_foreign(survey);
+        let by_domid: BTreeMap<DomId, &DomainInfo> =
+            survey.domains.iter().map(|info| (info.domid, info)).collect();
+        let mut stopped = Vec::new();
+        for vm in self.vms.values_mut() {
+            let Some(domid) = vm.facts.domid else { continue };
+            let info = by_domid.get(&domid).filter(|info| info.handle == vm.uuid);
+            let end = match info {
+                None => Some(None),
+                Some(info) if info.flags.dying() => Some(None),
+                Some(info) => info.flags.shutdown().map(Some),
+            };
+            let Some(reason) = end else { continue };
+            if vm.operation.is_some() {
+                vm.look_again = true;
+            } else {
+                stopped.push((vm.uuid, reason));
+            }
+        }
+        for (uuid, reason) in stopped {
+            self.domain_stopped(now, uuid, reason, out);
+        }
+    }
+
+    /// Follows the VM's policy. No reason means that somebody else destroyed the domain.
+    fn domain_stopped(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        reason: Option<ShutdownReason>,
+        out: &mut Vec<Action>,
+    ) {
+        let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
+        vm.stopped = reason;
+        let policy = vm.config.policy;
+        let action = match reason {
+            None => ShutdownAction::Destroy,
+            Some(ShutdownReason::Poweroff) => policy.poweroff,
+            Some(ShutdownReason::Reboot) => policy.reboot,
+            // A suspended domain waits for whoever suspended it.
+            Some(ShutdownReason::Suspend) => return,
+            Some(ShutdownReason::Watchdog) => policy.watchdog,
+            Some(ShutdownReason::SoftReset) => policy.soft_reset,
+            Some(ShutdownReason::Crash | ShutdownReason::Other(_)) => policy.crash,
+        };
+        match action {
+            ShutdownAction::Preserve => {}
+            ShutdownAction::Destroy | ShutdownAction::CoredumpDestroy => {
+                self.tear_down(now, uuid, Then::Gone, out);
+            }
+            ShutdownAction::Restart
+            | ShutdownAction::RenameRestart
+            | ShutdownAction::CoredumpRestart
+            | ShutdownAction::SoftReset => self.tear_down(now, uuid, Then::Restart, out),
+        }
+    }
+
+    /// Adopts what an earlier daemon left: complete VMs are kept, all others taken down.
+    fn handle_observed(
+        &mut self,
+        now: Instant,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let (survey, records, loops) = match result {
+            Ok(Output::Observed { survey, records, loops }) => (survey, records, loops),
+            // Nothing can be decided unseen: look again, requests wait.
+            _ => {
+                self.give_out(Purpose::Observe, Work::Observe, out);
+                return;
+            }
+        };
+        let half_made = self.adopt(&survey, records);
+        let orphans = self.adopt_loops(loops);
+        if !orphans.is_empty() {
+            let devices = orphans.iter().map(|a| a.device().path.clone()).collect();
+            self.give_out(Purpose::Aside, Work::DetachLoops { devices }, out);
+        }
+        for uuid in half_made {
+            self.tear_down(now, uuid, Then::Gone, out);
+        }
+        for (client, request) in self.backlog.take().into_iter().flatten() {
+            self.handle_request(now, client, request, out);
+        }
+        self.handle_survey(now, &survey, out);
+    }
+
+    /// Makes a VM of each record; returns those that must not live on.
+    fn adopt(&mut self, survey: &Survey, records: Vec<Record>) -> Vec<Uuid> {
+        let mut half_made = Vec::new();
+        for record in records {
+            let source =
+                xlcfg::Source { file: "record", text: &record.config_text, overrides: &[] };
+            let parsed = xlcfg::parse(source);
+            let readable = parsed.is_ok();
+            let config = parsed.unwrap_or_else(|_| unreadable_record(record.uuid));
+            let domain = survey.domains.iter().find(|info| info.handle == record.uuid);
+            let domid = domain.map(|info| info.domid).or(record.domid);
+            if !(record.complete && readable && domain.is_some()) {
+                half_made.push(record.uuid);
+            }
+            let facts = Facts { recorded: true, domid, nodes: domid.is_some(), ..Facts::default() };
+            let vm = Vm::new(config, record.uuid, Phase::Running, facts);
+            self.vms.insert(record.uuid, vm);
+        }
+        half_made
+    }
+
+    /// Gives loop devices back to the VMs that their tags name; returns the others.
+    fn adopt_loops(&mut self, loops: Vec<OwnLoop>) -> Vec<Attachment> {
+        let mut orphans = Vec::new();
+        for OwnLoop { attachment, tag } in loops {
+            let owner = parse_loop_tag(&tag).and_then(|(uuid, number)| {
+                let vm = self.vms.get_mut(&uuid)?;
+                let index = vm.config.disks.iter().position(|d| d.vdev.number == number)?;
+                Some((vm, index))
+            });
+            match owner {
+                Some((vm, index)) if !vm.facts.disks.contains_key(&index) => {
+                    vm.facts.disks.insert(index, attachment);
+                }
+                _ => orphans.push(attachment),
+            }
+        }
+        orphans
+    }
+}
+
+/// Stands in for a record that cannot be read, so that what it left can still be taken down.
+fn unreadable_record(uuid: Uuid) -> VmConfig {
+    let text = format!("name = 'unreadable-{uuid}'\nkernel = '/'\ntype = 'pv'\n");
+    let source = xlcfg::Source { file: "record", text: &text, overrides: &[] };
+    xlcfg::parse(source).expect("this text is a configuration")
+}

@@ -1,0 +1,268 @@
+//! Requests of clients, and the answers to those that only read.
+
+use std::sync::Arc;
+
+use xen::{DomId, DomainInfo, Uuid};
+
+use super::operation::Then;
+use super::{
+    Action, ClientId, DomainRow, Facts, Foreign, Instant, Phase, Purpose, Query, Reply, ReplyWhen,
+    Request, ShutdownRequest, Toolstack, Vm,
+};
+use crate::config::VmConfig;
+use crate::layout;
+use crate::plan::{Start, plan_create};
+use crate::work::{Failure, Output, Survey, Work};
+
+fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
+    out.push(Action::Reply { client, reply: Reply::Failed(message) });
+}
+
+impl Toolstack {
+    pub(super) fn handle_request(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
+            Request::Create { config, fresh_uuid, start } => {
+                self.create(now, client, *config, fresh_uuid, start, out);
+            }
+            Request::List => {
+                let work = Work::Survey { known: self.known_names() };
+                self.query(client, Query::List, work, out);
+            }
+            Request::HostInfo => self.query(client, Query::HostInfo, Work::HostInfo, out),
+            Request::Resolve { target } => match self.resolve_any(&target) {
+                Ok((domid, name, uuid)) => {
+                    let reply = Reply::Resolved { domid, name, uuid };
+                    out.push(Action::Reply { client, reply });
+                }
+                Err(message) => fail(client, message, out),
+            },
+            Request::Destroy { target } => match self.resolve(&target) {
+                Ok(uuid) => self.destroy(now, client, uuid, out),
+                Err(message) => fail(client, message, out),
+            },
+            Request::Shutdown { target, how, reply } => {
+                self.with_domain(client, &target, out, |this, uuid, domid, out| {
+                    this.request_shutdown(client, uuid, domid, how, reply, out);
+                });
+            }
+            Request::Pause { target } => {
+                self.with_domain(client, &target, out, |this, _, domid, out| {
+                    this.query(client, Query::Plain { domid }, Work::Pause { domid }, out);
+                });
+            }
+            Request::Unpause { target } => {
+                self.with_domain(client, &target, out, |this, _, domid, out| {
+                    this.query(client, Query::Plain { domid }, Work::Unpause { domid }, out);
+                });
+            }
+            Request::Console { target } => {
+                self.with_domain(client, &target, out, |this, _, domid, out| {
+                    this.query(client, Query::Console { domid }, Work::ReadConsole { domid }, out);
+                });
+            }
+            Request::Devices { target } => {
+                self.with_domain(client, &target, out, |this, uuid, domid, out| {
+                    let devices = layout::devices(&this.vms[&uuid].config);
+                    let work = Work::ReadDevices { domid, devices };
+                    this.query(client, Query::Devices { domid }, work, out);
+                });
+            }
+            Request::Vcpus { target } => {
+                self.with_domain(client, &target, out, |this, uuid, domid, out| {
+                    let config = &this.vms[&uuid].config;
+                    let query = Query::Vcpus { domid, name: config.name.clone() };
+                    let work = Work::CpuTimes { domid, vcpus: config.vcpus_max };
+                    this.query(client, query, work, out);
+                });
+            }
+        }
+    }
+
+    fn query(&mut self, client: ClientId, query: Query, work: Work, out: &mut Vec<Action>) {
+        self.give_out(Purpose::Query { client, query }, work, out);
+    }
+
+    /// Runs `then` for a VM of ours that has a domain; otherwise the client is told why not.
+    fn with_domain(
+        &mut self,
+        client: ClientId,
+        target: &str,
+        out: &mut Vec<Action>,
+        then: impl FnOnce(&mut Self, Uuid, DomId, &mut Vec<Action>),
+    ) {
+        let found = self.resolve(target).and_then(|uuid| {
+            let domid = self.vms[&uuid].facts.domid;
+            domid.map(|domid| (uuid, domid)).ok_or_else(|| {
+                format!("{target}: has no domain yet; try again when it has started")
+            })
+        });
+        match found {
+            Ok((uuid, domid)) => then(self, uuid, domid, out),
+            Err(message) => fail(client, message, out),
+        }
+    }
+
+    /// The VM of ours that a name, domain number or UUID means.
+    fn resolve(&self, target: &str) -> Result<Uuid, String> {
+        let domid = target.parse().ok().map(DomId);
+        let uuid: Option<Uuid> = target.parse().ok();
+        let ours = self.vms.values().find(|vm| {
+            vm.config.name == target
+                || (domid.is_some() && vm.facts.domid == domid)
+                || Some(vm.uuid) == uuid
+        });
+        if let Some(vm) = ours {
+            return Ok(vm.uuid);
+        }
+        let foreign = self.foreign.iter().any(|(id, foreign)| {
+            foreign.name.as_deref() == Some(target)
+                || domid == Some(*id)
+                || uuid == Some(foreign.handle)
+        });
+        if domid == Some(DomId::DOM0) || foreign {
+            Err(format!("{target}: not managed by Xylem; use the toolstack that made this domain"))
+        } else {
+            Err(format!("{target}: no such domain; `xy list` shows them all"))
+        }
+    }
+
+    /// As [`Toolstack::resolve`], with the domains of other toolstacks.
+    fn resolve_any(&self, target: &str) -> Result<(DomId, String, Uuid), String> {
+        if let Ok(uuid) = self.resolve(target) {
+            let vm = &self.vms[&uuid];
+            if let Some(domid) = vm.facts.domid {
+                return Ok((domid, vm.config.name.clone(), uuid));
+            }
+        }
+        let domid = target.parse().ok().map(DomId);
+        let found = self
+            .foreign
+            .iter()
+            .find(|(id, foreign)| domid == Some(**id) || foreign.name.as_deref() == Some(target));
+        match found {
+            Some((domid, Foreign { name: Some(name), handle })) => {
+                Ok((*domid, name.clone(), *handle))
+            }
+            _ => Err(format!("{target}: no such domain; `xy list` shows them all")),
+        }
+    }
+
+    fn create(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        config: VmConfig,
+        fresh_uuid: Uuid,
+        start: Start,
+        out: &mut Vec<Action>,
+    ) {
+        let uuid = config.uuid.unwrap_or(fresh_uuid);
+        let name = config.name.as_str();
+        let name_used = self.vms.values().any(|vm| vm.config.name == name)
+            || self.foreign.values().any(|foreign| foreign.name.as_deref() == Some(name));
+        if name_used {
+            let message =
+                format!("{}: a domain named {name} exists already", config.origin.at("name"));
+            return fail(client, message, out);
+        }
+        let uuid_used = self.vms.contains_key(&uuid)
+            || self.foreign.values().any(|foreign| foreign.handle == uuid);
+        if uuid_used {
+            let message =
+                format!("{}: a domain with UUID {uuid} exists already", config.origin.at("uuid"));
+            return fail(client, message, out);
+        }
+        let plan = plan_create(&config, start);
+        self.vms.insert(uuid, Vm::new(config, uuid, Phase::Starting, Facts::default()));
+        self.begin(now, uuid, plan, Then::Created { client: Some(client) }, out);
+    }
+
+    /// Destruction overtakes: a create under way begins no further step and is taken down.
+    fn destroy(&mut self, now: Instant, client: ClientId, uuid: Uuid, out: &mut Vec<Action>) {
+        let vm = self.vms.get_mut(&uuid).expect("resolved");
+        vm.waiters.push(client);
+        vm.condemned = true;
+        match vm.operation {
+            None => self.tear_down(now, uuid, Then::Gone, out),
+            Some(operation) => self.cancel(now, operation, out),
+        }
+    }
+
+    fn request_shutdown(
+        &mut self,
+        client: ClientId,
+        uuid: Uuid,
+        domid: DomId,
+        how: ShutdownRequest,
+        reply: ReplyWhen,
+        out: &mut Vec<Action>,
+    ) {
+        let request = match how {
+            ShutdownRequest::Poweroff => "poweroff",
+            ShutdownRequest::Reboot => "reboot",
+        };
+        let query = match reply {
+            ReplyWhen::Asked => Query::Plain { domid },
+            ReplyWhen::Gone => {
+                self.vms.get_mut(&uuid).expect("resolved").waiters.push(client);
+                Query::Waiting
+            }
+        };
+        self.query(client, query, Work::RequestShutdown { domid, request }, out);
+    }
+
+    /// Answers a client whose read has come back.
+    pub(super) fn answer(
+        &mut self,
+        client: ClientId,
+        query: Query,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let reply = match (query, result) {
+            (Query::Waiting, Ok(_)) => return,
+            (Query::Waiting, Err(Failure(message))) => {
+                for vm in self.vms.values_mut() {
+                    vm.waiters.retain(|waiter| *waiter != client);
+                }
+                Reply::Failed(message)
+            }
+            (_, Err(Failure(message))) => Reply::Failed(message),
+            (Query::List, Ok(Output::Survey(survey))) => {
+                self.learn_foreign(&survey);
+                Reply::Domains(self.rows(survey))
+            }
+            (Query::Plain { domid }, Ok(_)) => Reply::Done { domid },
+            (Query::Console { domid }, Ok(Output::Console(tty))) => Reply::Console { domid, tty },
+            (Query::Devices { domid }, Ok(Output::Devices(devices))) => {
+                Reply::Devices { domid, devices }
+            }
+            (Query::HostInfo, Ok(Output::HostInfo { version, physical })) => {
+                Reply::HostInfo { version, physical }
+            }
+            (Query::Vcpus { domid, name }, Ok(Output::CpuTimes(vcpus))) => {
+                Reply::Vcpus { domid, name, vcpus }
+            }
+            (query, Ok(output)) => unreachable!("{query:?} answered with {output:?}"),
+        };
+        out.push(Action::Reply { client, reply });
+    }
+
+    fn rows(&self, survey: Survey) -> Vec<DomainRow> {
+        let row = |info: DomainInfo| {
+            let vm = self.vms.get(&info.handle).filter(|vm| vm.facts.domid == Some(info.domid));
+            let name = match vm {
+                Some(vm) => Some(vm.config.name.clone()),
+                None => self.foreign.get(&info.domid).and_then(|foreign| foreign.name.clone()),
+            };
+            DomainRow { name, config: vm.map(|vm| Arc::clone(&vm.config)), info }
+        };
+        survey.domains.into_iter().map(row).collect()
+    }
+}

@@ -1,0 +1,315 @@
+//! Carries work out on a hypervisor, a store and a host: nothing here decides.
+//!
+//! The same code runs on Linux's threads and in the simulator.
+
+mod store;
+
+use storage::HostError;
+use xen::{CreateDomain, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, Uuid, Xen};
+use xen_build::{BuildConfig, BuildError, Channel, Channels};
+use xenstore::client::{Client, ClientCounters, ClientError, Transport};
+
+use crate::config::VmConfig;
+use crate::host::{Host, KernelError};
+use crate::work::{Cost, Failure, Images, LOOP_TAG_PREFIX, NewDomain, Output, OwnLoop, Work};
+
+/// Pages of a MiB.
+const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
+/// Highest event channel port of a domain: what xl gives.
+const EVTCHN_PORT_MAX: u32 = 1023;
+
+/// Somebody who carries out work: a connection each to Xen, the store and the host.
+#[derive(Debug)]
+pub struct Performer<H, T, O> {
+    pub xen: Xen<H>,
+    pub store: Client<T>,
+    pub host: O,
+}
+
+fn failure(object: impl std::fmt::Display, error: impl std::fmt::Display) -> Failure {
+    Failure(format!("{object}: {error}"))
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Xen refused something for a domain.
+fn refused(action: &'static str, domid: DomId) -> impl Fn(Errno) -> Failure {
+    move |errno| Failure(format!("Xen refused to {action} domain {domid}: {errno}"))
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    /// Carries out one piece of work; also says what it cost.
+    pub fn perform(&mut self, work: Work) -> (Result<Output, Failure>, Cost) {
+        self.xen.take_counters();
+        self.store.counters = ClientCounters::default();
+        let result = self.carry_out(work);
+        let cost = Cost {
+            hypercalls: self.xen.counters().iter().collect(),
+            store_messages: self.store.counters.messages,
+            store_round_trips: self.store.counters.round_trips,
+            transactions: self.store.counters.transactions,
+            conflicts: self.store.counters.conflicts,
+        };
+        (result, cost)
+    }
+
+    fn carry_out(&mut self, work: Work) -> Result<Output, Failure> {
+        match work {
+            Work::LoadImages { config } => self.load_images(&config).map(Output::Images),
+            Work::CheckBridge { config, index } => {
+                let bridge = &config.vifs[index].bridge;
+                self.host.check_bridge(bridge).map_err(|error| {
+                    let place = config.origin.at(&format!("vif[{index}]"));
+                    match error {
+                        HostError::Missing => Failure(format!(
+                            "{place}: no bridge named {bridge} on this host; \
+                             `ip link add {bridge} type bridge` makes one"
+                        )),
+                        error => failure(format!("{place}: bridge {bridge}"), error),
+                    }
+                })?;
+                Ok(Output::Done)
+            }
+            Work::AttachDisk { config, index, tag } => {
+                let disk = &config.disks[index];
+                storage::attach(&mut self.host, &disk.target, disk.access, &tag)
+                    .map(Output::Attached)
+                    .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error))
+            }
+            Work::DetachDisk { attachment } => {
+                storage::detach(&mut self.host, &attachment)
+                    .map_err(|error| failure(&attachment.device().path, error))?;
+                Ok(Output::Done)
+            }
+            Work::DetachLoops { devices } => {
+                for device in devices {
+                    self.host.detach_loop(&device).map_err(|error| failure(&device, error))?;
+                }
+                Ok(Output::Done)
+            }
+            Work::Record { nodes } => {
+                store::write_plainly(&mut self.store, &nodes)?;
+                Ok(Output::Done)
+            }
+            Work::WriteNodes { nodes } => {
+                store::write_as_one(&mut self.store, &nodes)?;
+                Ok(Output::Done)
+            }
+            Work::Complete { uuid } => {
+                store::complete_record(&mut self.store, uuid)?;
+                Ok(Output::Done)
+            }
+            Work::CreateDomain { config, uuid, images } => {
+                self.create_domain(&config, uuid, &images).map(Output::Domain)
+            }
+            Work::Build { config, images, domain } => {
+                let build = build_config(&config, &images);
+                let channels = Channels {
+                    store: Channel { port: domain.store_port, backend: DomId::DOM0 },
+                    console: Channel { port: domain.console_port, backend: DomId::DOM0 },
+                };
+                xen_build::build(&mut self.xen, domain.domid, &build, &channels)
+                    .map(Output::Built)
+                    .map_err(|error| build_failure(&config, &error))
+            }
+            Work::Introduce { domain, store_frame } => {
+                self.store.introduce(domain.domid, xen::Gfn(store_frame), domain.store_port)?;
+                Ok(Output::Done)
+            }
+            Work::JoinBridge { bridge, link, mtu, backend } => {
+                self.host
+                    .join_bridge(&bridge, &link, mtu)
+                    .map_err(|error| failure(format!("{link} on bridge {bridge}"), error))?;
+                store::write_one(
+                    &mut self.store,
+                    &format!("{backend}/hotplug-status"),
+                    "connected",
+                )?;
+                Ok(Output::Done)
+            }
+            Work::Unpause { domid } => {
+                self.xen.unpause_domain(domid).map_err(refused("unpause", domid))?;
+                Ok(Output::Done)
+            }
+            Work::Pause { domid } => match self.xen.pause_domain(domid) {
+                Ok(()) => Ok(Output::Done),
+                Err(errno) => Err(refused("pause", domid)(errno)),
+            },
+            Work::CloseDevices { domid, devices } => {
+                store::close_devices(&mut self.store, domid, &devices)?;
+                Ok(Output::Done)
+            }
+            Work::DestroyDomain { domid, uuid } => self.destroy_domain(domid, uuid),
+            Work::RemoveNodes { removals } => {
+                store::remove(&mut self.store, &removals)?;
+                Ok(Output::Done)
+            }
+            Work::RequestShutdown { domid, request } => {
+                let path = format!("/local/domain/{domid}/control/shutdown");
+                store::write_one(&mut self.store, &path, request)?;
+                Ok(Output::Done)
+            }
+            Work::Survey { known } => self.survey(&known).map(Output::Survey),
+            Work::Observe => {
+                let survey = self.survey(&std::collections::BTreeMap::new())?;
+                let records = store::records(&mut self.store)?;
+                let loops = self
+                    .host
+                    .tagged_loops(LOOP_TAG_PREFIX)
+                    .map_err(|error| failure("loop devices", error))?;
+                let loops = loops
+                    .into_iter()
+                    .map(|it| OwnLoop {
+                        attachment: storage::Attachment::Loop(it.device),
+                        tag: it.tag,
+                    })
+                    .collect();
+                Ok(Output::Observed { survey, records, loops })
+            }
+            Work::ReadConsole { domid } => {
+                store::console_tty(&mut self.store, domid).map(Output::Console)
+            }
+            Work::ReadDevices { domid, devices } => {
+                store::device_readings(&mut self.store, domid, &devices).map(Output::Devices)
+            }
+            Work::HostInfo => {
+                let unreadable = |errno: Errno| failure("Xen's host information", errno);
+                let version = Box::new(self.xen.version_info().map_err(unreadable)?);
+                let physical = Box::new(self.xen.phys_info().map_err(unreadable)?);
+                Ok(Output::HostInfo { version, physical })
+            }
+            Work::CpuTimes { domid, vcpus } => {
+                let read = |vcpu| self.xen.vcpu_info(domid, vcpu);
+                let infos: Result<Vec<_>, Errno> = (0..vcpus).map(read).collect();
+                infos.map(Output::CpuTimes).map_err(refused("tell the vCPUs of", domid))
+            }
+        }
+    }
+
+    fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
+        let place = |key: &str, path: &str| format!("{}: {path}", config.origin.at(key));
+        let kernel = self.host.kernel(&config.kernel).map_err(|error| match error {
+            KernelError::Host(error) => failure(place("kernel", &config.kernel), error),
+            KernelError::Image(error) => failure(place("kernel", &config.kernel), error),
+        })?;
+        let ramdisk = match &config.ramdisk {
+            Some(path) => {
+                let bytes = self.host.ramdisk(path);
+                Some(bytes.map_err(|error| failure(place("ramdisk", path), error))?)
+            }
+            None => None,
+        };
+        let images = Images { kernel, ramdisk };
+        xen_build::check(&build_config(config, &images))
+            .map_err(|error| build_failure(config, &error))?;
+        Ok(images)
+    }
+
+    fn create_domain(
+        &mut self,
+        config: &VmConfig,
+        uuid: Uuid,
+        images: &Images,
+    ) -> Result<NewDomain, Failure> {
+        let needs = xen_build::check(&build_config(config, images))
+            .map_err(|error| build_failure(config, &error))?;
+        let physical =
+            self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
+        let free = physical.pages_free.saturating_sub(physical.pages_outstanding);
+        if needs.host_pages > free {
+            return Err(Failure(format!(
+                "{}: needs {} MiB, but the host has only {} MiB free; \
+                 stop another VM or take less",
+                config.origin.at("memory"),
+                needs.host_pages.div_ceil(PAGES_PER_MIB),
+                free / PAGES_PER_MIB,
+            )));
+        }
+        let wanted = CreateDomain {
+            kind: config.kind,
+            handle: uuid,
+            vcpus_max: config.vcpus_max,
+            evtchn_port_max: EVTCHN_PORT_MAX,
+            grant_frames_max: config.grant_frames_max,
+            maptrack_frames_max: None,
+        };
+        let domid = self.xen.create_domain(&wanted).map_err(|errno| {
+            Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
+        })?;
+        self.finish_domain(domid, config).inspect_err(|_| {
+            // The domain is ours alone and empty: gone at once. Should even that fail, the record
+            // leads a later look to it.
+            let _gone = self.xen.destroy_domain(domid);
+        })
+    }
+
+    fn finish_domain(&mut self, domid: DomId, config: &VmConfig) -> Result<NewDomain, Failure> {
+        self.xen
+            .set_vcpus_max(domid, config.vcpus_max)
+            .map_err(refused("make the vCPUs of", domid))?;
+        let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
+        let channel = refused("make an event channel of", domid);
+        let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
+        let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
+        Ok(NewDomain { domid, store_port, console_port })
+    }
+
+    /// Destroys the domain, if it is still the one we mean.
+    fn destroy_domain(&mut self, domid: DomId, uuid: Uuid) -> Result<Output, Failure> {
+        let told = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        if told.is_some_and(|info| info.handle == uuid) {
+            match self.xen.destroy_domain(domid) {
+                Ok(()) | Err(Errno::ESRCH) => {}
+                Err(errno) => return Err(refused("destroy", domid)(errno)),
+            }
+        }
+        Ok(Output::Done)
+    }
+
+    fn survey(
+        &mut self,
+        known: &std::collections::BTreeMap<DomId, Uuid>,
+    ) -> Result<crate::work::Survey, Failure> {
+        let domains = self.xen.domains().map_err(|errno| failure("the list of domains", errno))?;
+        let unknown: Vec<DomId> = domains
+            .iter()
+            .filter(|info| known.get(&info.domid) != Some(&info.handle))
+            .map(|info| info.domid)
+            .collect();
+        let names = store::names(&mut self.store, &unknown)?;
+        Ok(crate::work::Survey { domains, names })
+    }
+}
+
+fn build_config<'a>(config: &'a VmConfig, images: &'a Images) -> BuildConfig<'a> {
+    BuildConfig {
+        kind: config.kind,
+        kernel: &images.kernel,
+        ramdisk: images.ramdisk.as_deref(),
+        cmdline: &config.cmdline,
+        memory_pages: config.memory_mib * PAGES_PER_MIB,
+        memory_pages_max: config.memory_max_mib * PAGES_PER_MIB,
+        vcpus: config.vcpus_max,
+        tsc_mode: config.tsc_mode,
+    }
+}
+
+/// Names the key that is to blame.
+fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
+    let key = match error {
+        BuildError::Image(_) => "kernel",
+        BuildError::Kind(_) => "type",
+        BuildError::MemoryAboveMax { .. } => "maxmem",
+        BuildError::MemoryTooSmall { .. }
+        | BuildError::MemoryTooLarge { .. }
+        | BuildError::HostMemory { .. } => "memory",
+        BuildError::CmdlineTooLong { .. } | BuildError::CmdlineNul => "cmdline",
+        BuildError::Vcpus { .. } => "vcpus",
+        _ => "name",
+    };
+    failure(config.origin.at(key), error)
+}

@@ -1,0 +1,234 @@
+//! The store's part of the work: batches of requests, each in as few round trips as it can be.
+
+use std::collections::BTreeMap;
+
+use xen::{DomId, Uuid, XenbusState};
+use xenstore::Error;
+use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
+
+use crate::layout::{DeviceKind, DeviceRef, Nodes, RECORDS, Removal, record_path};
+use crate::work::{DeviceReading, Failure, Record};
+
+fn batch_of(nodes: &Nodes) -> Batch {
+    let mut batch = Batch::new();
+    for node in &nodes.0 {
+        batch.write(&node.path, &node.value);
+        if let Some(permissions) = &node.permissions {
+            batch.set_perms(&node.path, permissions);
+        }
+    }
+    batch
+}
+
+/// Writes nodes that nobody else looks at yet.
+pub(super) fn write_plainly<T: Transport>(
+    store: &mut Client<T>,
+    nodes: &Nodes,
+) -> Result<(), ClientError> {
+    store.run(&batch_of(nodes))?.all_ok()
+}
+
+/// Writes nodes that others see all at once or not at all.
+pub(super) fn write_as_one<T: Transport>(
+    store: &mut Client<T>,
+    nodes: &Nodes,
+) -> Result<(), ClientError> {
+    store.commit(&batch_of(nodes)).map(drop)
+}
+
+pub(super) fn write_one<T: Transport>(
+    store: &mut Client<T>,
+    path: &str,
+    value: &str,
+) -> Result<(), ClientError> {
+    store.write(path, value.as_bytes())
+}
+
+pub(super) fn complete_record<T: Transport>(
+    store: &mut Client<T>,
+    uuid: Uuid,
+) -> Result<(), ClientError> {
+    write_one(store, &format!("{}/complete", record_path(uuid)), "1")
+}
+
+/// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
+pub(super) fn close_devices<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    devices: &[DeviceRef],
+) -> Result<(), ClientError> {
+    // A backend that never came to be must not be conjured up by writing its state.
+    let mut look = Batch::new();
+    for device in devices {
+        look.read(&format!("{}/state", device.backend(domid)));
+    }
+    let replies = store.run(&look)?;
+    let mut close = Batch::new();
+    for (index, device) in devices.iter().enumerate() {
+        if replies.get_optional(index)?.is_some() {
+            let backend = device.backend(domid);
+            close.write(&format!("{backend}/online"), "0");
+            close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
+            close.rm(&device.frontend(domid));
+        }
+    }
+    if close.is_empty() {
+        return Ok(());
+    }
+    match store.commit(&close) {
+        // The backend removed its own directory in the meantime.
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Removes paths, and the directories above them that are empty then.
+pub(super) fn remove<T: Transport>(
+    store: &mut Client<T>,
+    removals: &[Removal],
+) -> Result<(), ClientError> {
+    let mut batch = Batch::new();
+    for removal in removals {
+        batch.rm(&removal.path);
+    }
+    let replies = store.run(&batch)?;
+    for index in 0..removals.len() {
+        replies.get_optional(index)?;
+    }
+    for removal in removals {
+        let mut path = removal.path.as_str();
+        for _ in 0..removal.levels_above {
+            let Some((above, _)) = path.rsplit_once('/') else { break };
+            path = above;
+            if !remove_if_empty(store, path)? {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the directory is gone now. Checked and removed as one, so that nobody's new entry is lost.
+fn remove_if_empty<T: Transport>(store: &mut Client<T>, path: &str) -> Result<bool, ClientError> {
+    // Mostly it is not empty, and then one read outside a transaction has said so.
+    match store.directory(path) {
+        Ok(children) if !children.is_empty() => return Ok(false),
+        Err(error) if error.is_not_found() => return Ok(true),
+        other => drop(other?),
+    }
+    store.transaction(|transaction| match transaction.directory(path) {
+        Ok(children) if children.is_empty() => {
+            transaction.rm(path)?;
+            Ok(true)
+        }
+        Ok(_) => Ok(false),
+        Err(error) if error.is_not_found() => Ok(true),
+        Err(error) => Err(error),
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The names of domains, as far as they have one.
+pub(super) fn names<T: Transport>(
+    store: &mut Client<T>,
+    domids: &[DomId],
+) -> Result<BTreeMap<DomId, String>, Failure> {
+    if domids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let mut batch = Batch::new();
+    for domid in domids {
+        batch.read(&format!("/local/domain/{domid}/name"));
+    }
+    let replies = store.run(&batch)?;
+    let mut names = BTreeMap::new();
+    for (index, domid) in domids.iter().enumerate() {
+        if let Some(name) = replies.get_optional(index)? {
+            names.insert(*domid, text(name));
+        }
+    }
+    Ok(names)
+}
+
+/// All records of ours.
+pub(super) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>, Failure> {
+    let names = match store.directory(RECORDS) {
+        Ok(names) => names,
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut records = Vec::new();
+    for name in names {
+        // Nothing but UUIDs is ours.
+        let Ok(uuid) = name.parse::<Uuid>() else { continue };
+        let path = record_path(uuid);
+        let mut config_text = String::new();
+        for index in 0.. {
+            match store.read_optional(&format!("{path}/config-{index}"))? {
+                Some(chunk) => config_text.push_str(&text(&chunk)),
+                None => break,
+            }
+        }
+        let domid = store.read_optional(&format!("{path}/domid"))?;
+        let domid = domid.and_then(|bytes| text(&bytes).parse().ok()).map(DomId);
+        let complete = store.read_optional(&format!("{path}/complete"))?.is_some();
+        records.push(Record { uuid, config_text, domid, complete });
+    }
+    Ok(records)
+}
+
+/// The terminal that xenconsoled made for the domain.
+pub(super) fn console_tty<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+) -> Result<Option<String>, Failure> {
+    let tty = store.read_optional(&format!("/local/domain/{domid}/console/tty"))?;
+    Ok(tty.map(|tty| text(&tty)).filter(|tty| !tty.is_empty()))
+}
+
+/// What `block-list` and `network-list` show, in one round trip.
+pub(super) fn device_readings<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    devices: &[DeviceRef],
+) -> Result<Vec<DeviceReading>, Failure> {
+    const KEYS: [&str; 6] =
+        ["state", "event-channel", "event-channel-tx", "ring-ref", "tx-ring-ref", "rx-ring-ref"];
+    let mut batch = Batch::new();
+    for device in devices {
+        let frontend = device.frontend(domid);
+        for key in KEYS {
+            batch.read(&format!("{frontend}/{key}"));
+        }
+        batch.read(&format!("{frontend}/mac"));
+    }
+    let replies = store.run(&batch)?;
+    let mut readings = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        let first = index * (KEYS.len() + 1);
+        let value = |offset: usize| -> Result<Option<String>, Failure> {
+            match replies.get(first + offset) {
+                Ok(bytes) => Ok(Some(text(bytes))),
+                Err(error) if error.refusal() == Some(Error::ENOENT) => Ok(None),
+                Err(error) => Err(error.into()),
+            }
+        };
+        let number = |offset| -> Result<Option<i64>, Failure> {
+            Ok(value(offset)?.and_then(|text| text.parse().ok()))
+        };
+        let is_vif = device.kind == DeviceKind::Vif;
+        readings.push(DeviceReading {
+            device: *device,
+            backend: device.backend(domid),
+            state: value(0)?.and_then(|text| text.parse().ok()).unwrap_or(0),
+            mac: value(KEYS.len())?,
+            event_channel: number(1)?.or(number(2)?),
+            ring_ref: number(if is_vif { 4 } else { 3 })?,
+            rx_ring_ref: number(5)?,
+        });
+    }
+    Ok(readings)
+}

@@ -1,0 +1,270 @@
+//! Work: what a step is to somebody who performs it, with everything it needs as data, and what
+//! comes back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use storage::{Access, Attachment};
+use xen::{DomId, DomainInfo, EvtchnPort, PhysInfo, Uuid, VersionInfo};
+use xen_build::{Built, KernelImage};
+
+use crate::config::VmConfig;
+use crate::layout::{DeviceRef, Nodes, Removal};
+
+/// Kernel and ramdisk of a VM, shared with every other VM that has the same.
+#[derive(Clone, Debug)]
+pub struct Images {
+    pub kernel: Arc<KernelImage>,
+    pub ramdisk: Option<Arc<[u8]>>,
+}
+
+/// A new domain and its two channels.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NewDomain {
+    pub domid: DomId,
+    pub store_port: EvtchnPort,
+    pub console_port: EvtchnPort,
+}
+
+/// Queues of work: one class never waits for another's slow calls.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum WorkClass {
+    /// Reads and lists.
+    Query,
+    /// Everything that makes a VM.
+    Change,
+    /// Tearing down, which can take long.
+    Destroy,
+}
+
+/// Something to be done outside the machine. Each variant says all that is needed to do it.
+#[derive(Clone, Debug)]
+pub enum Work {
+    LoadImages {
+        config: Arc<VmConfig>,
+    },
+    CheckBridge {
+        config: Arc<VmConfig>,
+        index: usize,
+    },
+    AttachDisk {
+        config: Arc<VmConfig>,
+        index: usize,
+        tag: String,
+    },
+    Record {
+        nodes: Nodes,
+    },
+    CreateDomain {
+        config: Arc<VmConfig>,
+        uuid: Uuid,
+        images: Images,
+    },
+    Build {
+        config: Arc<VmConfig>,
+        images: Images,
+        domain: NewDomain,
+    },
+    WriteNodes {
+        nodes: Nodes,
+    },
+    Introduce {
+        domain: NewDomain,
+        store_frame: u64,
+    },
+    /// Puts the link on the bridge, then tells netback so.
+    JoinBridge {
+        bridge: String,
+        link: String,
+        mtu: Option<u32>,
+        backend: String,
+    },
+    Unpause {
+        domid: DomId,
+    },
+    Complete {
+        uuid: Uuid,
+    },
+    Pause {
+        domid: DomId,
+    },
+    CloseDevices {
+        domid: DomId,
+        devices: Vec<DeviceRef>,
+    },
+    DestroyDomain {
+        domid: DomId,
+        uuid: Uuid,
+    },
+    DetachDisk {
+        attachment: Attachment,
+    },
+    RemoveNodes {
+        removals: Vec<Removal>,
+    },
+    /// Writes `control/shutdown`.
+    RequestShutdown {
+        domid: DomId,
+        request: &'static str,
+    },
+    /// One list of all domains, and the names of those not in `known`.
+    Survey {
+        known: BTreeMap<DomId, Uuid>,
+    },
+    /// Survey, our records, and the loop devices we tagged.
+    Observe,
+    DetachLoops {
+        devices: Vec<String>,
+    },
+    ReadConsole {
+        domid: DomId,
+    },
+    ReadDevices {
+        domid: DomId,
+        devices: Vec<DeviceRef>,
+    },
+    HostInfo,
+    CpuTimes {
+        domid: DomId,
+        vcpus: u32,
+    },
+}
+
+impl Work {
+    /// Which queue this work goes to.
+    #[must_use]
+    pub fn class(&self) -> WorkClass {
+        match self {
+            Self::Survey { .. }
+            | Self::Observe
+            | Self::ReadConsole { .. }
+            | Self::ReadDevices { .. }
+            | Self::HostInfo
+            | Self::CpuTimes { .. }
+            | Self::RequestShutdown { .. }
+            | Self::Pause { .. }
+            | Self::Unpause { .. } => WorkClass::Query,
+            Self::DestroyDomain { .. }
+            | Self::CloseDevices { .. }
+            | Self::DetachDisk { .. }
+            | Self::DetachLoops { .. }
+            | Self::RemoveNodes { .. } => WorkClass::Destroy,
+            _ => WorkClass::Change,
+        }
+    }
+}
+
+/// What an operation cost outside the machine.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Cost {
+    /// By name.
+    pub hypercalls: BTreeMap<&'static str, u64>,
+    pub store_messages: u64,
+    pub store_round_trips: u64,
+    pub transactions: u64,
+    /// Transactions that had to be tried again.
+    pub conflicts: u64,
+}
+
+impl Cost {
+    /// Adds another cost to this one.
+    pub fn add(&mut self, other: &Self) {
+        for (name, count) in &other.hypercalls {
+            *self.hypercalls.entry(name).or_default() += count;
+        }
+        self.store_messages += other.store_messages;
+        self.store_round_trips += other.store_round_trips;
+        self.transactions += other.transactions;
+        self.conflicts += other.conflicts;
+    }
+}
+
+/// A VM's record as found in the store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Record {
+    pub uuid: Uuid,
+    pub config_text: String,
+    /// Present once the domain's nodes were written.
+    pub domid: Option<DomId>,
+    /// The create that made it came to its end.
+    pub complete: bool,
+}
+
+/// One line of `xl block-list` or `xl network-list`, as read from the store.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DeviceReading {
+    pub device: DeviceRef,
+    pub backend: String,
+    pub state: u32,
+    pub mac: Option<String>,
+    pub event_channel: Option<i64>,
+    /// The ring, or a vif's transmit ring.
+    pub ring_ref: Option<i64>,
+    /// A vif's receive ring.
+    pub rx_ring_ref: Option<i64>,
+}
+
+/// All domains at one moment, with the names that were asked for.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Survey {
+    pub domains: Vec<DomainInfo>,
+    pub names: BTreeMap<DomId, String>,
+}
+
+/// Loop device of ours: its path and what its tag says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct OwnLoop {
+    pub attachment: Attachment,
+    pub tag: String,
+}
+
+/// What finished work brings back.
+#[derive(Clone, Debug)]
+pub enum Output {
+    Done,
+    Images(Images),
+    Attached(Attachment),
+    Domain(NewDomain),
+    Built(Built),
+    Survey(Survey),
+    Observed {
+        survey: Survey,
+        records: Vec<Record>,
+        loops: Vec<OwnLoop>,
+    },
+    /// `None`: xenconsoled has not yet made the terminal.
+    Console(Option<String>),
+    Devices(Vec<DeviceReading>),
+    HostInfo {
+        version: Box<VersionInfo>,
+        physical: Box<PhysInfo>,
+    },
+    CpuTimes(Vec<xen::VcpuInfo>),
+}
+
+/// Work that failed: a sentence for the operator that names the object.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(pub String);
+
+/// Tag of a loop device under a disk: it leads from the device back to the VM.
+#[must_use]
+pub fn loop_tag(uuid: Uuid, vdev_number: u32) -> String {
+    format!("{LOOP_TAG_PREFIX}{uuid}/{vdev_number}")
+}
+
+/// What all our tags begin with.
+pub const LOOP_TAG_PREFIX: &str = "xylem/";
+
+/// The VM and virtual device that a tag of ours speaks of.
+#[must_use]
+pub fn parse_loop_tag(tag: &str) -> Option<(Uuid, u32)> {
+    let (uuid, number) = tag.strip_prefix(LOOP_TAG_PREFIX)?.split_once('/')?;
+    Some((uuid.parse().ok()?, number.parse().ok()?))
+}
+
+/// The access mode of a disk of this configuration.
+#[must_use]
+pub fn disk_access(config: &VmConfig, index: usize) -> Access {
+    config.disks[index].access
+}
