@@ -1,0 +1,234 @@
+//! The messages of the xenstore protocol as bytes: header, types, payload limit.
+//!
+//! Bytes in, values out; who collects the bytes and what a message does is decided elsewhere.
+//! Source: xen `xen/include/public/io/xs_wire.h`, `struct xsd_sockmsg`; `docs/misc/xenstore.txt`.
+
+use alloc::vec::Vec;
+
+use crate::Error;
+
+/// Largest payload of a message in either direction, in bytes (`XENSTORE_PAYLOAD_MAX`).
+pub const PAYLOAD_BYTES_MAX: usize = 4096;
+
+/// Size of the header in front of each message, in bytes.
+pub const HEADER_BYTES: usize = 16;
+
+macro_rules! message_types {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal;)*) => {
+        /// What a message asks for, or, coming from the server, what it answers.
+        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        pub enum MessageType {
+            $($(#[$doc])* $name = $code,)*
+        }
+
+        impl MessageType {
+            /// Every type, in the order of the codes.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The type with this code, if the protocol has one.
+            #[must_use]
+            pub fn from_code(code: u32) -> Option<Self> {
+                match code { $($code => Some(Self::$name),)* _ => None }
+            }
+
+            /// The number in the header.
+            #[must_use]
+            pub fn code(self) -> u32 {
+                match self { $(Self::$name => $code,)* }
+            }
+
+            /// A name for people and counters.
+            #[must_use]
+            pub fn label(self) -> &'static str {
+                match self { $(Self::$name => $label,)* }
+            }
+        }
+    };
+}
+
+message_types! {
+    Control = 0, "control";
+    Directory = 1, "directory";
+    Read = 2, "read";
+    GetPerms = 3, "get_perms";
+    Watch = 4, "watch";
+    Unwatch = 5, "unwatch";
+    TransactionStart = 6, "transaction_start";
+    TransactionEnd = 7, "transaction_end";
+    Introduce = 8, "introduce";
+    Release = 9, "release";
+    GetDomainPath = 10, "get_domain_path";
+    Write = 11, "write";
+    Mkdir = 12, "mkdir";
+    Rm = 13, "rm";
+    SetPerms = 14, "set_perms";
+    /// Sent by the server only.
+    WatchEvent = 15, "watch_event";
+    /// Sent by the server only.
+    Error = 16, "error";
+    IsDomainIntroduced = 17, "is_domain_introduced";
+    Resume = 18, "resume";
+    SetTarget = 19, "set_target";
+    ResetWatches = 21, "reset_watches";
+    DirectoryPart = 22, "directory_part";
+    GetFeature = 23, "get_feature";
+    SetFeature = 24, "set_feature";
+    GetQuota = 25, "get_quota";
+    SetQuota = 26, "set_quota";
+}
+
+/// A header as it arrived: nothing in it has been judged but its payload's length.
+///
+/// Invariant: `payload_bytes <= PAYLOAD_BYTES_MAX`, so a reader may set aside that much.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Header {
+    /// A [`MessageType`] code, or a number the protocol does not have.
+    pub code: u32,
+    pub request_id: u32,
+    pub transaction_id: u32,
+    payload_bytes: usize,
+}
+
+/// The announced payload is longer than the protocol allows; the stream cannot be followed further.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("message announces a payload of {0} bytes; the protocol allows 4096")]
+pub struct Oversized(pub u32);
+
+impl Header {
+    /// Decodes the first [`HEADER_BYTES`] of `bytes`, or `None` if there are fewer.
+    ///
+    /// # Errors
+    /// [`Oversized`] if the payload would exceed [`PAYLOAD_BYTES_MAX`].
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, Oversized> {
+        let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Ok(None);
+        };
+        let word = |at: usize| {
+            u32::from_ne_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        let length = word(12);
+        match usize::try_from(length) {
+            Ok(payload_bytes) if payload_bytes <= PAYLOAD_BYTES_MAX => Ok(Some(Self {
+                code: word(0),
+                request_id: word(4),
+                transaction_id: word(8),
+                payload_bytes,
+            })),
+            _ => Err(Oversized(length)),
+        }
+    }
+
+    /// Bytes that follow this header.
+    #[must_use]
+    pub fn payload_bytes(self) -> usize {
+        self.payload_bytes
+    }
+}
+
+/// Appends a message whose payload is the concatenation of `parts`.
+///
+/// # Panics
+/// If the payload exceeds [`PAYLOAD_BYTES_MAX`]: whoever composes a message checks that first.
+pub fn encode(out: &mut Vec<u8>, code: u32, request_id: u32, transaction_id: u32, parts: &[&[u8]]) {
+    let payload_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "payload of {payload_bytes} bytes");
+    #[expect(clippy::cast_possible_truncation, reason = "at most 4096, asserted above")]
+    let length = payload_bytes as u32;
+    out.reserve(HEADER_BYTES + payload_bytes);
+    for word in [code, request_id, transaction_id, length] {
+        out.extend_from_slice(&word.to_ne_bytes());
+    }
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+/// Appends an `ERROR` reply.
+pub fn encode_error(out: &mut Vec<u8>, request_id: u32, transaction_id: u32, error: Error) {
+    let parts = [error.name().as_bytes(), b"\0"];
+    encode(out, MessageType::Error.code(), request_id, transaction_id, &parts);
+}
+
+/// The strings of a payload: each ends with a NUL; bytes after the last NUL are left out.
+pub fn strings(payload: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let end = payload.iter().rposition(|&byte| byte == 0).unwrap_or(0);
+    let body = if payload.contains(&0) { Some(&payload[..end]) } else { None };
+    body.into_iter().flat_map(|body| body.split(|&byte| byte == 0))
+}
+
+/// The payload as exactly one string whose only NUL is its last byte.
+///
+/// # Errors
+/// `EINVAL` if there is no NUL, or one before the end.
+pub fn one_string(payload: &[u8]) -> Result<&[u8], Error> {
+    match payload.split_last() {
+        Some((0, text)) if !text.contains(&0) => Ok(text),
+        _ => Err(Error::EINVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn announcing(length: u32) -> Vec<u8> {
+        [2, 7, 9, length].iter().flat_map(|word: &u32| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn a_payload_is_bounded() {
+        for length in [0, 4096] {
+            let header = Header::decode(&announcing(length)).unwrap().unwrap();
+            assert_eq!(header.payload_bytes(), length as usize);
+        }
+        for length in [4097, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff] {
+            assert_eq!(Header::decode(&announcing(length)), Err(Oversized(length)));
+        }
+    }
+
+    #[test]
+    fn a_header_waits_for_its_last_byte() {
+        let bytes = announcing(5);
+        for end in 0..HEADER_BYTES {
+            assert_eq!(Header::decode(&bytes[..end]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn what_was_encoded_decodes_to_the_same() {
+        let mut out = vec![];
+        encode(&mut out, 11, 3, 4, &[b"/a", b"\0", b"value"]);
+        let header = Header::decode(&out).unwrap().unwrap();
+        assert_eq!((header.code, header.request_id, header.transaction_id), (11, 3, 4));
+        assert_eq!(&out[HEADER_BYTES..], b"/a\0value");
+        assert_eq!(header.payload_bytes(), 8);
+    }
+
+    #[test]
+    fn type_codes_read_back_and_the_removed_one_stays_unknown() {
+        for &kind in MessageType::ALL {
+            assert_eq!(MessageType::from_code(kind.code()), Some(kind));
+        }
+        assert_eq!(MessageType::from_code(20), None);
+        assert_eq!(MessageType::from_code(27), None);
+    }
+
+    #[test]
+    fn strings_end_with_a_nul_each() {
+        let split = |payload: &'static [u8]| strings(payload).collect::<Vec<_>>();
+        assert_eq!(split(b""), Vec::<&[u8]>::new());
+        assert_eq!(split(b"tail"), Vec::<&[u8]>::new());
+        assert_eq!(split(b"\0"), [b""]);
+        assert_eq!(split(b"a\0bc\0tail"), [&b"a"[..], b"bc"]);
+    }
+
+    #[test]
+    fn one_string_has_one_nul_at_its_end() {
+        assert_eq!(one_string(b"/a\0"), Ok(&b"/a"[..]));
+        assert_eq!(one_string(b"\0"), Ok(&b""[..]));
+        for payload in [&b""[..], b"/a", b"/a\0\0", b"/\0a\0", b"/a\0b"] {
+            assert_eq!(one_string(payload), Err(Error::EINVAL));
+        }
+    }
+}
