@@ -1,0 +1,91 @@
+//! What shall go wrong: a plan that the machine follows to the letter.
+
+use xen::Errno;
+
+/// Which hypercalls a rule is about.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Calls {
+    /// All of them, counted together.
+    All,
+    /// Those of one name, as [`xen::Counters`] spells it.
+    Named(&'static str),
+}
+
+/// What happens to a VIRQ that the hypervisor raises.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum VirqFate {
+    #[default]
+    Delivered,
+    Lost,
+    /// It arrives this many nanoseconds later, together with all others that were raised meanwhile.
+    Late(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Rule {
+    calls: Calls,
+    /// Counts down; the call that finds 1 fails.
+    countdown: u64,
+    errno: Errno,
+}
+
+/// A plan of faults. The default plan has none.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    rules: Vec<Rule>,
+    virqs: Vec<VirqFate>,
+    pub virq_fate: VirqFate,
+}
+
+impl Faults {
+    /// The `k`-th of these calls from now on, counted from 1, fails before it has any effect.
+    pub fn fail(&mut self, calls: Calls, k: u64, errno: Errno) {
+        assert!(k > 0, "calls are counted from 1");
+        self.rules.push(Rule { calls, countdown: k, errno });
+    }
+
+    /// The fates of the next VIRQs, in order; later ones follow [`Faults::virq_fate`].
+    pub fn virqs(&mut self, fates: &[VirqFate]) {
+        self.virqs = fates.iter().rev().copied().collect();
+    }
+
+    /// Rules that have not struck yet.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.rules.len()
+    }
+
+    pub(crate) fn strike(&mut self, name: &str) -> Option<Errno> {
+        let mut struck = None;
+        self.rules.retain_mut(|rule| {
+            if matches!(rule.calls, Calls::Named(wanted) if wanted != name) {
+                return true;
+            }
+            rule.countdown -= 1;
+            if rule.countdown == 0 {
+                struck = struck.or(Some(rule.errno));
+            }
+            rule.countdown > 0
+        });
+        struck
+    }
+
+    pub(crate) fn next_virq(&mut self) -> VirqFate {
+        self.virqs.pop().unwrap_or(self.virq_fate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_strikes_the_call_it_names_once() {
+        let mut faults = Faults::default();
+        faults.fail(Calls::Named("b"), 2, Errno::ENOMEM);
+        let struck: Vec<_> = ["a", "b", "a", "b", "b"].map(|name| faults.strike(name)).into();
+        assert_eq!(struck, [None, None, None, Some(Errno::ENOMEM), None]);
+        faults.fail(Calls::All, 1, Errno::EFAULT);
+        assert_eq!(faults.strike("anything"), Some(Errno::EFAULT));
+    }
+}

@@ -1,0 +1,376 @@
+//! One domain, and how domains come to life, stop and go.
+//!
+//! alive -> dying (teardown in progress, unseen by getdomaininfo) -> dead -> unlinked, once nothing
+//! maps its pages any more -> its identifier is free. A dead domain that is still mapped is a zombie.
+//! Sources: `xen/common/domain.c`, `xen/common/domid.c`, `xen/common/page_alloc.c`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xen::{DomId, Errno, Uuid};
+
+use super::evtchn::Ports;
+use super::grant::GrantTable;
+use super::{Counted, Occurrence, RCU_NS, Release, Retired, SimXen};
+use crate::prng::split_mix;
+
+/// How far a domain's death has come.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Dying {
+    Alive,
+    Dying,
+    Dead,
+}
+
+/// One virtual CPU.
+#[derive(Clone, Debug, Default)]
+pub struct Vcpu {
+    pub online: bool,
+    pub blocked: bool,
+    pub running: bool,
+    pub cpu_time_ns: u64,
+    /// `struct vcpu_guest_context` of a PV vCPU.
+    pub context: Option<Box<[u8]>>,
+    /// `struct hvm_hw_cpu` of a translated one.
+    pub hvm_context: Option<Box<[u8]>>,
+    pub mtrr: Option<Box<[u8]>>,
+}
+
+/// A domain. Fields that are public are for tests and checkers to read.
+#[derive(Debug)]
+pub struct Domain {
+    pub domid: DomId,
+    pub unique_id: u64,
+    pub handle: Uuid,
+    /// `XEN_DOMCTL_CDF_*`.
+    pub flags: u32,
+    pub emulation: u32,
+    pub vcpus_max: u32,
+    pub evtchn_port_max: u32,
+    pub pause_count: u32,
+    pub creation_finished: bool,
+    pub dying: Dying,
+    /// The code, once somebody asked for a shutdown.
+    pub shutdown: Option<u8>,
+    pub vcpus: Vec<Vcpu>,
+    pub pages: u64,
+    pub pages_max: u64,
+    pub pages_claimed: u64,
+    pub shared_info: u64,
+    pub e820: Vec<u8>,
+    pub tsc_mode: u32,
+    pub paging_pool_bytes: u64,
+    /// Page tables of the p2m that the paging pool paid for, by level and index.
+    pub(super) paging_tables: BTreeSet<(u8, u64)>,
+    /// Own frame numbers: first, count, machine frame.
+    pub(super) physmap: BTreeMap<u64, (u64, u64)>,
+    /// Owned extents of machine frames.
+    pub(super) extents: Vec<(u64, u64)>,
+    pub(super) ports: Ports,
+    pub(super) grants: GrantTable,
+    pub(super) params: BTreeMap<u32, u64>,
+    pub(super) policy: BTreeMap<(u32, u32), [u32; 4]>,
+    /// Machine frames that are page tables, with their level.
+    pub(super) tables: BTreeMap<u64, u8>,
+    pub(super) pinned: BTreeSet<u64>,
+}
+
+impl Domain {
+    /// `XEN_DOMCTL_CDF_hvm`.
+    pub(super) const HVM: u32 = 1;
+    pub(super) const HAP: u32 = 2;
+    pub(super) const XS_DOMAIN: u32 = 16;
+
+    /// Whether Xen translates its frame numbers: PVH and HVM.
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        self.flags & Self::HVM != 0
+    }
+
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.pause_count > 0
+    }
+
+    /// Whether its vCPUs execute: not paused, not shut down, alive.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !self.is_paused() && self.shutdown.is_none() && self.dying == Dying::Alive
+    }
+
+    /// The machine frame of one of its own frame numbers.
+    #[must_use]
+    pub fn mfn_of_pfn(&self, pfn: u64) -> Option<u64> {
+        let (&first, &(count, mfn)) = self.physmap.range(..=pfn).next_back()?;
+        (pfn < first + count).then(|| mfn + (pfn - first))
+    }
+
+    /// How many of its own frame numbers stand for memory.
+    #[must_use]
+    pub fn pages_mapped(&self) -> u64 {
+        self.physmap.values().map(|(count, _)| count).sum()
+    }
+
+    /// Puts machine frames at own frame numbers; what was there before is no longer reachable there.
+    pub(super) fn map_physical(&mut self, first: u64, count: u64, mfn: u64) {
+        let end = first + count;
+        let overlapping: Vec<(u64, u64, u64)> = self
+            .physmap
+            .range(..end)
+            .rev()
+            .take_while(|&(&at, &(pages, _))| at + pages > first)
+            .map(|(&at, &(pages, frame))| (at, pages, frame))
+            .collect();
+        for (at, pages, frame) in overlapping {
+            self.physmap.remove(&at);
+            if at < first {
+                self.physmap.insert(at, (first - at, frame));
+            }
+            if at + pages > end {
+                self.physmap.insert(end, (at + pages - end, frame + (end - at)));
+            }
+        }
+        self.physmap.insert(first, (count, mfn));
+    }
+
+    /// An HVM parameter, zero if it was never set.
+    #[must_use]
+    pub fn param(&self, index: u32) -> u64 {
+        self.params.get(&index).copied().unwrap_or_default()
+    }
+}
+
+/// What `createdomain` was told, checked.
+#[derive(Debug)]
+pub(super) struct Creation {
+    pub(super) handle: Uuid,
+    pub(super) flags: u32,
+    pub(super) emulation: u32,
+    pub(super) vcpus_max: u32,
+    pub(super) evtchn_port_max: u32,
+    pub(super) grant_frames_max: u32,
+}
+
+impl SimXen {
+    pub(super) fn boot_dom0(&mut self) {
+        let creation = Creation {
+            handle: Uuid::default(),
+            flags: 0,
+            emulation: 0,
+            vcpus_max: self.config.cpus,
+            evtchn_port_max: u32::MAX,
+            grant_frames_max: 64,
+        };
+        let pages = self.config.dom0_pages;
+        self.insert_domain(DomId::DOM0, creation).expect("an empty host has room for dom0");
+        let mut pfn = 0;
+        while pfn < pages {
+            let order = (pages - pfn).ilog2().min(self.frames.order_max);
+            let mfn = self
+                .frames
+                .allocate(DomId::DOM0, pfn, order, Counted::Yes)
+                .expect("dom0 is smaller than the host");
+            let dom0 = self.domains.get_mut(&DomId::DOM0).expect("it was inserted above");
+            dom0.extents.push((mfn, 1 << order));
+            dom0.map_physical(pfn, 1 << order, mfn);
+            pfn += 1 << order;
+        }
+        let vcpus = self.config.cpus;
+        let dom0 = self.domains.get_mut(&DomId::DOM0).expect("it was inserted above");
+        dom0.pages = pages;
+        dom0.pages_max = u64::from(u32::MAX);
+        dom0.pause_count = 0;
+        dom0.creation_finished = true;
+        dom0.vcpus =
+            (0..vcpus).map(|_| Vcpu { online: true, running: true, ..Vcpu::default() }).collect();
+        self.changed.clear();
+    }
+
+    pub(super) fn insert_domain(&mut self, domid: DomId, creation: Creation) -> Result<(), Errno> {
+        let shared_info = self.frames.allocate(domid, 0, 0, Counted::No).ok_or(Errno::ENOMEM)?;
+        self.frames.write(shared_info, 0, &[0; xen::PAGE_BYTES]);
+        let mut state = self.unique_id;
+        let unique_id = split_mix(&mut state) | 1;
+        self.unique_id = unique_id;
+        let translated = creation.flags & Domain::HVM != 0;
+        let domain = Domain {
+            domid,
+            unique_id,
+            handle: creation.handle,
+            flags: creation.flags,
+            emulation: creation.emulation,
+            vcpus_max: creation.vcpus_max,
+            evtchn_port_max: creation.evtchn_port_max,
+            pause_count: 1,
+            creation_finished: false,
+            dying: Dying::Alive,
+            shutdown: None,
+            vcpus: Vec::new(),
+            pages: 0,
+            pages_max: 0,
+            pages_claimed: 0,
+            shared_info,
+            e820: Vec::new(),
+            tsc_mode: 0,
+            // HAP begins with 256 pages of its own.
+            paging_pool_bytes: if translated { 1 << 20 } else { 0 },
+            paging_tables: BTreeSet::new(),
+            physmap: BTreeMap::new(),
+            extents: vec![(shared_info, 1)],
+            ports: Ports::default(),
+            grants: GrantTable::new(creation.grant_frames_max),
+            params: BTreeMap::new(),
+            policy: super::policy::default(translated),
+            tables: BTreeMap::new(),
+            pinned: BTreeSet::new(),
+        };
+        self.domains.insert(domid, domain);
+        self.changed.insert(domid);
+        Ok(())
+    }
+
+    fn is_domid_taken(&self, domid: DomId) -> bool {
+        let lingering = self.config.release >= Release::Xen4_21
+            && self.retired.iter().any(|retired| retired.domid == domid);
+        lingering || self.domains.contains_key(&domid)
+    }
+
+    /// Picks the identifier of a new domain from what the caller asked for.
+    pub(super) fn choose_domid(&mut self, asked: DomId) -> Result<DomId, Errno> {
+        let explicit = asked.is_ordinary() && asked != DomId::DOM0;
+        if explicit {
+            return if self.is_domid_taken(asked) { Err(Errno::EEXIST) } else { Ok(asked) };
+        }
+        if self.config.release >= Release::Xen4_22 && asked != DomId::ANY {
+            return Err(Errno::EEXIST);
+        }
+        let first = self.domid_rover;
+        for step in 1..=DomId::FIRST_RESERVED {
+            let candidate = (first + step) % DomId::FIRST_RESERVED;
+            if candidate != 0 && !self.is_domid_taken(DomId(candidate)) {
+                self.domid_rover = candidate;
+                return Ok(DomId(candidate));
+            }
+        }
+        let exhausted =
+            if self.config.release >= Release::Xen4_21 { Errno::EEXIST } else { Errno::ENOMEM };
+        Err(exhausted)
+    }
+
+    /// Records that a domain shut down; the first reason stays.
+    pub(super) fn shutdown_domain(&mut self, domid: DomId, reason: u8) {
+        let Some(domain) = self.domains.get_mut(&domid) else { return };
+        if domain.shutdown.is_some() || domain.dying != Dying::Alive {
+            return;
+        }
+        domain.shutdown = Some(reason);
+        for vcpu in &mut domain.vcpus {
+            vcpu.running = false;
+        }
+        let name = xen::ShutdownReason::from_code(reason);
+        self.trace.note(self.now, format_args!("xen: domain {domid} shut down: {name}"));
+        self.changed.insert(domid);
+        self.raise_dom_exc();
+    }
+
+    /// Tears a domain down as far as it goes at once.
+    pub(super) fn kill_domain(&mut self, domid: DomId) {
+        let Some(domain) = self.domains.get_mut(&domid) else { return };
+        if domain.dying == Dying::Dead {
+            return;
+        }
+        domain.dying = Dying::Dying;
+        let claimed = std::mem::take(&mut domain.pages_claimed);
+        domain.physmap.clear();
+        domain.tables.clear();
+        domain.pinned.clear();
+        for vcpu in &mut domain.vcpus {
+            vcpu.running = false;
+        }
+        self.pages_claimed -= claimed;
+        self.close_all_ports(domid);
+        self.release_mappings_of(domid);
+        let domain = self.domains.get_mut(&domid).expect("it was there above");
+        domain.dying = Dying::Dead;
+        let extents = std::mem::take(&mut domain.extents);
+        // A dying domain's pages go one by one: that is where the time of a destroy goes.
+        let pages = domain.pages;
+        (domain.extents, domain.pages) = self.frames.release(domid, &extents);
+        self.spend(20_000 + pages * 90);
+        self.trace.note(self.now, format_args!("xen: domain {domid} is dead"));
+        self.changed.insert(domid);
+        self.raise_dom_exc();
+        self.unlink_if_unreferenced(domid);
+    }
+
+    /// Something that kept a dead domain's page was let go.
+    pub(super) fn drop_page_reference(&mut self, owner: DomId) {
+        if let Some(domain) = self.domains.get_mut(&owner)
+            && domain.dying == Dying::Dead
+        {
+            let extents = std::mem::take(&mut domain.extents);
+            (domain.extents, domain.pages) = self.frames.release(owner, &extents);
+            self.unlink_if_unreferenced(owner);
+        }
+    }
+
+    fn unlink_if_unreferenced(&mut self, domid: DomId) {
+        let Some(domain) = self.domains.get(&domid) else { return };
+        if domain.dying != Dying::Dead || !domain.extents.is_empty() {
+            return;
+        }
+        let unique_id = domain.unique_id;
+        self.domains.remove(&domid);
+        self.changed.remove(&domid);
+        let jitter = self.chance(RCU_NS);
+        self.retired.push(Retired { due: self.now.after(RCU_NS + jitter), domid, unique_id });
+    }
+
+    /// Adds one to the controller's pause count.
+    pub(super) fn pause(&mut self, domid: DomId) -> Result<(), Errno> {
+        let domain = self.live(domid)?;
+        if domain.pause_count == xen::PAUSE_COUNT_MAX {
+            return Err(Errno::EOVERFLOW);
+        }
+        domain.pause_count += 1;
+        Ok(())
+    }
+
+    /// Takes one off the controller's pause count.
+    pub(super) fn unpause(&mut self, domid: DomId) -> Result<(), Errno> {
+        let domain = self.live(domid)?;
+        domain.pause_count = domain.pause_count.checked_sub(1).ok_or(Errno::EINVAL)?;
+        if domain.pause_count == 0 {
+            domain.creation_finished = true;
+            if domain.is_running() {
+                self.occur(Occurrence::Runnable(domid));
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears the shutdown state.
+    pub(super) fn resume(&mut self, domid: DomId) -> Result<(), Errno> {
+        let domain = self.live(domid)?;
+        let stopped = domain.shutdown.take().is_some();
+        if stopped && domain.is_running() {
+            self.occur(Occurrence::Runnable(domid));
+        }
+        Ok(())
+    }
+
+    /// Says what a vCPU is doing: running, or blocked until an event comes.
+    pub(crate) fn set_vcpu_activity(&mut self, domid: DomId, activity: VcpuActivity) {
+        if let Some(vcpu) = self.domains.get_mut(&domid).and_then(|d| d.vcpus.first_mut()) {
+            vcpu.running = activity == VcpuActivity::Runs;
+            vcpu.blocked = activity == VcpuActivity::Blocks;
+            vcpu.cpu_time_ns += 40_000;
+        }
+    }
+}
+
+/// What a guest's vCPU does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum VcpuActivity {
+    Runs,
+    Blocks,
+}

@@ -1,0 +1,280 @@
+//! `domctl`: the control domain's calls about one domain.
+//!
+//! The interface version is compared before anything else; then the caller's right, then the
+//! domain. Source: `xen/common/domctl.c`, `xen/arch/x86/domctl.c`.
+
+use xen::{DomId, Errno};
+
+use super::domain::{Domain, Vcpu};
+use super::hypercall::{Arena, DOMCTL_BYTES};
+use super::{Dying, Occurrence, Release, SimXen};
+use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
+
+const CREATEDOMAIN: u32 = 1;
+const GETDOMAININFO: u32 = 5;
+const GET_DOMAIN_STATE: u32 = 90;
+const DOMID_INVALID: DomId = DomId(0x7FF4);
+
+pub(super) const HEADER: usize = 16;
+pub(super) const VCPU_CONTEXT_BYTES: usize = 5168;
+/// `VGCF_online` in a PV vCPU's context.
+const VGCF_ONLINE: u64 = 1 << 5;
+
+impl SimXen {
+    pub(super) fn domctl(
+        &mut self,
+        caller: DomId,
+        arena: &mut Arena<'_>,
+        address: u64,
+    ) -> Result<u64, Errno> {
+        let mut call = [0; DOMCTL_BYTES];
+        call.copy_from_slice(arena.get(address, DOMCTL_BYTES)?);
+        let (cmd, version) = (u32_at(&call, 0), u32_at(&call, 4));
+        let domid = DomId(u16_at(&call, 8));
+        let stable = cmd == GET_DOMAIN_STATE && self.config.release >= Release::Xen4_21;
+        let expected = if stable { 0 } else { self.config.release.domctl() };
+        if version != expected {
+            return Err(Errno::EACCES);
+        }
+        if caller != DomId::DOM0 {
+            return Err(Errno::EPERM);
+        }
+        let answer = match cmd {
+            CREATEDOMAIN => {
+                let created = self.create_domain(domid, &call[HEADER..])?;
+                put_u16(&mut call, 8, created.0);
+                Ok(0)
+            }
+            GETDOMAININFO => {
+                let found = self.find_for_info(domid)?;
+                put_u16(&mut call, 8, found.0);
+                let info = self.domain_info(found);
+                call[HEADER..HEADER + info.len()].copy_from_slice(&info);
+                Ok(0)
+            }
+            GET_DOMAIN_STATE => self.get_domain_state(caller, domid, &mut call).map(|()| 0),
+            _ => {
+                self.live(domid)?;
+                self.domctl_on(caller, domid, cmd, &mut call, arena)
+            }
+        };
+        arena.get_mut(address, DOMCTL_BYTES)?.copy_from_slice(&call);
+        answer
+    }
+
+    /// The calls about a domain that exists.
+    fn domctl_on(
+        &mut self,
+        caller: DomId,
+        domid: DomId,
+        cmd: u32,
+        call: &mut [u8; DOMCTL_BYTES],
+        arena: &mut Arena<'_>,
+    ) -> Result<u64, Errno> {
+        // Calls that would stop their own caller.
+        if domid == caller && matches!(cmd, 2 | 3 | 12 | 15 | 27 | 33 | 34 | 60) {
+            return Err(Errno::EINVAL);
+        }
+        let payload = &call[HEADER..];
+        match cmd {
+            2 => self.kill_domain(domid),
+            3 => self.pause(domid)?,
+            4 => self.unpause(domid)?,
+            11 => self.live(domid)?.pages_max = u64_at(payload, 0) >> 2,
+            12 => self.set_vcpu_context(domid, u32_at(payload, 0), u64_at(payload, 8), arena)?,
+            14 => self.vcpu_info(domid, call)?,
+            15 => self.set_vcpus(domid, u32_at(payload, 0))?,
+            17 => {
+                let mut handle = [0; 16];
+                handle.copy_from_slice(&payload[..16]);
+                self.live(domid)?.handle = xen::Uuid(handle);
+            }
+            22 => self.hypercall_init(domid, u64_at(payload, 0))?,
+            27 => self.resume(domid)?,
+            33 => self.get_hvm_context(domid, call, arena)?,
+            34 => self.set_hvm_context(domid, u32_at(payload, 0), u64_at(payload, 8), arena)?,
+            35 => match (self.live(domid)?.is_translated(), u32_at(payload, 0)) {
+                (true, _) => return Err(Errno::EOPNOTSUPP),
+                (false, 64) => {}
+                (false, _) => return Err(Errno::EINVAL),
+            },
+            60 => match u32_at(payload, 0) {
+                mode @ 0..=2 => self.live(domid)?.tsc_mode = mode,
+                _ => return Err(Errno::EINVAL),
+            },
+            82 => self.get_cpu_policy(domid, call, arena)?,
+            83 => self.set_cpu_policy(domid, call, arena)?,
+            85 => {
+                let domain = self.live(domid)?;
+                if !domain.is_translated() {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let bytes = domain.paging_pool_bytes;
+                put_u64(call, HEADER, bytes);
+            }
+            86 => self.set_paging_pool(domid, u64_at(payload, 0))?,
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(0)
+    }
+
+    fn set_vcpus(&mut self, domid: DomId, vcpus: u32) -> Result<(), Errno> {
+        let domain = self.live(domid)?;
+        if vcpus != domain.vcpus_max {
+            return Err(Errno::EINVAL);
+        }
+        domain.vcpus.resize_with(index(vcpus.into()), Vcpu::default);
+        Ok(())
+    }
+
+    fn vcpu(&mut self, domid: DomId, vcpu: u32) -> Result<&mut Vcpu, Errno> {
+        self.live(domid)?.vcpus.get_mut(index(vcpu.into())).ok_or(Errno::EINVAL)
+    }
+
+    fn set_vcpu_context(
+        &mut self,
+        domid: DomId,
+        vcpu: u32,
+        address: u64,
+        arena: &Arena<'_>,
+    ) -> Result<(), Errno> {
+        self.vcpu(domid, vcpu)?;
+        if address == 0 {
+            *self.vcpu(domid, vcpu)? = Vcpu::default();
+            return Ok(());
+        }
+        let context: Box<[u8]> = arena.get(address, VCPU_CONTEXT_BYTES)?.into();
+        let online = u64_at(&context, 512) & VGCF_ONLINE != 0;
+        if !self.live(domid)?.is_translated() {
+            // cr3 must be a page table that holds; Xen validates it if it is not pinned yet.
+            let cr3 = u64_at(&context, 5008);
+            if cr3 & 0xfff != 0 {
+                return Err(Errno::EINVAL);
+            }
+            self.check_base_table(domid, cr3 >> xen::PAGE_SHIFT)?;
+        }
+        let vcpu = self.vcpu(domid, vcpu)?;
+        vcpu.online = online;
+        vcpu.context = Some(context);
+        Ok(())
+    }
+
+    fn vcpu_info(&mut self, domid: DomId, call: &mut [u8]) -> Result<(), Errno> {
+        let wanted = u32_at(call, HEADER);
+        let domain = self.live(domid)?;
+        if wanted >= domain.vcpus_max {
+            return Err(Errno::EINVAL);
+        }
+        let running = domain.is_running();
+        let vcpu = domain.vcpus.get(index(wanted.into())).ok_or(Errno::ESRCH)?;
+        call[HEADER + 4] = u8::from(vcpu.online);
+        call[HEADER + 5] = u8::from(vcpu.blocked);
+        call[HEADER + 6] = u8::from(vcpu.running && running);
+        put_u64(call, HEADER + 8, vcpu.cpu_time_ns);
+        put_u32(call, HEADER + 16, wanted % self.config.cpus);
+        Ok(())
+    }
+
+    /// Fills a hypercall page with its 128 stubs of 32 bytes.
+    fn hypercall_init(&mut self, domid: DomId, gmfn: u64) -> Result<(), Errno> {
+        let mfn = self.mfn_of_gfn(domid, gmfn).ok_or(Errno::EINVAL)?;
+        if self.is_table(domid, mfn) {
+            return Err(Errno::EPERM);
+        }
+        let page = self.frames.page_mut(mfn);
+        page.fill(0xcc);
+        for (number, stub) in (0_u32..).zip(page.chunks_exact_mut(32)) {
+            // mov $number, %eax; then into Xen and back.
+            stub[0] = 0xb8;
+            stub[1..5].copy_from_slice(&number.to_le_bytes());
+            stub[5..8].copy_from_slice(&[0x0f, 0x05, 0xc3]);
+        }
+        Ok(())
+    }
+
+    fn set_paging_pool(&mut self, domid: DomId, bytes: u64) -> Result<(), Errno> {
+        let free = self.frames.pages_free();
+        let domain = self.live(domid)?;
+        if !domain.is_translated() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if bytes % xen::PAGE_BYTES as u64 != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let pages = bytes >> xen::PAGE_SHIFT;
+        if pages < domain.paging_tables.len() as u64 || pages > free {
+            return Err(Errno::ENOMEM);
+        }
+        domain.paging_pool_bytes = bytes;
+        Ok(())
+    }
+
+    /// Which domain getdomaininfo answers about.
+    fn find_for_info(&self, asked: DomId) -> Result<DomId, Errno> {
+        if self.domains.contains_key(&asked) {
+            return Ok(asked);
+        }
+        if self.config.release > Release::Xen4_17 {
+            return Err(Errno::ESRCH);
+        }
+        if !asked.is_ordinary() {
+            return Err(Errno::EINVAL);
+        }
+        self.domains.range(asked..).next().map(|(domid, _)| *domid).ok_or(Errno::ESRCH)
+    }
+
+    /// `XEN_DOMCTL_get_domain_state`: of one domain, or of the next one that changed.
+    fn get_domain_state(
+        &mut self,
+        caller: DomId,
+        asked: DomId,
+        call: &mut [u8],
+    ) -> Result<(), Errno> {
+        const EXIST: u16 = 1;
+        const SHUTDOWN: u16 = 2;
+        const DYING: u16 = 4;
+        const DEAD: u16 = 8;
+        let domid = if asked == DOMID_INVALID {
+            if self.dom_exc_port().is_none_or(|(owner, _)| owner != caller) {
+                return Err(Errno::EACCES);
+            }
+            self.changed.pop_first().ok_or(Errno::ENOENT)?
+        } else {
+            asked
+        };
+        let (mut state, mut unique_id) = (0, 0);
+        if let Some(domain) = self.domains.get(&domid) {
+            state = EXIST;
+            if domain.shutdown.is_some() {
+                state |= SHUTDOWN;
+            }
+            if domain.dying != Dying::Alive {
+                state |= DYING;
+            }
+            if domain.dying == Dying::Dead {
+                state |= DEAD;
+            }
+            unique_id = domain.unique_id;
+        } else if asked != DOMID_INVALID {
+            return Err(Errno::ESRCH);
+        }
+        put_u16(call, 8, domid.0);
+        put_u16(call, HEADER, state);
+        put_u16(call, HEADER + 2, u16::from(domid == DomId::DOM0) * 3);
+        put_u64(call, HEADER + 8, unique_id);
+        Ok(())
+    }
+
+    /// A vCPU begins to run its guest, on the hypervisor's own account.
+    #[must_use]
+    pub(crate) fn is_runnable(&self, domid: DomId) -> bool {
+        self.domains.get(&domid).is_some_and(Domain::is_running)
+    }
+
+    /// Lets a guest be looked at again, as after an event that must not be lost.
+    pub(crate) fn kick(&mut self, domid: DomId) {
+        if self.is_runnable(domid) {
+            self.occur(Occurrence::Runnable(domid));
+        }
+    }
+}

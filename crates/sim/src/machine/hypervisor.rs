@@ -1,0 +1,181 @@
+//! The handle that the product's code holds: [`xen::Hypervisor`] on the simulated machine.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::rc::Rc;
+
+use xen::{ARENA_BYTES_FULL, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Resource};
+
+use super::hypercall::Arena;
+use super::{Release, SimXen};
+
+/// The machine, shared by everything that runs on it. One thread: borrows never overlap.
+#[derive(Clone, Debug)]
+pub struct Machine(Rc<RefCell<SimXen>>);
+
+impl Machine {
+    #[must_use]
+    pub fn new(xen: SimXen) -> Self {
+        Self(Rc::new(RefCell::new(xen)))
+    }
+
+    /// Looks at the machine.
+    #[must_use]
+    pub fn get(&self) -> Ref<'_, SimXen> {
+        self.0.borrow()
+    }
+
+    /// Acts on the machine.
+    #[must_use]
+    pub fn get_mut(&self) -> RefMut<'_, SimXen> {
+        self.0.borrow_mut()
+    }
+
+    /// A hypercall interface for dom0.
+    #[must_use]
+    pub fn hypervisor(&self) -> SimHypervisor {
+        self.hypervisor_of(DomId::DOM0)
+    }
+
+    /// A hypercall interface for a domain that may not control others.
+    #[must_use]
+    pub fn hypervisor_of(&self, caller: DomId) -> SimHypervisor {
+        SimHypervisor { machine: self.clone(), caller, arena: vec![0; ARENA_BYTES_FULL] }
+    }
+}
+
+/// A domain's way to the simulated Xen, with its own hypercall memory.
+#[derive(Debug)]
+pub struct SimHypervisor {
+    machine: Machine,
+    caller: DomId,
+    arena: Vec<u8>,
+}
+
+/// Where the arena seems to lie.
+const ARENA_ADDRESS: u64 = 0x7f5c_a000_0000;
+/// Mapping foreign frames costs this much, and this much more for each of them, in nanoseconds.
+const MAP_NS: u64 = 4_000;
+const MAP_FRAME_NS: u64 = 150;
+
+impl SimHypervisor {
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Which Xen this is.
+    #[must_use]
+    pub fn release(&self) -> Release {
+        self.machine.get().release()
+    }
+}
+
+/// The machine frames behind a foreign range, each with the bytes of the range that lie in it.
+fn frames_of(
+    xen: &mut SimXen,
+    caller: DomId,
+    range: ForeignRange<'_>,
+    bytes: usize,
+    write: Access,
+) -> Result<Vec<u64>, Errno> {
+    let room = (range.frames.len() * PAGE_BYTES).checked_sub(range.offset_bytes);
+    assert!(room.is_some_and(|room| bytes <= room), "the bytes do not fit into the frames");
+    *xen.calls.entry("map_foreign").or_default() += 1;
+    if let Some(errno) = xen.faults.strike("map_foreign") {
+        xen.trace.note(xen.now, format_args!("fault: map_foreign fails with {errno:?}"));
+        return Err(errno);
+    }
+    if caller != DomId::DOM0 {
+        return Err(Errno::EPERM);
+    }
+    xen.live(range.domid)?;
+    let mut mfns = Vec::with_capacity(range.frames.len());
+    for &frame in range.frames {
+        let mfn = xen.mfn_of_gfn(range.domid, frame).ok_or(Errno::EINVAL)?;
+        // A page table must not be mapped writable by anybody.
+        if write == Access::Write && xen.is_table(range.domid, mfn) {
+            return Err(Errno::EINVAL);
+        }
+        mfns.push(mfn);
+    }
+    xen.spend(MAP_NS + MAP_FRAME_NS * mfns.len() as u64 + bytes as u64 / 16);
+    Ok(mfns)
+}
+
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Access {
+    Read,
+    Write,
+}
+
+impl Hypervisor for SimHypervisor {
+    fn arena(&mut self) -> &mut [u8] {
+        &mut self.arena
+    }
+
+    fn arena_address(&self) -> u64 {
+        ARENA_ADDRESS
+    }
+
+    fn hypercall(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
+        let mut arena = Arena { address: ARENA_ADDRESS, bytes: &mut self.arena };
+        self.machine.get_mut().hypercall(self.caller, &mut arena, op, args)
+    }
+
+    fn write_foreign(&mut self, range: ForeignRange<'_>, bytes: &[u8]) -> Result<(), Errno> {
+        let mut xen = self.machine.get_mut();
+        let mfns = frames_of(&mut xen, self.caller, range, bytes.len(), Access::Write)?;
+        let mut rest = bytes;
+        let mut skip = range.offset_bytes;
+        for mfn in mfns {
+            if skip >= PAGE_BYTES {
+                skip -= PAGE_BYTES;
+                continue;
+            }
+            let (now, later) = rest.split_at(rest.len().min(PAGE_BYTES - skip));
+            xen.frames.write(mfn, skip, now);
+            (rest, skip) = (later, 0);
+        }
+        Ok(())
+    }
+
+    fn read_foreign(&mut self, range: ForeignRange<'_>, into: &mut [u8]) -> Result<(), Errno> {
+        let mut xen = self.machine.get_mut();
+        let mfns = frames_of(&mut xen, self.caller, range, into.len(), Access::Read)?;
+        let mut rest = into;
+        let mut skip = range.offset_bytes;
+        for mfn in mfns {
+            if skip >= PAGE_BYTES {
+                skip -= PAGE_BYTES;
+                continue;
+            }
+            let here = rest.len().min(PAGE_BYTES - skip);
+            let (now, later) = rest.split_at_mut(here);
+            xen.frames.read(mfn, skip, now);
+            (rest, skip) = (later, 0);
+        }
+        Ok(())
+    }
+
+    fn write_resource(
+        &mut self,
+        domid: DomId,
+        resource: Resource,
+        offset_bytes: usize,
+        bytes: &[u8],
+    ) -> Result<(), Errno> {
+        let xen = &mut *self.machine.get_mut();
+        *xen.calls.entry("map_resource").or_default() += 1;
+        if let Some(errno) = xen.faults.strike("map_resource") {
+            xen.trace.note(xen.now, format_args!("fault: map_resource fails with {errno:?}"));
+            return Err(errno);
+        }
+        if self.caller != DomId::DOM0 {
+            return Err(Errno::EPERM);
+        }
+        xen.spend(MAP_NS);
+        match resource {
+            Resource::GrantTable => xen.write_grant_table(domid, offset_bytes, bytes),
+        }
+    }
+}

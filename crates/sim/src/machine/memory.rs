@@ -1,0 +1,171 @@
+//! `memory_op`: populating, claiming, placing frames, the memory map.
+//!
+//! Sources: `xen/common/memory.c`, `xen/common/page_alloc.c`, `xen/arch/x86/mm.c`.
+
+use xen::{DomId, Errno};
+
+use super::hypercall::Arena;
+use super::{Counted, Dying, SimXen};
+use crate::bytes::{index, u16_at, u32_at, u64_at};
+
+const POPULATE_PHYSMAP: u64 = 6;
+const ADD_TO_PHYSMAP: u64 = 7;
+const SET_MEMORY_MAP: u64 = 13;
+const CLAIM_PAGES: u64 = 24;
+/// Most entries of an E820 map.
+const E820_MAX: u32 = 1024;
+/// Largest extent that the control domain may ask for: 1 GiB.
+const ORDER_MAX: u32 = 18;
+
+impl SimXen {
+    pub(super) fn memory_op(
+        &mut self,
+        caller: DomId,
+        arena: &mut Arena<'_>,
+        args: [u64; 5],
+    ) -> Result<u64, Errno> {
+        if caller != DomId::DOM0 {
+            return Err(Errno::EPERM);
+        }
+        match args[0] {
+            POPULATE_PHYSMAP => self.populate(arena, args[1]),
+            ADD_TO_PHYSMAP => self.add_to_physmap(arena, args[1]),
+            SET_MEMORY_MAP => self.set_memory_map(arena, args[1]),
+            CLAIM_PAGES => self.claim(arena, args[1]),
+            _ => Err(Errno::ENOSYS),
+        }
+    }
+
+    /// Allocates extents until something runs out; the answer is how many it were.
+    fn populate(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
+        let argument = arena.get(address, 32)?;
+        let (list, count) = (u64_at(argument, 0), u64_at(argument, 8));
+        let (order, flags) = (u32_at(argument, 16), u32_at(argument, 20));
+        let domid = DomId(u16_at(argument, 24));
+        self.live(domid)?;
+        if count > u64::from(u32::MAX >> 6) {
+            return Err(Errno::EINVAL);
+        }
+        // Populate-on-demand and exact NUMA nodes are not simulated.
+        if order > ORDER_MAX || flags != 0 {
+            return Ok(0);
+        }
+        let bytes = index(count).checked_mul(8).ok_or(Errno::EFAULT)?;
+        arena.get(list, bytes)?;
+        for extent in 0..count {
+            let at = list + extent * 8;
+            let first = u64_at(arena.get(at, 8)?, 0);
+            let Some(mfn) = self.populate_extent(domid, first, order) else {
+                return Ok(extent);
+            };
+            if !self.live(domid)?.is_translated() {
+                arena.get_mut(at, 8)?.copy_from_slice(&mfn.to_le_bytes());
+            }
+        }
+        Ok(count)
+    }
+
+    fn populate_extent(&mut self, domid: DomId, first: u64, order: u32) -> Option<u64> {
+        let pages = 1_u64 << order;
+        let free = self.frames.pages_free();
+        let domain = self.domains.get_mut(&domid)?;
+        if domain.dying != Dying::Alive
+            || first & (pages - 1) != 0
+            || domain.pages + pages > domain.pages_max
+        {
+            return None;
+        }
+        // Others' claims are not to be had; one's own is what it is for.
+        let claimed_by_others = self.pages_claimed - domain.pages_claimed;
+        if pages > free.checked_sub(claimed_by_others)? {
+            return None;
+        }
+        let mut tables = Vec::new();
+        if domain.is_translated() {
+            tables = paging_tables(first, order);
+            tables.retain(|table| !domain.paging_tables.contains(table));
+            let needed = domain.paging_tables.len() + tables.len();
+            if needed as u64 > domain.paging_pool_bytes >> xen::PAGE_SHIFT {
+                return None;
+            }
+        }
+        let mfn = self.frames.allocate(domid, first, order, Counted::Yes)?;
+        let domain = self.domains.get_mut(&domid)?;
+        domain.paging_tables.extend(tables);
+        domain.pages += pages;
+        domain.extents.push((mfn, pages));
+        domain.map_physical(first, pages, mfn);
+        let consumed = pages.min(domain.pages_claimed);
+        domain.pages_claimed -= consumed;
+        self.pages_claimed -= consumed;
+        self.spend(300 + pages * 12);
+        Some(mfn)
+    }
+
+    fn claim(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
+        let argument = arena.get(address, 32)?;
+        let (list, pages) = (u64_at(argument, 0), u64_at(argument, 8));
+        let (order, domid) = (u32_at(argument, 16), DomId(u16_at(argument, 24)));
+        if list != 0 || order != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let available = self.frames.pages_free() - self.pages_claimed;
+        let domain = self.live(domid)?;
+        if pages == 0 {
+            let given_back = std::mem::take(&mut domain.pages_claimed);
+            self.pages_claimed -= given_back;
+            return Ok(0);
+        }
+        if domain.pages_claimed > 0 || pages <= domain.pages || pages > domain.pages_max {
+            return Err(Errno::EINVAL);
+        }
+        let claim = pages - domain.pages;
+        if claim > available {
+            return Err(Errno::ENOMEM);
+        }
+        domain.pages_claimed = claim;
+        self.pages_claimed += claim;
+        Ok(0)
+    }
+
+    fn add_to_physmap(&mut self, arena: &Arena<'_>, address: u64) -> Result<u64, Errno> {
+        const SHARED_INFO: u32 = 0;
+        let argument = arena.get(address, 24)?;
+        let (domid, space) = (DomId(u16_at(argument, 0)), u32_at(argument, 4));
+        let (idx, gfn) = (u64_at(argument, 8), u64_at(argument, 16));
+        let domain = self.live(domid)?;
+        if !domain.is_translated() {
+            return Err(Errno::EACCES);
+        }
+        if space != SHARED_INFO || idx != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let mfn = domain.shared_info;
+        domain.map_physical(gfn, 1, mfn);
+        Ok(0)
+    }
+
+    fn set_memory_map(&mut self, arena: &Arena<'_>, address: u64) -> Result<u64, Errno> {
+        const ENTRY_BYTES: usize = 20;
+        let argument = arena.get(address, 24)?;
+        let (domid, entries) = (DomId(u16_at(argument, 0)), u32_at(argument, 8));
+        if entries > E820_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let bytes = arena.get(u64_at(argument, 16), index(entries.into()) * ENTRY_BYTES)?.to_vec();
+        self.live(domid)?.e820 = bytes;
+        Ok(0)
+    }
+}
+
+/// The p2m tables that an extent needs, by level and index: a table of level n maps 512^n pages.
+fn paging_tables(first: u64, order: u32) -> Vec<(u8, u64)> {
+    let mut tables = vec![(4, 0), (3, first >> 27)];
+    if order < 18 {
+        tables.push((2, first >> 18));
+    }
+    if order < 9 {
+        tables.push((1, first >> 9));
+    }
+    tables
+}

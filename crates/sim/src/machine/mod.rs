@@ -1,0 +1,359 @@
+//! A simulated Xen: domains, memory, event channels and grants behind the hypercall boundary.
+//!
+//! Hypercalls arrive as bytes and are decoded here by the public headers, release by release. What
+//! the hypervisor does on its own account (an event for a domain, a domain that starts to run) is
+//! put into an outbox that the simulated host empties; nothing here calls back.
+//! Semantics: `xen/common/{domain,domctl,sysctl,memory,event_channel,grant_table}.c` of the releases.
+
+mod creation;
+mod domain;
+mod domctl;
+mod evtchn;
+mod frames;
+mod grant;
+mod hvm;
+mod hypercall;
+mod hypervisor;
+mod listing;
+mod memory;
+mod pagetable;
+mod policy;
+mod version;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xen::{DomId, Errno, PAGE_BYTES, ShutdownReason};
+
+pub use domain::{Domain, Dying, Vcpu};
+pub use evtchn::Channel;
+pub use grant::{GrantStatus, Mapping, MappingId};
+pub use hypervisor::{Machine, SimHypervisor};
+
+use crate::agenda::Time;
+use crate::faults::Faults;
+use crate::prng::Prng;
+use crate::trace::Trace;
+use frames::{Counted, Frames};
+
+/// The VIRQ that says "some domain changed its state".
+pub const VIRQ_DOM_EXC: u32 = 3;
+
+/// Which Xen is simulated: interface versions, layouts and semantics follow from it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Release {
+    Xen4_17,
+    Xen4_18,
+    Xen4_19,
+    Xen4_20,
+    Xen4_21,
+    Xen4_22,
+}
+
+impl Release {
+    pub const ALL: [Self; 6] =
+        [Self::Xen4_17, Self::Xen4_18, Self::Xen4_19, Self::Xen4_20, Self::Xen4_21, Self::Xen4_22];
+
+    /// `XEN_DOMCTL_INTERFACE_VERSION`.
+    #[must_use]
+    pub fn domctl(self) -> u32 {
+        match self {
+            Self::Xen4_17 => 0x15,
+            Self::Xen4_18 => 0x16,
+            Self::Xen4_19 | Self::Xen4_20 | Self::Xen4_21 => 0x17,
+            Self::Xen4_22 => 0x18,
+        }
+    }
+
+    /// `XEN_SYSCTL_INTERFACE_VERSION`.
+    #[must_use]
+    pub fn sysctl(self) -> u32 {
+        if self >= Self::Xen4_21 { 0x16 } else { 0x15 }
+    }
+
+    /// The minor version number.
+    #[must_use]
+    pub fn minor(self) -> u16 {
+        match self {
+            Self::Xen4_17 => 17,
+            Self::Xen4_18 => 18,
+            Self::Xen4_19 => 19,
+            Self::Xen4_20 => 20,
+            Self::Xen4_21 => 21,
+            Self::Xen4_22 => 22,
+        }
+    }
+}
+
+/// The machine to simulate.
+#[derive(Clone, Debug)]
+pub struct MachineConfig {
+    pub release: Release,
+    /// The host's memory, in pages.
+    pub pages: u64,
+    /// Dom0's share of it, in pages.
+    pub dom0_pages: u64,
+    pub cpus: u32,
+    /// Largest extent order that memory still has.
+    pub order_max: u32,
+}
+
+impl Default for MachineConfig {
+    fn default() -> Self {
+        Self {
+            release: Release::Xen4_17,
+            pages: 64 << 18,
+            dom0_pages: 1 << 18,
+            cpus: 2,
+            order_max: 18,
+        }
+    }
+}
+
+/// Something the hypervisor did that a party on the host will notice.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Occurrence {
+    /// An event channel of the domain became pending.
+    Event(DomId, xen::EvtchnPort),
+    /// The domain's vCPUs may run: it was unpaused or resumed.
+    Runnable(DomId),
+    /// The domain's identifier is free again.
+    Gone(DomId),
+}
+
+/// A domain that is unlinked but whose last readers have not left yet.
+#[derive(Debug)]
+struct Retired {
+    due: Time,
+    domid: DomId,
+    unique_id: u64,
+}
+
+/// The hypervisor and all domains.
+#[derive(Debug)]
+pub struct SimXen {
+    pub(crate) config: MachineConfig,
+    pub(crate) now: Time,
+    pub(crate) trace: Trace,
+    pub(crate) faults: Faults,
+    prng: Prng,
+    frames: Frames,
+    domains: BTreeMap<DomId, Domain>,
+    retired: Vec<Retired>,
+    domid_rover: u16,
+    unique_id: u64,
+    /// Domains whose state changed since the VIRQ's owner last asked (4.21 and later).
+    changed: BTreeSet<DomId>,
+    /// Pages that claims hold back from everybody else.
+    pages_claimed: u64,
+    occurrences: Vec<Occurrence>,
+    virq_late: Vec<Time>,
+    mappings: BTreeMap<u64, Mapping>,
+    mapping_next: u64,
+    calls: BTreeMap<&'static str, u64>,
+}
+
+/// How long readers of the domain list keep an unlinked domain alive, in nanoseconds.
+const RCU_NS: u64 = 12_000_000;
+
+impl SimXen {
+    /// Switches a host on: dom0 runs, nothing else exists.
+    #[must_use]
+    pub fn new(config: MachineConfig, faults: Faults, seed: u64) -> Self {
+        let mut frames = Frames::new(config.pages);
+        frames.order_max = config.order_max;
+        let mut xen = Self {
+            config,
+            now: Time(1_000_000_000),
+            trace: Trace::default(),
+            faults,
+            prng: Prng::new(seed),
+            frames,
+            domains: BTreeMap::new(),
+            retired: Vec::new(),
+            domid_rover: 0,
+            unique_id: seed | 1,
+            changed: BTreeSet::new(),
+            pages_claimed: 0,
+            occurrences: Vec::new(),
+            virq_late: Vec::new(),
+            mappings: BTreeMap::new(),
+            mapping_next: 1,
+            calls: BTreeMap::new(),
+        };
+        xen.boot_dom0();
+        xen
+    }
+
+    /// Virtual time.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    #[must_use]
+    pub fn release(&self) -> Release {
+        self.config.release
+    }
+
+    /// What happened on the host so far.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Replaces the plan of faults.
+    pub fn set_faults(&mut self, faults: Faults) {
+        self.faults = faults;
+    }
+
+    /// The plan of faults, to be added to.
+    pub fn faults_mut(&mut self) -> &mut Faults {
+        &mut self.faults
+    }
+
+    #[must_use]
+    pub fn domain(&self, domid: DomId) -> Option<&Domain> {
+        self.domains.get(&domid)
+    }
+
+    /// All domains, zombies included, by identifier.
+    pub fn domains(&self) -> impl Iterator<Item = &Domain> {
+        self.domains.values()
+    }
+
+    #[must_use]
+    pub fn pages_free(&self) -> u64 {
+        self.frames.pages_free()
+    }
+
+    /// Frames that take up memory of the simulation.
+    #[must_use]
+    pub fn pages_materialised(&self) -> usize {
+        self.frames.pages_materialised()
+    }
+
+    /// How often each hypercall was issued, by name.
+    pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        self.calls.iter().map(|(name, count)| (*name, *count))
+    }
+
+    /// Hypercalls issued so far.
+    #[must_use]
+    pub fn calls_total(&self) -> u64 {
+        self.calls.values().sum()
+    }
+
+    /// Foreign and grant mappings that somebody holds.
+    #[must_use]
+    pub fn mappings_held(&self) -> usize {
+        self.frames.mappings()
+    }
+
+    /// What happened since the last time, in order.
+    pub(crate) fn take_occurrences(&mut self) -> Vec<Occurrence> {
+        std::mem::take(&mut self.occurrences)
+    }
+
+    fn occur(&mut self, occurrence: Occurrence) {
+        self.occurrences.push(occurrence);
+    }
+
+    /// Lets time pass: `nanoseconds` and up to an eighth of it by chance.
+    pub(crate) fn spend(&mut self, nanoseconds: u64) {
+        let jitter = self.prng.below(nanoseconds / 8 + 1);
+        self.now = self.now.after(nanoseconds + jitter);
+    }
+
+    pub(crate) fn chance(&mut self, below: u64) -> u64 {
+        self.prng.below(below)
+    }
+
+    /// The next moment at which the hypervisor does something by itself.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        let retired = self.retired.iter().map(|retired| retired.due);
+        retired.chain(self.virq_late.iter().copied()).min()
+    }
+
+    /// Does what is due by now.
+    pub(crate) fn settle(&mut self) {
+        while let Some(at) = self.retired.iter().position(|retired| retired.due <= self.now) {
+            let retired = self.retired.remove(at);
+            if self.config.release >= Release::Xen4_21 {
+                self.changed.insert(retired.domid);
+            }
+            self.trace.detail(
+                self.now,
+                format_args!("xen: domain {} ({:x}) is gone", retired.domid, retired.unique_id),
+            );
+            self.occur(Occurrence::Gone(retired.domid));
+            self.raise_dom_exc();
+        }
+        let before = self.virq_late.len();
+        self.virq_late.retain(|due| *due > self.now);
+        if self.virq_late.len() < before {
+            self.deliver_dom_exc();
+        }
+    }
+
+    fn live(&mut self, domid: DomId) -> Result<&mut Domain, Errno> {
+        self.domains.get_mut(&domid).ok_or(Errno::ESRCH)
+    }
+
+    /// Reads a domain's own memory by its own frame number, as its kernel would. False if there is
+    /// no such frame.
+    #[must_use]
+    pub fn guest_read(&self, domid: DomId, pfn: u64, offset: usize, into: &mut [u8]) -> bool {
+        assert!(offset + into.len() <= PAGE_BYTES, "one frame at a time");
+        let Some(mfn) = self.domains.get(&domid).and_then(|domain| domain.mfn_of_pfn(pfn)) else {
+            return false;
+        };
+        self.frames.read(mfn, offset, into);
+        true
+    }
+
+    /// Writes a domain's own memory as its kernel would. False if there is no such frame.
+    pub fn guest_write(&mut self, domid: DomId, pfn: u64, offset: usize, bytes: &[u8]) -> bool {
+        let Some(mfn) = self.domains.get(&domid).and_then(|domain| domain.mfn_of_pfn(pfn)) else {
+            return false;
+        };
+        self.frames.write(mfn, offset, bytes);
+        true
+    }
+
+    /// The machine frame of a frame number as the domain itself writes it into grants and page
+    /// tables: its gfn if it is translated, otherwise a machine frame that it must own.
+    #[must_use]
+    pub(crate) fn mfn_of_gfn(&self, domid: DomId, gfn: u64) -> Option<u64> {
+        let domain = self.domains.get(&domid)?;
+        if domain.is_translated() {
+            return domain.mfn_of_pfn(gfn);
+        }
+        (self.frames.owner(gfn) == Some(domid)).then_some(gfn)
+    }
+
+    /// The domain's own number for one of its machine frames.
+    #[must_use]
+    pub(crate) fn pfn_of_mfn(&self, mfn: u64) -> Option<u64> {
+        self.frames.pfn(mfn)
+    }
+
+    pub(crate) fn frame_read(&self, mfn: u64, offset: usize, into: &mut [u8]) {
+        self.frames.read(mfn, offset, into);
+    }
+
+    pub(crate) fn frame_mut(&mut self, mfn: u64) -> &mut [u8; PAGE_BYTES] {
+        self.frames.page_mut(mfn)
+    }
+
+    pub(crate) fn frame_owner(&self, mfn: u64) -> Option<DomId> {
+        self.frames.owner(mfn)
+    }
+
+    /// A domain shuts itself down, as by `SCHEDOP_shutdown`.
+    pub fn guest_shutdown(&mut self, domid: DomId, reason: ShutdownReason) {
+        self.shutdown_domain(domid, reason.code());
+    }
+}
+
+#[cfg(test)]
+mod test_support;

@@ -1,0 +1,3 @@
+//! The simulated host, seen from outside.
+
+mod hypercalls;
