@@ -4,18 +4,25 @@
 //! This is the only crate of the workspace with unsafe code. It offers safe types whose names are
 //! those of the devices; it decides nothing.
 
+mod block;
 mod error;
 mod evtchn;
 mod foreign;
 mod gntdev;
 mod ioctl;
+mod loopdev;
 mod mapping;
 mod page;
+mod privcmd;
 mod xsd;
 
+pub use block::{DeviceNumber, block_device};
 pub use error::HostError;
 pub use evtchn::{EventChannels, VIRQ_DOM_EXC};
 pub use foreign::ForeignMemory;
 pub use gntdev::GrantDevice;
+pub use loopdev::{Backing, LoopDevice};
+pub use mapping::Access;
 pub use page::SharedPage;
+pub use privcmd::LinuxHypervisor;
 pub use xsd::OwnStoreRing;

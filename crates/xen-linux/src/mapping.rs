@@ -11,7 +11,7 @@ use xen::PAGE_BYTES;
 /// Pages mapped shared, readable and (unless asked otherwise) writable.
 ///
 /// Invariant: `bytes` bytes from `start` belong to this value alone, as an address range. What lies
-/// behind may be shared with another domain, so nothing here ever makes a reference to it.
+/// behind may be shared with another domain, so nothing here makes a reference to it.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -21,9 +21,9 @@ pub(crate) struct Mapping {
 // SAFETY: the mapping is a plain address range of the process; no thread is special to it.
 unsafe impl Send for Mapping {}
 
-/// What a mapping is for.
+/// Whether what lies behind may be changed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Access {
+pub enum Access {
     ReadOnly,
     ReadWrite,
 }
@@ -47,10 +47,6 @@ impl Mapping {
         }?;
         let start = NonNull::new(start.cast()).expect("the kernel never maps at address zero");
         Ok(Self { start, bytes })
-    }
-
-    pub(crate) fn start(&self) -> NonNull<u8> {
-        self.start
     }
 
     /// The first byte's address, as device structures want it.

@@ -1,0 +1,265 @@
+//! Loop devices: files as block devices. Source: Linux `uapi/linux/loop.h`.
+//!
+//! An attached device outlives the process that attached it: whoever attaches must detach.
+
+use std::ffi::c_ulong;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, open, stat};
+use rustix::io::Errno;
+
+use crate::error::Refused;
+use crate::ioctl::{ioctl, ioctl_number, open_device};
+use crate::{Access, DeviceNumber, HostError, block_device};
+
+const CLR_FD: c_ulong = 0x4c01;
+const GET_STATUS64: c_ulong = 0x4c05;
+const CONFIGURE: c_ulong = 0x4c0a;
+const CTL_GET_FREE: c_ulong = 0x4c82;
+
+const FLAG_READ_ONLY: u32 = 1;
+const FLAG_DIRECT_IO: u32 = 16;
+
+/// Bytes of the name that the kernel remembers, with its terminating zero.
+const NAME_BYTES: usize = 64;
+
+/// `struct loop_info64`
+#[repr(C)]
+struct LoopInfo {
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset_bytes: u64,
+    size_bytes_max: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_bytes: u32,
+    flags: u32,
+    file_name: [u8; NAME_BYTES],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+impl LoopInfo {
+    const EMPTY: Self = Self {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset_bytes: 0,
+        size_bytes_max: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_bytes: 0,
+        flags: 0,
+        file_name: [0; NAME_BYTES],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+}
+
+/// `struct loop_config`
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_bytes: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// How often a free device is looked for while others take it away.
+const ATTACH_TRIES: u32 = 64;
+
+/// A loop device, by its number.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct LoopDevice(pub u32);
+
+/// The file behind a loop device.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Backing {
+    /// Its path when it was attached, as the kernel tells it.
+    pub path: PathBuf,
+    pub access: Access,
+    /// Whether the page cache is bypassed.
+    pub direct_io: bool,
+    /// File system and inode, which identify the file whatever its path.
+    identity: (u64, u64),
+}
+
+impl LoopDevice {
+    const CONTROL_PATH: &str = "/dev/loop-control";
+    const ADVICE: &str = "is the module loop loaded, and are we root?";
+
+    /// Attaches a file to a free device. The page cache is bypassed where the file allows it, so that
+    /// a guest's write that was acknowledged has left the host's memory.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, is no plain file, or no loop device can be had.
+    pub fn attach(file: &Path, access: Access) -> Result<Self, HostError> {
+        let backing = open_backing(file, access)?;
+        let refused = || format!("cannot attach {} to a loop device", file.display());
+        let control = open_device(Self::CONTROL_PATH, OFlags::empty(), Self::ADVICE)?;
+        let read_only = match access {
+            Access::ReadOnly => FLAG_READ_ONLY,
+            Access::ReadWrite => 0,
+        };
+        let mut flags = read_only | FLAG_DIRECT_IO;
+        for _ in 0..ATTACH_TRIES {
+            // SAFETY: the request takes no argument.
+            let free = unsafe { ioctl_number(&control, CTL_GET_FREE, 0) }.refused(refused)?;
+            let device = Self(free);
+            match configure(&device.open()?, &backing, file, flags) {
+                Ok(()) => return Ok(device),
+                // Somebody else was faster.
+                Err(Errno::BUSY) => {}
+                Err(Errno::INVAL) if flags & FLAG_DIRECT_IO != 0 => flags = read_only,
+                Err(errno) => return Err(errno).refused(refused),
+            }
+        }
+        Err(Errno::BUSY).refused(refused)
+    }
+
+    /// Detaches the file. If the device is still open, this happens when it is closed.
+    ///
+    /// # Errors
+    /// ENXIO if nothing is attached.
+    pub fn detach(self) -> Result<(), HostError> {
+        let fd = self.open()?;
+        // SAFETY: the request takes no argument.
+        unsafe { ioctl_number(&fd, CLR_FD, 0) }
+            .refused(|| format!("cannot detach {}", self.path().display()))
+            .map(drop)
+    }
+
+    /// The file behind the device, if one is attached.
+    ///
+    /// # Errors
+    /// If the device does not exist.
+    pub fn backing(self) -> Result<Option<Backing>, HostError> {
+        let refused = || format!("cannot ask {} for its file", self.path().display());
+        let mut info = LoopInfo::EMPTY;
+        // SAFETY: the structure is the request's; it points to nothing.
+        match unsafe { ioctl(&self.open()?, GET_STATUS64, &mut info) } {
+            Ok(_) => {}
+            Err(Errno::NXIO) => return Ok(None),
+            Err(errno) => return Err(errno).refused(refused),
+        }
+        let name = info.file_name.split(|&b| b == 0).next().unwrap_or_default();
+        // The name in `info` is cut off at 63 bytes; sysfs has all of it.
+        let path = std::fs::read(format!("/sys/block/loop{}/loop/backing_file", self.0));
+        let path = path.as_deref().map_or(name, <[u8]>::trim_ascii_end);
+        Ok(Some(Backing {
+            path: PathBuf::from(std::ffi::OsStr::from_bytes(path)),
+            access: if info.flags & FLAG_READ_ONLY == 0 {
+                Access::ReadWrite
+            } else {
+                Access::ReadOnly
+            },
+            direct_io: info.flags & FLAG_DIRECT_IO != 0,
+            identity: (info.device, info.inode),
+        }))
+    }
+
+    /// All devices that have a file attached.
+    ///
+    /// # Errors
+    /// If the devices cannot be listed.
+    pub fn all() -> Result<Vec<(Self, Backing)>, HostError> {
+        let io = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let mut devices = Vec::new();
+        let listing = std::fs::read_dir("/sys/block").map_err(io);
+        for entry in listing.refused(|| "cannot list /sys/block")? {
+            let name = entry.map_err(io).refused(|| "cannot list /sys/block")?.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok());
+            let Some(device) = number.map(Self) else { continue };
+            // A device that goes away while we look has no file.
+            match device.backing() {
+                Ok(Some(backing)) => devices.push((device, backing)),
+                Ok(None) => {}
+                Err(error)
+                    if error.errno().0 == libc::ENXIO || error.errno() == xen::Errno::ENOENT => {}
+                Err(error) => return Err(error),
+            }
+        }
+        devices.sort_by_key(|(device, _)| *device);
+        Ok(devices)
+    }
+
+    /// All devices behind which this very file is, whatever path it was attached by.
+    ///
+    /// # Errors
+    /// If the file does not exist or the devices cannot be listed.
+    pub fn backed_by(file: &Path) -> Result<Vec<Self>, HostError> {
+        let found = stat(file).refused(|| format!("cannot find {}", file.display()))?;
+        let identity = (found.st_dev, found.st_ino);
+        let all = Self::all()?;
+        let same = all.into_iter().filter(|(_, backing)| backing.identity == identity);
+        Ok(same.map(|(device, _)| device).collect())
+    }
+
+    #[must_use]
+    pub fn path(self) -> PathBuf {
+        PathBuf::from(format!("/dev/loop{}", self.0))
+    }
+
+    /// # Errors
+    /// If the device does not exist.
+    pub fn number(self) -> Result<DeviceNumber, HostError> {
+        block_device(&self.path())
+    }
+
+    fn open(self) -> Result<OwnedFd, HostError> {
+        let path = self.path();
+        open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .refused(|| format!("cannot open {} ({})", path.display(), Self::ADVICE))
+    }
+}
+
+fn open_backing(file: &Path, access: Access) -> Result<OwnedFd, HostError> {
+    let flags = match access {
+        Access::ReadOnly => OFlags::RDONLY,
+        Access::ReadWrite => OFlags::RDWR,
+    };
+    let backing = open(file, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+        .refused(|| format!("cannot open {}", file.display()))?;
+    let found = fstat(&backing).refused(|| format!("cannot look at {}", file.display()))?;
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => Ok(backing),
+        _ => Err(Errno::INVAL).refused(|| format!("{} is no plain file", file.display())),
+    }
+}
+
+fn configure(device: &OwnedFd, backing: &OwnedFd, file: &Path, flags: u32) -> Result<(), Errno> {
+    let mut info = LoopInfo { flags, ..LoopInfo::EMPTY };
+    let name = file.as_os_str().as_bytes();
+    let kept = name.len().min(NAME_BYTES - 1);
+    info.file_name[..kept].copy_from_slice(&name[..kept]);
+    let fd = u32::try_from(backing.as_raw_fd()).expect("an open descriptor is not negative");
+    let mut config = LoopConfig { fd, block_bytes: 0, info, reserved: [0; 8] };
+    // SAFETY: the structure is the request's; it points to nothing.
+    unsafe { ioctl(device, CONFIGURE, &mut config) }.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_have_the_sizes_of_the_kernel_headers() {
+        assert_eq!((size_of::<LoopInfo>(), size_of::<LoopConfig>()), (232, 304));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_attached_is_named() {
+        let error = LoopDevice::attach(Path::new("/nowhere/disk.img"), Access::ReadWrite);
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "cannot open /nowhere/disk.img: No such file or directory (os error 2)"
+        );
+        let error = LoopDevice::attach(Path::new("/dev"), Access::ReadOnly).unwrap_err();
+        assert_eq!(error.to_string(), "/dev is no plain file: Invalid argument (os error 22)");
+    }
+}

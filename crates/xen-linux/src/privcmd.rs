@@ -1,0 +1,255 @@
+//! [`LinuxHypervisor`]: hypercalls through `/dev/xen/privcmd`. Source: Linux `uapi/xen/privcmd.h`.
+//!
+//! A preempted hypercall is continued by the kernel inside the `ioctl`, which signals do not
+//! interrupt: a long one holds its thread until it ends.
+
+use std::ffi::c_ulong;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use xen::{ARENA_BYTES_MIN, DomId, ForeignRange, Hypervisor, Op, PAGE_BYTES, Resource};
+
+use crate::HostError;
+use crate::error::Refused;
+use crate::foreign::{PRIVCMD_ADVICE, PRIVCMD_PATH, map_frames};
+use crate::ioctl::{ioctl, open_device, request};
+use crate::mapping::{Access, Mapping};
+
+#[repr(C)]
+struct Hypercall {
+    op: u64,
+    args: [u64; 5],
+}
+
+#[repr(C)]
+struct MmapResource {
+    domid: u16,
+    kind: u32,
+    id: u32,
+    first: u32,
+    frames: u64,
+    address: u64,
+}
+
+const HYPERCALL: c_ulong = request(b'P', 0, size_of::<Hypercall>());
+const MMAP_RESOURCE: c_ulong = request(b'P', 7, size_of::<MmapResource>());
+
+/// Frames that are mapped at once for a copy: larger maps gain nothing and hold the process's
+/// mapping lock for longer.
+const WINDOW_FRAMES: usize = 1024;
+
+/// The hypervisor under a Linux control domain.
+///
+/// The arena comes from `/dev/xen/hypercall`: kernel pages that never fault while Xen writes to them.
+/// One page behind it is this type's own, for structures that wrap a call.
+#[derive(Debug)]
+pub struct LinuxHypervisor {
+    privcmd: OwnedFd,
+    arena: Mapping,
+    arena_bytes: usize,
+}
+
+impl LinuxHypervisor {
+    const HYPERCALL_PATH: &str = "/dev/xen/hypercall";
+
+    /// Opens the devices and allocates an arena of at least `arena_bytes` (see
+    /// [`xen::ARENA_BYTES_FULL`] and [`ARENA_BYTES_MIN`]).
+    ///
+    /// # Errors
+    /// If a device is missing or closed to us, or memory is short.
+    pub fn open(arena_bytes: usize) -> Result<Self, HostError> {
+        let privcmd = open_device(PRIVCMD_PATH, OFlags::empty(), PRIVCMD_ADVICE)?;
+        let advice = "Linux 4.18 or newer with the module xen-privcmd is needed";
+        let hypercall = open_device(Self::HYPERCALL_PATH, OFlags::empty(), advice)?;
+        let pages = arena_bytes.max(ARENA_BYTES_MIN).div_ceil(PAGE_BYTES);
+        let arena = Mapping::new(&hypercall, pages + 1, 0, Access::ReadWrite)
+            .refused(|| format!("cannot map {} pages of {}", pages + 1, Self::HYPERCALL_PATH))?;
+        Ok(Self { privcmd, arena, arena_bytes: pages * PAGE_BYTES })
+    }
+
+    fn issue(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
+        let mut call = Hypercall { op: op as u64, args };
+        // SAFETY: the structure is the request's. What its words point to, if anything, is in the
+        // arena: `&mut self` keeps that from being looked at until Xen is done with it.
+        match unsafe { ioctl(&self.privcmd, HYPERCALL, &mut call) } {
+            Ok(result) => Ok(result.into()),
+            // The kernel hands the result on as an `int`. One that fits but for its sign would be
+            // taken for an error that Xen does not know; no call with results so large is made.
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Issues a call inside a multicall of one entry, which has room for a 64-bit result.
+    fn issue_wide(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
+        // `struct multicall_entry`: op, result, six arguments.
+        const RESULT: usize = 8;
+        let own = self.own_address();
+        let page = self.own_page();
+        page[..64].fill(0);
+        page[..8].copy_from_slice(&(op as u64).to_ne_bytes());
+        for (slot, arg) in page[16..].chunks_exact_mut(8).zip(args) {
+            slot.copy_from_slice(&arg.to_ne_bytes());
+        }
+        self.issue(Op::Multicall, [own, 1, 0, 0, 0])?;
+        let result = self.own_page()[RESULT..].first_chunk().expect("a page is longer");
+        let result = i64::from_ne_bytes(*result);
+        u64::try_from(result).map_err(|_| errno_of(result))
+    }
+
+    fn own_address(&self) -> u64 {
+        self.arena.address() + self.arena_bytes as u64
+    }
+
+    fn own_page(&mut self) -> &mut [u8] {
+        // SAFETY: the page behind the arena lies in the mapping and is this process's own memory;
+        // Xen writes to it only during a call, when nobody holds this reference.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.arena.at(self.arena_bytes, PAGE_BYTES).as_ptr(),
+                PAGE_BYTES,
+            )
+        }
+    }
+
+    /// Maps the first frame of a resource.
+    fn map_resource(&self, domid: DomId, resource: Resource) -> Result<Mapping, Errno> {
+        let mapping = Mapping::new(&self.privcmd, 1, 0, Access::ReadWrite)?;
+        let mut map = MmapResource {
+            domid: domid.0,
+            kind: resource as u32,
+            id: 0,
+            first: 0,
+            frames: 1,
+            address: mapping.address(),
+        };
+        // SAFETY: the structure is the request's; it changes what lies behind a mapping of ours to
+        // which no reference exists.
+        unsafe { ioctl(&self.privcmd, MMAP_RESOURCE, &mut map) }?;
+        Ok(mapping)
+    }
+
+    /// Maps a grant table's first frame by asking Xen for its number, for kernels and hypervisors that
+    /// do not hand it out as a resource. Works for PV domains.
+    fn map_grant_table_frame(&mut self, domid: DomId) -> Result<Mapping, Errno> {
+        const GNTTABOP_SETUP_TABLE: u64 = 2;
+        /// Where the frame list lies behind `struct gnttab_setup_table`.
+        const LIST: usize = 64;
+        let own = self.own_address();
+        let page = self.own_page();
+        page[..LIST + 8].fill(0);
+        page[..2].copy_from_slice(&domid.0.to_ne_bytes());
+        page[4..8].copy_from_slice(&1_u32.to_ne_bytes());
+        page[16..24].copy_from_slice(&(own + LIST as u64).to_ne_bytes());
+        self.issue(Op::GrantTable, [GNTTABOP_SETUP_TABLE, own, 1, 0, 0])?;
+        let page = self.own_page();
+        let status = i16::from_ne_bytes([page[8], page[9]]);
+        let frame = page[LIST..].first_chunk().expect("a page is longer");
+        let frame = u64::from_ne_bytes(*frame);
+        if status != 0 {
+            return Err(Errno::INVAL);
+        }
+        map_frames(&self.privcmd, domid, &[frame], Access::ReadWrite)
+    }
+
+    /// Maps the frames of a range window by window and has each part of `bytes` bytes copied.
+    fn through_windows(
+        &self,
+        range: ForeignRange<'_>,
+        bytes: usize,
+        access: Access,
+        mut copy: impl FnMut(*mut u8, std::ops::Range<usize>),
+    ) -> Result<(), Errno> {
+        let end = range.offset_bytes.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end.div_ceil(PAGE_BYTES) <= range.frames.len()),
+            "{bytes} bytes at {} do not fit into {} frames",
+            range.offset_bytes,
+            range.frames.len()
+        );
+        let mut done = 0;
+        while done < bytes {
+            let position = range.offset_bytes + done;
+            let (frame, offset) = (position / PAGE_BYTES, position % PAGE_BYTES);
+            let part = (bytes - done).min(WINDOW_FRAMES * PAGE_BYTES - offset);
+            let frames = &range.frames[frame..frame + (offset + part).div_ceil(PAGE_BYTES)];
+            let window = map_frames(&self.privcmd, range.domid, frames, access)?;
+            copy(window.at(offset, part).as_ptr(), done..done + part);
+            done += part;
+        }
+        Ok(())
+    }
+}
+
+/// The error number in a negative result.
+fn errno_of(result: i64) -> Errno {
+    Errno::from_raw_os_error(
+        result.checked_neg().and_then(|n| i32::try_from(n).ok()).unwrap_or(libc::EIO),
+    )
+}
+
+fn as_xen(errno: Errno) -> xen::Errno {
+    xen::Errno(errno.raw_os_error())
+}
+
+impl Hypervisor for LinuxHypervisor {
+    fn arena(&mut self) -> &mut [u8] {
+        let start = self.arena.at(0, self.arena_bytes);
+        // SAFETY: the range lies in the mapping and is this process's own memory; Xen writes to it
+        // only during a call, when nobody holds this reference.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.arena_bytes) }
+    }
+
+    fn arena_address(&self) -> u64 {
+        self.arena.address()
+    }
+
+    fn hypercall(&mut self, op: Op, args: [u64; 5]) -> Result<u64, xen::Errno> {
+        match op {
+            // Counts of pages may exceed the `int` in which a result comes back.
+            Op::Memory => self.issue_wide(op, args),
+            _ => self.issue(op, args),
+        }
+        .map_err(as_xen)
+    }
+
+    fn write_foreign(&mut self, range: ForeignRange<'_>, bytes: &[u8]) -> Result<(), xen::Errno> {
+        self.through_windows(range, bytes.len(), Access::ReadWrite, |window, part| {
+            let from = &bytes[part];
+            // SAFETY: the window holds that many bytes, and no reference to it exists. A domain that
+            // runs meanwhile can only spoil its own memory.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), window, from.len()) };
+        })
+        .map_err(as_xen)
+    }
+
+    fn read_foreign(&mut self, range: ForeignRange<'_>, into: &mut [u8]) -> Result<(), xen::Errno> {
+        self.through_windows(range, into.len(), Access::ReadOnly, |window, part| {
+            let to = &mut into[part];
+            // SAFETY: the window holds that many bytes, and no reference to it exists. A domain that
+            // runs meanwhile can only make the copy a mixture of old and new bytes.
+            unsafe { std::ptr::copy_nonoverlapping(window, to.as_mut_ptr(), to.len()) };
+        })
+        .map_err(as_xen)
+    }
+
+    fn write_resource(
+        &mut self,
+        domid: DomId,
+        resource: Resource,
+        offset_bytes: usize,
+        bytes: &[u8],
+    ) -> Result<(), xen::Errno> {
+        let mapping = match self.map_resource(domid, resource) {
+            Ok(mapping) => mapping,
+            Err(Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => match resource {
+                Resource::GrantTable => self.map_grant_table_frame(domid).map_err(as_xen)?,
+            },
+            Err(errno) => return Err(as_xen(errno)),
+        };
+        let to = mapping.at(offset_bytes, bytes.len()).as_ptr();
+        // SAFETY: checked by `at`; no reference to the mapping exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+}
