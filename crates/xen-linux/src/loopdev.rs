@@ -82,6 +82,8 @@ pub struct LoopDevice(pub u32);
 pub struct Backing {
     /// Its path when it was attached, as the kernel tells it.
     pub path: PathBuf,
+    /// The name that [`LoopDevice::attach`] was given; other tools put the path there.
+    pub name: String,
     pub access: Access,
     /// Whether the page cache is bypassed.
     pub direct_io: bool,
@@ -96,9 +98,11 @@ impl LoopDevice {
     /// Attaches a file to a free device. The page cache is bypassed where the file allows it, so that
     /// a guest's write that was acknowledged has left the host's memory.
     ///
+    /// The device carries `name` (cut off at 63 bytes) for as long as the file is attached.
+    ///
     /// # Errors
     /// If the file cannot be opened, is no plain file, or no loop device can be had.
-    pub fn attach(file: &Path, access: Access) -> Result<Self, HostError> {
+    pub fn attach(file: &Path, access: Access, name: &str) -> Result<Self, HostError> {
         let backing = open_backing(file, access)?;
         let refused = || format!("cannot attach {} to a loop device", file.display());
         let control = open_device(Self::CONTROL_PATH, OFlags::empty(), Self::ADVICE)?;
@@ -111,7 +115,7 @@ impl LoopDevice {
             // SAFETY: the request takes no argument.
             let free = unsafe { ioctl_number(&control, CTL_GET_FREE, 0) }.refused(refused)?;
             let device = Self(free);
-            match configure(&device.open()?, &backing, file, flags) {
+            match configure(&device.open()?, &backing, name, flags) {
                 Ok(()) => return Ok(device),
                 // Somebody else was faster.
                 Err(Errno::BUSY) => {}
@@ -153,6 +157,7 @@ impl LoopDevice {
         let path = path.as_deref().map_or(name, <[u8]>::trim_ascii_end);
         Ok(Some(Backing {
             path: PathBuf::from(std::ffi::OsStr::from_bytes(path)),
+            name: String::from_utf8_lossy(name).into_owned(),
             access: if info.flags & FLAG_READ_ONLY == 0 {
                 Access::ReadWrite
             } else {
@@ -232,9 +237,9 @@ fn open_backing(file: &Path, access: Access) -> Result<OwnedFd, HostError> {
     }
 }
 
-fn configure(device: &OwnedFd, backing: &OwnedFd, file: &Path, flags: u32) -> Result<(), Errno> {
+fn configure(device: &OwnedFd, backing: &OwnedFd, name: &str, flags: u32) -> Result<(), Errno> {
     let mut info = LoopInfo { flags, ..LoopInfo::EMPTY };
-    let name = file.as_os_str().as_bytes();
+    let name = name.as_bytes();
     let kept = name.len().min(NAME_BYTES - 1);
     info.file_name[..kept].copy_from_slice(&name[..kept]);
     let fd = u32::try_from(backing.as_raw_fd()).expect("an open descriptor is not negative");
@@ -254,12 +259,12 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_attached_is_named() {
-        let error = LoopDevice::attach(Path::new("/nowhere/disk.img"), Access::ReadWrite);
+        let error = LoopDevice::attach(Path::new("/nowhere/disk.img"), Access::ReadWrite, "");
         assert_eq!(
             error.unwrap_err().to_string(),
             "cannot open /nowhere/disk.img: No such file or directory (os error 2)"
         );
-        let error = LoopDevice::attach(Path::new("/dev"), Access::ReadOnly).unwrap_err();
+        let error = LoopDevice::attach(Path::new("/dev"), Access::ReadOnly, "").unwrap_err();
         assert_eq!(error.to_string(), "/dev is no plain file: Invalid argument (os error 22)");
     }
 }
