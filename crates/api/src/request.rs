@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A domain as a user names it: digits are a domid, the form of a UUID is a UUID, all else is a name.
+/// A domain as a user names it: digits are a domid, the form of a UUID with dashes is a UUID, and
+/// all else is a name.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Target(pub String);

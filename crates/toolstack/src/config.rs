@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 pub use storage::Access;
 use xen::{DomainKind, Uuid};
+pub use xen_build::TscMode;
 
 /// Where a configuration came from, so that an error can name file, line and key.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -42,6 +43,16 @@ pub enum ShutdownAction {
 }
 
 impl ShutdownAction {
+    pub const ALL: [Self; 7] = [
+        Self::Destroy,
+        Self::Restart,
+        Self::RenameRestart,
+        Self::Preserve,
+        Self::CoredumpDestroy,
+        Self::CoredumpRestart,
+        Self::SoftReset,
+    ];
+
     /// The word in a configuration file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -113,7 +124,9 @@ impl fmt::Display for Mac {
 
 /// The text is no Ethernet address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03")]
+#[error(
+    "not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03"
+)]
 pub struct ParseMacError;
 
 impl FromStr for Mac {
@@ -123,7 +136,10 @@ impl FromStr for Mac {
         let mut bytes = [0; 6];
         let mut parts = text.split(':');
         for byte in &mut bytes {
-            let part = parts.next().filter(|p| p.len() == 2).ok_or(ParseMacError)?;
+            // from_str_radix would take a sign for a digit.
+            let two_digits =
+                |part: &&str| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit());
+            let part = parts.next().filter(two_digits).ok_or(ParseMacError)?;
             *byte = u8::from_str_radix(part, 16).map_err(|_| ParseMacError)?;
         }
         if parts.next().is_none() { Ok(Self(bytes)) } else { Err(ParseMacError) }
@@ -148,27 +164,6 @@ pub struct VifConfig {
 pub struct Rate {
     pub bytes: u64,
     pub interval_us: u64,
-}
-
-/// How a domain sees the time stamp counter.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum TscMode {
-    #[default]
-    Default,
-    AlwaysEmulate,
-    Native,
-}
-
-impl TscMode {
-    /// `XEN_CPUID_TSC_MODE_*`.
-    #[must_use]
-    pub fn code(self) -> u32 {
-        match self {
-            Self::Default => 0,
-            Self::AlwaysEmulate => 1,
-            Self::Native => 2,
-        }
-    }
 }
 
 /// A VM as wanted.

@@ -1,0 +1,132 @@
+//! A [`VmConfig`] as text: how the daemon keeps it, to find it again after a restart.
+
+use std::fmt::{self, Write as _};
+
+use xen::DomainKind;
+
+use crate::config::{DiskConfig, Rate, TscMode, VifConfig, VmConfig};
+
+impl VmConfig {
+    /// The configuration as a file that [`parse`](super::parse) reads back to the same values; only
+    /// `origin` is lost.
+    #[must_use]
+    pub fn to_cfg_text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write_cfg(&mut text);
+        text
+    }
+
+    fn write_cfg(&self, out: &mut String) -> fmt::Result {
+        let kind = match self.kind {
+            DomainKind::Pv => "pv",
+            DomainKind::Pvh => "pvh",
+            DomainKind::Hvm => "hvm",
+        };
+        writeln!(out, "name = {}", Quoted(&self.name))?;
+        if let Some(uuid) = self.uuid {
+            writeln!(out, "uuid = \"{uuid}\"")?;
+        }
+        writeln!(out, "type = \"{kind}\"")?;
+        writeln!(out, "kernel = {}", Quoted(&self.kernel))?;
+        if let Some(ramdisk) = &self.ramdisk {
+            writeln!(out, "ramdisk = {}", Quoted(ramdisk))?;
+        }
+        if !self.cmdline.is_empty() {
+            writeln!(out, "cmdline = {}", Quoted(&self.cmdline))?;
+        }
+        writeln!(out, "memory = {}", self.memory_mib)?;
+        writeln!(out, "maxmem = {}", self.memory_max_mib)?;
+        writeln!(out, "vcpus = {}", self.vcpus)?;
+        writeln!(out, "maxvcpus = {}", self.vcpus_max)?;
+        write_list(out, "disk", self.disks.iter().map(disk_spec))?;
+        write_list(out, "vif", self.vifs.iter().map(vif_spec))?;
+        let policy = &self.policy;
+        for (key, action) in [
+            ("on_poweroff", policy.poweroff),
+            ("on_reboot", policy.reboot),
+            ("on_crash", policy.crash),
+            ("on_watchdog", policy.watchdog),
+            ("on_soft_reset", policy.soft_reset),
+        ] {
+            writeln!(out, "{key} = \"{}\"", action.as_str())?;
+        }
+        let mode = match self.tsc_mode {
+            TscMode::Default => "default",
+            TscMode::AlwaysEmulate => "always_emulate",
+            TscMode::Native => "native",
+        };
+        writeln!(out, "tsc_mode = \"{mode}\"")?;
+        if let Some(frames) = self.grant_frames_max {
+            writeln!(out, "max_grant_frames = {frames}")?;
+        }
+        Ok(())
+    }
+}
+
+fn write_list(
+    out: &mut String,
+    key: &str,
+    items: impl ExactSizeIterator<Item = String>,
+) -> fmt::Result {
+    if items.len() == 0 {
+        return Ok(());
+    }
+    writeln!(out, "{key} = [")?;
+    for item in items {
+        writeln!(out, "  {},", Quoted(&item))?;
+    }
+    writeln!(out, "]")
+}
+
+fn disk_spec(disk: &DiskConfig) -> String {
+    // A comma at the end of a target would be taken for a separator; a second one is.
+    let comma = if disk.target.ends_with(',') { "," } else { "" };
+    format!(
+        "format=raw,vdev={},access={}{},target={}{comma}",
+        disk.vdev.name,
+        if disk.cdrom { "r" } else { disk.access.as_str() },
+        if disk.cdrom { ",devtype=cdrom" } else { "" },
+        disk.target,
+    )
+}
+
+fn vif_spec(vif: &VifConfig) -> String {
+    let mut spec = format!("devid={},bridge={}", vif.devid, vif.bridge);
+    if let Some(mac) = vif.mac {
+        let _ = write!(spec, ",mac={mac}");
+    }
+    if let Some(mtu) = vif.mtu {
+        let _ = write!(spec, ",mtu={mtu}");
+    }
+    if let Some(rate) = vif.rate {
+        let _ = write!(spec, ",rate={}B/s@{}us", bytes_per_second(rate), rate.interval_us);
+    }
+    spec
+}
+
+/// The lowest rate in bytes a second that gives `rate.bytes` in each interval.
+fn bytes_per_second(rate: Rate) -> u128 {
+    let bytes = u128::from(rate.bytes) * 1_000_000;
+    bytes.div_ceil(u128::from(rate.interval_us.max(1)))
+}
+
+/// A string in double quotes, escaped as the syntax wants it.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                '\n' => f.write_str("\\n")?,
+                '\r' => f.write_str("\\r")?,
+                '\t' => f.write_str("\\t")?,
+                c if c.is_ascii_control() => write!(f, "\\x{:02x}", u32::from(c))?,
+                c => f.write_char(c)?,
+            }
+        }
+        f.write_char('"')
+    }
+}

@@ -1,0 +1,297 @@
+//! One element of `vif = [..]`.
+//!
+//! Source: xen `docs/man/xl-network-configuration.5.pod.in`.
+
+use super::keys::nearest;
+use super::{integer, shown};
+use crate::config::{Mac, Rate, VifConfig};
+
+/// The bridge of a vif that names none, as in libxl.
+pub(super) const BRIDGE_DEFAULT: &str = "xenbr0";
+/// Linux: `IFNAMSIZ` without the NUL.
+const INTERFACE_NAME_BYTES_MAX: usize = 15;
+/// The smallest that IPv4 allows, and the largest that the device's field can say.
+const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
+const RATE_INTERVAL_US_DEFAULT: u64 = 50_000;
+
+const PARAMETERS: &[&str] = &[
+    "backend",
+    "bridge",
+    "devid",
+    "gatewaydev",
+    "ip",
+    "mac",
+    "model",
+    "mtu",
+    "rate",
+    "script",
+    "type",
+    "vifname",
+    "vlan",
+];
+
+/// Reads one interface; `index` is its place in the list. The error is the problem alone.
+pub(super) fn parse(text: &str, index: u32) -> Result<VifConfig, String> {
+    let mut vif = VifConfig {
+        devid: index,
+        mac: None,
+        bridge: BRIDGE_DEFAULT.to_owned(),
+        mtu: None,
+        rate: None,
+    };
+    let mut seen = Vec::new();
+    for parameter in text.split(',') {
+        let parameter = parameter.trim();
+        let Some((key, value)) = parameter.split_once('=') else {
+            match parameter {
+                "" | "trusted" => continue,
+                "untrusted" => return Err("untrusted is not supported yet".to_owned()),
+                _ => return Err(format!("{}: expected key=value", shown(parameter))),
+            }
+        };
+        let (key, value) = (key.trim(), value.trim());
+        if seen.contains(&key) {
+            return Err(format!("{} is given twice", shown(key)));
+        }
+        seen.push(key);
+        read_parameter(&mut vif, key, value)?;
+    }
+    Ok(vif)
+}
+
+fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), String> {
+    let refuse = |reason: &str| Err(format!("{key}={}: {reason}", shown(value)));
+    match key {
+        "mac" => vif.mac = Some(mac(value)?),
+        "bridge" => vif.bridge = bridge(value)?,
+        "devid" => {
+            vif.devid = integer(value)
+                .and_then(|devid| u8::try_from(devid).ok())
+                .map(u32::from)
+                .ok_or_else(|| format!("devid={}: expected 0 to 255", shown(value)))?;
+        }
+        "mtu" => {
+            vif.mtu = integer(value)
+                .filter(|mtu| MTU_RANGE.contains(mtu))
+                .and_then(|mtu| u32::try_from(mtu).ok())
+                .map(Some)
+                .ok_or_else(|| format!("mtu={}: expected 68 to 65535", shown(value)))?;
+        }
+        "rate" => vif.rate = Some(rate(value)?),
+        "type" if value == "vif" => {}
+        "type" if value == "ioemu" => {
+            return refuse("an emulated interface needs an HVM domain; write type=vif");
+        }
+        "type" => return refuse("expected vif"),
+        // The model of an emulated card; a paravirtual interface has none, for xl either.
+        "model" => {}
+        "script" if matches!(value, "vif-bridge" | "/etc/xen/scripts/vif-bridge") => {}
+        "script" => {
+            return refuse(
+                "no script is run for interfaces; they are put on bridge= as vif-bridge does",
+            );
+        }
+        "backend" if matches!(value, "0" | "Domain-0" | "dom0") => {}
+        "backend" => return refuse("interfaces are served by domain 0 only, for now"),
+        "ip" => {
+            return refuse(
+                "only hotplug scripts use it, and none is run; set the address in the guest",
+            );
+        }
+        "vifname" => {
+            return refuse("not supported yet; the interface in domain 0 is called vifDOMID.DEVID");
+        }
+        "gatewaydev" | "netdev" => {
+            return refuse("routed interfaces are not supported yet; use bridge=");
+        }
+        "vlan" => return refuse("not supported yet"),
+        _ => {
+            return Err(match nearest(key, PARAMETERS.iter().copied()) {
+                Some(name) => format!("{}: unknown parameter; did you mean {name}?", shown(key)),
+                None => format!("{}: unknown parameter", shown(key)),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn mac(value: &str) -> Result<Mac, String> {
+    let mac: Mac = value.parse().map_err(|error| format!("mac={}: {error}", shown(value)))?;
+    if mac.0[0] & 1 != 0 {
+        return Err(format!("mac={mac}: a group address; the first byte must be even"));
+    }
+    if mac == Mac::default() {
+        return Err(format!("mac={mac}: no interface may have this address"));
+    }
+    Ok(mac)
+}
+
+fn bridge(value: &str) -> Result<String, String> {
+    let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&value.len());
+    let odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
+    if fits && !value.contains(odd) && !matches!(value, "." | "..") {
+        Ok(value.to_owned())
+    } else {
+        Err(format!(
+            "bridge={}: expected the name of a network bridge, at most 15 bytes",
+            shown(value)
+        ))
+    }
+}
+
+/// `10Mb/s`, `250KB/s@20ms`: so many bits or bytes in each second, refilled once in each interval.
+fn rate(value: &str) -> Result<Rate, String> {
+    let refuse = |problem: &str| format!("rate={}: {problem}", shown(value));
+    let (speed, interval) = match value.split_once('@') {
+        Some((speed, interval)) => (speed, Some(interval)),
+        None => (value, None),
+    };
+    let per_second = bytes_per_second(speed)
+        .ok_or_else(|| refuse("expected a rate as in 10Mb/s or 250KB/s@20ms"))?;
+    let interval_us = match interval {
+        None => RATE_INTERVAL_US_DEFAULT,
+        Some(interval) => interval_us(interval)
+            .ok_or_else(|| refuse("expected an interval as in @20ms, at most 4294 s"))?,
+    };
+    let bytes = u128::from(per_second) * u128::from(interval_us) / 1_000_000;
+    match u64::try_from(bytes) {
+        Ok(0) => Err(refuse("less than one byte in each interval")),
+        Ok(bytes) => Ok(Rate { bytes, interval_us }),
+        Err(_) => Err(refuse("too fast")),
+    }
+}
+
+fn number_and_unit(text: &str) -> Option<(u64, &str)> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    Some((digits.parse().ok()?, unit))
+}
+
+fn bytes_per_second(text: &str) -> Option<u64> {
+    let (number, unit) = number_and_unit(text)?;
+    let (factor, unit) = match unit.split_at_checked(1)? {
+        ("K", unit) => (1_000, unit),
+        ("M", unit) => (1_000_000, unit),
+        ("G", unit) => (1_000_000_000, unit),
+        _ => (1, unit),
+    };
+    let bytes = number.checked_mul(factor)?;
+    match unit {
+        "B/s" => Some(bytes),
+        "b/s" => Some(bytes / 8),
+        _ => None,
+    }
+}
+
+fn interval_us(text: &str) -> Option<u64> {
+    let (number, unit) = number_and_unit(text)?;
+    let factor = match unit {
+        "us" | "u" => 1,
+        "ms" | "m" => 1_000,
+        "s" | "" => 1_000_000,
+        _ => return None,
+    };
+    // The backend keeps it in 32 bits.
+    number.checked_mul(factor).filter(|us| (1..=u64::from(u32::MAX)).contains(us))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(text: &str) -> String {
+        match parse(text, 3) {
+            Ok(VifConfig { devid, mac, bridge, mtu, rate }) => {
+                let mac = mac.map(|mac| format!(" {mac}")).unwrap_or_default();
+                let mtu = mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
+                let rate =
+                    rate.map(|r| format!(" {},{}", r.bytes, r.interval_us)).unwrap_or_default();
+                format!("{devid} {bridge}{mac}{mtu}{rate}")
+            }
+            Err(problem) => problem,
+        }
+    }
+
+    #[test]
+    fn interfaces_are_read() {
+        for (text, expected) in [
+            ("", "3 xenbr0"),
+            ("bridge=br1", "3 br1"),
+            ("mac=00:16:3E:00:0a:01, bridge=br1 ,mtu=9000", "3 br1 00:16:3e:00:0a:01 mtu 9000"),
+            ("devid=7,type=vif,model=e1000,script=vif-bridge,backend=0", "7 xenbr0"),
+            ("rate=10Mb/s", "3 xenbr0 62500,50000"),
+            ("rate=250KB/s@20ms", "3 xenbr0 5000,20000"),
+            ("rate=1GB/s@1s", "3 xenbr0 1000000000,1000000"),
+            ("rate=8b/s@1", "3 xenbr0 1,1000000"),
+            ("rate=20000B/s@50u", "3 xenbr0 1,50"),
+        ] {
+            assert_eq!(render(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_an_interface_cannot_be_is_said() {
+        for (text, expected) in [
+            ("br1", "\"br1\": expected key=value"),
+            ("brigde=br1", "\"brigde\": unknown parameter; did you mean bridge?"),
+            ("colour=red", "\"colour\": unknown parameter"),
+            ("mac=00:16:3e:00:00:01,mac=00:16:3e:00:00:02", "\"mac\" is given twice"),
+            (
+                "mac=0:1:2",
+                "mac=\"0:1:2\": not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03",
+            ),
+            (
+                "mac=+0:16:3e:00:00:01",
+                "mac=\"+0:16:3e:00:00:01\": not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03",
+            ),
+            (
+                "mac=01:16:3e:00:00:01",
+                "mac=01:16:3e:00:00:01: a group address; the first byte must be even",
+            ),
+            ("mac=00:00:00:00:00:00", "mac=00:00:00:00:00:00: no interface may have this address"),
+            ("bridge=", "bridge=\"\": expected the name of a network bridge, at most 15 bytes"),
+            (
+                "bridge=a/b",
+                "bridge=\"a/b\": expected the name of a network bridge, at most 15 bytes",
+            ),
+            (
+                "bridge=0123456789abcdef",
+                "bridge=\"0123456789abcdef\": expected the name of a network bridge, at most 15 bytes",
+            ),
+            ("devid=256", "devid=\"256\": expected 0 to 255"),
+            ("mtu=67", "mtu=\"67\": expected 68 to 65535"),
+            ("mtu=65536", "mtu=\"65536\": expected 68 to 65535"),
+            ("rate=10", "rate=\"10\": expected a rate as in 10Mb/s or 250KB/s@20ms"),
+            ("rate=10Mb/s@", "rate=\"10Mb/s@\": expected an interval as in @20ms, at most 4294 s"),
+            (
+                "rate=10Mb/s@4295",
+                "rate=\"10Mb/s@4295\": expected an interval as in @20ms, at most 4294 s",
+            ),
+            (
+                "rate=10Mb/s@0s",
+                "rate=\"10Mb/s@0s\": expected an interval as in @20ms, at most 4294 s",
+            ),
+            ("rate=0Mb/s", "rate=\"0Mb/s\": less than one byte in each interval"),
+            ("rate=18446744073GB/s@4294s", "rate=\"18446744073GB/s@4294s\": too fast"),
+            (
+                "type=ioemu",
+                "type=\"ioemu\": an emulated interface needs an HVM domain; write type=vif",
+            ),
+            (
+                "script=vif-route",
+                "script=\"vif-route\": no script is run for interfaces; they are put on bridge= as vif-bridge does",
+            ),
+            (
+                "ip=10.0.0.2",
+                "ip=\"10.0.0.2\": only hotplug scripts use it, and none is run; set the address in the guest",
+            ),
+            (
+                "vifname=web",
+                "vifname=\"web\": not supported yet; the interface in domain 0 is called vifDOMID.DEVID",
+            ),
+            ("backend=netvm", "backend=\"netvm\": interfaces are served by domain 0 only, for now"),
+        ] {
+            assert_eq!(render(text), expected, "{text}");
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Settings to a [`VmConfig`]: which values each key takes, and what must fit together.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use xen::{DomainKind, Uuid};
+
+use super::keys::{self, Treatment};
+use super::syntax::{Place, Setting, Settings, Value};
+use super::{ConfigError, disk, integer, shown, vif};
+use crate::config::{
+    DiskConfig, Origin, ShutdownAction, ShutdownPolicy, TscMode, VifConfig, VmConfig,
+};
+
+/// 16 TiB, what an address of 44 bits reaches.
+const MEMORY_MIB_MAX: i64 = 16 << 20;
+/// `HVM_MAX_VCPUS`; Xen allows more for PV, but nothing boots that way.
+const VCPUS_MAX: i64 = 128;
+/// As much as a xenstore client can expect to read as one line.
+const NAME_BYTES_MAX: usize = 255;
+
+pub(super) struct Reader<'a> {
+    pub(super) file: &'a str,
+    pub(super) settings: &'a Settings,
+}
+
+type Result<T> = std::result::Result<T, ConfigError>;
+
+impl Reader<'_> {
+    pub(super) fn vm_config(&self) -> Result<VmConfig> {
+        self.check_keys_known()?;
+        let kind = self.kind()?;
+        self.check_keys_supported(kind)?;
+        let name = self.name()?;
+        let (memory_mib, memory_max_mib) = self.memory()?;
+        let (vcpus, vcpus_max) = self.vcpus()?;
+        let disks = self.disks()?;
+        let vifs = self.vifs()?;
+        Ok(VmConfig {
+            origin: self.origin(),
+            name,
+            uuid: self.uuid()?,
+            kind,
+            kernel: self.kernel()?,
+            ramdisk: self.path("ramdisk")?.map(str::to_owned),
+            cmdline: self.cmdline()?,
+            memory_mib,
+            memory_max_mib,
+            vcpus,
+            vcpus_max,
+            disks,
+            vifs,
+            policy: self.policy()?,
+            tsc_mode: self.tsc_mode()?,
+            grant_frames_max: self
+                .number("max_grant_frames", 1..=i64::from(u16::MAX))?
+                .and_then(|frames| u16::try_from(frames).ok()),
+        })
+    }
+
+    fn error(&self, key: &str, place: Place, problem: impl Into<String>) -> ConfigError {
+        ConfigError {
+            file: self.file.to_owned(),
+            place: Some(place),
+            key: Some(key.to_owned()),
+            problem: problem.into(),
+        }
+    }
+
+    fn missing(&self, key: &str, problem: &str) -> ConfigError {
+        ConfigError {
+            file: self.file.to_owned(),
+            place: None,
+            key: Some(key.to_owned()),
+            problem: problem.to_owned(),
+        }
+    }
+
+    fn check_keys_known(&self) -> Result<()> {
+        let first_unknown = self
+            .settings
+            .iter()
+            .filter(|(key, _)| keys::treatment(key).is_none())
+            .min_by_key(|(_, setting)| setting.place);
+        match first_unknown {
+            None => Ok(()),
+            Some((key, setting)) => {
+                let problem = match keys::suggestion(key) {
+                    Some(name) => format!("unknown key; did you mean {name}?"),
+                    None => "unknown key".to_owned(),
+                };
+                Err(self.error(key, setting.place, problem))
+            }
+        }
+    }
+
+    fn check_keys_supported(&self, kind: DomainKind) -> Result<()> {
+        for (key, setting) in self.settings {
+            let (harmless, reason) = match (keys::treatment(key), kind) {
+                (Some(Treatment::Refused { harmless, reason }), _)
+                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh) => {
+                    (harmless, reason)
+                }
+                (_, _) => continue,
+            };
+            let harmless = match &setting.value {
+                Value::Atom(text) => text.is_empty() || harmless.contains(&text.as_str()),
+                Value::List(items) => items.is_empty(),
+            };
+            if !harmless {
+                return Err(self.error(key, setting.place, reason));
+            }
+        }
+        Ok(())
+    }
+
+    fn atom(&self, key: &str) -> Result<Option<(&str, Place)>> {
+        match self.settings.get(key) {
+            None => Ok(None),
+            Some(Setting { value: Value::Atom(text), place }) => Ok(Some((text, *place))),
+            Some(Setting { place, .. }) => {
+                Err(self.error(key, *place, "expected one value instead of a list"))
+            }
+        }
+    }
+
+    /// A text in which a control character can only be a mistake.
+    fn line(&self, key: &str) -> Result<Option<&str>> {
+        match self.atom(key)? {
+            Some((text, place)) if text.contains(char::is_control) => {
+                let problem = format!("{}: expected no control characters", shown(text));
+                Err(self.error(key, place, problem))
+            }
+            Some((text, _)) => Ok(Some(text)),
+            None => Ok(None),
+        }
+    }
+
+    /// As `line`, where an empty text is as good as none.
+    fn path(&self, key: &str) -> Result<Option<&str>> {
+        Ok(self.line(key)?.filter(|path| !path.is_empty()))
+    }
+
+    fn number(&self, key: &str, range: RangeInclusive<i64>) -> Result<Option<i64>> {
+        let Some((text, place)) = self.atom(key)? else { return Ok(None) };
+        match integer(text) {
+            Some(number) if range.contains(&number) => Ok(Some(number)),
+            Some(number) => {
+                let (start, end) = range.into_inner();
+                let problem = format!("{number} is out of range; expected {start} to {end}");
+                Err(self.error(key, place, problem))
+            }
+            None => Err(self.error(key, place, format!("{} is not a whole number", shown(text)))),
+        }
+    }
+
+    fn list(&self, key: &str) -> Result<Vec<(String, &str, Place)>> {
+        let (items, place) = match self.settings.get(key) {
+            None => return Ok(Vec::new()),
+            Some(Setting { value: Value::List(items), place }) => (items, *place),
+            Some(Setting { place, .. }) => {
+                let problem = format!("expected a list, as in {key} = [ '...' ]");
+                return Err(self.error(key, *place, problem));
+            }
+        };
+        let mut texts = Vec::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let name = format!("{key}[{index}]");
+            match &item.value {
+                Value::Atom(text) => texts.push((name, text.as_str(), item.place)),
+                Value::List(_) => {
+                    return Err(self.error(&name, place, "expected a string instead of a list"));
+                }
+            }
+        }
+        Ok(texts)
+    }
+
+    fn kind(&self) -> Result<DomainKind> {
+        let kind = match self.atom("type")? {
+            None => None,
+            Some(("pv", _)) => Some(DomainKind::Pv),
+            Some(("pvh", _)) => Some(DomainKind::Pvh),
+            Some(("hvm", place)) => return Err(self.hvm("type", place)),
+            Some((other, place)) => {
+                let problem = format!("{} is no type; expected pv or pvh", shown(other));
+                return Err(self.error("type", place, problem));
+            }
+        };
+        match (self.atom("builder")?, kind) {
+            (None, kind) => Ok(kind.unwrap_or(DomainKind::Pv)),
+            (Some(("generic" | "linux", _)), None | Some(DomainKind::Pv)) => Ok(DomainKind::Pv),
+            (Some(("hvm", place)), None) => Err(self.hvm("builder", place)),
+            (Some(("generic" | "linux" | "hvm", place)), Some(_)) => {
+                Err(self.error("builder", place, "contradicts type; leave builder out"))
+            }
+            (Some((other, place)), _) => {
+                let problem = format!("{} is no builder; use type = \"pv\" instead", shown(other));
+                Err(self.error("builder", place, problem))
+            }
+        }
+    }
+
+    fn hvm(&self, key: &str, place: Place) -> ConfigError {
+        self.error(key, place, "HVM domains are not supported yet")
+    }
+
+    fn name(&self) -> Result<String> {
+        let Some(name) = self.line("name")? else {
+            return Err(self.missing("name", "missing; every VM has one, as in name = \"guest\""));
+        };
+        let problem = if name.is_empty() {
+            "is empty"
+        } else if name.len() > NAME_BYTES_MAX {
+            "is longer than 255 bytes"
+        } else if name.contains('/') {
+            "has a / in it"
+        } else if name.trim() != name {
+            "begins or ends with a space"
+        } else if name.bytes().all(|b| b.is_ascii_digit()) {
+            "would be taken for a domain's number"
+        } else if name.contains('-') && name.parse::<Uuid>().is_ok() {
+            "would be taken for a UUID"
+        } else {
+            return Ok(name.to_owned());
+        };
+        Err(self.error("name", self.place("name"), format!("{} {problem}", shown(name))))
+    }
+
+    /// Where a key that is set was set.
+    fn place(&self, key: &str) -> Place {
+        self.settings.get(key).map_or(Place::CommandLine, |setting| setting.place)
+    }
+
+    fn uuid(&self) -> Result<Option<Uuid>> {
+        let Some((text, place)) = self.atom("uuid")? else { return Ok(None) };
+        match text.parse::<Uuid>() {
+            Ok(uuid) if uuid == Uuid::default() => {
+                Err(self.error("uuid", place, "all zeros is domain 0's UUID"))
+            }
+            Ok(uuid) => Ok(Some(uuid)),
+            Err(error) => Err(self.error("uuid", place, format!("{}: {error}", shown(text)))),
+        }
+    }
+
+    fn kernel(&self) -> Result<String> {
+        self.path("kernel")?.map(str::to_owned).ok_or_else(|| {
+            self.missing(
+                "kernel",
+                "missing; name the guest's kernel image, as in kernel = \"/boot/vmlinuz\"",
+            )
+        })
+    }
+
+    /// `cmdline` as it is, or else `root=ROOT EXTRA`.
+    fn cmdline(&self) -> Result<String> {
+        let (root, extra) = (self.line("root")?, self.line("extra")?);
+        let Some(cmdline) = self.line("cmdline")? else {
+            return Ok(match (root, extra) {
+                (Some(root), Some(extra)) => format!("root={root} {extra}"),
+                (Some(root), None) => format!("root={root}"),
+                (None, extra) => extra.unwrap_or_default().to_owned(),
+            });
+        };
+        // xl would drop the other two; that is only meant if the command line replaces the file's.
+        let place = self.place("cmdline");
+        for key in ["root", "extra"] {
+            let replaced = place == Place::CommandLine && self.place(key) != Place::CommandLine;
+            if self.settings.contains_key(key) && !replaced {
+                let problem = "given beside cmdline, which is the whole command line; keep one";
+                return Err(self.error(key, self.place(key), problem));
+            }
+        }
+        Ok(cmdline.to_owned())
+    }
+
+    /// Memory at the start and at most, in MiB.
+    fn memory(&self) -> Result<(u64, u64)> {
+        let range = 1..=MEMORY_MIB_MAX;
+        let memory = self.number("memory", range.clone())?;
+        let max = self.number("maxmem", range)?;
+        let (memory, max) = match (memory, max) {
+            (None, None) => {
+                return Err(self.missing("memory", "missing; in MiB, as in memory = 512"));
+            }
+            (Some(one), None) | (None, Some(one)) => (one, one),
+            (Some(memory), Some(max)) => (memory, max),
+        };
+        if memory > max {
+            let problem = format!("{max} MiB is less than memory, {memory} MiB");
+            return Err(self.error("maxmem", self.place("maxmem"), problem));
+        }
+        Ok((memory.unsigned_abs(), max.unsigned_abs()))
+    }
+
+    /// vCPUs at the start and at most.
+    fn vcpus(&self) -> Result<(u32, u32)> {
+        let vcpus = self.number("vcpus", 1..=VCPUS_MAX)?.unwrap_or(1);
+        let max = self.number("maxvcpus", 1..=VCPUS_MAX)?.unwrap_or(vcpus);
+        if vcpus > max {
+            let problem = format!("{max} is less than vcpus, {vcpus}");
+            return Err(self.error("maxvcpus", self.place("maxvcpus"), problem));
+        }
+        let narrow = |count: i64| u32::try_from(count).unwrap_or(1);
+        Ok((narrow(vcpus), narrow(max)))
+    }
+
+    fn disks(&self) -> Result<Vec<DiskConfig>> {
+        let mut disks = Vec::new();
+        let mut taken: BTreeMap<u32, String> = BTreeMap::new();
+        for (key, text, place) in self.list("disk")? {
+            let disk = disk::parse(text).map_err(|problem| self.error(&key, place, problem))?;
+            if let Some(other) = taken.insert(disk.vdev.number, key.clone()) {
+                let problem = format!("vdev {} is that of {other} already", disk.vdev.name);
+                return Err(self.error(&key, place, problem));
+            }
+            disks.push(disk);
+        }
+        Ok(disks)
+    }
+
+    fn vifs(&self) -> Result<Vec<VifConfig>> {
+        let mut vifs: Vec<VifConfig> = Vec::new();
+        for ((key, text, place), index) in self.list("vif")?.into_iter().zip(0..) {
+            let fail = |problem| self.error(&key, place, problem);
+            let vif = vif::parse(text, index).map_err(fail)?;
+            for (other_index, other) in vifs.iter().enumerate() {
+                if other.devid == vif.devid {
+                    return Err(fail(format!(
+                        "devid {} is that of vif[{other_index}] already",
+                        vif.devid
+                    )));
+                }
+                if let Some(mac) = vif.mac.filter(|&mac| other.mac == Some(mac)) {
+                    return Err(fail(format!("mac {mac} is that of vif[{other_index}] already")));
+                }
+            }
+            vifs.push(vif);
+        }
+        Ok(vifs)
+    }
+
+    fn policy(&self) -> Result<ShutdownPolicy> {
+        let default = ShutdownPolicy::default();
+        Ok(ShutdownPolicy {
+            poweroff: self.action("on_poweroff", default.poweroff)?,
+            reboot: self.action("on_reboot", default.reboot)?,
+            crash: self.action("on_crash", default.crash)?,
+            watchdog: self.action("on_watchdog", default.watchdog)?,
+            soft_reset: self.action("on_soft_reset", default.soft_reset)?,
+        })
+    }
+
+    fn action(&self, key: &str, default: ShutdownAction) -> Result<ShutdownAction> {
+        let Some((word, place)) = self.atom(key)? else { return Ok(default) };
+        ShutdownAction::ALL.into_iter().find(|action| action.as_str() == word).ok_or_else(|| {
+            let words = ShutdownAction::ALL.map(ShutdownAction::as_str).join(", ");
+            let problem = format!("{} is no action; expected one of {words}", shown(word));
+            self.error(key, place, problem)
+        })
+    }
+
+    fn tsc_mode(&self) -> Result<TscMode> {
+        match self.atom("tsc_mode")? {
+            None | Some(("default" | "0", _)) => Ok(TscMode::Default),
+            Some(("always_emulate" | "1", _)) => Ok(TscMode::AlwaysEmulate),
+            Some(("native" | "2", _)) => Ok(TscMode::Native),
+            Some(("native_paravirt" | "3", place)) => Err(self.error(
+                "tsc_mode",
+                place,
+                "native_paravirt is gone from Xen; expected default, always_emulate or native",
+            )),
+            Some((other, place)) => {
+                let problem = format!(
+                    "{} is no mode; expected default, always_emulate or native",
+                    shown(other)
+                );
+                Err(self.error("tsc_mode", place, problem))
+            }
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        let mut lines = BTreeMap::new();
+        let mut note = |key: String, place: Place| {
+            if let Place::Line(line) = place {
+                lines.insert(key, line);
+            }
+        };
+        for (key, setting) in self.settings {
+            note(key.clone(), setting.place);
+            if let Value::List(items) = &setting.value {
+                for (index, item) in items.iter().enumerate() {
+                    note(format!("{key}[{index}]"), item.place);
+                }
+            }
+        }
+        Origin { file: self.file.to_owned(), lines }
+    }
+}

@@ -1,0 +1,3 @@
+//! Behaviour of the toolstack through its public interface.
+
+mod xlcfg;

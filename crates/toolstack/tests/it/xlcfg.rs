@@ -1,0 +1,640 @@
+//! Configuration files as users write them, the faults they have, and what the daemon keeps of them.
+
+use std::fmt::Write as _;
+
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+use toolstack::config::{
+    Access, DiskConfig, Mac, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
+    VifConfig, VmConfig,
+};
+use toolstack::xlcfg::{ConfigError, Source, parse};
+use xen::{DomainKind, Uuid};
+
+fn parse_with(text: &str, overrides: &[&str]) -> Result<VmConfig, ConfigError> {
+    let overrides: Vec<_> = overrides.iter().map(|&text| text.to_owned()).collect();
+    parse(Source { file: "guest.cfg", text, overrides: &overrides })
+}
+
+/// What a minimal file and `more` give, without what no setting changed.
+fn check(more: &str, overrides: &[&str], expected: &Expect) {
+    let minimal = "name = 'g'\nkernel = '/k'\nmemory = 64\n";
+    let default = parse_with(minimal, &[]).unwrap();
+    let actual = match parse_with(&format!("{minimal}{more}"), overrides) {
+        Ok(config) => differences(&default, &config),
+        Err(error) => format!("{error}\n"),
+    };
+    expected.assert_eq(&actual);
+}
+
+fn differences(default: &VmConfig, config: &VmConfig) -> String {
+    let (default, config) = (format!("{default:#?}"), format!("{config:#?}"));
+    let old: Vec<_> = default.lines().collect();
+    config
+        .lines()
+        .skip_while(|line| !line.starts_with("    name"))
+        .filter(|line| !old.contains(line))
+        .fold(String::new(), |mut out, line| {
+            let _ = writeln!(out, "{}", line.trim());
+            out
+        })
+}
+
+fn check_error(text: &str, overrides: &[&str], expected: &str) {
+    let message = parse_with(text, overrides).unwrap_err().to_string();
+    assert_eq!(message, expected);
+    assert!(!message.contains(char::is_control), "{message:?}");
+}
+
+#[test]
+fn a_debian_style_pv_guest_is_read() {
+    let text = r#"
+#
+#  Kernel + memory size
+#
+kernel      = '/boot/vmlinuz-6.1.0-13-amd64'
+extra       = 'elevator=noop'
+ramdisk     = '/boot/initrd.img-6.1.0-13-amd64'
+
+vcpus       = '2'
+memory      = '512'
+
+root        = '/dev/xvda2 ro'
+disk        = [
+                  'file:/srv/xen/web/disk.img,xvda2,w',
+                  "phy:/dev/vg/web-swap,xvda1,w",
+              ]
+
+name        = 'web'
+vif         = [ 'mac=00:16:3E:5A:01:02,bridge=br0' ]
+
+on_poweroff = 'destroy'
+on_reboot   = 'restart'
+on_crash    = 'preserve'
+"#;
+    let config = parse_with(text, &["memory=640", "extra+= quiet"]).unwrap();
+    expect![[r#"
+        VmConfig {
+            origin: Origin {
+                file: "guest.cfg",
+                lines: {
+                    "disk": 13,
+                    "disk[0]": 14,
+                    "disk[1]": 15,
+                    "kernel": 5,
+                    "name": 18,
+                    "on_crash": 23,
+                    "on_poweroff": 21,
+                    "on_reboot": 22,
+                    "ramdisk": 7,
+                    "root": 12,
+                    "vcpus": 9,
+                    "vif": 19,
+                    "vif[0]": 19,
+                },
+            },
+            name: "web",
+            uuid: None,
+            kind: Pv,
+            kernel: "/boot/vmlinuz-6.1.0-13-amd64",
+            ramdisk: Some(
+                "/boot/initrd.img-6.1.0-13-amd64",
+            ),
+            cmdline: "root=/dev/xvda2 ro elevator=noopquiet",
+            memory_mib: 640,
+            memory_max_mib: 640,
+            vcpus: 2,
+            vcpus_max: 2,
+            disks: [
+                DiskConfig {
+                    vdev: Vdev {
+                        name: "xvda2",
+                        number: 51714,
+                    },
+                    target: "/srv/xen/web/disk.img",
+                    access: ReadWrite,
+                    cdrom: false,
+                },
+                DiskConfig {
+                    vdev: Vdev {
+                        name: "xvda1",
+                        number: 51713,
+                    },
+                    target: "/dev/vg/web-swap",
+                    access: ReadWrite,
+                    cdrom: false,
+                },
+            ],
+            vifs: [
+                VifConfig {
+                    devid: 0,
+                    mac: Some(
+                        Mac(
+                            [
+                                0,
+                                22,
+                                62,
+                                90,
+                                1,
+                                2,
+                            ],
+                        ),
+                    ),
+                    bridge: "br0",
+                    mtu: None,
+                    rate: None,
+                },
+            ],
+            policy: ShutdownPolicy {
+                poweroff: Destroy,
+                reboot: Restart,
+                crash: Preserve,
+                watchdog: Destroy,
+                soft_reset: SoftReset,
+            },
+            tsc_mode: Default,
+            grant_frames_max: None,
+        }
+    "#]]
+    .assert_debug_eq(&config);
+}
+
+#[test]
+fn keys_that_do_nothing_without_a_device_model_are_taken() {
+    check(
+        "vfb = []\nserial = 'pty'\nvnc = 0\nvnclisten = '0.0.0.0'\nsdl=0\nboot='c'\nvga='none'\n\
+         pci = [ ]\nbootloader = ''\nlocaltime = 0\ncpu_weight = 256\nacpi = 0\nspice=1\n",
+        &[],
+        &expect![""],
+    );
+}
+
+#[test]
+fn numbers_may_be_quoted_or_hexadecimal() {
+    check(
+        "vcpus = '2'; maxvcpus = 0x4; maxmem = '0x80'\nmax_grant_frames = 128\ntsc_mode = 2",
+        &[],
+        &expect![[r#"
+            memory_max_mib: 128,
+            vcpus: 2,
+            vcpus_max: 4,
+            tsc_mode: Native,
+            grant_frames_max: Some(
+            128,
+            ),
+        "#]],
+    );
+}
+
+#[test]
+fn the_command_line_is_composed_as_xl_does() {
+    let check = |more: &str, overrides: &[&str], expected: &str| {
+        let text = format!("name='g'\nkernel='/k'\nmemory=64\n{more}");
+        assert_eq!(parse_with(&text, overrides).unwrap().cmdline, expected);
+    };
+    check("", &[], "");
+    check("extra = 'a b'", &[], "a b");
+    check("root = '/dev/xvda ro'", &[], "root=/dev/xvda ro");
+    check("root = '/dev/xvda'\nextra = 'a'", &[], "root=/dev/xvda a");
+    check("cmdline = 'root=/x quiet'", &[], "root=/x quiet");
+    check("root = '/dev/xvda'\nextra = 'a'", &["cmdline=all mine"], "all mine");
+    check("extra = 'a'", &["extra+=\" b\""], "a b");
+    check_error(
+        "name='g'\nkernel='/k'\nmemory=64\ncmdline='x'\nroot='/dev/xvda'",
+        &[],
+        "guest.cfg:5: root: given beside cmdline, which is the whole command line; keep one",
+    );
+    check_error(
+        "name='g'\nkernel='/k'\nmemory=64\ncmdline='x'",
+        &["extra=y"],
+        "command line: extra: given beside cmdline, which is the whole command line; keep one",
+    );
+}
+
+#[test]
+fn the_kind_comes_from_type_or_from_the_old_builder() {
+    let kind = |more: &str| {
+        parse_with(&format!("name='g'\nkernel='/k'\nmemory=64\n{more}"), &[])
+            .map(|config| config.kind)
+            .map_err(|error| error.to_string())
+    };
+    let fails = |problem: &str| Err(format!("guest.cfg:4: {problem}"));
+    assert_eq!(kind(""), Ok(DomainKind::Pv));
+    assert_eq!(kind("type='pv'"), Ok(DomainKind::Pv));
+    assert_eq!(kind("type='pvh'"), Ok(DomainKind::Pvh));
+    assert_eq!(kind("builder='generic'"), Ok(DomainKind::Pv));
+    assert_eq!(kind("builder='linux';type='pv'"), Ok(DomainKind::Pv));
+    assert_eq!(kind("type='hvm'"), fails("type: HVM domains are not supported yet"));
+    assert_eq!(kind("builder='hvm'"), fails("builder: HVM domains are not supported yet"));
+    assert_eq!(
+        kind("builder='hvm';type='pvh'"),
+        fails("builder: contradicts type; leave builder out")
+    );
+    assert_eq!(kind("type='p'"), fails("type: \"p\" is no type; expected pv or pvh"));
+    assert_eq!(
+        kind("builder='xenner'"),
+        fails("builder: \"xenner\" is no builder; use type = \"pv\" instead")
+    );
+}
+
+#[test]
+fn an_hvm_guest_is_told_that_before_anything_about_its_keys() {
+    check_error(
+        "name='w'\nbuilder='hvm'\nvnc=1\nmemory=1024\ndisk=['/w.qcow2,qcow2,hda,w']\n",
+        &[],
+        "guest.cfg:2: builder: HVM domains are not supported yet",
+    );
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
+    check_error(
+        "name = 'g'\n\nmemroy = 64\ncolour = 'red'\n",
+        &[],
+        "guest.cfg:3: memroy: unknown key; did you mean memory?",
+    );
+    check_error("name = 'g'\ncolour = 'red'\n", &[], "guest.cfg:2: colour: unknown key");
+    check_error(
+        "name = 'g'\n",
+        &["vcpu=2"],
+        "command line: vcpu: unknown key; did you mean vcpus?",
+    );
+}
+
+#[test]
+fn a_meaning_that_would_be_lost_is_refused() {
+    let check = |more: &str, expected: &str| {
+        let text = format!("name='g'\nkernel='/k'\nmemory=64\n{more}\n");
+        check_error(&text, &[], &format!("guest.cfg:4: {expected}"));
+    };
+    check(
+        "bootloader = 'pygrub'",
+        "bootloader: not supported yet: name the guest's kernel by kernel= instead",
+    );
+    check(
+        "vfb = [ 'vnc=1' ]",
+        "vfb: not supported yet: it needs QEMU, which PV and PVH domains run without here",
+    );
+    check(
+        "vnc = 1",
+        "vnc: not supported yet: it needs QEMU, which PV and PVH domains run without here",
+    );
+    check("pci = [ '01:00.0' ]", "pci: not supported yet");
+    check("cpus = '0-3'", "cpus: not supported yet");
+    check("type = 'pvh'; acpi = 0", "acpi: PVH domains always have ACPI");
+    check(
+        "tsc_mode = 'native_paravirt'",
+        "tsc_mode: native_paravirt is gone from Xen; expected default, always_emulate or native",
+    );
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    check_error("", &[], "guest.cfg: name: missing; every VM has one, as in name = \"guest\"");
+    check_error("name='g'", &[], "guest.cfg: memory: missing; in MiB, as in memory = 512");
+    check_error(
+        "name='g'\nmemory=64",
+        &[],
+        "guest.cfg: kernel: missing; name the guest's kernel image, as in kernel = \"/boot/vmlinuz\"",
+    );
+    check_error(
+        "name='g'\nmemory=64\nkernel=''",
+        &[],
+        "guest.cfg: kernel: missing; name the guest's kernel image, as in kernel = \"/boot/vmlinuz\"",
+    );
+}
+
+#[test]
+fn maxmem_alone_is_the_memory() {
+    let config = parse_with("name='g'\nkernel='/k'\nmaxmem=64", &[]).unwrap();
+    assert_eq!((config.memory_mib, config.memory_max_mib), (64, 64));
+}
+
+#[test]
+fn values_out_of_range_or_of_another_type_are_named() {
+    let check = |more: &str, expected: &str| {
+        let text = format!("name='g'\nkernel='/k'\n{more}\nmemory=64\n");
+        check_error(&text, &[], &format!("guest.cfg:3: {expected}"));
+    };
+    check("vcpus=0", "vcpus: 0 is out of range; expected 1 to 128");
+    check("vcpus=129", "vcpus: 129 is out of range; expected 1 to 128");
+    check("vcpus='two'", "vcpus: \"two\" is not a whole number");
+    check("vcpus=[1]", "vcpus: expected one value instead of a list");
+    check("maxvcpus=-1", "maxvcpus: -1 is out of range; expected 1 to 128");
+    check("vcpus=4;maxvcpus=2", "maxvcpus: 2 is less than vcpus, 4");
+    check("maxmem=32", "maxmem: 32 MiB is less than memory, 64 MiB");
+    check("maxmem=16777217", "maxmem: 16777217 is out of range; expected 1 to 16777216");
+    check("maxmem=99999999999999999999", "maxmem: \"99999999999999999999\" is not a whole number");
+    check("disk='/x,raw,xvda,w'", "disk: expected a list, as in disk = [ '...' ]");
+    check("disk=[['x']]", "disk[0]: expected a string instead of a list");
+    check(
+        "uuid='1234'",
+        "uuid: \"1234\": not a UUID: expected 32 hexadecimal digits as in 01234567-89ab-cdef-0123-456789abcdef",
+    );
+    check("uuid='00000000-0000-0000-0000-000000000000'", "uuid: all zeros is domain 0's UUID");
+    check(
+        "on_crash='explode'",
+        "on_crash: \"explode\" is no action; expected one of destroy, restart, rename-restart, preserve, coredump-destroy, coredump-restart, soft-reset",
+    );
+    check("max_grant_frames=0", "max_grant_frames: 0 is out of range; expected 1 to 65535");
+    check(
+        "tsc_mode='fast'",
+        "tsc_mode: \"fast\" is no mode; expected default, always_emulate or native",
+    );
+    check("ramdisk='/a\\nb'", "ramdisk: \"/a\\nb\": expected no control characters");
+    check_error(
+        "name='g'\nmemory=0",
+        &[],
+        "guest.cfg:2: memory: 0 is out of range; expected 1 to 16777216",
+    );
+    check_error(
+        "name='g'",
+        &["memory=-5"],
+        "command line: memory: -5 is out of range; expected 1 to 16777216",
+    );
+}
+
+#[test]
+fn a_name_must_be_usable_as_one() {
+    let check = |name: &str, expected: &str| {
+        check_error(&format!("name = '{name}'"), &[], &format!("guest.cfg:1: name: {expected}"));
+    };
+    check("", "\"\" is empty");
+    check("7", "\"7\" would be taken for a domain's number");
+    check("a/b", "\"a/b\" has a / in it");
+    check(" a", "\" a\" begins or ends with a space");
+    check("a\\tb", "\"a\\tb\": expected no control characters");
+    check(
+        "01234567-89ab-cdef-0123-456789abcdef",
+        "\"01234567-89ab-cdef-0123-456789abcdef\" would be taken for a UUID",
+    );
+    let long = "n".repeat(256);
+    let shown = "n".repeat(80);
+    check(&long, &format!("\"{shown}...\" is longer than 255 bytes"));
+}
+
+#[test]
+fn devices_name_their_place_and_do_not_collide() {
+    let check = |more: &str, expected: &str| {
+        let text = format!("name='g'\nkernel='/k'\nmemory=64\n{more}");
+        check_error(&text, &[], &format!("guest.cfg:{expected}"));
+    };
+    check(
+        "disk = [\n '/a,raw,xvda,w',\n '/b,raw,d0p0,w' ]",
+        "6: disk[1]: vdev d0p0 is that of disk[0] already",
+    );
+    check(
+        "disk = [ '/a,qcow2,xvda,w' ]",
+        "4: disk[0]: format qcow2 is not supported; raw files and block devices only, for now",
+    );
+    check(
+        "vif = [ '', 'mac=00:16:3e:00:00:01',\n'mac=00:16:3e:00:00:01' ]",
+        "5: vif[2]: mac 00:16:3e:00:00:01 is that of vif[1] already",
+    );
+    check("vif = [ 'devid=1', '' ]", "4: vif[1]: devid 1 is that of vif[0] already");
+    check(
+        "vif = [ 'mac=xx' ]",
+        "4: vif[0]: mac=\"xx\": not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03",
+    );
+}
+
+#[test]
+fn a_syntax_error_names_its_line() {
+    check_error(
+        "name = 'g'\nkernel = /boot/k\n",
+        &[],
+        "guest.cfg:2: kernel: \"/boot/k\" needs quotes around it",
+    );
+    check_error(
+        "name = 'g'\nimport os\n",
+        &[],
+        "guest.cfg:2: import: expected = after the key instead of \"os\"",
+    );
+    check_error("", &["paused"], "command line: \"paused\": expected key=value");
+}
+
+#[test]
+fn an_ugly_file_name_stays_on_one_line() {
+    let error = parse(Source { file: "a\nb", text: "", overrides: &[] }).unwrap_err();
+    assert_eq!(error.to_string(), "a\\nb: name: missing; every VM has one, as in name = \"guest\"");
+}
+
+#[test]
+fn two_hundred_and_fifty_six_disks_have_numbers_of_their_own() {
+    let mut text = "name='g'\nkernel='/k'\nmemory=64\ndisk=[\n".to_owned();
+    for disk in 0..256 {
+        writeln!(text, "'/d{disk},raw,d{disk}p0,w',").unwrap();
+    }
+    text.push(']');
+    let config = parse_with(&text, &[]).unwrap();
+    assert_eq!(config.disks.len(), 256);
+    assert_eq!(config.disks[15].vdev.number, 51952);
+    assert_eq!(config.disks[16].vdev.number, 268_439_552);
+    assert_eq!(config.disks[255].vdev.number, 268_500_736);
+}
+
+#[test]
+fn the_text_kept_for_a_restart_is_plain() {
+    let config = parse_with(
+        "name='g \"1\"'\nkernel='/k'\nmemory=64\ntype='pvh'\nuuid='01234567-89ab-cdef-0123-456789abcdef'\n\
+         disk=['/a,raw,xvda,w', '/c.iso,,hdc,cdrom']\nvif=['rate=10Mb/s,mac=00:16:3e:00:00:01']\n\
+         extra='console=hvc0'\nmax_grant_frames=64",
+        &[],
+    )
+    .unwrap();
+    expect![[r#"
+        name = "g \"1\""
+        uuid = "01234567-89ab-cdef-0123-456789abcdef"
+        type = "pvh"
+        kernel = "/k"
+        cmdline = "console=hvc0"
+        memory = 64
+        maxmem = 64
+        vcpus = 1
+        maxvcpus = 1
+        disk = [
+          "format=raw,vdev=xvda,access=w,target=/a",
+          "format=raw,vdev=hdc,access=r,devtype=cdrom,target=/c.iso",
+        ]
+        vif = [
+          "devid=0,bridge=xenbr0,mac=00:16:3e:00:00:01,rate=1250000B/s@50000us",
+        ]
+        on_poweroff = "destroy"
+        on_reboot = "restart"
+        on_crash = "destroy"
+        on_watchdog = "destroy"
+        on_soft_reset = "soft-reset"
+        tsc_mode = "default"
+        max_grant_frames = 64
+    "#]]
+    .assert_eq(&config.to_cfg_text());
+}
+
+/// A text that a configuration can hold: no control characters, not empty.
+fn text() -> impl Strategy<Value = String> {
+    r#"[ -~é'"\\#;,=\[\]]{0,20}[!-~]"#
+}
+
+fn action() -> impl Strategy<Value = ShutdownAction> {
+    proptest::sample::select(ShutdownAction::ALL.to_vec())
+}
+
+fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
+    let disk = (0u32..1000, 0u32..256, text(), any::<bool>(), any::<bool>());
+    proptest::collection::vec(disk, 0..5).prop_map(|disks| {
+        let mut disks: Vec<DiskConfig> = disks
+            .into_iter()
+            .map(|(disk, partition, target, writable, cdrom)| DiskConfig {
+                vdev: format!("d{disk}p{partition}").parse::<Vdev>().unwrap(),
+                target,
+                access: if writable && !cdrom { Access::ReadWrite } else { Access::ReadOnly },
+                cdrom,
+            })
+            .collect();
+        disks.sort_by_key(|disk| disk.vdev.number);
+        disks.dedup_by_key(|disk| disk.vdev.number);
+        disks
+    })
+}
+
+fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
+    let mac = proptest::option::of((any::<[u8; 5]>(), 1u8..128));
+    let rate = proptest::option::of((1u64..1 << 40, 1u64..=1_000_000));
+    let vif = ("[a-z][a-z0-9.-]{0,14}", mac, proptest::option::of(68u32..=65535), rate);
+    proptest::collection::vec(vif, 0..5).prop_map(|vifs| {
+        let mut vifs: Vec<VifConfig> = vifs
+            .into_iter()
+            .zip(0..)
+            .map(|((bridge, mac, mtu, rate), devid)| VifConfig {
+                devid,
+                mac: mac.map(|([b, c, d, e, f], half)| Mac([half * 2, b, c, d, e, f])),
+                bridge,
+                mtu,
+                rate: rate.map(|(bytes, interval_us)| Rate { bytes, interval_us }),
+            })
+            .collect();
+        let mut macs = Vec::new();
+        vifs.retain(|vif| {
+            let fresh = vif.mac.is_none_or(|mac| !macs.contains(&mac));
+            macs.extend(vif.mac);
+            fresh
+        });
+        vifs
+    })
+}
+
+prop_compose! {
+    fn vm_config()(
+        name in "[a-zA-Z][a-zA-Z0-9 \"'._-]{0,20}[a-z]",
+        uuid in proptest::option::of(any::<[u8; 16]>().prop_filter("not zero", |b| *b != [0; 16])),
+        pv in any::<bool>(),
+        kernel in text(),
+        ramdisk in proptest::option::of(text()),
+        cmdline in proptest::option::of(text()),
+        memory in (1u64..1 << 23, 0u64..1 << 23),
+        vcpus in (1u32..=64, 0u32..=64),
+        disks in disks(),
+        vifs in vifs(),
+        actions in (action(), action(), action(), action(), action()),
+        tsc_mode in proptest::sample::select(vec![TscMode::Default, TscMode::AlwaysEmulate, TscMode::Native]),
+        grant_frames_max in proptest::option::of(1u16..),
+    ) -> VmConfig {
+        let (poweroff, reboot, crash, watchdog, soft_reset) = actions;
+        VmConfig {
+            origin: Origin::default(),
+            name,
+            uuid: uuid.map(Uuid),
+            kind: if pv { DomainKind::Pv } else { DomainKind::Pvh },
+            kernel,
+            ramdisk,
+            cmdline: cmdline.unwrap_or_default(),
+            memory_mib: memory.0,
+            memory_max_mib: memory.0 + memory.1,
+            vcpus: vcpus.0,
+            vcpus_max: vcpus.0 + vcpus.1,
+            disks,
+            vifs,
+            policy: ShutdownPolicy { poweroff, reboot, crash, watchdog, soft_reset },
+            tsc_mode,
+            grant_frames_max,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_kept_configuration_reads_back_to_the_same(config in vm_config()) {
+        let text = config.to_cfg_text();
+        let mut read = parse_with(&text, &[]).map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+        read.origin = Origin::default();
+        prop_assert_eq!(read, config);
+    }
+
+    #[test]
+    fn any_text_gets_an_answer_of_one_line(text in "\\PC{0,200}", key in "\\PC{0,20}") {
+        if let Err(error) = parse_with(&text, &[&key]) {
+            prop_assert!(!error.to_string().contains('\n'));
+        }
+    }
+
+    #[test]
+    fn any_mix_of_pieces_gets_an_answer_of_one_line(
+        pieces in proptest::collection::vec(proptest::sample::select(PIECES.to_vec()), 0..60),
+        bytes in proptest::collection::vec(any::<u8>(), 0..20),
+    ) {
+        let mut text = pieces.concat();
+        text.push_str(&String::from_utf8_lossy(&bytes));
+        if let Err(error) = parse_with(&text, &[&text]) {
+            prop_assert!(!error.to_string().contains('\n'));
+        }
+    }
+}
+
+/// What configuration files are made of, to get further than noise would.
+const PIECES: &[&str] = &[
+    "name",
+    "memory",
+    "kernel",
+    "disk",
+    "vif",
+    "type",
+    "vfb",
+    "uuid",
+    "maxmem",
+    " = ",
+    "+=",
+    "=",
+    "[",
+    "]",
+    "'",
+    "\"",
+    "\\",
+    "\\x",
+    "#",
+    ";",
+    ",",
+    "\n",
+    "'/x,raw,xvda,w'",
+    "'phy:/x,xvdb'",
+    "phy:",
+    ":/",
+    "target=",
+    "vdev=",
+    "mac=",
+    "00:16:3e:00:00:01",
+    "rate=10Mb/s@20ms",
+    "@",
+    "'pv'",
+    "'g'",
+    "0x",
+    "64",
+    "-1",
+    "é",
+    "\0",
+    "d0p0",
+    "d",
+    "xvd",
+    "99999999999999999999",
+];
