@@ -107,7 +107,6 @@ pub struct Cost {
     pub transactions: u64,
     /// Transactions that had to be repeated.
     pub conflicts: u64,
-    pub forks: u64,
 }
 
 /// Totals since the daemon began.

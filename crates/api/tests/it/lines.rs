@@ -120,7 +120,7 @@ fn answers_read_back() {
             },
         })),
         &expect![[r#"
-            {"ok":{"created":{"name":"g","domid":3,"uuid":"01234567-89ab-cdef-0123-456789abcdef","stages":[{"name":"build","start_us":120,"end_us":900}],"cost":{"hypercalls":{"createdomain":1},"store_messages":80,"store_round_trips":5,"transactions":1,"conflicts":0,"forks":0}}}}
+            {"ok":{"created":{"name":"g","domid":3,"uuid":"01234567-89ab-cdef-0123-456789abcdef","stages":[{"name":"build","start_us":120,"end_us":900}],"cost":{"hypercalls":{"createdomain":1},"store_messages":80,"store_round_trips":5,"transactions":1,"conflicts":0}}}}
         "#]],
     );
     check_answer(
