@@ -1,0 +1,91 @@
+#!/bin/sh
+# Init of the lab's Linux guest. Says on the console what it finds, one line each:
+#   XYLEM-GUEST: key=value
+# then waits to be shut down. Kernel command line:
+#   xylem.ip=10.0.0.N   address for eth0; dom0 is 10.0.0.1
+#   xylem.tick=SECONDS  says "tick=N" that often, to see that time goes on (suspend, migration)
+
+export PATH=/bin:/sbin
+
+say() { echo "XYLEM-GUEST: $*" >/dev/console; }
+
+# The value of a word KEY=VALUE on the kernel command line.
+option() {
+    for word in $(cat /proc/cmdline); do
+        case $word in "$1="*) echo "${word#*=}" ;; esac
+    done
+}
+
+# Whether the toolstack gave us a device of this type.
+has_device() { ls /sys/bus/xen/devices 2>/dev/null | grep -q "^$1-"; }
+
+# wait_for COMMAND...: up to ten seconds.
+wait_for() {
+    tries=100
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+
+disk() {
+    has_device vbd || { say disk=absent; return; }
+    wait_for test -b /dev/xvda || { say disk=missing; return; }
+    say "disk_bytes=$(($(cat /sys/block/xvda/size) * 512))"
+    mkdir -p /mnt
+    if [ "$(cat /sys/block/xvda/ro)" = 1 ]; then mode=ro; else mode=rw; fi
+    say "disk_mode=$mode"
+    mount -t ext4 -o $mode /dev/xvda /mnt || { say disk=unmountable; return; }
+    say "disk_text=$(head -n 1 /mnt/hello.txt)"
+    if [ $mode = rw ]; then
+        echo "written by a guest" >/mnt/guest.txt && sync
+        umount /mnt && mount -t ext4 /dev/xvda /mnt
+        say "disk_written=$(cat /mnt/guest.txt)"
+    fi
+    umount /mnt
+    say disk=ok
+}
+
+network() {
+    has_device vif || { say network=absent; return; }
+    wait_for test -e /sys/class/net/eth0 || { say network=missing; return; }
+    say "network_mac=$(cat /sys/class/net/eth0/address)"
+    address=$(option xylem.ip)
+    [ -n "$address" ] || { say network=unconfigured; return; }
+    ip addr add "$address/24" dev eth0
+    ip link set dev eth0 up
+    # The backend may take a moment until it forwards.
+    tries=10
+    until ping -c 1 -W 1 10.0.0.1 >/dev/null; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || { say network=unreachable; return; }
+    done
+    say "network_address=$address"
+    say network=ok
+}
+
+mkdir -p /proc /sys /dev /tmp
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+# Only the lines of this script belong on the console from here on.
+echo 1 >/proc/sys/kernel/printk
+say "init reached"
+say "vcpus=$(grep -c ^processor /proc/cpuinfo)"
+say "memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
+ip link set dev lo up
+while read -r module; do
+    insmod "/modules/$module.ko" || say "module_failed=$module"
+done </modules/order
+disk
+network
+say ready
+
+tick=$(option xylem.tick)
+number=0
+while :; do
+    sleep "${tick:-3600}"
+    number=$((number + 1))
+    [ -z "$tick" ] || say "tick=$number"
+done

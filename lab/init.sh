@@ -1,0 +1,107 @@
+#!/bin/sh
+# Init of the lab's dom0: a small Xen host, then one scenario or a shell.
+#
+# Three channels lead out of the machine (virtio ports, named by xtask):
+#   xylem.output   what the scenario prints
+#   xylem.control  one line per event: "started", "failed REASON", "exit STATUS"
+#   xylem.results  a tar archive of /results
+# Kernel and Xen talk on the serial line and never get between a scenario's lines.
+# /lab/settings sets: store=xylem|c|oxen, mode=scenario|shell, columns, rows.
+
+export PATH=/usr/local/bin:/usr/bin:/usr/sbin:/usr/lib/xen-4.17/bin
+export HOME=/root TERM=linux LANG=C
+
+mkdir -p /proc /sys /dev /tmp
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm /run /var /tmp /root /results
+# xenconsoled gives every guest a pseudo terminal.
+mount -t devpts -o mode=620,ptmxmode=666 devpts /dev/pts
+mount -t tmpfs tmpfs /run
+ln -sfn /run /var/run
+mkdir -p /run/xen /run/xenstored /run/lock /var/lib/xen /var/lib/xenstored /var/log/xen/console
+ln -sfn /run/lock /var/lock
+ln -sfn /proc/self/mounts /etc/mtab
+ln -sfn /proc/self/fd /dev/fd
+hostname lab
+
+while read -r module; do
+    insmod "/modules/$module.ko" || echo "lab: no module $module" >/dev/kmsg
+done </modules/order
+mount -t xenfs xenfs /proc/xen
+
+# port NAME: the device of a virtio port.
+port() {
+    for file in /sys/class/virtio-ports/*/name; do
+        [ "$(cat "$file")" = "$1" ] && echo "/dev/$(basename "$(dirname "$file")")"
+    done
+}
+
+tries=100
+until [ -n "$(port xylem.results)" ]; do
+    tries=$((tries - 1))
+    [ $tries -gt 0 ] || { echo "lab: no virtio ports" >/dev/kmsg; break; }
+    sleep 0.05
+done
+exec 3>"$(port xylem.control)"
+
+# end STATUS: hand out what /results holds, then the status.
+end() {
+    mkdir -p /results/logs
+    cp -r /var/log/xen/. /results/logs/
+    dmesg >/results/logs/dom0-dmesg.log
+    tar -C /results -cf "$(port xylem.results)" .
+    sync
+    echo "exit $1" >&3
+    poweroff -f
+    while :; do sleep 1; done
+}
+
+fail() {
+    echo "failed $*" >&3
+    end 125
+}
+
+. /lab/settings
+
+ldconfig
+ip link set dev lo up
+brctl addbr xenbr0
+echo 0 >/sys/class/net/xenbr0/bridge/forward_delay
+ip addr add 10.0.0.1/24 dev xenbr0
+ip link set dev xenbr0 up
+
+case $store in
+    xylem)
+        [ -x /usr/local/bin/xylem-xenstored ] || fail "there is no xylem-xenstored in the image"
+        xylem-xenstored >/var/log/xen/xylem-xenstored.log 2>&1 </dev/null &
+        store_pid=$!
+        ;;
+    c) xenstored --pid-file /run/xenstored/xenstored.pid ;;
+    oxen) oxenstored --pid-file /run/xenstored/xenstored.pid ;;
+    *) fail "unknown store '$store'" ;;
+esac
+tries=200
+until [ -S /run/xenstored/socket ]; do
+    tries=$((tries - 1))
+    if [ -n "$store_pid" ] && ! kill -0 "$store_pid" 2>/dev/null; then
+        fail "xylem-xenstored ended at once: $(tail -n 3 /var/log/xen/xylem-xenstored.log | tr '\n' ' ')"
+    fi
+    [ $tries -gt 0 ] || fail "the store ($store) opened no socket within 10 seconds"
+    sleep 0.05
+done
+timeout 20 xen-init-dom0 >/var/log/xen/xen-init-dom0.log 2>&1 </dev/null ||
+    fail "xen-init-dom0 failed: $(tail -n 3 /var/log/xen/xen-init-dom0.log | tr '\n' ' ')"
+xenconsoled --log=all --log-dir=/var/log/xen/console --pid-file=/run/xenconsoled.pid
+
+cd /root || fail "no /root"
+echo "started $(cut -d ' ' -f 1 /proc/uptime)" >&3
+if [ "$mode" = shell ]; then
+    setsid -c sh -c 'stty rows "$0" cols "$1"; exec bash -i' "$rows" "$columns" \
+        <>/dev/hvc1 >&0 2>&1
+    end 0
+fi
+output=$(port xylem.output)
+sh /lab/scenario "$@" >"$output" 2>&1 </dev/null 3>&-
+end $?

@@ -1,0 +1,354 @@
+//! Builds the part of the lab that stays the same from run to run, and keeps it in the cache.
+//!
+//! The key of an image is the hash of the package files it comes from and of the sources that
+//! make it, so it is built again exactly when it would differ.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use super::cpio::Archive;
+use super::packages::{self, Package};
+use super::{elf, host_tools, kernel, recipe};
+
+const GUEST_INIT: &str = include_str!("../../../lab/guest-init.sh");
+
+/// Everything that decides what an image contains, beside the packages.
+const SOURCES: &[&str] = &[
+    include_str!("recipe.rs"),
+    include_str!("image.rs"),
+    include_str!("cpio.rs"),
+    include_str!("elf.rs"),
+    include_str!("kernel.rs"),
+    GUEST_INIT,
+];
+
+/// A finished image: paths of files that exist.
+#[derive(Clone, Debug)]
+pub(crate) struct Image {
+    /// The hypervisor as a multiboot ELF file.
+    pub xen: PathBuf,
+    /// dom0's kernel as an ELF file.
+    pub kernel: PathBuf,
+    /// dom0's root file system, without what belongs to one run.
+    pub root: PathBuf,
+}
+
+/// Finds the image in the cache, or builds it.
+///
+/// # Errors
+/// A package cannot be had, or does not contain what the recipe names.
+pub(crate) fn prepare() -> Result<Image> {
+    host_tools::require_all()?;
+    let cache = cache_directory()?;
+    let mut names = vec![packages::first_dependency(recipe::KERNEL_METAPACKAGE)?];
+    names.extend(recipe::PACKAGES.iter().map(|name| (*name).to_owned()));
+    let packages = packages::resolve(&names)?;
+
+    let directory = cache.join("images").join(key(&packages)?);
+    if !directory.is_dir() {
+        let files = packages::download(&names, &packages, &cache.join("packages"))?;
+        build(&files, &directory)?;
+    }
+    Ok(Image {
+        xen: directory.join("xen"),
+        kernel: directory.join("vmlinux"),
+        root: directory.join("root.cpio"),
+    })
+}
+
+/// `$XYLEM_LAB_CACHE`, else the user's cache folder.
+///
+/// # Errors
+/// None of the variables that lead there is set.
+pub(crate) fn cache_directory() -> Result<PathBuf> {
+    if let Some(directory) = std::env::var_os("XYLEM_LAB_CACHE") {
+        return Ok(directory.into());
+    }
+    if let Some(directory) = std::env::var_os("XDG_CACHE_HOME") {
+        return Ok(Path::new(&directory).join("xylem"));
+    }
+    let home = std::env::var_os("HOME").context("set XYLEM_LAB_CACHE: there is no $HOME")?;
+    Ok(Path::new(&home).join(".cache/xylem"))
+}
+
+fn key(packages: &[Package]) -> Result<String> {
+    let mut text = SOURCES.concat();
+    for package in packages {
+        text += &package.file;
+        text += &package.sha256;
+    }
+    let file = std::env::temp_dir().join(format!("xylem-lab-key-{}", std::process::id()));
+    std::fs::write(&file, text)?;
+    let hash = packages::sha256_of_file(&file);
+    std::fs::remove_file(&file)?;
+    let mut hash = hash?;
+    hash.truncate(16);
+    Ok(hash)
+}
+
+fn build(packages: &[PathBuf], directory: &Path) -> Result<()> {
+    eprintln!("lab: building the image {}", directory.display());
+    // Built beside its final place and renamed, so that a half-built image is never used.
+    let work = directory.with_extension(format!("partial-{}", std::process::id()));
+    let tree = work.join("tree");
+    std::fs::create_dir_all(&tree)?;
+    let built = (|| {
+        for package in packages {
+            packages::unpack(package, &tree)?;
+        }
+        build_from_tree(&tree, &work)?;
+        std::fs::remove_dir_all(&tree)?;
+        Ok(())
+    })();
+    if built.is_ok() && std::fs::rename(&work, directory).is_ok() {
+        return Ok(());
+    }
+    std::fs::remove_dir_all(&work)?;
+    // Another lab may have been faster; its image is as good as ours.
+    if directory.is_dir() { Ok(()) } else { built }
+}
+
+fn build_from_tree(tree: &Path, work: &Path) -> Result<()> {
+    let boot = Tree::scan(tree)?;
+    let compressed = tree.join(format!("boot/xen-{}-amd64.gz", recipe::XEN_SERIES));
+    std::fs::write(work.join("xen"), gunzip(&compressed)?)?;
+    let bz_image = read(&boot.only_with_prefix("boot/vmlinuz-")?)?;
+    std::fs::write(work.join("vmlinux"), kernel::unpack(&bz_image)?)?;
+
+    let modules = Modules::scan(&boot);
+    let mut root = Archive::default();
+    for (name, target) in recipe::LINKS {
+        root.symlink(name, target);
+    }
+    add_programs(&mut root, &boot)?;
+    for folder in recipe::FOLDERS {
+        for path in boot.files_under(folder) {
+            root.file(path, mode(&tree.join(path))?, &read(&tree.join(path))?);
+        }
+    }
+    modules.add(&mut root, recipe::DOM0_MODULES)?;
+    root.file("guest/vmlinuz", 0o644, &bz_image);
+    root.file("guest/initramfs", 0o644, &guest_initramfs(&boot, &modules)?);
+    root.file("guest/disk.img", 0o644, &guest_disk(work)?);
+    std::fs::write(work.join("root.cpio"), root.finish())?;
+    Ok(())
+}
+
+/// Programs, the libraries they need, and busybox for every other command.
+fn add_programs(root: &mut Archive, tree: &Tree) -> Result<()> {
+    let mut wanted: VecDeque<String> =
+        recipe::EXTRA_LIBRARIES.iter().map(|name| (*name).to_owned()).collect();
+    let mut taken: BTreeSet<String> = BTreeSet::new();
+    for program in recipe::PROGRAMS {
+        let content = tree.read(program)?;
+        let path = merged(program);
+        wanted.extend(elf::libraries(&content));
+        root.file(&path, 0o755, &content);
+        taken.insert(path);
+    }
+    taken.extend(recipe::LINKS.iter().map(|(name, _)| (*name).to_owned()));
+
+    let libraries = tree.libraries();
+    let mut seen = BTreeSet::new();
+    while let Some(name) = wanted.pop_front() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let path = libraries
+            .get(&name)
+            .with_context(|| format!("the lab's recipe names no package with {name}"))?;
+        let content = read(path)?;
+        wanted.extend(elf::libraries(&content));
+        root.file(&format!("usr/lib/x86_64-linux-gnu/{name}"), 0o755, &content);
+    }
+
+    for applet in busybox_applets(tree)? {
+        if taken.contains(&format!("usr/bin/{applet}")) {
+            continue;
+        }
+        if taken.contains(&format!("usr/sbin/{applet}")) {
+            continue;
+        }
+        root.symlink(&format!("usr/bin/{applet}"), "busybox");
+    }
+    // The kernel runs these by their full names.
+    root.symlink("usr/sbin/poweroff", "../bin/busybox");
+    root.symlink("usr/sbin/reboot", "../bin/busybox");
+    Ok(())
+}
+
+fn guest_initramfs(tree: &Tree, modules: &Modules) -> Result<Vec<u8>> {
+    let mut root = Archive::default();
+    root.character_device("dev/console", 5, 1);
+    root.file("init", 0o755, GUEST_INIT.as_bytes());
+    root.file("bin/busybox", 0o755, &tree.read("bin/busybox")?);
+    for applet in busybox_applets(tree)? {
+        if applet != "busybox" {
+            root.symlink(&format!("bin/{applet}"), "busybox");
+        }
+    }
+    // The kernel runs these when control/shutdown says so; the plain applets would only ask
+    // init, which is a script and has other things to do.
+    for action in ["poweroff", "reboot"] {
+        let script = format!(
+            "#!/bin/sh\necho 'XYLEM-GUEST: shutdown={action}' >/dev/console\n\
+             umount -a -r 2>/dev/null\nexec /bin/busybox {action} -f\n"
+        );
+        root.file(&format!("sbin/{action}"), 0o755, script.as_bytes());
+    }
+    modules.add(&mut root, recipe::GUEST_MODULES)?;
+    Ok(root.finish())
+}
+
+/// A small ext4 file system that says what it is.
+fn guest_disk(work: &Path) -> Result<Vec<u8>> {
+    let content = work.join("disk");
+    std::fs::create_dir_all(&content)?;
+    std::fs::write(content.join("hello.txt"), format!("{}\n", recipe::DISK_TEXT))?;
+    let image = work.join("disk.img");
+    std::fs::File::create(&image)?.set_len(recipe::DISK_BYTES)?;
+    let program = host_tools::find("mke2fs").context("mke2fs is missing")?;
+    let status = Command::new(program)
+        .args(["-q", "-t", "ext4", "-O", "^has_journal,^metadata_csum", "-L", "xylem", "-d"])
+        .args([&content, &image])
+        .stdout(Stdio::null())
+        .status()
+        .context("mke2fs does not start")?;
+    ensure!(status.success(), "mke2fs cannot make the guests' disk image");
+    let bytes = read(&image)?;
+    std::fs::remove_file(&image)?;
+    std::fs::remove_dir_all(&content)?;
+    Ok(bytes)
+}
+
+/// Every file of the unpacked packages, by its path from the root.
+struct Tree {
+    root: PathBuf,
+    paths: BTreeSet<String>,
+}
+
+impl Tree {
+    fn scan(root: &Path) -> Result<Self> {
+        let mut paths = BTreeSet::new();
+        let mut pending = vec![root.to_owned()];
+        while let Some(directory) = pending.pop() {
+            for entry in std::fs::read_dir(&directory)? {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    pending.push(entry.path());
+                } else if let Some(path) = entry.path().strip_prefix(root)?.to_str() {
+                    paths.insert(path.to_owned());
+                }
+            }
+        }
+        Ok(Self { root: root.to_owned(), paths })
+    }
+
+    fn read(&self, path: &str) -> Result<Vec<u8>> {
+        ensure!(self.paths.contains(path), "no package of the lab's recipe contains /{path}");
+        read(&self.root.join(path))
+    }
+
+    fn files_under<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = &'a str> {
+        let is_inside = move |path: &&String| {
+            path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.paths.iter().filter(is_inside).map(String::as_str)
+    }
+
+    fn only_with_prefix(&self, prefix: &str) -> Result<PathBuf> {
+        let mut found = self.paths.iter().filter(|path| path.starts_with(prefix));
+        let path = found.next().with_context(|| format!("no package contains /{prefix}*"))?;
+        ensure!(found.next().is_none(), "several packages contain /{prefix}*");
+        Ok(self.root.join(path))
+    }
+
+    /// Shared libraries by file name.
+    fn libraries(&self) -> BTreeMap<String, PathBuf> {
+        let is_library_folder =
+            |folder: &str| matches!(folder, "lib/x86_64-linux-gnu" | "usr/lib/x86_64-linux-gnu");
+        self.paths
+            .iter()
+            .filter_map(|path| path.rsplit_once('/').map(|(folder, name)| (path, folder, name)))
+            .filter(|(_, folder, name)| is_library_folder(folder) && name.contains(".so"))
+            .map(|(path, _, name)| (name.to_owned(), self.root.join(path)))
+            .collect()
+    }
+}
+
+/// Kernel modules by name, `-` written as `_`.
+struct Modules {
+    paths: BTreeMap<String, PathBuf>,
+}
+
+impl Modules {
+    fn scan(tree: &Tree) -> Self {
+        let named = |path: &&str| path.ends_with(".ko");
+        let entry = |path: &str| {
+            let name = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".ko");
+            (name.replace('-', "_"), tree.root.join(path))
+        };
+        Self { paths: tree.files_under("lib/modules").filter(named).map(entry).collect() }
+    }
+
+    /// Adds the modules `names`, with what they depend on first, and the list to load them by.
+    fn add(&self, archive: &mut Archive, names: &[&str]) -> Result<()> {
+        let mut order = Vec::new();
+        for name in names {
+            self.collect(&name.replace('-', "_"), &mut order)?;
+        }
+        let mut list = String::new();
+        for name in order {
+            archive.file(&format!("modules/{name}.ko"), 0o644, &read(&self.paths[&name])?);
+            list += &format!("{name}\n");
+        }
+        archive.file("modules/order", 0o644, list.as_bytes());
+        Ok(())
+    }
+
+    fn collect(&self, name: &str, order: &mut Vec<String>) -> Result<()> {
+        if order.iter().any(|taken| taken == name) {
+            return Ok(());
+        }
+        let path = self.paths.get(name).with_context(|| format!("no kernel module {name}"))?;
+        let depends = elf::module_info(&read(path)?, "depends").unwrap_or_default();
+        for dependency in depends.split(',').filter(|dependency| !dependency.is_empty()) {
+            self.collect(&dependency.replace('-', "_"), order)?;
+        }
+        order.push(name.to_owned());
+        Ok(())
+    }
+}
+
+fn busybox_applets(tree: &Tree) -> Result<Vec<String>> {
+    let output = Command::new(tree.root.join("bin/busybox"))
+        .arg("--list")
+        .output()
+        .context("busybox does not start")?;
+    ensure!(output.status.success(), "busybox does not list its commands");
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Where a path is once `/bin` and `/sbin` are links into `/usr`, as on every Debian 12.
+fn merged(path: &str) -> String {
+    if path.starts_with("usr/") { path.to_owned() } else { format!("usr/{path}") }
+}
+
+fn gunzip(path: &Path) -> Result<Vec<u8>> {
+    let output =
+        Command::new("gzip").args(["-dc"]).arg(path).output().context("gzip does not start")?;
+    ensure!(output.status.success(), "gzip cannot unpack {}", path.display());
+    Ok(output.stdout)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn mode(path: &Path) -> Result<u32> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
+}

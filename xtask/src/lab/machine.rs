@@ -1,0 +1,119 @@
+//! The emulated machine: QEMU's command line, and a child process that cannot outlive us.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::image::Image;
+use super::{Mode, Options};
+
+/// SMAP kills the PV dom0 of Xen 4.17, and RDTSCP kills PVH Linux, under this emulator.
+/// `lab/README.md` says why.
+const CPU: &str = "max,-smap,-rdtscp";
+
+/// Files through which one machine talks to us.
+#[derive(Clone, Debug)]
+pub(crate) struct Channels {
+    /// Xen's and dom0's kernel's messages.
+    pub console: PathBuf,
+    /// Events from dom0's init.
+    pub control: PathBuf,
+    /// Archive of the scenario's results.
+    pub results: PathBuf,
+}
+
+/// A running QEMU; ended, by its process id, when this value goes.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub child: Child,
+}
+
+impl Machine {
+    /// Starts Xen with `root` as dom0's root file system.
+    ///
+    /// # Errors
+    /// QEMU does not start.
+    pub(crate) fn start(
+        options: &Options,
+        mode: &Mode,
+        image: &Image,
+        root: &std::path::Path,
+        channels: &Channels,
+    ) -> Result<Self> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
+        command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", CPU]);
+        command.args(["-smp", &options.cpus.to_string()]);
+        command.args(["-m", &options.memory_mib.to_string()]);
+        command.args(["-display", "none", "-vga", "none", "-no-reboot", "-net", "none"]);
+        command.args(["-nodefaults", "-monitor", "none"]);
+        command.arg("-kernel").arg(&image.xen);
+        command.args([
+            "-append",
+            &format!(
+                "console=com1 com1=115200,8n1 dom0_mem={0}M,max:{0}M dom0_max_vcpus={1} \
+                 loglvl=warning guest_loglvl=warning noreboot {2}",
+                options.dom0_memory_mib, options.cpus, options.xen_arguments,
+            ),
+        ]);
+        // QEMU separates modules by commas; a comma inside a name is written twice.
+        let escape = |path: &std::path::Path| path.display().to_string().replace(',', ",,");
+        command.args([
+            "-initrd",
+            &format!(
+                "{} console=hvc0 quiet panic=1 oops=panic random.trust_cpu=on,{}",
+                escape(&image.kernel),
+                escape(root)
+            ),
+        ]);
+        let file =
+            |name: &str, path: &std::path::Path| format!("file,id={name},path={}", escape(path));
+        command.args(["-chardev", &file("console", &channels.console)]);
+        command.args(["-serial", "chardev:console"]);
+        command.args(["-device", "virtio-serial-pci"]);
+        command.args(["-chardev", &file("control", &channels.control)]);
+        command.args(["-device", "virtserialport,chardev=control,name=xylem.control"]);
+        command.args(["-chardev", &file("results", &channels.results)]);
+        command.args(["-device", "virtserialport,chardev=results,name=xylem.results"]);
+        command.args(["-chardev", "stdio,id=main,signal=off"]);
+        match mode {
+            Mode::Scenario { .. } => {
+                command.args(["-device", "virtserialport,chardev=main,name=xylem.output"]);
+                // QEMU takes the end of its input for a peer that hung up, and then holds back
+                // what dom0 writes: the pipe stays open, unused, as long as the machine runs.
+                command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            }
+            Mode::Shell { .. } => {
+                command.args(["-device", "virtconsole,chardev=main,name=xylem.shell"]);
+            }
+        }
+        command.stderr(Stdio::piped());
+        let child = command.spawn().context("QEMU does not start")?;
+        Ok(Self { child })
+    }
+
+    /// Asks QEMU to end, so that it gives a terminal back in order; insists after two seconds.
+    pub(crate) fn end(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let _ = Command::new("kill").arg(self.child.id().to_string()).status();
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < deadline {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

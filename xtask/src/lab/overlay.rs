@@ -1,0 +1,174 @@
+//! The part of dom0's root file system that belongs to one run: scripts, settings, the scenario
+//! and freshly built programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::cpio::Archive;
+use super::{Build, ExtraFile, Mode, Options, elf};
+
+const INIT: &str = include_str!("../../../lab/init.sh");
+const LIBRARY: &str = include_str!("../../../lab/lib.sh");
+
+/// Packages whose programs go into the image, with the programs' names.
+const PROGRAMS: &[(&str, &str)] =
+    &[("xenstored", "xylem-xenstored"), ("xylemd", "xylemd"), ("xy", "xy")];
+
+/// The overlay's archive.
+///
+/// # Errors
+/// A build fails, or a file to take along cannot be read.
+pub(crate) fn build(options: &Options, mode: &Mode) -> Result<Vec<u8>> {
+    if options.build == Build::Fresh {
+        build_programs()?;
+    }
+    let mut archive = Archive::default();
+    archive.character_device("dev/console", 5, 1);
+    archive.file("init", 0o755, INIT.as_bytes());
+    archive.file("lab/lib.sh", 0o644, LIBRARY.as_bytes());
+    archive.file("lab/settings", 0o644, settings(options, mode).as_bytes());
+    if let Mode::Scenario { text, .. } = mode {
+        archive.file("lab/scenario", 0o755, text.as_bytes());
+    }
+    for (_, program) in PROGRAMS {
+        let path = target_directory()?.join("release").join(program);
+        if let Some(content) = stripped(&path)? {
+            archive.file(&format!("usr/local/bin/{program}"), 0o755, &content);
+        }
+    }
+    if let Some(unikernel) = unikernel(options.build)? {
+        archive.file("guest/unikernel", 0o644, &unikernel);
+    }
+    for file in &options.files {
+        add(&mut archive, file)?;
+    }
+    Ok(archive.finish())
+}
+
+/// Where Cargo puts what it builds for this workspace.
+///
+/// # Errors
+/// The current folder is unknown.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => Ok(std::path::absolute(directory)?),
+        None => Ok(workspace().join("target")),
+    }
+}
+
+/// Root of the checkout.
+pub(crate) fn workspace() -> PathBuf {
+    // Cargo sets it for `cargo xtask`; the compiled-in path serves a binary started by hand.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    manifest.parent().map_or_else(|| manifest.clone(), Path::to_owned)
+}
+
+fn build_programs() -> Result<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--release"]).current_dir(workspace());
+    for (package, _) in PROGRAMS {
+        command.args(["--package", package]);
+    }
+    let status = command.status().context("cargo does not start")?;
+    ensure!(status.success(), "the programs for dom0 do not build");
+    Ok(())
+}
+
+/// Our own guest kernel, if the checkout has one: an ELF file, built by its own workspace.
+fn unikernel(build: Build) -> Result<Option<Vec<u8>>> {
+    let folder = workspace().join("guest");
+    if !folder.join("Cargo.toml").is_file() {
+        return Ok(None);
+    }
+    let target = target_directory()?.join("guest");
+    if build == Build::Fresh {
+        let script = folder.join("build.sh");
+        let mut command = if script.is_file() {
+            Command::new(script)
+        } else {
+            let mut cargo =
+                Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            cargo.args(["build", "--quiet", "--release"]);
+            cargo
+        };
+        let status = command
+            .current_dir(&folder)
+            .env("CARGO_TARGET_DIR", &target)
+            .status()
+            .context("the build of guest/ does not start")?;
+        ensure!(status.success(), "guest/ does not build");
+    }
+    let places = ["release/unikernel", "x86_64-unknown-linux-gnu/release/unikernel"];
+    match places.iter().map(|place| target.join(place)).find(|path| path.is_file()) {
+        Some(path) => Ok(Some(std::fs::read(path)?)),
+        None if build == Build::AsIs => Ok(None),
+        None => bail!("guest/ was built, but left no {}/release/unikernel", target.display()),
+    }
+}
+
+/// A program without its debugging information; `None` if there is no such file.
+fn stripped(path: &Path) -> Result<Option<Vec<u8>>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let copy = std::env::temp_dir().join(format!("xylem-lab-strip-{}", std::process::id()));
+    // Without binutils the program is taken as it is: larger, but the same.
+    let strip = Command::new("strip").arg("--strip-debug").arg("-o").arg(&copy).arg(path).status();
+    let source = if strip.is_ok_and(|status| status.success()) { &copy } else { path };
+    let content = std::fs::read(source);
+    let _ = std::fs::remove_file(&copy);
+    Ok(Some(content.with_context(|| format!("cannot read {}", path.display()))?))
+}
+
+fn add(archive: &mut Archive, file: &ExtraFile) -> Result<()> {
+    let target = file.dom0.trim_start_matches('/');
+    let content = std::fs::read(&file.host)
+        .with_context(|| format!("cannot take {} into dom0", file.host.display()))?;
+    let permissions = if elf::libraries(&content).is_empty() && !content.starts_with(b"#!") {
+        0o644
+    } else {
+        0o755
+    };
+    archive.file(target, permissions, &content);
+    Ok(())
+}
+
+/// Shell text that dom0's init reads.
+fn settings(options: &Options, mode: &Mode) -> String {
+    let store = options.store;
+    match mode {
+        Mode::Scenario { arguments, .. } => {
+            let quoted: Vec<String> =
+                arguments.iter().map(|word| format!(" {}", quote(word))).collect();
+            format!("store={store}\nmode=scenario\nset --{}\n", quoted.concat())
+        }
+        Mode::Shell { rows, columns } => {
+            format!("store={store}\nmode=shell\nrows={rows}\ncolumns={columns}\n")
+        }
+    }
+}
+
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_survive_the_shell() {
+        let words = ["plain", "two words", "it's", "$HOME `x` \"", ""];
+        let script: String = words.iter().map(|word| format!(" {}", quote(word))).collect();
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(format!("set --{script}; for word; do echo \"[$word]\"; done"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, "[plain]\n[two words]\n[it's]\n[$HOME `x` \"]\n[]\n");
+    }
+}

@@ -1,0 +1,168 @@
+//! What is inside the lab's dom0 and guests: package, program, file and kernel module names.
+//!
+//! Data only. `image.rs` follows it; a change here makes a new image.
+
+/// The hypervisor series whose tools are taken; Debian puts it into package and folder names.
+pub(crate) const XEN_SERIES: &str = "4.17";
+
+/// Metapackage that names the current kernel package.
+pub(crate) const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
+
+/// Packages beside the kernel.
+pub(crate) const PACKAGES: &[&str] = &[
+    // Xen and everything that comes from its source.
+    "xen-hypervisor-4.17-amd64",
+    "xen-utils-4.17",
+    "xen-utils-common",
+    "xenstore-utils",
+    "libxencall1",
+    "libxendevicemodel1",
+    "libxenevtchn1",
+    "libxenforeignmemory1",
+    "libxengnttab1",
+    "libxenhypfs1",
+    "libxenmisc4.17",
+    "libxenstore4",
+    "libxentoolcore1",
+    "libxentoollog1",
+    // Libraries that these and our own programs need.
+    "libc6",
+    "libc-bin",
+    "libgcc-s1",
+    "libbz2-1.0",
+    "liblzma5",
+    "libncurses6",
+    "libtinfo6",
+    "libuuid1",
+    "libyajl2",
+    "libzstd1",
+    "zlib1g",
+    // What Debian's hotplug scripts run. The real programs rather than busybox's, so that the
+    // time xl spends in them is the time it spends on a Debian host.
+    "bash",
+    "coreutils",
+    "grep",
+    "iproute2",
+    "mawk",
+    "mount",
+    "sed",
+    "util-linux",
+    "libacl1",
+    "libattr1",
+    "libbpf1",
+    "libbsd0",
+    "libcap2",
+    "libelf1",
+    "libmd0",
+    "libmnl0",
+    "libpcre2-8-0",
+    "libselinux1",
+    "libsmartcols1",
+    // Everything else a small system needs, and a way to count system calls and forks.
+    "busybox-static",
+    "strace",
+    "libunwind8",
+];
+
+/// Programs that keep the folder they have in their package.
+pub(crate) const PROGRAMS: &[&str] = &[
+    "usr/lib/xen-4.17/bin/libxl-save-helper",
+    "usr/lib/xen-4.17/bin/lsevtchn",
+    "usr/lib/xen-4.17/bin/oxenstored",
+    "usr/lib/xen-4.17/bin/xen-diag",
+    "usr/lib/xen-4.17/bin/xen-hptool",
+    "usr/lib/xen-4.17/bin/xen-hvmctx",
+    "usr/lib/xen-4.17/bin/xen-init-dom0",
+    "usr/lib/xen-4.17/bin/xenconsole",
+    "usr/lib/xen-4.17/bin/xenconsoled",
+    "usr/lib/xen-4.17/bin/xenctx",
+    "usr/lib/xen-4.17/bin/xenstore-control",
+    "usr/lib/xen-4.17/bin/xenstored",
+    "usr/lib/xen-4.17/bin/xentop",
+    "usr/lib/xen-4.17/bin/xl",
+    "usr/bin/xenstore",
+    "usr/bin/strace",
+    "usr/bin/flock",
+    "usr/bin/mawk",
+    "usr/bin/cut",
+    "usr/bin/dirname",
+    "usr/bin/stat",
+    "bin/bash",
+    "bin/busybox",
+    "bin/cat",
+    "bin/grep",
+    "bin/ip",
+    "bin/mkdir",
+    "bin/readlink",
+    "bin/rm",
+    "bin/sed",
+    "sbin/ldconfig",
+    "sbin/losetup",
+];
+
+/// Names under `/usr/sbin` or `/usr/bin` for programs that live elsewhere. Debian puts a shell
+/// wrapper there that looks for the running hypervisor's version; here there is only one.
+pub(crate) const LINKS: &[(&str, &str)] = &[
+    ("usr/sbin/lsevtchn", "../lib/xen-4.17/bin/lsevtchn"),
+    ("usr/sbin/oxenstored", "../lib/xen-4.17/bin/oxenstored"),
+    ("usr/sbin/xen-diag", "../lib/xen-4.17/bin/xen-diag"),
+    ("usr/sbin/xen-hptool", "../lib/xen-4.17/bin/xen-hptool"),
+    ("usr/sbin/xen-hvmctx", "../lib/xen-4.17/bin/xen-hvmctx"),
+    ("usr/sbin/xen-init-dom0", "../lib/xen-4.17/bin/xen-init-dom0"),
+    ("usr/sbin/xenconsoled", "../lib/xen-4.17/bin/xenconsoled"),
+    ("usr/sbin/xenctx", "../lib/xen-4.17/bin/xenctx"),
+    ("usr/sbin/xenstored", "../lib/xen-4.17/bin/xenstored"),
+    ("usr/sbin/xentop", "../lib/xen-4.17/bin/xentop"),
+    ("usr/sbin/xl", "../lib/xen-4.17/bin/xl"),
+    ("usr/bin/xenstore-control", "../lib/xen-4.17/bin/xenstore-control"),
+    ("usr/bin/xenstore-chmod", "xenstore"),
+    ("usr/bin/xenstore-exists", "xenstore"),
+    ("usr/bin/xenstore-list", "xenstore"),
+    ("usr/bin/xenstore-ls", "xenstore"),
+    ("usr/bin/xenstore-read", "xenstore"),
+    ("usr/bin/xenstore-rm", "xenstore"),
+    ("usr/bin/xenstore-watch", "xenstore"),
+    ("usr/bin/xenstore-write", "xenstore"),
+    ("usr/bin/awk", "mawk"),
+    ("usr/sbin/ip", "../bin/ip"),
+    ("bin", "usr/bin"),
+    ("sbin", "usr/sbin"),
+    ("lib", "usr/lib"),
+    ("lib64", "usr/lib/x86_64-linux-gnu"),
+];
+
+/// Plain folders that are taken whole.
+pub(crate) const FOLDERS: &[&str] = &["etc/xen"];
+
+/// Libraries that nothing names in its file: loaded by name at run time (`libgcc_s` by libc, to
+/// cancel a thread), or needed by Xylem's programs, which join the image later.
+pub(crate) const EXTRA_LIBRARIES: &[&str] =
+    &["libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
+
+/// Kernel modules of dom0, beside what they depend on, in the order to load them.
+pub(crate) const DOM0_MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_console",
+    "xen-privcmd",
+    "xenfs",
+    "xen-evtchn",
+    "xen-gntdev",
+    "xen-gntalloc",
+    "loop",
+    "xen-blkback",
+    "bridge",
+    "xen-netback",
+    // ext4 asks for a crc32c through the crypto interface, which no dependency shows.
+    "crc32c_generic",
+    "ext4",
+];
+
+/// Kernel modules of the Linux guest.
+pub(crate) const GUEST_MODULES: &[&str] =
+    &["xen-blkfront", "xen-netfront", "crc32c_generic", "ext4"];
+
+/// What the guests' disk says about itself in `/hello.txt`.
+pub(crate) const DISK_TEXT: &str = "hello from the xylem lab disk";
+
+/// Size of the guests' disk image.
+pub(crate) const DISK_BYTES: u64 = 4 << 20;
