@@ -1,0 +1,57 @@
+//! The command line: words that start with `xylem.`; others are somebody else's.
+
+use crate::frame::Ipv4;
+
+/// What the command line can ask for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Options {
+    /// `xylem.quiet`: only the hello line and errors.
+    pub quiet: bool,
+    /// `xylem.ip=A.B.C.D`: the address of the first vif; without it the backend's `ip` counts.
+    pub ip: Option<Ipv4>,
+    /// `xylem.nodev`: leave all devices alone.
+    pub ignore_devices: bool,
+    /// A word starts with `xylem.` and means nothing.
+    pub has_unknown: bool,
+}
+
+impl Options {
+    #[must_use]
+    pub fn parse(line: &[u8]) -> Self {
+        let mut options = Self::default();
+        for word in line.split(|byte| *byte == b' ') {
+            let Some(option) = word.strip_prefix(b"xylem.") else { continue };
+            match option {
+                b"quiet" => options.quiet = true,
+                b"nodev" => options.ignore_devices = true,
+                _ => match option.strip_prefix(b"ip=").and_then(Ipv4::parse) {
+                    Some(ip) => options.ip = Some(ip),
+                    None => options.has_unknown = true,
+                },
+            }
+        }
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_found_among_foreign_words() {
+        let options = Options::parse(b"root=/dev/xvda xylem.quiet  xylem.ip=10.0.0.2 ro");
+        let ip = Some(Ipv4([10, 0, 0, 2]));
+        assert_eq!(options, Options { quiet: true, ip, ..Options::default() });
+        assert_eq!(Options::parse(b""), Options::default());
+        assert!(Options::parse(b"xylem.nodev").ignore_devices);
+    }
+
+    #[test]
+    fn an_option_that_means_nothing_is_noticed() {
+        for line in ["xylem.loud", "a xylem.ip=10.0.0", "xylem."] {
+            assert!(Options::parse(line.as_bytes()).has_unknown, "{line}");
+        }
+        assert!(!Options::parse(b"xylem quiet=1").has_unknown);
+    }
+}

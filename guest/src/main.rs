@@ -1,0 +1,177 @@
+//! The smallest real Xen guest: one image with a PV and a PVH entry, 4 to 8 MB of memory.
+//!
+//! It writes to the console ring, speaks to the store, connects its disks and network
+//! interfaces, obeys `control/shutdown`, and sleeps between events. One virtual CPU, no
+//! interrupts, no heap: everything happens in one loop around `SCHEDOP_poll`.
+//!
+//! Memory, PV and PVH alike: the image at 1 MiB, its stack, pages and tables in its `.bss`.
+
+#![no_std]
+#![no_main]
+
+mod blkfront;
+mod channel;
+mod clock;
+mod console;
+mod devices;
+mod evtchn;
+mod grant;
+mod hypercall;
+mod machine;
+mod memory_functions;
+mod netfront;
+mod page;
+mod store;
+
+use core::arch::global_asm;
+use core::panic::PanicInfo;
+
+use guest_proto::xenbus::Shutdown;
+
+use crate::channel::Context;
+use crate::console::{say, tell};
+use crate::devices::{DEVICES_MAX, Devices};
+use crate::grant::GrantTable;
+use crate::hypercall::Reason;
+use crate::machine::Machine;
+use crate::page::Pool;
+use crate::store::{Matters, Store, TOKEN_DEVICES, TOKEN_SHUTDOWN};
+
+global_asm!(include_str!("notes.s"), options(att_syntax));
+global_asm!(include_str!("entry_pv.s"), options(att_syntax));
+global_asm!(include_str!("entry_pvh.s"), options(att_syntax));
+
+#[unsafe(no_mangle)]
+extern "C" fn pv_main(start_info: usize) -> ! {
+    let started = clock::ticks();
+    // SAFETY: the entry code passes on what Xen's PV boot protocol puts into rsi.
+    let machine = unsafe { Machine::pv(start_info) };
+    run(&machine.expect("start_info is not Xen's"), started)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pvh_main(start_info: usize) -> ! {
+    let started = clock::ticks();
+    // SAFETY: the entry code passes on what Xen's PVH boot protocol puts into ebx.
+    let machine = unsafe { Machine::pvh(start_info) };
+    run(&machine.expect("hvm_start_info is not Xen's"), started)
+}
+
+fn run(machine: &Machine, started: u64) -> ! {
+    let mut store = Store::new(machine.store);
+    let mut grants = GrantTable::new();
+    let mut pool = Pool::new();
+    let mut devices = Devices::default();
+
+    hello(machine, &mut store, started);
+    set_up_watches(machine, &mut store);
+    loop {
+        store.service();
+        if store.take_fired(TOKEN_SHUTDOWN) {
+            if let Some(shutdown) = shutdown_request(&mut store) {
+                let mut context =
+                    Context { machine, store: &mut store, grants: &mut grants, pool: &mut pool };
+                obey(shutdown, &mut devices, &mut context);
+            }
+        }
+        let mut context =
+            Context { machine, store: &mut store, grants: &mut grants, pool: &mut pool };
+        devices.service(&mut context);
+        if store.is_idle() {
+            sleep(&store, &devices);
+        }
+    }
+}
+
+fn hello(machine: &Machine, store: &mut Store, started: u64) {
+    console::set_quiet(machine.options.quiet);
+    let domid = store.read(format_args!("domid")).ok().and_then(guest_proto::text::decimal_u32);
+    let (major, minor) = hypercall::xen_version();
+    let mode = machine.mode.as_str();
+    let memory_kib = machine.memory_kib();
+    let boot_us = clock::elapsed_ns(started) / 1000;
+    match domid {
+        Some(domid) => say!(
+            "hello mode={mode} domid={domid} memory={memory_kib}KiB xen={major}.{minor} \
+             boot_us={boot_us}"
+        ),
+        None => say!(
+            "hello mode={mode} domid=unknown memory={memory_kib}KiB xen={major}.{minor} \
+             boot_us={boot_us}"
+        ),
+    }
+    if machine.options.has_unknown {
+        say!("the command line has a word that starts with xylem. and means nothing to me");
+    }
+}
+
+fn set_up_watches(machine: &Machine, store: &mut Store) {
+    if let Err(error) = store.watch(format_args!("control/shutdown"), TOKEN_SHUTDOWN) {
+        say!("the store refuses a watch on control/shutdown: {error:?}");
+    }
+    if !machine.options.ignore_devices {
+        if let Err(error) = store.watch(format_args!("device"), TOKEN_DEVICES) {
+            say!("the store refuses a watch on device: {error:?}");
+        }
+    }
+    // Not every toolstack lets a guest write these.
+    for feature in ["feature-poweroff", "feature-reboot"] {
+        store.post_write(format_args!("control/{feature}"), "1", Matters::No);
+    }
+}
+
+fn sleep(store: &Store, devices: &Devices) {
+    let mut ports = [store.port(); DEVICES_MAX + 1];
+    let mut used = 1;
+    for port in devices.ports() {
+        ports[used] = port;
+        used += 1;
+    }
+    evtchn::wait(&ports[..used], 0);
+}
+
+/// What the toolstack asks for, if it asks; tells it that we have seen it.
+fn shutdown_request(store: &mut Store) -> Option<Shutdown> {
+    let value = store.read(format_args!("control/shutdown")).ok()?;
+    let shutdown = Shutdown::decode(value);
+    let unknown = !value.is_empty() && shutdown.is_none();
+    if unknown {
+        say!("control/shutdown asks for something unknown");
+    }
+    if unknown || shutdown.is_some() {
+        store.post_write(format_args!("control/shutdown"), "", Matters::No);
+    }
+    shutdown
+}
+
+fn obey(shutdown: Shutdown, devices: &mut Devices, context: &mut Context<'_>) {
+    let reason = match shutdown {
+        Shutdown::Poweroff => Reason::Poweroff,
+        Shutdown::Reboot => Reason::Reboot,
+        Shutdown::Crash => panic!("crash, as control/shutdown asked for"),
+        Shutdown::Suspend => {
+            say!("suspend is asked for but not supported: going on");
+            return;
+        }
+    };
+    tell!("shutdown reason={reason:?}");
+    devices.close_all(context);
+    tell!("bye");
+    stop(reason)
+}
+
+fn stop(reason: Reason) -> ! {
+    loop {
+        hypercall::shutdown(reason, 0);
+    }
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    let message = info.message();
+    match info.location() {
+        Some(place) => say!("panic at {}:{}: {message}", place.file(), place.line()),
+        None => say!("panic: {message}"),
+    }
+    stop(Reason::Crash)
+}
