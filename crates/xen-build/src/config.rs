@@ -2,7 +2,8 @@
 
 use xen::{DomId, DomainKind, EvtchnPort};
 
-use crate::KernelImage;
+use crate::memory::mib_of;
+use crate::{BuildError, KernelImage, pv};
 
 /// How a domain sees the time stamp counter (`XEN_CPUID_TSC_MODE_*`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -12,6 +13,16 @@ pub enum TscMode {
     Default,
     AlwaysEmulate,
     Native,
+}
+
+impl TscMode {
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Self::Default => 0,
+            Self::AlwaysEmulate => 1,
+            Self::Native => 2,
+        }
+    }
 }
 
 /// What to build.
@@ -31,6 +42,33 @@ pub struct BuildConfig<'a> {
     /// What createdomain and max_vcpus were told.
     pub vcpus: u32,
     pub tsc_mode: TscMode,
+}
+
+impl BuildConfig<'_> {
+    /// What does not depend on the kernel.
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        let (vcpus_max, cmdline_bytes_max) = match self.kind {
+            DomainKind::Pv => (pv::VCPUS_MAX, pv::CMDLINE_BYTES_MAX - 1),
+            DomainKind::Pvh | DomainKind::Hvm => return Err(BuildError::Kind(self.kind)),
+        };
+        if !(1..=vcpus_max).contains(&self.vcpus) {
+            return Err(BuildError::Vcpus { vcpus: self.vcpus, max: vcpus_max });
+        }
+        if self.cmdline.len() > cmdline_bytes_max {
+            let bytes = self.cmdline.len();
+            return Err(BuildError::CmdlineTooLong { bytes, max: cmdline_bytes_max });
+        }
+        if self.cmdline.contains('\0') {
+            return Err(BuildError::CmdlineNul);
+        }
+        if self.memory_pages > self.memory_pages_max {
+            return Err(BuildError::MemoryAboveMax {
+                memory_mib: mib_of(self.memory_pages),
+                max_mib: mib_of(self.memory_pages_max),
+            });
+        }
+        Ok(())
+    }
 }
 
 /// An unbound event channel port of the new domain, and who will bind to it.

@@ -32,6 +32,8 @@ pub enum BuildError {
     HostMemory { domid: DomId, got_pages: u64, wanted_pages: u64 },
     #[error("Xen refused to {action} for domain {domid}: {errno}")]
     Hypercall { action: &'static str, domid: DomId, errno: Errno },
+    #[error("domain {0} disappeared while it was being built")]
+    Gone(DomId),
     #[error("{0}")]
     Foreign(#[from] ForeignError),
     /// Xen's own save records are not what this builder knows.

@@ -16,20 +16,31 @@ extern crate alloc;
 mod config;
 mod error;
 mod image;
+mod memory;
+mod pv;
+mod record;
 
 pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
 pub use error::BuildError;
-pub use image::{Compression, ImageError, KernelImage};
+pub use image::{Compression, ImageError, KernelImage, Notes, Relocation};
 
-use xen::{DomId, Hypervisor, Xen};
+use xen::{DomId, DomainKind, Hypervisor, PAGE_SHIFT, Xen};
+
+/// What a domain may own beyond its memory: 1 MiB, as other toolstacks leave for ring and table pages.
+const EXTRA_PAGES: u64 = 256;
 
 /// Whether a domain can be built so, before there is one.
 ///
 /// # Errors
 /// [`BuildError`] for whatever the configuration itself makes impossible.
 pub fn check(config: &BuildConfig<'_>) -> Result<Needs, BuildError> {
-    let _ = config;
-    Err(BuildError::Kind(config.kind))
+    config.check()?;
+    let memory_pages_min = match config.kind {
+        DomainKind::Pv => pv::memory_pages_min(config)?,
+        DomainKind::Pvh => return Err(BuildError::Kind(config.kind)),
+        DomainKind::Hvm => return Err(BuildError::Kind(config.kind)),
+    };
+    Ok(Needs { memory_pages_min, host_pages: config.memory_pages + EXTRA_PAGES })
 }
 
 /// Builds the domain, which stays paused.
@@ -42,6 +53,17 @@ pub fn build<H: Hypervisor>(
     config: &BuildConfig<'_>,
     channels: &Channels,
 ) -> Result<Built, BuildError> {
-    let _ = (xen, domid, channels);
-    Err(BuildError::Kind(config.kind))
+    config.check()?;
+    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
+    let memory_kib = (config.memory_pages + EXTRA_PAGES) << (PAGE_SHIFT - 10);
+    xen.set_memory_max(domid, memory_kib).map_err(refused("limit the memory"))?;
+    if config.tsc_mode != TscMode::Default {
+        xen.set_tsc_mode(domid, config.tsc_mode.code())
+            .map_err(refused("set the time stamp counter mode"))?;
+    }
+    match config.kind {
+        DomainKind::Pv => pv::build(xen, domid, config, channels),
+        DomainKind::Pvh => Err(BuildError::Kind(config.kind)),
+        DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
+    }
 }

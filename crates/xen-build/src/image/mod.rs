@@ -1,6 +1,17 @@
-//! Kernel images: parsed once, loaded into any number of domains.
+//! Kernel images: unpacked and parsed once, loaded into any number of domains.
 
+mod bzimage;
+mod decompress;
+mod elf;
+mod le;
+mod notes;
+
+use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Range;
+
+pub use notes::{Notes, Relocation};
 
 /// How a kernel was packed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -12,17 +23,82 @@ pub enum Compression {
     Lz4,
 }
 
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "unpacked",
+            Self::Gzip => "gzip",
+            Self::Xz => "xz",
+            Self::Zstd => "zstd",
+            Self::Lz4 => "lz4",
+        })
+    }
+}
+
 /// What is wrong with a kernel image.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ImageError {
-    #[error("not an ELF or bzImage kernel")]
-    Unknown,
+    #[error("not an ELF or bzImage kernel: starts with {0}")]
+    Unknown(String),
+    #[error("an empty file, not a kernel")]
+    Empty,
+    #[error("the kernel file is cut off: it ends before {0}")]
+    CutOff(&'static str),
+    #[error("a bzImage of boot protocol {0:#x}; 0x208 or later is needed (Linux 2.6.24)")]
+    OldBzImage(u16),
+    #[error("the kernel in the bzImage is packed in an unknown way: it starts with {0}")]
+    Packing(String),
+    #[error("the {compression} kernel is damaged: {reason}")]
+    Damaged { compression: Compression, reason: &'static str },
+    #[error("the kernel says it unpacks to more than {max_mib} MiB, which is not allowed")]
+    TooLarge { max_mib: usize },
+    #[error("a 32-bit ELF file; only x86_64 kernels can be built")]
+    Elf32,
+    #[error("an ELF file for machine {0}; only x86_64 (62) kernels can be built")]
+    Machine(u16),
+    #[error("an ELF file that is no executable: an object file or a core dump, perhaps")]
+    NotExecutable,
+    #[error("an ELF file without anything to load")]
+    NoSegments,
+    #[error("an ELF file whose load segments overlap")]
+    SegmentsOverlap,
+    #[error("an ELF file whose program header {index} {reason}")]
+    Segment { index: usize, reason: &'static str },
+    #[error("no Xen note ENTRY: this kernel cannot run as a PV guest; try type = \"pvh\"")]
+    NoPvEntry,
+    #[error("no Xen note PHYS32_ENTRY: this kernel cannot run as a PVH guest; try type = \"pv\"")]
+    NoPvhEntry,
+    #[error("the Xen note {note} of the kernel has an impossible value: {value:#x}")]
+    Note { note: &'static str, value: u64 },
 }
 
-/// An x86_64 kernel, decompressed.
-#[derive(Clone, Debug)]
+/// A part of the kernel to be loaded.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Segment {
+    /// `p_paddr`: where it is to be loaded, as the file says it.
+    pub(crate) address: u64,
+    /// What it takes in memory: the bytes of the file, then zeros.
+    pub(crate) memory_bytes: u64,
+    file_range: Range<usize>,
+}
+
+impl Segment {
+    /// The first address behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.address + self.memory_bytes
+    }
+}
+
+/// An x86_64 kernel, unpacked.
+///
+/// Invariant: the segments ascend, do not overlap, and lie inside the file.
+#[derive(Clone)]
 pub struct KernelImage {
-    segments: Vec<u8>,
+    compression: Compression,
+    file: Vec<u8>,
+    entry: u64,
+    segments: Vec<Segment>,
+    notes: Notes,
 }
 
 impl KernelImage {
@@ -42,14 +118,89 @@ impl KernelImage {
     /// # Errors
     /// [`ImageError`] says what is wrong with it.
     pub fn parse_bounded(bytes: &[u8], unpacked_bytes_max: usize) -> Result<Self, ImageError> {
-        let _ = (bytes, unpacked_bytes_max);
-        Err(ImageError::Unknown)
+        if bytes.is_empty() {
+            return Err(ImageError::Empty);
+        }
+        let (payload, compression) = if bzimage::is_bzimage(bytes) {
+            let payload = bzimage::payload(bytes)?;
+            let packing = || ImageError::Packing(first_bytes(payload));
+            (payload, decompress::recognise(payload).ok_or_else(packing)?)
+        } else {
+            match decompress::recognise(bytes) {
+                Some(compression @ (Compression::None | Compression::Gzip)) => (bytes, compression),
+                // Bare xz, zstd and lz4 files do not end with the unpacked size.
+                _ => return Err(ImageError::Unknown(first_bytes(bytes))),
+            }
+        };
+        let file = decompress::unpack(compression, payload, unpacked_bytes_max)?;
+        if decompress::recognise(&file) != Some(Compression::None) {
+            return Err(ImageError::Unknown(first_bytes(&file)));
+        }
+        let elf::Elf { entry, segments, notes } = elf::parse(&file)?;
+        Ok(Self { compression, file, entry, segments, notes })
     }
 
     /// How the kernel was packed.
     #[must_use]
     pub fn compression(&self) -> Compression {
-        let _ = &self.segments;
-        Compression::None
+        self.compression
     }
+
+    /// What the kernel tells its builder.
+    #[must_use]
+    pub fn notes(&self) -> &Notes {
+        &self.notes
+    }
+
+    /// Memory that the loaded kernel takes, gaps between its segments not counted.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.memory_bytes).sum()
+    }
+
+    /// `e_entry`, which only matters where no note says better.
+    pub(crate) fn elf_entry(&self) -> u64 {
+        self.entry
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The bytes that a segment begins with; the rest of its memory is zero.
+    pub(crate) fn bytes(&self, segment: &Segment) -> &[u8] {
+        &self.file[segment.file_range.clone()]
+    }
+
+    /// Lowest address and the first one behind the highest.
+    pub(crate) fn extent(&self) -> Range<u64> {
+        match self.segments.as_slice() {
+            [first, .., last] => first.address..last.end(),
+            [only] => only.address..only.end(),
+            [] => 0..0,
+        }
+    }
+}
+
+impl fmt::Debug for KernelImage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelImage")
+            .field("compression", &self.compression)
+            .field("entry", &self.entry)
+            .field("segments", &self.segments)
+            .field("notes", &self.notes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How a file begins, for a message.
+fn first_bytes(file: &[u8]) -> String {
+    use fmt::Write;
+    const SHOWN: usize = 8;
+    let mut text = String::new();
+    for (index, byte) in file.iter().take(SHOWN).enumerate() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{}{byte:02x}", if index == 0 { "" } else { " " });
+    }
+    text
 }

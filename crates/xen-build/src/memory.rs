@@ -1,0 +1,202 @@
+//! A new domain's memory: allocated by large extents, written by large batches.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+use xen::{DomId, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
+
+use crate::BuildError;
+
+/// Pages of a byte count, rounded up.
+pub(crate) fn pages_of(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE_BYTES as u64)
+}
+
+/// Whole MiB of a page count, rounded up, for a message.
+pub(crate) fn mib_of(pages: u64) -> u64 {
+    pages.div_ceil(1 << (20 - PAGE_SHIFT))
+}
+
+/// An address or a count as an index into this process' memory.
+pub(crate) fn index(value: u64) -> usize {
+    usize::try_from(value).expect("checked against the domain's memory, which this process counts")
+}
+
+/// Orders of extents to try, largest first: 1 GiB, 2 MiB and 4 KiB.
+const ORDERS: [u32; 3] = [18, 9, 0];
+
+/// Allocates the pseudo-physical frames `pfns`, telling `populated` the machine frame and order of
+/// each extent.
+///
+/// Where the host has no extent of an order left, smaller ones are used from there on.
+pub(crate) fn populate<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    pfns: Range<u64>,
+    mut populated: impl FnMut(u64, u32),
+) -> Result<(), BuildError> {
+    let mut orders = ORDERS.as_slice();
+    let mut next = pfns.start;
+    while next < pfns.end {
+        let (order, count) = next_extents(next, pfns.end, orders);
+        let count = count.min(Xen::<H>::EXTENTS_MAX as u64);
+        let firsts: Vec<u64> = (0..count).map(|extent| next + (extent << order)).collect();
+        let done = xen.populate(domid, order, &firsts).map_err(|errno| BuildError::Hypercall {
+            action: "allocate memory",
+            domid,
+            errno,
+        })?;
+        for &frame in &done {
+            populated(frame, order);
+        }
+        next += (done.len() as u64) << order;
+        if done.len() < firsts.len() {
+            let smaller = ORDERS.iter().position(|&other| other < order);
+            let Some(smaller) = smaller else {
+                return Err(BuildError::HostMemory {
+                    domid,
+                    got_pages: next - pfns.start,
+                    wanted_pages: pfns.end - pfns.start,
+                });
+            };
+            orders = &ORDERS[smaller..];
+        }
+    }
+    Ok(())
+}
+
+/// The largest order that fits at `next`, and how many extents of it lie before `end` or before a
+/// larger order fits.
+fn next_extents(next: u64, end: u64, orders: &[u32]) -> (u32, u64) {
+    let fits = |order: u32, from: u64| from + (1 << order) <= end;
+    let mut until = end;
+    for &order in orders {
+        if next.is_multiple_of(1 << order) && fits(order, next) {
+            return (order, (until - next) >> order);
+        }
+        let aligned = next.next_multiple_of(1 << order);
+        if fits(order, aligned) {
+            until = until.min(aligned);
+        }
+    }
+    unreachable!("a single page fits anywhere")
+}
+
+/// How a domain's pseudo-physical frames are named in foreign mappings.
+#[derive(Clone, Copy)]
+pub(crate) enum FrameNames<'a> {
+    /// A PV domain: by machine frame, listed by pseudo-physical frame.
+    Machine(&'a [u64]),
+    /// A translated domain: by themselves.
+    Same,
+}
+
+impl FrameNames<'_> {
+    pub(crate) fn name(self, pfn: u64) -> u64 {
+        match self {
+            Self::Machine(p2m) => p2m[index(pfn)],
+            Self::Same => pfn,
+        }
+    }
+}
+
+/// Writes a domain's memory in ascending order, joining neighbours into as few mappings as sensible.
+///
+/// Gaps up to [`GAP_BYTES_MAX`] are filled with zeros rather than jumped over: a mapping costs more,
+/// and what a guest may take for zero then is.
+pub(crate) struct Loader<'a, H> {
+    xen: &'a mut Xen<H>,
+    domid: DomId,
+    names: FrameNames<'a>,
+    /// Pseudo-physical address of the first pending byte.
+    start: u64,
+    pending: Vec<u8>,
+}
+
+/// Most bytes in one mapping.
+const BATCH_BYTES: usize = 1024 * PAGE_BYTES;
+const GAP_BYTES_MAX: u64 = 64 << 10;
+
+impl<'a, H: Hypervisor> Loader<'a, H> {
+    pub(crate) fn new(xen: &'a mut Xen<H>, domid: DomId, names: FrameNames<'a>) -> Self {
+        Self { xen, domid, names, start: 0, pending: Vec::new() }
+    }
+
+    /// Writes `bytes` at a pseudo-physical address, not below what was put before.
+    pub(crate) fn put(&mut self, address: u64, bytes: &[u8]) -> Result<(), BuildError> {
+        self.seek(address)?;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let room = BATCH_BYTES - self.pending.len();
+            let (now, later) = rest.split_at(room.min(rest.len()));
+            self.pending.extend_from_slice(now);
+            rest = later;
+            if self.pending.len() == BATCH_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros.
+    pub(crate) fn zero(&mut self, address: u64, bytes: u64) -> Result<(), BuildError> {
+        let zeros = vec![0; BATCH_BYTES.min(index(bytes))];
+        let mut done = 0;
+        while done < bytes {
+            let now = zeros.len().min(index(bytes - done));
+            self.put(address + done, &zeros[..now])?;
+            done += now as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes what is pending.
+    pub(crate) fn flush(&mut self) -> Result<(), BuildError> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let end = self.start + self.pending.len() as u64;
+        let pfns = self.start >> PAGE_SHIFT..pages_of(end);
+        let frames: Vec<u64> = pfns.map(|pfn| self.names.name(pfn)).collect();
+        let offset = index(self.start % PAGE_BYTES as u64);
+        self.xen.write_foreign(self.domid, &frames, offset, &self.pending)?;
+        self.pending.clear();
+        self.start = end;
+        Ok(())
+    }
+
+    /// Continues at `address`.
+    fn seek(&mut self, address: u64) -> Result<(), BuildError> {
+        let end = self.start + self.pending.len() as u64;
+        assert!(address >= end || self.pending.is_empty(), "loading goes upwards");
+        if self.pending.is_empty() {
+            self.start = address;
+        } else if address - end <= GAP_BYTES_MAX
+            && self.pending.len() + index(address - end) < BATCH_BYTES
+        {
+            self.pending.resize(self.pending.len() + index(address - end), 0);
+        } else {
+            self.flush()?;
+            self.start = address;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extents_are_as_large_as_alignment_and_the_end_allow() {
+        assert_eq!(next_extents(0, 2048, &ORDERS), (9, 4));
+        assert_eq!(next_extents(0, 2049, &ORDERS), (9, 4));
+        assert_eq!(next_extents(2048, 2049, &ORDERS), (0, 1));
+        assert_eq!(next_extents(0, 1 << 18, &ORDERS), (18, 1));
+        assert_eq!(next_extents(512, (1 << 18) + (1 << 18), &ORDERS), (9, 511));
+        assert_eq!(next_extents(3, 2048, &ORDERS), (0, 509));
+        assert_eq!(next_extents(3, 514, &ORDERS), (0, 511));
+        assert_eq!(next_extents(0, 2048, &ORDERS[2..]), (0, 2048));
+    }
+}

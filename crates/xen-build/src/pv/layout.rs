@@ -1,0 +1,200 @@
+//! Where a PV domain's parts lie in its pseudo-physical memory and in its first address space.
+//!
+//! Source: `xen/include/public/xen.h`, "Start-of-day memory layout".
+
+use core::ops::Range;
+
+use xen::{PAGE_BYTES, PAGE_SHIFT};
+
+use super::tables::{Mapping, Tables};
+use crate::memory::{index, mib_of, pages_of};
+use crate::{BuildConfig, BuildError, ImageError, KernelImage};
+
+/// Room that the initial mapping leaves behind the last part, at least.
+const SLACK_BYTES: u64 = 512 << 10;
+/// The initial mapping ends at a multiple of this.
+const MAPPING_ALIGNMENT_BYTES: u64 = 4 << 20;
+/// 4 TiB: the p2m list of such a domain is 8 GiB long.
+const PAGES_MAX: u64 = 1 << 30;
+
+/// Where everything lies. Frames are pseudo-physical, parts ascend in the order of the fields.
+#[derive(Debug)]
+pub(crate) struct PvLayout {
+    /// Virtual address of frame 0.
+    pub(crate) virt_base: u64,
+    /// What the kernel's own physical addresses count from.
+    pub(crate) paddr_offset: u64,
+    pub(crate) entry: u64,
+    pub(crate) hypercall_pfn: Option<u64>,
+    pub(crate) ramdisk: Option<Ramdisk>,
+    /// The p2m list and the virtual address at which the kernel finds it.
+    pub(crate) p2m_pfn: u64,
+    pub(crate) p2m_virt: u64,
+    /// Frames of the list and of the tables that map it, if it lies outside the initial mapping.
+    pub(crate) p2m_outside: Option<Range<u64>>,
+    pub(crate) start_info_pfn: u64,
+    pub(crate) store_pfn: u64,
+    pub(crate) console_pfn: u64,
+    /// Frames of the tables of the initial mapping; the root is the first.
+    pub(crate) table_pfns: Range<u64>,
+    pub(crate) stack_pfn: u64,
+    pub(crate) tables: Tables,
+    /// First frame that nothing was planned for.
+    pub(crate) end_pfn: u64,
+}
+
+/// Where the ramdisk lies.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ramdisk {
+    pub(crate) pfn: u64,
+    pub(crate) bytes: u64,
+    /// Whether the initial mapping covers it.
+    pub(crate) mapped: bool,
+}
+
+impl PvLayout {
+    pub(crate) fn plan(config: &BuildConfig<'_>) -> Result<Self, BuildError> {
+        if config.memory_pages > PAGES_MAX {
+            let (memory_mib, max_mib) = (mib_of(config.memory_pages), mib_of(PAGES_MAX));
+            return Err(BuildError::MemoryTooLarge { memory_mib, max_mib });
+        }
+        let layout = Self::plan_unbounded(config)?;
+        if layout.end_pfn > config.memory_pages {
+            return Err(BuildError::MemoryTooSmall {
+                memory_mib: config.memory_pages >> (20 - PAGE_SHIFT),
+                needed_mib: mib_of(layout.end_pfn),
+            });
+        }
+        Ok(layout)
+    }
+
+    /// The layout, whether or not the domain's memory reaches its end.
+    fn plan_unbounded(config: &BuildConfig<'_>) -> Result<Self, BuildError> {
+        let notes = config.kernel.notes();
+        let entry = notes.entry.ok_or(ImageError::NoPvEntry)?;
+        let virt_base = notes.virt_base.unwrap_or(0);
+        let paddr_offset = notes.paddr_offset.unwrap_or(0);
+        let kernel_end_pfn = kernel_end_pfn(config.kernel, paddr_offset)?;
+        let hypercall_pfn =
+            notes.hypercall_page.map(|virt| page_in_kernel(virt, virt_base, kernel_end_pfn)).transpose()?;
+        let mut next = kernel_end_pfn;
+        let mut take = |pages: u64| {
+            next += pages;
+            next - pages
+        };
+
+        let ramdisk_bytes = config.ramdisk.map_or(0, <[u8]>::len) as u64;
+        let mut ramdisk = None;
+        if ramdisk_bytes > 0 && !notes.mod_start_pfn {
+            let pfn = take(pages_of(ramdisk_bytes));
+            ramdisk = Some(Ramdisk { pfn, bytes: ramdisk_bytes, mapped: true });
+        }
+        let p2m_pages = pages_of(config.memory_pages * 8);
+        let p2m_inside = notes.init_p2m.is_none().then(|| take(p2m_pages));
+        let (start_info_pfn, store_pfn, console_pfn) = (take(1), take(1), take(1));
+
+        let (initial, table_count) = initial_mapping(virt_base, next)?;
+        let table_pfns = next..next + table_count;
+        let stack_pfn = table_pfns.end;
+        let mut next = initial.pfns.end;
+        let mut tables = Tables::default();
+        tables.add(initial, table_pfns.start);
+
+        let (p2m_pfn, p2m_virt, p2m_outside) = match (p2m_inside, notes.init_p2m) {
+            (Some(pfn), _) => (pfn, virt_base + (pfn << PAGE_SHIFT), None),
+            (None, virt) => {
+                let virt = virt.expect("the list is inside only without the note");
+                let mapping = Mapping { virt, pfns: next..next + p2m_pages };
+                if !mapping.is_possible() || tables.covers(&mapping) {
+                    return Err(ImageError::Note { note: "INIT_P2M", value: virt }.into());
+                }
+                let end = mapping.pfns.end + tables.missing(&mapping);
+                let outside = next..end;
+                tables.add(mapping.clone(), mapping.pfns.end);
+                next = end;
+                (outside.start, virt, Some(outside))
+            }
+        };
+        if ramdisk_bytes > 0 && notes.mod_start_pfn {
+            ramdisk = Some(Ramdisk { pfn: next, bytes: ramdisk_bytes, mapped: false });
+            next += pages_of(ramdisk_bytes);
+        }
+        Ok(Self {
+            virt_base,
+            paddr_offset,
+            entry,
+            hypercall_pfn,
+            ramdisk,
+            p2m_pfn,
+            p2m_virt,
+            p2m_outside,
+            start_info_pfn,
+            store_pfn,
+            console_pfn,
+            table_pfns,
+            stack_pfn,
+            tables,
+            end_pfn: next,
+        })
+    }
+
+    /// Virtual address of a frame of the initial mapping.
+    pub(crate) fn virt(&self, pfn: u64) -> u64 {
+        self.virt_base.wrapping_add(pfn << PAGE_SHIFT)
+    }
+
+    pub(crate) fn root_pfn(&self) -> u64 {
+        self.table_pfns.start
+    }
+}
+
+/// First frame behind the kernel, whose addresses must not lie below what they count from.
+fn kernel_end_pfn(kernel: &KernelImage, paddr_offset: u64) -> Result<u64, ImageError> {
+    let extent = kernel.extent();
+    let too_low = ImageError::Note { note: "PADDR_OFFSET", value: paddr_offset };
+    if extent.start < paddr_offset || extent.end - paddr_offset > PAGES_MAX << PAGE_SHIFT {
+        return Err(too_low);
+    }
+    Ok(pages_of(extent.end - paddr_offset))
+}
+
+/// The frame of the hypercall page, which is a page of the kernel.
+fn page_in_kernel(virt: u64, virt_base: u64, kernel_end_pfn: u64) -> Result<u64, ImageError> {
+    virt.checked_sub(virt_base)
+        .filter(|offset| offset.is_multiple_of(PAGE_BYTES as u64))
+        .map(|offset| offset >> PAGE_SHIFT)
+        .filter(|pfn| *pfn < kernel_end_pfn)
+        .ok_or(ImageError::Note { note: "HYPERCALL_PAGE", value: virt })
+}
+
+/// The mapping of everything up to `tables_pfn`, the tables from there on, a stack and the slack;
+/// and the number of tables, which need mapping themselves.
+fn initial_mapping(virt_base: u64, tables_pfn: u64) -> Result<(Mapping, u64), ImageError> {
+    const STACK_PAGES: u64 = 1;
+    let impossible = ImageError::Note { note: "VIRT_BASE", value: virt_base };
+    let mut table_count = 1;
+    loop {
+        let parts_bytes = (tables_pfn + table_count + STACK_PAGES) << PAGE_SHIFT;
+        let end = virt_base
+            .checked_add(parts_bytes + SLACK_BYTES)
+            .and_then(|end| end.checked_next_multiple_of(MAPPING_ALIGNMENT_BYTES))
+            .ok_or(impossible.clone())?;
+        let mapping = Mapping { virt: virt_base, pfns: 0..(end - virt_base) >> PAGE_SHIFT };
+        if !mapping.is_possible() {
+            return Err(impossible);
+        }
+        let needed = Tables::default().missing(&mapping);
+        if needed <= table_count {
+            return Ok((mapping, needed));
+        }
+        table_count = needed;
+    }
+}
+
+/// The p2m list as the guest reads it, padded to whole pages with entries that name no frame.
+pub(crate) fn p2m_bytes(machine: &[u64]) -> alloc::vec::Vec<u8> {
+    let mut bytes: alloc::vec::Vec<u8> =
+        machine.iter().flat_map(|frame| frame.to_le_bytes()).collect();
+    bytes.resize(index(pages_of(bytes.len() as u64) << PAGE_SHIFT), 0xff);
+    bytes
+}

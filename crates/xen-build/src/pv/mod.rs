@@ -1,0 +1,117 @@
+//! PV domains: a kernel that knows Xen, started in its own page tables.
+
+mod layout;
+mod start;
+mod tables;
+
+use alloc::vec::Vec;
+
+use xen::{DomId, E820Entry, E820Kind, GrantRef, Hypervisor, Mfn, PAGE_BYTES, PAGE_SHIFT, Xen};
+
+use crate::memory::{FrameNames, Loader, index, populate};
+use crate::{BuildConfig, BuildError, Built, Channels};
+use layout::PvLayout;
+
+pub(crate) use start::CMDLINE_BYTES_MAX;
+
+/// `XEN_LEGACY_MAX_VCPUS` have their `vcpu_info` in shared info; a guest registers it for more.
+pub(crate) const VCPUS_MAX: u32 = 512;
+
+/// Least memory that the domain could be built with, in pages.
+pub(crate) fn memory_pages_min(config: &BuildConfig<'_>) -> Result<u64, BuildError> {
+    PvLayout::plan(config).map(|layout| layout.end_pfn)
+}
+
+pub(crate) fn build<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &BuildConfig<'_>,
+    channels: &Channels,
+) -> Result<Built, BuildError> {
+    let layout = PvLayout::plan(config)?;
+    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
+    let ram = E820Entry {
+        address: 0,
+        bytes: config.memory_pages_max << PAGE_SHIFT,
+        kind: E820Kind::Ram,
+    };
+    xen.set_memory_map(domid, &[ram]).map_err(refused("set the memory map"))?;
+
+    let mut machine = Vec::with_capacity(index(config.memory_pages));
+    populate(xen, domid, 0..config.memory_pages, |first, order| {
+        machine.extend(first..first + (1 << order));
+    })?;
+    let info = xen.domain(domid).map_err(refused("tell the shared info frame"))?;
+    let shared_info_frame = info.ok_or(BuildError::Gone(domid))?.shared_info_frame;
+
+    let start_info = start::start_info(config, &layout, channels, &machine, shared_info_frame);
+    load(xen, domid, config, &layout, &machine, &start_info)?;
+    xen.write_foreign(domid, &[shared_info_frame], 0, &start::shared_info())?;
+
+    if let Some(pfn) = layout.hypercall_pfn {
+        xen.init_hypercall_page(domid, machine[index(pfn)])
+            .map_err(refused("fill the hypercall page"))?;
+    }
+    let root = Mfn(machine[index(layout.root_pfn())]);
+    xen.pin_l4(domid, root).map_err(refused("accept the page tables"))?;
+    xen.set_vcpu_context(domid, 0, &start::vcpu_context(&layout, &machine))
+        .map_err(refused("set vCPU 0's registers"))?;
+
+    let (store_frame, console_frame) =
+        (machine[index(layout.store_pfn)], machine[index(layout.console_pfn)]);
+    for (grant, channel, frame) in [
+        (GrantRef::CONSOLE, channels.console, console_frame),
+        (GrantRef::XENSTORE, channels.store, store_frame),
+    ] {
+        xen.seed_grant(domid, grant, channel.backend, frame)
+            .map_err(refused("grant the ring pages"))?;
+    }
+    Ok(Built { store_frame, console_frame, entry: layout.entry, pages: config.memory_pages })
+}
+
+/// Writes everything the kernel finds in its memory, upwards.
+fn load<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &BuildConfig<'_>,
+    layout: &PvLayout,
+    machine: &[u64],
+    start_info: &[u8],
+) -> Result<(), BuildError> {
+    let mut loader = Loader::new(xen, domid, FrameNames::Machine(machine));
+    let address = |pfn: u64| pfn << PAGE_SHIFT;
+    for segment in config.kernel.segments() {
+        let bytes = config.kernel.bytes(segment);
+        let start = segment.address - layout.paddr_offset;
+        loader.put(start, bytes)?;
+        loader.zero(start + bytes.len() as u64, segment.memory_bytes - bytes.len() as u64)?;
+    }
+    let ramdisk = config.ramdisk.unwrap_or_default();
+    if let Some(place) = layout.ramdisk.filter(|place| place.mapped) {
+        loader.put(address(place.pfn), ramdisk)?;
+    }
+    let p2m = layout::p2m_bytes(machine);
+    if layout.p2m_outside.is_none() {
+        loader.put(address(layout.p2m_pfn), &p2m)?;
+    }
+    loader.put(address(layout.start_info_pfn), start_info)?;
+    // Rings start empty, and with every flag that a newer peer may look for off.
+    loader.zero(address(layout.store_pfn), PAGE_BYTES as u64)?;
+    loader.zero(address(layout.console_pfn), PAGE_BYTES as u64)?;
+    let mut tables = layout.tables.contents(machine);
+    let outer_tables = tables.split_off(&layout.table_pfns.end);
+    for (pfn, table) in &tables {
+        loader.put(address(*pfn), table)?;
+    }
+    loader.zero(address(layout.stack_pfn), PAGE_BYTES as u64)?;
+    if layout.p2m_outside.is_some() {
+        loader.put(address(layout.p2m_pfn), &p2m)?;
+    }
+    for (pfn, table) in &outer_tables {
+        loader.put(address(*pfn), table)?;
+    }
+    if let Some(place) = layout.ramdisk.filter(|place| !place.mapped) {
+        loader.put(address(place.pfn), ramdisk)?;
+    }
+    loader.flush()
+}
