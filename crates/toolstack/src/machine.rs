@@ -60,7 +60,9 @@ id!(
     /// Work under way. Given out by the machine.
     WorkId
 );
-id!(OperationId);
+/// An operation under way.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct OperationId(u64);
 
 /// What a client asks.
 #[derive(Clone, Debug)]
@@ -205,7 +207,11 @@ pub enum Event {
         path: String,
         value: Option<Vec<u8>>,
     },
-    /// Domains were introduced, stopped or died.
+    /// A domain was introduced to the store; which one, if the store says so.
+    Introduced {
+        domid: Option<DomId>,
+    },
+    /// Domains stopped or died.
     DomainsChanged,
     /// A moment that [`Toolstack::next_wakeup`] asked for has come.
     Tick,
@@ -414,6 +420,14 @@ impl Toolstack {
                 self.handle_worked(now, work, result, &cost, out);
             }
             Event::Node { path, value } => self.handle_node(now, &path, value.as_deref(), out),
+            Event::Introduced { domid } => {
+                // Our own creates are no news, and a list for each would make them O(domains).
+                let ours = domid
+                    .is_some_and(|domid| self.vms.values().any(|vm| vm.facts.domid == Some(domid)));
+                if !ours {
+                    self.look(out);
+                }
+            }
             Event::DomainsChanged => self.look(out),
             Event::Tick => self.handle_tick(now, out),
         }

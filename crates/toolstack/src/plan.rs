@@ -136,7 +136,7 @@ impl Plan {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, planned) in self.steps.iter().enumerate() {
-            write!(f, "{index:>3}  {}", planned.step)?;
+            write!(f, "{index:<3} {}", planned.step)?;
             if !planned.after.is_empty() {
                 let after: Vec<String> = planned.after.iter().map(usize::to_string).collect();
                 write!(f, "  (after {})", after.join(", "))?;

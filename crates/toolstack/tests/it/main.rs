@@ -1,3 +1,5 @@
 //! Behaviour of the toolstack through its public interface.
 
+mod machine;
+mod plan;
 mod xlcfg;

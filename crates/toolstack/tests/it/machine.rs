@@ -1,0 +1,162 @@
+//! The machine alone, with its work carried out by hand.
+
+use std::collections::BTreeMap;
+
+use storage::{Attachment, BlockDevice, DeviceNumber};
+use toolstack::plan::Start;
+use toolstack::work::{Cost, Failure, Output, OwnLoop, Record, Survey, Work, loop_tag};
+use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
+use xen::{DomId, Uuid};
+
+use crate::plan::config;
+
+const CLIENT: ClientId = ClientId(1);
+
+fn handle(machine: &mut Toolstack, event: Event) -> Vec<Action> {
+    let mut actions = Vec::new();
+    machine.handle(Instant(0), event, &mut actions);
+    actions
+}
+
+/// A machine that found the given records and loop devices, and what it wants to do about them.
+fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, Vec<Action>) {
+    let mut machine = Toolstack::new();
+    let actions = handle(&mut machine, Event::Started);
+    let [Action::Work { id, work: Work::Observe }] = actions.as_slice() else {
+        panic!("a start begins with a look: {actions:?}");
+    };
+    let observed = Output::Observed { survey: Survey::default(), records, loops };
+    let worked = Event::Worked { work: *id, result: Ok(observed), cost: Cost::default() };
+    let actions = handle(&mut machine, worked);
+    (machine, actions)
+}
+
+fn works(actions: &[Action]) -> Vec<&Work> {
+    let work = |action: &'_ Action| matches!(action, Action::Work { .. });
+    let actions = actions.iter().filter(|action| work(action));
+    actions
+        .map(|action| match action {
+            Action::Work { work, .. } => work,
+            _ => unreachable!("filtered"),
+        })
+        .collect()
+}
+
+fn create(text: &str) -> Event {
+    let config = Box::new(config(text));
+    let request = Request::Create { config, fresh_uuid: Uuid([7; 16]), start: Start::Running };
+    Event::Request { client: CLIENT, request }
+}
+
+/// Ends the first piece of work among `actions`.
+fn end_first(
+    machine: &mut Toolstack,
+    actions: &[Action],
+    result: Result<Output, Failure>,
+) -> Vec<Action> {
+    let id = actions.iter().find_map(|action| match action {
+        Action::Work { id, .. } => Some(*id),
+        _ => None,
+    });
+    let work = id.expect("there is work");
+    handle(machine, Event::Worked { work, result, cost: Cost::default() })
+}
+
+fn failed(actions: &[Action]) -> Option<&str> {
+    actions.iter().find_map(|action| match action {
+        Action::Reply { reply: Reply::Failed(message), .. } => Some(message.as_str()),
+        _ => None,
+    })
+}
+
+#[test]
+fn requests_wait_until_the_machine_has_looked_around() {
+    let mut machine = Toolstack::new();
+    let look = handle(&mut machine, Event::Started);
+    let request = Event::Request { client: CLIENT, request: Request::List };
+    assert!(handle(&mut machine, request).is_empty());
+    let observed =
+        Output::Observed { survey: Survey::default(), records: Vec::new(), loops: Vec::new() };
+    let actions = end_first(&mut machine, &look, Ok(observed));
+    assert!(matches!(works(&actions)[..], [Work::Survey { .. }]), "{actions:?}");
+}
+
+#[test]
+fn a_create_that_fails_before_anything_exists_is_answered_at_once() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    let actions = handle(&mut machine, create("name = 'g'"));
+    let bad = Err(Failure("test.cfg:2: kernel: /kernel: no such file".to_owned()));
+    let actions = end_first(&mut machine, &actions, bad);
+    assert_eq!(failed(&actions), Some("test.cfg:2: kernel: /kernel: no such file"));
+    assert!(works(&actions).is_empty() && machine.is_quiet());
+    // The name is free again.
+    assert_eq!(failed(&handle(&mut machine, create("name = 'g'"))), None);
+}
+
+#[test]
+fn a_name_in_use_is_refused_by_file_line_and_key() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    handle(&mut machine, create("name = 'g'"));
+    let second =
+        handle(&mut machine, create("name = 'g'\nuuid = '01234567-89ab-cdef-0123-456789abcdef'"));
+    assert_eq!(failed(&second), Some("test.cfg:4: name: a domain named g exists already"));
+}
+
+#[test]
+fn destruction_overtakes_a_create() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    let creating = handle(&mut machine, create("name = 'g'\nvif = ['bridge=b']"));
+    assert_eq!(works(&creating).len(), 2, "images and bridge are looked at side by side");
+    let request = Request::Destroy { target: "g".to_owned() };
+    let destroyer = Event::Request { client: ClientId(2), request };
+    assert!(handle(&mut machine, destroyer).is_empty(), "work under way ends first");
+    let Action::Work { id: second, .. } = creating[1] else { panic!("{creating:?}") };
+    let none = end_first(&mut machine, &creating, Err(Failure("x".to_owned())));
+    assert!(works(&none).is_empty());
+    let event = Event::Worked { work: second, result: Ok(Output::Done), cost: Cost::default() };
+    let end = handle(&mut machine, event);
+    let replies = end.iter().filter(|action| matches!(action, Action::Reply { .. })).count();
+    assert_eq!((replies, machine.is_quiet()), (2, true), "{end:?}");
+}
+
+fn record(uuid: Uuid, complete: bool) -> Record {
+    let config_text = config("name = 'old'\ndisk = ['/a,raw,xvda,w']").to_cfg_text();
+    Record { uuid, config_text, domid: Some(DomId(5)), complete }
+}
+
+fn own_loop(index: u32, tag: String) -> OwnLoop {
+    let number = DeviceNumber { major: 7, minor: index };
+    let device = BlockDevice { path: format!("/dev/loop{index}"), number };
+    OwnLoop { attachment: Attachment::Loop(device), tag }
+}
+
+#[test]
+fn what_an_earlier_daemon_left_half_made_is_taken_down() {
+    let uuid = Uuid([9; 16]);
+    let (_, actions) = started(vec![record(uuid, false)], vec![own_loop(3, loop_tag(uuid, 51712))]);
+    assert!(matches!(works(&actions)[..], [Work::Pause { domid: DomId(5) }]), "{actions:?}");
+}
+
+#[test]
+fn a_loop_device_that_no_record_speaks_of_is_detached() {
+    let orphan = own_loop(4, loop_tag(Uuid([1; 16]), 51712));
+    let (_, actions) = started(Vec::new(), vec![orphan]);
+    match works(&actions)[..] {
+        [Work::DetachLoops { devices }] => assert_eq!(devices, &["/dev/loop4"]),
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn changes_during_a_look_cause_one_more_look() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    let first = handle(&mut machine, Event::DomainsChanged);
+    assert_eq!(works(&first).len(), 1);
+    for _ in 0..100 {
+        assert!(handle(&mut machine, Event::DomainsChanged).is_empty());
+    }
+    let survey = || Ok(Output::Survey(Survey { domains: Vec::new(), names: BTreeMap::new() }));
+    let second = end_first(&mut machine, &first, survey());
+    assert_eq!(works(&second).len(), 1);
+    assert!(end_first(&mut machine, &second, survey()).is_empty());
+}
