@@ -1,1 +1,122 @@
-fn main() {}
+//! `xylemd`, the toolstack daemon: threads, sockets and devices around [`toolstack::Toolstack`].
+//!
+//! One thread owns the machine and does nothing that blocks (`core`). Work goes to a bounded pool
+//! with a queue per class (`pool`), watches have a connection of their own (`watch`), and each
+//! client has a thread that speaks the API (`clients`). Nothing here decides about VMs.
+
+mod clients;
+mod core;
+mod host;
+mod linux;
+mod pool;
+mod render;
+mod store;
+mod watch;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc;
+
+use anyhow::{Context, Result, bail};
+
+/// Settings of a run.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) socket: PathBuf,
+    pub(crate) store_socket: PathBuf,
+    /// Threads that make VMs.
+    pub(crate) workers: usize,
+}
+
+const USAGE: &str = "\
+usage: xylemd [--socket PATH] [--store-socket PATH] [--workers N]
+
+The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
+
+  --socket PATH        where clients connect (default /run/xylem/xylemd.sock, or $XYLEMD_SOCKET)
+  --store-socket PATH  the store's socket (default /run/xenstored/socket, or $XENSTORED_PATH)
+  --workers N          VMs worked on side by side (default 4)
+  -h, --help           this text
+  -V, --version        the release
+";
+
+fn options() -> Result<Option<Options>> {
+    use lexopt::prelude::{Long, Short, ValueExt};
+    let mut options = Options {
+        socket: api::client::socket_path(),
+        store_socket: std::env::var_os("XENSTORED_PATH")
+            .map_or_else(|| PathBuf::from("/run/xenstored/socket"), PathBuf::from),
+        workers: 4,
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("socket") => options.socket = parser.value()?.into(),
+            Long("store-socket") => options.store_socket = parser.value()?.into(),
+            Long("workers") => {
+                options.workers = parser.value()?.parse()?;
+                if !(1..=64).contains(&options.workers) {
+                    bail!("--workers {}: 1 to 64 are possible", options.workers);
+                }
+            }
+            Short('h') | Long("help") => {
+                print_line(USAGE.trim_end());
+                return Ok(None);
+            }
+            Short('V') | Long("version") => {
+                print_line(&format!("xylemd {}", env!("CARGO_PKG_VERSION")));
+                return Ok(None);
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Some(options))
+}
+
+fn print_line(text: &str) {
+    use std::io::Write;
+    // Whoever closed our output does not want to read it.
+    let _closed = writeln!(std::io::stdout(), "{text}");
+}
+
+/// A line for the daemon's log, which is its standard error.
+pub(crate) fn log(message: impl std::fmt::Display) {
+    use std::io::Write;
+    let _closed = writeln!(std::io::stderr(), "xylemd: {message}");
+}
+
+fn run(options: &Options) -> Result<()> {
+    let listener = clients::listen(&options.socket)?;
+    let (inputs, incoming) = mpsc::channel();
+    let images = host::Images::default();
+    let pool = pool::Pool::start(options, &images, &inputs).context("cannot start")?;
+    let watcher = watch::Watcher::start(&options.store_socket, &inputs).context("cannot start")?;
+    clients::serve(listener, inputs);
+    log(format_args!("ready, listening on {}", options.socket.display()));
+    notify_ready();
+    core::run(&incoming, &pool, &watcher)
+}
+
+/// Tells a service manager that waits for it, as `sd_notify(3)` says.
+fn notify_ready() {
+    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let told = std::os::unix::net::UnixDatagram::unbound()
+        .and_then(|socket| socket.send_to(b"READY=1", &path));
+    if let Err(error) = told {
+        log(format_args!("cannot tell the service manager: {error}"));
+    }
+}
+
+fn main() -> ExitCode {
+    let outcome = options().and_then(|options| match options {
+        Some(options) => run(&options),
+        None => Ok(()),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log(format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

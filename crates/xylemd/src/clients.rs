@@ -1,0 +1,412 @@
+//! Clients: a thread each, which reads requests and asks the core until they are answered.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use api::{Answer, DomainEvent, EventKind, Request, Target, Targets, Wait};
+use toolstack::config::VmConfig;
+use toolstack::plan::Start;
+use toolstack::{DomainRow, Reply, ReplyWhen, ShutdownRequest, xlcfg};
+use xen::{DomId, Uuid};
+
+use crate::core::{Answered, Input};
+use crate::{host, render};
+
+/// Connections served at a time; further ones are told so.
+const CLIENTS_MAX: usize = 256;
+/// How long a console may take to get its terminal from xenconsoled.
+const CONSOLE_WAIT: Duration = Duration::from_secs(10);
+
+/// Binds the socket, unless another daemon serves it.
+pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
+    if UnixStream::connect(path).is_ok() {
+        bail!("another xylemd serves {} already", path.display());
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    // Nobody answers there: what is left is a dead daemon's.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("cannot replace {}", path.display()));
+        }
+        _ => {}
+    }
+    let listener =
+        UnixListener::bind(path).with_context(|| format!("cannot listen on {}", path.display()))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+        .with_context(|| format!("cannot protect {}", path.display()))?;
+    Ok(listener)
+}
+
+/// Accepts clients, on a thread of its own.
+pub(crate) fn serve(listener: UnixListener, inputs: Sender<Input>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else {
+                // Out of descriptors: some client has to leave first.
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            };
+            let (inputs, open) = (inputs.clone(), Arc::clone(&open));
+            if open.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+                open.fetch_sub(1, Ordering::Relaxed);
+                let message = format!("{CLIENTS_MAX} clients are connected already; try again");
+                let _gone =
+                    (&stream).write_all(api::encode_answer(&Answer::Error(message)).as_bytes());
+                continue;
+            }
+            thread::spawn(move || {
+                let mut client = Client { stream, inputs };
+                // A connection that breaks ends the client, nothing else.
+                let _broken = client.run();
+                open.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+}
+
+struct Client {
+    stream: UnixStream,
+    inputs: Sender<Input>,
+}
+
+/// Why a request has no result: the connection is gone, or one line for the client.
+enum Failed {
+    Gone,
+    Told(String),
+}
+
+impl From<std::io::Error> for Failed {
+    fn from(_: std::io::Error) -> Self {
+        Self::Gone
+    }
+}
+
+impl Client {
+    fn run(&mut self) -> std::io::Result<()> {
+        let mut reader = BufReader::new(self.stream.try_clone()?);
+        loop {
+            let mut line = Vec::new();
+            let limit = api::LINE_BYTES_MAX as u64 + 1;
+            if reader.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
+                return Ok(());
+            }
+            let answer = match api::decode_request(&line) {
+                Ok(request) => match self.answer(request) {
+                    Ok(reply) => Answer::Ok(reply),
+                    Err(Failed::Told(message)) => Answer::Error(message),
+                    Err(Failed::Gone) => return Ok(()),
+                },
+                Err(error) => Answer::Error(error.to_string()),
+            };
+            self.send(&answer)?;
+        }
+    }
+
+    fn send(&mut self, answer: &Answer) -> std::io::Result<()> {
+        self.stream.write_all(api::encode_answer(answer).as_bytes())
+    }
+
+    fn begin(&self, request: toolstack::Request) -> Receiver<Answered> {
+        let (answers, answered) = mpsc::channel();
+        // Without a core the receiver ends, which says so.
+        let _ended = self.inputs.send(Input::Ask { request, answers });
+        answered
+    }
+
+    fn ask(&self, request: toolstack::Request) -> Result<Reply, Failed> {
+        let answered = self.begin(request);
+        last_reply(&answered)
+    }
+
+    fn answer(&mut self, request: Request) -> Result<api::Reply, Failed> {
+        match request {
+            Request::Ping => Ok(api::Reply::Pong(api::Pong {
+                release: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+            })),
+            Request::Create(create) => self.create(&create),
+            Request::List { targets } => {
+                let rows = self.rows(&targets)?;
+                Ok(api::Reply::Domains(rows.iter().map(render::domain_row).collect()))
+            }
+            Request::Configs { targets } => {
+                let rows = self.rows(&targets)?;
+                let config = |row: &DomainRow| match &row.config {
+                    Some(vm) => {
+                        render::listed_config(Some(row.info.domid.0), Some(row.info.handle), vm)
+                    }
+                    None => render::listed_foreign(row),
+                };
+                Ok(api::Reply::Configs(rows.iter().map(config).collect()))
+            }
+            Request::Destroy { target } => {
+                self.ask(toolstack::Request::Destroy { target: target.0 })?;
+                Ok(api::Reply::Done)
+            }
+            Request::Shutdown { targets, wait } => {
+                self.shut_down(targets, wait, ShutdownRequest::Poweroff)
+            }
+            Request::Reboot { targets, wait } => {
+                self.shut_down(targets, wait, ShutdownRequest::Reboot)
+            }
+            Request::Pause { target } => {
+                self.ask(toolstack::Request::Pause { target: target.0 })?;
+                Ok(api::Reply::Done)
+            }
+            Request::Unpause { target } => {
+                self.ask(toolstack::Request::Unpause { target: target.0 })?;
+                Ok(api::Reply::Done)
+            }
+            Request::Domid { name } => {
+                let rows = self.rows(&[])?;
+                let row = rows.iter().find(|row| row.name.as_deref() == Some(name.as_str()));
+                let row = row.ok_or_else(|| no_such_domain(&name))?;
+                Ok(api::Reply::Domid(row.info.domid.0))
+            }
+            Request::Domname { domid } => {
+                let rows = self.rows(&[])?;
+                let row = rows.into_iter().find(|row| row.info.domid == DomId(domid));
+                let name = row.and_then(|row| row.name);
+                Ok(api::Reply::Domname(name.ok_or_else(|| no_such_domain(&domid.to_string()))?))
+            }
+            Request::Console { target } => self.console(target),
+            Request::BlockList { targets } => {
+                let mut rows = Vec::new();
+                for target in targets {
+                    let (domid, readings) = self.devices(target)?;
+                    rows.extend(render::block_rows(domid.0, &readings));
+                }
+                Ok(api::Reply::Blocks(rows))
+            }
+            Request::NetworkList { targets } => {
+                let mut rows = Vec::new();
+                for target in targets {
+                    let (_, readings) = self.devices(target)?;
+                    rows.extend(render::network_rows(&readings));
+                }
+                Ok(api::Reply::Networks(rows))
+            }
+            Request::VcpuList { targets } => self.vcpus(&targets),
+            Request::Info => match self.ask(toolstack::Request::HostInfo)? {
+                Reply::HostInfo { version, physical } => {
+                    Ok(api::Reply::Info(api::Info(render::host_info(&version, &physical))))
+                }
+                other => Err(unexpected(&other)),
+            },
+            Request::Counters => {
+                let (answers, answered) = mpsc::channel();
+                let _ended = self.inputs.send(Input::AskCounters { answers });
+                let cost = answered.recv().map_err(|_| Failed::Gone)?;
+                let counters = api::Counters { cost: render::cost(&cost), ..Default::default() };
+                Ok(api::Reply::Counters(counters))
+            }
+        }
+    }
+
+    fn create(&mut self, create: &api::Create) -> Result<api::Reply, Failed> {
+        let source = xlcfg::Source {
+            file: &create.file,
+            text: &create.config_text,
+            overrides: &create.overrides,
+        };
+        let mut config = xlcfg::parse(source).map_err(|error| Failed::Told(error.to_string()))?;
+        resolve_paths(&mut config, Path::new(&create.cwd));
+        if create.dry_run {
+            return Ok(api::Reply::Configs(vec![render::listed_config(None, None, &config)]));
+        }
+        let start = if create.paused { Start::Paused } else { Start::Running };
+        let fresh_uuid = random_uuid().map_err(|error| Failed::Told(format!("{error:#}")))?;
+        let vm = config.name.clone();
+        let config = Box::new(config);
+        let answered = self.begin(toolstack::Request::Create { config, fresh_uuid, start });
+        loop {
+            match answered.recv().map_err(|_| Failed::Gone)? {
+                Answered::Progress { done, total, step } => {
+                    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+                    let (done, total) = (number(done), number(total));
+                    let progress = api::Progress { vm: vm.clone(), done, total, step };
+                    self.send(&Answer::Progress(progress))?;
+                }
+                Answered::Reply(Reply::Created(created)) => {
+                    return Ok(api::Reply::Created(render::create_report(&created)));
+                }
+                Answered::Reply(Reply::Failed(message)) => return Err(Failed::Told(message)),
+                // Destroyed by somebody else while it was being made.
+                Answered::Reply(other) => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// The rows of a listing: those of `targets` in their order, or all.
+    fn rows(&self, targets: &[Target]) -> Result<Vec<DomainRow>, Failed> {
+        let rows = match self.ask(toolstack::Request::List)? {
+            Reply::Domains(rows) => rows,
+            other => return Err(unexpected(&other)),
+        };
+        if targets.is_empty() {
+            return Ok(rows);
+        }
+        let row_of = |Target(target): &Target| {
+            let domid = target.parse().ok().map(DomId);
+            let uuid: Option<Uuid> = target.parse().ok();
+            rows.iter()
+                .find(|row| match domid {
+                    Some(domid) => row.info.domid == domid,
+                    None => {
+                        row.name.as_deref() == Some(target.as_str())
+                            || uuid == Some(row.info.handle)
+                    }
+                })
+                .cloned()
+                .ok_or_else(|| no_such_domain(target))
+        };
+        targets.iter().map(row_of).collect()
+    }
+
+    fn shut_down(
+        &mut self,
+        targets: Targets,
+        wait: Wait,
+        how: ShutdownRequest,
+    ) -> Result<api::Reply, Failed> {
+        let targets = match targets {
+            Targets::These(targets) => targets,
+            Targets::All => {
+                let managed = self.rows(&[])?.into_iter().filter(|row| row.config.is_some());
+                managed.map(|row| Target(row.info.domid.to_string())).collect()
+            }
+        };
+        let kind = match how {
+            ShutdownRequest::Poweroff => EventKind::ShutdownRequested,
+            ShutdownRequest::Reboot => EventKind::RebootRequested,
+        };
+        let reply = match wait {
+            Wait::Asked => ReplyWhen::Asked,
+            Wait::Shutdown | Wait::Gone => ReplyWhen::Gone,
+        };
+        // All are asked before any is waited for.
+        let mut waiting = Vec::new();
+        for Target(target) in targets {
+            let domid = match self.ask(toolstack::Request::Resolve { target: target.clone() })? {
+                Reply::Resolved { domid, .. } => domid,
+                other => return Err(unexpected(&other)),
+            };
+            self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
+            waiting.push(self.begin(toolstack::Request::Shutdown { target, how, reply }));
+        }
+        for answered in waiting {
+            if let Reply::Gone { domid, reason } = last_reply(&answered)? {
+                let kind = match reason {
+                    Some(reason) => EventKind::ShutDown { reason: reason.code() },
+                    None => EventKind::Destroyed,
+                };
+                self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
+            }
+        }
+        Ok(api::Reply::Done)
+    }
+
+    /// xenconsoled makes the terminal some time after the domain was introduced.
+    fn console(&self, Target(target): Target) -> Result<api::Reply, Failed> {
+        let deadline = Instant::now() + CONSOLE_WAIT;
+        loop {
+            match self.ask(toolstack::Request::Console { target: target.clone() })? {
+                Reply::Console { domid, tty: Some(tty) } => {
+                    return Ok(api::Reply::Console(api::Console { domid: domid.0, tty }));
+                }
+                Reply::Console { .. } if Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Reply::Console { .. } => {
+                    return Err(Failed::Told(format!(
+                        "{target}: no terminal after {} s; is xenconsoled running?",
+                        CONSOLE_WAIT.as_secs()
+                    )));
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn devices(
+        &self,
+        Target(target): Target,
+    ) -> Result<(DomId, Vec<toolstack::work::DeviceReading>), Failed> {
+        match self.ask(toolstack::Request::Devices { target })? {
+            Reply::Devices { domid, devices } => Ok((domid, devices)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn vcpus(&self, targets: &[Target]) -> Result<api::Reply, Failed> {
+        let mut all = Vec::new();
+        for row in self.rows(targets)? {
+            if row.config.is_none() && targets.is_empty() {
+                continue;
+            }
+            let target = row.info.domid.to_string();
+            match self.ask(toolstack::Request::Vcpus { target })? {
+                Reply::Vcpus { domid, name, vcpus } => {
+                    all.extend(render::vcpu_rows(domid.0, &name, &vcpus));
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(api::Reply::Vcpus(all))
+    }
+}
+
+/// Waits for the end of a request.
+fn last_reply(answered: &Receiver<Answered>) -> Result<Reply, Failed> {
+    loop {
+        match answered.recv().map_err(|_| Failed::Gone)? {
+            Answered::Progress { .. } => {}
+            Answered::Reply(Reply::Failed(message)) => return Err(Failed::Told(message)),
+            Answered::Reply(reply) => return Ok(reply),
+        }
+    }
+}
+
+fn no_such_domain(target: &str) -> Failed {
+    Failed::Told(format!("{target}: no such domain; `xy list` shows them all"))
+}
+
+fn unexpected(reply: &Reply) -> Failed {
+    match reply {
+        Reply::Gone { .. } => Failed::Told("the domain was destroyed meanwhile".to_owned()),
+        other => Failed::Told(format!("unexpected reply of the core: {other:?}")),
+    }
+}
+
+/// Relative paths begin where the client is.
+fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
+    let resolve = |path: &mut String| *path = host::absolute(cwd, path);
+    resolve(&mut config.kernel);
+    config.ramdisk.iter_mut().for_each(resolve);
+    for disk in &mut config.disks {
+        resolve(&mut disk.target);
+    }
+}
+
+/// A version 4 UUID.
+fn random_uuid() -> Result<Uuid> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut bytes))
+        .context("no random numbers for a UUID")?;
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(Uuid(bytes))
+}

@@ -1,0 +1,240 @@
+//! The host: files and their cache, loop devices, bridges.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use storage::{Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, TaggedLoop};
+use toolstack::host::{Host, KernelError};
+use xen_build::KernelImage;
+use xen_linux::{Links, LoopDevice};
+
+/// Kernels and ramdisks kept; the least recently used goes first.
+const IMAGES_MAX: usize = 16;
+
+/// A path as it is seen from `cwd`.
+pub(crate) fn absolute(cwd: &Path, path: &str) -> String {
+    // Both came as text, so nothing is lost on the way back.
+    cwd.join(path).to_string_lossy().into_owned()
+}
+
+/// What tells one state of a file from another.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Image {
+    Kernel(Arc<KernelImage>),
+    Ramdisk(Arc<[u8]>),
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    loaded: Option<(Stamp, Image)>,
+}
+
+/// Parsed kernels and read ramdisks, shared by all threads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Images(Arc<Mutex<Slots>>);
+
+#[derive(Debug, Default)]
+struct Slots {
+    by_path: BTreeMap<String, (u64, Arc<Mutex<Slot>>)>,
+    used: u64,
+}
+
+impl Images {
+    /// The file's slot. Whoever holds its lock loads it; others of the same file wait, not of others.
+    fn slot(&self, path: &str) -> Arc<Mutex<Slot>> {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.used += 1;
+        let used = slots.used;
+        let entry = slots.by_path.entry(path.to_owned()).or_default();
+        entry.0 = used;
+        let slot = Arc::clone(&entry.1);
+        if slots.by_path.len() > IMAGES_MAX {
+            let oldest = slots.by_path.iter().min_by_key(|(_, (used, _))| *used);
+            let oldest = oldest.map(|(path, _)| path.clone());
+            oldest.and_then(|path| slots.by_path.remove(&path));
+        }
+        slot
+    }
+
+    fn load(
+        &self,
+        path: &str,
+        read: impl FnOnce(Vec<u8>) -> Result<Image, KernelError>,
+    ) -> Result<Image, KernelError> {
+        let metadata = fs::metadata(path).map_err(|error| refusal(&error))?;
+        if !metadata.is_file() {
+            return Err(HostError::Refused("not a regular file".to_owned()).into());
+        }
+        let stamp = Stamp::of(&metadata);
+        let slot = self.slot(path);
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, image)) = &slot.loaded {
+            if *known == stamp {
+                return Ok(image.clone());
+            }
+        }
+        let bytes = fs::read(path).map_err(|error| refusal(&error))?;
+        let image = read(bytes)?;
+        slot.loaded = Some((stamp, image.clone()));
+        Ok(image)
+    }
+}
+
+fn refusal(error: &io::Error) -> HostError {
+    match error.kind() {
+        io::ErrorKind::NotFound => HostError::Missing,
+        _ => HostError::Refused(error.to_string()),
+    }
+}
+
+/// The words of a refusal by the kernel.
+fn refused(error: &xen_linux::HostError) -> HostError {
+    match error.errno() {
+        xen::Errno::ENOENT | xen::Errno::ENODEV => HostError::Missing,
+        xen::Errno::EBUSY => HostError::Busy,
+        _ => HostError::Refused(error.to_string()),
+    }
+}
+
+/// This machine, for one thread.
+#[derive(Debug)]
+pub(crate) struct LinuxHost {
+    images: Images,
+    links: Links,
+}
+
+impl LinuxHost {
+    pub(crate) fn open(images: Images) -> Result<Self, xen_linux::HostError> {
+        Ok(Self { images, links: Links::open()? })
+    }
+}
+
+fn loop_access(access: Access) -> xen_linux::Access {
+    match access {
+        Access::ReadOnly => xen_linux::Access::ReadOnly,
+        Access::ReadWrite => xen_linux::Access::ReadWrite,
+    }
+}
+
+fn number(number: xen_linux::DeviceNumber) -> DeviceNumber {
+    DeviceNumber { major: number.major, minor: number.minor }
+}
+
+fn loop_device(device: LoopDevice) -> Result<BlockDevice, xen_linux::HostError> {
+    let path = device.path().to_string_lossy().into_owned();
+    Ok(BlockDevice { path, number: number(device.number()?) })
+}
+
+impl BlockHost for LinuxHost {
+    fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
+        let metadata = fs::metadata(path).map_err(|error| refusal(&error))?;
+        let kind = metadata.file_type();
+        Ok(if kind.is_file() {
+            FileKind::Regular { bytes: metadata.len() }
+        } else if kind.is_dir() {
+            FileKind::Directory
+        } else if kind.is_block_device() {
+            let found = xen_linux::block_device(Path::new(path)).map_err(|e| refused(&e))?;
+            FileKind::Block(number(found))
+        } else {
+            FileKind::Other
+        })
+    }
+
+    fn attach_loop(
+        &mut self,
+        path: &str,
+        access: Access,
+        tag: &str,
+    ) -> Result<BlockDevice, HostError> {
+        let device = LoopDevice::attach(Path::new(path), loop_access(access), tag)
+            .map_err(|error| refused(&error))?;
+        loop_device(device).map_err(|error| {
+            // Without its number it is of no use to a backend; the first error is the one to tell.
+            let _undone = device.detach();
+            refused(&error)
+        })
+    }
+
+    fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
+        let Some(index) = device.strip_prefix("/dev/loop").and_then(|n| n.parse().ok()) else {
+            return Err(HostError::Refused("not a loop device".to_owned()));
+        };
+        match LoopDevice(index).detach() {
+            Ok(()) => Ok(()),
+            Err(error) if error.errno() == ENXIO => Ok(()),
+            Err(error) => Err(refused(&error)),
+        }
+    }
+
+    fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
+        let all = LoopDevice::all().map_err(|error| refused(&error))?;
+        let ours = all.into_iter().filter(|(_, backing)| backing.name.starts_with(prefix));
+        ours.map(|(device, backing)| {
+            let device = loop_device(device).map_err(|error| refused(&error))?;
+            Ok(TaggedLoop { device, tag: backing.name })
+        })
+        .collect()
+    }
+}
+
+/// "No such device or address": the loop device has no file.
+const ENXIO: xen::Errno = xen::Errno(6);
+
+impl Host for LinuxHost {
+    fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError> {
+        let image = self
+            .images
+            .load(path, |bytes| Ok(Image::Kernel(Arc::new(KernelImage::parse(&bytes)?))))?;
+        match image {
+            Image::Kernel(kernel) => Ok(kernel),
+            // The same file as kernel and as ramdisk: odd, but possible.
+            Image::Ramdisk(bytes) => Ok(Arc::new(KernelImage::parse(&bytes)?)),
+        }
+    }
+
+    fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError> {
+        let image = self.images.load(path, |bytes| Ok(Image::Ramdisk(bytes.into())));
+        match image {
+            Ok(Image::Ramdisk(bytes)) => Ok(bytes),
+            Ok(Image::Kernel(_)) => fs::read(path).map(Into::into).map_err(|error| refusal(&error)),
+            Err(KernelError::Host(error)) => Err(error),
+            Err(KernelError::Image(error)) => Err(HostError::Refused(error.to_string())),
+        }
+    }
+
+    fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {
+        self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
+    }
+
+    fn join_bridge(&mut self, bridge: &str, link: &str, mtu: Option<u32>) -> Result<(), HostError> {
+        let told = |error: xen_linux::HostError| HostError::Refused(error.to_string());
+        self.links.add_port(bridge, link).map_err(told)?;
+        mtu.map_or(Ok(()), |bytes| self.links.set_mtu(link, bytes)).map_err(told)
+    }
+}

@@ -1,0 +1,256 @@
+//! The machine's values as the API's.
+
+use api::{
+    BlockRow, BuildInfo, Cost, CreateInfo, CreateReport, Disk, DomainConfig, ListedConfig,
+    NetworkRow, Nic, Stage, VcpuRow,
+};
+use toolstack::config::{Access, ShutdownAction, ShutdownPolicy, TscMode, VmConfig};
+use toolstack::layout::{DeviceKind, kind_name};
+use toolstack::work::DeviceReading;
+use toolstack::{Created, DomainRow};
+use xen::{PhysInfo, Uuid, VersionInfo};
+
+const KIB_PER_PAGE: u64 = 4;
+const KIB_PER_MIB: u64 = 1024;
+
+pub(crate) fn cost(cost: &toolstack::work::Cost) -> Cost {
+    Cost {
+        hypercalls: cost.hypercalls.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+        store_messages: cost.store_messages,
+        store_round_trips: cost.store_round_trips,
+        transactions: cost.transactions,
+        conflicts: cost.conflicts,
+    }
+}
+
+/// Stages in the order in which they began; steps of one stage that overlap are one span.
+pub(crate) fn create_report(created: &Created) -> CreateReport {
+    let us = |moment: toolstack::Instant| moment.0.saturating_sub(created.started.0) / 1000;
+    let mut stages: Vec<Stage> = Vec::new();
+    for time in &created.steps {
+        let (name, start_us, end_us) = (time.step.stage(), us(time.started), us(time.ended));
+        match stages.iter_mut().find(|stage| stage.name == name) {
+            Some(stage) => {
+                stage.start_us = stage.start_us.min(start_us);
+                stage.end_us = stage.end_us.max(end_us);
+            }
+            None => stages.push(Stage { name: name.to_owned(), start_us, end_us }),
+        }
+    }
+    stages.sort_by_key(|stage| (stage.start_us, stage.end_us));
+    CreateReport {
+        name: created.name.clone(),
+        domid: created.domid.0,
+        uuid: created.uuid.to_string(),
+        stages,
+        cost: cost(&created.cost),
+    }
+}
+
+pub(crate) fn domain_row(row: &DomainRow) -> api::DomainRow {
+    let info = &row.info;
+    api::DomainRow {
+        name: row.name.clone(),
+        domid: info.domid.0,
+        uuid: info.handle.to_string(),
+        kind: kind_name(info.kind()).to_owned(),
+        mem_kib: (info.pages + info.pages_outstanding) * KIB_PER_PAGE,
+        mem_max_kib: info.pages_max.saturating_mul(KIB_PER_PAGE),
+        vcpus_online: info.vcpus_online,
+        running: info.flags.running(),
+        blocked: info.flags.blocked(),
+        paused: info.flags.paused(),
+        shutdown_reason: info.flags.shutdown().map(xen::ShutdownReason::code),
+        dying: info.flags.dying(),
+        cpu_time_ns: info.cpu_time_ns,
+        cpupool: info.cpupool,
+        started_unix_s: None,
+        managed: row.config.is_some(),
+    }
+}
+
+fn unless_default(action: ShutdownAction, default: ShutdownAction) -> Option<String> {
+    (action != default).then(|| action.as_str().to_owned())
+}
+
+/// What `list -l` and a dry run show of a VM.
+pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfig) -> ListedConfig {
+    let defaults = ShutdownPolicy::default();
+    let uuid = uuid.or(vm.uuid).map(|uuid| uuid.to_string()).unwrap_or_default();
+    let disk = |disk: &toolstack::config::DiskConfig| Disk {
+        pdev_path: disk.target.clone(),
+        vdev: disk.vdev.name.clone(),
+        backend: "phy".to_owned(),
+        format: "raw".to_owned(),
+        readwrite: u32::from(disk.access == Access::ReadWrite),
+        is_cdrom: u32::from(disk.cdrom),
+    };
+    let nic = |vif: &toolstack::config::VifConfig| Nic {
+        devid: vif.devid,
+        mac: vif.mac.map(|mac| mac.to_string()),
+        mtu: vif.mtu,
+        bridge: vif.bridge.clone(),
+        rate_bytes_per_interval: vif.rate.map(|rate| rate.bytes),
+        rate_interval_usecs: vif.rate.map(|rate| rate.interval_us),
+    };
+    let config = DomainConfig {
+        c_info: CreateInfo { kind: kind_name(vm.kind).to_owned(), name: vm.name.clone(), uuid },
+        b_info: BuildInfo {
+            max_vcpus: vm.vcpus_max,
+            avail_vcpus: (0..vm.vcpus).collect(),
+            max_memkb: vm.memory_max_mib * KIB_PER_MIB,
+            target_memkb: vm.memory_mib * KIB_PER_MIB,
+            tsc_mode: match vm.tsc_mode {
+                TscMode::Default => None,
+                TscMode::AlwaysEmulate => Some("always_emulate".to_owned()),
+                TscMode::Native => Some("native".to_owned()),
+            },
+            kernel: Some(vm.kernel.clone()),
+            cmdline: (!vm.cmdline.is_empty()).then(|| vm.cmdline.clone()),
+            ramdisk: vm.ramdisk.clone(),
+            max_grant_frames: vm.grant_frames_max.map(u32::from),
+        },
+        disks: vm.disks.iter().map(disk).collect(),
+        nics: vm.vifs.iter().map(nic).collect(),
+        on_poweroff: unless_default(vm.policy.poweroff, defaults.poweroff),
+        on_reboot: unless_default(vm.policy.reboot, defaults.reboot),
+        on_watchdog: unless_default(vm.policy.watchdog, defaults.watchdog),
+        on_crash: unless_default(vm.policy.crash, defaults.crash),
+        on_soft_reset: unless_default(vm.policy.soft_reset, defaults.soft_reset),
+    };
+    ListedConfig { domid, config }
+}
+
+/// A domain of another toolstack: all that is known are its name and UUID.
+pub(crate) fn listed_foreign(row: &DomainRow) -> ListedConfig {
+    let config = DomainConfig {
+        c_info: CreateInfo {
+            kind: kind_name(row.info.kind()).to_owned(),
+            name: row.name.clone().unwrap_or_default(),
+            uuid: row.info.handle.to_string(),
+        },
+        b_info: BuildInfo {
+            max_vcpus: row.info.vcpu_id_max.map_or(0, |id| id + 1),
+            avail_vcpus: (0..row.info.vcpus_online).collect(),
+            max_memkb: row.info.pages_max.saturating_mul(KIB_PER_PAGE),
+            target_memkb: row.info.pages * KIB_PER_PAGE,
+            ..BuildInfo::default()
+        },
+        ..DomainConfig::default()
+    };
+    ListedConfig { domid: Some(row.info.domid.0), config }
+}
+
+fn unsigned(number: Option<i64>) -> Option<u32> {
+    number.and_then(|number| u32::try_from(number).ok())
+}
+
+pub(crate) fn block_rows(domid: u16, readings: &[DeviceReading]) -> Vec<BlockRow> {
+    let vbds = readings.iter().filter(|reading| reading.device.kind == DeviceKind::Vbd);
+    vbds.map(|reading| BlockRow {
+        vdev: reading.device.devid,
+        backend_domid: 0,
+        frontend_domid: domid,
+        state: reading.state,
+        evtchn: unsigned(reading.event_channel),
+        ring_ref: unsigned(reading.ring_ref),
+        backend_path: reading.backend.clone(),
+    })
+    .collect()
+}
+
+pub(crate) fn network_rows(readings: &[DeviceReading]) -> Vec<NetworkRow> {
+    let vifs = readings.iter().filter(|reading| reading.device.kind == DeviceKind::Vif);
+    vifs.map(|reading| NetworkRow {
+        devid: reading.device.devid,
+        backend_domid: 0,
+        mac: reading.mac.clone().unwrap_or_default(),
+        state: reading.state,
+        evtchn: unsigned(reading.event_channel),
+        tx_ring_ref: unsigned(reading.ring_ref),
+        rx_ring_ref: unsigned(reading.rx_ring_ref),
+        backend_path: reading.backend.clone(),
+    })
+    .collect()
+}
+
+pub(crate) fn vcpu_rows(domid: u16, name: &str, vcpus: &[xen::VcpuInfo]) -> Vec<VcpuRow> {
+    (0..)
+        .zip(vcpus)
+        .map(|(vcpu, info)| VcpuRow {
+            name: Some(name.to_owned()),
+            domid,
+            vcpu,
+            online: info.online,
+            running: info.running,
+            blocked: info.blocked,
+            cpu: info.cpu,
+            cpu_time_ns: info.cpu_time_ns,
+            // No domain of ours is bound to CPUs: there is no key for it yet.
+            affinity_hard: "all".to_owned(),
+            affinity_soft: "all".to_owned(),
+        })
+        .collect()
+}
+
+/// The lines of `xl info`, in its order.
+pub(crate) fn host_info(version: &VersionInfo, physical: &PhysInfo) -> Vec<(String, String)> {
+    /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's words for them.
+    const HVM: u32 = 1;
+    const PV: u32 = 1 << 1;
+    const DIRECTIO: u32 = 1 << 2;
+    let has = |bits: u32| physical.capabilities & bits == bits;
+    let words = [
+        (has(PV), "pv"),
+        (has(HVM), "hvm"),
+        (has(HVM | DIRECTIO), "hvm_directio"),
+        (has(PV | DIRECTIO), "pv_directio"),
+        (has(1 << 3), "hap"),
+        (has(1 << 4), "shadow"),
+        (has(1 << 5), "iommu_hap_pt_share"),
+        (has(1 << 6), "vmtrace"),
+        (has(1 << 7), "vpmu"),
+        (has(1 << 8), "gnttab-v1"),
+        (has(1 << 9), "gnttab-v2"),
+    ];
+    let caps: Vec<&str> = words.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
+    let hw_caps: Vec<String> = physical.hw_caps.iter().map(|word| format!("{word:08x}")).collect();
+    let mib = |pages: u64| (pages / (KIB_PER_MIB / KIB_PER_PAGE)).to_string();
+    let uname = rustix::system::uname();
+    let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+    let (major, minor) = (version.major, version.minor);
+    let lines = [
+        ("host", text(uname.nodename())),
+        ("release", text(uname.release())),
+        ("version", text(uname.version())),
+        ("machine", text(uname.machine())),
+        ("nr_cpus", physical.cpus.to_string()),
+        ("max_cpu_id", physical.cpu_id_max.to_string()),
+        ("nr_nodes", physical.nodes.to_string()),
+        ("cores_per_socket", physical.cores_per_socket.to_string()),
+        ("threads_per_core", physical.threads_per_core.to_string()),
+        ("cpu_mhz", format!("{}.{:03}", physical.cpu_khz / 1000, physical.cpu_khz % 1000)),
+        ("hw_caps", hw_caps.join(":")),
+        ("virt_caps", caps.join(" ")),
+        ("total_memory", mib(physical.pages)),
+        ("free_memory", mib(physical.pages_free.saturating_sub(physical.pages_outstanding))),
+        ("outstanding_claims", mib(physical.pages_outstanding)),
+        ("xen_major", major.to_string()),
+        ("xen_minor", minor.to_string()),
+        ("xen_extra", version.extra.clone()),
+        ("xen_version", format!("{major}.{minor}{}", version.extra)),
+        ("xen_caps", version.capabilities.clone()),
+        ("xen_scheduler", version.scheduler().to_owned()),
+        ("xen_pagesize", version.pagesize_bytes.to_string()),
+        ("platform_params", format!("virt_start=0x{:x}", version.virt_start)),
+        ("xen_changeset", version.changeset.clone()),
+        ("xen_commandline", version.commandline.clone()),
+        ("cc_compiler", version.compiler.clone()),
+        ("cc_compile_by", version.compile_by.clone()),
+        ("cc_compile_domain", version.compile_domain.clone()),
+        ("cc_compile_date", version.compile_date.clone()),
+        ("build_id", version.build_id.clone()),
+        ("xend_config_format", "4".to_owned()),
+    ];
+    lines.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
