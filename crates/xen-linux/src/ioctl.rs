@@ -46,7 +46,12 @@ pub(crate) unsafe fn ioctl_number(
 }
 
 fn checked(result: c_int) -> Result<u32, Errno> {
-    u32::try_from(result).map_err(|_| last_errno())
+    match u32::try_from(result) {
+        Ok(result) => Ok(result),
+        Err(_) if result == -1 => Err(last_errno()),
+        // A hypercall's 64-bit result, cut down to an `int` by the kernel, may look like this.
+        Err(_) => Err(Errno::OVERFLOW),
+    }
 }
 
 /// The calling thread's `errno`.

@@ -72,12 +72,7 @@ impl LinuxHypervisor {
         let mut call = Hypercall { op: op as u64, args };
         // SAFETY: the structure is the request's. What its words point to, if anything, is in the
         // arena: `&mut self` keeps that from being looked at until Xen is done with it.
-        match unsafe { ioctl(&self.privcmd, HYPERCALL, &mut call) } {
-            Ok(result) => Ok(result.into()),
-            // The kernel hands the result on as an `int`. One that fits but for its sign would be
-            // taken for an error that Xen does not know; no call with results so large is made.
-            Err(errno) => Err(errno),
-        }
+        unsafe { ioctl(&self.privcmd, HYPERCALL, &mut call) }.map(u64::from)
     }
 
     /// Issues a call inside a multicall of one entry, which has room for a 64-bit result.

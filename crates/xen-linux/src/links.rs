@@ -1,0 +1,263 @@
+//! [`Links`]: network interfaces and bridge ports, by route netlink. No address is ever touched.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+};
+
+use crate::HostError;
+use crate::error::Refused;
+use crate::rtnetlink::{
+    Answer, NAME_BYTES_MAX, NLM_F_ACK, NLM_F_DUMP, RTM_GETLINK, RTM_SETLINK, Request, answers,
+};
+
+/// A network interface.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Link {
+    pub index: u32,
+    pub name: String,
+    /// Switched on, whether or not a carrier is there.
+    pub up: bool,
+    pub mtu: u32,
+    /// Index of the bridge (or bond) it is a port of.
+    pub master: Option<u32>,
+    /// `bridge`, `veth`, ...; a physical interface and a vif have none.
+    pub kind: Option<String>,
+}
+
+impl Link {
+    #[must_use]
+    pub fn is_bridge(&self) -> bool {
+        self.kind.as_deref() == Some("bridge")
+    }
+}
+
+/// Datagrams of the kernel's answers are never longer than this, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Multicast group that announces links as they come, change and go.
+const GROUP_LINK: u32 = 1;
+
+/// A connection to the kernel's view of the network interfaces.
+#[derive(Debug)]
+pub struct Links {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Links {
+    /// # Errors
+    /// If the kernel has no route netlink.
+    pub fn open() -> Result<Self, HostError> {
+        let socket = route_socket(0).refused(|| "cannot open a route netlink socket")?;
+        Ok(Self { socket, sequence: 0, buffer: vec![0; ANSWER_BYTES_MAX] })
+    }
+
+    /// All interfaces, by index.
+    ///
+    /// # Errors
+    /// Whatever the kernel says; nothing is expected.
+    pub fn all(&mut self) -> Result<Vec<Link>, HostError> {
+        let mut links = self
+            .exchange(|sequence| Request::new(RTM_GETLINK, NLM_F_DUMP, sequence, 0))
+            .refused(|| "cannot list the network interfaces")?;
+        links.sort_by_key(|link| link.index);
+        Ok(links)
+    }
+
+    /// The interface of this name, if there is one.
+    ///
+    /// # Errors
+    /// Whatever the kernel says but ENODEV.
+    pub fn find(&mut self, name: &str) -> Result<Option<Link>, HostError> {
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            return Ok(None);
+        }
+        match self.exchange(|sequence| Request::new(RTM_GETLINK, NLM_F_ACK, sequence, 0).name(name))
+        {
+            Ok(links) => Ok(links.into_iter().next()),
+            Err(Errno::NODEV) => Ok(None),
+            Err(errno) => Err(errno).refused(|| format!("cannot look up network interface {name}")),
+        }
+    }
+
+    /// The bridge of this name.
+    ///
+    /// # Errors
+    /// ENODEV if there is none, EINVAL if the interface is something else.
+    pub fn bridge(&mut self, name: &str) -> Result<Link, HostError> {
+        let advice = "create it with: ip link add NAME type bridge";
+        let link = self.find(name)?;
+        let link =
+            link.ok_or(Errno::NODEV).refused(|| format!("there is no bridge {name} ({advice})"))?;
+        if link.is_bridge() {
+            Ok(link)
+        } else {
+            Err(Errno::INVAL).refused(|| format!("network interface {name} is no bridge"))
+        }
+    }
+
+    /// The ports of a bridge, by index.
+    ///
+    /// # Errors
+    /// As [`Links::bridge`].
+    pub fn ports(&mut self, bridge: &str) -> Result<Vec<Link>, HostError> {
+        let index = self.bridge(bridge)?.index;
+        let mut links = self.all()?;
+        links.retain(|link| link.master == Some(index));
+        Ok(links)
+    }
+
+    /// Makes an interface a port of a bridge, with the bridge's MTU, and switches it on.
+    ///
+    /// # Errors
+    /// If either does not exist, or the kernel refuses (`bridge` is named as well as `port`).
+    pub fn add_port(&mut self, bridge: &str, port: &str) -> Result<(), HostError> {
+        let master = self.bridge(bridge)?;
+        let link = self.existing(port)?;
+        self.exchange(|sequence| {
+            let request = Request::new(RTM_SETLINK, NLM_F_ACK, sequence, link.index);
+            let request = if link.mtu == master.mtu { request } else { request.mtu(master.mtu) };
+            request.bridge(master.index).up()
+        })
+        .refused(|| format!("cannot make {port} a port of bridge {bridge}"))
+        .map(drop)
+    }
+
+    /// Takes an interface out of its bridge; if it is in none, nothing happens.
+    ///
+    /// # Errors
+    /// If it does not exist.
+    pub fn remove_port(&mut self, port: &str) -> Result<(), HostError> {
+        let index = self.existing(port)?.index;
+        self.exchange(|sequence| Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).bridge(0))
+            .refused(|| format!("cannot take {port} out of its bridge"))
+            .map(drop)
+    }
+
+    /// Sets the largest packet an interface carries, in bytes.
+    ///
+    /// # Errors
+    /// If it does not exist, or cannot carry that much.
+    pub fn set_mtu(&mut self, name: &str, bytes: u32) -> Result<(), HostError> {
+        let index = self.existing(name)?.index;
+        self.exchange(|sequence| Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).mtu(bytes))
+            .refused(|| format!("cannot set the MTU of {name} to {bytes}"))
+            .map(drop)
+    }
+
+    /// Waits until there is an interface of this name, such as a backend's `vif3.0`.
+    ///
+    /// # Errors
+    /// ETIMEDOUT if it does not appear in time.
+    pub fn wait_for(&mut self, name: &str, timeout: Duration) -> Result<Link, HostError> {
+        let refused = || format!("cannot wait for network interface {name}");
+        let deadline = Instant::now() + timeout;
+        // Listening before looking, so that it cannot appear in between.
+        let news = route_socket(GROUP_LINK).refused(refused)?;
+        loop {
+            if let Some(link) = self.find(name)? {
+                return Ok(link);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Errno::TIMEDOUT).refused(|| {
+                    format!(
+                        "network interface {name} did not appear within {} s",
+                        timeout.as_secs()
+                    )
+                });
+            }
+            let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+            match poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&left)) {
+                // What the news say does not matter, nor whether some were lost (ENOBUFS).
+                Ok(_) => match recv(&news, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+                    Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => {}
+                    Err(errno) => return Err(errno).refused(refused),
+                },
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno).refused(refused),
+            }
+        }
+    }
+
+    fn existing(&mut self, name: &str) -> Result<Link, HostError> {
+        self.find(name)?
+            .ok_or(Errno::NODEV)
+            .refused(|| format!("there is no network interface {name}"))
+    }
+
+    /// Sends a request and collects its answer. A dump that changed meanwhile is taken as it is.
+    fn exchange(&mut self, request: impl FnOnce(u32) -> Request) -> Result<Vec<Link>, Errno> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let sequence = self.sequence;
+        send(&self.socket, &request(sequence).done(), SendFlags::empty())?;
+        let mut links = Vec::new();
+        loop {
+            let length = match recv(&self.socket, &mut self.buffer[..], RecvFlags::TRUNC) {
+                Ok((_, length)) => length,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno),
+            };
+            let datagram = self.buffer.get(..length).ok_or(Errno::MSGSIZE)?;
+            for answer in answers(datagram, sequence) {
+                match answer {
+                    Answer::Link(link) => links.push(link),
+                    Answer::End(result) => return result.map(|()| links),
+                    Answer::Other => {}
+                }
+            }
+        }
+    }
+}
+
+fn route_socket(groups: u32) -> Result<OwnedFd, Errno> {
+    // Protocol 0 of this family is "route".
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found_by_name_and_in_the_list() {
+        let mut links = Links::open().unwrap();
+        let lo = links.find("lo").unwrap().expect("every network namespace has lo");
+        assert_eq!((lo.name.as_str(), lo.is_bridge()), ("lo", false));
+        assert!(links.all().unwrap().contains(&lo));
+    }
+
+    #[test]
+    fn a_name_that_no_interface_can_bear_is_not_found() {
+        let mut links = Links::open().unwrap();
+        for name in ["", "no-such-link", "a-name-far-too-long-for-linux"] {
+            assert_eq!(links.find(name).unwrap(), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_missing_bridge_and_an_interface_that_is_none_are_named() {
+        let mut links = Links::open().unwrap();
+        let error = links.bridge("nobr0").unwrap_err();
+        assert_eq!(error.errno(), xen::Errno::ENODEV);
+        assert!(error.to_string().starts_with("there is no bridge nobr0"), "{error}");
+        let error = links.add_port("lo", "lo").unwrap_err();
+        assert!(error.to_string().starts_with("network interface lo is no bridge"), "{error}");
+    }
+
+    #[test]
+    fn waiting_for_an_interface_that_never_comes_ends() {
+        let mut links = Links::open().unwrap();
+        let error = links.wait_for("vif9999.9", Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.errno(), xen::Errno(110));
+        assert!(error.to_string().contains("vif9999.9"), "{error}");
+    }
+}
