@@ -1,1 +1,45 @@
-fn main() {}
+//! The command line: xl's verbs and columns, spoken to `xylemd`.
+//!
+//! It decides nothing: it reads arguments and files, makes one request of [`api`] after another, and
+//! renders the answers. Exit status: 0 ok, 1 failure, 2 wrong usage.
+
+mod columns;
+mod command;
+mod commands;
+mod console;
+mod options;
+mod session;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use session::{Failure, Session};
+
+fn main() -> ExitCode {
+    let mut session = Session::default();
+    let result = arguments().and_then(|arguments| command::run(&mut session, arguments));
+    let output = session.take_output();
+    // A reader that has seen enough, as in `xy list | head -1`, is no failure.
+    let _ = std::io::stdout().write_all(output.as_bytes());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            for message in failure.messages() {
+                // Nothing is left to tell, or to do, if even that fails.
+                let _ = writeln!(std::io::stderr(), "xy: {message}");
+            }
+            ExitCode::from(failure.status())
+        }
+    }
+}
+
+fn arguments() -> Result<Vec<String>, Failure> {
+    std::env::args_os()
+        .skip(1)
+        .map(|argument| {
+            argument
+                .into_string()
+                .map_err(|argument| Failure::usage(format!("{}: not UTF-8", argument.display())))
+        })
+        .collect()
+}

@@ -1,0 +1,431 @@
+//! The commands, how a word finds one, and their help.
+//!
+//! Names, options and texts that a script can depend on are xl's: xen `tools/xl/xl_cmdtable.c`.
+
+use std::fmt::Write as _;
+
+use crate::commands::{self, create, devices, domains, host, shutdown};
+use crate::options::{Flag, Options};
+use crate::session::{Failure, ProgressDisplay, Session};
+
+type Run = fn(&mut Session, &Options) -> Result<(), Failure>;
+
+/// An entry of the table.
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
+    usage: &'static str,
+    about: &'static str,
+    pub(crate) flags: &'static [Flag],
+    /// Fewest and most operands.
+    pub(crate) operands: (usize, usize),
+    dry_run: DryRun,
+    run: Run,
+}
+
+/// What the global option `-N` is to a command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum DryRun {
+    Possible,
+    Impossible,
+}
+
+const JSON: Flag = Flag::new('\0', "json", "Print JSON.");
+const MANY: usize = usize::MAX;
+
+const COMMANDS: &[Command] = &[
+    Command {
+        name: "create",
+        usage: "<ConfigFile> [options] [vars]",
+        about: "Create a domain from config file <filename>",
+        flags: &[
+            Flag::new('c', "", "Connect to the console after the domain is created."),
+            Flag::new('d', "", "Enable debug messages."),
+            Flag::new(
+                'e',
+                "",
+                "Taken for xl's sake: there is no background process to do without.",
+            ),
+            Flag::new('F', "", "Run in foreground until death of the domain."),
+            Flag::with_value('f', "defconfig", "FILE", "Use the given configuration file."),
+            Flag::new('n', "dryrun", "Dry run - prints the resulting configuration."),
+            Flag::new('p', "", "Leave the domain paused after it is created."),
+            Flag::new('q', "quiet", "Quiet."),
+            Flag::new('V', "vncviewer", "Not supported yet."),
+            Flag::new('A', "vncviewer-autopass", "Not supported yet."),
+            Flag::new('i', "ignore-global-affinity-masks", "Taken for xl's sake: there are none."),
+            Flag::new('\0', "stages", "Print where the time went and what it cost."),
+            Flag::new('\0', "json", "Print what was made, and what it cost, as JSON."),
+        ],
+        operands: (0, MANY),
+        dry_run: DryRun::Possible,
+        run: create::create,
+    },
+    Command {
+        name: "list",
+        usage: "[options] [Domain ...]",
+        about: "List information about all/some domains",
+        flags: &[
+            Flag::new('l', "long", "Output all VM details."),
+            Flag::new('v', "verbose", "Prints out UUIDs and security context."),
+            Flag::new('Z', "context", "Prints out security context."),
+            Flag::new('c', "cpupool", "Prints the cpupool the domain is in."),
+            Flag::new('n', "numa", "Not supported yet."),
+            JSON,
+        ],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: domains::list,
+    },
+    Command {
+        name: "destroy",
+        usage: "[options] <Domain ...>",
+        about: "Terminate a domain immediately",
+        flags: &[Flag::new('f', "", "Taken for xl's sake: domain 0 is never destroyed.")],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: domains::destroy,
+    },
+    Command {
+        name: "shutdown",
+        usage: "[options] <-a|Domain ...>",
+        about: "Issue a shutdown signal to a domain",
+        flags: &[
+            Flag::new('a', "all", "Shutdown all guest domains."),
+            Flag::new('F', "", "Taken for xl's sake: it is for HVM guests without PV drivers."),
+            Flag::new('w', "wait", "Wait for guest(s) to shutdown; twice: until they are gone."),
+        ],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: shutdown::shutdown,
+    },
+    Command {
+        name: "reboot",
+        usage: "[options] <-a|Domain ...>",
+        about: "Issue a reboot signal to a domain",
+        flags: &[
+            Flag::new('a', "all", "Reboot all guest domains."),
+            Flag::new('F', "", "Taken for xl's sake: it is for HVM guests without PV drivers."),
+            Flag::new('w', "wait", "Wait for guest(s) to reboot; twice: until the old are gone."),
+        ],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: shutdown::reboot,
+    },
+    Command {
+        name: "pause",
+        usage: "<Domain ...>",
+        about: "Pause execution of a domain",
+        flags: &[],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: domains::pause,
+    },
+    Command {
+        name: "unpause",
+        usage: "<Domain ...>",
+        about: "Unpause a paused domain",
+        flags: &[],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: domains::unpause,
+    },
+    Command {
+        name: "console",
+        usage: "[options] <Domain>",
+        about: "Attach to domain's console",
+        flags: &[
+            Flag::with_value('t', "", "TYPE", "Console type: pv."),
+            Flag::with_value('n', "", "NUMBER", "Console number: 0."),
+            Flag::with_value('e', "", "ESCAPE", "Escape character, ^] by default."),
+        ],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: commands::console::console,
+    },
+    Command {
+        name: "domid",
+        usage: "<DomainName>",
+        about: "Convert a domain name to domain id",
+        flags: &[],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: domains::domid,
+    },
+    Command {
+        name: "domname",
+        usage: "<DomainId>",
+        about: "Convert a domain id to domain name",
+        flags: &[],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: domains::domname,
+    },
+    Command {
+        name: "vcpu-list",
+        usage: "[options] [Domain ...]",
+        about: "List the VCPUs for all/some domains",
+        flags: &[JSON],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: domains::vcpu_list,
+    },
+    Command {
+        name: "uptime",
+        usage: "[Domain ...]",
+        about: "Print uptime for all/some domains",
+        flags: &[],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: domains::uptime,
+    },
+    Command {
+        name: "block-list",
+        usage: "[options] <Domain ...>",
+        about: "List virtual block devices for a domain",
+        flags: &[JSON],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: devices::block_list,
+    },
+    Command {
+        name: "network-list",
+        usage: "[options] <Domain ...>",
+        about: "List virtual network interfaces for a domain",
+        flags: &[JSON],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: devices::network_list,
+    },
+    Command {
+        name: "info",
+        usage: "[options] [KEY]",
+        about: "Get information about Xen host",
+        flags: &[Flag::new('n', "numa", "Not supported yet."), JSON],
+        operands: (0, 1),
+        dry_run: DryRun::Impossible,
+        run: host::info,
+    },
+    Command {
+        name: "counters",
+        usage: "[options]",
+        about: "Print what xylemd has done since it began",
+        flags: &[JSON],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: host::counters,
+    },
+];
+
+/// Runs the command that `arguments` name, after the global options.
+pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), Failure> {
+    let mut arguments = arguments.into_iter();
+    let word = loop {
+        let Some(argument) = arguments.next() else {
+            session.print(&help_all());
+            return Err(Failure::usage("a command is missing"));
+        };
+        match argument.as_str() {
+            "-h" | "--help" => {
+                session.print(&help_all());
+                return Ok(());
+            }
+            "--version" => {
+                session.print(concat!("xy ", env!("CARGO_PKG_VERSION"), "\n"));
+                return Ok(());
+            }
+            _ if argument.starts_with('-') => read_global_options(session, &argument)?,
+            _ => break argument,
+        }
+    };
+    let arguments: Vec<_> = arguments.collect();
+    if word == "help" {
+        return help(session, arguments.first().map(String::as_str));
+    }
+    let command = lookup(&word)?;
+    if arguments.iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help") {
+        return help(session, Some(command.name));
+    }
+    if session.dry_run && command.dry_run == DryRun::Impossible {
+        return Err(Failure::usage(format!("{}: cannot be run dry (-N)", command.name)));
+    }
+    let options = Options::parse(command, arguments)?;
+    (command.run)(session, &options)
+}
+
+fn read_global_options(session: &mut Session, letters: &str) -> Result<(), Failure> {
+    let unknown = || Failure::usage(format!("{letters}: unknown global option; see 'xy help'"));
+    let letters = letters.strip_prefix('-').filter(|rest| !rest.is_empty()).ok_or_else(unknown)?;
+    for letter in letters.chars() {
+        match letter {
+            'v' => session.progress = ProgressDisplay::Lines,
+            't' => session.progress = ProgressDisplay::Overwritten,
+            'T' => session.timestamps = true,
+            'N' => session.dry_run = true,
+            // xl's "ignore the lock"; there is none.
+            'f' => {}
+            _ => return Err(unknown()),
+        }
+    }
+    Ok(())
+}
+
+/// Finds a command by its name or by a beginning of it that no other shares.
+fn lookup(word: &str) -> Result<&'static Command, Failure> {
+    if let Some(command) = COMMANDS.iter().find(|command| command.name == word) {
+        return Ok(command);
+    }
+    let matching: Vec<_> =
+        COMMANDS.iter().filter(|command| command.name.starts_with(word)).collect();
+    match matching.as_slice() {
+        [command] if !word.is_empty() => Ok(command),
+        [] => Err(Failure::usage(format!("{word:?} is no command; see 'xy help'"))),
+        several => {
+            let names: Vec<_> = several.iter().map(|command| command.name).collect();
+            Err(Failure::usage(format!("{word:?} is ambiguous: {}", names.join(", "))))
+        }
+    }
+}
+
+fn help(session: &mut Session, word: Option<&str>) -> Result<(), Failure> {
+    let text = match word {
+        None | Some("help") => help_all(),
+        Some(word) => help_one(lookup(word)?),
+    };
+    session.print(&text);
+    Ok(())
+}
+
+fn help_all() -> String {
+    let mut text = "Usage xy [-vfNtT] <subcommand> [args]\n\n\
+                    xy full list of subcommands:\n\n"
+        .to_owned();
+    for command in COMMANDS {
+        let _ = writeln!(text, " {:<19} {}", command.name, command.about);
+    }
+    text.push_str(
+        "\nA subcommand may be shortened as long as it stays unambiguous.\n\
+         \nGlobal options:\n\n\
+         -v                      Tell each step.\n\
+         -t                      Tell each step on one line, by carriage returns.\n\
+         -T                      Begin messages with the time since the start.\n\
+         -N                      Dry run: check everything, do nothing.\n\
+         -f                      Taken for xl's sake.\n",
+    );
+    text
+}
+
+fn help_one(command: &Command) -> String {
+    let dry = if command.dry_run == DryRun::Possible { "N" } else { "" };
+    let mut text = format!(
+        "Usage: xy [-vtT{dry}] {} {}\n\n{}.\n\n",
+        command.name, command.usage, command.about
+    );
+    if !command.flags.is_empty() {
+        text.push_str("Options:\n\n");
+        for flag in command.flags {
+            let synopsis = flag.synopsis();
+            // A long option's text goes on the next line, in the same column.
+            let separator =
+                if synopsis.len() > 23 { format!("\n{:24}", "") } else { " ".to_owned() };
+            let _ = writeln!(text, "{synopsis:<23}{separator}{}", flag.about);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn found(word: &str) -> String {
+        match lookup(word) {
+            Ok(command) => command.name.to_owned(),
+            Err(failure) => failure.messages().join("\n"),
+        }
+    }
+
+    #[test]
+    fn a_beginning_that_is_unambiguous_finds_its_command() {
+        for (word, expected) in [
+            ("list", "list"),
+            ("l", "list"),
+            ("cr", "create"),
+            ("un", "unpause"),
+            ("c", "\"c\" is ambiguous: create, console, counters"),
+            ("dom", "\"dom\" is ambiguous: domid, domname"),
+            ("migrate", "\"migrate\" is no command; see 'xy help'"),
+            ("lists", "\"lists\" is no command; see 'xy help'"),
+        ] {
+            assert_eq!(found(word), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn every_command_is_found_by_its_own_name_and_has_distinct_options() {
+        for command in COMMANDS {
+            assert_eq!(found(command.name), command.name);
+            for (i, flag) in command.flags.iter().enumerate() {
+                for other in &command.flags[..i] {
+                    assert!(flag.short == '\0' || flag.short != other.short, "{}", command.name);
+                    assert!(flag.long.is_empty() || flag.long != other.long, "{}", command.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn help_reads_like_that_of_xl() {
+        expect![[r#"
+            Usage: xy [-vtT] shutdown [options] <-a|Domain ...>
+
+            Issue a shutdown signal to a domain.
+
+            Options:
+
+            -a, --all               Shutdown all guest domains.
+            -F                      Taken for xl's sake: it is for HVM guests without PV drivers.
+            -w, --wait              Wait for guest(s) to shutdown; twice: until they are gone.
+        "#]]
+        .assert_eq(&help_one(lookup("shutdown").unwrap_or(&COMMANDS[0])));
+    }
+
+    fn options(command: &str, arguments: &[&str]) -> Result<Options, Failure> {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        Options::parse(lookup(command)?, arguments)
+    }
+
+    #[test]
+    fn options_may_stand_anywhere_and_in_one_word() {
+        let given = options("shutdown", &["a", "-aw", "b", "--wait"]).unwrap();
+        assert_eq!(given.operands, ["a", "b"]);
+        assert!(given.has("all"));
+        assert!(!given.has("F"));
+        assert_eq!(given.count("wait"), 2);
+        let given = options("create", &["-f", "g.cfg", "-pq", "memory=3"]).unwrap();
+        assert_eq!(given.value("defconfig"), Some("g.cfg"));
+        assert!(given.has("p") && given.has("quiet"));
+        let given = options("create", &["--defconfig=g.cfg", "--", "-x"]).unwrap();
+        assert_eq!(given.value("defconfig"), Some("g.cfg"));
+        assert_eq!(given.operands, ["-x"]);
+    }
+
+    #[test]
+    fn wrong_options_are_usage_errors_that_name_the_command() {
+        for (command, arguments, expected) in [
+            ("destroy", &[][..], "destroy: requires at least 1 argument; see 'xy help destroy'"),
+            ("domid", &["a", "b"], "domid: \"b\" is one argument too many; see 'xy help domid'"),
+            ("list", &["-x"], "list: invalid option '-x'; see 'xy help list'"),
+            ("list", &["--lng"], "list: invalid option '--lng'; see 'xy help list'"),
+            (
+                "list",
+                &["--long=3"],
+                "list: unexpected argument for option '--long': \"3\"; see 'xy help list'",
+            ),
+            ("create", &["-f"], "create: missing argument for option '-f'; see 'xy help create'"),
+        ] {
+            assert_eq!(options(command, arguments), Err(Failure::usage(expected)));
+        }
+    }
+}

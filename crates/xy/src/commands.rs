@@ -1,0 +1,27 @@
+//! What each command asks the daemon, and how it tells the answer.
+
+pub(crate) mod console;
+pub(crate) mod create;
+pub(crate) mod devices;
+pub(crate) mod domains;
+pub(crate) mod host;
+pub(crate) mod shutdown;
+
+/// Takes the payload of the reply that was asked for.
+macro_rules! expect_reply {
+    ($reply:expr, $kind:ident) => {
+        match $reply {
+            api::Reply::$kind(payload) => payload,
+            other => return Err($crate::session::unexpected(&other)),
+        }
+    };
+}
+pub(crate) use expect_reply;
+
+/// Takes the reply of a request that has no result.
+pub(crate) fn expect_done(reply: &api::Reply) -> Result<(), crate::session::Failure> {
+    match reply {
+        api::Reply::Done => Ok(()),
+        other => Err(crate::session::unexpected(other)),
+    }
+}

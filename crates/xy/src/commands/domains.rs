@@ -1,0 +1,111 @@
+//! Commands that list domains, name them, or stop and start them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use api::{DomainRow, Request, Target};
+
+use super::{expect_done, expect_reply};
+use crate::columns::{self, ListColumns};
+use crate::options::Options;
+use crate::session::{Failure, Session};
+
+pub(crate) fn list(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    if options.has("numa") {
+        return Err(Failure::usage("list: NUMA affinity (-n) is not supported yet"));
+    }
+    let targets = options.targets();
+    if options.has("long") {
+        let configs = expect_reply!(session.call(&Request::Configs { targets })?, Configs);
+        session.print_json(&configs);
+        return Ok(());
+    }
+    let rows = expect_reply!(session.call(&Request::List { targets })?, Domains);
+    if options.has("json") {
+        session.print_json(&rows);
+        return Ok(());
+    }
+    let columns = ListColumns {
+        verbose: options.has("verbose"),
+        context: options.has("context"),
+        cpupool: options.has("cpupool"),
+    };
+    session.print(&columns::list(&rows, columns));
+    Ok(())
+}
+
+pub(crate) fn vcpu_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = Request::VcpuList { targets: options.targets() };
+    let rows = expect_reply!(session.call(&request)?, Vcpus);
+    if options.has("json") {
+        session.print_json(&rows);
+    } else {
+        session.print(&columns::vcpu_list(&rows));
+    }
+    Ok(())
+}
+
+pub(crate) fn uptime(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = Request::List { targets: options.targets() };
+    let mut rows = expect_reply!(session.call(&request)?, Domains);
+    let now_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    for row in rows.iter_mut().filter(|row| row.domid == 0) {
+        set_start_of_this_host(row, now_unix_s);
+    }
+    session.print(&columns::uptime(&rows, now_unix_s));
+    Ok(())
+}
+
+/// Domain 0 is not in the store's list of start times; its kernel knows.
+fn set_start_of_this_host(row: &mut DomainRow, now_unix_s: u64) {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok();
+    let seconds = uptime.as_deref().and_then(|text| text.split('.').next()?.parse().ok());
+    if let Some(seconds) = seconds {
+        row.started_unix_s = Some(now_unix_s.saturating_sub(seconds));
+    }
+}
+
+pub(crate) fn domid(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let name = options.operands[0].clone();
+    let domid = expect_reply!(session.call(&Request::Domid { name })?, Domid);
+    session.print(&format!("{domid}\n"));
+    Ok(())
+}
+
+pub(crate) fn domname(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let text = &options.operands[0];
+    let domid = text
+        .parse()
+        .map_err(|_| Failure::usage(format!("domname: {text:?} is no domain's number")))?;
+    let name = expect_reply!(session.call(&Request::Domname { domid })?, Domname);
+    session.print(&format!("{name}\n"));
+    Ok(())
+}
+
+pub(crate) fn destroy(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    for_each(session, options, |target| Request::Destroy { target })
+}
+
+pub(crate) fn pause(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    for_each(session, options, |target| Request::Pause { target })
+}
+
+pub(crate) fn unpause(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    for_each(session, options, |target| Request::Unpause { target })
+}
+
+/// Makes the request for every domain that was named, also after one has failed.
+fn for_each(
+    session: &mut Session,
+    options: &Options,
+    request: impl Fn(Target) -> Request,
+) -> Result<(), Failure> {
+    let mut messages = Vec::new();
+    for target in options.targets() {
+        match session.call(&request(target)).and_then(|reply| expect_done(&reply)) {
+            Ok(()) => {}
+            Err(Failure::Failed(more)) => messages.extend(more),
+            Err(usage) => return Err(usage),
+        }
+    }
+    if messages.is_empty() { Ok(()) } else { Err(Failure::Failed(messages)) }
+}

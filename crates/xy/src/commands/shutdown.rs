@@ -1,0 +1,167 @@
+//! `shutdown` and `reboot`, with xl's messages.
+
+use api::{DomainEvent, EventKind, Request, Targets, Wait};
+
+use super::expect_done;
+use crate::options::Options;
+use crate::session::{Failure, Session};
+
+pub(crate) fn shutdown(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    request(session, options, |targets, wait| Request::Shutdown { targets, wait })
+}
+
+pub(crate) fn reboot(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    request(session, options, |targets, wait| Request::Reboot { targets, wait })
+}
+
+fn request(
+    session: &mut Session,
+    options: &Options,
+    request: impl Fn(Targets, Wait) -> Request,
+) -> Result<(), Failure> {
+    let targets = match (options.has("all"), options.operands.is_empty()) {
+        (true, true) => Targets::All,
+        (false, false) => Targets::These(options.targets()),
+        (false, true) => return Err(Failure::usage("You must specify -a or a domain id.")),
+        (true, false) => return Err(Failure::usage("-a is for all domains; name none beside it")),
+    };
+    let wait = match options.count("wait") {
+        0 => Wait::Asked,
+        1 => Wait::Shutdown,
+        _ => Wait::Gone,
+    };
+    let mut messages = Messages {
+        wait,
+        named: match &targets {
+            Targets::All => None,
+            Targets::These(targets) => Some(targets.len()),
+        },
+        requested: 0,
+        announced: false,
+    };
+    let reply = session.call_with(&request(targets, wait), |session, event| {
+        for line in messages.lines(&event) {
+            session.tell(&line);
+        }
+    })?;
+    expect_done(&reply)
+}
+
+/// xl's messages for what happens, in its words.
+struct Messages {
+    wait: Wait,
+    /// How many domains were named; `None` for all there are.
+    named: Option<usize>,
+    requested: usize,
+    /// "Waiting for" has been said.
+    announced: bool,
+}
+
+impl Messages {
+    fn lines(&mut self, event: &DomainEvent) -> Vec<String> {
+        let domid = event.domid;
+        let mut lines = Vec::new();
+        match event.kind {
+            EventKind::ShutdownRequested | EventKind::RebootRequested => {
+                let verb = match event.kind {
+                    EventKind::RebootRequested => "Rebooting",
+                    _ => "Shutting down",
+                };
+                lines.push(format!("{verb} domain {domid}"));
+                self.requested += 1;
+                if self.named == Some(self.requested) {
+                    self.announce(&mut lines);
+                }
+            }
+            EventKind::ShutDown { reason } => {
+                self.announce(&mut lines);
+                lines.push(format!("Domain {domid} has been shut down, reason code {reason}"));
+                if self.wait == Wait::Gone {
+                    lines.push(format!("Domain {domid} continue waiting for death"));
+                }
+            }
+            EventKind::Destroyed => {
+                self.announce(&mut lines);
+                lines.push(format!("Domain {domid} has been destroyed"));
+            }
+        }
+        lines
+    }
+
+    fn announce(&mut self, lines: &mut Vec<String>) {
+        if self.wait != Wait::Asked && !self.announced {
+            self.announced = true;
+            lines.push(format!("Waiting for {} domains", self.requested));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(wait: Wait, named: Option<usize>, events: &[(u16, EventKind)], expected: &Expect) {
+        let mut messages = Messages { wait, named, requested: 0, announced: false };
+        let lines: Vec<_> = events
+            .iter()
+            .flat_map(|&(domid, kind)| messages.lines(&DomainEvent { domid, kind }))
+            .collect();
+        expected.assert_eq(&lines.join("\n"));
+    }
+
+    #[test]
+    fn a_shutdown_without_waiting_only_names_the_domains() {
+        let events = [(3, EventKind::ShutdownRequested), (4, EventKind::ShutdownRequested)];
+        check(
+            Wait::Asked,
+            Some(2),
+            &events,
+            &expect![[r#"
+                Shutting down domain 3
+                Shutting down domain 4"#]],
+        );
+    }
+
+    #[test]
+    fn waiting_is_announced_once_all_named_domains_were_asked() {
+        let events = [
+            (3, EventKind::RebootRequested),
+            (4, EventKind::RebootRequested),
+            (4, EventKind::ShutDown { reason: 1 }),
+            (3, EventKind::Destroyed),
+        ];
+        check(
+            Wait::Shutdown,
+            Some(2),
+            &events,
+            &expect![[r#"
+                Rebooting domain 3
+                Rebooting domain 4
+                Waiting for 2 domains
+                Domain 4 has been shut down, reason code 1
+                Domain 3 has been destroyed"#]],
+        );
+    }
+
+    #[test]
+    fn waiting_for_all_is_announced_with_the_first_that_ends() {
+        let events = [
+            (3, EventKind::ShutdownRequested),
+            (3, EventKind::ShutDown { reason: 0 }),
+            (3, EventKind::Destroyed),
+        ];
+        check(
+            Wait::Gone,
+            None,
+            &events,
+            &expect![[r#"
+                Shutting down domain 3
+                Waiting for 1 domains
+                Domain 3 has been shut down, reason code 0
+                Domain 3 continue waiting for death
+                Domain 3 has been destroyed"#]],
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! What one run of `xy` carries along: global options, the connection, the output so far.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::time::Instant;
+
+use api::client::{Client, News, socket_path};
+use api::{Progress, Reply, Request};
+
+/// Why a command failed: the exit status and what to say, one line each.
+#[derive(Debug, Eq, PartialEq)]
+pub(crate) enum Failure {
+    /// The arguments make no sense.
+    Usage(String),
+    /// The work failed; several objects may each have a line.
+    Failed(Vec<String>),
+}
+
+impl Failure {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage(message.into())
+    }
+
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(vec![message.into()])
+    }
+
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Failed(_) => 1,
+        }
+    }
+
+    pub(crate) fn messages(&self) -> &[String] {
+        match self {
+            Self::Usage(message) => std::slice::from_ref(message),
+            Self::Failed(messages) => messages,
+        }
+    }
+}
+
+/// How progress is shown, on the standard error.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum ProgressDisplay {
+    #[default]
+    Hidden,
+    /// A line for each step (`-v`).
+    Lines,
+    /// One line, written over and over (`-t`).
+    Overwritten,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) progress: ProgressDisplay,
+    /// Messages begin with the time since the start (`-T`).
+    pub(crate) timestamps: bool,
+    pub(crate) dry_run: bool,
+    start: Instant,
+    client: Option<Client>,
+    output: String,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Self {
+            progress: ProgressDisplay::default(),
+            timestamps: false,
+            dry_run: false,
+            start: Instant::now(),
+            client: None,
+            output: String::new(),
+        }
+    }
+}
+
+impl Session {
+    /// Sends `request` and returns its reply; progress is shown as the options say.
+    pub(crate) fn call(&mut self, request: &Request) -> Result<Reply, Failure> {
+        self.call_with(request, |_, _| ())
+    }
+
+    /// As `call`, where `on_event` hears what happens to domains.
+    pub(crate) fn call_with(
+        &mut self,
+        request: &Request,
+        mut on_event: impl FnMut(&Self, api::DomainEvent),
+    ) -> Result<Reply, Failure> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&socket_path()).map_err(|e| Failure::failed(e.to_string()))?,
+        };
+        let mut overwritten = false;
+        let reply = client.call(request, |news| match news {
+            News::Progress(progress) => overwritten |= self.show(&progress),
+            News::Event(event) => on_event(self, event),
+        });
+        if overwritten {
+            let _ = writeln!(std::io::stderr());
+        }
+        self.client = Some(client);
+        reply.map_err(|error| Failure::failed(one_line(&error.to_string())))
+    }
+
+    /// Prints `text` when the command is done.
+    pub(crate) fn print(&mut self, text: &str) {
+        self.output.push_str(text);
+    }
+
+    /// Prints a value as JSON, indented by four as xl does.
+    pub(crate) fn print_json(&mut self, value: &impl serde::Serialize) {
+        let mut json = Vec::new();
+        let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+        let mut serializer = serde_json::Serializer::with_formatter(&mut json, formatter);
+        value.serialize(&mut serializer).expect("api types always serialise");
+        self.output.push_str(&String::from_utf8_lossy(&json));
+        self.output.push('\n');
+    }
+
+    pub(crate) fn take_output(&mut self) -> String {
+        std::mem::take(&mut self.output)
+    }
+
+    /// Writes what was printed so far, for a command that goes on for long.
+    pub(crate) fn flush(&mut self) {
+        let output = self.take_output();
+        let _ = std::io::stdout().write_all(output.as_bytes());
+    }
+
+    /// Tells the user something at once, on the standard error.
+    pub(crate) fn tell(&self, message: &str) {
+        let stamp = self.stamp();
+        let _ = writeln!(std::io::stderr(), "{stamp}{message}");
+    }
+
+    /// Whether the line has to be ended later.
+    fn show(&self, progress: &Progress) -> bool {
+        let Progress { vm, done, total, step } = progress;
+        let text = one_line(&format!("{vm}: {done}/{total} {step}"));
+        match self.progress {
+            ProgressDisplay::Hidden => false,
+            ProgressDisplay::Lines => {
+                self.tell(&text);
+                false
+            }
+            ProgressDisplay::Overwritten => {
+                let mut stderr = std::io::stderr();
+                // Blanks wipe out what a longer step left behind.
+                let end = if stderr.is_terminal() { "" } else { "\n" };
+                let _ = write!(stderr, "\r{}{text:<70}{end}", self.stamp());
+                let _ = stderr.flush();
+                stderr.is_terminal()
+            }
+        }
+    }
+
+    fn stamp(&self) -> String {
+        if self.timestamps {
+            format!("[{:9.3}] ", self.start.elapsed().as_secs_f64())
+        } else {
+            String::new()
+        }
+    }
+}
+
+/// An answer of another kind than the request asked for.
+pub(crate) fn unexpected(reply: &Reply) -> Failure {
+    let kind = format!("{reply:?}");
+    let kind: String = kind.chars().take_while(char::is_ascii_alphanumeric).collect();
+    Failure::failed(format!("xylemd answered with {kind}, which was not asked for"))
+}
+
+/// What came from elsewhere must neither break the line nor speak to the terminal.
+fn one_line(text: &str) -> String {
+    text.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
