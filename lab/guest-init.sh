@@ -75,9 +75,8 @@ say "init reached"
 say "vcpus=$(grep -c ^processor /proc/cpuinfo)"
 say "memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
 ip link set dev lo up
-while read -r module; do
-    insmod "/modules/$module.ko" || say "module_failed=$module"
-done </modules/order
+# shellcheck disable=SC2046 # one word for each module
+modprobe -a $(cat /modules) || say modules=failed
 disk
 network
 say ready

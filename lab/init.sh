@@ -26,15 +26,16 @@ ln -sfn /proc/self/mounts /etc/mtab
 ln -sfn /proc/self/fd /dev/fd
 hostname lab
 
-while read -r module; do
-    insmod "/modules/$module.ko" || echo "lab: no module $module" >/dev/kmsg
-done </modules/order
+# shellcheck disable=SC2046 # one word for each module
+modprobe -a $(cat /modules) || echo "lab: not all modules could be loaded" >/dev/kmsg
 mount -t xenfs xenfs /proc/xen
 
 # port NAME: the device of a virtio port.
 port() {
     for file in /sys/class/virtio-ports/*/name; do
-        [ "$(cat "$file")" = "$1" ] && echo "/dev/$(basename "$(dirname "$file")")"
+        read -r name <"$file" 2>/dev/null || continue
+        file=${file%/name}
+        [ "$name" = "$1" ] && echo "/dev/${file##*/}"
     done
 }
 

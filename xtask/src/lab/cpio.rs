@@ -57,9 +57,7 @@ impl Archive {
     /// The archive with its trailer, ready to be followed by another one.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry(&Entry { path: "TRAILER!!!", mode: 0, device: (0, 0), content: &[] });
-        while !self.bytes.len().is_multiple_of(512) {
-            self.bytes.push(0);
-        }
+        self.pad(512);
         self.bytes
     }
 
@@ -83,15 +81,13 @@ impl Archive {
         }
         self.bytes.extend_from_slice(entry.path.as_bytes());
         self.bytes.push(0);
-        self.pad();
+        self.pad(4);
         self.bytes.extend_from_slice(entry.content);
-        self.pad();
+        self.pad(4);
     }
 
-    fn pad(&mut self) {
-        while !self.bytes.len().is_multiple_of(4) {
-            self.bytes.push(0);
-        }
+    fn pad(&mut self, alignment: usize) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(alignment), 0);
     }
 }
 

@@ -2,7 +2,8 @@
 //! program asks for, and which modules a kernel module depends on.
 //!
 //! 64-bit little-endian files only; anything else counts as "needs nothing".
-//! Source: System V ABI, chapters 4 and 5; Linux `include/linux/module.h` for `.modinfo`.
+//! Source: System V ABI, chapters 4 and 5; Linux `include/linux/module.h` for `.modinfo`,
+//! `include/linux/module_signature.h` for signatures.
 
 const DYNAMIC_SEGMENT: u32 = 2;
 const INTERPRETER_SEGMENT: u32 = 3;
@@ -54,6 +55,19 @@ pub(crate) fn module_info(module: &[u8], key: &str) -> Option<String> {
     let pattern = [b"\0", key.as_bytes(), b"="].concat();
     let at = module.windows(pattern.len()).position(|window| window == pattern)?;
     string(module, at + pattern.len())
+}
+
+/// A kernel module without the signature that may follow its ELF file.
+pub(crate) fn without_module_signature(module: &[u8]) -> &[u8] {
+    const MAGIC: &[u8] = b"~Module signature appended~\n";
+    const DESCRIPTION_BYTES: usize = 12;
+    let cut = || {
+        let described = module.strip_suffix(MAGIC)?;
+        let (rest, length) = described.split_last_chunk::<4>()?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        rest.get(..rest.len().checked_sub(DESCRIPTION_BYTES - 4)?.checked_sub(length)?)
+    };
+    cut().unwrap_or(module)
 }
 
 fn segments(file: &[u8]) -> Option<Vec<Segment>> {
@@ -114,6 +128,16 @@ mod tests {
         for length in (0..1024).step_by(7) {
             assert_eq!(libraries(&file[..length]), Vec::<String>::new());
         }
+    }
+
+    #[test]
+    fn a_signature_is_cut_off_and_a_module_without_one_stays() {
+        let description = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3];
+        let signed = [b"module", &b"sig"[..], &description, b"~Module signature appended~\n"];
+        assert_eq!(without_module_signature(&signed.concat()), b"module");
+        assert_eq!(without_module_signature(b"module"), b"module");
+        let lying = [&description[..], b"~Module signature appended~\n"].concat();
+        assert_eq!(without_module_signature(&lying), lying);
     }
 
     #[test]

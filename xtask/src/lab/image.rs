@@ -118,7 +118,7 @@ fn build_from_tree(tree: &Path, work: &Path) -> Result<()> {
     let bz_image = read(&boot.only_with_prefix("boot/vmlinuz-")?)?;
     std::fs::write(work.join("vmlinux"), kernel::unpack(&bz_image)?)?;
 
-    let modules = Modules::scan(&boot);
+    let modules = Modules::scan(&boot)?;
     let mut root = Archive::default();
     for (name, target) in recipe::LINKS {
         root.symlink(name, target);
@@ -129,7 +129,7 @@ fn build_from_tree(tree: &Path, work: &Path) -> Result<()> {
             root.file(path, mode(&tree.join(path))?, &read(&tree.join(path))?);
         }
     }
-    modules.add(&mut root, recipe::DOM0_MODULES)?;
+    modules.add(&mut root, "usr/lib", recipe::DOM0_MODULES, recipe::DOM0_SPARE_MODULES)?;
     root.file("guest/vmlinuz", 0o644, &bz_image);
     root.file("guest/initramfs", 0o644, &guest_initramfs(&boot, &modules)?);
     root.file("guest/disk.img", 0o644, &guest_disk(work)?);
@@ -199,7 +199,7 @@ fn guest_initramfs(tree: &Tree, modules: &Modules) -> Result<Vec<u8>> {
         );
         root.file(&format!("sbin/{action}"), 0o755, script.as_bytes());
     }
-    modules.add(&mut root, recipe::GUEST_MODULES)?;
+    modules.add(&mut root, "lib", recipe::GUEST_MODULES, &[])?;
     Ok(root.finish())
 }
 
@@ -281,32 +281,62 @@ impl Tree {
 
 /// Kernel modules by name, `-` written as `_`.
 struct Modules {
+    /// What `uname -r` will say: the folder that modprobe looks in.
+    release: String,
     paths: BTreeMap<String, PathBuf>,
 }
 
 impl Modules {
-    fn scan(tree: &Tree) -> Self {
-        let named = |path: &&str| path.ends_with(".ko");
-        let entry = |path: &str| {
+    fn scan(tree: &Tree) -> Result<Self> {
+        let mut release = None;
+        let mut paths = BTreeMap::new();
+        for path in tree.files_under("lib/modules").filter(|path| path.ends_with(".ko")) {
+            release = path.split('/').nth(2);
             let name = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".ko");
-            (name.replace('-', "_"), tree.root.join(path))
-        };
-        Self { paths: tree.files_under("lib/modules").filter(named).map(entry).collect() }
+            paths.insert(name.replace('-', "_"), tree.root.join(path));
+        }
+        let release = release.context("the kernel package has no modules")?.to_owned();
+        Ok(Self { release, paths })
     }
 
-    /// Adds the modules `names`, with what they depend on first, and the list to load them by.
-    fn add(&self, archive: &mut Archive, names: &[&str]) -> Result<()> {
+    /// Adds the modules `loaded` and `spare`, what they depend on, modprobe's index, and
+    /// `/modules`, the list of those to load at boot.
+    fn add(
+        &self,
+        archive: &mut Archive,
+        library_folder: &str,
+        loaded: &[&str],
+        spare: &[&str],
+    ) -> Result<()> {
+        let folder = format!("{library_folder}/modules/{}", self.release);
+        let mut index = String::new();
+        for name in self.with_dependencies(loaded.iter().chain(spare))? {
+            // The emulated kernel would spend longer on the signature than on all the rest.
+            let module = read(&self.paths[&name])?;
+            let content = elf::without_module_signature(&module);
+            archive.file(&format!("{folder}/{name}.ko"), 0o644, content);
+            let mut needed = self.with_dependencies([name.as_str()].iter())?;
+            needed.pop();
+            // The nearest first: modprobe loads from the end.
+            let needed: Vec<String> =
+                needed.iter().rev().map(|dependency| format!(" {dependency}.ko")).collect();
+            index += &format!("{name}.ko:{}\n", needed.concat());
+        }
+        archive.file(&format!("{folder}/modules.dep"), 0o644, index.as_bytes());
+        archive.file("modules", 0o644, (loaded.join("\n") + "\n").as_bytes());
+        Ok(())
+    }
+
+    /// `names` and all that they depend on, each after what it depends on.
+    fn with_dependencies<'a>(
+        &self,
+        names: impl Iterator<Item = &'a &'a str>,
+    ) -> Result<Vec<String>> {
         let mut order = Vec::new();
         for name in names {
             self.collect(&name.replace('-', "_"), &mut order)?;
         }
-        let mut list = String::new();
-        for name in order {
-            archive.file(&format!("modules/{name}.ko"), 0o644, &read(&self.paths[&name])?);
-            list += &format!("{name}\n");
-        }
-        archive.file("modules/order", 0o644, list.as_bytes());
-        Ok(())
+        Ok(order)
     }
 
     fn collect(&self, name: &str, order: &mut Vec<String>) -> Result<()> {
@@ -315,7 +345,9 @@ impl Modules {
         }
         let path = self.paths.get(name).with_context(|| format!("no kernel module {name}"))?;
         let depends = elf::module_info(&read(path)?, "depends").unwrap_or_default();
-        for dependency in depends.split(',').filter(|dependency| !dependency.is_empty()) {
+        let unnamed = recipe::MODULE_DEPENDENCIES.iter().filter(|(module, _)| *module == name);
+        let named = depends.split(',').filter(|dependency| !dependency.is_empty());
+        for dependency in named.chain(unnamed.map(|(_, dependency)| *dependency)) {
             self.collect(&dependency.replace('-', "_"), order)?;
         }
         order.push(name.to_owned());

@@ -139,7 +139,7 @@ pub(crate) const FOLDERS: &[&str] = &["etc/xen"];
 pub(crate) const EXTRA_LIBRARIES: &[&str] =
     &["libgcc_s.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2"];
 
-/// Kernel modules of dom0, beside what they depend on, in the order to load them.
+/// Kernel modules that dom0's init loads, in this order; what they depend on comes by itself.
 pub(crate) const DOM0_MODULES: &[&str] = &[
     "virtio_pci",
     "virtio_console",
@@ -152,14 +152,16 @@ pub(crate) const DOM0_MODULES: &[&str] = &[
     "xen-blkback",
     "bridge",
     "xen-netback",
-    // ext4 asks for a crc32c through the crypto interface, which no dependency shows.
-    "crc32c_generic",
-    "ext4",
 ];
 
-/// Kernel modules of the Linux guest.
-pub(crate) const GUEST_MODULES: &[&str] =
-    &["xen-blkfront", "xen-netfront", "crc32c_generic", "ext4"];
+/// Kernel modules of dom0 that a scenario may load with `modprobe`.
+pub(crate) const DOM0_SPARE_MODULES: &[&str] = &["ext4", "xen-blkfront", "xen-netfront"];
+
+/// Kernel modules that the Linux guest's init loads.
+pub(crate) const GUEST_MODULES: &[&str] = &["xen-blkfront", "xen-netfront", "ext4"];
+
+/// Dependencies that the modules do not name, because they go through a kernel interface.
+pub(crate) const MODULE_DEPENDENCIES: &[(&str, &str)] = &[("ext4", "crc32c_generic")];
 
 /// What the guests' disk says about itself in `/hello.txt`.
 pub(crate) const DISK_TEXT: &str = "hello from the xylem lab disk";
