@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use storage::{Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, TaggedLoop};
 use toolstack::host::{Host, KernelError};
@@ -14,6 +15,9 @@ use xen_linux::{Links, LoopDevice};
 
 /// Kernels and ramdisks kept; the least recently used goes first.
 const IMAGES_MAX: usize = 16;
+
+/// How long an interface may take to appear.
+const LINK_WAIT: Duration = Duration::from_secs(10);
 
 /// A path as it is seen from `cwd`.
 pub(crate) fn absolute(cwd: &Path, path: &str) -> String {
@@ -234,6 +238,8 @@ impl Host for LinuxHost {
 
     fn join_bridge(&mut self, bridge: &str, link: &str, mtu: Option<u32>) -> Result<(), HostError> {
         let told = |error: xen_linux::HostError| HostError::Refused(error.to_string());
+        // netback says InitWait a moment before it has made its interface.
+        self.links.wait_for(link, LINK_WAIT).map_err(told)?;
         self.links.add_port(bridge, link).map_err(told)?;
         mtu.map_or(Ok(()), |bytes| self.links.set_mtu(link, bytes)).map_err(told)
     }
