@@ -30,30 +30,37 @@ pub(crate) fn open(path: &str) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// A terminal in raw mode until this is dropped.
+/// Passes every byte through as it is; returns the modes before, or `None` if `fd` is no terminal.
+fn make_raw(fd: BorrowedFd<'_>) -> io::Result<Option<Termios>> {
+    if !isatty(fd) {
+        return Ok(None);
+    }
+    let before = tcgetattr(fd)?;
+    let mut raw = before.clone();
+    raw.make_raw();
+    tcsetattr(fd, OptionalActions::Now, &raw)?;
+    Ok(Some(before))
+}
+
+/// The user's terminal, raw until this is dropped.
 struct RawMode<'a> {
     terminal: BorrowedFd<'a>,
-    before: Termios,
+    /// `None` if it is no terminal.
+    before: Option<Termios>,
 }
 
 impl<'a> RawMode<'a> {
-    /// `None` if `terminal` is none.
-    fn enter(terminal: BorrowedFd<'a>) -> io::Result<Option<Self>> {
-        if !isatty(terminal) {
-            return Ok(None);
-        }
-        let before = tcgetattr(terminal)?;
-        let mut raw = before.clone();
-        raw.make_raw();
-        tcsetattr(terminal, OptionalActions::Now, &raw)?;
-        Ok(Some(Self { terminal, before }))
+    fn enter(terminal: BorrowedFd<'a>) -> io::Result<Self> {
+        Ok(Self { terminal, before: make_raw(terminal)? })
     }
 }
 
 impl Drop for RawMode<'_> {
     fn drop(&mut self) {
-        // The terminal may be gone; then there is nothing to restore.
-        let _ = tcsetattr(self.terminal, OptionalActions::Now, &self.before);
+        if let Some(before) = &self.before {
+            // The terminal may be gone; then there is nothing to restore.
+            let _ = tcsetattr(self.terminal, OptionalActions::Now, before);
+        }
     }
 }
 
@@ -63,9 +70,9 @@ impl Drop for RawMode<'_> {
 pub(crate) fn attach(tty: &OwnedFd, escape: u8) -> io::Result<()> {
     let (stdin, stdout) = (io::stdin(), io::stdout());
     let _raw_stdin = RawMode::enter(stdin.as_fd())?;
-    // The console's own line discipline must change nothing either. It stays as it is afterwards:
-    // xenconsoled sets it so too.
-    std::mem::forget(RawMode::enter(tty.as_fd())?);
+    // The console's own line discipline must change nothing either. It stays so afterwards, as
+    // xenconsoled wants it too.
+    make_raw(tty.as_fd())?;
     let input = if stdin.is_terminal() { Input::Typed } else { Input::Piped };
     Link {
         input: stdin.as_fd(),

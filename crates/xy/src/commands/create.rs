@@ -11,7 +11,7 @@ use crate::options::Options;
 use crate::session::{Failure, ProgressDisplay, Session};
 
 /// How often `-F` looks whether the domain is still there.
-const FOREGROUND_INTERVAL: Duration = Duration::from_millis(500);
+const FOREGROUND_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Failure> {
     if options.has("vncviewer") || options.has("vncviewer-autopass") {

@@ -1,0 +1,493 @@
+//! Arguments, requests, output and exit status of every command.
+
+use expect_test::{Expect, expect};
+
+use crate::daemon::{Daemon, Said, run_alone};
+
+const DONE: &str = r#"{"ok":"done"}"#;
+
+/// Runs one command of one request; the request and everything said are compared.
+fn check(arguments: &[&str], answers: &[&str], request: &str, expected: &Expect) {
+    let (said, requests) = Daemon::new(&[answers]).run(arguments);
+    assert_eq!(requests, [request]);
+    expected.assert_eq(&render(&said));
+}
+
+fn render(said: &Said) -> String {
+    let Said { status, stdout, stderr } = said;
+    let err: String = stderr.lines().map(|line| format!("! {line}\n")).collect();
+    format!("{stdout}{err}= {}\n", status.unwrap_or(-1))
+}
+
+#[test]
+fn list_prints_the_columns_of_xl() {
+    let answer = r#"{"ok":{"domains":[{"name":"Domain-0","mem_kib":1048576,"vcpus_online":2,"running":true,"cpu_time_ns":12300000000},{"name":"web","domid":3,"mem_kib":524288,"vcpus_online":1,"blocked":true}]}}"#;
+    check(
+        &["list"],
+        &[answer],
+        r#"{"version":1,"op":"list","targets":[]}"#,
+        &expect![[r#"
+            Name                                        ID   Mem VCPUs	State	Time(s)
+            Domain-0                                     0  1024     2     r-----      12.3
+            web                                          3   512     1     -b----       0.0
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn list_takes_names_and_prints_json() {
+    check(
+        &["li", "--json", "web", "3"],
+        &[r#"{"ok":{"domains":[{"name":"web","domid":3,"managed":true}]}}"#],
+        r#"{"version":1,"op":"list","targets":["web","3"]}"#,
+        &expect![[r#"
+            [
+                {
+                    "name": "web",
+                    "domid": 3,
+                    "uuid": "",
+                    "kind": "",
+                    "mem_kib": 0,
+                    "mem_max_kib": 0,
+                    "vcpus_online": 0,
+                    "running": false,
+                    "blocked": false,
+                    "paused": false,
+                    "shutdown_reason": null,
+                    "dying": false,
+                    "cpu_time_ns": 0,
+                    "cpupool": 0,
+                    "started_unix_s": null,
+                    "managed": true
+                }
+            ]
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn list_long_is_the_json_of_xl() {
+    check(
+        &["list", "-l", "web"],
+        &[
+            r#"{"ok":{"configs":[{"domid":3,"config":{"c_info":{"type":"pv","name":"web","uuid":"u"},"b_info":{"max_vcpus":1,"avail_vcpus":[0],"max_memkb":65536,"target_memkb":65536,"kernel":"/k"},"disks":[{"pdev_path":"/a","vdev":"xvda","backend":"phy","format":"raw","readwrite":1}],"on_reboot":"restart"}}]}}"#,
+        ],
+        r#"{"version":1,"op":"configs","targets":["web"]}"#,
+        &expect![[r#"
+            [
+                {
+                    "domid": 3,
+                    "config": {
+                        "c_info": {
+                            "type": "pv",
+                            "name": "web",
+                            "uuid": "u"
+                        },
+                        "b_info": {
+                            "max_vcpus": 1,
+                            "avail_vcpus": [
+                                0
+                            ],
+                            "max_memkb": 65536,
+                            "target_memkb": 65536,
+                            "kernel": "/k"
+                        },
+                        "disks": [
+                            {
+                                "pdev_path": "/a",
+                                "vdev": "xvda",
+                                "backend": "phy",
+                                "format": "raw",
+                                "readwrite": 1
+                            }
+                        ],
+                        "on_reboot": "restart"
+                    }
+                }
+            ]
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn a_refusal_of_the_daemon_is_one_line_and_status_1() {
+    check(
+        &["list", "nosuch"],
+        &[r#"{"error":"domain nosuch: no such domain"}"#],
+        r#"{"version":1,"op":"list","targets":["nosuch"]}"#,
+        &expect![[r#"
+            ! xy: domain nosuch: no such domain
+            = 1
+        "#]],
+    );
+}
+
+#[test]
+fn an_answer_to_another_question_is_an_error() {
+    check(
+        &["list"],
+        &[DONE],
+        r#"{"version":1,"op":"list","targets":[]}"#,
+        &expect![[r#"
+            ! xy: xylemd answered with Done, which was not asked for
+            = 1
+        "#]],
+    );
+}
+
+#[test]
+fn small_commands_ask_and_print() {
+    check(
+        &["domid", "web"],
+        &[r#"{"ok":{"domid":3}}"#],
+        r#"{"version":1,"op":"domid","name":"web"}"#,
+        &expect![[r#"
+            3
+            = 0
+        "#]],
+    );
+    check(
+        &["domname", "3"],
+        &[r#"{"ok":{"domname":"web"}}"#],
+        r#"{"version":1,"op":"domname","domid":3}"#,
+        &expect![[r#"
+            web
+            = 0
+        "#]],
+    );
+    check(
+        &["info"],
+        &[r#"{"ok":{"info":[["host","lab"],["xen_major","4"]]}}"#],
+        r#"{"version":1,"op":"info"}"#,
+        &expect![[r#"
+            host                   : lab
+            xen_major              : 4
+            = 0
+        "#]],
+    );
+    check(
+        &["info", "xen_major"],
+        &[r#"{"ok":{"info":[["host","lab"],["xen_major","4"]]}}"#],
+        r#"{"version":1,"op":"info"}"#,
+        &expect![[r#"
+            4
+            = 0
+        "#]],
+    );
+    check(
+        &["info", "colour"],
+        &[r#"{"ok":{"info":[]}}"#],
+        r#"{"version":1,"op":"info"}"#,
+        &expect![[r#"
+            ! xy: info has no "colour"
+            = 1
+        "#]],
+    );
+    check(
+        &["block-list", "web", "3"],
+        &[r#"{"ok":{"blocks":[]}}"#],
+        r#"{"version":1,"op":"block-list","targets":["web","3"]}"#,
+        &expect![[r#"
+            Vdev  BE  handle state evt-ch ring-ref BE-path                       
+            = 0
+        "#]],
+    );
+    check(
+        &["network-list", "web"],
+        &[r#"{"ok":{"networks":[]}}"#],
+        r#"{"version":1,"op":"network-list","targets":["web"]}"#,
+        &expect![[r#"
+            Idx BE Mac Addr.         handle state evt-ch   tx-/rx-ring-ref BE-path                       
+            = 0
+        "#]],
+    );
+    check(
+        &["vcpu-list"],
+        &[r#"{"ok":{"vcpus":[]}}"#],
+        r#"{"version":1,"op":"vcpu-list","targets":[]}"#,
+        &expect![[r#"
+            Name                                ID  VCPU   CPU State   Time(s) Affinity (Hard / Soft)
+            = 0
+        "#]],
+    );
+    check(
+        &["counters"],
+        &[
+            r#"{"ok":{"counters":{"cost":{"hypercalls":{"getdomaininfolist":2}},"counts":{"ignored: gone":1}}}}"#,
+        ],
+        r#"{"version":1,"op":"counters"}"#,
+        &expect![[r#"
+            store messages                        0
+            store round trips                     0
+            transactions                          0
+            conflicts                             0
+            hypercalls                            2
+              getdomaininfolist                   2
+            ignored: gone                         1
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn uptime_of_domains_whose_start_is_not_known_is_left_out() {
+    check(
+        &["uptime", "web"],
+        &[r#"{"ok":{"domains":[{"name":"web","domid":3}]}}"#],
+        r#"{"version":1,"op":"list","targets":["web"]}"#,
+        &expect![[r#"
+            Name                                ID Uptime
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn several_domains_are_each_tried() {
+    let refused = r#"{"error":"domain a: no such domain"}"#;
+    let (said, requests) = Daemon::new(&[&[refused], &[DONE]]).run(&["destroy", "a", "b"]);
+    said.assert(1, "", "xy: domain a: no such domain\n");
+    assert_eq!(
+        requests,
+        [
+            r#"{"version":1,"op":"destroy","target":"a"}"#,
+            r#"{"version":1,"op":"destroy","target":"b"}"#,
+        ]
+    );
+    for command in ["pause", "unpause"] {
+        let (said, requests) = Daemon::new(&[&[DONE]]).run(&[command, "a"]);
+        said.assert(0, "", "");
+        assert_eq!(requests, [format!(r#"{{"version":1,"op":"{command}","target":"a"}}"#)]);
+    }
+}
+
+#[test]
+fn shutdown_speaks_as_xl_does() {
+    check(
+        &["shutdown", "-w", "web"],
+        &[
+            r#"{"event":{"domid":3,"what":"shutdown-requested"}}"#,
+            r#"{"event":{"domid":3,"what":"shut-down","reason":0}}"#,
+            DONE,
+        ],
+        r#"{"version":1,"op":"shutdown","targets":{"these":["web"]},"wait":"shutdown"}"#,
+        &expect![[r#"
+            ! Shutting down domain 3
+            ! Waiting for 1 domains
+            ! Domain 3 has been shut down, reason code 0
+            = 0
+        "#]],
+    );
+    check(
+        &["shutdown", "-aww"],
+        &[DONE],
+        r#"{"version":1,"op":"shutdown","targets":"all","wait":"gone"}"#,
+        &expect![[r#"
+            = 0
+        "#]],
+    );
+    check(
+        &["reboot", "-F", "3"],
+        &[r#"{"event":{"domid":3,"what":"reboot-requested"}}"#, DONE],
+        r#"{"version":1,"op":"reboot","targets":{"these":["3"]},"wait":"asked"}"#,
+        &expect![[r#"
+            ! Rebooting domain 3
+            = 0
+        "#]],
+    );
+    run_alone(&["shutdown"]).assert(2, "", "xy: You must specify -a or a domain id.\n");
+    run_alone(&["shutdown", "-a", "web"]).assert(
+        2,
+        "",
+        "xy: -a is for all domains; name none beside it\n",
+    );
+}
+
+const CREATED: &str = r#"{"ok":{"created":{"name":"web","domid":3,"uuid":"01234567-89ab-cdef-0123-456789abcdef","stages":[{"name":"build","start_us":100,"end_us":2100}],"cost":{"store_messages":80}}}}"#;
+
+fn create(arguments: &[&str], answers: &[&str]) -> (String, String) {
+    let daemon = Daemon::new(&[answers]);
+    std::fs::write(daemon.directory().join("web.cfg"), "name = 'web'\n").unwrap();
+    let directory = daemon.directory().canonicalize().unwrap();
+    let (said, requests) = daemon.run(arguments);
+    let request = requests.join("\n").replace(&directory.display().to_string(), "CWD");
+    (render(&said), request)
+}
+
+#[test]
+fn create_sends_the_file_and_where_it_is() {
+    let (said, request) = create(&["create", "web.cfg"], &[CREATED]);
+    assert_eq!(said, "! Parsing config from web.cfg\n= 0\n");
+    assert_eq!(
+        request,
+        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":[],"cwd":"CWD","paused":false,"dry_run":false}"#
+    );
+}
+
+#[test]
+fn create_takes_options_and_settings_in_any_order() {
+    let (said, request) =
+        create(&["cre", "-pq", "memory=64", "-f", "web.cfg", "name=a b", "-e"], &[CREATED]);
+    assert_eq!(said, "= 0\n");
+    assert_eq!(
+        request,
+        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64","name=a b"],"cwd":"CWD","paused":true,"dry_run":false}"#
+    );
+}
+
+#[test]
+fn create_prints_stages_or_json_on_demand() {
+    let (said, _) = create(&["create", "-q", "--stages", "web.cfg"], &[CREATED]);
+    expect![[r#"
+        web is domain 3, 01234567-89ab-cdef-0123-456789abcdef
+        Stage                          start ms     end ms    took ms
+        build                             0.100      2.100      2.000
+        total                             0.100      2.100      2.000
+
+        store messages                       80
+        store round trips                     0
+        transactions                          0
+        conflicts                             0
+        hypercalls                            0
+        = 0
+    "#]]
+    .assert_eq(&said);
+    let (said, _) = create(&["create", "-q", "--json", "web.cfg"], &[CREATED]);
+    assert!(said.starts_with("{\n    \"name\": \"web\",\n    \"domid\": 3,\n"), "{said}");
+}
+
+#[test]
+fn create_shows_progress_when_told() {
+    let progress = r#"{"progress":{"vm":"web","done":1,"total":4,"step":"build"}}"#;
+    let (said, _) = create(&["-v", "create", "-q", "web.cfg"], &[progress, CREATED]);
+    assert_eq!(said, "! web: 1/4 build\n= 0\n");
+    let (said, _) = create(&["create", "-q", "web.cfg"], &[progress, CREATED]);
+    assert_eq!(said, "= 0\n");
+}
+
+#[test]
+fn a_dry_run_prints_the_configuration() {
+    let configs = r#"{"ok":{"configs":[{"config":{"c_info":{"name":"web"}}}]}}"#;
+    for arguments in [&["create", "-qn", "web.cfg"][..], &["-N", "create", "-q", "web.cfg"]] {
+        let (said, request) = create(arguments, &[configs]);
+        assert!(request.ends_with(r#""paused":false,"dry_run":true}"#), "{request}");
+        assert!(said.starts_with("{\n    \"domid\": null,\n    \"config\": {\n"), "{said}");
+    }
+}
+
+#[test]
+fn in_the_foreground_create_stays_until_the_domain_is_gone() {
+    let here = r#"{"ok":{"domains":[{"domid":0},{"domid":3}]}}"#;
+    let gone = r#"{"ok":{"domains":[{"domid":0},{"domid":4}]}}"#;
+    let daemon = Daemon::new(&[&[CREATED], &[here], &[gone]]);
+    std::fs::write(daemon.directory().join("web.cfg"), "").unwrap();
+    let (said, requests) = daemon.run(&["create", "-qF", "web.cfg"]);
+    said.assert(0, "", "");
+    assert_eq!(requests.len(), 3);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    run_alone(&["create", "/nonexistent/web.cfg"]).assert(
+        1,
+        "",
+        "xy: cannot read /nonexistent/web.cfg: No such file or directory (os error 2)\n",
+    );
+    run_alone(&["create", "/proc/self/exe"]).assert(
+        1,
+        "",
+        "xy: /proc/self/exe: not a text in UTF-8\n",
+    );
+}
+
+#[test]
+fn without_a_daemon_the_socket_is_named() {
+    run_alone(&["list"]).assert(
+        1,
+        "",
+        "xy: cannot reach xylemd at /nonexistent/sock: No such file or directory (os error 2); is it running?\n",
+    );
+}
+
+#[test]
+fn a_daemon_that_goes_away_is_a_failure() {
+    check(
+        &["list"],
+        &[r#"{"ok":"#],
+        r#"{"version":1,"op":"list","targets":[]}"#,
+        &expect![[r#"
+            ! xy: the answer of xylemd: the message is not understood: EOF while parsing a value at line 1 column 6
+            = 1
+        "#]],
+    );
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for (arguments, message) in [
+        (&["frobnicate"][..], "\"frobnicate\" is no command; see 'xy help'"),
+        (&["d", "web"], "\"d\" is ambiguous: destroy, domid, domname"),
+        (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
+        (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
+        (&["pause"], "pause: requires at least 1 argument; see 'xy help pause'"),
+        (&["domname", "web"], "domname: \"web\" is no domain's number"),
+        (&["create"], "create: a configuration file is missing; see 'xy help create'"),
+        (&["create", "a", "b"], "create: \"b\" is one file too many; see 'xy help create'"),
+        (&["create", "-V", "a"], "create: there is no VNC display to connect to yet"),
+        (&["list", "-n"], "list: NUMA affinity (-n) is not supported yet"),
+        (
+            &["console", "-t", "serial", "a"],
+            "console: type \"serial\" is not supported yet, only pv",
+        ),
+        (&["console", "-e", "xx", "a"], "console: \"xx\" is no escape character, as ^] is"),
+        (&["help", "frobnicate"], "\"frobnicate\" is no command; see 'xy help'"),
+    ] {
+        run_alone(arguments).assert(2, "", &format!("xy: {message}\n"));
+    }
+}
+
+#[test]
+fn help_is_there_without_a_daemon() {
+    let said = run_alone(&["help"]);
+    assert_eq!(said.status, Some(0));
+    expect![[r#"
+        Usage xy [-vfNtT] <subcommand> [args]
+
+        xy full list of subcommands:
+
+         create              Create a domain from config file <filename>
+         list                List information about all/some domains
+         destroy             Terminate a domain immediately
+         shutdown            Issue a shutdown signal to a domain
+         reboot              Issue a reboot signal to a domain
+         pause               Pause execution of a domain
+         unpause             Unpause a paused domain
+         console             Attach to domain's console
+         domid               Convert a domain name to domain id
+         domname             Convert a domain id to domain name
+         vcpu-list           List the VCPUs for all/some domains
+         uptime              Print uptime for all/some domains
+         block-list          List virtual block devices for a domain
+         network-list        List virtual network interfaces for a domain
+         info                Get information about Xen host
+         counters            Print what xylemd has done since it began
+
+        A subcommand may be shortened as long as it stays unambiguous.
+
+        Global options:
+
+        -v                      Tell each step.
+        -t                      Tell each step on one line, by carriage returns.
+        -T                      Begin messages with the time since the start.
+        -N                      Dry run: check everything, do nothing.
+        -f                      Taken for xl's sake.
+    "#]]
+    .assert_eq(&said.stdout);
+    assert_eq!(run_alone(&[]).stdout, said.stdout);
+    assert_eq!(run_alone(&[]).status, Some(2));
+    assert_eq!(run_alone(&["list", "-h"]), run_alone(&["help", "list"]));
+    assert_eq!(run_alone(&["--version"]).stdout, concat!("xy ", env!("CARGO_PKG_VERSION"), "\n"));
+}

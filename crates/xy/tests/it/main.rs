@@ -1,0 +1,5 @@
+//! The `xy` binary against a daemon that says what the test wants.
+
+mod commands;
+mod console;
+mod daemon;
