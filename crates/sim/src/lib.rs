@@ -6,17 +6,33 @@
 //! touches the operating system, and nothing happens that the seed does not determine.
 
 mod agenda;
+mod backend;
 mod bytes;
+mod check;
+mod consoled;
+mod daemon;
 mod faults;
+mod guest;
+mod host;
 mod machine;
+mod os;
 mod prng;
+mod store;
 mod trace;
+mod world;
 
 pub use agenda::Time;
+pub use backend::BackendKind;
+pub use check::Snapshot;
+pub use daemon::{Daemon, DaemonError};
 pub use faults::{Calls, Faults, VirqFate};
+pub use guest::kernel_image;
+pub use host::{HostConfig, SimHost};
 pub use machine::{
     Channel, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId, Occurrence,
     Release, SimHypervisor, SimXen, VIRQ_DOM_EXC, Vcpu,
 };
+pub use os::{LoopDevice, OsState, SimOs};
 pub use prng::Prng;
+pub use store::SocketTransport;
 pub use trace::Trace;

@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xen::{DomId, Errno, PAGE_BYTES, ShutdownReason};
 
+pub(crate) use domain::VcpuActivity;
 pub use domain::{Domain, Dying, Vcpu};
 pub use evtchn::Channel;
 pub use grant::{GrantStatus, Mapping, MappingId};

@@ -1,0 +1,278 @@
+//! One backend device: what blkback and netback have in common, as Linux's xenbus has it.
+
+use xen::{DomId, EvtchnPort, GrantRef, XenbusState};
+use xenstore::client::{Batch, ClientError, Nodes as _};
+
+use super::vbd::Vbd;
+use super::vif::Vif;
+use super::{BackendId, BackendKind, Shared};
+use crate::machine::MappingId;
+
+/// Whether a device stays.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Fate {
+    Stay,
+    Remove,
+}
+
+#[derive(Debug)]
+enum Driver {
+    Vbd(Vbd),
+    Vif(Vif),
+}
+
+/// What a backend holds of its frontend: mapped rings and bound channels.
+#[derive(Debug, Default)]
+pub(super) struct Connection {
+    mappings: Vec<MappingId>,
+    ports: Vec<EvtchnPort>,
+}
+
+/// Why a connection could not be made: an error number and what was being done.
+pub(super) type Fatal = (i32, String);
+
+impl Connection {
+    /// Maps the rings and binds the channels that the frontend offers under these keys.
+    pub(super) fn make(
+        shared: &mut Shared,
+        frontend: &str,
+        domid: DomId,
+        rings: &[&str],
+        channels: &[&str],
+    ) -> Result<Result<Self, Fatal>, ClientError> {
+        let mut look = Batch::new();
+        for key in rings.iter().chain(channels) {
+            look.read(&format!("{frontend}/{key}"));
+        }
+        let replies = shared.store.run(&look)?;
+        let mut made = Self::default();
+        for (index, key) in rings.iter().chain(channels).enumerate() {
+            let number = replies.get(index).ok().and_then(|bytes| number(bytes));
+            let Some(number) = number else {
+                made.drop_all(shared);
+                return Ok(Err((-22, format!("reading {key}"))));
+            };
+            let mut xen = shared.machine.get_mut();
+            let done = if index < rings.len() {
+                xen.map_grant(DomId::DOM0, domid, GrantRef(number))
+                    .map(|mapping| made.mappings.push(mapping))
+                    .is_ok()
+            } else {
+                xen.evtchn_bind_interdomain(DomId::DOM0, domid, EvtchnPort(number))
+                    .map(|port| made.ports.push(port))
+                    .is_ok()
+            };
+            drop(xen);
+            if !done {
+                made.drop_all(shared);
+                return Ok(Err((-22, format!("mapping {key} {number}"))));
+            }
+        }
+        Ok(Ok(made))
+    }
+
+    fn drop_all(&mut self, shared: &mut Shared) {
+        let mut xen = shared.machine.get_mut();
+        for mapping in self.mappings.drain(..) {
+            xen.unmap(mapping);
+        }
+        for port in self.ports.drain(..) {
+            xen.evtchn_close(DomId::DOM0, port).expect("a port of dom0's own");
+        }
+    }
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+/// A device that has been probed.
+#[derive(Debug)]
+pub(super) struct Device {
+    id: BackendId,
+    path: String,
+    frontend: String,
+    state: XenbusState,
+    connection: Option<Connection>,
+    driver: Driver,
+}
+
+impl Device {
+    /// Looks at a directory that changed; a new device is probed.
+    pub(super) fn probe(shared: &mut Shared, id: BackendId) -> Result<Option<Self>, ClientError> {
+        let path = id.path();
+        let mut look = Batch::new();
+        for key in ["state", "frontend", "frontend-id"] {
+            look.read(&format!("{path}/{key}"));
+        }
+        let replies = shared.store.run(&look)?;
+        let (Ok(state), Ok(frontend), Ok(frontend_id)) =
+            (replies.get(0), replies.get(1), replies.get(2))
+        else {
+            return Ok(None);
+        };
+        let expected = number(frontend_id) == Some(id.domid.0.into());
+        if XenbusState::decode(state) != XenbusState::Initialising || !expected {
+            return Ok(None);
+        }
+        let frontend = String::from_utf8_lossy(frontend).into_owned();
+        let driver = match id.kind {
+            BackendKind::Vbd => Driver::Vbd(Vbd::probe(shared, &path)?),
+            BackendKind::Vif => Driver::Vif(Vif::probe(shared, &path, id)?),
+        };
+        let mut device = Self {
+            id,
+            path,
+            frontend,
+            state: XenbusState::Initialising,
+            connection: None,
+            driver,
+        };
+        device.switch(shared, XenbusState::InitWait)?;
+        let now = shared.machine.get().now();
+        let kind = id.kind.as_str();
+        shared.machine.get_mut().trace.note(
+            now,
+            format_args!("dom0: {kind} {}/{} is probed", id.domid, id.devid),
+        );
+        shared.store.watch(&format!("{}/state", device.frontend), &device.path)?;
+        let key = match device.driver {
+            Driver::Vbd(_) => "physical-device",
+            Driver::Vif(_) => "hotplug-status",
+        };
+        shared.store.watch(&format!("{}/{key}", device.path), &device.path)?;
+        Ok(Some(device))
+    }
+
+    pub(super) fn owns(&self, port: EvtchnPort) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.ports.contains(&port))
+    }
+
+    /// Writes the state, unless the directory is gone.
+    fn switch(&mut self, shared: &mut Shared, state: XenbusState) -> Result<(), ClientError> {
+        if self.state == state {
+            return Ok(());
+        }
+        self.state = state;
+        let node = format!("{}/state", self.path);
+        shared.store.transaction(|transaction| {
+            if transaction.read_optional(&node)?.is_some() {
+                transaction.write(&node, state.as_str().as_bytes())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Gives up on a device, with a word to the operator.
+    fn fail(&mut self, shared: &mut Shared, (errno, what): &Fatal) -> Result<(), ClientError> {
+        let relative = self.path.trim_start_matches("/local/domain/0/");
+        let node = format!("/local/domain/0/error/{relative}/error");
+        shared.store.write(&node, format!("{errno} {what}").as_bytes())?;
+        self.switch(shared, XenbusState::Closing)
+    }
+
+    fn frontend_state(&self, shared: &mut Shared) -> Result<XenbusState, ClientError> {
+        let state = shared.store.read_optional(&format!("{}/state", self.frontend))?;
+        Ok(state.map_or(XenbusState::Unknown, |state| XenbusState::decode(&state)))
+    }
+
+    /// Something about the device changed: its frontend's state or one of its own keys.
+    pub(super) fn look(&mut self, shared: &mut Shared) -> Result<Fate, ClientError> {
+        if let Driver::Vbd(vbd) = &mut self.driver
+            && let Err(fatal) = vbd.open(shared, &self.path)?
+        {
+            self.fail(shared, &fatal)?;
+            return Ok(Fate::Stay);
+        }
+        match self.frontend_state(shared)? {
+            XenbusState::Initialised | XenbusState::Connected => self.connect(shared)?,
+            XenbusState::Closing => {
+                self.disconnect(shared);
+                self.switch(shared, XenbusState::Closing)?;
+            }
+            XenbusState::Closed => {
+                self.disconnect(shared);
+                self.switch(shared, XenbusState::Closed)?;
+                let online = shared.store.read_optional(&format!("{}/online", self.path))?;
+                if online.as_deref() != Some(b"1") {
+                    return Ok(Fate::Remove);
+                }
+            }
+            XenbusState::Unknown => return Ok(Fate::Remove),
+            XenbusState::Initialising => {
+                // The frontend starts anew, after a reset of its driver.
+                if self.state == XenbusState::Closed {
+                    self.switch(shared, XenbusState::InitWait)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(Fate::Stay)
+    }
+
+    fn connect(&mut self, shared: &mut Shared) -> Result<(), ClientError> {
+        if self.connection.is_none() && matches!(self.state, XenbusState::InitWait) {
+            let made = match &mut self.driver {
+                Driver::Vbd(vbd) => vbd.connect(shared, &self.path, &self.frontend, self.id)?,
+                Driver::Vif(_) => Vif::connect(shared, &self.frontend, self.id)?,
+            };
+            match made {
+                Ok(Some(connection)) => self.connection = Some(connection),
+                Ok(None) => return Ok(()),
+                Err(fatal) => return self.fail(shared, &fatal),
+            }
+        }
+        let ready = match &self.driver {
+            Driver::Vbd(_) => true,
+            Driver::Vif(_) => Vif::is_plugged(shared, &self.path)?,
+        };
+        if self.connection.is_some() && ready && self.state == XenbusState::InitWait {
+            self.switch(shared, XenbusState::Connected)?;
+            let now = shared.machine.get().now();
+            let (kind, id) = (self.id.kind.as_str(), self.id);
+            shared.machine.get_mut().trace.note(
+                now,
+                format_args!("dom0: {kind} {}/{} is connected", id.domid, id.devid),
+            );
+        }
+        Ok(())
+    }
+
+    fn disconnect(&mut self, shared: &mut Shared) {
+        if let Some(mut connection) = self.connection.take() {
+            connection.drop_all(shared);
+        }
+    }
+
+    /// The device goes; its directory may be gone already.
+    pub(super) fn remove(mut self, shared: &mut Shared) -> Result<(), ClientError> {
+        self.disconnect(shared);
+        for (path, token) in [
+            (format!("{}/state", self.frontend), &self.path),
+            (
+                match self.driver {
+                    Driver::Vbd(_) => format!("{}/physical-device", self.path),
+                    Driver::Vif(_) => format!("{}/hotplug-status", self.path),
+                },
+                &self.path,
+            ),
+        ] {
+            shared.store.unwatch(&path, token)?;
+        }
+        match &mut self.driver {
+            Driver::Vbd(vbd) => vbd.close(shared),
+            Driver::Vif(vif) => vif.remove(shared, &self.path)?,
+        }
+        let state = shared.store.read_optional(&format!("{}/state", self.path))?;
+        if state.map(|state| XenbusState::decode(&state)) == Some(XenbusState::Closing) {
+            self.switch(shared, XenbusState::Closed)?;
+        }
+        let now = shared.machine.get().now();
+        let (kind, id) = (self.id.kind.as_str(), self.id);
+        shared.machine.get_mut().trace.note(
+            now,
+            format_args!("dom0: {kind} {}/{} is removed", id.domid, id.devid),
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! What could be left behind on a host, taken down so that before and after can be compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use xen::{DomId, EvtchnPort};
+use xenstore::client::{Client, ClientError, Nodes as _, Transport};
+
+use crate::machine::{Channel, Machine};
+use crate::os::{LoopDevice, SimOs};
+
+/// Everything that an operation could leak.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Snapshot {
+    pub domains: Vec<DomId>,
+    pub pages_free: u64,
+    /// Foreign and grant mappings that somebody holds: owner and machine frame.
+    pub mappings: Vec<(DomId, u64)>,
+    pub dom0_ports: Vec<(EvtchnPort, Channel)>,
+    /// Store nodes and their values.
+    pub nodes: BTreeMap<String, Vec<u8>>,
+    pub loops: BTreeMap<u32, LoopDevice>,
+    pub links: BTreeSet<String>,
+    pub bridges: BTreeMap<String, BTreeSet<String>>,
+    pub backends: usize,
+    pub consoles: usize,
+}
+
+impl Snapshot {
+    pub(crate) fn take<T: Transport>(
+        machine: &Machine,
+        os: &SimOs,
+        store: &mut Client<T>,
+        backends: usize,
+        consoles: usize,
+    ) -> Result<Self, ClientError> {
+        let mut nodes = BTreeMap::new();
+        let mut open = vec!["/".to_owned()];
+        while let Some(path) = open.pop() {
+            let value = store.read(&path)?;
+            for child in store.directory(&path)? {
+                open.push(format!("{}/{child}", path.trim_end_matches('/')));
+            }
+            nodes.insert(path, value);
+        }
+        let xen = machine.get();
+        let state = os.get();
+        Ok(Self {
+            domains: xen.domains().map(|domain| domain.domid).collect(),
+            pages_free: xen.pages_free(),
+            mappings: xen.mappings().map(|mapping| (mapping.owner, mapping.mfn)).collect(),
+            dom0_ports: xen.channels(DomId::DOM0),
+            nodes,
+            loops: state.loops().clone(),
+            links: state.links().clone(),
+            bridges: state.bridges().clone(),
+            backends,
+            consoles,
+        })
+    }
+
+    /// What is there now that was not there in `before`, and the other way round: one line each.
+    #[must_use]
+    pub fn differences(&self, before: &Self) -> Vec<String> {
+        let mut lines = Vec::new();
+        compare("domain", &before.domains, &self.domains, &mut lines);
+        compare("mapping", &before.mappings, &self.mappings, &mut lines);
+        compare("dom0 port", &before.dom0_ports, &self.dom0_ports, &mut lines);
+        compare("store node", before.nodes.iter(), self.nodes.iter(), &mut lines);
+        compare("loop device", before.loops.iter(), self.loops.iter(), &mut lines);
+        compare("link", &before.links, &self.links, &mut lines);
+        compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);
+        for (what, before, now) in [
+            ("free pages", before.pages_free, self.pages_free),
+            ("backends", before.backends as u64, self.backends as u64),
+            ("consoles", before.consoles as u64, self.consoles as u64),
+        ] {
+            if before != now {
+                lines.push(format!("{what}: {before} before, {now} now"));
+            }
+        }
+        lines
+    }
+}
+
+fn compare<T: fmt::Debug + PartialEq>(
+    what: &str,
+    before: impl IntoIterator<Item = T>,
+    now: impl IntoIterator<Item = T>,
+    lines: &mut Vec<String>,
+) {
+    let (before, now): (Vec<T>, Vec<T>) = (before.into_iter().collect(), now.into_iter().collect());
+    if before == now {
+        return;
+    }
+    lines.extend(now.iter().filter(|it| !before.contains(it)).map(|it| format!("new {what} {it:?}")));
+    lines.extend(before.iter().filter(|it| !now.contains(it)).map(|it| format!("lost {what} {it:?}")));
+}

@@ -1,0 +1,223 @@
+//! The toolstack daemon on the simulated host: the machine that owns the VMs, the performer of its
+//! work and its watches. As `xylemd`'s loop it decides nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use toolstack::perform::Performer;
+use toolstack::work::{Cost, Work};
+use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack, WorkId};
+use xen::{DomId, ProbeError, Xen};
+use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
+
+use crate::agenda::{Agenda, Time};
+use crate::host::SimHost;
+use crate::machine::SimHypervisor;
+use crate::os::SimOs;
+use crate::store::SocketTransport;
+
+/// Tokens of the two watches that are always there. All others are their own path.
+const INTRODUCED: &str = "@introduced";
+const RELEASED: &str = "@released";
+
+/// How long work waits for a worker, in nanoseconds.
+const WORK_NS: u64 = 15_000;
+
+/// Why the daemon could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error("{0}")]
+    Probe(#[from] ProbeError),
+    #[error("{0}")]
+    Store(#[from] ClientError),
+}
+
+/// A running toolstack daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    host: SimHost,
+    toolstack: Toolstack,
+    performer: Performer<SimHypervisor, SocketTransport, SimOs>,
+    watches: Client<SocketTransport>,
+    works: Agenda<(WorkId, Work)>,
+    replies: BTreeMap<ClientId, Reply>,
+    /// Requests in the order of their answers.
+    answered: VecDeque<ClientId>,
+    next_client: u64,
+    /// What all work has cost so far.
+    pub totals: Cost,
+}
+
+impl Daemon {
+    /// Starts the daemon; it looks at what is there.
+    ///
+    /// # Errors
+    /// [`DaemonError`] if Xen or the store cannot be talked to.
+    pub fn start(host: &SimHost) -> Result<Self, DaemonError> {
+        let performer = Performer {
+            xen: Xen::probe(host.hypervisor())?,
+            store: host.connect(),
+            host: host.os().clone(),
+        };
+        let mut watches = host.connect();
+        watches.watch_depth("@introduceDomain", INTRODUCED, 1)?;
+        watches.watch_depth("@releaseDomain", RELEASED, 1)?;
+        let mut daemon = Self {
+            host: host.clone(),
+            toolstack: Toolstack::new(),
+            performer,
+            watches,
+            works: Agenda::new(),
+            replies: BTreeMap::new(),
+            answered: VecDeque::new(),
+            next_client: 0,
+            totals: Cost::default(),
+        };
+        daemon.handle(Event::Started)?;
+        Ok(daemon)
+    }
+
+    /// Puts a request in; the answer comes under the returned name.
+    ///
+    /// # Errors
+    /// What ends the store's connection.
+    pub fn request(&mut self, request: Request) -> Result<ClientId, ClientError> {
+        let client = ClientId(self.next_client);
+        self.next_client += 1;
+        self.handle(Event::Request { client, request })?;
+        Ok(client)
+    }
+
+    /// Takes the answer to a request, if it has come.
+    pub fn take_reply(&mut self, client: ClientId) -> Option<Reply> {
+        self.replies.remove(&client)
+    }
+
+    /// The request that was answered next, in order.
+    pub fn poll_answered(&mut self) -> Option<ClientId> {
+        self.answered.pop_front()
+    }
+
+    /// Runs host and daemon until the request is answered; `None` if `until` comes first.
+    ///
+    /// # Errors
+    /// What ends the store's connection.
+    pub fn wait(&mut self, client: ClientId, until: Time) -> Result<Option<Reply>, ClientError> {
+        loop {
+            if let Some(reply) = self.take_reply(client) {
+                return Ok(Some(reply));
+            }
+            if !self.step(until)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Runs host and daemon until nothing happens any more, or `until`. Says whether all is quiet.
+    ///
+    /// # Errors
+    /// What ends the store's connection.
+    pub fn run_until_quiet(&mut self, until: Time) -> Result<bool, ClientError> {
+        while self.step(until)? {}
+        Ok(self.next_time().is_none() && self.toolstack.is_quiet())
+    }
+
+    fn next_time(&self) -> Option<Time> {
+        let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
+        [self.works.next_time(), wakeup, self.host.next_time()].into_iter().flatten().min()
+    }
+
+    /// Lets the next thing happen on the host or in the daemon, if there is one by `until`.
+    ///
+    /// # Errors
+    /// What ends the store's connection.
+    pub fn step(&mut self, until: Time) -> Result<bool, ClientError> {
+        if self.watches.transport().has_input() || self.has_event() {
+            self.hear()?;
+            return Ok(true);
+        }
+        let own = self.works.next_time();
+        let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
+        let world = self.host.next_time();
+        let Some(next) = [own, wakeup, world].into_iter().flatten().min() else {
+            return Ok(false);
+        };
+        if next > until {
+            return Ok(false);
+        }
+        if world == Some(next) {
+            self.host.step(until);
+            return Ok(true);
+        }
+        self.host.sleep_until(next);
+        if own == Some(next) {
+            if let Some((_, (id, work))) = self.works.pop(next) {
+                self.work(id, work)?;
+            }
+            return Ok(true);
+        }
+        self.handle(Event::Tick)?;
+        Ok(true)
+    }
+
+    fn has_event(&mut self) -> bool {
+        false
+    }
+
+    fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
+        let (result, cost) = self.performer.perform(work);
+        self.totals.add(&cost);
+        if let Err(failure) = &result {
+            self.host.note(format_args!("toolstack: {failure}"));
+        }
+        self.handle(Event::Worked { work: id, result, cost })
+    }
+
+    /// Takes in what the watches report.
+    fn hear(&mut self) -> Result<(), ClientError> {
+        self.watches.receive()?;
+        while let Some(event) = self.watches.poll_event() {
+            let event = self.translate(&event)?;
+            self.handle(event)?;
+        }
+        Ok(())
+    }
+
+    fn translate(&mut self, event: &WatchEvent) -> Result<Event, ClientError> {
+        Ok(match event.token.as_str() {
+            RELEASED => Event::DomainsChanged,
+            INTRODUCED => {
+                let domid = event.path.strip_prefix("@introduceDomain/");
+                Event::Introduced { domid: domid.and_then(|text| text.parse().ok()).map(DomId) }
+            }
+            path => {
+                let value = self.watches.read_optional(path)?;
+                Event::Node { path: path.to_owned(), value }
+            }
+        })
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), ClientError> {
+        let now = self.host.now();
+        let mut actions = Vec::new();
+        self.toolstack.handle(Instant(now.0), event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Work { id, work } => {
+                    let jitter = self.host.machine().get_mut().chance(WORK_NS);
+                    self.works.put(now.after(WORK_NS + jitter), (id, work));
+                }
+                Action::Watch { path } => self.watches.watch(&path, &path)?,
+                Action::Unwatch { path } => match self.watches.unwatch(&path, &path) {
+                    Ok(()) | Err(ClientError::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                },
+                Action::Reply { client, reply } => {
+                    self.answered.push_back(client);
+                    self.replies.insert(client, reply);
+                }
+                Action::Progress { .. } => {}
+            }
+        }
+        Ok(())
+    }
+}

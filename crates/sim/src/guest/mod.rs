@@ -1,0 +1,354 @@
+//! Simulated guests: they boot from what the builder put into memory, talk on their rings, connect
+//! their devices and obey, or not.
+//!
+//! ```text
+//!   unpaused -> boots (or crashes) -> hello on the console -> xenbus -> waits for events
+//! ```
+//! What a guest is and how it behaves stands on its command line: `sim.kind=linux`,
+//! `sim.behaviour=deaf`.
+
+mod boot;
+mod frontend;
+mod image;
+mod ring;
+
+use std::collections::BTreeMap;
+
+use xen::{DomId, ShutdownReason};
+use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
+
+pub use image::kernel_image;
+
+use crate::machine::Machine;
+use crate::store::Store;
+use boot::Boot;
+use frontend::{DeviceId, Frontend, Resources};
+pub(crate) use ring::console_drain;
+use ring::RingTransport;
+
+/// What kind of system a guest is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Kind {
+    Unikernel,
+    Linux,
+}
+
+/// How a guest behaves once it has said hello.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Behaviour {
+    Normal,
+    /// Connects its devices but never answers a shutdown request.
+    Deaf,
+    /// Never looks at the store at all.
+    Silent,
+    /// Obeys, but leaves its devices alone.
+    NeverConnects,
+    /// Never lets go of a device that its backend closes.
+    HoldsDevices,
+    /// Writes nonsense into its store ring.
+    BreaksRing,
+    /// Writes as many nodes as it is allowed to.
+    Floods,
+    /// Changes the state of its devices all the time.
+    Toggles,
+    Crashes,
+    PowersOff,
+    Reboots,
+}
+
+fn word<'a>(cmdline: &'a str, key: &str) -> &'a str {
+    let mut words = cmdline.split_whitespace();
+    words.find_map(|word| word.strip_prefix(key)?.strip_prefix('=')).unwrap_or("")
+}
+
+impl Behaviour {
+    fn of(cmdline: &str) -> Self {
+        match word(cmdline, "sim.behaviour") {
+            "deaf" => Self::Deaf,
+            "silent" => Self::Silent,
+            "never-connects" => Self::NeverConnects,
+            "holds-devices" => Self::HoldsDevices,
+            "breaks-ring" => Self::BreaksRing,
+            "floods" => Self::Floods,
+            "toggles" => Self::Toggles,
+            "crashes" => Self::Crashes,
+            "powers-off" => Self::PowersOff,
+            "reboots" => Self::Reboots,
+            _ => Self::Normal,
+        }
+    }
+}
+
+/// Where a guest stands.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Booting,
+    Xenbus,
+    Running,
+    /// It does nothing any more: shut down, or its store is gone.
+    Over,
+}
+
+/// What a guest does after it has run for a while.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Next {
+    /// It waits for an event.
+    Block,
+    /// It goes on by itself after this many nanoseconds.
+    Sleep(u64),
+    Shutdown(ShutdownReason),
+}
+
+/// Time from the first instruction to the hello, in nanoseconds.
+const UNIKERNEL_BOOT_NS: u64 = 1_500_000;
+const LINUX_BOOT_NS: u64 = 400_000_000;
+const XENBUS_NS: u64 = 300_000;
+
+/// One running guest.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    domid: DomId,
+    kind: Kind,
+    behaviour: Behaviour,
+    boot: Boot,
+    phase: Phase,
+    machine: Machine,
+    store: Client<RingTransport>,
+    resources: Resources,
+    frontends: BTreeMap<DeviceId, Frontend>,
+}
+
+impl Guest {
+    /// A guest's first instructions. The error is why it crashed.
+    pub(crate) fn boot(
+        machine: &Machine,
+        store: &Store,
+        domid: DomId,
+    ) -> Result<(Self, Next), &'static str> {
+        let boot = boot::boot(&machine.get(), domid)?;
+        let kind = match word(&boot.cmdline, "sim.kind") {
+            "linux" => Kind::Linux,
+            _ => Kind::Unikernel,
+        };
+        let transport = RingTransport {
+            machine: machine.clone(),
+            store: store.clone(),
+            domid,
+            mfn: boot.store_mfn,
+            port: boot.store_port,
+        };
+        let guest = Self {
+            domid,
+            kind,
+            behaviour: Behaviour::of(&boot.cmdline),
+            phase: Phase::Booting,
+            machine: machine.clone(),
+            store: Client::new(transport),
+            resources: Resources::new(machine.clone(), domid, boot.spare),
+            frontends: BTreeMap::new(),
+            boot,
+        };
+        let boot_ns = match kind {
+            Kind::Unikernel => UNIKERNEL_BOOT_NS,
+            Kind::Linux => LINUX_BOOT_NS,
+        };
+        Ok((guest, Next::Sleep(boot_ns)))
+    }
+
+    /// Lets the guest run until it waits for something.
+    pub(crate) fn run(&mut self) -> Next {
+        let result = match self.phase {
+            Phase::Booting => {
+                self.say_hello();
+                return self.after_hello();
+            }
+            Phase::Xenbus => self.begin_xenbus(),
+            Phase::Running => self.handle_events(),
+            Phase::Over => return Next::Block,
+        };
+        match result {
+            Ok(Next::Shutdown(reason)) => {
+                self.phase = if reason == ShutdownReason::Suspend { self.phase } else { Phase::Over };
+                Next::Shutdown(reason)
+            }
+            Ok(next) => next,
+            Err(error) => {
+                // A kernel without its store goes on without it.
+                self.print(&format!("xenbus: {error}\n"));
+                self.phase = Phase::Over;
+                Next::Block
+            }
+        }
+    }
+
+    fn print(&mut self, text: &str) {
+        let mut xen = self.machine.get_mut();
+        ring::console_write(xen.frame_mut(self.boot.console_mfn), text);
+        // Nobody at the other end is no concern of a guest's.
+        let _unheard = xen.evtchn_send(self.domid, self.boot.console_port);
+    }
+
+    fn say_hello(&mut self) {
+        let boot = &self.boot;
+        let text = match self.kind {
+            Kind::Unikernel => format!("hello from a unikernel, {} vCPUs\n", boot.vcpus_online),
+            Kind::Linux => format!(
+                "Linux version 6.1.0-sim\nCommand line: {}\nRAMDISK: {} bytes\nhello from init\n",
+                boot.cmdline, boot.ramdisk_bytes
+            ),
+        };
+        self.print(&text);
+    }
+
+    fn after_hello(&mut self) -> Next {
+        self.phase = Phase::Xenbus;
+        let stop = match self.behaviour {
+            Behaviour::Crashes => Some(ShutdownReason::Crash),
+            Behaviour::PowersOff => Some(ShutdownReason::Poweroff),
+            Behaviour::Reboots => Some(ShutdownReason::Reboot),
+            _ => None,
+        };
+        if let Some(reason) = stop {
+            self.phase = Phase::Over;
+            return Next::Shutdown(reason);
+        }
+        match self.behaviour {
+            Behaviour::Silent => {
+                self.phase = Phase::Over;
+                Next::Block
+            }
+            Behaviour::BreaksRing => {
+                self.phase = Phase::Over;
+                let mut xen = self.machine.get_mut();
+                ring::break_store_ring(xen.frame_mut(self.boot.store_mfn));
+                let _unheard = xen.evtchn_send(self.domid, self.boot.store_port);
+                Next::Block
+            }
+            _ => Next::Sleep(XENBUS_NS),
+        }
+    }
+
+    /// Sets the watches and looks for devices, as a kernel's xenbus does.
+    fn begin_xenbus(&mut self) -> Result<Next, ClientError> {
+        self.phase = Phase::Running;
+        self.store.reset_watches()?;
+        self.store.watch("control/shutdown", "shutdown")?;
+        for feature in ["feature-poweroff", "feature-reboot", "feature-suspend"] {
+            self.store.write(&format!("control/{feature}"), b"1")?;
+        }
+        if self.behaviour == Behaviour::Floods {
+            self.flood()?;
+        }
+        self.store.watch("device", "device")?;
+        self.look_for_devices()?;
+        self.handle_events()
+    }
+
+    fn flood(&mut self) -> Result<(), ClientError> {
+        for number in 0..10_000 {
+            match self.store.write(&format!("data/flood/{number}"), b"x") {
+                Err(error) if error.refusal().is_some() => {
+                    self.print(&format!("flood: stopped after {number} nodes: {error}\n"));
+                    return Ok(());
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn look_for_devices(&mut self) -> Result<(), ClientError> {
+        if self.behaviour == Behaviour::NeverConnects {
+            return Ok(());
+        }
+        for kind in frontend::DeviceKind::ALL {
+            let devids = match self.store.directory(&format!("device/{}", kind.as_str())) {
+                Ok(devids) => devids,
+                Err(error) if error.refusal().is_some() => continue,
+                Err(error) => return Err(error),
+            };
+            for devid in devids {
+                let id = DeviceId { kind, devid };
+                if self.frontends.contains_key(&id) {
+                    continue;
+                }
+                if let Some(frontend) = Frontend::probe(&mut self.store, &id)? {
+                    self.store.watch(&frontend.backend_state(), &id.token())?;
+                    self.frontends.insert(id, frontend);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_events(&mut self) -> Result<Next, ClientError> {
+        // Bounded: a guest that floods itself with events must not stop the rest of the world.
+        for _ in 0..1000 {
+            let Some(event) = self.next_event()? else { break };
+            if let Some(next) = self.handle_event(&event)? {
+                return Ok(next);
+            }
+        }
+        Ok(Next::Block)
+    }
+
+    fn next_event(&mut self) -> Result<Option<WatchEvent>, ClientError> {
+        if let Some(event) = self.store.poll_event() {
+            return Ok(Some(event));
+        }
+        self.store.receive()?;
+        Ok(self.store.poll_event())
+    }
+
+    fn handle_event(&mut self, event: &WatchEvent) -> Result<Option<Next>, ClientError> {
+        match event.token.as_str() {
+            "shutdown" => return self.handle_shutdown(),
+            "device" => self.look_for_devices()?,
+            token => {
+                if let Some(id) = DeviceId::from_token(token) {
+                    self.handle_backend(&id)?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn handle_shutdown(&mut self) -> Result<Option<Next>, ClientError> {
+        let Some(wanted) = self.store.read_optional("control/shutdown")? else { return Ok(None) };
+        let reason = match wanted.as_slice() {
+            b"poweroff" | b"halt" => ShutdownReason::Poweroff,
+            b"reboot" => ShutdownReason::Reboot,
+            b"suspend" => ShutdownReason::Suspend,
+            _ => return Ok(None),
+        };
+        if self.behaviour == Behaviour::Deaf {
+            return Ok(None);
+        }
+        self.store.write("control/shutdown", b"")?;
+        self.print(&format!("going down: {reason}\n"));
+        Ok(Some(Next::Shutdown(reason)))
+    }
+
+    fn handle_backend(&mut self, id: &DeviceId) -> Result<(), ClientError> {
+        let Some(frontend) = self.frontends.get_mut(id) else { return Ok(()) };
+        if self.behaviour == Behaviour::Toggles {
+            return frontend.toggle(&mut self.store);
+        }
+        let hold = self.behaviour == Behaviour::HoldsDevices;
+        let split = self.kind == Kind::Linux;
+        match frontend.handle_backend(&mut self.store, &mut self.resources, split, hold)? {
+            frontend::Progress::Connected => {
+                let text = match id.kind {
+                    frontend::DeviceKind::Vbd => format!("vbd {}: connected\n", id.devid),
+                    frontend::DeviceKind::Vif => format!("eth{}: up\n", id.devid),
+                };
+                self.print(&text);
+            }
+            frontend::Progress::Closed => {
+                self.frontends.remove(id);
+            }
+            frontend::Progress::None => {}
+        }
+        Ok(())
+    }
+}

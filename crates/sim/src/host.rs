@@ -1,0 +1,161 @@
+//! [`SimHost`]: a whole simulated host, and the ways for a toolstack to get at it.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use xen::DomId;
+use xenstore::client::{Client, ClientError};
+
+use crate::agenda::Time;
+use crate::backend::{BackendKind, Kernel};
+use crate::check::Snapshot;
+use crate::consoled::Consoled;
+use crate::faults::Faults;
+use crate::machine::{Machine, MachineConfig, SimHypervisor, SimXen};
+use crate::os::SimOs;
+use crate::store::{SocketTransport, Store};
+use crate::world::World;
+
+/// The host to simulate.
+#[derive(Clone, Debug, Default)]
+pub struct HostConfig {
+    pub machine: MachineConfig,
+    pub seed: u64,
+    pub faults: Faults,
+    /// Backends whose driver is not loaded in dom0.
+    pub backends_absent: Vec<BackendKind>,
+}
+
+/// A running host with its store, backends, console daemon and guests.
+#[derive(Clone, Debug)]
+pub struct SimHost {
+    machine: Machine,
+    store: Store,
+    os: SimOs,
+    world: Rc<RefCell<World>>,
+}
+
+impl SimHost {
+    /// Boots a host: dom0, its store, its drivers.
+    ///
+    /// # Panics
+    /// If the store refuses dom0's own parts.
+    #[must_use]
+    pub fn boot(config: HostConfig) -> Self {
+        let machine = Machine::new(SimXen::new(config.machine, Faults::default(), config.seed));
+        let store = Store::start(machine.clone());
+        let os = SimOs::default();
+        let inner = |store: &Store| Client::new(SocketTransport::open(store));
+        let kernel =
+            Kernel::start(inner(&store), machine.clone(), os.clone(), &config.backends_absent)
+                .expect("the store serves dom0");
+        let consoled =
+            Consoled::start(inner(&store), machine.clone()).expect("the store serves dom0");
+        // Faults begin when the host is up.
+        machine.get_mut().set_faults(config.faults);
+        let world = World::new(machine.clone(), store.clone(), os.clone(), kernel, consoled);
+        let host = Self { machine, store, os, world: Rc::new(RefCell::new(world)) };
+        host.run_until_quiet(Time(2_000_000_000));
+        host
+    }
+
+    #[must_use]
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Files, loop devices and bridges of dom0.
+    #[must_use]
+    pub fn os(&self) -> &SimOs {
+        &self.os
+    }
+
+    /// A hypercall interface for dom0.
+    #[must_use]
+    pub fn hypervisor(&self) -> SimHypervisor {
+        self.machine.hypervisor()
+    }
+
+    /// A connection to the store's socket. While its owner waits for a reply, everything that is due
+    /// meanwhile happens.
+    #[must_use]
+    pub fn connect(&self) -> Client<SocketTransport> {
+        Client::new(SocketTransport::open(&self.store).within(&self.world))
+    }
+
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.machine.get().now()
+    }
+
+    /// Lets time pass until `until` while nothing happens.
+    pub(crate) fn sleep_until(&self, until: Time) {
+        let mut xen = self.machine.get_mut();
+        xen.now = xen.now.max(until);
+    }
+
+    /// When something happens next by itself.
+    #[must_use]
+    pub fn next_time(&self) -> Option<Time> {
+        self.world.borrow_mut().next_time()
+    }
+
+    /// Lets the next thing happen, if there is one by `until`.
+    pub fn step(&self, until: Time) -> bool {
+        self.world.borrow_mut().step(until)
+    }
+
+    /// Lets everything happen that happens by `until`; then it is `until`.
+    pub fn run_until(&self, until: Time) {
+        while self.step(until) {}
+        self.sleep_until(until);
+    }
+
+    /// Lets everything happen until nothing is left to happen, or `until`. Says whether all is quiet.
+    pub fn run_until_quiet(&self, until: Time) -> bool {
+        while self.step(until) {}
+        self.next_time().is_none()
+    }
+
+    /// What a domain printed on its console.
+    #[must_use]
+    pub fn console(&self, domid: DomId) -> String {
+        self.world.borrow().consoled.log(domid).to_owned()
+    }
+
+    /// Guests that have booted and still exist.
+    #[must_use]
+    pub fn guests(&self) -> usize {
+        self.world.borrow().guests()
+    }
+
+    /// All that could be left behind, as it is now.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn snapshot(&self) -> Result<Snapshot, ClientError> {
+        let world = self.world.borrow();
+        let (devices, consoles) = (world.kernel.devices(), world.consoled.consoles());
+        drop(world);
+        Snapshot::take(&self.machine, &self.os, &mut self.connect(), devices, consoles)
+    }
+
+    /// The trace so far, one line each.
+    #[must_use]
+    pub fn trace(&self) -> Vec<String> {
+        self.machine.get().trace().lines().to_vec()
+    }
+
+    /// A number that differs as soon as two runs differ in anything.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.machine.get().trace().digest()
+    }
+
+    /// Notes something in the trace.
+    pub fn note(&self, what: fmt::Arguments<'_>) {
+        let xen = &mut *self.machine.get_mut();
+        xen.trace.note(xen.now, what);
+    }
+}

@@ -1,0 +1,241 @@
+//! Dom0's operating system as the toolstack sees it: files, loop devices, bridges and links.
+//!
+//! Nothing is stored in the files but their size; kernels and ramdisks are real bytes.
+
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use storage::{Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, TaggedLoop};
+use toolstack::host::{Host, KernelError};
+use xen_build::KernelImage;
+
+/// What lies at a path.
+#[derive(Clone, Debug)]
+enum File {
+    /// A disk image: only its length matters.
+    Sized(u64),
+    Bytes(Arc<[u8]>),
+    Block(DeviceNumber),
+    Directory,
+}
+
+/// A loop device over a file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LoopDevice {
+    pub path: String,
+    pub tag: String,
+    /// How many have it open: backends that serve it.
+    pub opened: u32,
+}
+
+/// Major number of loop devices.
+const LOOP_MAJOR: u32 = 7;
+
+/// The state that everything in dom0 shares.
+#[derive(Debug, Default)]
+pub struct OsState {
+    files: BTreeMap<String, File>,
+    kernels: BTreeMap<String, Arc<KernelImage>>,
+    pub(crate) loops: BTreeMap<u32, LoopDevice>,
+    /// Bridges and the links that are ports of them.
+    pub(crate) bridges: BTreeMap<String, BTreeSet<String>>,
+    /// Network interfaces that backends made.
+    pub(crate) links: BTreeSet<String>,
+}
+
+impl OsState {
+    /// Opens a block device for a backend. False if there is none of that number.
+    pub(crate) fn open(&mut self, number: DeviceNumber) -> bool {
+        if number.major == LOOP_MAJOR {
+            return self.loops.get_mut(&number.minor).map(|it| it.opened += 1).is_some();
+        }
+        self.files.values().any(|file| matches!(file, File::Block(it) if *it == number))
+    }
+
+    pub(crate) fn close(&mut self, number: DeviceNumber) {
+        if number.major == LOOP_MAJOR
+            && let Some(device) = self.loops.get_mut(&number.minor)
+        {
+            device.opened = device.opened.saturating_sub(1);
+        }
+    }
+
+    /// A device's length in sectors.
+    pub(crate) fn sectors(&self, number: DeviceNumber) -> u64 {
+        let under = self.loops.get(&number.minor).filter(|_| number.major == LOOP_MAJOR);
+        match under.and_then(|device| self.files.get(&device.path)) {
+            Some(File::Sized(bytes)) => bytes / 512,
+            Some(File::Bytes(bytes)) => bytes.len() as u64 / 512,
+            _ => 1 << 21,
+        }
+    }
+
+    /// Takes a link away, from its bridge too.
+    pub(crate) fn remove_link(&mut self, link: &str) {
+        self.links.remove(link);
+        for ports in self.bridges.values_mut() {
+            ports.remove(link);
+        }
+    }
+}
+
+/// A handle on dom0's operating system.
+#[derive(Clone, Debug, Default)]
+pub struct SimOs(Rc<RefCell<OsState>>);
+
+impl SimOs {
+    /// Looks at the state.
+    #[must_use]
+    pub fn get(&self) -> Ref<'_, OsState> {
+        self.0.borrow()
+    }
+
+    pub(crate) fn get_mut(&self) -> RefMut<'_, OsState> {
+        self.0.borrow_mut()
+    }
+
+    /// Puts a file of real bytes at `path`.
+    pub fn add_file(&self, path: &str, bytes: impl Into<Arc<[u8]>>) {
+        self.get_mut().files.insert(path.to_owned(), File::Bytes(bytes.into()));
+    }
+
+    /// Puts a disk image of this size at `path`.
+    pub fn add_disk(&self, path: &str, bytes: u64) {
+        self.get_mut().files.insert(path.to_owned(), File::Sized(bytes));
+    }
+
+    /// Puts a block device at `path`.
+    pub fn add_block_device(&self, path: &str, number: DeviceNumber) {
+        self.get_mut().files.insert(path.to_owned(), File::Block(number));
+    }
+
+    pub fn add_directory(&self, path: &str) {
+        self.get_mut().files.insert(path.to_owned(), File::Directory);
+    }
+
+    pub fn add_bridge(&self, name: &str) {
+        self.get_mut().bridges.insert(name.to_owned(), BTreeSet::new());
+    }
+}
+
+impl OsState {
+    /// Loop devices by number.
+    #[must_use]
+    pub fn loops(&self) -> &BTreeMap<u32, LoopDevice> {
+        &self.loops
+    }
+
+    /// Bridges and their ports.
+    #[must_use]
+    pub fn bridges(&self) -> &BTreeMap<String, BTreeSet<String>> {
+        &self.bridges
+    }
+
+    /// Links that backends made.
+    #[must_use]
+    pub fn links(&self) -> &BTreeSet<String> {
+        &self.links
+    }
+}
+
+fn loop_device(minor: u32) -> BlockDevice {
+    let number = DeviceNumber { major: LOOP_MAJOR, minor };
+    BlockDevice { path: format!("/dev/loop{minor}"), number }
+}
+
+impl BlockHost for SimOs {
+    fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
+        match self.get().files.get(path) {
+            None => Err(HostError::Missing),
+            Some(File::Sized(bytes)) => Ok(FileKind::Regular { bytes: *bytes }),
+            Some(File::Bytes(bytes)) => Ok(FileKind::Regular { bytes: bytes.len() as u64 }),
+            Some(File::Block(number)) => Ok(FileKind::Block(*number)),
+            Some(File::Directory) => Ok(FileKind::Directory),
+        }
+    }
+
+    fn attach_loop(
+        &mut self,
+        path: &str,
+        _access: Access,
+        tag: &str,
+    ) -> Result<BlockDevice, HostError> {
+        let mut os = self.get_mut();
+        if !os.files.contains_key(path) {
+            return Err(HostError::Missing);
+        }
+        let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
+        let device = LoopDevice { path: path.to_owned(), tag: tag.to_owned(), opened: 0 };
+        os.loops.insert(minor, device);
+        Ok(loop_device(minor))
+    }
+
+    fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
+        let mut os = self.get_mut();
+        let minor = device.strip_prefix("/dev/loop").and_then(|text| text.parse::<u32>().ok());
+        let minor = minor.ok_or_else(|| HostError::Refused("not a loop device".to_owned()))?;
+        match os.loops.get(&minor) {
+            Some(device) if device.opened > 0 => Err(HostError::Busy),
+            _ => {
+                os.loops.remove(&minor);
+                Ok(())
+            }
+        }
+    }
+
+    fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
+        let os = self.get();
+        let tagged = os.loops.iter().filter(|(_, device)| device.tag.starts_with(prefix));
+        Ok(tagged
+            .map(|(minor, device)| TaggedLoop {
+                device: loop_device(*minor),
+                tag: device.tag.clone(),
+            })
+            .collect())
+    }
+}
+
+impl Host for SimOs {
+    fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError> {
+        if let Some(kernel) = self.get().kernels.get(path) {
+            return Ok(Arc::clone(kernel));
+        }
+        let bytes = self.ramdisk(path)?;
+        let kernel = Arc::new(KernelImage::parse(&bytes)?);
+        self.get_mut().kernels.insert(path.to_owned(), Arc::clone(&kernel));
+        Ok(kernel)
+    }
+
+    fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError> {
+        match self.get().files.get(path) {
+            None => Err(HostError::Missing),
+            Some(File::Bytes(bytes)) => Ok(Arc::clone(bytes)),
+            Some(_) => Err(HostError::Refused("not a regular file with contents".to_owned())),
+        }
+    }
+
+    fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {
+        let os = self.get();
+        match (os.bridges.contains_key(bridge), os.links.contains(bridge)) {
+            (true, _) => Ok(()),
+            (false, true) => Err(HostError::Refused("not a bridge".to_owned())),
+            (false, false) => Err(HostError::Missing),
+        }
+    }
+
+    fn join_bridge(
+        &mut self,
+        bridge: &str,
+        link: &str,
+        _mtu: Option<u32>,
+    ) -> Result<(), HostError> {
+        let mut os = self.get_mut();
+        if !os.links.contains(link) {
+            return Err(HostError::Missing);
+        }
+        os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(link.to_owned());
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! What happens on the host by itself: events reach the store, the backends and the guests.
+//!
+//! The one queue of the simulation is here. A step takes what happens next, moves time there and
+//! lets the party that it concerns run; whatever that causes goes back into the queue.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xen::{DomId, EvtchnPort};
+use xenstore::client::ClientError;
+
+use crate::agenda::{Agenda, Time};
+use crate::backend::Kernel;
+use crate::consoled::Consoled;
+use crate::guest::{Guest, Next};
+use crate::machine::{Dying, Machine, Occurrence};
+use crate::os::SimOs;
+use crate::store::{Store, StorePort};
+
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    /// A domain's vCPU runs; the number tells a domain from a later one of the same identifier.
+    Guest { domid: DomId, unique_id: u64 },
+    Kernel,
+    Consoled,
+    Console(EvtchnPort),
+    StoreRing(DomId),
+    DomExc,
+}
+
+/// How long a wake-up takes on its way, in nanoseconds.
+const GUEST_NS: u64 = 4_000;
+const KERNEL_NS: u64 = 60_000;
+const DAEMON_NS: u64 = 30_000;
+
+/// Everything on the host but the toolstack.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    pub(crate) store: Store,
+    pub(crate) os: SimOs,
+    pub(crate) kernel: Kernel,
+    pub(crate) consoled: Consoled,
+    guests: BTreeMap<DomId, (u64, Guest)>,
+    agenda: Agenda<Happening>,
+    /// Guests that are in the agenda already because an event came.
+    woken: BTreeSet<DomId>,
+    kernel_woken: bool,
+    consoled_woken: bool,
+}
+
+impl World {
+    pub(crate) fn new(
+        machine: Machine,
+        store: Store,
+        os: SimOs,
+        kernel: Kernel,
+        consoled: Consoled,
+    ) -> Self {
+        Self {
+            machine,
+            store,
+            os,
+            kernel,
+            consoled,
+            guests: BTreeMap::new(),
+            agenda: Agenda::new(),
+            woken: BTreeSet::new(),
+            kernel_woken: false,
+            consoled_woken: false,
+        }
+    }
+
+    /// Guests that have booted and still exist.
+    pub(crate) fn guests(&self) -> usize {
+        self.guests.len()
+    }
+
+    /// When something happens next.
+    pub(crate) fn next_time(&mut self) -> Option<Time> {
+        self.collect();
+        let due = self.machine.get().next_due();
+        [self.agenda.next_time(), due].into_iter().flatten().min()
+    }
+
+    /// Lets the next thing happen, if it happens by `until`. Says whether there was one.
+    pub(crate) fn step(&mut self, until: Time) -> bool {
+        self.collect();
+        let due = self.machine.get().next_due();
+        if let Some(due) = due
+            && due <= until
+            && self.agenda.next_time().is_none_or(|next| due <= next)
+        {
+            let mut xen = self.machine.get_mut();
+            xen.now = xen.now.max(due);
+            xen.settle();
+            return true;
+        }
+        let Some((when, happening)) = self.agenda.pop(until) else { return false };
+        {
+            let mut xen = self.machine.get_mut();
+            xen.now = xen.now.max(when);
+        }
+        self.happen(happening);
+        self.collect();
+        true
+    }
+
+    fn put(&mut self, delay_ns: u64, happening: Happening) {
+        let when = {
+            let mut xen = self.machine.get_mut();
+            let jitter = xen.chance(delay_ns / 4 + 1);
+            xen.now.after(delay_ns + jitter)
+        };
+        self.agenda.put(when, happening);
+    }
+
+    /// Puts what the hypervisor and the store caused into the agenda.
+    fn collect(&mut self) {
+        loop {
+            let occurrences = self.machine.get_mut().take_occurrences();
+            let ready = self.store.take_ready();
+            if occurrences.is_empty() && ready.is_empty() {
+                return;
+            }
+            for occurrence in occurrences {
+                self.collect_one(occurrence);
+            }
+            for connection in ready {
+                if connection == self.kernel.transport().connection() {
+                    self.wake_kernel();
+                } else if connection == self.consoled.transport().connection() {
+                    self.wake_consoled();
+                }
+            }
+        }
+    }
+
+    fn wake_kernel(&mut self) {
+        if !std::mem::replace(&mut self.kernel_woken, true) {
+            self.put(KERNEL_NS, Happening::Kernel);
+        }
+    }
+
+    fn wake_consoled(&mut self) {
+        if !std::mem::replace(&mut self.consoled_woken, true) {
+            self.put(DAEMON_NS, Happening::Consoled);
+        }
+    }
+
+    fn wake_guest(&mut self, domid: DomId, delay_ns: u64) {
+        let unique_id = self.machine.get().domain(domid).map(|domain| domain.unique_id);
+        if let Some(unique_id) = unique_id
+            && self.woken.insert(domid)
+        {
+            self.put(delay_ns, Happening::Guest { domid, unique_id });
+        }
+    }
+
+    fn collect_one(&mut self, occurrence: Occurrence) {
+        match occurrence {
+            Occurrence::Event(DomId::DOM0, port) => match self.store.port(port) {
+                Some(StorePort::Ring(domid)) => self.put(DAEMON_NS, Happening::StoreRing(domid)),
+                Some(StorePort::DomExc) => self.put(DAEMON_NS, Happening::DomExc),
+                None if self.consoled.owns(port) => {
+                    self.put(DAEMON_NS, Happening::Console(port));
+                }
+                // A backend's data path is not simulated: the ring is heard and that is all.
+                None => drop(self.machine.get_mut().evtchn_take(DomId::DOM0, port)),
+            },
+            Occurrence::Event(domid, port) => {
+                self.machine.get_mut().evtchn_take(domid, port);
+                if self.guests.contains_key(&domid) {
+                    self.wake_guest(domid, GUEST_NS);
+                }
+            }
+            Occurrence::Runnable(domid) => self.wake_guest(domid, GUEST_NS),
+            Occurrence::Gone(domid) => {
+                self.woken.remove(&domid);
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Guest { domid, unique_id } => self.run_guest(domid, unique_id),
+            Happening::Kernel => {
+                self.kernel_woken = false;
+                let result = self.kernel.run();
+                self.mourn("dom0's kernel", result);
+            }
+            Happening::Consoled => {
+                self.consoled_woken = false;
+                let result = self.consoled.run();
+                self.mourn("xenconsoled", result);
+            }
+            Happening::Console(port) => self.consoled.drain(port),
+            Happening::StoreRing(domid) => self.store.serve_ring(domid),
+            Happening::DomExc => {
+                self.store.handle_dom_exc();
+                self.bury();
+            }
+        }
+    }
+
+    /// A part of dom0 lost its store; without one nothing can be waited for.
+    fn mourn(&mut self, who: &str, result: Result<(), ClientError>) {
+        if let Err(error) = result
+            && !matches!(error, ClientError::Transport(xen::Errno::EAGAIN))
+        {
+            let xen = &mut *self.machine.get_mut();
+            xen.trace.note(xen.now, format_args!("{who}: {error}"));
+        }
+    }
+
+    /// Forgets guests whose domain is dead.
+    fn bury(&mut self) {
+        let machine = self.machine.clone();
+        self.guests.retain(|domid, (unique_id, _)| {
+            let xen = machine.get();
+            let domain = xen.domain(*domid);
+            domain.is_some_and(|domain| {
+                domain.unique_id == *unique_id && domain.dying == Dying::Alive
+            })
+        });
+    }
+
+    fn run_guest(&mut self, domid: DomId, unique_id: u64) {
+        self.woken.remove(&domid);
+        let runs = {
+            let xen = self.machine.get();
+            xen.domain(domid).is_some_and(|it| it.unique_id == unique_id && it.is_running())
+        };
+        if !runs {
+            // Paused: unpausing makes it runnable again, and it then looks at what it missed.
+            return;
+        }
+        if self.guests.get(&domid).is_some_and(|(known, _)| *known != unique_id) {
+            self.guests.remove(&domid);
+        }
+        let next = match self.guests.get_mut(&domid) {
+            Some((_, guest)) => guest.run(),
+            None => match Guest::boot(&self.machine, &self.store, domid) {
+                Ok((guest, next)) => {
+                    self.guests.insert(domid, (unique_id, guest));
+                    next
+                }
+                Err(why) => {
+                    let xen = &mut *self.machine.get_mut();
+                    xen.trace.note(xen.now, format_args!("guest {domid} crashes: {why}"));
+                    Next::Shutdown(xen::ShutdownReason::Crash)
+                }
+            },
+        };
+        let activity = match next {
+            Next::Block | Next::Shutdown(_) => crate::machine::VcpuActivity::Blocks,
+            Next::Sleep(_) => crate::machine::VcpuActivity::Runs,
+        };
+        self.machine.get_mut().set_vcpu_activity(domid, activity);
+        match next {
+            Next::Block => {}
+            Next::Sleep(nanoseconds) => self.wake_guest(domid, nanoseconds),
+            Next::Shutdown(reason) => self.machine.get_mut().guest_shutdown(domid, reason),
+        }
+    }
+}
