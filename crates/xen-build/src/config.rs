@@ -3,7 +3,7 @@
 use xen::{DomId, DomainKind, EvtchnPort};
 
 use crate::memory::mib_of;
-use crate::{BuildError, KernelImage, pv};
+use crate::{BuildError, KernelImage, pv, pvh};
 
 /// How a domain sees the time stamp counter (`XEN_CPUID_TSC_MODE_*`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -49,7 +49,8 @@ impl BuildConfig<'_> {
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let (vcpus_max, cmdline_bytes_max) = match self.kind {
             DomainKind::Pv => (pv::VCPUS_MAX, pv::CMDLINE_BYTES_MAX - 1),
-            DomainKind::Pvh | DomainKind::Hvm => return Err(BuildError::Kind(self.kind)),
+            DomainKind::Pvh => (pvh::VCPUS_MAX, pvh::CMDLINE_BYTES_MAX - 1),
+            DomainKind::Hvm => return Err(BuildError::Kind(self.kind)),
         };
         if !(1..=vcpus_max).contains(&self.vcpus) {
             return Err(BuildError::Vcpus { vcpus: self.vcpus, max: vcpus_max });

@@ -13,11 +13,13 @@
 
 extern crate alloc;
 
+mod acpi;
 mod config;
 mod error;
 mod image;
 mod memory;
 mod pv;
+mod pvh;
 mod record;
 
 pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
@@ -35,12 +37,13 @@ const EXTRA_PAGES: u64 = 256;
 /// [`BuildError`] for whatever the configuration itself makes impossible.
 pub fn check(config: &BuildConfig<'_>) -> Result<Needs, BuildError> {
     config.check()?;
-    let memory_pages_min = match config.kind {
-        DomainKind::Pv => pv::memory_pages_min(config)?,
-        DomainKind::Pvh => return Err(BuildError::Kind(config.kind)),
+    let (memory_pages_min, translation_pages) = match config.kind {
+        DomainKind::Pv => (pv::memory_pages_min(config)?, 0),
+        DomainKind::Pvh => (pvh::memory_pages_min(config)?, pvh::paging_pool_pages(config)),
         DomainKind::Hvm => return Err(BuildError::Kind(config.kind)),
     };
-    Ok(Needs { memory_pages_min, host_pages: config.memory_pages + EXTRA_PAGES })
+    let host_pages = config.memory_pages + translation_pages + EXTRA_PAGES;
+    Ok(Needs { memory_pages_min, host_pages })
 }
 
 /// Builds the domain, which stays paused.
@@ -63,7 +66,7 @@ pub fn build<H: Hypervisor>(
     }
     match config.kind {
         DomainKind::Pv => pv::build(xen, domid, config, channels),
-        DomainKind::Pvh => Err(BuildError::Kind(config.kind)),
+        DomainKind::Pvh => pvh::build(xen, domid, config, channels),
         DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
     }
 }

@@ -223,10 +223,10 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("unpausedomain", domctl::UNPAUSEDOMAIN, domid, &[]).map(drop)
     }
 
-    /// Clears a domain's shutdown state so that it runs on after a suspend.
+    /// Clears a domain's shutdown state so that it runs on after a suspend. Without one it does nothing.
     ///
     /// # Errors
-    /// ESRCH, or EINVAL if it has not shut down.
+    /// ESRCH, or EINVAL for the caller's own domain.
     pub fn resume_domain(&mut self, domid: DomId) -> Result<(), Errno> {
         self.domctl("resumedomain", domctl::RESUMEDOMAIN, domid, &[]).map(drop)
     }
@@ -265,10 +265,10 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("max_mem", domctl::MAX_MEM, domid, &kib.to_ne_bytes()).map(drop)
     }
 
-    /// Makes a PV domain 64 bits wide.
+    /// Makes a PV domain 64 bits wide, which it is from the start.
     ///
     /// # Errors
-    /// EACCES once vCPUs have a context, ESRCH.
+    /// EOPNOTSUPP for a translated domain, ESRCH.
     pub fn set_address_size_64(&mut self, domid: DomId) -> Result<(), Errno> {
         self.domctl("set_address_size", domctl::SET_ADDRESS_SIZE, domid, &64_u32.to_ne_bytes())
             .map(drop)
@@ -277,7 +277,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Fills a PV domain's hypercall page.
     ///
     /// # Errors
-    /// EACCES if the frame is not the domain's writable page.
+    /// EINVAL if the frame is not the domain's, EPERM if it is in use as a page table.
     pub fn init_hypercall_page(&mut self, domid: DomId, frame: u64) -> Result<(), Errno> {
         self.domctl("hypercall_init", domctl::HYPERCALL_INIT, domid, &frame.to_ne_bytes()).map(drop)
     }
@@ -310,15 +310,15 @@ impl<H: Hypervisor> Xen<H> {
     /// The HVM save records of all vCPUs and the platform.
     ///
     /// # Errors
-    /// E2BIG if they do not fit into the arena, ESRCH.
+    /// ENOSPC if they do not fit into the arena, EINVAL for a PV domain, ESRCH.
     pub fn hvm_context(&mut self, domid: DomId) -> Result<Vec<u8>, Errno> {
-        let (address, area) = self.data();
+        let (address, area) = self.data_to_end();
         let capacity = u32::try_from(area.len()).map_err(|_| Errno::E2BIG)?;
         let payload = Layout::<16>::new().u32(0, capacity).u64(8, address).done();
         self.domctl("gethvmcontext", domctl::GETHVMCONTEXT, domid, &payload)?;
         let used = u32_at(self.domctl_payload(), 0);
         let used = usize::try_from(used).map_err(|_| Errno::E2BIG)?;
-        let (_, area) = self.data();
+        let (_, area) = self.data_to_end();
         area.get(..used).map(<[u8]>::to_vec).ok_or(Errno::E2BIG)
     }
 

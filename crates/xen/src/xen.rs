@@ -152,6 +152,12 @@ impl<H: Hypervisor> Xen<H> {
         (address, &mut self.hypervisor.arena()[DATA_OFFSET..LIST_OFFSET])
     }
 
+    /// The data area and the listing area behind it together, for what may be longer than the former.
+    pub(crate) fn data_to_end(&mut self) -> (u64, &mut [u8]) {
+        let address = self.hypervisor.arena_address() + DATA_OFFSET as u64;
+        (address, &mut self.hypervisor.arena()[DATA_OFFSET..])
+    }
+
     /// Bytes that the data area holds.
     pub(crate) const DATA_BYTES: usize = LIST_OFFSET - DATA_OFFSET;
 

@@ -19,7 +19,6 @@ const SHT_NOTE: u32 = 7;
 /// What a loader needs to know of an ELF file.
 #[derive(Debug)]
 pub(super) struct Elf {
-    pub(super) entry: u64,
     /// By ascending address, not overlapping, none empty.
     pub(super) segments: Vec<Segment>,
     pub(super) notes: Notes,
@@ -57,8 +56,7 @@ pub(super) fn parse(file: &[u8]) -> Result<Elf, ImageError> {
             }
         }
     }
-    let entry = le::u64_at(file, 24).ok_or(ImageError::CutOff("the ELF header"))?;
-    Ok(Elf { entry, segments, notes })
+    Ok(Elf { segments, notes })
 }
 
 fn check_identity(file: &[u8]) -> Result<(), ImageError> {

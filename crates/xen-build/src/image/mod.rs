@@ -96,7 +96,6 @@ impl Segment {
 pub struct KernelImage {
     compression: Compression,
     file: Vec<u8>,
-    entry: u64,
     segments: Vec<Segment>,
     notes: Notes,
 }
@@ -136,8 +135,8 @@ impl KernelImage {
         if decompress::recognise(&file) != Some(Compression::None) {
             return Err(ImageError::Unknown(first_bytes(&file)));
         }
-        let elf::Elf { entry, segments, notes } = elf::parse(&file)?;
-        Ok(Self { compression, file, entry, segments, notes })
+        let elf::Elf { segments, notes } = elf::parse(&file)?;
+        Ok(Self { compression, file, segments, notes })
     }
 
     /// How the kernel was packed.
@@ -156,11 +155,6 @@ impl KernelImage {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.memory_bytes).sum()
-    }
-
-    /// `e_entry`, which only matters where no note says better.
-    pub(crate) fn elf_entry(&self) -> u64 {
-        self.entry
     }
 
     pub(crate) fn segments(&self) -> &[Segment] {
@@ -186,7 +180,6 @@ impl fmt::Debug for KernelImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KernelImage")
             .field("compression", &self.compression)
-            .field("entry", &self.entry)
             .field("segments", &self.segments)
             .field("notes", &self.notes)
             .finish_non_exhaustive()

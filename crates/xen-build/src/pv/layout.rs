@@ -75,8 +75,10 @@ impl PvLayout {
         let virt_base = notes.virt_base.unwrap_or(0);
         let paddr_offset = notes.paddr_offset.unwrap_or(0);
         let kernel_end_pfn = kernel_end_pfn(config.kernel, paddr_offset)?;
-        let hypercall_pfn =
-            notes.hypercall_page.map(|virt| page_in_kernel(virt, virt_base, kernel_end_pfn)).transpose()?;
+        let hypercall_pfn = notes
+            .hypercall_page
+            .map(|virt| page_in_kernel(virt, virt_base, kernel_end_pfn))
+            .transpose()?;
         let mut next = kernel_end_pfn;
         let mut take = |pages: u64| {
             next += pages;

@@ -30,11 +30,8 @@ pub(crate) fn build<H: Hypervisor>(
 ) -> Result<Built, BuildError> {
     let layout = PvLayout::plan(config)?;
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
-    let ram = E820Entry {
-        address: 0,
-        bytes: config.memory_pages_max << PAGE_SHIFT,
-        kind: E820Kind::Ram,
-    };
+    let ram =
+        E820Entry { address: 0, bytes: config.memory_pages_max << PAGE_SHIFT, kind: E820Kind::Ram };
     xen.set_memory_map(domid, &[ram]).map_err(refused("set the memory map"))?;
 
     let mut machine = Vec::with_capacity(index(config.memory_pages));

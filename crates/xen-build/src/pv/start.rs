@@ -65,10 +65,11 @@ pub(super) fn shared_info() -> Vec<u8> {
     const VCPUS: usize = 32;
     const VCPU_INFO_BYTES: usize = 64;
     const UPCALL_MASK: usize = 1;
-    (0..VCPUS).fold(Record::new(PAGE_BYTES), |page, vcpu| {
-        page.u8(vcpu * VCPU_INFO_BYTES + UPCALL_MASK, 1)
-    })
-    .done()
+    (0..VCPUS)
+        .fold(Record::new(PAGE_BYTES), |page, vcpu| {
+            page.u8(vcpu * VCPU_INFO_BYTES + UPCALL_MASK, 1)
+        })
+        .done()
 }
 
 /// `struct vcpu_guest_context` of vCPU 0, at the kernel's entry with a small stack.

@@ -88,13 +88,17 @@ impl Tables {
         let (first, last) = (mapping.virt, mapping.last());
         (1..=4_u32)
             .rev()
-            .flat_map(move |level| (key(level, first).1..=key(level, last).1).map(move |at| (level, at)))
+            .flat_map(move |level| {
+                (key(level, first).1..=key(level, last).1).map(move |at| (level, at))
+            })
             .filter(|key| !self.frames.contains_key(&core::cmp::Reverse(*key)))
     }
 
     /// Whether one of the mappings touches the addresses of `mapping`.
     pub(crate) fn covers(&self, mapping: &Mapping) -> bool {
-        self.mappings.iter().any(|other| other.virt <= mapping.last() && mapping.virt <= other.last())
+        self.mappings
+            .iter()
+            .any(|other| other.virt <= mapping.last() && mapping.virt <= other.last())
     }
 
     /// Adds a mapping whose missing tables lie in frames from `pool` on.
@@ -144,7 +148,11 @@ pub(crate) mod tests {
     use super::*;
 
     /// What a walk from the root finds: machine address of the page, and whether it is writable.
-    pub(crate) fn walk(memory: &BTreeMap<u64, Vec<u8>>, root: u64, virt: u64) -> Option<(u64, bool)> {
+    pub(crate) fn walk(
+        memory: &BTreeMap<u64, Vec<u8>>,
+        root: u64,
+        virt: u64,
+    ) -> Option<(u64, bool)> {
         let mut table = root;
         for level in (1..=4).rev() {
             let at = index(virt >> (shift(level) - INDEX_BITS) & (ENTRIES - 1)) * 8;

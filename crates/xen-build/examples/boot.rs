@@ -1,0 +1,139 @@
+//! Builds and runs one domain without a store or a toolstack, and prints its console.
+//!
+//! For trying the builder on a real Xen: `boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS [CMDLINE]`,
+//! with `native:` before the kind for the native time stamp counter.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use xen::{CreateDomain, DomId, DomainKind, EvtchnPeer, Uuid, Xen};
+use xen_build::{BuildConfig, Channel, Channels, KernelImage, TscMode};
+use xen_linux::LinuxHypervisor;
+
+fn main() {
+    if let Err(error) = run() {
+        eprintln!("boot: {error}");
+        std::process::exit(1);
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [kind, kernel, ramdisk, mib, vcpus, seconds, cmdline @ ..] = args.as_slice() else {
+        return Err("usage: boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS [CMDLINE]".into());
+    };
+    let (tsc_mode, kind) = match kind.strip_prefix("native:") {
+        Some(kind) => (TscMode::Native, kind),
+        None => (TscMode::Default, kind.as_str()),
+    };
+    let kind = if kind == "pv" { DomainKind::Pv } else { DomainKind::Pvh };
+    let start = Instant::now();
+    let kernel = KernelImage::parse(&std::fs::read(kernel)?)?;
+    println!("boot: kernel parsed in {:?} ({})", start.elapsed(), kernel.compression());
+    let ramdisk = if ramdisk == "-" { None } else { Some(std::fs::read(ramdisk)?) };
+    let cmdline = cmdline.join(" ");
+    let memory_pages = mib.parse::<u64>()? * 256;
+    let config = BuildConfig {
+        kind,
+        kernel: &kernel,
+        ramdisk: ramdisk.as_deref(),
+        cmdline: &cmdline,
+        memory_pages,
+        memory_pages_max: memory_pages,
+        vcpus: vcpus.parse()?,
+        tsc_mode,
+    };
+    println!("boot: needs {:?}", xen_build::check(&config)?);
+
+    let mut xen = Xen::probe(LinuxHypervisor::open(xen::ARENA_BYTES_MIN)?)?;
+    xen.take_counters();
+    let start = Instant::now();
+    let domid = xen.create_domain(&CreateDomain {
+        kind,
+        handle: Uuid([0xb0; 16]),
+        vcpus_max: config.vcpus,
+        evtchn_port_max: 1023,
+        grant_frames_max: None,
+        maptrack_frames_max: None,
+    })?;
+    let outcome =
+        build_and_run(&mut xen, domid, &config, start, Duration::from_secs(seconds.parse()?));
+    xen.destroy_domain(domid)?;
+    outcome
+}
+
+fn build_and_run(
+    xen: &mut Xen<LinuxHypervisor>,
+    domid: DomId,
+    config: &BuildConfig<'_>,
+    start: Instant,
+    runtime: Duration,
+) -> Result<(), Box<dyn std::error::Error>> {
+    xen.set_vcpus_max(domid, config.vcpus)?;
+    let mut channel = || {
+        let port = xen.alloc_unbound(EvtchnPeer { owner: domid, remote: DomId::DOM0 })?;
+        Ok::<_, xen::Errno>(Channel { port, backend: DomId::DOM0 })
+    };
+    let channels = Channels { store: channel()?, console: channel()? };
+    let built = xen_build::build(xen, domid, config, &channels)?;
+    println!("boot: domain {domid} built in {:?}: {built:x?}", start.elapsed());
+    let counts = xen.take_counters();
+    println!("boot: {} calls: {:?}", counts.total(), counts.iter().collect::<Vec<_>>());
+    xen.unpause_domain(domid)?;
+
+    let end = Instant::now() + runtime;
+    let mut console = Console { frame: built.console_frame, line: Vec::new() };
+    while Instant::now() < end {
+        console.print(xen, domid)?;
+        std::thread::sleep(Duration::from_millis(50));
+        let info = xen.domain(domid)?.ok_or("the domain is gone")?;
+        if let Some(reason) = info.flags.shutdown() {
+            console.print(xen, domid)?;
+            println!("boot: domain {domid} shut down: {reason}");
+            return Ok(());
+        }
+    }
+    let info = xen.domain(domid)?.ok_or("the domain is gone")?;
+    println!(
+        "boot: vCPUs online {}, CPU time {} ms",
+        info.vcpus_online,
+        info.cpu_time_ns / 1_000_000
+    );
+    Ok(())
+}
+
+/// The output half of a console ring. Source: `xen/include/public/io/console.h`.
+struct Console {
+    frame: u64,
+    line: Vec<u8>,
+}
+
+impl Console {
+    fn print(
+        &mut self,
+        xen: &mut Xen<LinuxHypervisor>,
+        domid: DomId,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        const OUT: usize = 1024;
+        const OUT_BYTES: u32 = 2048;
+        const OUT_CONS: usize = 3080;
+        const OUT_PROD: usize = 3084;
+        let mut page = vec![0; 4096];
+        xen.read_foreign(domid, &[self.frame], 0, &mut page)?;
+        let word = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
+        let (mut consumed, produced) = (word(OUT_CONS), word(OUT_PROD));
+        while consumed != produced {
+            let byte = page[OUT + (consumed % OUT_BYTES) as usize];
+            self.line.push(byte);
+            consumed = consumed.wrapping_add(1);
+            if byte == b'\n' {
+                let mut stdout = std::io::stdout();
+                stdout.write_all(b"| ")?;
+                stdout.write_all(&self.line)?;
+                self.line.clear();
+            }
+        }
+        xen.write_foreign(domid, &[self.frame], OUT_CONS, &consumed.to_le_bytes())?;
+        Ok(())
+    }
+}

@@ -1,0 +1,123 @@
+//! PVH domains: a kernel started in protected mode, with nested paging and no emulated hardware but
+//! the local APIC.
+
+mod context;
+mod layout;
+mod start;
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use xen::{DomId, GrantRef, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
+
+use crate::memory::{FrameNames, Loader, pages_of, populate};
+use crate::{BuildConfig, BuildError, Built, Channels, acpi};
+use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
+
+pub(crate) use start::CMDLINE_BYTES_MAX;
+
+/// `HVM_MAX_VCPUS`.
+pub(crate) const VCPUS_MAX: u32 = 128;
+
+/// Least memory that the domain could be built with, in pages.
+pub(crate) fn memory_pages_min(config: &BuildConfig<'_>) -> Result<u64, BuildError> {
+    PvhLayout::plan(config).map(|layout| layout.end_pfn)
+}
+
+/// Pages of Xen's own that translating the domain's memory takes.
+pub(crate) fn paging_pool_pages(config: &BuildConfig<'_>) -> u64 {
+    pages_of(layout::paging_pool_bytes(config))
+}
+
+pub(crate) fn build<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &BuildConfig<'_>,
+    channels: &Channels,
+) -> Result<Built, BuildError> {
+    let layout = PvhLayout::plan(config)?;
+    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
+    let e820 = layout.e820();
+    xen.set_memory_map(domid, &e820).map_err(refused("set the memory map"))?;
+    xen.set_paging_pool(domid, layout::paging_pool_bytes(config))
+        .map_err(refused("reserve memory for the paging pool"))?;
+    populate(xen, domid, layout.ram_low.clone(), |_, _| {})?;
+    populate(xen, domid, layout.ram_high.clone(), |_, _| {})?;
+    special_pages(xen, domid, config.vcpus)?;
+
+    let mut loader = Loader::new(xen, domid, FrameNames::Same);
+    for segment in config.kernel.segments() {
+        let bytes = config.kernel.bytes(segment);
+        loader.put(segment.address, bytes)?;
+        let zeros = segment.memory_bytes - bytes.len() as u64;
+        loader.zero(segment.address + bytes.len() as u64, zeros)?;
+    }
+    loader.put(layout.ramdisk_pfn << PAGE_SHIFT, config.ramdisk.unwrap_or_default())?;
+    let start_info = layout.start_info_pfn << PAGE_SHIFT;
+    loader.put(start_info, &start::start_info(config, &layout, &e820))?;
+    loader.flush()?;
+
+    /// Ticks that a descheduled vCPU missed are not made up for: Linux keeps time by another clock.
+    const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
+    for (param, value) in [
+        (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
+        (HvmParam::IdentPt, IDENT_PT_PFN << PAGE_SHIFT),
+        (HvmParam::StorePfn, STORE_PFN),
+        (HvmParam::StoreEvtchn, channels.store.port.0.into()),
+        (HvmParam::ConsolePfn, CONSOLE_PFN),
+        (HvmParam::ConsoleEvtchn, channels.console.port.0.into()),
+    ] {
+        xen.set_hvm_param(domid, param, value).map_err(refused("set its parameters"))?;
+    }
+    let saved = xen.hvm_context(domid).map_err(refused("tell the HVM context"))?;
+    let records =
+        context::records(&saved, layout.entry, start_info).ok_or(BuildError::HvmContext(domid))?;
+    xen.set_hvm_context(domid, &records).map_err(refused("set vCPU 0's registers"))?;
+
+    for (grant, channel, frame) in [
+        (GrantRef::CONSOLE, channels.console, CONSOLE_PFN),
+        (GrantRef::XENSTORE, channels.store, STORE_PFN),
+    ] {
+        xen.seed_grant(domid, grant, channel.backend, frame)
+            .map_err(refused("grant the ring pages"))?;
+    }
+    Ok(Built {
+        store_frame: STORE_PFN,
+        console_frame: CONSOLE_PFN,
+        entry: layout.entry.into(),
+        pages: config.memory_pages,
+    })
+}
+
+/// The pages outside the memory map's RAM: ACPI tables, rings, and the page table that Xen uses where
+/// the CPU cannot run a guest without paging.
+fn special_pages<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    vcpus: u32,
+) -> Result<(), BuildError> {
+    const PFNS: [u64; 4] = [ACPI_PFN, STORE_PFN, IDENT_PT_PFN, CONSOLE_PFN];
+    let done = xen.populate(domid, 0, &PFNS).map_err(|errno| BuildError::Hypercall {
+        action: "allocate special pages",
+        domid,
+        errno,
+    })?;
+    let (got_pages, wanted_pages) = (done.len() as u64, PFNS.len() as u64);
+    if got_pages < wanted_pages {
+        return Err(BuildError::HostMemory { domid, got_pages, wanted_pages });
+    }
+    // Rings start empty, and with every flag that a newer peer may look for off.
+    let mut pages = acpi::tables(ACPI_PFN << PAGE_SHIFT, vcpus);
+    assert!(pages.len() <= PAGE_BYTES, "the tables of {vcpus} vCPUs do not fit into a page");
+    pages.resize(2 * PAGE_BYTES, 0);
+    pages.extend(identity_page_table());
+    pages.extend(vec![0; PAGE_BYTES]);
+    Ok(xen.write_foreign(domid, &PFNS, 0, &pages)?)
+}
+
+/// 1024 entries of 4 MiB pages that map the first 4 GiB to themselves.
+fn identity_page_table() -> Vec<u8> {
+    /// Present, writable, user, accessed, dirty, large.
+    const FLAGS: u32 = 0xe7;
+    (0..1024_u32).flat_map(|entry| (entry << 22 | FLAGS).to_le_bytes()).collect()
+}
