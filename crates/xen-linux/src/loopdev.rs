@@ -115,7 +115,7 @@ impl LoopDevice {
             // SAFETY: the request takes no argument.
             let free = unsafe { ioctl_number(&control, CTL_GET_FREE, 0) }.refused(refused)?;
             let device = Self(free);
-            match configure(&device.open()?, &backing, name, flags) {
+            match configure(&device.open(access)?, &backing, name, flags) {
                 Ok(()) => return Ok(device),
                 // Somebody else was faster.
                 Err(Errno::BUSY) => {}
@@ -131,7 +131,7 @@ impl LoopDevice {
     /// # Errors
     /// ENXIO if nothing is attached.
     pub fn detach(self) -> Result<(), HostError> {
-        let fd = self.open()?;
+        let fd = self.open(Access::ReadOnly)?;
         // SAFETY: the request takes no argument.
         unsafe { ioctl_number(&fd, CLR_FD, 0) }
             .refused(|| format!("cannot detach {}", self.path().display()))
@@ -146,7 +146,7 @@ impl LoopDevice {
         let refused = || format!("cannot ask {} for its file", self.path().display());
         let mut info = LoopInfo::EMPTY;
         // SAFETY: the structure is the request's; it points to nothing.
-        match unsafe { ioctl(&self.open()?, GET_STATUS64, &mut info) } {
+        match unsafe { ioctl(&self.open(Access::ReadOnly)?, GET_STATUS64, &mut info) } {
             Ok(_) => {}
             Err(Errno::NXIO) => return Ok(None),
             Err(errno) => return Err(errno).refused(refused),
@@ -216,19 +216,24 @@ impl LoopDevice {
         block_device(&self.path())
     }
 
-    fn open(self) -> Result<OwnedFd, HostError> {
+    /// Opens the device. One that is opened for reading when it is configured stays read-only.
+    fn open(self, access: Access) -> Result<OwnedFd, HostError> {
         let path = self.path();
-        open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        open(&path, open_flags(access), Mode::empty())
             .refused(|| format!("cannot open {} ({})", path.display(), Self::ADVICE))
     }
 }
 
+fn open_flags(access: Access) -> OFlags {
+    OFlags::CLOEXEC
+        | match access {
+            Access::ReadOnly => OFlags::RDONLY,
+            Access::ReadWrite => OFlags::RDWR,
+        }
+}
+
 fn open_backing(file: &Path, access: Access) -> Result<OwnedFd, HostError> {
-    let flags = match access {
-        Access::ReadOnly => OFlags::RDONLY,
-        Access::ReadWrite => OFlags::RDWR,
-    };
-    let backing = open(file, flags | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
+    let backing = open(file, open_flags(access) | OFlags::NONBLOCK, Mode::empty())
         .refused(|| format!("cannot open {}", file.display()))?;
     let found = fstat(&backing).refused(|| format!("cannot look at {}", file.display()))?;
     match FileType::from_raw_mode(found.st_mode) {

@@ -36,7 +36,7 @@ impl SharedPage {
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
-        assert!(offset % 4 == 0, "a word at {offset} is not aligned");
+        assert!(offset.is_multiple_of(4), "a word at {offset} is not aligned");
         let pointer = self.mapping.at(offset, 4).cast::<u32>();
         // SAFETY: inside the mapping, aligned, and atomics may be shared with other writers.
         unsafe { AtomicU32::from_ptr(pointer.as_ptr()) }

@@ -170,7 +170,7 @@ impl<H: Hypervisor> Xen<H> {
     /// One vCPU's state.
     ///
     /// # Errors
-    /// ESRCH if the domain has no such vCPU.
+    /// EINVAL for a number beyond what createdomain was told, ESRCH before [`Xen::set_vcpus_max`].
     pub fn vcpu_info(&mut self, domid: DomId, vcpu: u32) -> Result<VcpuInfo, Errno> {
         self.domctl("getvcpuinfo", domctl::GETVCPUINFO, domid, &vcpu.to_ne_bytes())?;
         let payload = self.domctl_payload();

@@ -8,6 +8,8 @@
 extern crate alloc;
 
 mod abi;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod domain;
 mod errno;
 mod hypervisor;

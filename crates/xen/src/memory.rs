@@ -74,7 +74,8 @@ impl<H: Hypervisor> Xen<H> {
     /// Reserves `pages` for the domain without allocating them; 0 gives the rest of a claim back.
     ///
     /// # Errors
-    /// ENOMEM if the host has not that much left.
+    /// ENOMEM if the host has not that much left; EINVAL for not more than the domain already has, for
+    /// more than its limit, and while a claim stands.
     pub fn claim_pages(&mut self, domid: DomId, pages: u64) -> Result<(), Errno> {
         let argument = Layout::<32>::new().u64(8, pages).u16(24, domid.0).done();
         self.call_with("claim_pages", Op::Memory, XENMEM_CLAIM_PAGES, &argument).map(drop)
@@ -83,7 +84,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Puts Xen's shared info page of a translated domain at `gfn`.
     ///
     /// # Errors
-    /// EINVAL for a PV domain.
+    /// EACCES for a PV domain.
     pub fn map_shared_info(&mut self, domid: DomId, gfn: u64) -> Result<(), Errno> {
         const XENMAPSPACE_SHARED_INFO: u32 = 0;
         let argument =
