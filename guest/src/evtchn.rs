@@ -7,6 +7,10 @@ use crate::page::{Frame, Page};
 /// Where Xen's shared info page is mapped over this one.
 pub static SHARED_INFO: Frame = Frame::new();
 
+/// Its fields for PV guests: number of pages, frame of the p2m list's frame list.
+pub const P2M_PAGES: usize = 3088;
+pub const P2M_LIST_LIST: usize = 3096;
+
 const PENDING: usize = 2048;
 const MASK: usize = 2560;
 const WORDS: usize = 64;

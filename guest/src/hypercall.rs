@@ -6,7 +6,6 @@
 
 use core::arch::asm;
 use core::arch::x86_64::__cpuid;
-use core::mem::size_of;
 
 unsafe extern "C" {
     static hypercall_page: [u8; 4096];
@@ -221,18 +220,29 @@ pub enum HvmParam {
     ConsolePort = 18,
 }
 
+#[repr(C)]
+struct Param {
+    domid: u16,
+    padding: u16,
+    index: u32,
+    value: u64,
+}
+
 pub fn hvm_param(param: HvmParam) -> Result<u64, Errno> {
     const GET_PARAM: u64 = 1;
-    #[repr(C)]
-    struct Param {
-        domid: u16,
-        padding: u16,
-        index: u32,
-        value: u64,
-    }
-    const { assert!(size_of::<Param>() == 16) };
     let mut get = Param { domid: DOMID_SELF, padding: 0, index: param as u32, value: 0 };
     // SAFETY: the argument is `struct xen_hvm_param`.
     unsafe { call(HVM_OP, [GET_PARAM, address(&mut get), 0]) }?;
     Ok(get.value)
+}
+
+/// PVH: names an interrupt vector for events.
+pub fn set_event_vector() -> Result<(), Errno> {
+    const SET_PARAM: u64 = 0;
+    const CALLBACK_IRQ: u32 = 0;
+    /// Kind 2, a vector, in the top byte.
+    const VECTOR: u64 = 2 << 56 | 0xf3;
+    let mut set = Param { domid: DOMID_SELF, padding: 0, index: CALLBACK_IRQ, value: VECTOR };
+    // SAFETY: the argument is `struct xen_hvm_param`.
+    unsafe { call(HVM_OP, [SET_PARAM, address(&mut set), 0]) }.map(|_| ())
 }

@@ -3,14 +3,17 @@
 //! In both modes a virtual address is also the pseudo-physical one (PV: the image asks for
 //! VIRT_BASE 0; PVH: the entry code maps the first 4 GiB onto themselves).
 
-use guest_proto::boot::{HVM_START_INFO_BYTES, PV_START_INFO_BYTES, PvStart, PvhStart, until_nul};
+use guest_proto::boot::{
+    HVM_START_INFO_BYTES, PV_CONSOLE_MFN, PV_START_INFO_BYTES, PV_STORE_MFN, PvStart, PvhStart,
+    until_nul,
+};
 use guest_proto::options::Options;
 
 use crate::console;
-use crate::evtchn::{self, SHARED_INFO};
+use crate::evtchn::{self, P2M_LIST_LIST, P2M_PAGES, SHARED_INFO};
 use crate::grant::GRANT_FRAME;
-use crate::hypercall::{self, HvmParam, Space};
-use crate::page::{PAGE_BYTES, Page};
+use crate::hypercall::{self, HvmParam, Reason, Space};
+use crate::page::{Frame, PAGE_BYTES, Page};
 
 /// Xen shows PV guests the machine to pseudo-physical table here.
 const M2P: usize = 0xffff_8000_0000_0000;
@@ -19,6 +22,21 @@ const MAPPED: u64 = 0x63;
 const CMDLINE_BYTES_MAX: usize = 1024;
 /// Beyond this nothing is mapped for a PVH guest.
 const PVH_MAPPED_END: usize = 1 << 32;
+
+/// Frames of the p2m list, for whoever saves this domain: a list of the frames of a list of the
+/// frames of the list itself. One page of each level covers 1 GiB of memory.
+static P2M_FRAMES: Frame = Frame::new();
+static P2M_FRAMES_FRAMES: Frame = Frame::new();
+const ENTRIES_PER_PAGE: usize = PAGE_BYTES / 8;
+
+/// Where this guest finds itself after it asked to be suspended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Resumed {
+    /// In a new domain: new frames, no ports, no grants, no watches.
+    Elsewhere,
+    /// Where it was: the suspend was called off or was only for a copy.
+    Here,
+}
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
@@ -45,10 +63,9 @@ pub struct Ring {
 pub struct Machine {
     pub mode: Mode,
     pub store: Ring,
-    pub console: Ring,
     pub options: Options,
     pub pages: u64,
-    /// PV: `start_info`.
+    /// Address of the block that the builder left.
     start_info: usize,
 }
 
@@ -74,15 +91,16 @@ impl Machine {
         let mapped = unsafe { map_pv(GRANT_FRAME.page(), frame * PAGE_BYTES as u64) };
         assert!(mapped, "Xen refused to map the grant table at frame {frame:#x}");
 
-        Some(Self {
+        let machine = Self {
             mode: Mode::Pv,
             store: pv_ring(start.store_mfn, start.store_port)
                 .expect("start_info names a store frame that is not ours"),
-            console,
             options: Options::parse(start.cmdline),
             pages: start.pages,
             start_info,
-        })
+        };
+        machine.publish_p2m();
+        Some(machine)
     }
 
     /// Reads what a PVH builder left and asks Xen for the rest.
@@ -99,17 +117,87 @@ impl Machine {
         let start = PvhStart::decode(unsafe { &*bytes })?;
         map_pvh();
         evtchn::mask_all();
+        // Never delivered, since interrupts stay off; but only a guest with an event vector is
+        // told when a suspend is called off.
+        hypercall::set_event_vector().expect("Xen refused an event vector");
 
         let pages = hypercall::current_reservation().expect("Xen refused to tell our size");
         Some(Self {
             mode: Mode::Pvh,
             store: pvh_ring(HvmParam::StorePfn, HvmParam::StorePort)
                 .expect("the builder made no store ring"),
-            console,
             options: pvh_options(start.cmdline),
             pages,
-            start_info: 0,
+            start_info,
         })
+    }
+
+    /// Stops until the domain is restored, or the suspend is called off.
+    pub fn suspend(&mut self) -> Resumed {
+        match self.mode {
+            Mode::Pv => self.suspend_pv(),
+            Mode::Pvh => self.suspend_pvh(),
+        }
+    }
+
+    fn suspend_pv(&mut self) -> Resumed {
+        // The saver follows our page tables and knows only our own frames: what Xen lent must be
+        // unmapped, and the frames in `start_info` given as places in our own memory.
+        let fields = [PV_STORE_MFN, PV_CONSOLE_MFN].map(|field| self.start_field(field));
+        // SAFETY: the fields lie in `start_info`, which nobody else reads now; the frames are
+        // ours. Nobody looks at the two pages before they are mapped again.
+        let (mfns, unmapped) = unsafe {
+            let mfns = fields.map(|field| field.read_volatile());
+            for (field, mfn) in fields.into_iter().zip(mfns) {
+                field.write_volatile(pfn_of(mfn) as u64);
+            }
+            let pages = [SHARED_INFO.page(), GRANT_FRAME.page()].map(Page::address);
+            (mfns, pages.map(|page| hypercall::update_va_mapping(page, 0)))
+        };
+        assert!(unmapped.iter().all(Result::is_ok), "Xen refused to unmap its pages");
+
+        let resumed = suspend(self.mfn_of(self.start_info / PAGE_BYTES));
+        if resumed == Resumed::Here {
+            for (field, mfn) in fields.into_iter().zip(mfns) {
+                // SAFETY: as above.
+                unsafe { field.write_volatile(mfn) };
+            }
+        }
+        // SAFETY: `start_info` is where it was; a restore filled it in again.
+        *self = unsafe { Self::pv(self.start_info) }.expect("start_info survives a suspend");
+        resumed
+    }
+
+    fn suspend_pvh(&mut self) -> Resumed {
+        let resumed = suspend(0);
+        if resumed == Resumed::Elsewhere {
+            // SAFETY: the builder's block is in memory that nobody has used since.
+            let machine = unsafe { Self::pvh(self.start_info) };
+            *self = machine.expect("hvm_start_info survives a suspend");
+        }
+        resumed
+    }
+
+    /// Lets a saver find the p2m list. More memory than one page of frames covers, or a list that
+    /// does not start a page, cannot be saved; nobody does that to this guest.
+    fn publish_p2m(&self) {
+        let list = self.start().p2m;
+        let pages = usize::try_from(self.pages).unwrap_or(usize::MAX);
+        let list_pages = pages.div_ceil(ENTRIES_PER_PAGE);
+        if list % PAGE_BYTES != 0 || list_pages > ENTRIES_PER_PAGE {
+            return;
+        }
+        let (frames, frames_frames) = (P2M_FRAMES.page(), P2M_FRAMES_FRAMES.page());
+        for index in 0..list_pages {
+            frames.store_long(index * 8, self.mfn_of(list / PAGE_BYTES + index));
+        }
+        frames_frames.store_long(0, self.frame_of(frames));
+        SHARED_INFO.page().store_long(P2M_LIST_LIST, self.frame_of(frames_frames));
+        SHARED_INFO.page().store_long(P2M_PAGES, self.pages);
+    }
+
+    fn start_field(&self, offset: usize) -> *mut u64 {
+        core::ptr::with_exposed_provenance_mut(self.start_info + offset)
     }
 
     pub fn memory_kib(&self) -> u64 {
@@ -158,16 +246,29 @@ fn map_pvh() {
     }
 }
 
+fn suspend(start_info_frame: u64) -> Resumed {
+    match hypercall::shutdown(Reason::Suspend, start_info_frame) {
+        0 => Resumed::Elsewhere,
+        _ => Resumed::Here,
+    }
+}
+
 /// A ring in one of our own pages, named by its machine frame.
 fn pv_ring(mfn: u64, port: u32) -> Option<Ring> {
-    let entry = M2P.checked_add(usize::try_from(mfn).ok()?.checked_mul(8)?)?;
-    // SAFETY: Xen maps this table, read-only, for each frame of the machine; the builder names a
-    // frame that exists.
-    let pfn = unsafe { core::ptr::with_exposed_provenance::<u64>(entry).read_volatile() };
-    let address = usize::try_from(pfn).ok()?.checked_mul(PAGE_BYTES)?;
+    let address = pfn_of(mfn).checked_mul(PAGE_BYTES)?;
     // SAFETY: the builder maps its special pages into the first page tables.
     let page = unsafe { Page::at(address) };
     Some(Ring { page, port })
+}
+
+/// PV: where a machine frame lies in our memory.
+fn pfn_of(mfn: u64) -> usize {
+    // 52 bits of physical address: the table's index cannot overflow.
+    assert!(mfn < 1 << 40, "machine frame {mfn:#x} cannot be");
+    let entry = M2P + usize::try_from(mfn).unwrap_or(0) * 8;
+    // SAFETY: Xen maps this table, read-only, for each frame of the machine; the builder names a
+    // frame that exists.
+    unsafe { core::ptr::with_exposed_provenance::<usize>(entry).read_volatile() }
 }
 
 fn pvh_ring(pfn: HvmParam, port: HvmParam) -> Option<Ring> {

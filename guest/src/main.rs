@@ -26,6 +26,7 @@ mod store;
 use core::arch::global_asm;
 use core::panic::PanicInfo;
 
+use guest_proto::text::Text;
 use guest_proto::xenbus::Shutdown;
 
 use crate::channel::Context;
@@ -33,7 +34,7 @@ use crate::console::{say, tell};
 use crate::devices::{DEVICES_MAX, Devices};
 use crate::grant::GrantTable;
 use crate::hypercall::Reason;
-use crate::machine::Machine;
+use crate::machine::{Machine, Resumed};
 use crate::page::Pool;
 use crate::store::{Matters, Store, TOKEN_DEVICES, TOKEN_SHUTDOWN};
 
@@ -46,7 +47,7 @@ extern "C" fn pv_main(start_info: usize) -> ! {
     let started = clock::ticks();
     // SAFETY: the entry code passes on what Xen's PV boot protocol puts into rsi.
     let machine = unsafe { Machine::pv(start_info) };
-    run(&machine.expect("start_info is not Xen's"), started)
+    run(machine.expect("start_info is not Xen's"), started)
 }
 
 #[unsafe(no_mangle)]
@@ -54,55 +55,111 @@ extern "C" fn pvh_main(start_info: usize) -> ! {
     let started = clock::ticks();
     // SAFETY: the entry code passes on what Xen's PVH boot protocol puts into ebx.
     let machine = unsafe { Machine::pvh(start_info) };
-    run(&machine.expect("hvm_start_info is not Xen's"), started)
+    run(machine.expect("hvm_start_info is not Xen's"), started)
 }
 
-fn run(machine: &Machine, started: u64) -> ! {
-    let mut store = Store::new(machine.store);
-    let mut grants = GrantTable::new();
-    let mut pool = Pool::new();
-    let mut devices = Devices::default();
-
-    hello(machine, &mut store, started);
-    set_up_watches(machine, &mut store);
+fn run(machine: Machine, started: u64) -> ! {
+    let store = Store::new(machine.store);
+    let mut guest = Guest {
+        machine,
+        store,
+        grants: GrantTable::new(),
+        pool: Pool::new(),
+        devices: Devices::default(),
+    };
+    hello(&guest.machine, &mut guest.store, started);
+    set_up_watches(&guest.machine, &mut guest.store);
     loop {
-        store.service();
-        if store.take_fired(TOKEN_SHUTDOWN) {
-            if let Some(shutdown) = shutdown_request(&mut store) {
-                let mut context =
-                    Context { machine, store: &mut store, grants: &mut grants, pool: &mut pool };
-                obey(shutdown, &mut devices, &mut context);
+        guest.turn();
+    }
+}
+
+struct Guest {
+    machine: Machine,
+    store: Store,
+    grants: GrantTable,
+    pool: Pool,
+    devices: Devices,
+}
+
+impl Guest {
+    /// Does what there is to do, then sleeps.
+    fn turn(&mut self) {
+        self.store.service();
+        if self.store.take_fired(TOKEN_SHUTDOWN) {
+            if let Some(shutdown) = shutdown_request(&mut self.store) {
+                self.obey(shutdown);
             }
         }
-        let mut context =
-            Context { machine, store: &mut store, grants: &mut grants, pool: &mut pool };
+        let (devices, mut context) = self.devices();
         devices.service(&mut context);
-        if store.is_idle() {
-            sleep(&store, &devices);
+        if self.store.is_idle() {
+            sleep(&self.store, &self.devices);
+        }
+    }
+
+    fn devices(&mut self) -> (&mut Devices, Context<'_>) {
+        let context = Context {
+            machine: &self.machine,
+            store: &mut self.store,
+            grants: &mut self.grants,
+            pool: &mut self.pool,
+        };
+        (&mut self.devices, context)
+    }
+
+    fn obey(&mut self, shutdown: Shutdown) {
+        let reason = match shutdown {
+            Shutdown::Poweroff => Reason::Poweroff,
+            Shutdown::Reboot => Reason::Reboot,
+            Shutdown::Crash => panic!("crash, as control/shutdown asked for"),
+            Shutdown::Suspend => return self.suspend(),
+        };
+        tell!("shutdown reason={reason:?}");
+        let (devices, mut context) = self.devices();
+        devices.close_all(&mut context);
+        tell!("bye");
+        stop(reason)
+    }
+
+    /// Devices are left as they are: a new domain has new ones, the old one goes on with them.
+    fn suspend(&mut self) {
+        tell!("suspend");
+        self.store.settle();
+        match self.machine.suspend() {
+            Resumed::Here => tell!("resumed here"),
+            Resumed::Elsewhere => {
+                self.store = Store::reopen(self.machine.store);
+                self.grants = GrantTable::new();
+                self.pool = Pool::new();
+                self.devices = Devices::default();
+                let domid = domid(&mut self.store);
+                say!("resumed elsewhere domid={domid}");
+                set_up_watches(&self.machine, &mut self.store);
+            }
         }
     }
 }
 
 fn hello(machine: &Machine, store: &mut Store, started: u64) {
     console::set_quiet(machine.options.quiet);
-    let domid = store.read(format_args!("domid")).ok().and_then(guest_proto::text::decimal_u32);
+    let domid = domid(store);
     let (major, minor) = hypercall::xen_version();
-    let mode = machine.mode.as_str();
-    let memory_kib = machine.memory_kib();
-    let boot_us = clock::elapsed_ns(started) / 1000;
-    match domid {
-        Some(domid) => say!(
-            "hello mode={mode} domid={domid} memory={memory_kib}KiB xen={major}.{minor} \
-             boot_us={boot_us}"
-        ),
-        None => say!(
-            "hello mode={mode} domid=unknown memory={memory_kib}KiB xen={major}.{minor} \
-             boot_us={boot_us}"
-        ),
-    }
+    say!(
+        "hello mode={} domid={domid} memory={}KiB xen={major}.{minor} boot_us={}",
+        machine.mode.as_str(),
+        machine.memory_kib(),
+        clock::elapsed_ns(started) / 1000
+    );
     if machine.options.has_unknown {
         say!("the command line has a word that starts with xylem. and means nothing to me");
     }
+}
+
+/// Our own number, as text: it is only shown.
+fn domid(store: &mut Store) -> Text<8> {
+    let domid = store.read(format_args!("domid")).ok().and_then(Text::from_bytes);
+    domid.unwrap_or_else(|| Text::of(format_args!("unknown")))
 }
 
 fn set_up_watches(machine: &Machine, store: &mut Store) {
@@ -142,22 +199,6 @@ fn shutdown_request(store: &mut Store) -> Option<Shutdown> {
         store.post_write(format_args!("control/shutdown"), "", Matters::No);
     }
     shutdown
-}
-
-fn obey(shutdown: Shutdown, devices: &mut Devices, context: &mut Context<'_>) {
-    let reason = match shutdown {
-        Shutdown::Poweroff => Reason::Poweroff,
-        Shutdown::Reboot => Reason::Reboot,
-        Shutdown::Crash => panic!("crash, as control/shutdown asked for"),
-        Shutdown::Suspend => {
-            say!("suspend is asked for but not supported: going on");
-            return;
-        }
-    };
-    tell!("shutdown reason={reason:?}");
-    devices.close_all(context);
-    tell!("bye");
-    stop(reason)
 }
 
 fn stop(reason: Reason) -> ! {

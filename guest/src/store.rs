@@ -79,6 +79,17 @@ impl Store {
         }
     }
 
+    /// After this nothing asked of the store is unanswered: answers come in order.
+    pub fn settle(&mut self) {
+        let _ = self.read(format_args!("domid"));
+    }
+
+    /// The ring of a new domain, which still holds what the old one left in it.
+    pub fn reopen(ring: Ring) -> Self {
+        ring.page.store(RSP_CONS, ring.page.load(RSP_PROD));
+        Self::new(ring)
+    }
+
     pub fn port(&self) -> u32 {
         self.ring.port
     }
