@@ -46,3 +46,66 @@ console_wait() {
 # seconds_since START: with START from $(now); three decimals.
 now() { cut -d ' ' -f 1 /proc/uptime; }
 seconds_since() { awk -v start="$1" '{ printf "%.2f\n", $1 - start }' /proc/uptime; }
+
+# start_xylemd: the toolstack daemon, until it answers. Its log is in /results/xylemd.log.
+start_xylemd() {
+    # The scenario's output closes when the last process that holds it ends.
+    xylemd >>/results/xylemd.log 2>&1 </dev/null &
+    xylemd_pid=$!
+    wait_for 'xy info xen_version' 30 || fail "xylemd does not answer: $(tail -n 3 /results/xylemd.log)"
+}
+
+# kill_xylemd: as a crash would end it.
+kill_xylemd() {
+    kill -9 "$xylemd_pid"
+    wait "$xylemd_pid" 2>/dev/null
+}
+
+# host_state: all that a VM may leave behind in dom0, as text to compare.
+host_state() {
+    echo "# domains"
+    xl list | awk '{ print $1, $2 }'
+    echo "# store"
+    xenstore-ls -fp /
+    echo "# loop devices"
+    losetup -a
+    echo "# bridge ports and interfaces"
+    ls /sys/class/net/xenbr0/brif /sys/class/net
+    echo "# grants that the backends hold"
+    ls /sys/bus/xen-backend/devices
+}
+
+# same_state BEFORE: compares a saved host_state with the present one.
+same_state() {
+    host_state >/tmp/state.now
+    diff "$1" /tmp/state.now
+}
+
+# linux_cfg NAME [LINES...]: a Linux guest's configuration file in /tmp.
+linux_cfg() {
+    lab_name=$1
+    shift
+    {
+        echo "name = '$lab_name'"
+        echo "kernel = '/guest/vmlinuz'"
+        echo "ramdisk = '/guest/initramfs'"
+        for lab_line in "$@"; do echo "$lab_line"; done
+    } >"/tmp/$lab_name.cfg"
+}
+
+# unikernel_cfg NAME [LINES...]: a unikernel's configuration file in /tmp.
+unikernel_cfg() {
+    lab_name=$1
+    shift
+    {
+        echo "name = '$lab_name'"
+        echo "kernel = '/guest/unikernel'"
+        echo "memory = 8"
+        for lab_line in "$@"; do echo "$lab_line"; done
+    } >"/tmp/$lab_name.cfg"
+}
+
+# guest_says NAME KEY=VALUE: whether a guest's console has the line.
+guest_says() {
+    grep -q -- "XYLEM-[A-Z]*: .*$2" "$(console_log "$1")"
+}

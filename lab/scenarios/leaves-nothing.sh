@@ -1,0 +1,72 @@
+# What bad input and a killed daemon get: one clear line, and nothing left.
+. /lab/lib.sh
+start_xylemd
+host_state >/results/state.before
+
+# refused NAME PATTERN LINES...: the configuration is refused with one line that matches.
+refused() {
+    name=$1 pattern=$2
+    shift 2
+    printf '%s\n' "$@" >/tmp/bad.cfg
+    xy create -q /tmp/bad.cfg >/tmp/bad.out 2>/tmp/bad.err
+    status=$?
+    cat /tmp/bad.err
+    check "$name: exit status 1" [ $status = 1 ]
+    check "$name: one line" [ "$(wc -l </tmp/bad.err)" = 1 ]
+    check "$name: says what and where" grep -q -- "$pattern" /tmp/bad.err
+    check "$name: leaves nothing" same_state /results/state.before
+}
+
+good="kernel = '/guest/unikernel'"
+echo "== bad configurations"
+refused "missing kernel" 'bad.cfg:2: kernel: .*/nowhere' "name = 'b'" "kernel = '/nowhere'" "memory = 8"
+refused "kernel that is none" 'bad.cfg:2: kernel: ' "name = 'b'" "kernel = '/etc/passwd'" "memory = 8"
+refused "too little memory" 'bad.cfg:3: memory: ' "name = 'b'" "kernel = '/guest/vmlinuz'" "memory = 8"
+refused "more memory than there is" 'bad.cfg:3: memory: .*free' "name = 'b'" "$good" "memory = 100000"
+refused "missing disk" 'bad.cfg:4: disk.*/nowhere' "name = 'b'" "$good" "memory = 8" "disk = ['/nowhere,raw,xvda,w']"
+refused "second disk missing" 'bad.cfg:4: disk.*/nowhere' "name = 'b'" "$good" "memory = 8" \
+    "disk = ['/guest/disk.img,raw,xvda,w', '/nowhere,raw,xvdb,w']"
+refused "missing bridge" 'bad.cfg:4: vif.*br99' "name = 'b'" "$good" "memory = 8" "vif = ['bridge=br99']"
+refused "a bridge that is none" 'bad.cfg:4: vif.*lo' "name = 'b'" "$good" "memory = 8" "vif = ['bridge=lo']"
+refused "unknown key" 'bad.cfg:3: memroy: ' "name = 'b'" "$good" "memroy = 8"
+refused "no kernel" 'bad.cfg: ' "name = 'b'"
+
+echo "== a name in use"
+unikernel_cfg twin
+check "create twin" xy create -q /tmp/twin.cfg
+host_state >/tmp/state.twin
+xy create -q /tmp/twin.cfg 2>/tmp/twin.err
+check "second twin: exit status 1" [ $? = 1 ]
+cat /tmp/twin.err
+check "second twin: says so" grep -q 'twin.cfg:1: name: .*twin' /tmp/twin.err
+check "second twin: leaves nothing" same_state /tmp/state.twin
+
+echo "== a guest that dies at once, and a killed daemon with running VMs"
+kill_xylemd
+start_xylemd
+check "twin was adopted" sh -c 'xy list -l | grep -q twin'
+check "twin can be destroyed" xy destroy twin
+check "nothing of twin is left" same_state /results/state.before
+
+echo "== killed in the middle of a create"
+cp /guest/disk.img /tmp/disk1.img
+linux_cfg half "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet'" \
+    "disk = ['/tmp/disk1.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
+for delay in 0.01 0.05 0.2 0.5 1 2 3 4 6; do
+    xy create -q /tmp/half.cfg >/dev/null 2>&1 &
+    creator=$!
+    sleep $delay
+    kill_xylemd
+    wait $creator
+    start_xylemd
+    # Finished or gone.
+    if [ "$(xy list -l | grep -c '"half"')" = 0 ]; then
+        echo "after $delay s: gone"
+        check "killed after $delay s: nothing is left" wait_for 'same_state /results/state.before' 20 ||
+            same_state /results/state.before
+    else
+        echo "after $delay s: finished"
+        check "killed after $delay s: destroy" xy destroy half
+        check "killed after $delay s: nothing is left after destroy" same_state /results/state.before
+    fi
+done
