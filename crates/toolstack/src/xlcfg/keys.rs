@@ -1,6 +1,6 @@
 //! Every key that xl knows, and what becomes of it here.
 //!
-//! Source: xen `tools/xl/xl_parse.c`, release 4.22, and `docs/man/xl.cfg.5.pod.in`.
+//! Source: xen `tools/xl/xl_parse.c` (staging of August 2026) and `docs/man/xl.cfg.5.pod.in`.
 
 /// What becomes of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

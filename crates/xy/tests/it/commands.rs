@@ -366,6 +366,25 @@ fn create_shows_progress_when_told() {
     assert_eq!(said, "! web: 1/4 build\n= 0\n");
     let (said, _) = create(&["create", "-q", "web.cfg"], &[progress, CREATED]);
     assert_eq!(said, "= 0\n");
+    let (said, _) = create(&["-t", "create", "-q", "web.cfg"], &[progress, CREATED]);
+    assert_eq!(said, format!("! \r{:<70}\n= 0\n", "web: 1/4 build"));
+    let (said, _) = create(&["-vT", "create", "-q", "web.cfg"], &[progress, CREATED]);
+    let (stamp, rest) = said.split_at("! [    0.000] ".len());
+    assert!(stamp.starts_with("! [  ") && stamp.ends_with("] "), "{stamp}");
+    assert_eq!(rest, "web: 1/4 build\n= 0\n");
+}
+
+#[test]
+fn text_from_elsewhere_stays_on_its_line() {
+    check(
+        &["list"],
+        &[r#"{"error":"two\nlines \u001b[2J"}"#],
+        r#"{"version":1,"op":"list","targets":[]}"#,
+        &expect![[r#"
+            ! xy: two lines  [2J
+            = 1
+        "#]],
+    );
 }
 
 #[test]

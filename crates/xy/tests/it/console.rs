@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
@@ -46,8 +47,15 @@ impl Pty {
     }
 
     fn expect(&mut self, text: &str) {
-        let mut bytes = vec![0; text.len()];
-        self.master.read_exact(&mut bytes).unwrap();
+        let mut bytes = Vec::new();
+        while bytes.len() < text.len() {
+            let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+            let ready = poll(&mut [PollFd::new(&self.master, PollFlags::IN)], Some(&limit));
+            assert_eq!(ready, Ok(1), "only {bytes:?} came of {text:?}");
+            let mut byte = [0];
+            self.master.read_exact(&mut byte).unwrap();
+            bytes.extend(byte);
+        }
         assert_eq!(String::from_utf8_lossy(&bytes), text);
     }
 }
