@@ -5,11 +5,24 @@
 #![no_std]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
+mod acl;
 pub mod client;
 mod error;
+mod path;
 mod permission;
+mod quota;
+pub mod ring;
+pub mod server;
+mod store;
+mod transaction;
+mod tree;
+mod watch;
 pub mod wire;
 
 pub use error::Error;
+pub use path::{CanonicalPath, OwnedPath, Path};
 pub use permission::{Access, Permission};
+pub use quota::Quota;

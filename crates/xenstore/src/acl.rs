@@ -1,0 +1,238 @@
+//! Who may do what with a node.
+//!
+//! A right belongs to one life of a domain: the next domain with the same number is somebody else.
+//! Source: xen `docs/misc/xenstore.txt`, `SET_PERMS`; XSA-322, XSA-417.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use xen::DomId;
+
+use crate::permission::{Access, Permission};
+
+/// One life of a domain, never given out twice.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Life(pub(crate) u64);
+
+/// A domain as long as it lives.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Being {
+    pub(crate) domid: DomId,
+    pub(crate) life: Life,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Subject {
+    /// The control domain, by its ring or by a socket: nothing is forbidden and no quota applies.
+    Privileged,
+    /// A guest; it has the rights of its target as well (a device model's domain has one).
+    Guest { being: Being, target: Option<Being> },
+}
+
+impl Subject {
+    /// The guest that asks, or `None` for the control domain.
+    pub(crate) fn guest(self) -> Option<Being> {
+        match self {
+            Self::Privileged => None,
+            Self::Guest { being, .. } => Some(being),
+        }
+    }
+
+    fn is(self, domid: DomId, life: Option<Life>) -> bool {
+        let named = life.map(|life| Being { domid, life });
+        match self {
+            Self::Privileged => false,
+            Self::Guest { being, target } => {
+                named.is_some() && (named == Some(being) || named == target)
+            }
+        }
+    }
+}
+
+/// What a request needs to be allowed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Right {
+    Read,
+    Write,
+    /// Write, and be the owner.
+    Own,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) permission: Permission,
+    /// `None`: stale, it names no living domain. Also `None` where no life is meant (`DomId::ANY`).
+    pub(crate) life: Option<Life>,
+}
+
+/// A node's permission list.
+///
+/// Invariant: never empty; the first entry names the owner.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Acl {
+    entries: Vec<Entry>,
+}
+
+impl Acl {
+    /// # Panics
+    /// If there is no entry.
+    pub(crate) fn new(entries: Vec<Entry>) -> Self {
+        assert!(!entries.is_empty(), "a permission list has an owner");
+        Self { entries }
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub(crate) fn owner(&self) -> Entry {
+        self.entries[0]
+    }
+
+    pub(crate) fn permissions(&self) -> Vec<Permission> {
+        self.entries.iter().map(|entry| entry.permission).collect()
+    }
+
+    pub(crate) fn allows(&self, subject: Subject, right: Right) -> bool {
+        let owner = self.owner();
+        if subject == Subject::Privileged || subject.is(owner.permission.domid, owner.life) {
+            return true;
+        }
+        let access = self.entries[1..]
+            .iter()
+            .find(|entry| {
+                entry.permission.domid == DomId::ANY
+                    || subject.is(entry.permission.domid, entry.life)
+            })
+            .map_or(owner.permission.access, |entry| entry.permission.access);
+        match right {
+            Right::Read => access.reads(),
+            Right::Write => access.writes(),
+            Right::Own => false,
+        }
+    }
+
+    /// The list of a node that `creator` makes below one with this list: the same, but a guest owns
+    /// what it creates.
+    pub(crate) fn inherited(self: &Arc<Self>, creator: Option<Being>) -> Arc<Self> {
+        let owner = self.owner();
+        match creator {
+            Some(being)
+                if !(owner.permission.domid == being.domid && owner.life == Some(being.life)) =>
+            {
+                let mut entries = self.entries.clone();
+                entries[0].permission.domid = being.domid;
+                entries[0].life = Some(being.life);
+                Arc::new(Self { entries })
+            }
+            _ => Arc::clone(self),
+        }
+    }
+
+    /// The list without the rights of a domain that died. Its ownership is dealt with elsewhere.
+    pub(crate) fn without(&self, domid: DomId) -> Self {
+        let named = |entry: &&Entry| entry.permission.domid != domid || entry.life.is_none();
+        let others = self.entries[1..].iter().filter(named);
+        Self { entries: core::iter::once(&self.entries[0]).chain(others).copied().collect() }
+    }
+
+    /// Guests that live and own the node or are named for it.
+    pub(crate) fn guests(&self) -> impl Iterator<Item = (Role, Being)> {
+        self.entries.iter().enumerate().filter_map(|(i, entry)| {
+            let domid = entry.permission.domid;
+            let role = if i == 0 { Role::Owner } else { Role::Named };
+            let life = entry.life.filter(|_| domid != DomId::DOM0)?;
+            Some((role, Being { domid, life }))
+        })
+    }
+}
+
+/// As what a list mentions a domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Role {
+    Owner,
+    Named,
+}
+
+/// The list of what the control domain makes for itself.
+pub(crate) fn private_to_dom0() -> Arc<Acl> {
+    let permission = Permission::new(Access::None, DomId::DOM0);
+    Arc::new(Acl::new(alloc::vec![Entry { permission, life: Some(Life(0)) }]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn being(domid: u16, life: u64) -> Being {
+        Being { domid: DomId(domid), life: Life(life) }
+    }
+
+    fn guest(domid: u16, life: u64) -> Subject {
+        Subject::Guest { being: being(domid, life), target: None }
+    }
+
+    fn entry(access: Access, domid: u16, life: Option<u64>) -> Entry {
+        Entry { permission: Permission::new(access, DomId(domid)), life: life.map(Life) }
+    }
+
+    fn rights(acl: &Acl, subject: Subject) -> [bool; 3] {
+        [Right::Read, Right::Write, Right::Own].map(|right| acl.allows(subject, right))
+    }
+
+    #[test]
+    fn the_owner_may_everything_whatever_the_letter() {
+        let acl = Acl::new(alloc::vec![entry(Access::None, 1, Some(5))]);
+        assert_eq!(rights(&acl, guest(1, 5)), [true, true, true]);
+        assert_eq!(rights(&acl, guest(2, 6)), [false, false, false]);
+        assert_eq!(rights(&acl, Subject::Privileged), [true, true, true]);
+    }
+
+    #[test]
+    fn the_next_domain_of_the_same_number_has_no_right() {
+        let acl = Acl::new(alloc::vec![
+            entry(Access::None, 1, Some(5)),
+            entry(Access::ReadWrite, 2, Some(6)),
+            entry(Access::ReadWrite, 3, None),
+        ]);
+        assert_eq!(rights(&acl, guest(1, 9)), [false, false, false]);
+        assert_eq!(rights(&acl, guest(2, 6)), [true, true, false]);
+        assert_eq!(rights(&acl, guest(2, 9)), [false, false, false]);
+        assert_eq!(rights(&acl, guest(3, 9)), [false, false, false]);
+    }
+
+    #[test]
+    fn the_first_entry_that_names_the_guest_decides() {
+        let acl = Acl::new(alloc::vec![
+            entry(Access::Read, 0, Some(0)),
+            entry(Access::Write, 2, Some(6)),
+            entry(Access::ReadWrite, 0x7ff5, None),
+        ]);
+        assert_eq!(rights(&acl, guest(2, 6)), [false, true, false]);
+        assert_eq!(rights(&acl, guest(3, 7)), [true, true, false]);
+    }
+
+    #[test]
+    fn a_guest_has_the_rights_of_its_target() {
+        let acl = Acl::new(alloc::vec![entry(Access::None, 1, Some(5))]);
+        let target = Some(being(1, 5));
+        let helper = Subject::Guest { being: being(2, 6), target };
+        assert_eq!(rights(&acl, helper), [true, true, true]);
+        let target = Some(being(1, 4));
+        let helper = Subject::Guest { being: being(2, 6), target };
+        assert_eq!(rights(&acl, helper), [false, false, false]);
+    }
+
+    #[test]
+    fn a_guest_owns_what_it_creates() {
+        let parent = Arc::new(Acl::new(alloc::vec![
+            entry(Access::Read, 0, Some(0)),
+            entry(Access::Write, 1, Some(5)),
+        ]));
+        assert_eq!(*parent.inherited(None), *parent);
+        let child = parent.inherited(Some(being(1, 5)));
+        assert_eq!(child.entries()[0], entry(Access::Read, 1, Some(5)));
+        assert_eq!(child.entries()[1..], parent.entries()[1..]);
+    }
+}

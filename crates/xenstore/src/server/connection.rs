@@ -1,0 +1,264 @@
+//! One client of the store: bytes that came in, messages that wait to go out.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::acl::Being;
+use crate::path::{OwnedPath, Path};
+use crate::transaction::Transaction;
+use crate::watch::{Watch, WatchId};
+use crate::wire::{self, HEADER_BYTES, MessageType, PAYLOAD_BYTES_MAX};
+
+/// A connection, never given out twice.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ConnId(pub(super) u64);
+
+impl ConnId {
+    #[cfg(test)]
+    pub(crate) fn for_test(id: u64) -> Self {
+        Self(id)
+    }
+}
+
+/// Messages are put into one piece up to about this size.
+const CHUNK_BYTES: usize = 16 * 1024;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Peer {
+    /// A process of the control domain.
+    Socket,
+    /// A domain. The control domain's kernel is one.
+    Ring(Being),
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) peer: Peer,
+    /// What relative paths begin with.
+    pub(super) home: String,
+    /// Bytes of a message that is not complete, or that waits until replies were read.
+    pub(super) input: Vec<u8>,
+    pub(super) output: Output,
+    pub(super) watches: BTreeMap<(OwnedPath, Box<[u8]>), WatchId>,
+    pub(super) transactions: BTreeMap<u32, Transaction>,
+    pub(super) last_transaction: u32,
+    /// The peer broke the protocol: nothing more is taken from it or sent to it.
+    pub(super) broken: bool,
+}
+
+impl Connection {
+    pub(super) fn new(peer: Peer, home: String) -> Self {
+        Self {
+            peer,
+            home,
+            input: Vec::new(),
+            output: Output::default(),
+            watches: BTreeMap::new(),
+            transactions: BTreeMap::new(),
+            last_transaction: 0,
+            broken: false,
+        }
+    }
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum EventFate {
+    Queued,
+    /// The same event waits already.
+    Coalesced,
+    /// It fits into no message.
+    Oversized,
+}
+
+/// Messages to one client, in order. Events wait unencoded, so that equal ones become one.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    /// Encoded messages; those before `chunk_start` are gone.
+    chunk: Vec<u8>,
+    chunk_start: usize,
+    queue: VecDeque<Queued>,
+    queued_bytes: usize,
+    waiting: BTreeSet<(WatchId, OwnedPath)>,
+    /// Bytes ever appended and ever consumed, to know which replies were read.
+    appended: u64,
+    consumed: u64,
+    /// Where in the stream each unread reply ends.
+    reply_ends: VecDeque<u64>,
+}
+
+#[derive(Debug)]
+enum Queued {
+    Message(Vec<u8>),
+    Event { watch: Arc<Watch>, path: OwnedPath },
+}
+
+impl Output {
+    /// Bytes that wait, encoded or not.
+    pub(super) fn bytes(&self) -> usize {
+        self.chunk.len() - self.chunk_start + self.queued_bytes
+    }
+
+    /// Replies that the client has not read to their end.
+    pub(super) fn unread_replies(&self) -> usize {
+        self.reply_ends.len()
+    }
+
+    /// Appends a reply: `compose` puts one message at the end of the buffer.
+    pub(super) fn reply(&mut self, compose: impl FnOnce(&mut Vec<u8>)) {
+        let length;
+        if self.queue.is_empty() && self.chunk.len() < CHUNK_BYTES {
+            let start = self.chunk.len();
+            compose(&mut self.chunk);
+            length = self.chunk.len() - start;
+        } else {
+            let mut message = Vec::new();
+            compose(&mut message);
+            length = message.len();
+            self.queued_bytes += length;
+            self.queue.push_back(Queued::Message(message));
+        }
+        self.appended += length as u64;
+        self.reply_ends.push_back(self.appended);
+    }
+
+    /// Appends an event. Events of special paths are never merged: each stands for one domain's fate.
+    pub(super) fn event(&mut self, watch: &Arc<Watch>, path: Path<'_>) -> EventFate {
+        let payload_bytes = event_bytes(watch, path);
+        if payload_bytes > PAYLOAD_BYTES_MAX {
+            return EventFate::Oversized;
+        }
+        let path = path.to_owned_path();
+        if !path.as_path().is_special() && !self.waiting.insert((watch.id, path.clone())) {
+            return EventFate::Coalesced;
+        }
+        self.queued_bytes += HEADER_BYTES + payload_bytes;
+        self.appended += (HEADER_BYTES + payload_bytes) as u64;
+        self.queue.push_back(Queued::Event { watch: Arc::clone(watch), path });
+        EventFate::Queued
+    }
+
+    /// The next bytes to send; empty if there are none.
+    pub(super) fn bytes_to_send(&mut self) -> &[u8] {
+        if self.chunk_start == self.chunk.len() {
+            self.chunk.clear();
+            self.chunk_start = 0;
+            // One unusually long chunk should not stay for ever.
+            self.chunk.shrink_to(2 * CHUNK_BYTES);
+        }
+        while self.chunk.len() < CHUNK_BYTES
+            && let Some(queued) = self.queue.pop_front()
+        {
+            let start = self.chunk.len();
+            match queued {
+                Queued::Message(message) => self.chunk.extend_from_slice(&message),
+                Queued::Event { watch, path } => {
+                    encode_event(&mut self.chunk, &watch, path.as_path());
+                    self.waiting.remove(&(watch.id, path));
+                }
+            }
+            self.queued_bytes -= self.chunk.len() - start;
+        }
+        &self.chunk[self.chunk_start..]
+    }
+
+    /// Drops the first `bytes` of what [`bytes_to_send`](Self::bytes_to_send) gave.
+    pub(super) fn consume(&mut self, bytes: usize) {
+        assert!(bytes <= self.chunk.len() - self.chunk_start, "more consumed than there was");
+        self.chunk_start += bytes;
+        self.consumed += bytes as u64;
+        while self.reply_ends.front().is_some_and(|end| *end <= self.consumed) {
+            self.reply_ends.pop_front();
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+fn event_bytes(watch: &Watch, path: Path<'_>) -> usize {
+    watch.spell(path).len() + 1 + watch.token.len() + 1
+}
+
+fn encode_event(out: &mut Vec<u8>, watch: &Watch, path: Path<'_>) {
+    let parts = [watch.spell(path).as_bytes(), b"\0", &watch.token, b"\0"];
+    wire::encode(out, MessageType::WatchEvent.code(), 0, 0, &parts);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::{WatchRequest, Watches};
+
+    fn path(text: &str) -> Path<'_> {
+        Path::from_canonical(text)
+    }
+
+    fn watch(watches: &mut Watches, token: &[u8]) -> Arc<Watch> {
+        let request = WatchRequest { path: path("/a"), token, depth: None, home_bytes: 0 };
+        watches.add(ConnId(1), request)
+    }
+
+    fn drain(output: &mut Output) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let piece = output.bytes_to_send().iter().copied().take(7).collect::<Vec<_>>();
+            if piece.is_empty() {
+                return all;
+            }
+            output.consume(piece.len());
+            all.extend(piece);
+        }
+    }
+
+    #[test]
+    fn equal_events_become_one_until_they_are_on_their_way() {
+        let mut watches = Watches::new();
+        let (one, two) = (watch(&mut watches, b"1"), watch(&mut watches, b"2"));
+        let mut output = Output::default();
+        assert_eq!(output.event(&one, path("/a/b")), EventFate::Queued);
+        assert_eq!(output.event(&one, path("/a/b")), EventFate::Coalesced);
+        assert_eq!(output.event(&two, path("/a/b")), EventFate::Queued);
+        assert_eq!(output.event(&one, path("/a")), EventFate::Queued);
+        assert!(!output.bytes_to_send().is_empty());
+        assert_eq!(output.event(&one, path("/a/b")), EventFate::Queued);
+        for _ in 0..2 {
+            let special = path("@releaseDomain");
+            assert_eq!(output.event(&one, special), EventFate::Queued);
+        }
+    }
+
+    #[test]
+    fn an_event_that_fits_into_no_message_is_left_out() {
+        let mut watches = Watches::new();
+        let watch = watch(&mut watches, &[b't'; 4090]);
+        let mut output = Output::default();
+        assert_eq!(output.event(&watch, path("/abc")), EventFate::Queued);
+        assert_eq!(output.event(&watch, path("/abcd")), EventFate::Oversized);
+    }
+
+    #[test]
+    fn bytes_and_unread_replies_count_down_to_nothing() {
+        let mut watches = Watches::new();
+        let watch = watch(&mut watches, b"token");
+        let mut output = Output::default();
+        for _ in 0..3 {
+            output.reply(|out| wire::encode(out, 2, 1, 0, &[b"value"]));
+            output.event(&watch, path("/a"));
+        }
+        assert_eq!(output.unread_replies(), 3);
+        let bytes = output.bytes();
+        output.bytes_to_send();
+        output.consume(HEADER_BYTES + 4);
+        assert_eq!(output.unread_replies(), 3);
+        output.consume(1);
+        assert_eq!(output.unread_replies(), 2);
+        assert_eq!(HEADER_BYTES + 5 + drain(&mut output).len(), bytes);
+        assert_eq!((output.unread_replies(), output.bytes()), (0, 0));
+        assert!(output.waiting.is_empty());
+    }
+}

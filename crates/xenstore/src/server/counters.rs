@@ -1,0 +1,80 @@
+//! What the store has done since it started.
+
+use alloc::format;
+use alloc::string::String;
+
+use crate::wire::MessageType;
+
+/// Counts of requests and of what became of transactions and events.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counters {
+    /// By the code of the message type.
+    requests: [u64; 27],
+    /// Requests of a type that the protocol does not have.
+    pub requests_unknown: u64,
+    /// Requests that were answered with an error.
+    pub requests_refused: u64,
+    pub transactions_started: u64,
+    pub transactions_committed: u64,
+    /// Commits that were refused because of another change.
+    pub transactions_conflicted: u64,
+    pub transactions_aborted: u64,
+    pub events_queued: u64,
+    /// Events that were not queued because the same one was waiting.
+    pub events_coalesced: u64,
+    /// Events that were not queued because they fit into no message or a guest's memory was full.
+    pub events_dropped: u64,
+}
+
+impl Counters {
+    /// Requests of this type.
+    #[must_use]
+    pub fn requests(&self, kind: MessageType) -> u64 {
+        self.requests[Self::index(kind)]
+    }
+
+    /// Requests of every type.
+    #[must_use]
+    pub fn requests_total(&self) -> u64 {
+        self.requests.iter().sum::<u64>() + self.requests_unknown
+    }
+
+    pub(super) fn count_request(&mut self, kind: Option<MessageType>) {
+        match kind {
+            Some(kind) => self.requests[Self::index(kind)] += 1,
+            None => self.requests_unknown += 1,
+        }
+    }
+
+    fn index(kind: MessageType) -> usize {
+        kind.code() as usize
+    }
+
+    /// The counters as the members of a JSON object, without its braces.
+    pub(super) fn json_members(&self) -> String {
+        let mut requests = String::new();
+        for &kind in MessageType::ALL {
+            let count = self.requests(kind);
+            if count > 0 {
+                requests.push_str(&format!("\"{}\":{count},", kind.label()));
+            }
+        }
+        requests.pop();
+        format!(
+            "\"requests_total\":{},\"requests\":{{{requests}}},\"requests_unknown\":{},\
+             \"requests_refused\":{},\"transactions_started\":{},\"transactions_committed\":{},\
+             \"transactions_conflicted\":{},\"transactions_aborted\":{},\"events_queued\":{},\
+             \"events_coalesced\":{},\"events_dropped\":{}",
+            self.requests_total(),
+            self.requests_unknown,
+            self.requests_refused,
+            self.transactions_started,
+            self.transactions_committed,
+            self.transactions_conflicted,
+            self.transactions_aborted,
+            self.events_queued,
+            self.events_coalesced,
+            self.events_dropped,
+        )
+    }
+}

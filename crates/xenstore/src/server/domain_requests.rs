@@ -1,0 +1,286 @@
+//! Requests about domains, and what happens when Xen says that one stopped or died.
+
+use alloc::format;
+use alloc::vec::Vec;
+
+use xen::{DomId, EvtchnPort, Gfn};
+
+use crate::Error;
+use crate::acl::{Acl, Being};
+use crate::path::{OwnedPath, Path};
+use crate::permission::Permission;
+use crate::quota;
+use crate::server::connection::Peer;
+use crate::server::domains::{FEATURES, Fate};
+use crate::server::{ConnId, DomainState, Host, Server};
+use crate::transaction::Change;
+use crate::wire;
+
+/// `GET_DOMAIN_PATH`: anybody may ask, and the domain need not exist.
+pub(super) fn get_domain_path(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Error> {
+    let domid = domid(wire::one_string(payload)?)?;
+    reply.extend_from_slice(format!("{}\0", home(domid)).as_bytes());
+    Ok(())
+}
+
+fn home(domid: DomId) -> alloc::string::String {
+    format!("/local/domain/{domid}")
+}
+
+/// A number as in requests: decimal, no sign.
+fn number<N: core::str::FromStr>(text: &[u8]) -> Result<N, Error> {
+    let is_digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let text = core::str::from_utf8(text).ok().filter(|_| is_digits);
+    text.and_then(|text| text.parse().ok()).ok_or(Error::EINVAL)
+}
+
+fn domid(text: &[u8]) -> Result<DomId, Error> {
+    number(text).map(DomId)
+}
+
+/// The strings of a payload, if there are exactly as many.
+fn exactly<const N: usize>(payload: &[u8]) -> Result<[&[u8]; N], Error> {
+    let strings: Vec<&[u8]> = wire::strings(payload).collect();
+    strings.try_into().map_err(|_| Error::EINVAL)
+}
+
+impl Server {
+    pub(super) fn introduce(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
+        let mut strings = wire::strings(payload);
+        let (Some(id), Some(gfn), Some(port)) = (strings.next(), strings.next(), strings.next())
+        else {
+            return Err(Error::EINVAL);
+        };
+        let (domid, gfn) = (domid(id)?, Gfn(number(gfn)?));
+        let port = EvtchnPort(number(port)?);
+        if port.0 == 0 || domid == DomId::DOM0 {
+            return Err(Error::EINVAL);
+        }
+        if let Some(connection) = self.domains.introduced(domid) {
+            if self.connections.get(&connection).is_some_and(|connection| connection.broken) {
+                return Ok(());
+            }
+            host.reset_ring(domid, port)?;
+            self.reset(connection);
+            return Ok(());
+        }
+        if !domid.is_ordinary() {
+            return Err(Error::EINVAL);
+        }
+        self.last_connection += 1;
+        let connection = ConnId(self.last_connection);
+        host.connect_ring(connection, domid, gfn, port)?;
+        let domain = self.domains.get_or_begin(domid);
+        domain.connection = Some(connection);
+        let being = Being { domid, life: domain.life };
+        let entry = super::Connection::new(Peer::Ring(being), home(domid));
+        self.connections.insert(connection, entry);
+        // The guest may have put requests into the ring before it was mapped.
+        self.ready.insert(connection);
+        self.fire_domain(Path::INTRODUCE_DOMAIN, &[domid]);
+        Ok(())
+    }
+
+    pub(super) fn release(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
+        let domid = self.introduced_guest(payload)?;
+        self.end_domain(host, domid);
+        self.fire_domain(Path::RELEASE_DOMAIN, &[domid]);
+        Ok(())
+    }
+
+    pub(super) fn resume(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let domid = self.introduced_guest(payload)?;
+        if let Some(domain) = self.domains.get_mut(domid) {
+            domain.shutdown = false;
+        }
+        Ok(())
+    }
+
+    fn introduced_guest(&self, payload: &[u8]) -> Result<DomId, Error> {
+        let domid = domid(wire::one_string(payload)?)?;
+        if domid == DomId::DOM0 {
+            return Err(Error::EINVAL);
+        }
+        self.domains.introduced(domid).ok_or(Error::ENOENT)?;
+        Ok(domid)
+    }
+
+    pub(super) fn set_target(&mut self, payload: &[u8]) -> Result<(), Error> {
+        let [helper, target] = exactly(payload)?;
+        let (helper, target) = (domid(helper)?, domid(target)?);
+        self.domains.introduced(helper).ok_or(Error::ENOENT)?;
+        let served = self.domains.get(target).filter(|domain| domain.connection.is_some());
+        let life = served.ok_or(Error::ENOENT)?.life;
+        if let Some(domain) = self.domains.get_mut(helper) {
+            domain.target = Some(Being { domid: target, life });
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_domain_introduced(
+        &self,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let domid = domid(wire::one_string(payload)?)?;
+        let introduced = domid == DomId::SELF || self.domains.introduced(domid).is_some();
+        reply.extend_from_slice(if introduced { b"T\0" } else { b"F\0" });
+        Ok(())
+    }
+
+    /// Without an argument: the features of the caller's own ring.
+    pub(super) fn get_feature(
+        &self,
+        id: ConnId,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let features = if payload.is_empty() {
+            match self.connections.get(&id).map(|connection| connection.peer) {
+                Some(Peer::Ring(being)) => {
+                    self.domains.get(being.domid).map_or(FEATURES, |domain| domain.features)
+                }
+                _ => FEATURES,
+            }
+        } else {
+            let domid = domid(wire::one_string(payload)?)?;
+            self.domains.get(domid).ok_or(Error::ENOENT)?.features
+        };
+        reply.extend_from_slice(format!("{features}\0").as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn set_feature(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
+        let [id, bits] = exactly(payload)?;
+        let (domid, bits) = (domid(id)?, number::<u32>(bits)?);
+        if bits & !FEATURES != 0 {
+            return Err(Error::EINVAL);
+        }
+        if self.domains.introduced(domid).is_some() {
+            return Err(Error::EBUSY);
+        }
+        if self.domains.get(domid).is_none() && !host.domain_exists(domid) {
+            return Err(Error::ENOENT);
+        }
+        self.domains.get_or_begin(domid).features = bits;
+        Ok(())
+    }
+
+    /// The features that the domain's ring page shall offer.
+    #[must_use]
+    pub fn ring_features(&self, domid: DomId) -> u32 {
+        self.domains.get(domid).map_or(FEATURES, |domain| domain.features)
+    }
+
+    pub(super) fn get_quota(&self, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Error> {
+        if payload.is_empty() {
+            reply.extend_from_slice(format!("{}\0", quota::names()).as_bytes());
+            return Ok(());
+        }
+        let strings: Vec<&[u8]> = wire::strings(payload).collect();
+        let (quota, name) = match strings[..] {
+            [name] => (self.domains.quota, name),
+            [id, name] => {
+                let domain = self.domains.get(domid(id)?).ok_or(Error::ENOENT)?;
+                (domain.quota, name)
+            }
+            _ => return Err(Error::EINVAL),
+        };
+        let name = core::str::from_utf8(name).map_err(|_| Error::EINVAL)?;
+        let value = quota.get(name).ok_or(Error::EINVAL)?;
+        reply.extend_from_slice(format!("{value}\0").as_bytes());
+        Ok(())
+    }
+
+    pub(super) fn set_quota(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
+        let strings: Vec<&[u8]> = wire::strings(payload).collect();
+        let (quota, name, value) = match strings[..] {
+            [name, value] => (&mut self.domains.quota, name, value),
+            [id, name, value] => {
+                let domid = domid(id)?;
+                if self.domains.get(domid).is_none() && !host.domain_exists(domid) {
+                    return Err(Error::ENOENT);
+                }
+                (&mut self.domains.get_or_begin(domid).quota, name, value)
+            }
+            _ => return Err(Error::EINVAL),
+        };
+        let name = core::str::from_utf8(name).map_err(|_| Error::EINVAL)?;
+        *quota.get_mut(name).ok_or(Error::EINVAL)? = number(value)?;
+        Ok(())
+    }
+
+    /// The limit that guests begin with, to be set from the command line.
+    pub fn default_quota_mut(&mut self) -> &mut quota::Quota {
+        &mut self.domains.quota
+    }
+
+    /// Xen said that some domain stopped or died; `listing` names every domain there is.
+    ///
+    /// Each shutdown is reported once, until the domain is resumed. What dead domains had is removed.
+    pub fn handle_domain_states(&mut self, host: &mut dyn Host, listing: &[DomainState]) {
+        let fates = self.domains.compare(listing);
+        let mut reported = Vec::new();
+        for (domid, fate) in fates {
+            let was_introduced = self.domains.introduced(domid).is_some();
+            if fate == Fate::Gone {
+                self.end_domain(host, domid);
+            }
+            if was_introduced {
+                reported.push(domid);
+            }
+        }
+        if !reported.is_empty() {
+            self.fire_domain(Path::RELEASE_DOMAIN, &reported);
+        }
+    }
+
+    /// Removes a domain with its ring, watches, transactions, nodes and rights.
+    fn end_domain(&mut self, host: &mut dyn Host, domid: DomId) {
+        let Some(domain) = self.domains.end(domid) else { return };
+        if let Some(connection) = domain.connection {
+            self.disconnect(connection);
+            host.disconnect_ring(domid);
+        }
+        for path in self.store.owned_tops(domid) {
+            if let Some(node) = self.store.remove(path.as_path()) {
+                self.fire(&Change::Removed { path, node });
+            }
+        }
+        self.store.forget_domain(domid);
+        let own: OwnedPath =
+            Path::from_canonical(&Path::RELEASE_DOMAIN.join(&format!("{domid}"))).to_owned_path();
+        self.special.remove(&own);
+        for acl in self.special.values_mut() {
+            *acl = alloc::sync::Arc::new(acl.without(domid));
+        }
+    }
+
+    /// The permission list of a request with each domain bound to its present life.
+    pub(super) fn bind_permissions(
+        &mut self,
+        host: &mut dyn Host,
+        permissions: &[Permission],
+    ) -> Result<Acl, Error> {
+        let mut entries = Vec::with_capacity(permissions.len());
+        for (i, &permission) in permissions.iter().enumerate() {
+            let domid = permission.domid;
+            let life = if domid == DomId::DOM0 {
+                Some(crate::acl::Life(0))
+            } else if domid.is_ordinary()
+                && (self.domains.get(domid).is_some() || host.domain_exists(domid))
+            {
+                Some(self.domains.get_or_begin(domid).life)
+            } else {
+                None
+            };
+            if i == 0 && life.is_none() {
+                // A list owned by everybody would be owned by every guest.
+                let error = if domid == DomId::ANY { Error::EINVAL } else { Error::ENOENT };
+                return Err(error);
+            }
+            entries.push(crate::acl::Entry { permission, life });
+        }
+        Ok(Acl::new(entries))
+    }
+}

@@ -1,0 +1,143 @@
+//! Domains that the store knows: introduced ones, and others that a permission list names.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use xen::DomId;
+
+use crate::acl::{Being, Life};
+use crate::quota::Quota;
+use crate::server::ConnId;
+
+/// Features that the ring page of a domain can offer. Source: xen `docs/misc/xenstore-ring.txt`.
+pub(super) const FEATURES: u32 = crate::ring::FEATURE_RECONNECTION
+    | crate::ring::FEATURE_ERROR
+    | crate::ring::FEATURE_WATCH_DEPTH
+    | crate::ring::FEATURE_DOMID_ANY;
+
+/// One domain in Xen's listing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct DomainState {
+    pub domid: DomId,
+    /// It stopped, for whatever reason, and is still there.
+    pub shutdown: bool,
+    /// It is being taken apart: for the store it is gone.
+    pub dying: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Domain {
+    pub(super) life: Life,
+    /// Its ring, once it was introduced.
+    pub(super) connection: Option<ConnId>,
+    /// Its shutdown was reported; not again before `RESUME`.
+    pub(super) shutdown: bool,
+    /// It has every right of this one.
+    pub(super) target: Option<Being>,
+    pub(super) features: u32,
+    pub(super) quota: Quota,
+}
+
+/// What became of a domain since the last listing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Fate {
+    Shutdown,
+    Gone,
+}
+
+#[derive(Debug)]
+pub(super) struct Domains {
+    by_id: BTreeMap<DomId, Domain>,
+    last_life: u64,
+    /// What new domains begin with.
+    pub(super) quota: Quota,
+}
+
+impl Domains {
+    pub(super) fn new(quota: Quota) -> Self {
+        Self { by_id: BTreeMap::new(), last_life: 0, quota }
+    }
+
+    pub(super) fn introduce_control_domain(&mut self, connection: ConnId) {
+        let domain = Domain {
+            life: Life(0),
+            connection: Some(connection),
+            shutdown: false,
+            target: None,
+            features: FEATURES,
+            quota: self.quota,
+        };
+        let known = self.by_id.insert(DomId::DOM0, domain);
+        assert!(known.is_none(), "the control domain was introduced already");
+    }
+
+    pub(super) fn get(&self, domid: DomId) -> Option<&Domain> {
+        self.by_id.get(&domid)
+    }
+
+    pub(super) fn get_mut(&mut self, domid: DomId) -> Option<&mut Domain> {
+        self.by_id.get_mut(&domid)
+    }
+
+    pub(super) fn introduced(&self, domid: DomId) -> Option<ConnId> {
+        self.by_id.get(&domid)?.connection
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (DomId, &Domain)> {
+        self.by_id.iter().map(|(domid, domain)| (*domid, domain))
+    }
+
+    /// The record of a domain that exists; a new one begins a life.
+    pub(super) fn get_or_begin(&mut self, domid: DomId) -> &mut Domain {
+        self.by_id.entry(domid).or_insert_with(|| {
+            self.last_life += 1;
+            Domain {
+                life: Life(self.last_life),
+                connection: None,
+                shutdown: false,
+                target: None,
+                features: FEATURES,
+                quota: self.quota,
+            }
+        })
+    }
+
+    /// Ends a domain's life.
+    pub(super) fn end(&mut self, domid: DomId) -> Option<Domain> {
+        self.by_id.remove(&domid)
+    }
+
+    pub(super) fn lives(&self, being: Being) -> bool {
+        self.by_id.get(&being.domid).is_some_and(|domain| domain.life == being.life)
+    }
+
+    pub(super) fn target(&self, domid: DomId) -> Option<Being> {
+        self.by_id.get(&domid)?.target
+    }
+
+    pub(super) fn quota(&self, domid: DomId) -> Quota {
+        self.by_id.get(&domid).map_or(self.quota, |domain| domain.quota)
+    }
+
+    /// Compares with Xen's listing of all domains and notes what is new.
+    pub(super) fn compare(&mut self, listing: &[DomainState]) -> Vec<(DomId, Fate)> {
+        let listed: BTreeMap<DomId, &DomainState> =
+            listing.iter().map(|state| (state.domid, state)).collect();
+        let mut fates = Vec::new();
+        for (&domid, domain) in &mut self.by_id {
+            if domid == DomId::DOM0 {
+                continue;
+            }
+            match listed.get(&domid) {
+                Some(state) if !state.dying => {
+                    if state.shutdown && !domain.shutdown {
+                        domain.shutdown = true;
+                        fates.push((domid, Fate::Shutdown));
+                    }
+                }
+                _ => fates.push((domid, Fate::Gone)),
+            }
+        }
+        fates
+    }
+}

@@ -1,0 +1,171 @@
+//! Watches, and who may learn of what.
+//!
+//! A client is told of a change if it may read the node or its parent: as they are now, as they were
+//! before a removal, or by the permission list that was replaced (XSA-115).
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use xen::DomId;
+
+use crate::Error;
+use crate::acl::{Acl, Entry, Life, Right, Subject, private_to_dom0};
+use crate::path::{OwnedPath, Path};
+use crate::permission::{Access, Permission};
+use crate::quota::admits;
+use crate::server::connection::EventFate;
+use crate::server::{ConnId, Server};
+use crate::transaction::Change;
+use crate::tree::Node;
+use crate::watch::{Watch, WatchRequest};
+
+/// The special nodes of a new store: guests may learn of domains that went, not of those that came.
+pub(super) fn special_nodes() -> BTreeMap<OwnedPath, Arc<Acl>> {
+    let private = Permission::new(Access::None, DomId::DOM0);
+    let everybody = Permission::new(Access::Read, DomId::ANY);
+    let release = Acl::new(alloc::vec![
+        Entry { permission: private, life: Some(Life(0)) },
+        Entry { permission: everybody, life: None },
+    ]);
+    BTreeMap::from([
+        (Path::INTRODUCE_DOMAIN.to_owned_path(), private_to_dom0()),
+        (Path::RELEASE_DOMAIN.to_owned_path(), Arc::new(release)),
+    ])
+}
+
+impl Server {
+    pub(super) fn watch(&mut self, id: ConnId, payload: &[u8]) -> Result<Arc<Watch>, Error> {
+        let end = payload.iter().rposition(|&byte| byte == 0).ok_or(Error::EINVAL)?;
+        let mut strings = payload[..end].split(|&byte| byte == 0);
+        let (Some(given), Some(token)) = (strings.next(), strings.next()) else {
+            return Err(Error::EINVAL);
+        };
+        let depth = strings.next().map(depth).transpose()?;
+        if strings.next().is_some() {
+            return Err(Error::EINVAL);
+        }
+        let path = self.path(id, given)?;
+        let limit = self.guest_quota(id).map_or(0, |quota| quota.watches);
+        let connection = self.connections.get_mut(&id).ok_or(Error::EINVAL)?;
+        let key = (path.as_path().to_owned_path(), token.into());
+        if connection.watches.contains_key(&key) {
+            return Err(Error::EEXIST);
+        }
+        if !admits(limit, connection.watches.len() + 1) {
+            return Err(Error::ENOSPC);
+        }
+        // A relative watch reports relative paths, without the home and its slash.
+        let home_bytes = path.as_path().as_str().len() - given.len();
+        let request = WatchRequest { path: path.as_path(), token, depth, home_bytes };
+        let watch = self.watches.add(id, request);
+        connection.watches.insert(key, watch.id);
+        Ok(watch)
+    }
+
+    pub(super) fn unwatch(&mut self, id: ConnId, payload: &[u8]) -> Result<(), Error> {
+        let end = payload.iter().rposition(|&byte| byte == 0).ok_or(Error::EINVAL)?;
+        let mut strings = payload[..end].split(|&byte| byte == 0);
+        let (Some(path), Some(token), None) = (strings.next(), strings.next(), strings.next())
+        else {
+            return Err(Error::EINVAL);
+        };
+        let path = self.path(id, path)?;
+        let connection = self.connections.get_mut(&id).ok_or(Error::EINVAL)?;
+        let key = (path.as_path().to_owned_path(), token.into());
+        let watch = connection.watches.remove(&key).ok_or(Error::ENOENT)?;
+        self.watches.remove(watch);
+        Ok(())
+    }
+
+    /// The first event of a new watch, which tells nothing and so needs no right.
+    pub(super) fn announce(&mut self, watch: &Arc<Watch>) {
+        self.queue(watch, watch.path.as_path());
+    }
+
+    /// Reports a change of the tree.
+    pub(super) fn fire(&mut self, change: &Change) {
+        match change {
+            Change::Changed { path, acl_before } => {
+                let path = path.as_path();
+                let reaching = self.watches.reaching(path);
+                if reaching.is_empty() {
+                    return;
+                }
+                let node = self.store.tree().get(path).map(|node| Arc::clone(node.acl()));
+                let acls = [acl_before.clone(), node, self.parent_acl(path)];
+                self.report(&reaching, path, &acls);
+            }
+            Change::Removed { path, node } => {
+                let path = path.as_path();
+                for (watch, node, parent) in self.watches.below(node, path) {
+                    let acls = [Some(Arc::clone(node.acl())), Some(Arc::clone(parent.acl()))];
+                    let below = watch.path.clone();
+                    self.report(&[watch], below.as_path(), &acls);
+                }
+                let reaching = self.watches.reaching(path);
+                if !reaching.is_empty() {
+                    let acls = [Some(Arc::clone(Node::acl(node))), self.parent_acl(path)];
+                    self.report(&reaching, path, &acls);
+                }
+            }
+        }
+    }
+
+    fn parent_acl(&self, path: Path<'_>) -> Option<Arc<Acl>> {
+        self.store.tree().get(path.parent()?).map(|parent| Arc::clone(parent.acl()))
+    }
+
+    /// Queues the event for those watches whose client may read by one of the lists.
+    fn report(&mut self, watches: &[Arc<Watch>], path: Path<'_>, acls: &[Option<Arc<Acl>>]) {
+        for watch in watches {
+            let subject = self.subject(watch.connection);
+            let may_read = |acl: &Arc<Acl>| acl.allows(subject, Right::Read);
+            if subject == Subject::Privileged || acls.iter().flatten().any(may_read) {
+                self.queue(watch, path);
+            }
+        }
+    }
+
+    /// Reports that domains came or went: each to those who want to know which, then once to all.
+    pub(super) fn fire_domain(&mut self, base: Path<'_>, domids: &[DomId]) {
+        let on_base = self.watches.on_special(base);
+        for domid in domids {
+            let text = base.join(&alloc::format!("{domid}"));
+            let which = Path::from_canonical(&text);
+            let acl = self.special.get(which.as_str()).or_else(|| self.special.get(base.as_str()));
+            let acls = [acl.cloned()];
+            let detailed = on_base.iter().filter(|watch| watch.depth.is_some_and(|d| d > 0));
+            let detailed = detailed.cloned().chain(self.watches.on_special(which));
+            let detailed: alloc::vec::Vec<Arc<Watch>> = detailed.collect();
+            self.report(&detailed, which, &acls);
+        }
+        let acls = [self.special.get(base.as_str()).cloned()];
+        let plain = on_base.into_iter().filter(|watch| watch.depth.is_none_or(|d| d == 0));
+        let plain: alloc::vec::Vec<Arc<Watch>> = plain.collect();
+        self.report(&plain, base, &acls);
+    }
+
+    fn queue(&mut self, watch: &Arc<Watch>, path: Path<'_>) {
+        let id = watch.connection;
+        let memory_max = self.guest_quota(id).map_or(0, |quota| quota.memory_bytes);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.broken || !admits(memory_max, connection.output.bytes()) {
+            self.counters.events_dropped += 1;
+            return;
+        }
+        match connection.output.event(watch, path) {
+            EventFate::Queued => {
+                self.counters.events_queued += 1;
+                self.ready.insert(id);
+            }
+            EventFate::Coalesced => self.counters.events_coalesced += 1,
+            EventFate::Oversized => self.counters.events_dropped += 1,
+        }
+    }
+}
+
+fn depth(text: &[u8]) -> Result<u32, Error> {
+    let is_digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let text = core::str::from_utf8(text).ok().filter(|_| is_digits);
+    text.and_then(|text| text.parse().ok()).ok_or(Error::EINVAL)
+}

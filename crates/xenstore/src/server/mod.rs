@@ -1,0 +1,528 @@
+//! The store as a machine: bytes of its clients in, bytes for its clients out.
+//!
+//! ```text
+//!   socket, ring ──bytes──> receive ──> execute ──> Store, Transaction
+//!   output/consume <──replies, events── queues <── watches <──Change──┘
+//! ```
+//!
+//! A shell moves bytes and calls [`Server::handle_domain_states`] when Xen says that a domain stopped
+//! or died. [`Server::take_ready`] names the connections that have something to send, or can take
+//! requests again; nothing else wakes the shell. An event is queued before the reply to its cause, and
+//! before any other request is executed.
+
+mod connection;
+mod control;
+mod counters;
+mod domain_requests;
+mod domains;
+mod events;
+mod node_requests;
+
+use alloc::borrow::ToOwned;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use xen::{DomId, EvtchnPort, Gfn};
+
+use crate::Error;
+use crate::acl::{Acl, Being, Life, Subject};
+use crate::path::{CanonicalPath, OwnedPath};
+use crate::quota::{Quota, admits};
+use crate::store::Store;
+use crate::transaction::Transaction;
+use crate::watch::{Watch, Watches};
+use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
+
+pub use connection::ConnId;
+pub use counters::Counters;
+pub use domains::DomainState;
+
+use connection::{Connection, Peer};
+use domains::Domains;
+
+/// What the store needs of the machine it runs on.
+pub trait Host {
+    /// Maps the domain's ring page and binds its event channel; the ring's bytes belong to
+    /// `connection` from now on.
+    ///
+    /// # Errors
+    /// What the client that introduced the domain is told; `EINVAL` if the page cannot be mapped.
+    fn connect_ring(
+        &mut self,
+        connection: ConnId,
+        domid: DomId,
+        gfn: Gfn,
+        port: EvtchnPort,
+    ) -> Result<(), Error>;
+
+    /// The domain was introduced again: binds the event channel anew, empties the ring and sets its
+    /// indexes to zero.
+    ///
+    /// # Errors
+    /// As for [`connect_ring`](Self::connect_ring).
+    fn reset_ring(&mut self, domid: DomId, port: EvtchnPort) -> Result<(), Error>;
+
+    /// Unmaps the ring page and unbinds the event channel.
+    fn disconnect_ring(&mut self, domid: DomId);
+
+    /// Whether there is such a domain, introduced or not.
+    fn domain_exists(&mut self, domid: DomId) -> bool;
+
+    /// A line for the operator.
+    fn log(&mut self, line: &str);
+}
+
+/// The store, its clients and its domains.
+#[derive(Debug)]
+pub struct Server {
+    store: Store,
+    watches: Watches,
+    connections: BTreeMap<ConnId, Connection>,
+    last_connection: u64,
+    domains: Domains,
+    /// Permission lists of `@introduceDomain`, `@releaseDomain` and `@releaseDomain/N`.
+    special: BTreeMap<OwnedPath, Arc<Acl>>,
+    /// Connections that the shell has to look at.
+    ready: BTreeSet<ConnId>,
+    counters: Counters,
+    /// A reply's payload while it is put together.
+    scratch: Vec<u8>,
+}
+
+/// What follows the reply to a request.
+enum Then {
+    Nothing,
+    /// The first event of a new watch.
+    Announce(Arc<Watch>),
+}
+
+impl Server {
+    /// A store with the nodes that every store has, and without clients.
+    ///
+    /// `quota` are the limits that guests begin with.
+    #[must_use]
+    pub fn new(quota: Quota) -> Self {
+        let mut store = Store::new();
+        let control = CanonicalPath::new(b"/tool/xenstored", "").expect("a path");
+        store.ensure(control.as_path(), None);
+        Self {
+            store,
+            watches: Watches::new(),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            domains: Domains::new(quota),
+            special: events::special_nodes(),
+            ready: BTreeSet::new(),
+            counters: Counters::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    // Connections
+
+    /// A process of the control domain connected to the socket.
+    pub fn connect_socket(&mut self) -> ConnId {
+        self.add_connection(Peer::Socket, "/local/domain/0".to_owned())
+    }
+
+    /// The control domain's own ring is served: it is introduced without a request.
+    ///
+    /// # Panics
+    /// If it was introduced before.
+    pub fn connect_control_domain(&mut self) -> ConnId {
+        let being = Being { domid: DomId::DOM0, life: Life(0) };
+        let id = self.add_connection(Peer::Ring(being), "/local/domain/0".to_owned());
+        self.domains.introduce_control_domain(id);
+        id
+    }
+
+    fn add_connection(&mut self, peer: Peer, home: String) -> ConnId {
+        self.last_connection += 1;
+        let id = ConnId(self.last_connection);
+        self.connections.insert(id, Connection::new(peer, home));
+        id
+    }
+
+    /// The socket was closed. What the client had is dropped; a second call does nothing.
+    pub fn disconnect(&mut self, id: ConnId) {
+        let Some(connection) = self.connections.remove(&id) else { return };
+        for watch in connection.watches.into_values() {
+            self.watches.remove(watch);
+        }
+        self.ready.remove(&id);
+    }
+
+    /// Drops the watches, transactions and unsent messages of a connection that begins anew.
+    fn reset(&mut self, id: ConnId) {
+        self.reset_watches(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.input.clear();
+            connection.output.clear();
+        }
+    }
+
+    fn reset_watches(&mut self, id: ConnId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.transactions.clear();
+        for watch in core::mem::take(&mut connection.watches).into_values() {
+            self.watches.remove(watch);
+        }
+    }
+
+    /// A guest asked for a new start of its ring by the ring page itself: drops everything it had.
+    pub fn handle_reconnect(&mut self, id: ConnId) {
+        self.reset(id);
+    }
+
+    /// Connections with bytes to send, or that take requests again after they had too many unread
+    /// replies: send from [`output`](Self::output), then read input and [`receive`](Self::receive).
+    pub fn take_ready(&mut self) -> Vec<ConnId> {
+        core::mem::take(&mut self.ready).into_iter().collect()
+    }
+
+    /// Whether somebody waits in [`take_ready`](Self::take_ready).
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Bytes to send to this client; empty if there are none.
+    pub fn output(&mut self, id: ConnId) -> &[u8] {
+        self.connections.get_mut(&id).map_or(&[], |connection| connection.output.bytes_to_send())
+    }
+
+    /// The first `bytes` of [`output`](Self::output) were sent.
+    ///
+    /// # Panics
+    /// If there were not as many.
+    pub fn consume(&mut self, id: ConnId, bytes: usize) {
+        let held_back = !self.accepts_requests(id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.output.consume(bytes);
+        if held_back && self.accepts_requests(id) {
+            self.ready.insert(id);
+        }
+    }
+
+    /// Whether the client may be read from: a guest that does not read its replies is not served.
+    #[must_use]
+    pub fn accepts_requests(&self, id: ConnId) -> bool {
+        let Some(connection) = self.connections.get(&id) else { return false };
+        if connection.broken {
+            return false;
+        }
+        match connection.peer {
+            Peer::Ring(being) if being.domid != DomId::DOM0 => {
+                let quota = self.domains.quota(being.domid);
+                let output = &connection.output;
+                (quota.outstanding == 0 || !admits_all(quota.outstanding, output.unread_replies()))
+                    && admits(quota.memory_bytes, output.bytes())
+            }
+            _ => true,
+        }
+    }
+
+    // Requests
+
+    /// Takes bytes from a client and executes every complete request that it may make now.
+    ///
+    /// Call it with no bytes when [`take_ready`](Self::take_ready) names the connection.
+    ///
+    /// # Errors
+    /// [`Oversized`]: the peer broke the protocol. A socket is to be disconnected; a ring gets error 3
+    /// and stays as it is until its domain dies.
+    pub fn receive(
+        &mut self,
+        host: &mut dyn Host,
+        id: ConnId,
+        bytes: &[u8],
+    ) -> Result<(), Oversized> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        if connection.broken {
+            return Ok(());
+        }
+        let mut input = core::mem::take(&mut connection.input);
+        let mut rest = if input.is_empty() {
+            bytes
+        } else {
+            input.extend_from_slice(bytes);
+            &input
+        };
+        let result = loop {
+            if !self.accepts_requests(id) {
+                break Ok(());
+            }
+            match Header::decode(rest) {
+                Ok(Some(header)) => {
+                    let length = HEADER_BYTES + header.payload_bytes();
+                    let Some(payload) = rest.get(HEADER_BYTES..length) else { break Ok(()) };
+                    self.handle_request(host, id, header, payload);
+                    rest = &rest[length..];
+                }
+                Ok(None) => break Ok(()),
+                Err(oversized) => break Err(oversized),
+            }
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            if result.is_err() {
+                connection.broken = true;
+                connection.output.clear();
+            } else {
+                connection.input = rest.to_vec();
+            }
+        }
+        result
+    }
+
+    fn handle_request(&mut self, host: &mut dyn Host, id: ConnId, header: Header, payload: &[u8]) {
+        let kind = MessageType::from_code(header.code);
+        self.counters.count_request(kind);
+        let mut scratch = core::mem::take(&mut self.scratch);
+        scratch.clear();
+        let result = match kind {
+            Some(kind) => {
+                let request = Request { id, kind, transaction: header.transaction_id };
+                self.execute(host, request, payload, &mut scratch)
+            }
+            None => Err(Error::ENOSYS),
+        };
+        let (request_id, transaction_id) = (header.request_id, header.transaction_id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.output.reply(|out| match &result {
+                Ok(_) => wire::encode(out, header.code, request_id, transaction_id, &[&scratch]),
+                Err(error) => wire::encode_error(out, request_id, transaction_id, *error),
+            });
+            self.ready.insert(id);
+        }
+        self.scratch = scratch;
+        match result {
+            Ok(Then::Announce(watch)) => self.announce(&watch),
+            Ok(Then::Nothing) => {}
+            Err(_) => self.counters.requests_refused += 1,
+        }
+    }
+
+    fn execute(
+        &mut self,
+        host: &mut dyn Host,
+        request: Request,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<Then, Error> {
+        use MessageType as M;
+        let subject = self.subject(request.id);
+        if needs_privilege(request.kind, payload) && subject != Subject::Privileged {
+            return Err(Error::EACCES);
+        }
+        if matches!(request.kind, M::WatchEvent | M::Error) {
+            return Err(Error::ENOSYS);
+        }
+        let ignores_transaction = matches!(request.kind, M::Watch | M::Unwatch);
+        if !ignores_transaction && request.transaction != 0 {
+            self.transaction_mut(request).ok_or(Error::ENOENT)?;
+        }
+        match request.kind {
+            M::Read => self.read(request, payload, reply)?,
+            M::Directory => self.directory(request, payload, reply)?,
+            M::DirectoryPart => self.directory_part(request, payload, reply)?,
+            M::GetPerms => self.get_perms(request, payload, reply)?,
+            M::Write => self.write(request, payload)?,
+            M::Mkdir => self.mkdir(request, payload)?,
+            M::Rm => self.rm(request, payload)?,
+            M::SetPerms => self.set_perms(host, request, payload)?,
+            M::TransactionStart => self.transaction_start(request, reply)?,
+            M::TransactionEnd => self.transaction_end(request, payload)?,
+            M::Watch => {
+                let watch = self.watch(request.id, payload)?;
+                reply.extend_from_slice(b"OK\0");
+                return Ok(Then::Announce(watch));
+            }
+            M::Unwatch => self.unwatch(request.id, payload)?,
+            M::ResetWatches => self.reset_watches(request.id),
+            M::Introduce => self.introduce(host, payload)?,
+            M::Release => self.release(host, payload)?,
+            M::Resume => self.resume(payload)?,
+            M::SetTarget => self.set_target(payload)?,
+            M::IsDomainIntroduced => self.is_domain_introduced(payload, reply)?,
+            M::GetDomainPath => domain_requests::get_domain_path(payload, reply)?,
+            M::GetFeature => self.get_feature(request.id, payload, reply)?,
+            M::SetFeature => self.set_feature(host, payload)?,
+            M::GetQuota => self.get_quota(payload, reply)?,
+            M::SetQuota => self.set_quota(host, payload)?,
+            M::Control => self.control(host, payload, reply)?,
+            M::WatchEvent | M::Error => return Err(Error::ENOSYS),
+        }
+        let answers_with_ok = !matches!(
+            request.kind,
+            M::Read | M::Directory | M::DirectoryPart | M::GetPerms | M::GetFeature | M::GetQuota
+        );
+        if reply.is_empty() && answers_with_ok {
+            reply.extend_from_slice(b"OK\0");
+        }
+        Ok(Then::Nothing)
+    }
+
+    fn transaction_start(&mut self, request: Request, reply: &mut Vec<u8>) -> Result<(), Error> {
+        if request.transaction != 0 {
+            return Err(Error::EBUSY);
+        }
+        let limit = self.guest_quota(request.id).map_or(0, |quota| quota.transactions);
+        let transaction = Transaction::new(&self.store);
+        let connection = self.connections.get_mut(&request.id).ok_or(Error::EINVAL)?;
+        if !admits(limit, connection.transactions.len() + 1) {
+            return Err(Error::ENOSPC);
+        }
+        let number = loop {
+            connection.last_transaction = connection.last_transaction.wrapping_add(1);
+            let number = connection.last_transaction;
+            if number != 0 && !connection.transactions.contains_key(&number) {
+                break number;
+            }
+        };
+        connection.transactions.insert(number, transaction);
+        self.counters.transactions_started += 1;
+        reply.extend_from_slice(alloc::format!("{number}\0").as_bytes());
+        Ok(())
+    }
+
+    fn transaction_end(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
+        let commits = match payload {
+            b"T\0" => true,
+            b"F\0" => false,
+            _ => return Err(Error::EINVAL),
+        };
+        let connection = self.connections.get_mut(&request.id).ok_or(Error::EINVAL)?;
+        let transaction =
+            connection.transactions.remove(&request.transaction).ok_or(Error::ENOENT)?;
+        if !commits {
+            self.counters.transactions_aborted += 1;
+            return Ok(());
+        }
+        let caller = self.subject(request.id).guest();
+        let owned_max = caller.map_or(usize::MAX, |being| {
+            crate::quota::maximum(self.domains.quota(being.domid).nodes)
+        });
+        let domains = &self.domains;
+        let lives = |being| domains.lives(being);
+        match transaction.commit(&mut self.store, caller, owned_max, &lives) {
+            Ok(changes) => {
+                self.counters.transactions_committed += 1;
+                for change in &changes {
+                    self.fire(change);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if error == Error::EAGAIN {
+                    self.counters.transactions_conflicted += 1;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    // Who asks
+
+    fn subject(&self, id: ConnId) -> Subject {
+        match self.connections.get(&id).map(|connection| connection.peer) {
+            Some(Peer::Ring(being)) if being.domid != DomId::DOM0 => {
+                Subject::Guest { being, target: self.domains.target(being.domid) }
+            }
+            _ => Subject::Privileged,
+        }
+    }
+
+    /// The limits of the guest at this connection; the control domain has none.
+    fn guest_quota(&self, id: ConnId) -> Option<Quota> {
+        let guest = self.subject(id).guest()?;
+        Some(self.domains.quota(guest.domid))
+    }
+
+    fn transaction_mut(&mut self, request: Request) -> Option<&mut Transaction> {
+        self.connections.get_mut(&request.id)?.transactions.get_mut(&request.transaction)
+    }
+
+    fn path<'a>(&self, id: ConnId, text: &'a [u8]) -> Result<CanonicalPath<'a>, Error> {
+        let home = self.connections.get(&id).map_or("", |connection| &connection.home);
+        let path = CanonicalPath::new(text, home)?;
+        match self.guest_quota(id) {
+            Some(quota) if !admits(quota.path_bytes, path.as_path().relative_bytes()) => {
+                Err(Error::EINVAL)
+            }
+            _ => Ok(path),
+        }
+    }
+
+    // What others may know
+
+    /// Counts of everything that happened.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Nodes in the tree, the root included.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.store.node_count()
+    }
+
+    /// Clients, rings included.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    #[must_use]
+    pub fn watch_count(&self) -> usize {
+        self.watches.len()
+    }
+
+    /// Compares every counter and index with what it stands for.
+    ///
+    /// # Errors
+    /// A sentence about the first difference.
+    pub fn check(&self) -> Result<(), String> {
+        self.store.check()?;
+        let owned: usize = self.connections.values().map(|c| c.watches.len()).sum();
+        if owned != self.watches.len() {
+            let known = self.watches.len();
+            return Err(alloc::format!("clients have {owned} watches, the index has {known}"));
+        }
+        Ok(())
+    }
+}
+
+/// A request with who makes it and where.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    id: ConnId,
+    kind: MessageType,
+    /// 0: outside a transaction.
+    transaction: u32,
+}
+
+/// Whether `count` has reached the limit.
+fn admits_all(limit: u32, count: usize) -> bool {
+    usize::try_from(limit).is_ok_and(|limit| count >= limit)
+}
+
+fn needs_privilege(kind: MessageType, payload: &[u8]) -> bool {
+    use MessageType as M;
+    match kind {
+        M::Control
+        | M::Introduce
+        | M::Release
+        | M::IsDomainIntroduced
+        | M::Resume
+        | M::SetTarget
+        | M::SetFeature
+        | M::GetQuota
+        | M::SetQuota => true,
+        // One's own features anybody may ask for.
+        M::GetFeature => !payload.is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,411 @@
+//! Requests about nodes, in and outside transactions: rights, limits, answers.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::acl::{Right, Subject};
+use crate::path::Path;
+use crate::permission::Permission;
+use crate::quota::admits;
+use crate::server::{ConnId, Host, Request, Server};
+use crate::transaction::{Change, Facet};
+use crate::tree::{Node, Tree};
+use crate::wire::{self, PAYLOAD_BYTES_MAX};
+
+/// Size of a node without permissions, value and children, as the `node-size` limit counts.
+const NODE_BYTES: usize = 16;
+const PERMISSION_BYTES: usize = 8;
+
+/// The node, if there is one and the right is granted. Whether it exists is told only to those who
+/// have the right on the nearest node above it.
+fn lookup<'t>(
+    tree: &'t Tree,
+    path: Path<'_>,
+    subject: Subject,
+    right: Right,
+) -> Result<&'t Arc<Node>, Error> {
+    let (nearest, missing) = tree.nearest(path);
+    match (nearest.acl().allows(subject, right), missing) {
+        (true, 0) => Ok(nearest),
+        (true, _) => Err(Error::ENOENT),
+        (false, _) => Err(Error::EACCES),
+    }
+}
+
+impl Server {
+    /// The tree that the request sees.
+    fn tree(&self, request: Request) -> &Tree {
+        let connection = self.connections.get(&request.id);
+        connection
+            .and_then(|connection| connection.transactions.get(&request.transaction))
+            .map_or(self.store.tree(), |transaction| transaction.tree())
+    }
+
+    /// Notes what the answer depends on, inside a transaction.
+    fn see(&mut self, request: Request, path: Path<'_>, facets: &[Facet]) -> Result<(), Error> {
+        if request.transaction == 0 {
+            return Ok(());
+        }
+        let limit = self.guest_quota(request.id).map_or(0, |quota| quota.transaction_nodes);
+        let is_guest = self.subject(request.id).guest().is_some();
+        let Some(transaction) = self.transaction_mut(request) else { return Ok(()) };
+        for &facet in facets {
+            transaction.see(path, facet);
+        }
+        if is_guest {
+            // What the guest may do hangs on the permission list.
+            transaction.see(path, Facet::Acl);
+        }
+        if admits(limit, transaction.touched_count()) {
+            Ok(())
+        } else {
+            transaction.fail();
+            Err(Error::ENOSPC)
+        }
+    }
+
+    /// The path of a request that works on nodes of the tree.
+    fn node_path<'a>(
+        &self,
+        id: ConnId,
+        text: &'a [u8],
+    ) -> Result<crate::path::CanonicalPath<'a>, Error> {
+        let path = self.path(id, text)?;
+        if path.as_path().is_special() { Err(Error::EINVAL) } else { Ok(path) }
+    }
+
+    /// Looks a node up for reading and lets `answer` put the reply together.
+    fn look(
+        &mut self,
+        request: Request,
+        path: Path<'_>,
+        facet: Facet,
+        answer: impl FnOnce(&Node) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let subject = self.subject(request.id);
+        let result = match lookup(self.tree(request), path, subject, Right::Read) {
+            Ok(node) => answer(node),
+            Err(error) => Err(error),
+        };
+        let facet = if result == Err(Error::ENOENT) { Facet::Existence } else { facet };
+        self.see(request, path, &[facet])?;
+        result
+    }
+
+    pub(super) fn read(
+        &mut self,
+        request: Request,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let path = self.node_path(request.id, wire::one_string(payload)?)?;
+        self.look(request, path.as_path(), Facet::Value, |node| {
+            reply.extend_from_slice(node.value());
+            Ok(())
+        })
+    }
+
+    pub(super) fn directory(
+        &mut self,
+        request: Request,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let path = self.node_path(request.id, wire::one_string(payload)?)?;
+        self.look(request, path.as_path(), Facet::Children, |node| {
+            if node.name_bytes() > PAYLOAD_BYTES_MAX {
+                return Err(Error::E2BIG);
+            }
+            list(node, reply);
+            Ok(())
+        })
+    }
+
+    pub(super) fn directory_part(
+        &mut self,
+        request: Request,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let strings: Vec<&[u8]> = wire::strings(payload).collect();
+        let ([text, offset], Some(0)) = (&strings[..], payload.last()) else {
+            return Err(Error::EINVAL);
+        };
+        let is_digits = !offset.is_empty() && offset.iter().all(u8::is_ascii_digit);
+        let offset = core::str::from_utf8(offset).ok().filter(|_| is_digits);
+        let offset: usize = offset.and_then(|offset| offset.parse().ok()).ok_or(Error::EINVAL)?;
+        let path = self.node_path(request.id, text)?;
+        self.look(request, path.as_path(), Facet::Children, |node| {
+            reply.extend_from_slice(alloc::format!("{}\0", node.generation()).as_bytes());
+            let mut listing = Vec::with_capacity(node.name_bytes());
+            list(node, &mut listing);
+            let rest = listing.get(offset..).unwrap_or_default();
+            // Room for the NUL that ends the last part.
+            let room = PAYLOAD_BYTES_MAX - reply.len() - 1;
+            let part = if rest.len() <= room {
+                rest
+            } else {
+                let end = rest[..room].iter().rposition(|&byte| byte == 0).map_or(0, |at| at + 1);
+                &rest[..end]
+            };
+            reply.extend_from_slice(part);
+            if part.len() == rest.len() {
+                reply.push(0);
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn get_perms(
+        &mut self,
+        request: Request,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let path = self.path(request.id, wire::one_string(payload)?)?;
+        let path = path.as_path();
+        if path.is_special() {
+            let acl = self.special.get(path.as_str()).ok_or(Error::ENOENT)?;
+            if !acl.allows(self.subject(request.id), Right::Read) {
+                return Err(Error::EACCES);
+            }
+            let list = Permission::encode_list(&acl.permissions());
+            reply.extend_from_slice(list.as_bytes());
+            return Ok(());
+        }
+        self.look(request, path, Facet::Acl, |node| {
+            let list = Permission::encode_list(&node.acl().permissions());
+            if list.len() > PAYLOAD_BYTES_MAX {
+                return Err(Error::E2BIG);
+            }
+            reply.extend_from_slice(list.as_bytes());
+            Ok(())
+        })
+    }
+
+    pub(super) fn write(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
+        let end = payload.iter().position(|&byte| byte == 0).ok_or(Error::EINVAL)?;
+        let value = &payload[end + 1..];
+        let path = self.node_path(request.id, &payload[..end])?;
+        let path = path.as_path();
+        self.check_write(request, path, value.len())?;
+        let creator = self.subject(request.id).guest();
+        if request.transaction == 0 {
+            self.store.write(path, creator, value);
+            self.fire(&Change::Changed { path: path.to_owned_path(), acl_before: None });
+        } else if let Some(transaction) = self.transaction_mut(request) {
+            transaction.write(path, creator, value);
+        }
+        Ok(())
+    }
+
+    pub(super) fn mkdir(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
+        let path = self.node_path(request.id, wire::one_string(payload)?)?;
+        let path = path.as_path();
+        let subject = self.subject(request.id);
+        match lookup(self.tree(request), path, subject, Right::Write) {
+            Ok(_) => return self.see(request, path, &[Facet::Existence]),
+            Err(Error::ENOENT) => self.check_write(request, path, 0)?,
+            Err(error) => return Err(error),
+        }
+        let creator = subject.guest();
+        if request.transaction == 0 {
+            self.store.ensure(path, creator);
+            self.fire(&Change::Changed { path: path.to_owned_path(), acl_before: None });
+        } else if let Some(transaction) = self.transaction_mut(request) {
+            transaction.ensure(path, creator);
+        }
+        Ok(())
+    }
+
+    /// Checks rights and limits of a write that may create the node and others above it.
+    fn check_write(
+        &mut self,
+        request: Request,
+        path: Path<'_>,
+        value_bytes: usize,
+    ) -> Result<(), Error> {
+        let subject = self.subject(request.id);
+        match lookup(self.tree(request), path, subject, Right::Write) {
+            Ok(_) | Err(Error::ENOENT) => {}
+            Err(error) => return Err(error),
+        }
+        if subject == Subject::Privileged {
+            return Ok(());
+        }
+        let result = self.check_write_limits(request, path, value_bytes);
+        if result.is_err() {
+            if let Some(transaction) = self.transaction_mut(request) {
+                transaction.fail();
+            }
+            return result;
+        }
+        self.see(request, path, &[])
+    }
+
+    fn check_write_limits(
+        &self,
+        request: Request,
+        path: Path<'_>,
+        value_bytes: usize,
+    ) -> Result<(), Error> {
+        let Some(guest) = self.subject(request.id).guest() else { return Ok(()) };
+        let quota = self.domains.quota(guest.domid);
+        let (nearest, missing) = self.tree(request).nearest(path);
+        let bytes = NODE_BYTES + PERMISSION_BYTES * nearest.acl().entries().len();
+        let children_bytes = if missing == 0 { nearest.name_bytes() } else { 0 };
+        if !admits(quota.node_bytes, bytes + value_bytes + children_bytes) {
+            return Err(Error::ENOSPC);
+        }
+        if missing == 0 {
+            return Ok(());
+        }
+        // Each new node is one more name in its parent, which may be one of them.
+        let components = path.components().count();
+        let new_names = path.components().skip(components - missing);
+        for (i, name) in new_names.enumerate() {
+            let before = if i == 0 { nearest.value().len() + nearest.name_bytes() } else { 0 };
+            if !admits(quota.node_bytes, bytes + before + name.len() + 1) {
+                return Err(Error::ENOSPC);
+            }
+        }
+        let transaction = self
+            .connections
+            .get(&request.id)
+            .and_then(|connection| connection.transactions.get(&request.transaction));
+        let owned = self.store.owned_count(guest.domid);
+        let delta = transaction.map_or(0, crate::transaction::Transaction::owned_delta);
+        if admits(quota.nodes, owned.saturating_add_signed(delta) + missing) {
+            Ok(())
+        } else {
+            Err(Error::ENOSPC)
+        }
+    }
+
+    pub(super) fn rm(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
+        let path = self.node_path(request.id, wire::one_string(payload)?)?;
+        let path = path.as_path();
+        let subject = self.subject(request.id);
+        let found = lookup(self.tree(request), path, subject, Right::Write).map(|_| ());
+        let Some(parent) = path.parent() else {
+            found?;
+            return Err(Error::EINVAL);
+        };
+        match found {
+            Ok(()) => {}
+            Err(Error::ENOENT) => {
+                let exists = self.tree(request).contains(parent);
+                self.see(request, path, &[Facet::Existence])?;
+                self.see(request, parent, &[Facet::Existence])?;
+                return if exists { Ok(()) } else { Err(Error::ENOENT) };
+            }
+            Err(error) => return Err(error),
+        }
+        let caller = subject.guest();
+        if request.transaction == 0 {
+            if let Some(node) = self.store.remove(path) {
+                self.fire(&Change::Removed { path: path.to_owned_path(), node });
+            }
+            return Ok(());
+        }
+        if caller.is_some() {
+            self.see(request, path, &[])?;
+        }
+        if let Some(transaction) = self.transaction_mut(request) {
+            transaction.remove(path, caller);
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_perms(
+        &mut self,
+        host: &mut dyn Host,
+        request: Request,
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        let mut strings = wire::strings(payload);
+        let text = strings.next().ok_or(Error::EINVAL)?;
+        let list: Vec<&[u8]> = strings.collect();
+        if list.is_empty() {
+            return Err(Error::EINVAL);
+        }
+        let limit = self.guest_quota(request.id).map_or(0, |quota| quota.permissions);
+        if !admits(limit, list.len()) {
+            return Err(Error::ENOSPC);
+        }
+        let permissions: Vec<Permission> =
+            list.into_iter().map(Permission::decode).collect::<Result<_, _>>()?;
+        let path = self.path(request.id, text)?;
+        let path = path.as_path();
+        let subject = self.subject(request.id);
+        if path.is_special() {
+            return self.set_special_perms(host, subject, path, &permissions);
+        }
+        let found = lookup(self.tree(request), path, subject, Right::Own);
+        let (owner, children_and_value) = match found {
+            Ok(node) => (node.acl().owner(), node.name_bytes() + node.value().len()),
+            Err(error) => {
+                if error == Error::ENOENT {
+                    self.see(request, path, &[Facet::Existence])?;
+                }
+                return Err(error);
+            }
+        };
+        if subject != Subject::Privileged {
+            if owner.permission.domid != permissions[0].domid {
+                return Err(Error::EPERM);
+            }
+            let node_bytes = self.guest_quota(request.id).map_or(0, |quota| quota.node_bytes);
+            let bytes = NODE_BYTES + PERMISSION_BYTES * permissions.len() + children_and_value;
+            if !admits(node_bytes, bytes) {
+                return Err(Error::ENOSPC);
+            }
+            self.see(request, path, &[])?;
+        }
+        let acl = Arc::new(self.bind_permissions(host, &permissions)?);
+        if request.transaction == 0 {
+            let acl_before = self.store.set_acl(path, &acl);
+            self.fire(&Change::Changed { path: path.to_owned_path(), acl_before });
+        } else if let Some(transaction) = self.transaction_mut(request) {
+            transaction.set_acl(path, acl);
+        }
+        Ok(())
+    }
+
+    fn set_special_perms(
+        &mut self,
+        host: &mut dyn Host,
+        subject: Subject,
+        path: Path<'_>,
+        permissions: &[Permission],
+    ) -> Result<(), Error> {
+        if !self.is_special_node(path) {
+            return Err(Error::ENOENT);
+        }
+        if subject != Subject::Privileged {
+            return Err(Error::EACCES);
+        }
+        let acl = self.bind_permissions(host, permissions)?;
+        self.special.insert(path.to_owned_path(), Arc::new(acl));
+        Ok(())
+    }
+
+    /// The special nodes that can have permissions: two, and one for each domain that is served.
+    fn is_special_node(&self, path: Path<'_>) -> bool {
+        if self.special.contains_key(path.as_str()) {
+            return true;
+        }
+        let is_release = path.parent() == Some(Path::RELEASE_DOMAIN);
+        let number = path.as_str().rsplit('/').next().and_then(|text| text.parse().ok());
+        is_release && number.is_some_and(|id| self.domains.introduced(xen::DomId(id)).is_some())
+    }
+}
+
+/// The payload of a `DIRECTORY` reply.
+fn list(node: &Node, out: &mut Vec<u8>) {
+    for child in node.children_by_age() {
+        out.extend_from_slice(child.name().as_bytes());
+        out.push(0);
+    }
+}

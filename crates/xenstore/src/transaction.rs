@@ -1,0 +1,372 @@
+//! A transaction: a snapshot, what was seen of it, and what was changed.
+//!
+//! Reads see the snapshot and the transaction's own changes. The commit compares what was seen, facet
+//! by facet, with the store as it is then, and carries the changes over; it either does everything or
+//! nothing. Two transactions that create siblings do not conflict, one that looked for a node and did
+//! not find it conflicts with the node's creation.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
+
+use crate::Error;
+use crate::acl::{Acl, Being};
+use crate::path::{OwnedPath, Path};
+use crate::store::Store;
+use crate::tree::{Node, Tree, for_each_bottom_up};
+
+/// A part of a node that a request can depend on, or change, without the others.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Facet {
+    /// Whether the node is there.
+    Existence = 1,
+    Value = 2,
+    Acl = 4,
+    /// Names of its children.
+    Children = 8,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Facets(u8);
+
+impl Facets {
+    const ALL: [Facet; 4] = [Facet::Existence, Facet::Value, Facet::Acl, Facet::Children];
+
+    fn has(self, facet: Facet) -> bool {
+        self.0 & facet as u8 != 0
+    }
+
+    fn add(&mut self, facet: Facet) {
+        self.0 |= facet as u8;
+    }
+}
+
+/// What the transaction did with one path.
+#[derive(Clone, Debug, Default)]
+struct Touch {
+    /// Facets whose state in the snapshot an answer depended on.
+    seen: Facets,
+    /// Facets that were set; `Existence` stands for "make sure that it is there".
+    set: Facets,
+    /// The node of the snapshot was removed; a later creation is another node.
+    removed: bool,
+    /// When it was first changed; nodes are created and events are fired in this order.
+    order: u32,
+    /// A request named this path as the one it changes.
+    fires: bool,
+    /// The permission list before the first `SET_PERMS`: whoever loses access is told so.
+    acl_before: Option<Arc<Acl>>,
+}
+
+/// What a commit or a request changed, for the watches.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    /// The node was created, written, or got another permission list, of which this was the old one.
+    Changed { path: OwnedPath, acl_before: Option<Arc<Acl>> },
+    /// The node went away with everything below it.
+    Removed { path: OwnedPath, node: Arc<Node> },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Transaction {
+    snapshot: Tree,
+    tree: Tree,
+    touched: BTreeMap<OwnedPath, Touch>,
+    next_order: u32,
+    /// Some path has `removed` set.
+    removes: bool,
+    /// Nodes that the caller owns, gained or lost so far. Only counted for guests.
+    owned_delta: isize,
+    /// A change failed half way by quota: nothing of this may be committed.
+    failed: bool,
+}
+
+impl Transaction {
+    pub(crate) fn new(store: &Store) -> Self {
+        Self {
+            snapshot: store.tree().clone(),
+            tree: store.tree().private_copy(),
+            touched: BTreeMap::new(),
+            next_order: 0,
+            removes: false,
+            owned_delta: 0,
+            failed: false,
+        }
+    }
+
+    /// The tree as the transaction sees it.
+    pub(crate) fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Paths whose state is kept for this transaction.
+    pub(crate) fn touched_count(&self) -> usize {
+        self.touched.len()
+    }
+
+    pub(crate) fn owned_delta(&self) -> isize {
+        self.owned_delta
+    }
+
+    /// Lets the commit fail.
+    pub(crate) fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Notes that an answer depends on a facet of a node, or on its absence.
+    pub(crate) fn see(&mut self, path: Path<'_>, facet: Facet) {
+        let own = self.touched.get(path.as_str()).is_some_and(|touch| touch.set.has(facet));
+        if own || self.replaces(path) {
+            return;
+        }
+        self.touch(path).seen.add(facet);
+    }
+
+    /// Whether the snapshot's node at this path was removed, so that only own changes are visible.
+    fn replaces(&self, path: Path<'_>) -> bool {
+        self.removes
+            && core::iter::successors(Some(path), |path| path.parent())
+                .any(|path| self.touched.get(path.as_str()).is_some_and(|touch| touch.removed))
+    }
+
+    fn touch(&mut self, path: Path<'_>) -> &mut Touch {
+        // Looked up first: most requests of a transaction touch a path again, and this allocates.
+        if !self.touched.contains_key(path.as_str()) {
+            self.touched.insert(path.to_owned_path(), Touch::default());
+        }
+        self.touched.get_mut(path.as_str()).expect("inserted above")
+    }
+
+    fn mark_set(&mut self, path: Path<'_>, facet: Facet, created: Created) {
+        let order = self.next_order;
+        self.next_order += 1;
+        let touch = self.touch(path);
+        if touch.set == Facets::default() || created == Created::Now {
+            touch.order = order;
+        }
+        touch.set.add(facet);
+    }
+
+    /// Creates the node unless it is there.
+    pub(crate) fn ensure(&mut self, path: Path<'_>, creator: Option<Being>) {
+        let created = self.tree.ensure(path, creator);
+        self.mark_created(path, created, creator);
+        if created > 0 {
+            self.touch(path).fires = true;
+        }
+    }
+
+    pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) {
+        let created = self.tree.write(path, creator, value);
+        self.mark_created(path, created, creator);
+        self.mark_set(path, Facet::Value, Created::Before);
+        self.touch(path).fires = true;
+    }
+
+    fn mark_created(&mut self, path: Path<'_>, created: usize, creator: Option<Being>) {
+        if created == 0 {
+            return;
+        }
+        let chain: Vec<Path<'_>> =
+            core::iter::successors(Some(path), |path| path.parent()).take(created + 1).collect();
+        // What is created has its parent's permission list.
+        if let Some(parent) = chain.get(created) {
+            self.see(*parent, Facet::Acl);
+        }
+        for path in chain[..created].iter().rev() {
+            self.mark_set(*path, Facet::Existence, Created::Now);
+        }
+        if creator.is_some() {
+            self.owned_delta += isize::try_from(created).unwrap_or(isize::MAX);
+        }
+    }
+
+    /// Replaces the permission list of a node that exists.
+    pub(crate) fn set_acl(&mut self, path: Path<'_>, acl: Arc<Acl>) {
+        self.see(path, Facet::Existence);
+        let Some(old) = self.tree.set_acl(path, acl) else { return };
+        self.mark_set(path, Facet::Acl, Created::Before);
+        let touch = self.touch(path);
+        touch.fires = true;
+        touch.acl_before.get_or_insert(old);
+    }
+
+    /// Removes the node with all below it, if it is there.
+    pub(crate) fn remove(&mut self, path: Path<'_>, caller: Option<Being>) {
+        let Some(removed) = self.tree.remove(path) else { return };
+        if let Some(caller) = caller {
+            for_each_bottom_up(&removed, path, |_, node| {
+                let owner = node.acl().owner();
+                if owner.permission.domid == caller.domid && owner.life == Some(caller.life) {
+                    self.owned_delta -= 1;
+                }
+            });
+        }
+        let first_below = path.join("");
+        let below = self
+            .touched
+            .range_mut::<str, _>((Bound::Included(first_below.as_str()), Bound::Unbounded))
+            .take_while(|(other, _)| other.as_path().as_str().starts_with(&first_below));
+        for (_, touch) in below {
+            *touch = Touch { seen: touch.seen, ..Touch::default() };
+        }
+        self.removes = true;
+        let order = self.next_order;
+        self.next_order += 1;
+        let touch = self.touch(path);
+        *touch = Touch {
+            seen: touch.seen,
+            removed: true,
+            order: if touch.set == Facets::default() { order } else { touch.order },
+            ..Touch::default()
+        };
+    }
+
+    /// Checks everything that was seen against the store and, if nothing differs, carries the changes
+    /// over. Returns them for the watches.
+    ///
+    /// # Errors
+    /// `EAGAIN` if something that was seen has changed; `ENOMEM` if the transaction failed earlier;
+    /// `ENOSPC` if the caller would own more than `owned_max` nodes. Nothing is changed then.
+    pub(crate) fn commit(
+        self,
+        store: &mut Store,
+        caller: Option<Being>,
+        owned_max: usize,
+        lives: &dyn Fn(Being) -> bool,
+    ) -> Result<Vec<Change>, Error> {
+        if self.failed {
+            return Err(Error::ENOMEM);
+        }
+        let mut writes: Vec<(&OwnedPath, &Touch)> = self
+            .touched
+            .iter()
+            .filter(|(_, touch)| touch.removed || touch.set != Facets::default())
+            .collect();
+        if writes.is_empty() {
+            // Everything it read was true at the moment of its start.
+            return Ok(Vec::new());
+        }
+        if !self.snapshot.is_same(store.tree()) {
+            self.check_seen(store.tree())?;
+        }
+        // A domain that died meanwhile must not come back by a list that was made before.
+        let is_dead = |path: &OwnedPath| {
+            let node = self.tree.get(path.as_path());
+            node.is_some_and(|node| node.acl().guests().any(|(_, being)| !lives(being)))
+        };
+        if writes.iter().any(|(path, _)| is_dead(path)) {
+            return Err(Error::EAGAIN);
+        }
+        writes.sort_unstable_by_key(|(_, touch)| touch.order);
+        if let Some(caller) = caller {
+            self.check_owned(store, &writes, caller, owned_max)?;
+        }
+        Ok(self.apply(store, &writes, caller))
+    }
+
+    fn check_seen(&self, current: &Tree) -> Result<(), Error> {
+        for (path, touch) in &self.touched {
+            if touch.seen == Facets::default() {
+                continue;
+            }
+            let (then, now) = (self.snapshot.get(path.as_path()), current.get(path.as_path()));
+            let mut seen = Facets::ALL.into_iter().filter(|facet| touch.seen.has(*facet));
+            if !seen.all(|facet| is_unchanged(facet, then, now)) {
+                return Err(Error::EAGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts what the caller would own afterwards.
+    fn check_owned(
+        &self,
+        store: &Store,
+        writes: &[(&OwnedPath, &Touch)],
+        caller: Being,
+        owned_max: usize,
+    ) -> Result<(), Error> {
+        let mut lost = 0;
+        let mut gained = 0;
+        for (path, touch) in writes {
+            let path = path.as_path();
+            let now = store.tree().get(path);
+            if touch.removed
+                && let Some(node) = now
+            {
+                for_each_bottom_up(node, path, |_, node| {
+                    lost += usize::from(node.acl().owner().permission.domid == caller.domid);
+                });
+            }
+            if self.tree.contains(path) && (now.is_none() || self.replaces(path)) {
+                gained += 1;
+            }
+        }
+        let owned = store.owned_count(caller.domid);
+        if gained > 0 && (owned + gained).saturating_sub(lost) > owned_max {
+            return Err(Error::ENOSPC);
+        }
+        Ok(())
+    }
+
+    /// Carries the changes over. Cannot fail.
+    fn apply(
+        &self,
+        store: &mut Store,
+        writes: &[(&OwnedPath, &Touch)],
+        caller: Option<Being>,
+    ) -> Vec<Change> {
+        let mut changes: Vec<(u32, Change)> = Vec::new();
+        for (path, touch) in writes.iter().filter(|(_, touch)| touch.removed) {
+            if let Some(node) = store.remove(path.as_path()) {
+                changes.push((touch.order, Change::Removed { path: (*path).clone(), node }));
+            }
+        }
+        for (path, touch) in writes {
+            let Some(node) = self.tree.get(path.as_path()) else { continue };
+            if touch.set == Facets::default() {
+                continue;
+            }
+            let is_new = !store.tree().contains(path.as_path());
+            if touch.set.has(Facet::Value) {
+                store.write(path.as_path(), caller, node.value());
+            } else {
+                store.ensure(path.as_path(), caller);
+            }
+            if touch.set.has(Facet::Acl) || (is_new && touch.set.has(Facet::Existence)) {
+                store.set_acl(path.as_path(), node.acl());
+            }
+            if touch.fires {
+                let acl_before = touch.acl_before.clone();
+                changes.push((touch.order, Change::Changed { path: (*path).clone(), acl_before }));
+            }
+        }
+        changes.sort_by_key(|(order, _)| *order);
+        changes.into_iter().map(|(_, change)| change).collect()
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Created {
+    Now,
+    Before,
+}
+
+fn is_unchanged(facet: Facet, then: Option<&Arc<Node>>, now: Option<&Arc<Node>>) -> bool {
+    match (then, now) {
+        (None, None) => true,
+        (Some(then), Some(now)) => {
+            Arc::ptr_eq(then, now)
+                || match facet {
+                    Facet::Existence => true,
+                    Facet::Value => then.value() == now.value(),
+                    Facet::Acl => then.acl() == now.acl(),
+                    Facet::Children => then.generation() == now.generation(),
+                }
+        }
+        _ => false,
+    }
+}

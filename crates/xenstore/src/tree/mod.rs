@@ -1,0 +1,385 @@
+//! The tree of nodes: immutable once somebody else holds it, changed in place otherwise.
+//!
+//! A clone of a [`Tree`] is a snapshot and costs one reference. Nothing here knows of quotas, rights or
+//! watches. No function recurses on the depth of a path: guests choose it.
+
+mod small_bytes;
+mod sorted;
+
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::acl::{Acl, Being};
+use crate::path::Path;
+
+pub(crate) use small_bytes::SmallBytes;
+use sorted::{Keyed, Sorted};
+
+/// Generations of a transaction's own tree have this bit, so that they equal none of the store.
+const PRIVATE_GENERATION: u64 = 1 << 63;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    name: SmallBytes,
+    value: SmallBytes,
+    acl: Arc<Acl>,
+    /// `None` until the first child; may be empty afterwards.
+    children: Option<Arc<Children>>,
+    /// Place among the siblings in the order of creation.
+    sequence: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Children {
+    nodes: Sorted<Arc<Node>>,
+    /// Differs from that of every other list of children this tree ever had.
+    generation: u64,
+    /// Sum of the names with a NUL each: the payload of a `DIRECTORY` reply.
+    name_bytes: usize,
+    next_sequence: u32,
+}
+
+impl Keyed for Arc<Node> {
+    fn key(&self) -> &[u8] {
+        &self.name
+    }
+}
+
+impl Node {
+    fn new(name: &[u8], acl: Arc<Acl>) -> Self {
+        Self {
+            name: SmallBytes::new(name),
+            value: SmallBytes::default(),
+            acl,
+            children: None,
+            sequence: 0,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        core::str::from_utf8(&self.name).expect("names are checked when a path is decoded")
+    }
+
+    pub(crate) fn value(&self) -> &[u8] {
+        &self.value
+    }
+
+    pub(crate) fn acl(&self) -> &Arc<Acl> {
+        &self.acl
+    }
+
+    /// Bytes of the child names with a NUL each.
+    pub(crate) fn name_bytes(&self) -> usize {
+        self.children.as_ref().map_or(0, |children| children.name_bytes)
+    }
+
+    /// Names one list of children; another list never has the same number.
+    pub(crate) fn generation(&self) -> u64 {
+        self.children.as_ref().map_or(0, |children| children.generation)
+    }
+
+    pub(crate) fn child(&self, name: &str) -> Option<&Arc<Node>> {
+        self.children.as_ref()?.nodes.get(name.as_bytes())
+    }
+
+    /// The children in the order of their names.
+    pub(crate) fn children(&self) -> impl Iterator<Item = &Arc<Node>> {
+        self.children.iter().flat_map(|children| children.nodes.iter())
+    }
+
+    /// The children in the order of their creation, which is how they are listed.
+    pub(crate) fn children_by_age(&self) -> Vec<&Arc<Node>> {
+        let mut nodes: Vec<&Arc<Node>> = self.children().collect();
+        nodes.sort_unstable_by_key(|node| node.sequence);
+        nodes
+    }
+
+    fn insert(&mut self, mut child: Node, generation: u64) {
+        let children = self.children.get_or_insert_with(|| {
+            Arc::new(Children {
+                nodes: Sorted::default(),
+                generation,
+                name_bytes: 0,
+                next_sequence: 0,
+            })
+        });
+        let children = Arc::make_mut(children);
+        if children.next_sequence == u32::MAX {
+            children.renumber();
+        }
+        child.sequence = children.next_sequence;
+        children.next_sequence += 1;
+        children.generation = generation;
+        children.name_bytes += child.name.len() + 1;
+        children.nodes.insert(Arc::new(child));
+    }
+
+    fn remove(&mut self, name: &[u8], generation: u64) -> Option<Arc<Node>> {
+        let children = Arc::make_mut(self.children.as_mut()?);
+        let removed = children.nodes.remove(name)?;
+        children.generation = generation;
+        children.name_bytes -= name.len() + 1;
+        Some(removed)
+    }
+}
+
+impl Children {
+    /// Packs the sequence numbers, once every four billion creations in one directory.
+    fn renumber(&mut self) {
+        let mut names: Vec<(u32, SmallBytes)> =
+            self.nodes.iter().map(|node| (node.sequence, node.name.clone())).collect();
+        names.sort_unstable_by_key(|(sequence, _)| *sequence);
+        self.next_sequence = 0;
+        for (_, name) in names {
+            let node = self.nodes.get_mut(&name).expect("listed just now");
+            Arc::make_mut(node).sequence = self.next_sequence;
+            self.next_sequence += 1;
+        }
+    }
+}
+
+impl Drop for Node {
+    /// Takes the subtree apart with a list instead of one stack frame for each level.
+    fn drop(&mut self) {
+        let Some(children) = self.children.take().and_then(Arc::into_inner) else { return };
+        let mut nodes = Vec::new();
+        children.nodes.drain_unshared(&mut nodes);
+        while let Some(node) = nodes.pop() {
+            let Some(mut node) = Arc::into_inner(node) else { continue };
+            if let Some(children) = node.children.take().and_then(Arc::into_inner) {
+                children.nodes.drain_unshared(&mut nodes);
+            }
+        }
+    }
+}
+
+/// A tree of nodes. It always has a root.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    root: Arc<Node>,
+    generation: u64,
+}
+
+impl Tree {
+    pub(crate) fn new(root_acl: Arc<Acl>) -> Self {
+        Self { root: Arc::new(Node::new(b"", root_acl)), generation: 0 }
+    }
+
+    /// A copy for a transaction to change.
+    pub(crate) fn private_copy(&self) -> Self {
+        Self { root: Arc::clone(&self.root), generation: self.generation | PRIVATE_GENERATION }
+    }
+
+    pub(crate) fn root(&self) -> &Arc<Node> {
+        &self.root
+    }
+
+    /// Whether nothing at all changed between the two.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.root, &other.root)
+    }
+
+    pub(crate) fn get(&self, path: Path<'_>) -> Option<&Arc<Node>> {
+        path.components().try_fold(&self.root, |node, name| node.child(name))
+    }
+
+    pub(crate) fn contains(&self, path: Path<'_>) -> bool {
+        self.get(path).is_some()
+    }
+
+    /// The lowest node on the way to `path` that exists, and how many names below it are missing.
+    pub(crate) fn nearest(&self, path: Path<'_>) -> (&Arc<Node>, usize) {
+        let mut node = &self.root;
+        let mut components = path.components();
+        while let Some(name) = components.next() {
+            match node.child(name) {
+                Some(child) => node = child,
+                None => return (node, 1 + components.count()),
+            }
+        }
+        (node, 0)
+    }
+
+    /// Creates whatever is missing on the way to `path`, and says how many nodes that were.
+    pub(crate) fn ensure(&mut self, path: Path<'_>, creator: Option<Being>) -> usize {
+        self.with_node(path, creator, |_| ()).1
+    }
+
+    /// Sets the value, creating what is missing; says how many nodes were created.
+    pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) -> usize {
+        self.with_node(path, creator, |node| node.value = SmallBytes::new(value)).1
+    }
+
+    /// Replaces the permission list and returns the old one.
+    pub(crate) fn set_acl(&mut self, path: Path<'_>, acl: Arc<Acl>) -> Option<Arc<Acl>> {
+        if !self.contains(path) {
+            return None;
+        }
+        Some(self.with_node(path, None, |node| core::mem::replace(&mut node.acl, acl)).0)
+    }
+
+    /// Takes the node with all below it out of the tree. The root stays.
+    pub(crate) fn remove(&mut self, path: Path<'_>) -> Option<Arc<Node>> {
+        let parent = path.parent()?;
+        // Looked up first, so that a miss copies nothing.
+        self.get(path)?;
+        let name = &path.as_str()[path.as_str().rfind('/')? + 1..];
+        self.generation += 1;
+        let generation = self.generation;
+        self.with_node(parent, None, |node| node.remove(name.as_bytes(), generation)).0
+    }
+
+    /// Walks to `path`, creating what is missing, and hands the node out to be changed.
+    fn with_node<R>(
+        &mut self,
+        path: Path<'_>,
+        creator: Option<Being>,
+        change: impl FnOnce(&mut Node) -> R,
+    ) -> (R, usize) {
+        let mut created = 0;
+        let mut slot = &mut self.root;
+        for name in path.components() {
+            let node = Arc::make_mut(slot);
+            if node.child(name).is_none() {
+                let acl = node.acl.inherited(creator);
+                self.generation += 1;
+                node.insert(Node::new(name.as_bytes(), acl), self.generation);
+                created += 1;
+            }
+            let children = node.children.as_mut().expect("has at least this child");
+            slot = Arc::make_mut(children)
+                .nodes
+                .get_mut(name.as_bytes())
+                .expect("found or inserted just now");
+        }
+        (change(Arc::make_mut(slot)), created)
+    }
+}
+
+/// Visits a node and all below it, children before their parent and in the order of creation.
+pub(crate) fn for_each_bottom_up<'a>(
+    top: &'a Arc<Node>,
+    path: Path<'_>,
+    mut visit: impl FnMut(Path<'_>, &'a Arc<Node>),
+) {
+    struct Level<'a> {
+        node: &'a Arc<Node>,
+        path_bytes: usize,
+        children: alloc::vec::IntoIter<&'a Arc<Node>>,
+    }
+    let level = |node: &'a Arc<Node>, path_bytes| Level {
+        node,
+        path_bytes,
+        children: node.children_by_age().into_iter(),
+    };
+    let mut text = String::from(path.as_str());
+    let mut levels = alloc::vec![level(top, text.len())];
+    while let Some(lowest) = levels.last_mut() {
+        if let Some(child) = lowest.children.next() {
+            text.truncate(lowest.path_bytes);
+            if !text.ends_with('/') {
+                text.push('/');
+            }
+            text.push_str(child.name());
+            levels.push(level(child, text.len()));
+        } else {
+            text.truncate(lowest.path_bytes);
+            visit(Path::from_canonical(&text), lowest.node);
+            levels.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::private_to_dom0;
+    use alloc::format;
+
+    fn path(text: &str) -> Path<'_> {
+        Path::from_canonical(text)
+    }
+
+    fn listing(tree: &Tree) -> Vec<String> {
+        let mut lines = Vec::new();
+        for_each_bottom_up(tree.root(), Path::ROOT, |path, node| {
+            lines.push(format!("{path}={}", String::from_utf8_lossy(node.value())));
+        });
+        lines
+    }
+
+    #[test]
+    fn a_snapshot_keeps_what_it_saw() {
+        let mut tree = Tree::new(private_to_dom0());
+        assert_eq!(tree.write(path("/a/b"), None, b"1"), 2);
+        let snapshot = tree.clone();
+        assert!(tree.is_same(&snapshot));
+        assert_eq!(tree.write(path("/a/b"), None, b"2"), 0);
+        assert_eq!(tree.write(path("/a/c"), None, b"3"), 1);
+        assert!(tree.remove(path("/a/b")).is_some());
+        assert_eq!(listing(&snapshot), ["/a/b=1", "/a=", "/="]);
+        assert_eq!(listing(&tree), ["/a/c=3", "/a=", "/="]);
+    }
+
+    #[test]
+    fn children_are_listed_in_the_order_of_creation() {
+        let mut tree = Tree::new(private_to_dom0());
+        for name in ["/z", "/a", "/m"] {
+            tree.ensure(path(name), None);
+        }
+        tree.remove(path("/z"));
+        tree.ensure(path("/z"), None);
+        let names: Vec<_> = tree.root().children_by_age().iter().map(|n| n.name()).collect();
+        assert_eq!(names, ["a", "m", "z"]);
+        assert_eq!(tree.root().name_bytes(), 6);
+    }
+
+    #[test]
+    fn a_list_of_children_never_gets_an_old_generation() {
+        let mut tree = Tree::new(private_to_dom0());
+        let mut seen = alloc::collections::BTreeSet::new();
+        for _ in 0..3 {
+            tree.ensure(path("/a"), None);
+            assert!(seen.insert(tree.root().generation()));
+            let generation = tree.root().generation();
+            tree.write(path("/a"), None, b"value");
+            tree.ensure(path("/a"), None);
+            assert_eq!(tree.root().generation(), generation);
+            tree.remove(path("/a"));
+            assert!(seen.insert(tree.root().generation()));
+        }
+    }
+
+    #[test]
+    fn the_root_cannot_be_removed_and_a_miss_removes_nothing() {
+        let mut tree = Tree::new(private_to_dom0());
+        tree.ensure(path("/a"), None);
+        for missing in ["/", "/b", "/a/b", "/b/c"] {
+            assert!(tree.remove(path(missing)).is_none());
+        }
+        assert_eq!(listing(&tree), ["/a=", "/="]);
+    }
+
+    #[test]
+    fn depth_needs_no_stack() {
+        let deep = "/x".repeat(100_000);
+        let walk = std::thread::Builder::new().stack_size(64 * 1024).spawn(move || {
+            let mut tree = Tree::new(private_to_dom0());
+            tree.ensure(path(&deep), None);
+            let snapshot = tree.clone();
+            tree.write(path(&deep), None, b"value");
+            drop(snapshot);
+            let mut count = 0;
+            for_each_bottom_up(tree.root(), Path::ROOT, |_, _| count += 1);
+            assert_eq!(count, 100_001);
+        });
+        walk.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn a_node_takes_few_bytes() {
+        // The store's memory goal is 150 bytes a node, values and blocks of children included.
+        assert!(size_of::<Node>() <= 72, "{}", size_of::<Node>());
+    }
+}
