@@ -12,7 +12,7 @@ pub struct Target(pub String);
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Targets {
-    /// Every domain but domain 0.
+    /// Every domain that the daemon manages; those of other toolstacks are left alone.
     All,
     These(Vec<Target>),
 }

@@ -90,7 +90,7 @@ const COMMANDS: &[Command] = &[
         usage: "[options] <-a|Domain ...>",
         about: "Issue a shutdown signal to a domain",
         flags: &[
-            Flag::new('a', "all", "Shutdown all guest domains."),
+            Flag::new('a', "all", "Shutdown all domains that xylemd manages."),
             Flag::new('F', "", "Taken for xl's sake: it is for HVM guests without PV drivers."),
             Flag::new('w', "wait", "Wait for guest(s) to shutdown; twice: until they are gone."),
         ],
@@ -103,7 +103,7 @@ const COMMANDS: &[Command] = &[
         usage: "[options] <-a|Domain ...>",
         about: "Issue a reboot signal to a domain",
         flags: &[
-            Flag::new('a', "all", "Reboot all guest domains."),
+            Flag::new('a', "all", "Reboot all domains that xylemd manages."),
             Flag::new('F', "", "Taken for xl's sake: it is for HVM guests without PV drivers."),
             Flag::new('w', "wait", "Wait for guest(s) to reboot; twice: until the old are gone."),
         ],
@@ -384,7 +384,7 @@ mod tests {
 
             Options:
 
-            -a, --all               Shutdown all guest domains.
+            -a, --all               Shutdown all domains that xylemd manages.
             -F                      Taken for xl's sake: it is for HVM guests without PV drivers.
             -w, --wait              Wait for guest(s) to shutdown; twice: until they are gone.
         "#]]
