@@ -6,7 +6,9 @@
 #   xylem.control  one line per event: "started", "failed REASON", "exit STATUS"
 #   xylem.results  a tar archive of /results
 # Kernel and Xen talk on the serial line and never get between a scenario's lines.
-# /lab/settings sets: store=xylem|c|oxen, mode=scenario|shell, columns, rows.
+# /lab/settings sets: store=xylem|c|oxen, mode=scenario|shell,
+# seconds (of a scenario),
+# columns, rows (of a shell's terminal).
 
 export PATH=/usr/local/bin:/usr/bin:/usr/sbin:/usr/lib/xen-4.17/bin
 export HOME=/root TERM=linux LANG=C
@@ -24,6 +26,10 @@ mkdir -p /run/xen /run/xenstored /run/lock /var/lib/xen /var/lib/xenstored /var/
 ln -sfn /run/lock /var/lock
 ln -sfn /proc/self/mounts /etc/mtab
 ln -sfn /proc/self/fd /dev/fd
+# The lock of xl's scripts spins for ever without /dev/stdin.
+for number in 0:stdin 1:stdout 2:stderr; do
+    ln -sfn "/proc/self/fd/${number%:*}" "/dev/${number#*:}"
+done
 hostname lab
 
 # shellcheck disable=SC2046 # one word for each module
@@ -104,5 +110,12 @@ if [ "$mode" = shell ]; then
     end 0
 fi
 output=$(port xylem.output)
-sh /lab/scenario "$@" >"$output" 2>&1 </dev/null 3>&-
-end $?
+# A scenario that takes too long ends here, a little before xtask would end the whole machine,
+# so that what it left and the logs still come out.
+read -r uptime _ </proc/uptime
+timeout -s KILL $((seconds - ${uptime%.*} - 15)) sh /lab/scenario "$@" \
+    >"$output" 2>&1 </dev/null 3>&-
+status=$?
+read -r uptime _ </proc/uptime
+[ ${uptime%.*} -lt $((seconds - 15)) ] || echo timeout >&3
+end $status

@@ -143,7 +143,11 @@ fn settings(options: &Options, mode: &Mode) -> String {
         Mode::Scenario { arguments, .. } => {
             let quoted: Vec<String> =
                 arguments.iter().map(|word| format!(" {}", quote(word))).collect();
-            format!("store={store}\nmode=scenario\nset --{}\n", quoted.concat())
+            let seconds = options.timeout.as_secs();
+            format!(
+                "store={store}\nmode=scenario\nseconds={seconds}\nset --{}\n",
+                quoted.concat()
+            )
         }
         Mode::Shell { rows, columns } => {
             format!("store={store}\nmode=shell\nrows={rows}\ncolumns={columns}\n")

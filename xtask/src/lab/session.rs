@@ -175,11 +175,14 @@ impl Watch<'_> {
     /// The exit status, once dom0's init has announced it.
     fn read_control(&mut self) -> Result<Option<i32>> {
         let control = read_lossy(&self.channels.control);
+        let mut is_timeout = false;
         for line in control.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let (event, rest) = line.split_once(' ').unwrap_or((line, ""));
             match event {
                 "started" if self.boot.is_none() => self.boot = Some(self.started.elapsed()),
                 "failed" => return Err(self.failure(format!("dom0 could not start: {rest}"))),
+                "timeout" => is_timeout = true,
+                "exit" if is_timeout => return Err(self.timeout()),
                 "exit" => return Ok(Some(rest.trim().parse().unwrap_or(1))),
                 _ => {}
             }
@@ -195,14 +198,15 @@ impl Watch<'_> {
         }
         let is_scenario = matches!(self.mode, Mode::Scenario { .. });
         if is_scenario && elapsed > self.options.timeout {
-            let what = format!(
-                "the scenario did not end within {} s (--timeout)",
-                self.options.timeout.as_secs()
-            );
-            let console_tail = self.console_tail();
-            return Err(Failure { what, console_tail, is_timeout: true }.into());
+            return Err(self.timeout());
         }
         Ok(())
+    }
+
+    fn timeout(&self) -> anyhow::Error {
+        let seconds = self.options.timeout.as_secs();
+        let what = format!("the scenario did not end within {seconds} s (--timeout)");
+        Failure { what, console_tail: self.console_tail(), is_timeout: true }.into()
     }
 
     fn failure(&self, what: String) -> anyhow::Error {
