@@ -1,9 +1,12 @@
-//! Builds and runs one domain without a store or a toolstack, and prints its console.
+//! Builds and runs one domain without a toolstack, and prints its console. If a store runs, the
+//! domain is introduced to it.
 //!
 //! For trying the builder on a real Xen: `boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS [CMDLINE]`,
 //! with `native:` before the kind for the native time stamp counter.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use xen::{CreateDomain, DomId, DomainKind, EvtchnPeer, Uuid, Xen};
@@ -79,6 +82,9 @@ fn build_and_run(
     println!("boot: domain {domid} built in {:?}: {built:x?}", start.elapsed());
     let counts = xen.take_counters();
     println!("boot: {} calls: {:?}", counts.total(), counts.iter().collect::<Vec<_>>());
+    if let Err(error) = introduce(domid, built.store_frame, channels.store.port.0) {
+        println!("boot: domain {domid} has no store: {error}");
+    }
     xen.unpause_domain(domid)?;
 
     let end = Instant::now() + runtime;
@@ -100,6 +106,31 @@ fn build_and_run(
         info.cpu_time_ns / 1_000_000
     );
     Ok(())
+}
+
+/// Gives the domain its home in the store and connects its ring. Source: `docs/misc/xenstore.txt`.
+fn introduce(domid: DomId, frame: u64, port: u32) -> Result<(), Box<dyn std::error::Error>> {
+    const XS_INTRODUCE: u32 = 8;
+    const HEADER_BYTES: usize = 16;
+    let mut socket = UnixStream::connect("/run/xenstored/socket")?;
+    let home = format!("/local/domain/{domid}");
+    let node = |name: &str| format!("{home}/{name}");
+    for (path, value) in
+        [(node("domid"), domid.to_string()), (node("control/shutdown"), String::new())]
+    {
+        Command::new("xenstore-write").args([path, value]).status()?;
+    }
+    Command::new("xenstore-chmod").args(["-r", &home, &format!("n{domid}")]).status()?;
+    let payload = format!("{domid}\0{frame}\0{port}\0");
+    let mut message = Vec::new();
+    for word in [XS_INTRODUCE, 0, 0, u32::try_from(payload.len())?] {
+        message.extend_from_slice(&word.to_le_bytes());
+    }
+    message.extend_from_slice(payload.as_bytes());
+    socket.write_all(&message)?;
+    let mut answer = [0; HEADER_BYTES];
+    socket.read_exact(&mut answer)?;
+    if answer[0] == 8 { Ok(()) } else { Err("the store refuses the introduction".into()) }
 }
 
 /// The output half of a console ring. Source: `xen/include/public/io/console.h`.

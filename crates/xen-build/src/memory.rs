@@ -26,41 +26,37 @@ pub(crate) fn index(value: u64) -> usize {
 /// Orders of extents to try, largest first: 1 GiB, 2 MiB and 4 KiB.
 const ORDERS: [u32; 3] = [18, 9, 0];
 
-/// Allocates the pseudo-physical frames `pfns`, telling `populated` the machine frame and order of
-/// each extent.
+/// Allocates pseudo-physical frames, telling `populated` the machine frame and order of each extent,
+/// in order.
 ///
 /// Where the host has no extent of an order left, smaller ones are used from there on.
 pub(crate) fn populate<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
-    pfns: Range<u64>,
+    ranges: &[Range<u64>],
     mut populated: impl FnMut(u64, u32),
 ) -> Result<(), BuildError> {
     let mut orders = ORDERS.as_slice();
-    let mut next = pfns.start;
-    while next < pfns.end {
-        let (order, count) = next_extents(next, pfns.end, orders);
-        let count = count.min(Xen::<H>::EXTENTS_MAX as u64);
-        let firsts: Vec<u64> = (0..count).map(|extent| next + (extent << order)).collect();
-        let done = xen.populate(domid, order, &firsts).map_err(|errno| BuildError::Hypercall {
-            action: "allocate memory",
-            domid,
-            errno,
-        })?;
-        for &frame in &done {
-            populated(frame, order);
-        }
-        next += (done.len() as u64) << order;
-        if done.len() < firsts.len() {
-            let smaller = ORDERS.iter().position(|&other| other < order);
-            let Some(smaller) = smaller else {
-                return Err(BuildError::HostMemory {
-                    domid,
-                    got_pages: next - pfns.start,
-                    wanted_pages: pfns.end - pfns.start,
-                });
-            };
-            orders = &ORDERS[smaller..];
+    let mut got_pages = 0;
+    for pfns in ranges {
+        let mut next = pfns.start;
+        while next < pfns.end {
+            let (order, count) = next_extents(next, pfns.end, orders);
+            let count = count.min(Xen::<H>::EXTENTS_MAX as u64);
+            let firsts: Vec<u64> = (0..count).map(|extent| next + (extent << order)).collect();
+            let done = xen.populate(domid, order, &firsts).map_err(|errno| {
+                BuildError::Hypercall { action: "allocate memory", domid, errno }
+            })?;
+            done.iter().for_each(|&frame| populated(frame, order));
+            next += (done.len() as u64) << order;
+            got_pages += (done.len() as u64) << order;
+            if done.len() < firsts.len() {
+                let smaller = ORDERS.iter().position(|&other| other < order);
+                let wanted_pages = ranges.iter().map(|range| range.end - range.start).sum();
+                orders = smaller
+                    .map(|first| &ORDERS[first..])
+                    .ok_or(BuildError::HostMemory { domid, got_pages, wanted_pages })?;
+            }
         }
     }
     Ok(())

@@ -27,11 +27,7 @@ pub(crate) struct PvLayout {
     pub(crate) entry: u64,
     pub(crate) hypercall_pfn: Option<u64>,
     pub(crate) ramdisk: Option<Ramdisk>,
-    /// The p2m list and the virtual address at which the kernel finds it.
-    pub(crate) p2m_pfn: u64,
-    pub(crate) p2m_virt: u64,
-    /// Frames of the list and of the tables that map it, if it lies outside the initial mapping.
-    pub(crate) p2m_outside: Option<Range<u64>>,
+    pub(crate) p2m: P2mList,
     pub(crate) start_info_pfn: u64,
     pub(crate) store_pfn: u64,
     pub(crate) console_pfn: u64,
@@ -41,6 +37,16 @@ pub(crate) struct PvLayout {
     pub(crate) tables: Tables,
     /// First frame that nothing was planned for.
     pub(crate) end_pfn: u64,
+}
+
+/// Where the list of the domain's machine frames lies.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct P2mList {
+    pub(crate) pfn: u64,
+    /// Where the kernel finds it.
+    pub(crate) virt: u64,
+    /// Frames of the list and of the tables that map it, if it lies outside the initial mapping.
+    pub(crate) outside: Option<Range<u64>>,
 }
 
 /// Where the ramdisk lies.
@@ -54,82 +60,68 @@ pub(crate) struct Ramdisk {
 
 impl PvLayout {
     pub(crate) fn plan(config: &BuildConfig<'_>) -> Result<Self, BuildError> {
-        if config.memory_pages > PAGES_MAX {
-            let (memory_mib, max_mib) = (mib_of(config.memory_pages), mib_of(PAGES_MAX));
-            return Err(BuildError::MemoryTooLarge { memory_mib, max_mib });
-        }
-        let layout = Self::plan_unbounded(config)?;
-        if layout.end_pfn > config.memory_pages {
-            return Err(BuildError::MemoryTooSmall {
-                memory_mib: config.memory_pages >> (20 - PAGE_SHIFT),
-                needed_mib: mib_of(layout.end_pfn),
-            });
-        }
-        Ok(layout)
-    }
-
-    /// The layout, whether or not the domain's memory reaches its end.
-    fn plan_unbounded(config: &BuildConfig<'_>) -> Result<Self, BuildError> {
         let notes = config.kernel.notes();
         let entry = notes.entry.ok_or(ImageError::NoPvEntry)?;
         let virt_base = notes.virt_base.unwrap_or(0);
         let paddr_offset = notes.paddr_offset.unwrap_or(0);
         let kernel_end_pfn = kernel_end_pfn(config.kernel, paddr_offset)?;
+        let ramdisk_bytes = config.ramdisk.map_or(0, <[u8]>::len) as u64;
+        let ramdisk_pages = pages_of(ramdisk_bytes);
+        // The page tables of what is impossible anyway are not worth planning.
+        check_memory(config, kernel_end_pfn + ramdisk_pages)?;
+        let entry_offset = entry.wrapping_sub(virt_base).wrapping_add(paddr_offset);
+        if !config.kernel.extent().contains(&entry_offset) {
+            return Err(ImageError::Note { note: "ENTRY", value: entry }.into());
+        }
         let hypercall_pfn = notes
             .hypercall_page
             .map(|virt| page_in_kernel(virt, virt_base, kernel_end_pfn))
             .transpose()?;
+
         let mut next = kernel_end_pfn;
         let mut take = |pages: u64| {
             next += pages;
             next - pages
         };
-
-        let ramdisk_bytes = config.ramdisk.map_or(0, <[u8]>::len) as u64;
-        let mut ramdisk = None;
-        if ramdisk_bytes > 0 && !notes.mod_start_pfn {
-            let pfn = take(pages_of(ramdisk_bytes));
-            ramdisk = Some(Ramdisk { pfn, bytes: ramdisk_bytes, mapped: true });
-        }
+        let mapped_ramdisk_pfn =
+            (ramdisk_bytes > 0 && !notes.mod_start_pfn).then(|| take(ramdisk_pages));
         let p2m_pages = pages_of(config.memory_pages * 8);
-        let p2m_inside = notes.init_p2m.is_none().then(|| take(p2m_pages));
+        let inner_p2m_pfn = notes.init_p2m.is_none().then(|| take(p2m_pages));
         let (start_info_pfn, store_pfn, console_pfn) = (take(1), take(1), take(1));
-
         let (initial, table_count) = initial_mapping(virt_base, next)?;
         let table_pfns = next..next + table_count;
         let stack_pfn = table_pfns.end;
-        let mut next = initial.pfns.end;
         let mut tables = Tables::default();
+        let mut next = initial.pfns.end;
         tables.add(initial, table_pfns.start);
 
-        let (p2m_pfn, p2m_virt, p2m_outside) = match (p2m_inside, notes.init_p2m) {
-            (Some(pfn), _) => (pfn, virt_base + (pfn << PAGE_SHIFT), None),
-            (None, virt) => {
-                let virt = virt.expect("the list is inside only without the note");
-                let mapping = Mapping { virt, pfns: next..next + p2m_pages };
-                if !mapping.is_possible() || tables.covers(&mapping) {
-                    return Err(ImageError::Note { note: "INIT_P2M", value: virt }.into());
-                }
-                let end = mapping.pfns.end + tables.missing(&mapping);
-                let outside = next..end;
-                tables.add(mapping.clone(), mapping.pfns.end);
-                next = end;
-                (outside.start, virt, Some(outside))
-            }
-        };
-        if ramdisk_bytes > 0 && notes.mod_start_pfn {
-            ramdisk = Some(Ramdisk { pfn: next, bytes: ramdisk_bytes, mapped: false });
-            next += pages_of(ramdisk_bytes);
+        let mut p2m = inner_p2m_pfn.map(|pfn| P2mList {
+            pfn,
+            virt: virt_base + (pfn << PAGE_SHIFT),
+            outside: None,
+        });
+        if let Some(virt) = notes.init_p2m {
+            let outside = map_outside(&mut tables, virt, next..next + p2m_pages)
+                .ok_or(ImageError::Note { note: "INIT_P2M", value: virt })?;
+            next = outside.end;
+            p2m = Some(P2mList { pfn: outside.start, virt, outside: Some(outside) });
         }
+        let ramdisk = (ramdisk_bytes > 0).then(|| Ramdisk {
+            pfn: mapped_ramdisk_pfn.unwrap_or(next),
+            bytes: ramdisk_bytes,
+            mapped: mapped_ramdisk_pfn.is_some(),
+        });
+        if ramdisk.is_some_and(|ramdisk| !ramdisk.mapped) {
+            next += ramdisk_pages;
+        }
+        check_memory(config, next)?;
         Ok(Self {
             virt_base,
             paddr_offset,
             entry,
             hypercall_pfn,
             ramdisk,
-            p2m_pfn,
-            p2m_virt,
-            p2m_outside,
+            p2m: p2m.expect("the list is outside if the kernel says where, else inside"),
             start_info_pfn,
             store_pfn,
             console_pfn,
@@ -148,6 +140,30 @@ impl PvLayout {
     pub(crate) fn root_pfn(&self) -> u64 {
         self.table_pfns.start
     }
+}
+
+/// Whether the domain has that much memory, and not more than a domain can have.
+fn check_memory(config: &BuildConfig<'_>, needed_pages: u64) -> Result<(), BuildError> {
+    let memory_mib = config.memory_pages >> (20 - PAGE_SHIFT);
+    if config.memory_pages > PAGES_MAX {
+        Err(BuildError::MemoryTooLarge { memory_mib, max_mib: mib_of(PAGES_MAX) })
+    } else if config.memory_pages < needed_pages {
+        Err(BuildError::MemoryTooSmall { memory_mib, needed_mib: mib_of(needed_pages) })
+    } else {
+        Ok(())
+    }
+}
+
+/// Maps `pfns` at `virt` by tables in the frames behind them; the frames of both, if the addresses
+/// are free.
+fn map_outside(tables: &mut Tables, virt: u64, pfns: Range<u64>) -> Option<Range<u64>> {
+    let mapping = Mapping { virt, pfns: pfns.clone() };
+    if !mapping.is_possible() || tables.covers(&mapping) {
+        return None;
+    }
+    let end = pfns.end + tables.missing(&mapping);
+    tables.add(mapping, pfns.end);
+    Some(pfns.start..end)
 }
 
 /// First frame behind the kernel, whose addresses must not lie below what they count from.

@@ -35,7 +35,8 @@ pub(crate) fn build<H: Hypervisor>(
     xen.set_memory_map(domid, &[ram]).map_err(refused("set the memory map"))?;
 
     let mut machine = Vec::with_capacity(index(config.memory_pages));
-    populate(xen, domid, 0..config.memory_pages, |first, order| {
+    let pfns = 0..config.memory_pages;
+    populate(xen, domid, &[pfns], |first, order| {
         machine.extend(first..first + (1 << order));
     })?;
     let info = xen.domain(domid).map_err(refused("tell the shared info frame"))?;
@@ -88,8 +89,8 @@ fn load<H: Hypervisor>(
         loader.put(address(place.pfn), ramdisk)?;
     }
     let p2m = layout::p2m_bytes(machine);
-    if layout.p2m_outside.is_none() {
-        loader.put(address(layout.p2m_pfn), &p2m)?;
+    if layout.p2m.outside.is_none() {
+        loader.put(address(layout.p2m.pfn), &p2m)?;
     }
     loader.put(address(layout.start_info_pfn), start_info)?;
     // Rings start empty, and with every flag that a newer peer may look for off.
@@ -101,8 +102,8 @@ fn load<H: Hypervisor>(
         loader.put(address(*pfn), table)?;
     }
     loader.zero(address(layout.stack_pfn), PAGE_BYTES as u64)?;
-    if layout.p2m_outside.is_some() {
-        loader.put(address(layout.p2m_pfn), &p2m)?;
+    if layout.p2m.outside.is_some() {
+        loader.put(address(layout.p2m.pfn), &p2m)?;
     }
     for (pfn, table) in &outer_tables {
         loader.put(address(*pfn), table)?;

@@ -39,7 +39,7 @@ pub(super) fn start_info(
             flags |= SIF_MOD_START_PFN;
         }
     }
-    let p2m = layout.p2m_outside.clone().unwrap_or(0..0);
+    let p2m = layout.p2m.outside.clone().unwrap_or(0..0);
     Record::new(START_INFO_BYTES)
         .bytes(0, b"xen-3.0-x86_64")
         .u64(32, config.memory_pages)
@@ -51,7 +51,7 @@ pub(super) fn start_info(
         .u32(80, channels.console.port.0)
         .u64(88, layout.virt(layout.root_pfn()))
         .u64(96, layout.table_pfns.end - layout.table_pfns.start)
-        .u64(104, layout.p2m_virt)
+        .u64(104, layout.p2m.virt)
         .u64(112, mod_start)
         .u64(120, mod_bytes)
         .bytes(128, config.cmdline.as_bytes())

@@ -41,8 +41,8 @@ pub(crate) fn build<H: Hypervisor>(
     xen.set_memory_map(domid, &e820).map_err(refused("set the memory map"))?;
     xen.set_paging_pool(domid, layout::paging_pool_bytes(config))
         .map_err(refused("reserve memory for the paging pool"))?;
-    populate(xen, domid, layout.ram_low.clone(), |_, _| {})?;
-    populate(xen, domid, layout.ram_high.clone(), |_, _| {})?;
+    let ram = [layout.ram_low.clone(), layout.ram_high.clone()];
+    populate(xen, domid, &ram, |_, _| {})?;
     special_pages(xen, domid, config.vcpus)?;
 
     let mut loader = Loader::new(xen, domid, FrameNames::Same);
