@@ -3,12 +3,13 @@
 #
 # Three channels lead out of the machine (virtio ports, named by xtask):
 #   xylem.output   what the scenario prints
-#   xylem.control  one line per event: "started", "failed REASON", "exit STATUS"
+#   xylem.control  one line per event: "started", "failed REASON", "stopped",
+#                  "exit STATUS"
 #   xylem.results  a tar archive of /results
 # Kernel and Xen talk on the serial line and never get between a scenario's lines.
-# /lab/settings sets: store=xylem|c|oxen, mode=scenario|shell,
-# seconds (of a scenario),
-# columns, rows (of a shell's terminal).
+# A line that comes in on xylem.output ends the scenario: it has taken too long.
+# /lab/settings sets: store=xylem|c|oxen, mode=scenario|shell, columns and rows of a shell's
+# terminal, and a scenario's arguments.
 
 export PATH=/usr/local/bin:/usr/bin:/usr/sbin:/usr/lib/xen-4.17/bin
 export HOME=/root TERM=linux LANG=C
@@ -109,13 +110,10 @@ if [ "$mode" = shell ]; then
         <>/dev/hvc1 >&0 2>&1
     end 0
 fi
-output=$(port xylem.output)
-# A scenario that takes too long ends here, a little before xtask would end the whole machine,
-# so that what it left and the logs still come out.
-read -r uptime _ </proc/uptime
-timeout -s KILL $((seconds - ${uptime%.*} - 15)) sh /lab/scenario "$@" \
-    >"$output" 2>&1 </dev/null 3>&-
-status=$?
-read -r uptime _ </proc/uptime
-[ ${uptime%.*} -lt $((seconds - 15)) ] || echo timeout >&3
-end $status
+exec 4<>"$(port xylem.output)"
+sh /lab/scenario "$@" >&4 2>&1 </dev/null 3>&- 4>&- &
+scenario=$!
+# What a stopped scenario left and the logs still come out.
+{ read -r _ <&4 && echo stopped >&3 && kill -KILL $scenario; } &
+wait $scenario
+end $?

@@ -38,7 +38,7 @@ for type in ${*:-pv pvh}; do
     xl list
     xenstore-ls -f "/local/domain/$(xl domid "$name")" >"/results/$name-store.txt"
     check "$name shuts down" xl shutdown -w "$name"
-    check "$name is gone" sh -c "! xl domid $name 2>/dev/null"
+    check "$name is gone" wait_for "! xl domid $name" 20
 done
 
 check "the loop devices are free again" wait_for '[ -z "$(losetup -a)" ]' 10

@@ -1,16 +1,25 @@
 //! The one door to everything that is done with this workspace: `cargo xtask COMMAND`.
 
+mod bench;
+mod ci;
+mod demo;
 mod lab;
+mod tidy;
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
+pub(crate) use lab::workspace;
 use lexopt::prelude::*;
 
 const HELP: &str = "\
 cargo xtask COMMAND
 
+  demo    20 VMs on a real Xen in QEMU; with --sim, 1000 on a simulated host
+  ci      format, lints, tests, simulation seeds, scenarios on real Xen
   lab     boot a real Xen host in QEMU and run a scenario in its dom0
+  bench   ours and the peer, measured in turn
+  tidy    rules of this workspace that no compiler checks
 
 `cargo xtask COMMAND --help` says more.";
 
@@ -28,6 +37,10 @@ fn dispatch() -> Result<ExitCode> {
     let mut parser = lexopt::Parser::from_env();
     match parser.next()? {
         Some(Value(command)) => match command.string()?.as_str() {
+            "demo" => demo::main(&mut parser),
+            "ci" => ci::main(),
+            "bench" => bench::main(&mut parser),
+            "tidy" => tidy::main(),
             "lab" => lab::command::main(&mut parser),
             other => bail!("there is no command '{other}'\n{HELP}"),
         },

@@ -52,6 +52,14 @@ pub(crate) fn require_all() -> Result<()> {
     for tool in &missing {
         eprintln!("lab: {} is missing; it {}", tool.program, tool.purpose);
     }
+    install(&packages)
+}
+
+/// Installs Debian packages, saying so.
+///
+/// # Errors
+/// We are not root, or apt-get fails.
+pub(crate) fn install(packages: &[&str]) -> Result<()> {
     if !is_root() {
         bail!("install the missing packages first: apt-get install {}", packages.join(" "));
     }
@@ -59,7 +67,7 @@ pub(crate) fn require_all() -> Result<()> {
     super::packages::update_lists_if_missing()?;
     let status = Command::new("apt-get")
         .args(["install", "-y", "-qq", "--no-install-recommends"])
-        .args(&packages)
+        .args(packages)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdout(std::process::Stdio::null())
         .status()

@@ -1,5 +1,6 @@
 //! The emulated machine: QEMU's command line, and a child process that cannot outlive us.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -92,6 +93,14 @@ impl Machine {
         command.stderr(Stdio::piped());
         let child = command.spawn().context("QEMU does not start")?;
         Ok(Self { child })
+    }
+
+    /// Asks dom0's init to end the scenario.
+    pub(crate) fn ask_to_stop(&mut self) {
+        if let Some(input) = &mut self.child.stdin {
+            // If this does not arrive, the caller's patience ends a little later.
+            let _ = input.write_all(b"stop\n").and_then(|()| input.flush());
+        }
     }
 
     /// Asks QEMU to end, so that it gives a terminal back in order; insists after two seconds.

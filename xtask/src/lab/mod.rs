@@ -19,6 +19,9 @@ mod packages;
 mod recipe;
 mod session;
 
+pub(crate) use host_tools::{install, require_all as require_tools};
+pub(crate) use overlay::{target_directory, workspace};
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;

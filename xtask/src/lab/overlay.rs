@@ -10,7 +10,12 @@ use super::cpio::Archive;
 use super::{Build, ExtraFile, Mode, Options, elf};
 
 const INIT: &str = include_str!("../../../lab/init.sh");
-const LIBRARY: &str = include_str!("../../../lab/lib.sh");
+/// Scripts that scenarios share, by their names below `/lab`.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("lib.sh", include_str!("../../../lab/lib.sh")),
+    ("demo.bash", include_str!("../../../lab/demo.bash")),
+    ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
+];
 
 /// Packages whose programs go into the image, with the programs' names.
 const PROGRAMS: &[(&str, &str)] =
@@ -27,7 +32,9 @@ pub(crate) fn build(options: &Options, mode: &Mode) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     archive.character_device("dev/console", 5, 1);
     archive.file("init", 0o755, INIT.as_bytes());
-    archive.file("lab/lib.sh", 0o644, LIBRARY.as_bytes());
+    for (name, text) in SCRIPTS {
+        archive.file(&format!("lab/{name}"), 0o644, text.as_bytes());
+    }
     archive.file("lab/settings", 0o644, settings(options, mode).as_bytes());
     if let Mode::Scenario { text, .. } = mode {
         archive.file("lab/scenario", 0o755, text.as_bytes());
@@ -143,11 +150,7 @@ fn settings(options: &Options, mode: &Mode) -> String {
         Mode::Scenario { arguments, .. } => {
             let quoted: Vec<String> =
                 arguments.iter().map(|word| format!(" {}", quote(word))).collect();
-            let seconds = options.timeout.as_secs();
-            format!(
-                "store={store}\nmode=scenario\nseconds={seconds}\nset --{}\n",
-                quoted.concat()
-            )
+            format!("store={store}\nmode=scenario\nset --{}\n", quoted.concat())
         }
         Mode::Shell { rows, columns } => {
             format!("store={store}\nmode=shell\nrows={rows}\ncolumns={columns}\n")

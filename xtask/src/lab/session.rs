@@ -15,6 +15,9 @@ use super::{Failure, Mode, Options, Outcome, console, overlay};
 /// A host that has not started its scenario by then will not do so.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(180);
 
+/// How long dom0 may take to collect what a scenario that took too long has left.
+const STOP_TIME_MAX: Duration = Duration::from_secs(15);
+
 /// How often the console and the control channel are read.
 const TICK: Duration = Duration::from_millis(50);
 
@@ -73,7 +76,8 @@ pub(crate) fn run(
     let started = Instant::now();
     let mut machine = Machine::start(options, mode, &image, &root, &channels)?;
     let lines = forward_lines(&mut machine);
-    let mut watch = Watch { options, mode, channels: &channels, started, boot: None };
+    let mut watch =
+        Watch { options, mode, channels: &channels, started, boot: None, stop_asked: None };
     let end = watch.until_the_end(&mut machine, &lines, on_line);
     machine.end();
     // Whatever the scenario still said before the end.
@@ -135,6 +139,8 @@ struct Watch<'a> {
     channels: &'a Channels,
     started: Instant,
     boot: Option<Duration>,
+    /// When dom0 was asked to end a scenario that took too long.
+    stop_asked: Option<Duration>,
 }
 
 impl Watch<'_> {
@@ -168,21 +174,21 @@ impl Watch<'_> {
             if has_ended {
                 return Err(self.failure(qemu_end(machine)));
             }
-            self.check_time()?;
+            self.check_time(machine)?;
         }
     }
 
     /// The exit status, once dom0's init has announced it.
     fn read_control(&mut self) -> Result<Option<i32>> {
         let control = read_lossy(&self.channels.control);
-        let mut is_timeout = false;
+        let mut is_stopped = false;
         for line in control.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let (event, rest) = line.split_once(' ').unwrap_or((line, ""));
             match event {
                 "started" if self.boot.is_none() => self.boot = Some(self.started.elapsed()),
                 "failed" => return Err(self.failure(format!("dom0 could not start: {rest}"))),
-                "timeout" => is_timeout = true,
-                "exit" if is_timeout => return Err(self.timeout()),
+                "stopped" => is_stopped = true,
+                "exit" if is_stopped => return Err(self.timeout()),
                 "exit" => return Ok(Some(rest.trim().parse().unwrap_or(1))),
                 _ => {}
             }
@@ -190,7 +196,7 @@ impl Watch<'_> {
         Ok(None)
     }
 
-    fn check_time(&self) -> Result<()> {
+    fn check_time(&mut self, machine: &mut Machine) -> Result<()> {
         let elapsed = self.started.elapsed();
         if self.boot.is_none() && elapsed > BOOT_TIME_MAX {
             let what = format!("dom0 did not come up within {} s", BOOT_TIME_MAX.as_secs());
@@ -198,7 +204,13 @@ impl Watch<'_> {
         }
         let is_scenario = matches!(self.mode, Mode::Scenario { .. });
         if is_scenario && elapsed > self.options.timeout {
-            return Err(self.timeout());
+            // A host that is well hands out its logs; one that hangs gets no more time for it.
+            if self.stop_asked.is_none() {
+                machine.ask_to_stop();
+            }
+            if self.stop_asked.get_or_insert(elapsed).saturating_add(STOP_TIME_MAX) < elapsed {
+                return Err(self.timeout());
+            }
         }
         Ok(())
     }

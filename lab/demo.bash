@@ -1,0 +1,75 @@
+# The demo in dom0: demo.bash xy|xl. Leaves /results/creates (one line "KIND MILLISECONDS" for each
+# create) and, for xy, a report of each create in JSON.
+. /lab/lib.sh
+tool=$1
+linux=3
+unikernels=17
+total=$((linux + unikernels))
+
+# The clock without a fork: microseconds.
+clock() { now=${EPOCHREALTIME/./}; }
+
+# progress DONE NAME
+progress() {
+    local filled=$(($1 * 30 / total)) bar=
+    while [ ${#bar} -lt $filled ]; do bar=$bar#; done
+    printf '[%-30s] %2d/%d  %s\n' "$bar" "$1" $total "$2"
+}
+
+# create KIND NAME
+create() {
+    clock
+    local begin=$now
+    if [ "$tool" = xy ]; then
+        xy create -q --json "/tmp/$2.cfg" >"/results/create-$1-$2.json" || fail "xy create $2"
+    else
+        xl create -q "/tmp/$2.cfg" >/dev/null || fail "xl create $2"
+    fi
+    clock
+    local us=$((now - begin))
+    echo "$1 $((us / 1000)).$(printf '%03d' $((us % 1000)))" >>/results/creates
+    done=$((done + 1))
+    progress $done "$2 in $((us / 1000)) ms"
+}
+
+[ "$tool" = xl ] || start_xylemd
+done=0
+for i in $(seq $linux); do
+    cp /guest/disk.img "/tmp/disk$i.img"
+    linux_cfg "linux$i" "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet xylem.ip=10.0.0.$((i + 10))'" \
+        "disk = ['/tmp/disk$i.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
+    create linux "linux$i"
+done
+for i in $(seq $unikernels); do
+    # Every second one is PVH.
+    type=pv
+    [ $((i % 2)) = 1 ] || type=pvh
+    unikernel_cfg "uni$i" "type = '$type'"
+    create unikernel "uni$i"
+done
+
+echo
+$tool list
+[ "$tool" = xy ] || exit 0
+
+echo
+echo "console of linux1:"
+console_wait linux1 'XYLEM-GUEST: ready' 240 || fail "linux1 does not come up"
+grep XYLEM-GUEST "$(console_log linux1)" | tr -d '\r' | sed 's/^/    /'
+echo "console of uni1:"
+console_wait uni1 XYLEM-UNIKERNEL 30 || fail "uni1 says nothing"
+grep XYLEM-UNIKERNEL "$(console_log uni1)" | tr -d '\r' | sed 's/^/    /'
+for i in $(seq 2 $linux); do
+    console_wait "linux$i" 'XYLEM-GUEST: ready' 240 || fail "linux$i does not come up"
+done
+for i in $(seq $unikernels); do
+    console_wait "uni$i" XYLEM-UNIKERNEL 30 || fail "uni$i says nothing"
+done
+
+echo
+clock
+begin=$now
+xy shutdown -a -w >/dev/null || fail "xy shutdown -a -w"
+clock
+echo "all $total shut down in $(((now - begin) / 1000)) ms; what is left:"
+xy list

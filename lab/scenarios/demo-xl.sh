@@ -1,0 +1,2 @@
+# The same creates as demo.sh, by xl.
+exec bash /lab/demo.bash xl

@@ -1,0 +1,2 @@
+# 20 VMs by Xylem: made, listed, looked into, shut down.
+exec bash /lab/demo.bash xy

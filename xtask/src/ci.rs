@@ -1,0 +1,128 @@
+//! `cargo xtask ci`: everything that must hold, cheapest first, on a machine that may lack the tools.
+
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::lab::{self, Store};
+use crate::workspace;
+
+/// Programs and files that the tests need, with the Debian packages they come in.
+const NEEDS: [(&str, &str, &str); 2] = [
+    ("/usr/include/xen/xen.h", "libxen-dev", "its headers are compared with our layouts"),
+    ("/usr/bin/cc", "gcc", "compiles the comparison with Xen's headers"),
+];
+
+/// Seeds of the simulation that every run tries.
+const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
+
+/// Scenarios on real Xen, each with its store and its limit in seconds.
+const SCENARIOS: [(&str, Store, u64); 4] = [
+    ("smoke", Store::Xylem, 300),
+    ("conformance", Store::Xylem, 600),
+    ("first-light", Store::Xylem, 1200),
+    ("leaves-nothing", Store::Xylem, 1200),
+];
+
+struct Step {
+    name: String,
+    passed: bool,
+    took: Duration,
+}
+
+/// Runs all steps, even after one failed; ends with the table and a line of counts.
+///
+/// # Errors
+/// A tool is missing and cannot be installed.
+pub(crate) fn main() -> Result<ExitCode> {
+    require_needs()?;
+    let mut steps = Vec::new();
+    let mut step = |name: &str, run: &mut dyn FnMut() -> Result<()>| {
+        println!("\n==== {name}");
+        let started = Instant::now();
+        let outcome = run();
+        if let Err(error) = &outcome {
+            println!("{name}: {error:#}");
+        }
+        let passed = outcome.is_ok();
+        steps.push(Step { name: name.to_owned(), passed, took: started.elapsed() });
+    };
+    step("format", &mut || {
+        cargo(&["fmt", "--all", "--check"])?;
+        cargo_in("guest", &["fmt", "--all", "--check"])
+    });
+    step("tidy", &mut || cargo(&["xtask", "tidy"]));
+    step("lints", &mut || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+        cargo_in("guest", &["clippy", "--release", "--quiet", "--", "-D", "warnings"])
+    });
+    step("tests", &mut || cargo(&["test", "--workspace", "--quiet"]));
+    step("tests of the guest's protocols", &mut || {
+        cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
+    });
+    step("simulation seeds", &mut || {
+        for seed in SEEDS {
+            crate::demo::simulate(&["--vms", "100", "--seed", &seed.to_string(), "--check"])?;
+        }
+        Ok(())
+    });
+    for (scenario, store, seconds) in SCENARIOS {
+        step(&format!("lab: {scenario}"), &mut || run_scenario(scenario, store, seconds));
+    }
+
+    println!("\n==== summary");
+    for step in &steps {
+        let verdict = if step.passed { "ok" } else { "FAILED" };
+        println!("{verdict:<7} {:>6.1} s  {}", step.took.as_secs_f32(), step.name);
+    }
+    let failed = steps.iter().filter(|step| !step.passed).count();
+    println!("{} passed, {failed} failed", steps.len() - failed);
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_scenario(name: &str, store: Store, seconds: u64) -> Result<()> {
+    let mut options = lab::Options::new(name)?;
+    options.store = store;
+    options.timeout = Duration::from_secs(seconds);
+    let scenario = lab::Scenario::find(name)?;
+    let outcome = lab::run(&options, &scenario, &[], &mut |line| println!("{line}"))?;
+    ensure!(outcome.status == 0, "the scenario ended with status {}", outcome.status);
+    Ok(())
+}
+
+/// Installs what is missing, or says what to install.
+fn require_needs() -> Result<()> {
+    let missing: Vec<_> =
+        NEEDS.iter().filter(|(file, _, _)| !std::path::Path::new(file).exists()).collect();
+    if !missing.is_empty() {
+        let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
+        for (_, package, purpose) in &missing {
+            println!("ci: {package} is missing; {purpose}");
+        }
+        lab::install(&packages)?;
+    }
+    for component in ["clippy", "fmt"] {
+        let found = Command::new("cargo").args([component, "--version"]).output();
+        if !found.is_ok_and(|output| output.status.success()) {
+            bail!("cargo {component} is missing: rustup component add clippy rustfmt");
+        }
+    }
+    Ok(())
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    cargo_in(".", arguments)
+}
+
+/// Runs cargo in a folder of the workspace.
+fn cargo_in(folder: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(workspace().join(folder));
+    if folder != "." {
+        command.env("CARGO_TARGET_DIR", lab::target_directory()?.join("guest"));
+    }
+    let status = command.status().context("cargo does not start")?;
+    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
+    Ok(())
+}
