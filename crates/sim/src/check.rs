@@ -93,6 +93,10 @@ fn compare<T: fmt::Debug + PartialEq>(
     if before == now {
         return;
     }
-    lines.extend(now.iter().filter(|it| !before.contains(it)).map(|it| format!("new {what} {it:?}")));
-    lines.extend(before.iter().filter(|it| !now.contains(it)).map(|it| format!("lost {what} {it:?}")));
+    lines.extend(
+        now.iter().filter(|it| !before.contains(it)).map(|it| format!("new {what} {it:?}")),
+    );
+    lines.extend(
+        before.iter().filter(|it| !now.contains(it)).map(|it| format!("lost {what} {it:?}")),
+    );
 }

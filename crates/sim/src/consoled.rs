@@ -174,7 +174,7 @@ impl Consoled {
         let bytes = {
             let mut xen = self.machine.get_mut();
             xen.evtchn_take(DomId::DOM0, port);
-            xen.mapped_page(ring.mapping).map(console_drain).unwrap_or_default()
+            console_drain(xen.mapped_page(ring.mapping))
         };
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let xen = &mut *self.machine.get_mut();

@@ -5,7 +5,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use xen::DomId;
-use xenstore::client::{Client, ClientError};
+use xenstore::client::{Client, ClientError, Nodes as _};
+use xenstore::{Access, Permission};
 
 use crate::agenda::Time;
 use crate::backend::{BackendKind, Kernel};
@@ -25,6 +26,13 @@ pub struct HostConfig {
     pub faults: Faults,
     /// Backends whose driver is not loaded in dom0.
     pub backends_absent: Vec<BackendKind>,
+}
+
+/// The nodes that `xen-init-dom0` makes at boot.
+fn init_dom0(store: &mut Client<SocketTransport>) -> Result<(), ClientError> {
+    store.write("/local/domain/0/domid", b"0")?;
+    store.write("/local/domain/0/name", b"Domain-0")?;
+    store.set_perms("/local/domain/0/name", &[Permission::new(Access::None, DomId::DOM0)])
 }
 
 /// A running host with its store, backends, console daemon and guests.
@@ -52,6 +60,7 @@ impl SimHost {
                 .expect("the store serves dom0");
         let consoled =
             Consoled::start(inner(&store), machine.clone()).expect("the store serves dom0");
+        init_dom0(&mut inner(&store)).expect("the store serves dom0");
         // Faults begin when the host is up.
         machine.get_mut().set_faults(config.faults);
         let world = World::new(machine.clone(), store.clone(), os.clone(), kernel, consoled);

@@ -11,6 +11,7 @@ mod bytes;
 mod check;
 mod consoled;
 mod daemon;
+pub mod demo;
 mod faults;
 mod guest;
 mod host;

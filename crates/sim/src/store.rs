@@ -1,12 +1,18 @@
-//! The store daemon's core on the simulated host: the same server, with simulated rings and sockets.
+//! The store daemon on the simulated host: the product's own server, with simulated rings and
+//! sockets around it.
 
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
-use xen::{DomId, Errno, EvtchnPort};
+use xen::{DomId, Errno, EvtchnPort, Gfn, GrantRef};
 use xenstore::client::Transport;
+use xenstore::ring::{self, RingError, RingPage, ServerRing};
+use xenstore::server::{ConnId, DomainState, Host, Server};
+use xenstore::{Error, Quota};
 
-use crate::machine::Machine;
+use crate::bytes::{put, put_u32, u32_at};
+use crate::machine::{Dying, Machine, MappingId};
 use crate::world::World;
 
 /// What a port of dom0's means to the store.
@@ -16,59 +22,373 @@ pub(crate) enum StorePort {
     DomExc,
 }
 
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) struct SocketId(u64);
+/// All features of the ring page.
+const FEATURES: u32 = ring::FEATURE_RECONNECTION
+    | ring::FEATURE_ERROR
+    | ring::FEATURE_WATCH_DEPTH
+    | ring::FEATURE_DOMID_ANY;
+
+/// The store's end of a guest's ring.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    connection: ConnId,
+    mapping: MappingId,
+    port: EvtchnPort,
+    broken: bool,
+}
+
+/// A guest's ring page, mapped into the store daemon.
+struct MappedPage<'a> {
+    machine: &'a Machine,
+    mapping: MappingId,
+}
+
+impl RingPage for MappedPage<'_> {
+    fn load_u32(&self, offset: usize) -> u32 {
+        u32_at(self.machine.get_mut().mapped_page(self.mapping), offset)
+    }
+
+    fn store_u32(&self, offset: usize, value: u32) {
+        put_u32(self.machine.get_mut().mapped_page(self.mapping), offset, value);
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        let mut xen = self.machine.get_mut();
+        into.copy_from_slice(&xen.mapped_page(self.mapping)[offset..offset + into.len()]);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        put(self.machine.get_mut().mapped_page(self.mapping), offset, bytes);
+    }
+}
+
+/// What the server asks of its host, answered by the simulated machine.
+#[derive(Debug)]
+struct StoreHost {
+    machine: Machine,
+    rings: BTreeMap<DomId, Ring>,
+    ports: BTreeMap<EvtchnPort, StorePort>,
+    domids: BTreeMap<ConnId, DomId>,
+}
+
+impl StoreHost {
+    fn bind(&mut self, domid: DomId, port: EvtchnPort) -> Result<EvtchnPort, Error> {
+        let bound = self.machine.get_mut().evtchn_bind_interdomain(DomId::DOM0, domid, port);
+        let bound = bound.map_err(|_| Error::EINVAL)?;
+        self.ports.insert(bound, StorePort::Ring(domid));
+        Ok(bound)
+    }
+
+    fn page(&self, mapping: MappingId) -> ServerRing<MappedPage<'_>> {
+        ServerRing::new(MappedPage { machine: &self.machine, mapping })
+    }
+
+    fn close(&mut self, port: EvtchnPort) {
+        self.ports.remove(&port);
+        self.machine
+            .get_mut()
+            .evtchn_close(DomId::DOM0, port)
+            .expect("the store closes only ports of its own");
+    }
+}
+
+impl Host for StoreHost {
+    fn connect_ring(
+        &mut self,
+        connection: ConnId,
+        domid: DomId,
+        gfn: Gfn,
+        port: EvtchnPort,
+    ) -> Result<(), Error> {
+        let granted = self.machine.get_mut().map_grant(DomId::DOM0, domid, GrantRef::XENSTORE);
+        let mapping = match granted {
+            Ok(mapping) => mapping,
+            // A toolstack that seeds no grants means the frame.
+            Err(_) => self
+                .machine
+                .get_mut()
+                .map_foreign(DomId::DOM0, domid, gfn.0)
+                .map_err(|_| Error::EINVAL)?,
+        };
+        let port = self.bind(domid, port).inspect_err(|_| self.machine.get_mut().unmap(mapping))?;
+        self.rings.insert(domid, Ring { connection, mapping, port, broken: false });
+        self.domids.insert(connection, domid);
+        self.page(mapping).offer(FEATURES);
+        Ok(())
+    }
+
+    fn reset_ring(&mut self, domid: DomId, port: EvtchnPort) -> Result<(), Error> {
+        let ring = *self.rings.get(&domid).ok_or(Error::EINVAL)?;
+        self.close(ring.port);
+        let port = self.bind(domid, port)?;
+        self.rings.insert(domid, Ring { port, ..ring });
+        self.page(ring.mapping).reset();
+        Ok(())
+    }
+
+    fn disconnect_ring(&mut self, domid: DomId) {
+        let Some(ring) = self.rings.remove(&domid) else { return };
+        self.domids.remove(&ring.connection);
+        self.close(ring.port);
+        self.machine.get_mut().unmap(ring.mapping);
+    }
+
+    fn domain_exists(&mut self, domid: DomId) -> bool {
+        let xen = self.machine.get();
+        xen.domain(domid).is_some_and(|domain| domain.dying != Dying::Dead)
+    }
+
+    fn log(&mut self, line: &str) {
+        let xen = &mut *self.machine.get_mut();
+        xen.trace.note(xen.now, format_args!("xenstored: {line}"));
+    }
+}
 
 #[derive(Debug)]
 struct Shell {
-    machine: Machine,
+    server: Server,
+    host: StoreHost,
+    dom_exc: EvtchnPort,
+    /// Sockets that got something to read.
+    ready: BTreeSet<ConnId>,
 }
 
+/// What a request costs the daemon, in nanoseconds.
+const REQUEST_NS: u64 = 2_500;
+
+impl Shell {
+    fn receive(&mut self, connection: ConnId, bytes: &[u8]) -> bool {
+        self.host.machine.get_mut().spend(REQUEST_NS + bytes.len() as u64);
+        self.server.receive(&mut self.host, connection, bytes).is_ok()
+    }
+
+    /// Moves bytes until nobody has anything to move.
+    fn flush(&mut self) {
+        while self.server.has_ready() {
+            for connection in self.server.take_ready() {
+                match self.host.domids.get(&connection) {
+                    Some(&domid) => self.flush_ring(domid),
+                    None => drop(self.ready.insert(connection)),
+                }
+            }
+        }
+    }
+
+    fn flush_ring(&mut self, domid: DomId) {
+        let Some(ring) = self.host.rings.get(&domid).copied() else { return };
+        if ring.broken {
+            return;
+        }
+        let mut rung = false;
+        loop {
+            let output = self.server.output(ring.connection);
+            match self.host.page(ring.mapping).put_replies(output) {
+                Ok(0) => break,
+                Ok(sent) => {
+                    self.server.consume(ring.connection, sent);
+                    rung = true;
+                }
+                Err(error) => return self.break_ring(domid, error),
+            }
+        }
+        if rung {
+            self.ring(domid, ring.port);
+        }
+        // Requests that waited until replies were read.
+        if self.server.receive(&mut self.host, ring.connection, &[]).is_err() {
+            self.break_ring(domid, RingError::PayloadTooLong);
+        }
+    }
+
+    fn ring(&self, domid: DomId, port: EvtchnPort) {
+        let sent = self.host.machine.get_mut().evtchn_send(DomId::DOM0, port);
+        assert!(sent.is_ok(), "the store's port for domain {domid} is bound");
+    }
+
+    /// A guest broke the rules: it is not served any more, but its death will be noticed.
+    fn break_ring(&mut self, domid: DomId, error: RingError) {
+        let Some(ring) = self.host.rings.get_mut(&domid) else { return };
+        if std::mem::replace(&mut ring.broken, true) {
+            return;
+        }
+        let ring = *ring;
+        self.host.page(ring.mapping).set_error(error);
+        self.host.log(&format!("domain {domid} is not served any more: {error}"));
+        self.ring(domid, ring.port);
+    }
+
+    /// Serves a guest's ring until it is empty.
+    fn serve_ring(&mut self, domid: DomId) {
+        let Some(ring) = self.host.rings.get(&domid).copied() else { return };
+        self.host.machine.get_mut().evtchn_take(DomId::DOM0, ring.port);
+        if ring.broken {
+            return;
+        }
+        if self.host.page(ring.mapping).wants_reconnect() {
+            self.server.handle_reconnect(ring.connection);
+            self.host.page(ring.mapping).reset();
+            self.ring(domid, ring.port);
+        }
+        let mut bytes = [0; ring::RING_BYTES];
+        while self.server.accepts_requests(ring.connection) {
+            match self.host.page(ring.mapping).take_requests(&mut bytes) {
+                Ok(0) => break,
+                Ok(taken) => {
+                    self.ring(domid, ring.port);
+                    if !self.receive(ring.connection, &bytes[..taken]) {
+                        self.break_ring(domid, RingError::PayloadTooLong);
+                        break;
+                    }
+                    self.flush();
+                }
+                Err(error) => {
+                    self.break_ring(domid, error);
+                    break;
+                }
+            }
+        }
+        self.flush_ring(domid);
+        self.flush();
+    }
+}
+
+/// The running store.
 #[derive(Clone, Debug)]
 pub(crate) struct Store(Rc<RefCell<Shell>>);
 
 impl Store {
     pub(crate) fn start(machine: Machine) -> Self {
-        Self(Rc::new(RefCell::new(Shell { machine })))
+        let dom_exc = machine
+            .get_mut()
+            .evtchn_bind_dom_exc(DomId::DOM0)
+            .expect("the store is the first to bind the VIRQ");
+        let host = StoreHost {
+            machine,
+            rings: BTreeMap::new(),
+            ports: BTreeMap::from([(dom_exc, StorePort::DomExc)]),
+            domids: BTreeMap::new(),
+        };
+        let server = Server::new(Quota::default());
+        Self(Rc::new(RefCell::new(Shell { server, host, dom_exc, ready: BTreeSet::new() })))
     }
-    pub(crate) fn port(&self, _port: EvtchnPort) -> Option<StorePort> {
-        None
+
+    /// What a port of dom0's is to the store.
+    pub(crate) fn port(&self, port: EvtchnPort) -> Option<StorePort> {
+        self.0.borrow().host.ports.get(&port).copied()
     }
-    pub(crate) fn take_ready(&self) -> Vec<SocketId> {
-        vec![]
+
+    /// Sockets that got something to read since the last time.
+    pub(crate) fn take_ready(&self) -> Vec<ConnId> {
+        let shell = &mut *self.0.borrow_mut();
+        let ready = std::mem::take(&mut shell.ready);
+        ready.into_iter().filter(|id| !shell.server.output(*id).is_empty()).collect()
     }
-    pub(crate) fn serve_ring(&self, _domid: DomId) {}
-    pub(crate) fn handle_dom_exc(&self) {}
+
+    pub(crate) fn serve_ring(&self, domid: DomId) {
+        self.0.borrow_mut().serve_ring(domid);
+    }
+
+    /// Looks at all domains, after the VIRQ said that some changed.
+    pub(crate) fn handle_dom_exc(&self) {
+        let shell = &mut *self.0.borrow_mut();
+        let listing: Vec<DomainState> = {
+            let mut xen = shell.host.machine.get_mut();
+            xen.evtchn_take(DomId::DOM0, shell.dom_exc);
+            let state = |domain: &crate::machine::Domain| DomainState {
+                domid: domain.domid,
+                shutdown: domain.shutdown.is_some(),
+                dying: domain.dying == Dying::Dead,
+            };
+            let listing: Vec<DomainState> = xen.domains().map(state).collect();
+            xen.spend(900 + 400 * listing.len() as u64);
+            listing
+        };
+        shell.server.handle_domain_states(&mut shell.host, &listing);
+        shell.flush();
+    }
+
+    /// Compares the server's counters with a recount.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        self.0.borrow().server.check()
+    }
+
+    pub(crate) fn nodes(&self) -> usize {
+        self.0.borrow().server.node_count()
+    }
 }
 
+/// A client's socket to the store.
 #[derive(Debug)]
 pub struct SocketTransport {
     store: Store,
-    id: SocketId,
+    connection: ConnId,
+    /// Sent and not yet seen by the store.
+    sent: Vec<u8>,
+    /// Set for clients outside the host's own parts: while they wait, the world goes on.
     world: Weak<RefCell<World>>,
 }
 
 impl SocketTransport {
     pub(crate) fn open(store: &Store) -> Self {
-        Self { store: store.clone(), id: SocketId(0), world: Weak::new() }
+        let connection = store.0.borrow_mut().server.connect_socket();
+        Self { store: store.clone(), connection, sent: Vec::new(), world: Weak::new() }
     }
+
     pub(crate) fn within(mut self, world: &Rc<RefCell<World>>) -> Self {
         self.world = Rc::downgrade(world);
         self
     }
-    pub(crate) fn connection(&self) -> SocketId {
-        self.id
+
+    pub(crate) fn connection(&self) -> ConnId {
+        self.connection
     }
+
+    /// Whether there is something to read.
     pub(crate) fn has_input(&self) -> bool {
-        false
+        !self.store.0.borrow_mut().server.output(self.connection).is_empty()
+    }
+
+    fn take(&self, into: &mut [u8]) -> usize {
+        let shell = &mut *self.store.0.borrow_mut();
+        let output = shell.server.output(self.connection);
+        let bytes = output.len().min(into.len());
+        into[..bytes].copy_from_slice(&output[..bytes]);
+        shell.server.consume(self.connection, bytes);
+        bytes
     }
 }
 
 impl Transport for SocketTransport {
-    fn send(&mut self, _bytes: &[u8]) -> Result<(), Errno> {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.sent.extend_from_slice(bytes);
         Ok(())
     }
-    fn recv(&mut self, _into: &mut [u8]) -> Result<usize, Errno> {
-        Err(Errno::EAGAIN)
+
+    fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        if let Some(world) = self.world.upgrade() {
+            // Whatever is due by now happens before the store gets round to this request.
+            let mut world = world.borrow_mut();
+            let now = world.machine.get().now();
+            while world.step(now) {}
+        }
+        if !self.sent.is_empty() {
+            let sent = std::mem::take(&mut self.sent);
+            let shell = &mut *self.store.0.borrow_mut();
+            if !shell.receive(self.connection, &sent) {
+                shell.server.disconnect(self.connection);
+                return Ok(0);
+            }
+            shell.flush();
+        }
+        match self.take(into) {
+            0 => Err(Errno::EAGAIN),
+            bytes => Ok(bytes),
+        }
+    }
+}
+
+impl Drop for SocketTransport {
+    fn drop(&mut self) {
+        self.store.0.borrow_mut().server.disconnect(self.connection);
     }
 }

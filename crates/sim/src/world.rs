@@ -19,7 +19,10 @@ use crate::store::{Store, StorePort};
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     /// A domain's vCPU runs; the number tells a domain from a later one of the same identifier.
-    Guest { domid: DomId, unique_id: u64 },
+    Guest {
+        domid: DomId,
+        unique_id: u64,
+    },
     Kernel,
     Consoled,
     Console(EvtchnPort),

@@ -120,21 +120,16 @@ impl Device {
             BackendKind::Vbd => Driver::Vbd(Vbd::probe(shared, &path)?),
             BackendKind::Vif => Driver::Vif(Vif::probe(shared, &path, id)?),
         };
-        let mut device = Self {
-            id,
-            path,
-            frontend,
-            state: XenbusState::Initialising,
-            connection: None,
-            driver,
-        };
+        let mut device =
+            Self { id, path, frontend, state: XenbusState::Initialising, connection: None, driver };
         device.switch(shared, XenbusState::InitWait)?;
         let now = shared.machine.get().now();
         let kind = id.kind.as_str();
-        shared.machine.get_mut().trace.note(
-            now,
-            format_args!("dom0: {kind} {}/{} is probed", id.domid, id.devid),
-        );
+        shared
+            .machine
+            .get_mut()
+            .trace
+            .note(now, format_args!("dom0: {kind} {}/{} is probed", id.domid, id.devid));
         shared.store.watch(&format!("{}/state", device.frontend), &device.path)?;
         let key = match device.driver {
             Driver::Vbd(_) => "physical-device",
@@ -230,10 +225,11 @@ impl Device {
             self.switch(shared, XenbusState::Connected)?;
             let now = shared.machine.get().now();
             let (kind, id) = (self.id.kind.as_str(), self.id);
-            shared.machine.get_mut().trace.note(
-                now,
-                format_args!("dom0: {kind} {}/{} is connected", id.domid, id.devid),
-            );
+            shared
+                .machine
+                .get_mut()
+                .trace
+                .note(now, format_args!("dom0: {kind} {}/{} is connected", id.domid, id.devid));
         }
         Ok(())
     }
@@ -269,10 +265,11 @@ impl Device {
         }
         let now = shared.machine.get().now();
         let (kind, id) = (self.id.kind.as_str(), self.id);
-        shared.machine.get_mut().trace.note(
-            now,
-            format_args!("dom0: {kind} {}/{} is removed", id.domid, id.devid),
-        );
+        shared
+            .machine
+            .get_mut()
+            .trace
+            .note(now, format_args!("dom0: {kind} {}/{} is removed", id.domid, id.devid));
         Ok(())
     }
 }

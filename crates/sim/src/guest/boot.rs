@@ -78,7 +78,8 @@ fn check_kernel(
             return Err("the kernel's bss is not zero");
         }
     }
-    if hypercall_page == HypercallPage::Expected && page(image::HYPERCALL_PAGE)?[32..34] != [0xb8, 1]
+    if hypercall_page == HypercallPage::Expected
+        && page(image::HYPERCALL_PAGE)?[32..34] != [0xb8, 1]
     {
         return Err("the hypercall page is not filled");
     }

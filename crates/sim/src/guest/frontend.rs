@@ -253,7 +253,10 @@ impl Frontend {
     }
 
     /// Hostile: runs through the states without meaning any of them.
-    pub(super) fn toggle<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), ClientError> {
+    pub(super) fn toggle<T: Transport>(
+        &mut self,
+        store: &mut Client<T>,
+    ) -> Result<(), ClientError> {
         const TOGGLES_MAX: u32 = 50;
         const STATES: [XenbusState; 5] = [
             XenbusState::Connected,

@@ -23,8 +23,8 @@ use crate::machine::Machine;
 use crate::store::Store;
 use boot::Boot;
 use frontend::{DeviceId, Frontend, Resources};
-pub(crate) use ring::console_drain;
 use ring::RingTransport;
+pub(crate) use ring::console_drain;
 
 /// What kind of system a guest is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -168,7 +168,8 @@ impl Guest {
         };
         match result {
             Ok(Next::Shutdown(reason)) => {
-                self.phase = if reason == ShutdownReason::Suspend { self.phase } else { Phase::Over };
+                self.phase =
+                    if reason == ShutdownReason::Suspend { self.phase } else { Phase::Over };
                 Next::Shutdown(reason)
             }
             Ok(next) => next,

@@ -167,9 +167,12 @@ impl SimXen {
     }
 
     /// The page behind a mapping.
-    pub fn mapped_page(&mut self, id: MappingId) -> Option<&mut [u8; PAGE_BYTES]> {
-        let mfn = self.mappings.get(&id.0)?.mfn;
-        Some(self.frames.page_mut(mfn))
+    ///
+    /// # Panics
+    /// If the mapping was given back.
+    pub fn mapped_page(&mut self, id: MappingId) -> &mut [u8; PAGE_BYTES] {
+        let mfn = self.mappings.get(&id.0).expect("a page in use is mapped").mfn;
+        self.frames.page_mut(mfn)
     }
 
     /// Gives a mapping back.
@@ -225,7 +228,7 @@ mod tests {
         assert_eq!(xen.map_grant(DOM0, guest, grant), Err(GrantStatus::PermissionDenied));
         assert!(xen.grant_access(guest, grant, DOM0, gfn));
         let mapping = xen.map_grant(DOM0, guest, grant).unwrap();
-        xen.mapped_page(mapping).unwrap()[7] = 42;
+        xen.mapped_page(mapping)[7] = 42;
         let mut byte = [0];
         assert!(xen.guest_read(guest, 3, 7, &mut byte));
         assert_eq!(byte, [42]);

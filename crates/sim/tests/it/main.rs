@@ -1,3 +1,4 @@
 //! The simulated host, seen from outside.
 
 mod hypercalls;
+mod story;
