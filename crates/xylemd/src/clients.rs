@@ -308,11 +308,10 @@ impl Client {
         }
         for answered in waiting {
             if let Reply::Gone { domid, reason } = last_reply(&answered)? {
-                let kind = match reason {
-                    Some(reason) => EventKind::ShutDown { reason: reason.code() },
-                    None => EventKind::Destroyed,
-                };
-                self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
+                let stopped = reason.map(|reason| EventKind::ShutDown { reason: reason.code() });
+                for kind in stopped.into_iter().chain([EventKind::Destroyed]) {
+                    self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
+                }
             }
         }
         Ok(api::Reply::Done)
