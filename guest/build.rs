@@ -11,7 +11,7 @@ fn main() {
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     if !flags.contains("relocation-model=static") {
         println!(
-            "cargo:error=The image needs the flags of guest/.cargo/config.toml: build inside \
+            "cargo::error=The image needs the flags of guest/.cargo/config.toml: build inside \
              guest/ and unset RUSTFLAGS, which replaces them."
         );
         return;

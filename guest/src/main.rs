@@ -18,9 +18,10 @@ mod evtchn;
 mod grant;
 mod hypercall;
 mod machine;
-mod memory_functions;
+
 mod netfront;
 mod page;
+mod runtime;
 mod store;
 
 use core::arch::global_asm;

@@ -1,4 +1,4 @@
-//! The four functions that compiled code calls by name and that a C library would bring.
+//! Names that compiled code refers to and that a C library and the unwinder would bring.
 //!
 //! In assembly, because the compiler would turn a loop here into a call of the same function.
 
@@ -6,7 +6,7 @@ use core::arch::global_asm;
 
 global_asm!(
     r#"
-    .section .text.memory_functions, "ax", @progbits
+    .section .text.runtime, "ax", @progbits
     .globl memcpy
 memcpy:
     movq %rdi, %rax
@@ -53,6 +53,11 @@ bcmp:
     movzbl -1(%rsi), %ecx
     subl %ecx, %eax
 2:  ret
+
+    # Named by unwind tables of the precompiled core library; nothing here unwinds.
+    .globl rust_eh_personality
+rust_eh_personality:
+    ud2
     "#,
     options(att_syntax)
 );
