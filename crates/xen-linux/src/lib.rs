@@ -29,5 +29,5 @@ pub use loopdev::{Backing, LoopDevice};
 pub use mapping::Access;
 pub use page::SharedPage;
 pub use privcmd::LinuxHypervisor;
-pub use signals::StopSignals;
+pub use signals::{HangupSignals, StopSignals};
 pub use xsd::OwnStoreRing;

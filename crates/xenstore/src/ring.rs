@@ -57,6 +57,24 @@ impl<P: RingPage + ?Sized> RingPage for &P {
     }
 }
 
+impl<P: RingPage + ?Sized> RingPage for alloc::boxed::Box<P> {
+    fn load_u32(&self, offset: usize) -> u32 {
+        (**self).load_u32(offset)
+    }
+
+    fn store_u32(&self, offset: usize, value: u32) {
+        (**self).store_u32(offset, value);
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        (**self).read(offset, into);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        (**self).write(offset, bytes);
+    }
+}
+
 /// Why the store stopped serving a ring, as the page tells the guest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum RingError {

@@ -1,1 +1,79 @@
-fn main() {}
+//! `xylem-xenstored`: the xenstore daemon. Sockets, rings and event channels around `xenstore::server`.
+
+mod background;
+mod daemon;
+mod log;
+mod options;
+mod platform;
+mod rings;
+mod xen_platform;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use xenstore::server::Server;
+
+use crate::daemon::Daemon;
+use crate::log::Log;
+use crate::options::{Domains, Environment, Options, Output, Place, Wanted};
+use crate::platform::Platform;
+use crate::rings::Rings;
+use crate::xen_platform::XenPlatform;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xylem-xenstored: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<ExitCode> {
+    let variable = |name| std::env::var_os(name).map(Into::into);
+    let environment =
+        Environment { path: variable("XENSTORED_PATH"), rundir: variable("XENSTORED_RUNDIR") };
+    let mut stdout = std::io::stdout();
+    match options::parse(lexopt::Parser::from_env(), environment)? {
+        Wanted::Help => stdout.write_all(options::HELP.as_bytes())?,
+        Wanted::Version => writeln!(stdout, "xylem-xenstored {}", env!("CARGO_PKG_VERSION"))?,
+        Wanted::Serve(options) if options.place == Place::Background => {
+            return background::start();
+        }
+        Wanted::Serve(options) => serve(options)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(options: Options) -> anyhow::Result<()> {
+    if options.tells_parent {
+        background::leave_terminal()?;
+    }
+    let platform: Option<Box<dyn Platform>> = match options.domains {
+        Domains::OfXen => Some(Box::new(XenPlatform::open()?)),
+        Domains::None => None,
+    };
+    let log = Log::open(options.trace_file)?;
+    let mut server = Server::new(options.quota);
+    server.set_tracing(log.trace.is_some());
+    let listener = daemon::listen(&options.socket)?;
+    let mut rings = Rings::new(platform, log);
+    rings.connect_control_domain(&mut server)?;
+    let mut daemon = Daemon::new(server, rings, listener)?;
+
+    let id = std::process::id();
+    if let Some(path) = &options.pid_file {
+        std::fs::write(path, format!("{id}\n"))
+            .with_context(|| format!("cannot write the pid file {}", path.display()))?;
+    }
+    if options.output == Output::ProcessId {
+        writeln!(std::io::stdout(), "{id}")?;
+    }
+    background::tell_service_manager(std::env::var_os("NOTIFY_SOCKET").as_deref())?;
+    if options.tells_parent {
+        background::tell_parent()?;
+    }
+    daemon.run()
+}

@@ -17,6 +17,12 @@ use crate::wire::{self, HEADER_BYTES, MessageType, PAYLOAD_BYTES_MAX};
 pub struct ConnId(pub(super) u64);
 
 impl ConnId {
+    /// The number itself, for tables of the shell.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(id: u64) -> Self {
         Self(id)

@@ -23,6 +23,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
 use xen::{DomId, EvtchnPort, Gfn};
 
@@ -72,6 +73,11 @@ pub trait Host {
 
     /// A line for the operator.
     fn log(&mut self, line: &str);
+
+    /// A line about one request or reply, if [tracing](Server::set_tracing) is on.
+    fn trace(&mut self, line: fmt::Arguments<'_>) {
+        let _unused = line;
+    }
 }
 
 /// The store, its clients and its domains.
@@ -89,6 +95,7 @@ pub struct Server {
     counters: Counters,
     /// A reply's payload while it is put together.
     scratch: Vec<u8>,
+    tracing: bool,
 }
 
 /// What follows the reply to a request.
@@ -117,6 +124,7 @@ impl Server {
             ready: BTreeSet::new(),
             counters: Counters::default(),
             scratch: Vec::new(),
+            tracing: false,
         }
     }
 
@@ -168,6 +176,14 @@ impl Server {
         connection.transactions.clear();
         for watch in core::mem::take(&mut connection.watches).into_values() {
             self.watches.remove(watch);
+        }
+    }
+
+    /// The ring's indexes make no sense: nothing more is taken from it or sent to it.
+    pub fn stop_serving(&mut self, id: ConnId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.broken = true;
+            connection.output.clear();
         }
     }
 
@@ -281,6 +297,9 @@ impl Server {
         self.counters.count_request(kind);
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.clear();
+        if self.tracing {
+            trace_request(host, id, header, kind, payload);
+        }
         let result = match kind {
             Some(kind) => {
                 let request = Request { id, kind, transaction: header.transaction_id };
@@ -295,6 +314,10 @@ impl Server {
                 Err(error) => wire::encode_error(out, request_id, transaction_id, *error),
             });
             self.ready.insert(id);
+        }
+        if self.tracing {
+            let outcome = result.as_ref().map_or_else(|error| error.name(), |_| "OK");
+            host.trace(format_args!("out {} {outcome}", id.number()));
         }
         self.scratch = scratch;
         match result {
@@ -457,6 +480,11 @@ impl Server {
 
     // What others may know
 
+    /// Whether each request is told to [`Host::trace`].
+    pub fn set_tracing(&mut self, on: bool) {
+        self.tracing = on;
+    }
+
     /// Counts of everything that happened.
     #[must_use]
     pub fn counters(&self) -> &Counters {
@@ -507,6 +535,19 @@ struct Request {
 /// Whether `count` has reached the limit.
 fn admits_all(limit: u32, count: usize) -> bool {
     usize::try_from(limit).is_ok_and(|limit| count >= limit)
+}
+
+fn trace_request(
+    host: &mut dyn Host,
+    id: ConnId,
+    header: Header,
+    kind: Option<MessageType>,
+    payload: &[u8],
+) {
+    let label = kind.map_or("unknown", MessageType::label);
+    let text = String::from_utf8_lossy(payload);
+    let (id, transaction) = (id.number(), header.transaction_id);
+    host.trace(format_args!("in {id} transaction {transaction} {label} {}", text.escape_debug()));
 }
 
 fn needs_privilege(kind: MessageType, payload: &[u8]) -> bool {

@@ -1,0 +1,241 @@
+//! The command line. Options that other xenstored daemons have mean the same here.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use lexopt::prelude::*;
+use xenstore::Quota;
+
+pub(crate) const HELP: &str = "\
+xylem-xenstored: the xenstore daemon of Xylem
+
+Usage: xylem-xenstored [options]
+
+  -N, --no-fork              stay in the foreground
+  -D, --no-domain-init       serve sockets only: for machines without Xen
+  -F, --pid-file FILE        write the process id to FILE once clients are served
+  -P, --output-pid           print the process id
+  -T, --trace-file FILE      append a line for each request to FILE; SIGHUP opens it again
+  -E, --entry-nb N           nodes a guest may own
+  -S, --entry-size N         bytes in a node of a guest
+  -W, --watch-nb N           watches of a guest
+  -t, --transaction N        open transactions of a guest
+  -A, --perm-nb N            permissions of a guest's node
+  -M, --path-max N           bytes in a path of a guest
+  -Q, --quota NAME=N         any limit by its name
+  -q, --quota-soft NAME=N    any soft limit by its name
+  -w, --timeout NAME=S       accepted; events of a guest wait within its memory limit
+  -U, --live-update          accepted when nothing has to be taken over
+      --help                 this text
+      --version              the version
+
+Sockets are in $XENSTORED_RUNDIR (/run/xenstored), or at $XENSTORED_PATH. A limit of 0 is none.
+";
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Place {
+    Foreground,
+    Background,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Domains {
+    OfXen,
+    None,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Output {
+    Quiet,
+    ProcessId,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) place: Place,
+    pub(crate) domains: Domains,
+    pub(crate) output: Output,
+    pub(crate) pid_file: Option<PathBuf>,
+    pub(crate) trace_file: Option<PathBuf>,
+    pub(crate) quota: Quota,
+    /// Where clients connect.
+    pub(crate) socket: PathBuf,
+    /// Set for the process that the foreground part starts: say on standard output when ready.
+    pub(crate) tells_parent: bool,
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    Serve(Options),
+    Help,
+    Version,
+}
+
+/// The environment variables that matter, read by the caller.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment {
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) rundir: Option<PathBuf>,
+}
+
+pub(crate) const READY_OPTION: &str = "tell-parent";
+
+pub(crate) fn parse(
+    mut parser: lexopt::Parser,
+    environment: Environment,
+) -> anyhow::Result<Wanted> {
+    let socket = environment.path.unwrap_or_else(|| {
+        environment.rundir.unwrap_or_else(|| "/run/xenstored".into()).join("socket")
+    });
+    let mut options = Options {
+        place: Place::Background,
+        domains: Domains::OfXen,
+        output: Output::Quiet,
+        pid_file: None,
+        trace_file: None,
+        quota: Quota::default(),
+        socket,
+        tells_parent: false,
+    };
+    let quota = |options: &mut Options, name: &str, value: &str| -> anyhow::Result<()> {
+        let known = || format!("there is no limit '{name}'; known are: {}", Quota::NAMES.join(" "));
+        let limit = options.quota.get_mut(name).with_context(known)?;
+        *limit = value
+            .parse()
+            .with_context(|| format!("the limit '{name}' needs a number, not '{value}'"))?;
+        Ok(())
+    };
+    while let Some(argument) = parser.next()? {
+        let limit = match &argument {
+            Short('E') | Long("entry-nb") => Some("nodes"),
+            Short('S') | Long("entry-size") => Some("node-size"),
+            Short('W') | Long("watch-nb") => Some("watches"),
+            Short('t') | Long("transaction") => Some("transactions"),
+            Short('A') | Long("perm-nb") => Some("node-permissions"),
+            Short('M') | Long("path-max") => Some("path-max"),
+            _ => None,
+        };
+        if let Some(name) = limit {
+            quota(&mut options, name, &parser.value()?.string()?)?;
+            continue;
+        }
+        match argument {
+            Short('N') | Long("no-fork") => options.place = Place::Foreground,
+            Short('D') | Long("no-domain-init") => options.domains = Domains::None,
+            Short('F') | Long("pid-file") => options.pid_file = Some(parser.value()?.into()),
+            Short('P') | Long("output-pid") => options.output = Output::ProcessId,
+            Short('T') | Long("trace-file") => options.trace_file = Some(parser.value()?.into()),
+            Short('Q') | Long("quota") => {
+                let value = parser.value()?.string()?;
+                let (name, value) = split(&value)?;
+                quota(&mut options, name, value)?;
+            }
+            Short('q') | Long("quota-soft") => {
+                let value = parser.value()?.string()?;
+                let (name, value) = split(&value)?;
+                quota(&mut options, &format!("soft-{name}"), value)?;
+            }
+            Short('w') | Long("timeout") => {
+                split(&parser.value()?.string()?)?;
+            }
+            // No saved state is found where there is none: a start like any other.
+            Short('U') | Long("live-update") => {}
+            Long("help") | Short('H') => return Ok(Wanted::Help),
+            Long("version") | Short('V') => return Ok(Wanted::Version),
+            Long(name) if name == READY_OPTION => options.tells_parent = true,
+            other => bail!("{}; --help lists the options", other.unexpected()),
+        }
+    }
+    Ok(Wanted::Serve(options))
+}
+
+fn split(text: &str) -> anyhow::Result<(&str, &str)> {
+    text.split_once('=').with_context(|| format!("'{text}' is not of the form NAME=VALUE"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(arguments: &[&str]) -> anyhow::Result<Options> {
+        match parse(lexopt::Parser::from_args(arguments), Environment::default())? {
+            Wanted::Serve(options) => Ok(options),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn options_of_other_daemons_mean_the_same() {
+        let options = options(&[
+            "--pid-file",
+            "/run/xenstored.pid",
+            "-N",
+            "-E",
+            "10",
+            "-S",
+            "20",
+            "-W",
+            "30",
+            "-t",
+            "40",
+            "-A",
+            "50",
+            "-M",
+            "60",
+            "-Q",
+            "outstanding=70",
+            "-q",
+            "memory=80",
+            "-w",
+            "watch-event=10",
+            "-U",
+        ])
+        .unwrap();
+        assert_eq!(options.place, Place::Foreground);
+        assert_eq!(options.pid_file, Some("/run/xenstored.pid".into()));
+        let limit = |name| options.quota.get(name).unwrap();
+        let limits = [
+            ("nodes", 10),
+            ("node-size", 20),
+            ("watches", 30),
+            ("transactions", 40),
+            ("node-permissions", 50),
+            ("path-max", 60),
+            ("outstanding", 70),
+            ("soft-memory", 80),
+        ];
+        for (name, value) in limits {
+            assert_eq!(limit(name), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_socket_is_where_the_environment_says() {
+        let socket = |path: Option<&str>, rundir: Option<&str>| {
+            let environment =
+                Environment { path: path.map(Into::into), rundir: rundir.map(Into::into) };
+            let none: [&str; 0] = [];
+            match parse(lexopt::Parser::from_args(none), environment).unwrap() {
+                Wanted::Serve(options) => options.socket,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(socket(None, None), PathBuf::from("/run/xenstored/socket"));
+        assert_eq!(socket(None, Some("/tmp/x")), PathBuf::from("/tmp/x/socket"));
+        assert_eq!(socket(Some("/tmp/y"), Some("/tmp/x")), PathBuf::from("/tmp/y"));
+    }
+
+    #[test]
+    fn what_is_no_option_or_no_limit_is_named() {
+        for (arguments, name) in [
+            (&["--no-such"][..], "--no-such"),
+            (&["-Q", "no-such=1"], "no-such"),
+            (&["-Q", "nodes"], "nodes"),
+            (&["-E", "many"], "many"),
+        ] {
+            let error = format!("{:#}", options(arguments).unwrap_err());
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Where domains are: what the daemon needs of Xen, and a machine without it.
+
+use std::os::fd::BorrowedFd;
+
+use xen::{DomId, EvtchnPort, Gfn};
+use xenstore::ring::RingPage;
+use xenstore::server::DomainState;
+
+/// Rings, event channels and the list of domains.
+pub(crate) trait Platform {
+    /// The control domain's own ring and the port that its kernel offers for it, once at the start.
+    fn control_ring(&mut self) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)>;
+
+    /// Maps a guest's ring page.
+    fn map_ring(&mut self, domid: DomId, gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>>;
+
+    /// Binds to a domain's event channel; returns our end.
+    fn bind(&mut self, domid: DomId, port: EvtchnPort) -> anyhow::Result<EvtchnPort>;
+
+    fn unbind(&mut self, port: EvtchnPort) -> anyhow::Result<()>;
+
+    fn notify(&mut self, port: EvtchnPort) -> anyhow::Result<()>;
+
+    /// Ports that fired. They can fire again from now on.
+    fn fired(&mut self) -> anyhow::Result<Vec<EvtchnPort>>;
+
+    /// The port that fires when a domain stopped or died.
+    fn exception_port(&self) -> EvtchnPort;
+
+    /// Every domain there is.
+    fn domains(&mut self) -> anyhow::Result<Vec<DomainState>>;
+
+    fn domain_exists(&mut self, domid: DomId) -> bool;
+
+    /// Readable when a port fired.
+    fn events(&self) -> BorrowedFd<'_>;
+}

@@ -1,0 +1,116 @@
+//! Xen through Linux's devices.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use anyhow::Context;
+use xen::{ARENA_BYTES_FULL, DomId, EvtchnPort, Gfn, GrantRef, Xen};
+use xen_linux::{
+    EventChannels, ForeignMemory, GrantDevice, LinuxHypervisor, OwnStoreRing, SharedPage,
+    VIRQ_DOM_EXC,
+};
+use xenstore::ring::RingPage;
+use xenstore::server::DomainState;
+
+use crate::platform::Platform;
+
+/// A mapped page as the ring code wants it.
+struct Page(SharedPage);
+
+impl RingPage for Page {
+    fn load_u32(&self, offset: usize) -> u32 {
+        self.0.load_u32(offset)
+    }
+
+    fn store_u32(&self, offset: usize, value: u32) {
+        self.0.store_u32(offset, value);
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        self.0.read(offset, into);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        self.0.write(offset, bytes);
+    }
+}
+
+pub(crate) struct XenPlatform {
+    xen: Xen<LinuxHypervisor>,
+    event_channels: EventChannels,
+    grants: GrantDevice,
+    foreign: ForeignMemory,
+    exception_port: EvtchnPort,
+}
+
+impl XenPlatform {
+    pub(crate) fn open() -> anyhow::Result<Self> {
+        let xen = Xen::probe(LinuxHypervisor::open(ARENA_BYTES_FULL)?)?;
+        let mut event_channels = EventChannels::open()?;
+        let exception_port = event_channels
+            .bind_virq(VIRQ_DOM_EXC)
+            .context("another xenstored may be running on this host")?;
+        let grants = GrantDevice::open()?;
+        let foreign = ForeignMemory::open()?;
+        Ok(Self { xen, event_channels, grants, foreign, exception_port })
+    }
+}
+
+impl Platform for XenPlatform {
+    fn control_ring(&mut self) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)> {
+        let ring = OwnStoreRing::open()?;
+        Ok((Box::new(Page(ring.page)), ring.port))
+    }
+
+    fn map_ring(&mut self, domid: DomId, gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>> {
+        // The toolstack grants the page by a fixed entry; a frame number is the older way.
+        let page = self
+            .grants
+            .map_grant(domid, GrantRef::XENSTORE)
+            .or_else(|_| self.foreign.map_page(domid, gfn.0))?;
+        Ok(Box::new(Page(page)))
+    }
+
+    fn bind(&mut self, domid: DomId, port: EvtchnPort) -> anyhow::Result<EvtchnPort> {
+        Ok(self.event_channels.bind_interdomain(domid, port)?)
+    }
+
+    fn unbind(&mut self, port: EvtchnPort) -> anyhow::Result<()> {
+        Ok(self.event_channels.unbind(port)?)
+    }
+
+    fn notify(&mut self, port: EvtchnPort) -> anyhow::Result<()> {
+        Ok(self.event_channels.notify(port)?)
+    }
+
+    fn fired(&mut self) -> anyhow::Result<Vec<EvtchnPort>> {
+        let mut ports = [EvtchnPort(0); 256];
+        let count = self.event_channels.pending(&mut ports)?;
+        // Unmasked before anybody looks at the rings: what arrives afterwards fires again.
+        for port in &ports[..count] {
+            self.event_channels.unmask(*port)?;
+        }
+        Ok(ports[..count].to_vec())
+    }
+
+    fn exception_port(&self) -> EvtchnPort {
+        self.exception_port
+    }
+
+    fn domains(&mut self) -> anyhow::Result<Vec<DomainState>> {
+        let listing = self.xen.domains().context("cannot list the domains")?;
+        let state = |info: &xen::DomainInfo| DomainState {
+            domid: info.domid,
+            shutdown: info.flags.shutdown().is_some(),
+            dying: info.flags.dying(),
+        };
+        Ok(listing.iter().map(state).collect())
+    }
+
+    fn domain_exists(&mut self, domid: DomId) -> bool {
+        matches!(self.xen.domain(domid), Ok(Some(info)) if !info.flags.dying())
+    }
+
+    fn events(&self) -> BorrowedFd<'_> {
+        self.event_channels.as_fd()
+    }
+}
