@@ -237,9 +237,14 @@ impl Hypervisor for LinuxHypervisor {
     ) -> Result<(), xen::Errno> {
         let mapping = match self.map_resource(domid, resource) {
             Ok(mapping) => mapping,
-            Err(Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => match resource {
-                Resource::GrantTable => self.map_grant_table_frame(domid).map_err(as_xen)?,
-            },
+            // The kernel does not know the request; its answer is what tells if the other way fails too.
+            Err(errno @ (Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) => {
+                match resource {
+                    Resource::GrantTable => {
+                        self.map_grant_table_frame(domid).map_err(|_| as_xen(errno))?
+                    }
+                }
+            }
             Err(errno) => return Err(as_xen(errno)),
         };
         let to = mapping.at(offset_bytes, bytes.len()).as_ptr();

@@ -360,7 +360,7 @@ fn claim<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         same("pages_outstanding", &existing(xen, domid)?.pages_outstanding, &0)?;
         // Xen counts a domain's pages in 32 bits; half of that is more than any machine has.
         xen.set_memory_max(domid, 1 << 42).doing("max_mem")?;
-        same("pages_max", &existing(xen, domid)?.pages_max, &u64::from(u32::MAX - 1))?;
+        same("pages_max", &existing(xen, domid)?.pages_max, &u64::from(u32::MAX))?;
         same("claim beyond the machine", &xen.claim_pages(domid, 1 << 31), &Err(Errno::ENOMEM))
     })
 }
