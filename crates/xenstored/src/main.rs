@@ -9,6 +9,7 @@ mod rings;
 mod xen_platform;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -42,12 +43,20 @@ fn run() -> anyhow::Result<ExitCode> {
         Wanted::Serve(options) if options.place == Place::Background => {
             return background::start();
         }
-        Wanted::Serve(options) => serve(options)?,
+        Wanted::Serve(options) => serve(&options)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve(options: Options) -> anyhow::Result<()> {
+fn serve(options: &Options) -> anyhow::Result<()> {
+    // Before the working folder changes.
+    let absolute = |path: &PathBuf| {
+        std::path::absolute(path)
+            .with_context(|| format!("cannot find the place of {}", path.display()))
+    };
+    let socket = absolute(&options.socket)?;
+    let pid_file = options.pid_file.as_ref().map(absolute).transpose()?;
+    let trace_file = options.trace_file.as_ref().map(absolute).transpose()?;
     if options.tells_parent {
         background::leave_terminal()?;
     }
@@ -55,16 +64,16 @@ fn serve(options: Options) -> anyhow::Result<()> {
         Domains::OfXen => Some(Box::new(XenPlatform::open()?)),
         Domains::None => None,
     };
-    let log = Log::open(options.trace_file)?;
+    let log = Log::open(trace_file)?;
     let mut server = Server::new(options.quota);
     server.set_tracing(log.trace.is_some());
-    let listener = daemon::listen(&options.socket)?;
+    let listener = daemon::listen(&socket)?;
     let mut rings = Rings::new(platform, log);
     rings.connect_control_domain(&mut server)?;
     let mut daemon = Daemon::new(server, rings, listener)?;
 
     let id = std::process::id();
-    if let Some(path) = &options.pid_file {
+    if let Some(path) = &pid_file {
         std::fs::write(path, format!("{id}\n"))
             .with_context(|| format!("cannot write the pid file {}", path.display()))?;
     }
