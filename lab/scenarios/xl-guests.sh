@@ -12,7 +12,7 @@ name = "$1"
 type = "$2"
 kernel = "/guest/vmlinuz"
 ramdisk = "/guest/initramfs"
-extra = "console=hvc0 quiet xylem.ip=10.0.0.$3"
+extra = "console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.$3"
 memory = 128
 vcpus = 2
 disk = [ "format=raw,vdev=xvda,access=rw,target=/root/$1.img" ]
@@ -29,7 +29,7 @@ for type in ${*:-pv pvh}; do
     start=$(now)
     check "xl create $name" xl create -q "/root/$name.cfg"
     echo "create took $(seconds_since "$start") s"
-    check "$name says that it is ready" console_wait "$name" 'XYLEM-GUEST: ready' 120
+    check "$name says that it is ready" console_wait "$name" 'XYLEM-GUEST: ready' 240
     echo "ready after $(seconds_since "$start") s"
     grep XYLEM-GUEST "$(console_log "$name")"
     for line in vcpus=2 disk=ok 'disk_written=written by a guest' network=ok; do

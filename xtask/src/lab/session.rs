@@ -182,14 +182,20 @@ impl Watch<'_> {
     fn read_control(&mut self) -> Result<Option<i32>> {
         let control = read_lossy(&self.channels.control);
         let mut is_stopped = false;
+        let mut reason = None;
         for line in control.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
             let (event, rest) = line.split_once(' ').unwrap_or((line, ""));
             match event {
                 "started" if self.boot.is_none() => self.boot = Some(self.started.elapsed()),
-                "failed" => return Err(self.failure(format!("dom0 could not start: {rest}"))),
+                "failed" => reason = Some(format!("dom0 could not start: {rest}")),
                 "stopped" => is_stopped = true,
                 "exit" if is_stopped => return Err(self.timeout()),
-                "exit" => return Ok(Some(rest.trim().parse().unwrap_or(1))),
+                "exit" => {
+                    return match reason {
+                        Some(reason) => Err(self.failure(reason)),
+                        None => Ok(Some(rest.trim().parse().unwrap_or(1))),
+                    };
+                }
                 _ => {}
             }
         }
