@@ -20,14 +20,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use storage::Attachment;
-use xen::{DomId, DomainInfo, PhysInfo, ShutdownReason, Uuid, VersionInfo};
+use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
 use xen_build::Built;
 
 use crate::config::{ShutdownAction, VmConfig};
 use crate::plan::{Reached, Start, Step};
 use crate::work::{
-    Cost, DeviceReading, Failure, Images, NewDomain, Output, OwnLoop, Record, Survey, Work,
-    parse_loop_tag,
+    Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, OwnLoop, Record, Survey,
+    Work, parse_loop_tag,
 };
 use crate::xlcfg;
 use operation::{Operation, Then};
@@ -175,10 +175,7 @@ pub enum Reply {
         domid: DomId,
         devices: Vec<DeviceReading>,
     },
-    HostInfo {
-        version: Box<VersionInfo>,
-        physical: Box<PhysInfo>,
-    },
+    HostInfo(Box<HostInfo>),
     Vcpus {
         domid: DomId,
         name: String,
@@ -641,7 +638,7 @@ impl Toolstack {
 
 /// Stands in for a record that cannot be read, so that what it left can still be taken down.
 fn unreadable_record(uuid: Uuid) -> VmConfig {
-    let text = format!("name = 'unreadable-{uuid}'\nkernel = '/'\ntype = 'pv'\n");
+    let text = format!("name = 'unreadable-{uuid}'\nkernel = '/'\ntype = 'pv'\nmemory = 4\n");
     let source = xlcfg::Source { file: "record", text: &text, overrides: &[] };
     xlcfg::parse(source).expect("this text is a configuration")
 }

@@ -11,7 +11,9 @@ use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
 use crate::config::VmConfig;
 use crate::host::{Host, KernelError};
-use crate::work::{Cost, Failure, Images, LOOP_TAG_PREFIX, NewDomain, Output, OwnLoop, Work};
+use crate::work::{
+    Cost, Failure, HostInfo, Images, LOOP_TAG_PREFIX, NewDomain, Output, OwnLoop, Work,
+};
 
 /// Pages of a MiB.
 const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
@@ -178,9 +180,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             Work::HostInfo => {
                 let unreadable = |errno: Errno| failure("Xen's host information", errno);
-                let version = Box::new(self.xen.version_info().map_err(unreadable)?);
-                let physical = Box::new(self.xen.phys_info().map_err(unreadable)?);
-                Ok(Output::HostInfo { version, physical })
+                let info = HostInfo {
+                    version: self.xen.version_info().map_err(unreadable)?,
+                    physical: self.xen.phys_info().map_err(unreadable)?,
+                    set_aside: self.xen.set_aside().ok(),
+                };
+                Ok(Output::HostInfo(Box::new(info)))
             }
             Work::CpuTimes { domid, vcpus } => {
                 let read = |vcpu| self.xen.vcpu_info(domid, vcpu);

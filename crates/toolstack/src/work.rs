@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use storage::{Access, Attachment};
-use xen::{DomId, DomainInfo, EvtchnPort, PhysInfo, Uuid, VersionInfo};
+use xen::{DomId, DomainInfo, EvtchnPort, PhysInfo, SetAside, Uuid, VersionInfo};
 use xen_build::{Built, KernelImage};
 
 use crate::config::VmConfig;
@@ -218,6 +218,15 @@ pub struct OwnLoop {
     pub tag: String,
 }
 
+/// The hypervisor and the machine below it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct HostInfo {
+    pub version: VersionInfo,
+    pub physical: PhysInfo,
+    /// `None` on a Xen that was built without sharing or pools.
+    pub set_aside: Option<SetAside>,
+}
+
 /// What finished work brings back.
 #[derive(Clone, Debug)]
 pub enum Output {
@@ -235,10 +244,7 @@ pub enum Output {
     /// `None`: xenconsoled has not yet made the terminal.
     Console(Option<String>),
     Devices(Vec<DeviceReading>),
-    HostInfo {
-        version: Box<VersionInfo>,
-        physical: Box<PhysInfo>,
-    },
+    HostInfo(Box<HostInfo>),
     CpuTimes(Vec<xen::VcpuInfo>),
 }
 

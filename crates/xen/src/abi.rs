@@ -73,6 +73,7 @@ pub(crate) mod sysctl {
     pub(crate) const PHYSINFO: u32 = 3;
     pub(crate) const SCHED_ID: u32 = 4;
     pub(crate) const GETDOMAININFOLIST: u32 = 6;
+    pub(crate) const CPUPOOL_OP: u32 = 18;
 }
 
 /// Numbers at fixed offsets of a structure, native endian. Out of range is a bug of ours: it panics.

@@ -4,7 +4,7 @@
 
 use alloc::string::String;
 
-use crate::abi::{domctl, sysctl, u32_at, u64_at};
+use crate::abi::{Layout, domctl, sysctl, u32_at, u64_at};
 use crate::xen::CALL_OFFSET;
 use crate::{DomId, Errno, Hypervisor, Op, Xen};
 
@@ -72,6 +72,17 @@ pub struct PhysInfo {
     /// Claimed but not yet allocated.
     pub pages_outstanding: u64,
     pub hw_caps: [u32; 8],
+}
+
+/// What memory sharing and CPU pools have set aside.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SetAside {
+    /// Pages that sharing between domains saves.
+    pub sharing_pages_freed: u64,
+    /// Pages that are shared.
+    pub sharing_pages_used: u64,
+    /// CPUs in no pool.
+    pub cpus_free: u32,
 }
 
 /// One vCPU.
@@ -165,6 +176,35 @@ impl<H: Hypervisor> Xen<H> {
             pages_outstanding: u64_at(payload, 64),
             hw_caps: core::array::from_fn(|i| u32_at(payload, 80 + 4 * i)),
         })
+    }
+
+    /// Memory sharing's pages and the CPUs in no pool.
+    ///
+    /// # Errors
+    /// What Xen says; ENOSYS if it was built without either.
+    pub fn set_aside(&mut self) -> Result<SetAside, Errno> {
+        const XENMEM_GET_SHARING_FREED_PAGES: u64 = 18;
+        const XENMEM_GET_SHARING_SHARED_PAGES: u64 = 19;
+        const CPUPOOL_OP_FREEINFO: u32 = 7;
+        /// Bytes of the CPU bitmap: more CPUs than any Xen supports.
+        const BITMAP_BYTES: u16 = 1024;
+        let mut pages = |what| {
+            self.counters.count("sharing_pages");
+            self.hypervisor.hypercall(Op::Memory, [what, 0, 0, 0, 0])
+        };
+        let sharing_pages_freed = pages(XENMEM_GET_SHARING_FREED_PAGES)?;
+        let sharing_pages_used = pages(XENMEM_GET_SHARING_SHARED_PAGES)?;
+        let address = self.put_data(&[0; BITMAP_BYTES as usize])?;
+        let payload = Layout::<40>::new()
+            .u32(0, CPUPOOL_OP_FREEINFO)
+            .u64(24, address)
+            .u32(32, 8 * u32::from(BITMAP_BYTES))
+            .done();
+        self.sysctl("cpupool_op", sysctl::CPUPOOL_OP, &payload)?;
+        let (_, bitmap) = self.data();
+        let cpus_free =
+            bitmap[..usize::from(BITMAP_BYTES)].iter().map(|byte| byte.count_ones()).sum();
+        Ok(SetAside { sharing_pages_freed, sharing_pages_used, cpus_free })
     }
 
     /// One vCPU's state.

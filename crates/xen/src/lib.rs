@@ -30,7 +30,7 @@ pub use ids::{
     DomId, EvtchnPort, Gfn, GrantRef, Mfn, PAGE_BYTES, PAGE_SHIFT, ParseUuidError, Pfn,
     ShutdownReason, Uuid, XenbusState,
 };
-pub use info::{PhysInfo, VcpuInfo, VersionInfo};
+pub use info::{PhysInfo, SetAside, VcpuInfo, VersionInfo};
 pub use memory::{E820Entry, E820Kind, Extent};
 pub use probe::ProbeError;
 pub use xen::{Counters, ForeignError, Xen};

@@ -200,9 +200,7 @@ impl Client {
             }
             Request::VcpuList { targets } => self.vcpus(&targets),
             Request::Info => match self.ask(toolstack::Request::HostInfo)? {
-                Reply::HostInfo { version, physical } => {
-                    Ok(api::Reply::Info(api::Info(render::host_info(&version, &physical))))
-                }
+                Reply::HostInfo(info) => Ok(api::Reply::Info(api::Info(render::host_info(&info)))),
                 other => Err(unexpected(&other)),
             },
             Request::Counters => {

@@ -6,9 +6,9 @@ use api::{
 };
 use toolstack::config::{Access, ShutdownAction, ShutdownPolicy, TscMode, VmConfig};
 use toolstack::layout::{DeviceKind, kind_name};
-use toolstack::work::DeviceReading;
+use toolstack::work::{DeviceReading, HostInfo};
 use toolstack::{Created, DomainRow};
-use xen::{PhysInfo, Uuid, VersionInfo};
+use xen::Uuid;
 
 const KIB_PER_PAGE: u64 = 4;
 const KIB_PER_MIB: u64 = 1024;
@@ -194,11 +194,12 @@ pub(crate) fn vcpu_rows(domid: u16, name: &str, vcpus: &[xen::VcpuInfo]) -> Vec<
 }
 
 /// The lines of `xl info`, in its order.
-pub(crate) fn host_info(version: &VersionInfo, physical: &PhysInfo) -> Vec<(String, String)> {
+pub(crate) fn host_info(info: &HostInfo) -> Vec<(String, String)> {
     /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's words for them.
     const HVM: u32 = 1;
     const PV: u32 = 1 << 1;
     const DIRECTIO: u32 = 1 << 2;
+    let HostInfo { version, physical, set_aside } = info;
     let has = |bits: u32| physical.capabilities & bits == bits;
     let words = [
         (has(PV), "pv"),
@@ -219,6 +220,7 @@ pub(crate) fn host_info(version: &VersionInfo, physical: &PhysInfo) -> Vec<(Stri
     let uname = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     let (major, minor) = (version.major, version.minor);
+    let set_aside = set_aside.unwrap_or_default();
     let lines = [
         ("host", text(uname.nodename())),
         ("release", text(uname.release())),
@@ -234,7 +236,10 @@ pub(crate) fn host_info(version: &VersionInfo, physical: &PhysInfo) -> Vec<(Stri
         ("virt_caps", caps.join(" ")),
         ("total_memory", mib(physical.pages)),
         ("free_memory", mib(physical.pages_free.saturating_sub(physical.pages_outstanding))),
+        ("sharing_freed_memory", mib(set_aside.sharing_pages_freed)),
+        ("sharing_used_memory", mib(set_aside.sharing_pages_used)),
         ("outstanding_claims", mib(physical.pages_outstanding)),
+        ("free_cpus", set_aside.cpus_free.to_string()),
         ("xen_major", major.to_string()),
         ("xen_minor", minor.to_string()),
         ("xen_extra", version.extra.clone()),

@@ -243,9 +243,7 @@ impl Toolstack {
             (Query::Devices { domid }, Ok(Output::Devices(devices))) => {
                 Reply::Devices { domid, devices }
             }
-            (Query::HostInfo, Ok(Output::HostInfo { version, physical })) => {
-                Reply::HostInfo { version, physical }
-            }
+            (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
             (Query::Vcpus { domid, name }, Ok(Output::CpuTimes(vcpus))) => {
                 Reply::Vcpus { domid, name, vcpus }
             }
