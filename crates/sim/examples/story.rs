@@ -1,25 +1,45 @@
-//! Runs the demonstration on the embedded host: `story [VMS [SEED]] [--trace]`.
+//! Runs the demonstration on the embedded host: `story [--vms N] [--seed N] [--trace]`.
+//!
+//! The same seed prints the same trace.
+
+use std::io::{IsTerminal, Write};
 
 use sim::demo::{self, DemoConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = DemoConfig::default();
     let mut show_trace = false;
-    for (index, argument) in std::env::args().skip(1).enumerate() {
-        match (index, argument.as_str()) {
-            (_, "--trace") => show_trace = true,
-            (0, vms) => config.vms = vms.parse()?,
-            (_, seed) => config.seed = seed.parse()?,
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} wants a number"));
+        match argument.as_str() {
+            "--trace" => show_trace = true,
+            "--vms" => config.vms = value()?.parse()?,
+            "--seed" => config.seed = value()?.parse()?,
+            other => return Err(format!("unknown argument {other}").into()),
         }
     }
-    let report = demo::run(config, &mut |_, _, _| {})?;
-    let shown = if show_trace { &report.trace } else { &report.lines };
-    for line in shown {
+    let interactive = std::io::stderr().is_terminal();
+    let mut progress = |what: &str, done: usize, all: usize| {
+        if interactive && (done % 10 == 0 || done == all) {
+            let end = if done == all { "\n" } else { "" };
+            eprint!("\r{what}: {done} of {all}{end}");
+            // A display that cannot be drawn is no reason to stop.
+            let _unseen = std::io::stderr().flush();
+        }
+    };
+    let report = demo::run(config, &mut progress)?;
+    if show_trace {
+        for line in &report.trace {
+            println!("{line}");
+        }
+    }
+    for line in &report.lines {
         println!("{line}");
     }
     for problem in report.problems.iter().take(50) {
         println!("PROBLEM: {problem}");
     }
-    println!("trace digest {:016x}", report.digest);
-    if report.problems.is_empty() { Ok(()) } else { Err("something went wrong".into()) }
+    println!("seed {}, trace {:016x}", config.seed, report.digest);
+    if report.problems.is_empty() { Ok(()) } else { Err("not all went well".into()) }
 }

@@ -3,6 +3,7 @@
 //! Source: xen `tools/console/daemon/io.c`.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use xen::{DomId, EvtchnPort, GrantRef};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
@@ -115,8 +116,8 @@ impl Consoled {
             self.forget(domid)?;
         }
         for (domid, unique_id) in alive {
-            if !self.consoles.contains_key(&domid) {
-                self.consoles.insert(domid, Console { unique_id, ring: None });
+            if let Entry::Vacant(entry) = self.consoles.entry(domid) {
+                entry.insert(Console { unique_id, ring: None });
                 self.logs.insert(domid, String::new());
                 self.store.watch(&console_path(domid), &format!("dom{domid}"))?;
             }

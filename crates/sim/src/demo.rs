@@ -65,7 +65,7 @@ const PATIENCE_NS: u64 = 600_000_000_000;
 pub type Progress<'a> = &'a mut dyn FnMut(&str, usize, usize);
 
 fn config_text(number: usize, linux: bool) -> String {
-    let kind = if number % 2 == 0 { "pv" } else { "pvh" };
+    let kind = if number.is_multiple_of(2) { "pv" } else { "pvh" };
     let mut text = format!("name = 'vm{number}'\ntype = '{kind}'\n");
     if linux {
         let _ = write!(
@@ -143,7 +143,8 @@ pub fn run(config: DemoConfig, progress: Progress<'_>) -> Result<DemoReport, Dem
     }
     os.add_file("/images/initrd", vec![0x1f; 200_000]);
     os.add_bridge("xenbr0");
-    let is_linux = |number: usize| config.linux_every > 0 && number % config.linux_every == 0;
+    let is_linux =
+        |number: usize| config.linux_every > 0 && number.is_multiple_of(config.linux_every);
     for number in (0..config.vms).filter(|number| is_linux(*number)) {
         os.add_disk(&format!("/images/disk{number}.raw"), 64 << 20);
     }

@@ -35,6 +35,17 @@ pub struct Faults {
     rules: Vec<Rule>,
     virqs: Vec<VirqFate>,
     pub virq_fate: VirqFate,
+    toolstack: Life,
+}
+
+/// Whether the toolstack's process still runs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Life {
+    #[default]
+    Lives,
+    /// It dies at its action of this number, counting down.
+    DiesAfter(u64),
+    Dead,
 }
 
 impl Faults {
@@ -47,6 +58,32 @@ impl Faults {
     /// The fates of the next VIRQs, in order; later ones follow [`Faults::virq_fate`].
     pub fn virqs(&mut self, fates: &[VirqFate]) {
         self.virqs = fates.iter().rev().copied().collect();
+    }
+
+    /// The toolstack's process is killed at its `k`-th action from now on, counted from 1. Actions are
+    /// hypercalls and writes to the store's socket; of such a write only half is sent. Nothing that the
+    /// dead process does has an effect, until [`Faults::revive_toolstack`].
+    pub fn kill_toolstack(&mut self, k: u64) {
+        assert!(k > 0, "actions are counted from 1");
+        self.toolstack = Life::DiesAfter(k);
+    }
+
+    /// A new process takes the dead one's place.
+    pub fn revive_toolstack(&mut self) {
+        self.toolstack = Life::Lives;
+    }
+
+    #[must_use]
+    pub fn is_toolstack_dead(&self) -> bool {
+        self.toolstack == Life::Dead
+    }
+
+    /// Counts an action of the toolstack's. False if it is dead now.
+    pub(crate) fn count_action(&mut self) -> bool {
+        if let Life::DiesAfter(left) = self.toolstack {
+            self.toolstack = if left > 1 { Life::DiesAfter(left - 1) } else { Life::Dead };
+        }
+        self.toolstack != Life::Dead
     }
 
     /// Rules that have not struck yet.

@@ -63,7 +63,7 @@ impl SimHost {
         init_dom0(&mut inner(&store)).expect("the store serves dom0");
         // Faults begin when the host is up.
         machine.get_mut().set_faults(config.faults);
-        let world = World::new(machine.clone(), store.clone(), os.clone(), kernel, consoled);
+        let world = World::new(machine.clone(), store.clone(), kernel, consoled);
         let host = Self { machine, store, os, world: Rc::new(RefCell::new(world)) };
         host.run_until_quiet(Time(2_000_000_000));
         host
@@ -148,6 +148,20 @@ impl SimHost {
         let (devices, consoles) = (world.kernel.devices(), world.consoled.consoles());
         drop(world);
         Snapshot::take(&self.machine, &self.os, &mut self.connect(), devices, consoles)
+    }
+
+    /// Compares the store's counters and indexes with a recount.
+    ///
+    /// # Errors
+    /// A sentence about the first difference.
+    pub fn check_store(&self) -> Result<(), String> {
+        self.store.check()
+    }
+
+    /// Nodes in the store.
+    #[must_use]
+    pub fn store_nodes(&self) -> usize {
+        self.store.nodes()
     }
 
     /// The trace so far, one line each.

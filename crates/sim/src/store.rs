@@ -153,6 +153,8 @@ struct Shell {
     ready: BTreeSet<ConnId>,
 }
 
+const EPIPE: Errno = Errno(32);
+
 /// What a request costs the daemon, in nanoseconds.
 const REQUEST_NS: u64 = 2_500;
 
@@ -348,6 +350,30 @@ impl SocketTransport {
         !self.store.0.borrow_mut().server.output(self.connection).is_empty()
     }
 
+    /// Whether the client is a process outside the simulated host's own parts.
+    fn is_outside(&self) -> bool {
+        self.world.strong_count() > 0
+    }
+
+    fn is_dead(&self) -> bool {
+        self.store.0.borrow().host.machine.get().faults.is_toolstack_dead()
+    }
+
+    /// Lets the store see what was sent. False if it closed the connection.
+    fn deliver(&mut self) -> bool {
+        if self.sent.is_empty() {
+            return true;
+        }
+        let sent = std::mem::take(&mut self.sent);
+        let shell = &mut *self.store.0.borrow_mut();
+        let follows = shell.receive(self.connection, &sent);
+        if !follows {
+            shell.server.disconnect(self.connection);
+        }
+        shell.flush();
+        follows
+    }
+
     fn take(&self, into: &mut [u8]) -> usize {
         let shell = &mut *self.store.0.borrow_mut();
         let output = shell.server.output(self.connection);
@@ -360,6 +386,16 @@ impl SocketTransport {
 
 impl Transport for SocketTransport {
     fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        if self.is_outside() && !bytes.is_empty() {
+            let was_dead = self.is_dead();
+            if !self.store.0.borrow().host.machine.get_mut().faults.count_action() {
+                if !was_dead {
+                    self.sent.extend_from_slice(&bytes[..bytes.len() / 2]);
+                    self.deliver();
+                }
+                return Err(EPIPE);
+            }
+        }
         self.sent.extend_from_slice(bytes);
         Ok(())
     }
@@ -371,14 +407,11 @@ impl Transport for SocketTransport {
             let now = world.machine.get().now();
             while world.step(now) {}
         }
-        if !self.sent.is_empty() {
-            let sent = std::mem::take(&mut self.sent);
-            let shell = &mut *self.store.0.borrow_mut();
-            if !shell.receive(self.connection, &sent) {
-                shell.server.disconnect(self.connection);
-                return Ok(0);
-            }
-            shell.flush();
+        if self.is_outside() && self.is_dead() {
+            return Err(EPIPE);
+        }
+        if !self.deliver() {
+            return Ok(0);
         }
         match self.take(into) {
             0 => Err(Errno::EAGAIN),

@@ -13,7 +13,6 @@ use crate::backend::Kernel;
 use crate::consoled::Consoled;
 use crate::guest::{Guest, Next};
 use crate::machine::{Dying, Machine, Occurrence};
-use crate::os::SimOs;
 use crate::store::{Store, StorePort};
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,6 @@ const DAEMON_NS: u64 = 30_000;
 pub(crate) struct World {
     pub(crate) machine: Machine,
     pub(crate) store: Store,
-    pub(crate) os: SimOs,
     pub(crate) kernel: Kernel,
     pub(crate) consoled: Consoled,
     guests: BTreeMap<DomId, (u64, Guest)>,
@@ -52,17 +50,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(
-        machine: Machine,
-        store: Store,
-        os: SimOs,
-        kernel: Kernel,
-        consoled: Consoled,
-    ) -> Self {
+    pub(crate) fn new(machine: Machine, store: Store, kernel: Kernel, consoled: Consoled) -> Self {
         Self {
             machine,
             store,
-            os,
             kernel,
             consoled,
             guests: BTreeMap::new(),

@@ -47,7 +47,7 @@ impl Connection {
         let replies = shared.store.run(&look)?;
         let mut made = Self::default();
         for (index, key) in rings.iter().chain(channels).enumerate() {
-            let number = replies.get(index).ok().and_then(|bytes| number(bytes));
+            let number = replies.get(index).ok().and_then(number);
             let Some(number) = number else {
                 made.drop_all(shared);
                 return Ok(Err((-22, format!("reading {key}"))));
@@ -139,10 +139,6 @@ impl Device {
         Ok(Some(device))
     }
 
-    pub(super) fn owns(&self, port: EvtchnPort) -> bool {
-        self.connection.as_ref().is_some_and(|connection| connection.ports.contains(&port))
-    }
-
     /// Writes the state, unless the directory is gone.
     fn switch(&mut self, shared: &mut Shared, state: XenbusState) -> Result<(), ClientError> {
         if self.state == state {
@@ -194,11 +190,9 @@ impl Device {
                 }
             }
             XenbusState::Unknown => return Ok(Fate::Remove),
-            XenbusState::Initialising => {
-                // The frontend starts anew, after a reset of its driver.
-                if self.state == XenbusState::Closed {
-                    self.switch(shared, XenbusState::InitWait)?;
-                }
+            // The frontend starts anew, after a reset of its driver.
+            XenbusState::Initialising if self.state == XenbusState::Closed => {
+                self.switch(shared, XenbusState::InitWait)?;
             }
             _ => {}
         }

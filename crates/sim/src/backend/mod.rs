@@ -13,7 +13,7 @@ mod vif;
 
 use std::collections::BTreeMap;
 
-use xen::{DomId, EvtchnPort};
+use xen::DomId;
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
 
 use crate::machine::Machine;
@@ -104,11 +104,6 @@ impl Kernel {
     /// Devices that exist.
     pub(crate) fn devices(&self) -> usize {
         self.devices.len()
-    }
-
-    /// Whether a port of dom0's belongs to a device.
-    pub(crate) fn owns(&self, port: EvtchnPort) -> bool {
-        self.devices.values().any(|device| device.owns(port))
     }
 
     /// Handles what the store reported.

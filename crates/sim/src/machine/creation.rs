@@ -24,7 +24,7 @@ impl SimXen {
         let creation = self.check_creation(payload)?;
         let domid = self.choose_domid(asked)?;
         let kind = if creation.flags & Domain::HVM == 0 { "pv" } else { "pvh" };
-        self.insert_domain(domid, creation)?;
+        self.insert_domain(domid, &creation)?;
         self.spend(25_000);
         self.trace.note(self.now, format_args!("xen: domain {domid} ({kind}) is created"));
         Ok(domid)

@@ -55,7 +55,10 @@ pub struct Domain {
     pub pages: u64,
     pub pages_max: u64,
     pub pages_claimed: u64,
+    /// Machine frame of the shared info page.
     pub shared_info: u64,
+    /// Where a translated domain was given it.
+    pub shared_info_gfn: Option<u64>,
     pub e820: Vec<u8>,
     pub tsc_mode: u32,
     pub paging_pool_bytes: u64,
@@ -161,7 +164,7 @@ impl SimXen {
             grant_frames_max: 64,
         };
         let pages = self.config.dom0_pages;
-        self.insert_domain(DomId::DOM0, creation).expect("an empty host has room for dom0");
+        self.insert_domain(DomId::DOM0, &creation).expect("an empty host has room for dom0");
         let mut pfn = 0;
         while pfn < pages {
             let order = (pages - pfn).ilog2().min(self.frames.order_max);
@@ -185,7 +188,7 @@ impl SimXen {
         self.changed.clear();
     }
 
-    pub(super) fn insert_domain(&mut self, domid: DomId, creation: Creation) -> Result<(), Errno> {
+    pub(super) fn insert_domain(&mut self, domid: DomId, creation: &Creation) -> Result<(), Errno> {
         let shared_info = self.frames.allocate(domid, 0, 0, Counted::No).ok_or(Errno::ENOMEM)?;
         self.frames.write(shared_info, 0, &[0; xen::PAGE_BYTES]);
         let mut state = self.unique_id;
@@ -209,6 +212,7 @@ impl SimXen {
             pages_max: 0,
             pages_claimed: 0,
             shared_info,
+            shared_info_gfn: None,
             e820: Vec::new(),
             tsc_mode: 0,
             // HAP begins with 256 pages of its own.

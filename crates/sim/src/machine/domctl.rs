@@ -5,9 +5,9 @@
 
 use xen::{DomId, Errno};
 
-use super::domain::{Domain, Vcpu};
+use super::domain::Vcpu;
 use super::hypercall::{Arena, DOMCTL_BYTES};
-use super::{Dying, Occurrence, Release, SimXen};
+use super::{Dying, Release, SimXen};
 use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 const CREATEDOMAIN: u32 = 1;
@@ -80,7 +80,8 @@ impl SimXen {
             2 => self.kill_domain(domid),
             3 => self.pause(domid)?,
             4 => self.unpause(domid)?,
-            11 => self.live(domid)?.pages_max = u64_at(payload, 0) >> 2,
+            // Xen counts a domain's pages in 32 bits.
+            11 => self.live(domid)?.pages_max = (u64_at(payload, 0) >> 2).min(u32::MAX.into()),
             12 => self.set_vcpu_context(domid, u32_at(payload, 0), u64_at(payload, 8), arena)?,
             14 => self.vcpu_info(domid, call)?,
             15 => self.set_vcpus(domid, u32_at(payload, 0))?,
@@ -198,7 +199,7 @@ impl SimXen {
         if !domain.is_translated() {
             return Err(Errno::EOPNOTSUPP);
         }
-        if bytes % xen::PAGE_BYTES as u64 != 0 {
+        if !bytes.is_multiple_of(xen::PAGE_BYTES as u64) {
             return Err(Errno::EINVAL);
         }
         let pages = bytes >> xen::PAGE_SHIFT;
@@ -263,18 +264,5 @@ impl SimXen {
         put_u16(call, HEADER + 2, u16::from(domid == DomId::DOM0) * 3);
         put_u64(call, HEADER + 8, unique_id);
         Ok(())
-    }
-
-    /// A vCPU begins to run its guest, on the hypervisor's own account.
-    #[must_use]
-    pub(crate) fn is_runnable(&self, domid: DomId) -> bool {
-        self.domains.get(&domid).is_some_and(Domain::is_running)
-    }
-
-    /// Lets a guest be looked at again, as after an event that must not be lost.
-    pub(crate) fn kick(&mut self, domid: DomId) {
-        if self.is_runnable(domid) {
-            self.occur(Occurrence::Runnable(domid));
-        }
     }
 }

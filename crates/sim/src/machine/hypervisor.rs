@@ -80,6 +80,9 @@ fn frames_of(
 ) -> Result<Vec<u64>, Errno> {
     let room = (range.frames.len() * PAGE_BYTES).checked_sub(range.offset_bytes);
     assert!(room.is_some_and(|room| bytes <= room), "the bytes do not fit into the frames");
+    if !xen.faults.count_action() {
+        return Err(Errno::EIO);
+    }
     *xen.calls.entry("map_foreign").or_default() += 1;
     if let Some(errno) = xen.faults.strike("map_foreign") {
         xen.trace.note(xen.now, format_args!("fault: map_foreign fails with {errno:?}"));
@@ -119,6 +122,9 @@ impl Hypervisor for SimHypervisor {
 
     fn hypercall(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
         let mut arena = Arena { address: ARENA_ADDRESS, bytes: &mut self.arena };
+        if !self.machine.get_mut().faults.count_action() {
+            return Err(Errno::EIO);
+        }
         self.machine.get_mut().hypercall(self.caller, &mut arena, op, args)
     }
 
@@ -165,6 +171,9 @@ impl Hypervisor for SimHypervisor {
         bytes: &[u8],
     ) -> Result<(), Errno> {
         let xen = &mut *self.machine.get_mut();
+        if !xen.faults.count_action() {
+            return Err(Errno::EIO);
+        }
         *xen.calls.entry("map_resource").or_default() += 1;
         if let Some(errno) = xen.faults.strike("map_resource") {
             xen.trace.note(xen.now, format_args!("fault: map_resource fails with {errno:?}"));

@@ -81,8 +81,12 @@ impl SimXen {
         put_u64(&mut info, 8, domain.pages);
         put_u64(&mut info, 16, domain.pages_max);
         put_u64(&mut info, 24, domain.pages_claimed);
-        // Unknown to a translated domain's map until it is put there.
-        let shared_info = if domain.is_translated() { u64::MAX } else { domain.shared_info };
+        let shared_info = if domain.is_translated() {
+            // Unknown to the domain's own numbering until it is put there.
+            domain.shared_info_gfn.unwrap_or(u64::MAX)
+        } else {
+            domain.shared_info
+        };
         put_u64(&mut info, 48, shared_info);
         put_u64(&mut info, 56, domain.vcpus.iter().map(|vcpu| vcpu.cpu_time_ns).sum());
         put_u32(&mut info, 64, u32::try_from(online).unwrap_or(u32::MAX));

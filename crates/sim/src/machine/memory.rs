@@ -142,6 +142,7 @@ impl SimXen {
         }
         let mfn = domain.shared_info;
         domain.map_physical(gfn, 1, mfn);
+        domain.shared_info_gfn = Some(gfn);
         Ok(0)
     }
 

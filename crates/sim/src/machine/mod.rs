@@ -207,6 +207,12 @@ impl SimXen {
         self.faults = faults;
     }
 
+    /// The plan of faults, as far as it has not struck.
+    #[must_use]
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
     /// The plan of faults, to be added to.
     pub fn faults_mut(&mut self) -> &mut Faults {
         &mut self.faults

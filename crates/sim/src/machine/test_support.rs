@@ -21,7 +21,7 @@ pub(super) fn create(xen: &mut SimXen) -> DomId {
         evtchn_port_max: 1023,
         grant_frames_max: 64,
     };
-    xen.insert_domain(domid, creation).unwrap();
+    xen.insert_domain(domid, &creation).unwrap();
     domid
 }
 

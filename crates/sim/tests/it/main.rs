@@ -1,4 +1,8 @@
 //! The simulated host, seen from outside.
 
+mod conformance;
+mod faults;
 mod hypercalls;
+mod lifecycle;
 mod story;
+mod support;
