@@ -106,7 +106,7 @@ xenconsoled --log=all --log-dir=/var/log/xen/console --pid-file=/run/xenconsoled
 cd /root || fail "no /root"
 echo "started $(cut -d ' ' -f 1 /proc/uptime)" >&3
 if [ "$mode" = shell ]; then
-    setsid -c sh -c 'stty rows "$0" cols "$1"; exec bash -i' "$rows" "$columns" \
+    setsid -c sh -c 'stty -onlcr rows "$0" cols "$1"; exec bash -i' "$rows" "$columns" \
         <>/dev/hvc1 >&0 2>&1
     end 0
 fi

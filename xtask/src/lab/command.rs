@@ -1,5 +1,6 @@
 //! The command line of `cargo xtask lab`.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -83,7 +84,10 @@ fn run(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     }
     // Everything after the scenario's name belongs to the scenario.
     let arguments: Result<Vec<String>, _> = parser.raw_args()?.map(ValueExt::string).collect();
-    let outcome = super::run(&options, &scenario, &arguments?, &mut |line| println!("{line}"));
+    let outcome = super::run(&options, &scenario, &arguments?, &mut |line| {
+        // A reader that went away is no reason to leave the host half-way.
+        let _ = writeln!(std::io::stdout(), "{line}");
+    });
     if let Ok(outcome) = &outcome {
         eprintln!(
             "lab: {} ended with {} after {:.1} s (dom0 up after {:.1} s); results in {}",

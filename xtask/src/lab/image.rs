@@ -25,6 +25,9 @@ const SOURCES: &[&str] = &[
     GUEST_INIT,
 ];
 
+/// Images of about 100 MB each; a few, since checkouts may differ.
+const IMAGES_KEPT: usize = 3;
+
 /// A finished image: paths of files that exist.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
@@ -51,12 +54,29 @@ pub(crate) fn prepare() -> Result<Image> {
     if !directory.is_dir() {
         let files = packages::download(&names, &packages, &cache.join("packages"))?;
         build(&files, &directory)?;
+        remove_old(&cache.join("images"))?;
     }
     Ok(Image {
         xen: directory.join("xen"),
         kernel: directory.join("vmlinux"),
         root: directory.join("root.cpio"),
     })
+}
+
+/// Keeps the latest images only; a running lab's is among them.
+fn remove_old(images: &Path) -> Result<()> {
+    let mut dated = Vec::new();
+    for entry in std::fs::read_dir(images)? {
+        let entry = entry?;
+        dated.push((entry.metadata()?.modified()?, entry.path()));
+    }
+    dated.sort();
+    dated.reverse();
+    for (_, path) in dated.iter().skip(IMAGES_KEPT) {
+        // Somebody else may be removing it too.
+        let _ = std::fs::remove_dir_all(path);
+    }
+    Ok(())
 }
 
 /// `$XYLEM_LAB_CACHE`, else the user's cache folder.
