@@ -59,7 +59,9 @@ impl Rings {
         let port = platform.bind(DomId::DOM0, remote)?;
         let id = server.connect_control_domain();
         self.insert(id, DomId::DOM0, page, port);
-        // Its kernel may have asked before we came.
+        // Its kernel uses the ring, and starts its backends, only after a first event from here.
+        self.notify(id);
+        // Whoever served before us may have left requests.
         self.serve(server, id);
         Ok(())
     }
