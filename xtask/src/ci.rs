@@ -85,6 +85,14 @@ fn run_scenario(name: &str, store: Store, seconds: u64) -> Result<()> {
     let mut options = lab::Options::new(name)?;
     options.store = store;
     options.timeout = Duration::from_secs(seconds);
+    if name == "conformance" {
+        cargo(&["build", "--quiet", "--release", "--package", "xen-linux", "--examples"])?;
+        for program in ["xen_probe", "xen_conformance"] {
+            let host = lab::target_directory()?.join("release/examples").join(program);
+            let dom0 = format!("/root/{program}");
+            options.files.push(lab::ExtraFile { host, dom0 });
+        }
+    }
     let scenario = lab::Scenario::find(name)?;
     let outcome = lab::run(&options, &scenario, &[], &mut |line| println!("{line}"))?;
     ensure!(outcome.status == 0, "the scenario ended with status {}", outcome.status);
