@@ -85,6 +85,7 @@ impl Server {
         let domid = self.introduced_guest(payload)?;
         self.end_domain(host, domid);
         self.fire_domain(Path::RELEASE_DOMAIN, &[domid]);
+        self.forget_special_rights(domid);
         Ok(())
     }
 
@@ -221,7 +222,7 @@ impl Server {
     pub fn handle_domain_states(&mut self, host: &mut dyn Host, listing: &[DomainState]) {
         let fates = self.domains.compare(listing);
         let mut reported = Vec::new();
-        for (domid, fate) in fates {
+        for &(domid, fate) in &fates {
             let was_introduced = self.domains.introduced(domid).is_some();
             if fate == Fate::Gone {
                 self.end_domain(host, domid);
@@ -232,6 +233,9 @@ impl Server {
         }
         if !reported.is_empty() {
             self.fire_domain(Path::RELEASE_DOMAIN, &reported);
+        }
+        for (domid, _) in fates.into_iter().filter(|(_, fate)| *fate == Fate::Gone) {
+            self.forget_special_rights(domid);
         }
     }
 
@@ -248,6 +252,10 @@ impl Server {
             }
         }
         self.store.forget_domain(domid);
+    }
+
+    /// Removes a dead domain's rights on special nodes, after its end was reported by them.
+    fn forget_special_rights(&mut self, domid: DomId) {
         let own: OwnedPath =
             Path::from_canonical(&Path::RELEASE_DOMAIN.join(&format!("{domid}"))).to_owned_path();
         self.special.remove(&own);

@@ -1,0 +1,4 @@
+//! Behaviour of the store through its public API: bytes in, bytes out, domains that come and go.
+
+mod scripts;
+mod world;
