@@ -9,7 +9,7 @@ use crate::ImageError;
 pub enum BuildError {
     #[error("{0}")]
     Image(#[from] ImageError),
-    #[error("a domain of type {0:?} cannot be built; use pv or pvh")]
+    #[error("{0:?} domains cannot be built; use type = \"pv\" or \"pvh\"")]
     Kind(DomainKind),
     #[error(
         "memory = {memory_mib} MiB is too little: kernel, ramdisk and start-up tables need {needed_mib} MiB"

@@ -53,9 +53,11 @@ pub(crate) fn populate<H: Hypervisor>(
             if done.len() < firsts.len() {
                 let smaller = ORDERS.iter().position(|&other| other < order);
                 let wanted_pages = ranges.iter().map(|range| range.end - range.start).sum();
-                orders = smaller
-                    .map(|first| &ORDERS[first..])
-                    .ok_or(BuildError::HostMemory { domid, got_pages, wanted_pages })?;
+                orders = smaller.map(|first| &ORDERS[first..]).ok_or(BuildError::HostMemory {
+                    domid,
+                    got_pages,
+                    wanted_pages,
+                })?;
             }
         }
     }

@@ -1,0 +1,210 @@
+//! Kernel images: every packing and both places of the notes give the same kernel.
+
+use expect_test::{Expect, expect};
+use xen_build::{Compression, ImageError, KernelImage};
+
+use crate::kernels::{self, Elf, NotesIn, bzimage, pack};
+
+pub(crate) const PACKINGS: [Compression; 5] =
+    [Compression::None, Compression::Gzip, Compression::Xz, Compression::Zstd, Compression::Lz4];
+
+fn error(file: &[u8]) -> String {
+    KernelImage::parse_bounded(file, 1 << 20).err().map_or("no error".into(), |e| e.to_string())
+}
+
+fn check(file: &[u8], expected: &Expect) {
+    expected.assert_eq(&error(file));
+}
+
+/// A file with one byte changed.
+fn changed(mut file: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
+    file[at] = byte;
+    file
+}
+
+#[test]
+fn every_packing_gives_the_same_kernel() {
+    let elf = kernels::linux().bytes();
+    let plain = KernelImage::parse(&elf).unwrap();
+    for compression in PACKINGS {
+        let packed = KernelImage::parse(&bzimage(&pack(&elf, compression))).unwrap();
+        assert_eq!(packed.compression(), compression);
+        assert_eq!(packed.notes(), plain.notes());
+        assert_eq!(packed.memory_bytes(), plain.memory_bytes());
+    }
+    let gzipped = KernelImage::parse(&pack(&elf, Compression::Gzip)).unwrap();
+    assert_eq!(gzipped.notes(), plain.notes());
+    assert_eq!(plain.memory_bytes(), 20_000 + 40_000 + 100);
+}
+
+#[test]
+fn notes_are_found_by_either_kind_of_header() {
+    let linux = kernels::linux();
+    let by_program = KernelImage::parse(&linux.bytes()).unwrap();
+    let by_section = Elf { notes_in: NotesIn::SectionHeader, ..linux };
+    let by_section = KernelImage::parse(&by_section.bytes()).unwrap();
+    assert_eq!(by_section.notes(), by_program.notes());
+    expect![[r#"
+        Notes {
+            entry: Some(
+                18446744071578845248,
+            ),
+            hypercall_page: None,
+            virt_base: Some(
+                18446744071562067968,
+            ),
+            paddr_offset: Some(
+                0,
+            ),
+            init_p2m: Some(
+                549755813888,
+            ),
+            mod_start_pfn: true,
+            phys32_entry: Some(
+                16777296,
+            ),
+            phys32_reloc: None,
+            hv_start_low: None,
+            supported_features: None,
+            features: None,
+            l1_mfn_valid: false,
+            loader: None,
+            guest_os: None,
+            xen_version: None,
+            pae_mode: None,
+        }
+    "#]]
+    .assert_debug_eq(by_program.notes());
+}
+
+#[test]
+fn what_is_no_kernel_is_told_so() {
+    check(b"", &expect!["an empty file, not a kernel"]);
+    check(
+        b"#!/bin/sh\n",
+        &expect!["not an ELF or bzImage kernel: starts with 23 21 2f 62 69 6e 2f 73"],
+    );
+    check(b"\x7fELF", &expect!["the kernel file is cut off: it ends before the ELF header"]);
+    check(
+        &pack(b"a text, packed", Compression::Gzip),
+        &expect!["not an ELF or bzImage kernel: starts with 61 20 74 65 78 74 2c 20"],
+    );
+    // Without a bzImage around it an xz file does not end with its size.
+    check(
+        &pack(&kernels::linux().bytes(), Compression::Xz),
+        &expect!["not an ELF or bzImage kernel: starts with fd 37 7a 58 5a 00 00 01"],
+    );
+}
+
+#[test]
+fn an_elf_file_that_cannot_be_loaded_is_told_why() {
+    let elf = kernels::unikernel().bytes();
+    check(
+        &changed(elf.clone(), 4, 1),
+        &expect!["a 32-bit ELF file; only x86_64 kernels can be built"],
+    );
+    check(
+        &changed(elf.clone(), 18, 183),
+        &expect!["an ELF file for machine 183; only x86_64 (62) kernels can be built"],
+    );
+    check(
+        &changed(elf.clone(), 16, 1),
+        &expect!["an ELF file that is no executable: an object file or a core dump, perhaps"],
+    );
+    check(
+        &changed(elf.clone(), 56, 200),
+        &expect!["the kernel file is cut off: it ends before the ELF program headers"],
+    );
+    check(
+        &elf[..5000],
+        &expect!["an ELF file whose program header 0 reaches beyond the end of the file"],
+    );
+    let segments = |segments| Elf { segments, ..kernels::unikernel() }.bytes();
+    check(&segments(vec![(0, vec![], 0)]), &expect!["an ELF file without anything to load"]);
+    check(
+        &segments(vec![(0x1000, vec![1; 9], 8)]),
+        &expect!["an ELF file whose program header 0 has more bytes in the file than in memory"],
+    );
+    check(
+        &segments(vec![(u64::MAX - 6, vec![], 8)]),
+        &expect!["an ELF file whose program header 0 wraps around the end of the address space"],
+    );
+    check(
+        &segments(vec![(0x1007, vec![], 8), (0x1000, vec![], 8)]),
+        &expect!["an ELF file whose load segments overlap"],
+    );
+    check(&segments(vec![(0x1008, vec![], 8), (0x1000, vec![], 8)]), &expect!["no error"]);
+}
+
+#[test]
+fn a_bzimage_that_cannot_be_unpacked_is_told_why() {
+    let elf = kernels::linux().bytes();
+    let image = bzimage(&pack(&elf, Compression::Gzip));
+    check(
+        &changed(image.clone(), 0x206, 7),
+        &expect!["a bzImage of boot protocol 0x207; 0x208 or later is needed (Linux 2.6.24)"],
+    );
+    check(&changed(image.clone(), 0x206, 8), &expect!["no error"]);
+    check(
+        &image[..image.len() - 60],
+        &expect!["the kernel file is cut off: it ends before the packed kernel in the bzImage"],
+    );
+    check(
+        &bzimage(b"BZh91AY&SY, says bzip2"),
+        &expect![
+            "the kernel in the bzImage is packed in an unknown way: it starts with 42 5a 68 39 31 41 59 26"
+        ],
+    );
+}
+
+#[test]
+fn a_damaged_payload_is_told_by_every_packing() {
+    let elf = kernels::linux().bytes();
+    let mut told = String::new();
+    for compression in &PACKINGS[1..] {
+        let packed = pack(&elf, *compression);
+        let half = [&packed[..packed.len() / 2], &packed[packed.len() - 4..]].concat();
+        let size = u32::try_from(elf.len()).unwrap();
+        let mut short = packed.clone();
+        *short.last_chunk_mut().unwrap() = (size - 1).to_le_bytes();
+        let mut long = packed.clone();
+        *long.last_chunk_mut().unwrap() = (size + 1).to_le_bytes();
+        for file in [half, short, long] {
+            told += &format!("{}\n", error(&bzimage(&file)));
+        }
+    }
+    expect![[r#"
+        the gzip kernel is damaged: it is cut off
+        the gzip kernel is damaged: it unpacks to more bytes than it says
+        the gzip kernel is damaged: it unpacks to fewer bytes than it says
+        the xz kernel is damaged: it is cut off
+        the xz kernel is damaged: it unpacks to more bytes than it says
+        the xz kernel is damaged: it unpacks to fewer bytes than it says
+        the zstd kernel is damaged: the data is not zstd's
+        the zstd kernel is damaged: it unpacks to more bytes than it says
+        the zstd kernel is damaged: it unpacks to fewer bytes than it says
+        the lz4 kernel is damaged: it is cut off
+        the lz4 kernel is damaged: the data is not lz4's
+        the lz4 kernel is damaged: it unpacks to fewer bytes than it says
+    "#]]
+    .assert_eq(&told);
+}
+
+#[test]
+fn a_bomb_is_refused_before_it_is_unpacked() {
+    let zeros = vec![0; 2 << 20];
+    for compression in &PACKINGS[1..] {
+        let file = bzimage(&pack(&zeros, *compression));
+        assert_eq!(
+            KernelImage::parse_bounded(&file, 1 << 20).err(),
+            Some(ImageError::TooLarge { max_mib: 1 })
+        );
+    }
+    // Less than it unpacks to is no way around the limit.
+    let mut liar = pack(&zeros, Compression::Zstd);
+    *liar.last_chunk_mut().unwrap() = 1000_u32.to_le_bytes();
+    check(
+        &bzimage(&liar),
+        &expect!["the zstd kernel is damaged: it unpacks to more bytes than it says"],
+    );
+}

@@ -1,0 +1,9 @@
+//! The builder through its public interface, on hand-made kernels and a recording hypervisor.
+
+mod damaged;
+mod fake;
+mod images;
+mod kernels;
+mod pv;
+mod pvh;
+mod refused;

@@ -1,0 +1,193 @@
+//! What cannot be built, and what the host refuses.
+
+use expect_test::{Expect, expect};
+use xen::{DomainKind, Xen};
+use xen_build::{BuildConfig, KernelImage};
+
+use crate::fake::{DOMAIN, Fake};
+use crate::kernels::{self, Elf};
+use crate::pv::{CHANNELS, config};
+
+/// Checks and builds must say the same.
+fn check(config: &BuildConfig<'_>, expected: &Expect) {
+    let checked = xen_build::check(config).unwrap_err();
+    let mut xen: Xen<Fake> = Fake::xen(config.kind != DomainKind::Pv);
+    let built = xen_build::build(&mut xen, DOMAIN, config, &CHANNELS).unwrap_err();
+    assert_eq!(checked, built);
+    expected.assert_eq(&checked.to_string());
+}
+
+fn parse(elf: &Elf) -> KernelImage {
+    KernelImage::parse(&elf.bytes()).unwrap()
+}
+
+#[test]
+fn a_domain_that_cannot_be_is_refused_before_there_is_one() {
+    let kernel = parse(&kernels::linux());
+    let ramdisk = vec![0; 50 << 20];
+    let pv = config(DomainKind::Pv, &kernel, 64);
+    let pvh = config(DomainKind::Pvh, &kernel, 64);
+    check(
+        &config(DomainKind::Pv, &kernel, 4),
+        &expect!["memory = 4 MiB is too little: kernel, ramdisk and start-up tables need 20 MiB"],
+    );
+    check(
+        &BuildConfig { ramdisk: Some(&ramdisk), ..pv },
+        &expect!["memory = 64 MiB is too little: kernel, ramdisk and start-up tables need 70 MiB"],
+    );
+    check(
+        &BuildConfig { ramdisk: Some(&ramdisk), ..pvh },
+        &expect!["memory = 64 MiB is too little: kernel, ramdisk and start-up tables need 70 MiB"],
+    );
+    check(
+        &BuildConfig { memory_pages: 0, ..pvh },
+        &expect!["memory = 0 MiB is too little: kernel, ramdisk and start-up tables need 20 MiB"],
+    );
+    check(
+        &BuildConfig { memory_pages: 1 << 31, memory_pages_max: 1 << 31, ..pv },
+        &expect!["memory = 8388608 MiB is more than the 4194304 MiB that a domain can have"],
+    );
+    check(
+        &BuildConfig { memory_pages_max: 15 * 256, ..pv },
+        &expect!["maxmem = 15 MiB is less than memory = 64 MiB"],
+    );
+    check(&BuildConfig { vcpus: 0, ..pv }, &expect!["vcpus = 0 is not possible; 1 to 512 are"]);
+    check(
+        &BuildConfig { vcpus: 129, ..pvh },
+        &expect!["vcpus = 129 is not possible; 1 to 128 are"],
+    );
+    check(
+        &BuildConfig { cmdline: &"x".repeat(1024), ..pv },
+        &expect!["the kernel command line has 1024 bytes; 1023 are possible"],
+    );
+    check(
+        &BuildConfig { cmdline: &"x".repeat(4096), ..pvh },
+        &expect!["the kernel command line has 4096 bytes; 4095 are possible"],
+    );
+    check(
+        &BuildConfig { cmdline: "a\0b", ..pvh },
+        &expect!["the kernel command line contains a NUL byte"],
+    );
+    check(
+        &config(DomainKind::Hvm, &kernel, 64),
+        &expect![[r#"Hvm domains cannot be built; use type = "pv" or "pvh""#]],
+    );
+}
+
+#[test]
+fn a_kernel_that_cannot_run_so_is_refused() {
+    let check = |elf: Elf, kind, expected: &Expect| {
+        let kernel = parse(&elf);
+        check(&config(kind, &kernel, 64), expected);
+    };
+    let linux = kernels::linux;
+    check(
+        linux().without(kernels::ENTRY),
+        DomainKind::Pv,
+        &expect![[r#"no Xen note ENTRY: this kernel cannot run as a PV guest; try type = "pvh""#]],
+    );
+    check(
+        linux().without(kernels::PHYS32_ENTRY),
+        DomainKind::Pvh,
+        &expect![[
+            r#"no Xen note PHYS32_ENTRY: this kernel cannot run as a PVH guest; try type = "pv""#
+        ]],
+    );
+    check(
+        linux().with(kernels::PHYS32_ENTRY, 0x1000),
+        DomainKind::Pvh,
+        &expect!["the Xen note PHYS32_ENTRY of the kernel has an impossible value: 0x1000"],
+    );
+    check(
+        linux().with(kernels::ENTRY, 0x1000),
+        DomainKind::Pv,
+        &expect!["the Xen note ENTRY of the kernel has an impossible value: 0x1000"],
+    );
+    check(
+        linux().with(kernels::PADDR_OFFSET, 1 << 40),
+        DomainKind::Pv,
+        &expect!["the Xen note PADDR_OFFSET of the kernel has an impossible value: 0x10000000000"],
+    );
+    let init_p2m = |virt| linux().with(kernels::INIT_P2M, virt);
+    let (in_xen, in_hole) = (0xffff_8000_0000_0000, 0x7fff_ffff_f000);
+    let (in_kernel, uneven) = (0xffff_ffff_8000_0000, 0x123);
+    check(
+        init_p2m(in_xen),
+        DomainKind::Pv,
+        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0xffff800000000000"],
+    );
+    check(
+        init_p2m(in_hole),
+        DomainKind::Pv,
+        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0x7ffffffff000"],
+    );
+    check(
+        init_p2m(in_kernel),
+        DomainKind::Pv,
+        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0xffffffff80000000"],
+    );
+    check(
+        init_p2m(uneven),
+        DomainKind::Pv,
+        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0x123"],
+    );
+    check(
+        kernels::unikernel().with(kernels::HYPERCALL_PAGE, 0x10_0010),
+        DomainKind::Pv,
+        &expect!["the Xen note HYPERCALL_PAGE of the kernel has an impossible value: 0x100010"],
+    );
+    check(
+        kernels::unikernel().with(kernels::HYPERCALL_PAGE, 0x1000_0000),
+        DomainKind::Pv,
+        &expect!["the Xen note HYPERCALL_PAGE of the kernel has an impossible value: 0x10000000"],
+    );
+    let in_xen = kernels::unikernel()
+        .with(kernels::VIRT_BASE, 0xffff_8000_0000_0000)
+        .with(kernels::ENTRY, 0xffff_8000_0010_0000)
+        .without(kernels::HYPERCALL_PAGE);
+    check(
+        in_xen,
+        DomainKind::Pv,
+        &expect![
+            "the Xen note VIRT_BASE of the kernel has an impossible value: 0xffff800000000000"
+        ],
+    );
+}
+
+/// Builds on a host that has `pages` left, in extents up to `order_max`.
+fn build_on(pages: u64, order_max: u32, config: &BuildConfig<'_>) -> (Fake, String) {
+    let mut xen: Xen<Fake> = Fake::xen(config.kind != DomainKind::Pv);
+    xen.hypervisor().pages_left = pages;
+    xen.hypervisor().order_max = order_max;
+    let outcome = match xen_build::build(&mut xen, DOMAIN, config, &CHANNELS) {
+        Ok(_) => "built".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    (std::mem::take(xen.hypervisor()), outcome)
+}
+
+#[test]
+fn where_large_extents_are_gone_smaller_ones_do() {
+    let kernel = parse(&kernels::unikernel());
+    let config = config(DomainKind::Pvh, &kernel, 1100);
+    let (fake, outcome) = build_on(u64::MAX, 9, &config);
+    assert_eq!(outcome, "built");
+    assert_eq!(fake.extents, [(18, 1, 0), (9, 550, 550), (0, 4, 4)]);
+    let (fake, outcome) = build_on(u64::MAX, 0, &config);
+    assert_eq!(outcome, "built");
+    let single: u64 = fake.extents.iter().filter(|(order, ..)| *order == 0).map(|e| e.2).sum();
+    assert_eq!(single, 1100 * 256 + 4);
+    assert!(fake.extents.len() < 45, "{:?}", fake.extents);
+}
+
+#[test]
+fn the_last_pages_are_taken_one_by_one() {
+    let kernel = parse(&kernels::unikernel());
+    let config = config(DomainKind::Pv, &kernel, 16);
+    let (fake, outcome) = build_on(4096, 18, &config);
+    assert_eq!((outcome.as_str(), fake.pages_left), ("built", 0));
+    let (fake, outcome) = build_on(4095, 18, &config);
+    assert_eq!(fake.extents, [(9, 8, 7), (0, 512, 511)]);
+    expect!["the host has no memory for domain 7: only 4095 of 4096 pages were allocated"]
+        .assert_eq(&outcome);
+}
