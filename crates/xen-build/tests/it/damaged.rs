@@ -12,7 +12,7 @@ use crate::pv::{CHANNELS, config};
 fn try_out(file: &[u8]) {
     let Ok(kernel) = KernelImage::parse_bounded(file, 1 << 20) else { return };
     for kind in [DomainKind::Pv, DomainKind::Pvh] {
-        let config = BuildConfig { ramdisk: Some(&[1; 100]), ..config(kind, &kernel, 20) };
+        let config = BuildConfig { ramdisk: Some(&[1; 100]), ..config(kind, &kernel, 5) };
         let mut xen = Fake::xen(kind != DomainKind::Pv);
         let checked = xen_build::check(&config).map(drop);
         let built = xen_build::build(&mut xen, DOMAIN, &config, &CHANNELS).map(drop);
