@@ -29,6 +29,17 @@ wait_for() {
     done
 }
 
+# The kernel lists devices from a thread of its own, which may come to them after init: wait three
+# seconds for both types before calling one absent.
+devices() {
+    tries=30
+    until has_device vbd && has_device vif; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || return
+        sleep 0.1
+    done
+}
+
 disk() {
     has_device vbd || { say disk=absent; return; }
     wait_for test -b /dev/xvda || { say disk=missing; return; }
@@ -77,6 +88,7 @@ say "memory_kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)"
 ip link set dev lo up
 # shellcheck disable=SC2046 # one word for each module
 modprobe -a $(cat /modules) || say modules=failed
+devices
 disk
 network
 say ready
