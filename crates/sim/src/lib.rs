@@ -19,6 +19,7 @@ mod machine;
 mod os;
 mod prng;
 mod store;
+pub mod swarm;
 mod trace;
 mod world;
 

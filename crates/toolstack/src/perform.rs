@@ -151,8 +151,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Ok(Output::Done)
             }
             Work::RequestShutdown { domid, request } => {
-                let path = format!("/local/domain/{domid}/control/shutdown");
-                store::write_one(&mut self.store, &path, request)?;
+                store::request_shutdown(&mut self.store, domid, request)?;
                 Ok(Output::Done)
             }
             Work::Survey { known } => self.survey(&known).map(Output::Survey),

@@ -6,3 +6,4 @@ mod hypercalls;
 mod lifecycle;
 mod story;
 mod support;
+mod swarm;

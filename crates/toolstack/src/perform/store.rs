@@ -44,6 +44,22 @@ pub(super) fn write_one<T: Transport>(
     store.write(path, value.as_bytes())
 }
 
+/// Asks the guest to stop. The node must be there already: written after a teardown it would conjure
+/// up the nodes of a domain that is gone.
+pub(super) fn request_shutdown<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    request: &str,
+) -> Result<(), Failure> {
+    let path = format!("/local/domain/{domid}/control/shutdown");
+    store.transaction(|transaction| {
+        if transaction.read_optional(&path)?.is_none() {
+            return Err(Failure(format!("domain {domid} is being taken down")));
+        }
+        Ok(transaction.write(&path, request.as_bytes())?)
+    })
+}
+
 pub(super) fn complete_record<T: Transport>(
     store: &mut Client<T>,
     uuid: Uuid,

@@ -1,0 +1,26 @@
+//! Random runs from fixed seeds.
+
+use sim::swarm;
+
+#[test]
+fn random_runs_of_fixed_seeds_break_no_rule() {
+    let mut total = swarm::Tally::default();
+    for seed in 0..40 {
+        match swarm::run(seed, 60) {
+            Ok(tally) => {
+                total.creates += tally.creates;
+                total.faults += tally.faults;
+                total.kills += tally.kills;
+            }
+            Err(broken) => panic!("{broken}\n{}", broken.trace.join("\n")),
+        }
+    }
+    // The runs must have had something in them.
+    assert!(total.creates > 500 && total.faults > 40 && total.kills > 30, "{total:?}");
+}
+
+#[test]
+fn a_random_run_follows_from_its_seed() {
+    assert_eq!(swarm::run(5, 30).unwrap(), swarm::run(5, 30).unwrap());
+    assert_ne!(swarm::run(5, 30).unwrap().digest, swarm::run(6, 30).unwrap().digest);
+}
