@@ -67,7 +67,13 @@ pub(crate) fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
 }
 
 impl Daemon {
-    pub(crate) fn new(server: Server, rings: Rings, listener: OwnedFd) -> anyhow::Result<Self> {
+    /// `waiting` is a ring that may hold requests for which no event will come.
+    pub(crate) fn new(
+        server: Server,
+        rings: Rings,
+        listener: OwnedFd,
+        waiting: Option<ConnId>,
+    ) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make an epoll")?;
         let mut daemon = Self {
             server,
@@ -77,7 +83,7 @@ impl Daemon {
             stop: StopSignals::open()?,
             hangup: HangupSignals::open()?,
             clients: BTreeMap::new(),
-            unfinished: BTreeSet::new(),
+            unfinished: waiting.into_iter().collect(),
             buffer: vec![0; READ_BYTES],
         };
         daemon.add(LISTENER, &daemon.listener)?;

@@ -69,8 +69,8 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     server.set_tracing(log.trace.is_some());
     let listener = daemon::listen(&socket)?;
     let mut rings = Rings::new(platform, log);
-    rings.connect_control_domain(&mut server)?;
-    let mut daemon = Daemon::new(server, rings, listener)?;
+    let control_ring = rings.connect_control_domain(&mut server)?;
+    let mut daemon = Daemon::new(server, rings, listener, control_ring)?;
 
     let id = std::process::id();
     if let Some(path) = &pid_file {

@@ -52,18 +52,17 @@ impl Rings {
         self.platform.as_deref_mut()
     }
 
-    /// Serves the control domain's own ring from now on.
-    pub(crate) fn connect_control_domain(&mut self, server: &mut Server) -> anyhow::Result<()> {
-        let Some(platform) = &mut self.platform else { return Ok(()) };
+    /// Takes the control domain's own ring; serve it, since its kernel may have asked before we came.
+    pub(crate) fn connect_control_domain(
+        &mut self,
+        server: &mut Server,
+    ) -> anyhow::Result<Option<ConnId>> {
+        let Some(platform) = &mut self.platform else { return Ok(None) };
         let (page, remote) = platform.control_ring()?;
         let port = platform.bind(DomId::DOM0, remote)?;
         let id = server.connect_control_domain();
         self.insert(id, DomId::DOM0, page, port);
-        // Its kernel uses the ring, and starts its backends, only after a first event from here.
-        self.notify(id);
-        // Whoever served before us may have left requests.
-        self.serve(server, id);
-        Ok(())
+        Ok(Some(id))
     }
 
     fn insert(&mut self, id: ConnId, domid: DomId, page: Box<dyn RingPage>, port: EvtchnPort) {
