@@ -62,6 +62,8 @@ impl Rings {
         let port = platform.bind(DomId::DOM0, remote)?;
         let id = server.connect_control_domain();
         self.insert(id, DomId::DOM0, page, port);
+        // Its kernel uses the ring, and starts its backends, only after a first event from here.
+        self.notify(id);
         Ok(Some(id))
     }
 
