@@ -26,7 +26,7 @@ pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
 pub use error::BuildError;
 pub use image::{Compression, ImageError, KernelImage, Notes, Relocation};
 
-use xen::{DomId, DomainKind, Hypervisor, PAGE_SHIFT, Xen};
+use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 
 /// What a domain may own beyond its memory: 1 MiB, as other toolstacks leave for ring and table pages.
 const EXTRA_PAGES: u64 = 256;
@@ -69,4 +69,22 @@ pub fn build<H: Hypervisor>(
         DomainKind::Pvh => pvh::build(xen, domid, config, channels),
         DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
     }
+}
+
+/// Lets the backends of console and store map the rings as grants.
+fn grant_rings<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    channels: &Channels,
+    store_frame: u64,
+    console_frame: u64,
+) -> Result<(), BuildError> {
+    const { assert!(GrantRef::XENSTORE.0 == GrantRef::CONSOLE.0 + 1) };
+    let entries =
+        [(channels.console.backend, console_frame), (channels.store.backend, store_frame)];
+    xen.seed_grants(domid, GrantRef::CONSOLE, &entries).map_err(|errno| BuildError::Hypercall {
+        action: "grant the ring pages",
+        domid,
+        errno,
+    })
 }

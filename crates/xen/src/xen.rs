@@ -133,17 +133,32 @@ impl<H: Hypervisor> Xen<H> {
         backend: DomId,
         frame: u64,
     ) -> Result<(), Errno> {
+        self.seed_grants(domid, grant, &[(backend, frame)])
+    }
+
+    /// As [`Xen::seed_grant`], for consecutive entries from `first` on, by one mapping.
+    ///
+    /// # Errors
+    /// What Xen says about mapping the table.
+    pub fn seed_grants(
+        &mut self,
+        domid: DomId,
+        first: crate::GrantRef,
+        entries: &[(DomId, u64)],
+    ) -> Result<(), Errno> {
         /// Bytes of `struct grant_entry_v1`: flags, domid, frame.
         const ENTRY_BYTES: usize = 8;
         const GTF_PERMIT_ACCESS: u16 = 1;
-        let frame = u32::try_from(frame).map_err(|_| Errno::EINVAL)?;
-        let mut entry = [0; ENTRY_BYTES];
-        entry[..2].copy_from_slice(&GTF_PERMIT_ACCESS.to_ne_bytes());
-        entry[2..4].copy_from_slice(&backend.0.to_ne_bytes());
-        entry[4..].copy_from_slice(&frame.to_ne_bytes());
-        let offset = usize::try_from(grant.0).map_err(|_| Errno::EINVAL)? * ENTRY_BYTES;
+        let mut bytes = Vec::with_capacity(entries.len() * ENTRY_BYTES);
+        for (backend, frame) in entries {
+            let frame = u32::try_from(*frame).map_err(|_| Errno::EINVAL)?;
+            bytes.extend_from_slice(&GTF_PERMIT_ACCESS.to_ne_bytes());
+            bytes.extend_from_slice(&backend.0.to_ne_bytes());
+            bytes.extend_from_slice(&frame.to_ne_bytes());
+        }
+        let offset = usize::try_from(first.0).map_err(|_| Errno::EINVAL)? * ENTRY_BYTES;
         self.counters.count("map_resource");
-        self.hypervisor.write_resource(domid, Resource::GrantTable, offset, &entry)
+        self.hypervisor.write_resource(domid, Resource::GrantTable, offset, &bytes)
     }
 
     /// Address of the data area, and the area itself.

@@ -6,10 +6,10 @@ mod tables;
 
 use alloc::vec::Vec;
 
-use xen::{DomId, E820Entry, E820Kind, GrantRef, Hypervisor, Mfn, PAGE_BYTES, PAGE_SHIFT, Xen};
+use xen::{DomId, E820Entry, E820Kind, Hypervisor, Mfn, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::memory::{FrameNames, Loader, index, populate};
-use crate::{BuildConfig, BuildError, Built, Channels};
+use crate::{BuildConfig, BuildError, Built, Channels, grant_rings};
 use layout::PvLayout;
 
 pub(crate) use start::CMDLINE_BYTES_MAX;
@@ -57,13 +57,7 @@ pub(crate) fn build<H: Hypervisor>(
 
     let (store_frame, console_frame) =
         (machine[index(layout.store_pfn)], machine[index(layout.console_pfn)]);
-    for (grant, channel, frame) in [
-        (GrantRef::CONSOLE, channels.console, console_frame),
-        (GrantRef::XENSTORE, channels.store, store_frame),
-    ] {
-        xen.seed_grant(domid, grant, channel.backend, frame)
-            .map_err(refused("grant the ring pages"))?;
-    }
+    grant_rings(xen, domid, channels, store_frame, console_frame)?;
     Ok(Built { store_frame, console_frame, entry: layout.entry, pages: config.memory_pages })
 }
 

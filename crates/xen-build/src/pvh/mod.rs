@@ -8,10 +8,10 @@ mod start;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use xen::{DomId, GrantRef, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
+use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::memory::{FrameNames, Loader, pages_of, populate};
-use crate::{BuildConfig, BuildError, Built, Channels, acpi};
+use crate::{BuildConfig, BuildError, Built, Channels, acpi, grant_rings};
 use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
 
 pub(crate) use start::CMDLINE_BYTES_MAX;
@@ -74,13 +74,7 @@ pub(crate) fn build<H: Hypervisor>(
         context::records(&saved, layout.entry, start_info).ok_or(BuildError::HvmContext(domid))?;
     xen.set_hvm_context(domid, &records).map_err(refused("set vCPU 0's registers"))?;
 
-    for (grant, channel, frame) in [
-        (GrantRef::CONSOLE, channels.console, CONSOLE_PFN),
-        (GrantRef::XENSTORE, channels.store, STORE_PFN),
-    ] {
-        xen.seed_grant(domid, grant, channel.backend, frame)
-            .map_err(refused("grant the ring pages"))?;
-    }
+    grant_rings(xen, domid, channels, STORE_PFN, CONSOLE_PFN)?;
     Ok(Built {
         store_frame: STORE_PFN,
         console_frame: CONSOLE_PFN,

@@ -244,7 +244,7 @@ fn a_small_domain_takes_few_calls() {
         getdomaininfo 1
         hypercall_init 1
         map_foreign 2
-        map_resource 2
+        map_resource 1
         max_mem 1
         pin_table 1
         populate_physmap 1

@@ -108,7 +108,7 @@ fn a_small_domain_takes_few_calls() {
         gethvmcontext 1
         hvm_set_param 6
         map_foreign 2
-        map_resource 2
+        map_resource 1
         max_mem 1
         populate_physmap 2
         set_memory_map 1
