@@ -10,7 +10,7 @@ guest() {
     cat <<CONFIG
 name = "$1"
 type = "$2"
-kernel = "/guest/vmlinuz"
+kernel = "$kernel"
 ramdisk = "/guest/initramfs"
 extra = "console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.$3"
 memory = 128
@@ -21,6 +21,10 @@ on_crash = "preserve"
 CONFIG
 }
 
+# With --vmlinux, xl need not unpack the kernel for each guest.
+kernel=/guest/vmlinux
+[ -e $kernel ] || kernel=/guest/vmlinuz
+
 for type in ${*:-pv pvh}; do
     name=linux-$type
     case $type in pv) number=2 ;; *) number=3 ;; esac
@@ -29,7 +33,7 @@ for type in ${*:-pv pvh}; do
     start=$(now)
     check "xl create $name" xl create -q "/root/$name.cfg"
     echo "create took $(seconds_since "$start") s"
-    check "$name says that it is ready" console_wait "$name" 'XYLEM-GUEST: ready' 240
+    check "$name says that it is ready" console_wait "$name" 'XYLEM-GUEST: ready' 300
     echo "ready after $(seconds_since "$start") s"
     grep XYLEM-GUEST "$(console_log "$name")"
     for line in vcpus=2 disk=ok 'disk_written=written by a guest' network=ok; do
@@ -38,7 +42,7 @@ for type in ${*:-pv pvh}; do
     xl list
     xenstore-ls -f "/local/domain/$(xl domid "$name")" >"/results/$name-store.txt"
     check "$name shuts down" xl shutdown -w "$name"
-    check "$name is gone" wait_for "! xl domid $name" 20
+    check "$name is gone" wait_for "! xl domid $name" 90
 done
 
 check "the loop devices are free again" wait_for '[ -z "$(losetup -a)" ]' 10

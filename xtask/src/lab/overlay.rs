@@ -7,7 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::cpio::Archive;
-use super::{Build, ExtraFile, Mode, Options, elf};
+use super::image::Image;
+use super::{Build, ExtraFile, GuestKernel, Mode, Options, elf};
 
 const INIT: &str = include_str!("../../../lab/init.sh");
 /// Scripts that scenarios share, by their names below `/lab`.
@@ -25,7 +26,7 @@ const PROGRAMS: &[(&str, &str)] =
 ///
 /// # Errors
 /// A build fails, or a file to take along cannot be read.
-pub(crate) fn build(options: &Options, mode: &Mode) -> Result<Vec<u8>> {
+pub(crate) fn build(options: &Options, mode: &Mode, image: &Image) -> Result<Vec<u8>> {
     if options.build == Build::Fresh {
         build_programs()?;
     }
@@ -47,6 +48,9 @@ pub(crate) fn build(options: &Options, mode: &Mode) -> Result<Vec<u8>> {
     }
     if let Some(unikernel) = unikernel(options.build)? {
         archive.file("guest/unikernel", 0o644, &unikernel);
+    }
+    if options.guest_kernel == GuestKernel::AlsoUnpacked {
+        archive.file("guest/vmlinux", 0o644, &std::fs::read(&image.kernel)?);
     }
     for file in &options.files {
         add(&mut archive, file)?;

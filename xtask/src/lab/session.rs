@@ -62,7 +62,7 @@ pub(crate) fn run(
     let image = image::prepare()?;
     let scratch = ScratchFolder::create()?;
     let root = scratch.0.join("root.cpio");
-    write_root(&image, &overlay::build(options, mode)?, &root)?;
+    write_root(&image, &overlay::build(options, mode, &image)?, &root)?;
     prepare_results(&options.results)?;
     let channels = Channels {
         console: options.results.join("console.log"),
