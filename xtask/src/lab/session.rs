@@ -26,11 +26,14 @@ const CONSOLE_LINES: usize = 40;
 /// A folder that goes with its owner.
 struct ScratchFolder(PathBuf);
 
+const SCRATCH_PREFIX: &str = "xylem-lab-";
+
 impl ScratchFolder {
     fn create() -> Result<Self> {
+        remove_abandoned();
         let mut number = 0;
         loop {
-            let name = format!("xylem-lab-{}-{number}", std::process::id());
+            let name = format!("{SCRATCH_PREFIX}{}-{number}", std::process::id());
             let path = std::env::temp_dir().join(name);
             match std::fs::create_dir(&path) {
                 Ok(()) => return Ok(Self(path)),
@@ -39,6 +42,20 @@ impl ScratchFolder {
                     return Err(error).with_context(|| format!("cannot make {}", path.display()));
                 }
             }
+        }
+    }
+}
+
+/// Removes the folders of labs that were killed: some 50 MB each.
+fn remove_abandoned() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(rest) = name.strip_prefix(SCRATCH_PREFIX) else { continue };
+        let owner = rest.split('-').next().and_then(|number| number.parse::<u32>().ok());
+        if owner.is_some_and(|owner| !Path::new(&format!("/proc/{owner}")).exists()) {
+            // One that is not ours stays.
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }
