@@ -6,7 +6,7 @@
 //!
 //! Who does what. The caller, before [`build`]: [`xen::Xen::create_domain`],
 //! [`xen::Xen::set_vcpus_max`] and one [`xen::Xen::alloc_unbound`] each for store and console.
-//! [`build`]: memory limit, time stamp counter mode, address size or paging pool, memory, loading,
+//! [`build`]: memory limit, time stamp counter mode, memory map, paging pool (PVH), memory, loading,
 //! tables, parameters, vCPU contexts, grant entries. The caller, afterwards: the store's nodes and
 //! introduction from [`Built`], then unpause. If [`build`] fails, the caller destroys the domain.
 #![no_std]
