@@ -269,6 +269,9 @@ impl Transaction {
 
     fn check_seen(&self, current: &Tree) -> Result<(), Error> {
         for (path, touch) in &self.touched {
+            if touch.set.has(Facet::Existence) && !self.is_created_alike(path, touch, current) {
+                return Err(Error::EAGAIN);
+            }
             if touch.seen == Facets::default() {
                 continue;
             }
@@ -279,6 +282,17 @@ impl Transaction {
             }
         }
         Ok(())
+    }
+
+    /// Whether a node that was created here, and by somebody else meanwhile, began with the same
+    /// permission list: what was created below it has the list from there.
+    fn is_created_alike(&self, path: &OwnedPath, touch: &Touch, current: &Tree) -> bool {
+        let path = path.as_path();
+        let (Some(ours), Some(theirs)) = (self.tree.get(path), current.get(path)) else {
+            return true;
+        };
+        let ours = touch.acl_before.as_ref().unwrap_or(ours.acl());
+        ours == theirs.acl() || self.replaces(path)
     }
 
     /// Counts what the caller would own afterwards.

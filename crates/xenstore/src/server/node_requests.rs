@@ -48,14 +48,9 @@ impl Server {
             return Ok(());
         }
         let limit = self.guest_quota(request.id).map_or(0, |quota| quota.transaction_nodes);
-        let is_guest = self.subject(request.id).guest().is_some();
         let Some(transaction) = self.transaction_mut(request) else { return Ok(()) };
         for &facet in facets {
             transaction.see(path, facet);
-        }
-        if is_guest {
-            // What the guest may do hangs on the permission list.
-            transaction.see(path, Facet::Acl);
         }
         if admits(limit, transaction.touched_count()) {
             Ok(())
@@ -63,6 +58,22 @@ impl Server {
             transaction.fail();
             Err(Error::ENOSPC)
         }
+    }
+
+    /// Notes what a guest's rights on a path hang on: the permission list of the nearest node, and that
+    /// there is none below it on the way.
+    fn see_rights(&mut self, request: Request, path: Path<'_>) -> Result<(), Error> {
+        if request.transaction == 0 || self.subject(request.id) == Subject::Privileged {
+            return Ok(());
+        }
+        let (_, missing) = self.tree(request).nearest(path);
+        let mut upwards = core::iter::successors(Some(path), |path| path.parent());
+        if missing > 0
+            && let Some(first_missing) = upwards.nth(missing - 1)
+        {
+            self.see(request, first_missing, &[Facet::Existence])?;
+        }
+        upwards.next().map_or(Ok(()), |nearest| self.see(request, nearest, &[Facet::Acl]))
     }
 
     /// The path of a request that works on nodes of the tree.
@@ -83,6 +94,7 @@ impl Server {
         facet: Facet,
         answer: impl FnOnce(&Node) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         let result = match lookup(self.tree(request), path, subject, Right::Read) {
             Ok(node) => answer(node),
@@ -203,6 +215,7 @@ impl Server {
     pub(super) fn mkdir(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
         let path = self.node_path(request.id, wire::one_string(payload)?)?;
         let path = path.as_path();
+        self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         match lookup(self.tree(request), path, subject, Right::Write) {
             Ok(_) => return self.see(request, path, &[Facet::Existence]),
@@ -226,6 +239,7 @@ impl Server {
         path: Path<'_>,
         value_bytes: usize,
     ) -> Result<(), Error> {
+        self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         match lookup(self.tree(request), path, subject, Right::Write) {
             Ok(_) | Err(Error::ENOENT) => {}
@@ -235,13 +249,12 @@ impl Server {
             return Ok(());
         }
         let result = self.check_write_limits(request, path, value_bytes);
-        if result.is_err() {
-            if let Some(transaction) = self.transaction_mut(request) {
-                transaction.fail();
-            }
-            return result;
+        if result.is_err()
+            && let Some(transaction) = self.transaction_mut(request)
+        {
+            transaction.fail();
         }
-        self.see(request, path, &[])
+        result
     }
 
     fn check_write_limits(
@@ -286,6 +299,7 @@ impl Server {
     pub(super) fn rm(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
         let path = self.node_path(request.id, wire::one_string(payload)?)?;
         let path = path.as_path();
+        self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         let found = lookup(self.tree(request), path, subject, Right::Write).map(|_| ());
         let Some(parent) = path.parent() else {
@@ -308,9 +322,6 @@ impl Server {
                 self.fire(&Change::Removed { path: path.to_owned_path(), node });
             }
             return Ok(());
-        }
-        if caller.is_some() {
-            self.see(request, path, &[])?;
         }
         if let Some(transaction) = self.transaction_mut(request) {
             transaction.remove(path, caller);
@@ -342,6 +353,7 @@ impl Server {
         if path.is_special() {
             return self.set_special_perms(host, subject, path, &permissions);
         }
+        self.see_rights(request, path)?;
         let found = lookup(self.tree(request), path, subject, Right::Own);
         let (owner, children_and_value) = match found {
             Ok(node) => (node.acl().owner(), node.name_bytes() + node.value().len()),
@@ -361,7 +373,6 @@ impl Server {
             if !admits(node_bytes, bytes) {
                 return Err(Error::ENOSPC);
             }
-            self.see(request, path, &[])?;
         }
         let acl = Arc::new(self.bind_permissions(host, &permissions)?);
         if request.transaction == 0 {

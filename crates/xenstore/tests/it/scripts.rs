@@ -25,8 +25,7 @@ struct Script {
 }
 
 fn run(text: &str) {
-    let mut script =
-        Script { world: World::new(Quota::default()), transactions: BTreeMap::new() };
+    let mut script = Script { world: World::new(Quota::default()), transactions: BTreeMap::new() };
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -107,7 +106,8 @@ impl Script {
     /// Sends the request and spells the answer as scripts do.
     fn ask(&mut self, row: &str, who: &str, transaction: u32, words: &[&str]) -> String {
         use MessageType as M;
-        let joined = |words: &[&str]| words.iter().map(|word| format!("{word}|")).collect::<String>();
+        let joined =
+            |words: &[&str]| words.iter().map(|word| format!("{word}|")).collect::<String>();
         let (kind, payload) = match words {
             ["raw", kind, payload @ ..] => {
                 let payload = payload.join(" ").replace('|', "\0");
