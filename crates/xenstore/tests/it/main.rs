@@ -2,4 +2,5 @@
 
 mod model;
 mod scripts;
+mod server;
 mod world;
