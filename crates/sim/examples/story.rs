@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let interactive = std::io::stderr().is_terminal();
     let mut progress = |what: &str, done: usize, all: usize| {
-        if interactive && (done % 10 == 0 || done == all) {
+        if interactive && (done.is_multiple_of(10) || done == all) {
             let end = if done == all { "\n" } else { "" };
             eprint!("\r{what}: {done} of {all}{end}");
             // A display that cannot be drawn is no reason to stop.

@@ -164,6 +164,9 @@ impl Daemon {
     }
 
     fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
+        let text = format!("{work:?}");
+        let name: &str = text.split([' ', '{']).next().unwrap_or_default();
+        self.host.detail(format_args!("toolstack: {name}"));
         let (result, cost) = self.performer.perform(work);
         self.totals.add(&cost);
         if let Err(failure) = &result {

@@ -176,6 +176,16 @@ impl SimHost {
         self.machine.get().trace().digest()
     }
 
+    /// Keeps small events in the trace as well, from now on.
+    pub fn keep_details(&self) {
+        self.machine.get_mut().trace.keep_details();
+    }
+
+    pub(crate) fn detail(&self, what: fmt::Arguments<'_>) {
+        let xen = &mut *self.machine.get_mut();
+        xen.trace.detail(xen.now, what);
+    }
+
     /// Notes something in the trace.
     pub fn note(&self, what: fmt::Arguments<'_>) {
         let xen = &mut *self.machine.get_mut();

@@ -24,7 +24,7 @@ use crate::prng::Prng;
 pub struct Broken {
     pub seed: u64,
     pub what: String,
-    /// The last things that happened.
+    /// Everything that happened.
     pub trace: Vec<String>,
 }
 
@@ -84,12 +84,33 @@ struct Swarm {
 /// # Errors
 /// [`Broken`] as soon as a rule is broken.
 pub fn run(seed: u64, operations: usize) -> Result<Tally, Box<Broken>> {
+    run_traced(seed, operations, Tracing::Brief)
+}
+
+/// How much of a run its trace tells.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Tracing {
+    Brief,
+    /// Every hypercall and every piece of the daemon's work too.
+    Detailed,
+}
+
+/// As [`run`], with a trace of this detail.
+///
+/// # Errors
+/// [`Broken`] as soon as a rule is broken.
+pub fn run_traced(
+    seed: u64,
+    operations: usize,
+    tracing: Tracing,
+) -> Result<Tally, Box<Broken>> {
     let mut swarm = Swarm::start(seed)
         .map_err(|error| Box::new(Broken { seed, what: error.to_string(), trace: Vec::new() }))?;
+    if tracing == Tracing::Detailed {
+        swarm.host.keep_details();
+    }
     swarm.go(operations).map_err(|what| {
-        let trace = swarm.host.trace();
-        let trace = trace[trace.len().saturating_sub(60)..].to_vec();
-        Box::new(Broken { seed, what, trace })
+        Box::new(Broken { seed, what, trace: swarm.host.trace() })
     })?;
     swarm.tally.digest = swarm.host.digest();
     Ok(swarm.tally)

@@ -604,7 +604,9 @@ impl Toolstack {
             let parsed = xlcfg::parse(source);
             let readable = parsed.is_ok();
             let config = parsed.unwrap_or_else(|_| unreadable_record(record.uuid));
-            let domain = survey.domains.iter().find(|info| info.handle == record.uuid);
+            // After a reboot the domain before may still be listed, dead, with the same handle.
+            let lives = |info: &&DomainInfo| !info.flags.dying() && info.handle == record.uuid;
+            let domain = survey.domains.iter().find(lives);
             let domid = domain.map(|info| info.domid).or(record.domid);
             if !(record.complete && readable && domain.is_some()) {
                 half_made.push(record.uuid);

@@ -1,0 +1,42 @@
+//! Random runs on the embedded host: `swarm [--first SEED] [--seeds N] [--operations N] [--details]`.
+//!
+//! Ends with the first seed that breaks a rule, and its trace.
+
+use sim::swarm::{self, Tracing};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (mut first, mut seeds, mut operations) = (0_u64, 100_u64, 100_usize);
+    let mut tracing = Tracing::Brief;
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} wants a number"));
+        match argument.as_str() {
+            "--first" => first = value()?.parse()?,
+            "--seeds" => seeds = value()?.parse()?,
+            "--operations" => operations = value()?.parse()?,
+            "--details" => tracing = Tracing::Detailed,
+            other => return Err(format!("unknown argument {other}").into()),
+        }
+    }
+    let mut total = swarm::Tally::default();
+    for seed in first..first + seeds {
+        match swarm::run_traced(seed, operations, tracing) {
+            Ok(tally) => {
+                total.creates += tally.creates;
+                total.faults += tally.faults;
+                total.kills += tally.kills;
+            }
+            Err(broken) => {
+                for line in &broken.trace {
+                    println!("{line}");
+                }
+                return Err(broken.to_string().into());
+            }
+        }
+    }
+    println!(
+        "{seeds} seeds from {first} broke no rule: {} creates, {} planned faults, {} killed daemons",
+        total.creates, total.faults, total.kills
+    );
+    Ok(())
+}
