@@ -1,6 +1,8 @@
 //! Behaviour of the store through its public API: bytes in, bytes out, domains that come and go.
 
+mod client;
 mod model;
+mod rings;
 mod scripts;
 mod server;
 mod world;

@@ -383,6 +383,8 @@ fn step(with_deaths: bool) -> impl Strategy<Value = Step> {
     ]
 }
 
+/// A longer run by hand: `PROPTEST_CASES=10000`.
+#[expect(clippy::disallowed_methods, reason = "not the store's setting but the test's")]
 fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }

@@ -400,11 +400,11 @@ fn any_message_in_any_state_is_answered() {
         b"\0\0\0\0",
         b"/\0",
         b"/a\0b\0c\0d\0",
-        b"1\02\03\0",
+        b"1\x002\x003\0",
         b"T\0",
         b"@x\0y\0",
         b"/local/domain/\0",
-        b"0\00\0",
+        b"0\x000\0",
         b"\xff\xfe\0",
         b"check\0",
     ];
