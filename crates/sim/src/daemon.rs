@@ -131,8 +131,14 @@ impl Daemon {
     /// # Errors
     /// What ends the store's connection.
     pub fn step(&mut self, until: Time) -> Result<bool, ClientError> {
-        if self.watches.transport().has_input() || self.has_event() {
-            self.hear()?;
+        // Events may have come in with the reply to an earlier request: they are taken first.
+        if let Some(event) = self.watches.poll_event() {
+            let event = self.translate(&event)?;
+            self.handle(event)?;
+            return Ok(true);
+        }
+        if self.watches.transport().has_input() {
+            self.watches.receive()?;
             return Ok(true);
         }
         let own = self.works.next_time();
@@ -159,10 +165,6 @@ impl Daemon {
         Ok(true)
     }
 
-    fn has_event(&mut self) -> bool {
-        false
-    }
-
     fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
         let text = format!("{work:?}");
         let name: &str = text.split([' ', '{']).next().unwrap_or_default();
@@ -173,16 +175,6 @@ impl Daemon {
             self.host.note(format_args!("toolstack: {failure}"));
         }
         self.handle(Event::Worked { work: id, result, cost })
-    }
-
-    /// Takes in what the watches report.
-    fn hear(&mut self) -> Result<(), ClientError> {
-        self.watches.receive()?;
-        while let Some(event) = self.watches.poll_event() {
-            let event = self.translate(&event)?;
-            self.handle(event)?;
-        }
-        Ok(())
     }
 
     fn translate(&mut self, event: &WatchEvent) -> Result<Event, ClientError> {

@@ -99,19 +99,15 @@ pub enum Tracing {
 ///
 /// # Errors
 /// [`Broken`] as soon as a rule is broken.
-pub fn run_traced(
-    seed: u64,
-    operations: usize,
-    tracing: Tracing,
-) -> Result<Tally, Box<Broken>> {
+pub fn run_traced(seed: u64, operations: usize, tracing: Tracing) -> Result<Tally, Box<Broken>> {
     let mut swarm = Swarm::start(seed)
         .map_err(|error| Box::new(Broken { seed, what: error.to_string(), trace: Vec::new() }))?;
     if tracing == Tracing::Detailed {
         swarm.host.keep_details();
     }
-    swarm.go(operations).map_err(|what| {
-        Box::new(Broken { seed, what, trace: swarm.host.trace() })
-    })?;
+    swarm
+        .go(operations)
+        .map_err(|what| Box::new(Broken { seed, what, trace: swarm.host.trace() }))?;
     swarm.tally.digest = swarm.host.digest();
     Ok(swarm.tally)
 }

@@ -5,8 +5,8 @@ use sim::swarm;
 #[test]
 fn random_runs_of_fixed_seeds_break_no_rule() {
     let mut total = swarm::Tally::default();
-    for seed in 0..40 {
-        match swarm::run(seed, 60) {
+    for seed in 0..12 {
+        match swarm::run(seed, 50) {
             Ok(tally) => {
                 total.creates += tally.creates;
                 total.faults += tally.faults;
@@ -16,7 +16,7 @@ fn random_runs_of_fixed_seeds_break_no_rule() {
         }
     }
     // The runs must have had something in them.
-    assert!(total.creates > 500 && total.faults > 40 && total.kills > 30, "{total:?}");
+    assert!(total.creates > 150 && total.faults > 10 && total.kills > 5, "{total:?}");
 }
 
 #[test]
