@@ -209,8 +209,10 @@ impl Transaction {
             .touched
             .range_mut::<str, _>((Bound::Included(first_below.as_str()), Bound::Unbounded))
             .take_while(|(other, _)| other.as_path().as_str().starts_with(&first_below));
-        for (_, touch) in below {
-            *touch = Touch { seen: touch.seen, ..Touch::default() };
+        for (path, touch) in below {
+            // What was named by a request before is still reported by its own name.
+            let removed = touch.removed || (touch.fires && self.snapshot.contains(path.as_path()));
+            *touch = Touch { seen: touch.seen, order: touch.order, removed, ..Touch::default() };
         }
         self.removes = true;
         let order = self.next_order;
@@ -308,7 +310,9 @@ impl Transaction {
         for (path, touch) in writes {
             let path = path.as_path();
             let now = store.tree().get(path);
+            let is_topmost = !path.parent().is_some_and(|parent| self.replaces(parent));
             if touch.removed
+                && is_topmost
                 && let Some(node) = now
             {
                 for_each_bottom_up(node, path, |_, node| {

@@ -223,6 +223,25 @@ fn room_made_inside_a_transaction_can_be_used_inside_it() {
 }
 
 #[test]
+fn nodes_removed_step_by_step_make_room_once() {
+    let mut world = World::new(Quota { nodes: 4, ..Quota::default() });
+    add_guest_with_home(&mut world, 1);
+    assert_eq!(write(&mut world, "d1", "a/b/c", ""), ok());
+    for _ in 0..2 {
+        world.call("d1", M::TransactionStart, 0, "|").unwrap();
+    }
+    for path in ["a/b/c", "a/b", "a"] {
+        assert_eq!(world.call("d1", M::Rm, 1, &format!("{path}|")), ok());
+    }
+    assert_eq!(world.call("d1", M::Write, 1, "x/y/z|"), ok());
+    assert_eq!(world.call("d1", M::Write, 2, "a/b/c|"), ok());
+    assert_eq!(world.call("d1", M::Write, 1, "x/1|"), Err(Error::ENOSPC));
+    assert_eq!(world.call("d1", M::TransactionEnd, 1, "T|"), Err(Error::ENOMEM));
+    assert_eq!(world.call("d1", M::TransactionEnd, 2, "T|"), ok());
+    world.assert_counts();
+}
+
+#[test]
 fn two_transactions_that_remove_the_same_nodes_both_end_well() {
     // XSA-440.
     let mut world = world();
