@@ -36,7 +36,7 @@ create() {
 done=0
 for i in $(seq $linux); do
     cp /guest/disk.img "/tmp/disk$i.img"
-    linux_cfg "linux$i" "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet xylem.ip=10.0.0.$((i + 10))'" \
+    linux_cfg "linux$i" "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.$((i + 10))'" \
         "disk = ['/tmp/disk$i.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
     create linux "linux$i"
 done

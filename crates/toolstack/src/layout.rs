@@ -321,6 +321,9 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
             if has {
                 let path = format!("/local/domain/0/backend/{}/{domid}", kind.as_str());
                 removals.push(Removal::with_empty_above(path, 2));
+                // Where the kernel says what went wrong with a backend.
+                let path = format!("/local/domain/0/error/backend/{}/{domid}", kind.as_str());
+                removals.push(Removal::with_empty_above(path, 3));
             }
         }
         removals.push(Removal::with_empty_above(format!("/local/domain/{domid}"), 0));

@@ -54,6 +54,13 @@ impl Step {
         }
     }
 
+    /// Whether nothing may follow where this step has failed. A domain that cannot be destroyed keeps
+    /// its record, so that it stays ours and can be tried again.
+    #[must_use]
+    pub fn is_essential(self) -> bool {
+        matches!(self, Self::DestroyDomain)
+    }
+
     /// The stage of an operation that this step belongs to, for tables of where time goes.
     #[must_use]
     pub fn stage(self) -> &'static str {

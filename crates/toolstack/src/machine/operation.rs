@@ -10,7 +10,7 @@ use super::{
     Wait, WorkId,
 };
 use crate::layout::{self, BuiltDomain, DeviceRef};
-use crate::plan::{OnFailure, Plan, Start, Step, plan_create, plan_teardown};
+use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, plan_create, plan_teardown};
 use crate::work::{Cost, Failure, Output, Work, loop_tag};
 
 /// How long a backend may take to see its device. xen-blkback and xen-netback take milliseconds;
@@ -59,10 +59,19 @@ impl Operation {
         let stopped = self.failure.is_some() && self.plan.on_failure == OnFailure::Stop;
         !stopped
             && self.states[index] == State::Waiting
-            && self.plan.steps[index]
-                .after
-                .iter()
-                .all(|&earlier| matches!(self.states[earlier], State::Ended | State::Failed))
+            && self.plan.steps[index].after.iter().all(|&earlier| match self.states[earlier] {
+                State::Ended => true,
+                State::Failed => !self.plan.steps[earlier].step.is_essential(),
+                State::Waiting | State::Underway { .. } => false,
+            })
+    }
+
+    /// Whether a step failed without which a teardown is none.
+    fn is_incomplete(&self) -> bool {
+        let failed = |(state, planned): (&State, &PlannedStep)| {
+            *state == State::Failed && planned.step.is_essential()
+        };
+        self.states.iter().zip(&self.plan.steps).any(failed)
     }
 
     fn is_over(&self) -> bool {
@@ -396,6 +405,10 @@ impl Toolstack {
         let uuid = operation.uuid;
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
         vm.operation = None;
+        if operation.is_incomplete() {
+            let message = operation.failure.unwrap_or_default();
+            return self.keep(uuid, &operation.then, &message, out);
+        }
         match operation.then {
             Then::Created { client } => match operation.failure {
                 Some(message) => self.tear_down(now, uuid, Then::Failed { client, message }, out),
@@ -439,6 +452,19 @@ impl Toolstack {
                 let plan = plan_create(&vm.config, Start::Running);
                 self.begin(now, uuid, plan, Then::Created { client: None }, out);
             }
+        }
+    }
+
+    /// Keeps a VM that could not be taken down, so that a further destroy tries again.
+    fn keep(&mut self, uuid: Uuid, then: &Then, message: &str, out: &mut Vec<Action>) {
+        let vm = self.vms.get_mut(&uuid).expect("kept because it is known");
+        let told = format!("{}: {message}; `xy destroy` tries again", vm.config.name);
+        let mut clients = std::mem::take(&mut vm.waiters);
+        if let Then::Failed { client, .. } = then {
+            clients.extend(*client);
+        }
+        for client in clients {
+            out.push(Action::Reply { client, reply: Reply::Failed(told.clone()) });
         }
     }
 

@@ -138,6 +138,22 @@ fn what_an_earlier_daemon_left_half_made_is_taken_down() {
 }
 
 #[test]
+fn a_domain_that_cannot_be_destroyed_stays_ours_and_can_be_tried_again() {
+    let uuid = Uuid([9; 16]);
+    let config_text = config("name = 'old'").to_cfg_text();
+    let left = Record { uuid, config_text, domid: Some(DomId(5)), complete: false };
+    let (mut machine, pause) = started(vec![left], Vec::new());
+    let destroy = end_first(&mut machine, &pause, Ok(Output::Done));
+    assert!(matches!(works(&destroy)[..], [Work::DestroyDomain { .. }]), "{destroy:?}");
+    let end = end_first(&mut machine, &destroy, Err(Failure("Xen refused".to_owned())));
+    assert!(works(&end).is_empty(), "its record stays: {end:?}");
+    assert!(machine.is_quiet());
+    let request = Request::Destroy { target: "old".to_owned() };
+    let again = handle(&mut machine, Event::Request { client: CLIENT, request });
+    assert!(matches!(works(&again)[..], [Work::Pause { domid: DomId(5) }]), "{again:?}");
+}
+
+#[test]
 fn a_loop_device_that_no_record_speaks_of_is_detached() {
     let orphan = own_loop(4, loop_tag(Uuid([1; 16]), 51712));
     let (_, actions) = started(Vec::new(), vec![orphan]);
