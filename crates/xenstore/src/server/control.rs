@@ -12,6 +12,7 @@ use crate::wire::{self, PAYLOAD_BYTES_MAX};
 const HELP: &str = "\
 check: compare all counters with a recount
 help: this text
+log on|off: whether requests are written to the trace file
 memreport: sizes of what the daemon holds
 print <text>: write a line to the daemon's log
 quota: the limits that guests begin with
@@ -38,6 +39,14 @@ impl Server {
                 }
             },
             ["help"] => HELP.into(),
+            ["log", "on"] => {
+                self.set_tracing(true);
+                return Ok(());
+            }
+            ["log", "off"] => {
+                self.set_tracing(false);
+                return Ok(());
+            }
             ["memreport"] => self.memory_report(),
             ["print", text] => {
                 host.log(text);

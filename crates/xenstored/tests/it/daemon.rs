@@ -1,0 +1,255 @@
+//! A running daemon in a folder of its own, and clients that connect to it.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use xen::Errno;
+use xenstore::Error;
+use xenstore::client::{Batch, Client, ClientError, Nodes, Transport};
+use xenstore::wire;
+
+/// A folder that is removed with everything in it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("xenstored-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("the folder is ours");
+    }
+}
+
+fn command(folder: &Folder, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xylem-xenstored"));
+    command
+        .arg("--no-domain-init")
+        .args(arguments)
+        .env("XENSTORED_RUNDIR", &folder.0)
+        .env_remove("XENSTORED_PATH")
+        .env_remove("NOTIFY_SOCKET")
+        .current_dir(&folder.0)
+        .stdin(Stdio::null());
+    command
+}
+
+/// A daemon in the foreground.
+struct Daemon {
+    folder: Folder,
+    process: Child,
+}
+
+impl Daemon {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let folder = Folder::new(name);
+        // The service manager's datagram says when it serves.
+        let notify = folder.0.join("notify");
+        let manager = UnixDatagram::bind(&notify).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let process = command(&folder, &[&["--no-fork"], arguments].concat())
+            .env("NOTIFY_SOCKET", &notify)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 64];
+        let length = manager.recv(&mut said).expect("the daemon says that it is ready");
+        assert_eq!(&said[..length], b"READY=1\n");
+        Self { folder, process }
+    }
+
+    fn stream(&self) -> UnixStream {
+        UnixStream::connect(self.folder.0.join("socket")).unwrap()
+    }
+
+    fn client(&self) -> Client<Socket> {
+        Client::new(Socket(self.stream()))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended by itself, as some tests want.
+        let _ended = self.process.kill();
+        self.process.wait().expect("our own child");
+    }
+}
+
+struct Socket(UnixStream);
+
+impl Transport for Socket {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.0.write_all(bytes).map_err(|error| Errno(error.raw_os_error().unwrap_or(5)))
+    }
+
+    fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        self.0.read(into).map_err(|error| Errno(error.raw_os_error().unwrap_or(5)))
+    }
+}
+
+fn signal(process: u32, signal: rustix::process::Signal) {
+    let process = rustix::process::Pid::from_raw(process.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(process, signal).unwrap();
+}
+
+#[test]
+fn clients_share_one_store() {
+    let daemon = Daemon::start("share", &[]);
+    let (mut one, mut two) = (daemon.client(), daemon.client());
+    one.watch("/a", "token").unwrap();
+    one.next_event().unwrap();
+    two.write("/a/b", b"value").unwrap();
+    assert_eq!(one.next_event().unwrap().path, "/a/b");
+    assert_eq!(one.read("/a/b"), Ok(b"value".to_vec()));
+    let result = one.transaction(|transaction| {
+        transaction.write("/a/c", b"1")?;
+        assert_eq!(two.read_optional("/a/c")?, None);
+        Ok::<_, ClientError>(())
+    });
+    assert_eq!(result, Ok(()));
+    assert_eq!(two.read("/a/c"), Ok(b"1".to_vec()));
+}
+
+#[test]
+fn a_client_that_reads_late_misses_nothing_and_delays_nobody() {
+    let daemon = Daemon::start("late", &[]);
+    let (mut late, mut writer) = (daemon.client(), daemon.client());
+    let mut watches = Batch::new();
+    for i in 0..500 {
+        watches.watch("/n", &format!("{i:0200}"));
+    }
+    late.run(&watches).unwrap().all_ok().unwrap();
+    for _ in 0..500 {
+        late.next_event().unwrap();
+    }
+    // More than the kernel's buffers hold.
+    for i in 0..40 {
+        writer.write(&format!("/n/{i}"), b"").unwrap();
+    }
+    for i in 0..40 {
+        for token in 0..500 {
+            let event = late.next_event().unwrap();
+            assert_eq!((event.path, event.token), (format!("/n/{i}"), format!("{token:0200}")));
+        }
+    }
+}
+
+#[test]
+fn requests_beyond_every_buffer_are_all_answered() {
+    let daemon = Daemon::start("flood", &[]);
+    let mut stream = daemon.stream();
+    let value = [b'v'; 4000];
+    let mut bytes = Vec::new();
+    for id in 0..500 {
+        wire::encode(&mut bytes, 11, id, 0, &[b"/a\0", &value]);
+        wire::encode(&mut bytes, 2, id, 0, &[b"/a\0"]);
+    }
+    let mut writer = stream.try_clone().unwrap();
+    let sender = std::thread::spawn(move || writer.write_all(&bytes));
+    let mut expected = 500 * (16 + 3 + 16 + value.len());
+    let mut buffer = [0; 65536];
+    while expected > 0 {
+        let length = stream.read(&mut buffer).unwrap();
+        assert_ne!(length, 0, "closed with {expected} bytes missing");
+        expected -= length;
+    }
+    sender.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_message_that_is_too_long_closes_its_connection_only() {
+    let daemon = Daemon::start("oversize", &[]);
+    let mut other = daemon.client();
+    let mut stream = daemon.stream();
+    let header: Vec<u8> = [2u32, 1, 0, 4097].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    stream.write_all(&header).unwrap();
+    let mut rest = Vec::new();
+    assert_eq!(stream.read_to_end(&mut rest).unwrap(), 0);
+    assert_eq!(other.write("/a", b""), Ok(()));
+}
+
+#[test]
+fn a_client_that_goes_away_takes_its_watches_along() {
+    let daemon = Daemon::start("gone", &[]);
+    let mut stays = daemon.client();
+    for _ in 0..20 {
+        let mut goes = daemon.client();
+        goes.watch("/a", "token").unwrap();
+    }
+    // Each end of a connection is seen some time after it happened.
+    loop {
+        let stats = stays.control(&["stats"]).unwrap();
+        if stats.contains("\"connections\":1,") {
+            assert!(stats.contains("\"watches\":0,"), "{stats}");
+            break;
+        }
+    }
+    assert_eq!(stays.control(&["check"]), Ok("OK".to_owned()));
+}
+
+#[test]
+fn limits_of_the_command_line_are_those_of_guests() {
+    let daemon = Daemon::start("limits", &["-E", "7", "-Q", "watches=9"]);
+    let mut client = daemon.client();
+    let report = client.control(&["quota"]).unwrap();
+    assert!(report.contains("nodes: 7\n") && report.contains("\nwatches: 9\n"), "{report}");
+    assert_eq!(client.control(&["no-such"]).unwrap_err().refusal(), Some(Error::EINVAL));
+}
+
+#[test]
+fn the_background_begins_when_clients_are_served() {
+    let folder = Folder::new("background");
+    let status = command(&folder, &["--pid-file", "pid", "-T", "trace"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let id: u32 =
+        std::fs::read_to_string(folder.0.join("pid")).unwrap().trim().parse().expect("a number");
+    let socket = folder.0.join("socket");
+    let mut client = Client::new(Socket(UnixStream::connect(socket).unwrap()));
+    client.write("/a", b"1").unwrap();
+    // SIGHUP: the trace goes on in a new file of the same name.
+    std::fs::rename(folder.0.join("trace"), folder.0.join("trace.old")).unwrap();
+    signal(id, rustix::process::Signal::HUP);
+    while !folder.0.join("trace").exists() {
+        client.read("/a").unwrap();
+    }
+    client.write("/b", b"2").unwrap();
+    let traced = |file| std::fs::read_to_string(folder.0.join(file)).unwrap();
+    assert!(traced("trace.old").contains("write /a\\01"), "{}", traced("trace.old"));
+    assert!(traced("trace").contains("write /b\\02"), "{}", traced("trace"));
+    // SIGTERM ends it, and with it the connection.
+    signal(id, rustix::process::Signal::TERM);
+    let error = loop {
+        match client.read("/a") {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ClientError::Closed | ClientError::Transport(_)), "{error}");
+}
+
+#[test]
+fn a_start_that_fails_says_why() {
+    let folder = Folder::new("fails");
+    for (arguments, expected) in [
+        (&["--no-such"][..], "--no-such"),
+        (&["--pid-file", "nowhere/pid"], "nowhere/pid"),
+        (&["--no-fork", "--trace-file", "nowhere/trace"], "nowhere/trace"),
+    ] {
+        let output = command(&folder, arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(expected), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+}
