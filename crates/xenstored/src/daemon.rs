@@ -13,8 +13,9 @@ use xenstore::server::{ConnId, Server};
 
 use crate::rings::{Rings, Turn};
 
-/// Read from a socket at once.
-const READ_BYTES: usize = 64 * 1024;
+/// Read from a socket in one turn: enough to answer many requests at once, too little for one client
+/// to hold the others up.
+const READ_BYTES: usize = 16 * 1024;
 
 const LISTENER: u64 = 0;
 const EVENT_CHANNELS: u64 = 1;
@@ -35,6 +36,8 @@ pub(crate) struct Daemon {
     rings: Rings,
     epoll: OwnedFd,
     listener: OwnedFd,
+    /// Descriptors ran out: nobody is accepted until one is free.
+    is_full: bool,
     stop: StopSignals,
     hangup: HangupSignals,
     clients: BTreeMap<u64, Client>,
@@ -80,6 +83,7 @@ impl Daemon {
             rings,
             epoll,
             listener,
+            is_full: false,
             stop: StopSignals::open()?,
             hangup: HangupSignals::open()?,
             clients: BTreeMap::new(),
@@ -198,6 +202,8 @@ impl Daemon {
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(errno) => {
                     self.rings.log.line(&format!("cannot accept a client: {errno}"));
+                    // It would be readable again at once.
+                    self.is_full = epoll::delete(&self.epoll, &self.listener).is_ok();
                     return;
                 }
             };
@@ -278,8 +284,14 @@ impl Daemon {
     }
 
     fn close(&mut self, token: u64) {
-        if let Some(client) = self.clients.remove(&token) {
-            self.server.disconnect(client.id);
+        let Some(client) = self.clients.remove(&token) else { return };
+        self.server.disconnect(client.id);
+        drop(client.fd);
+        if self.is_full {
+            match self.add(LISTENER, &self.listener) {
+                Ok(()) => self.is_full = false,
+                Err(error) => self.rings.log.line(&format!("{error:#}")),
+            }
         }
     }
 }

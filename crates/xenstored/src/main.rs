@@ -60,6 +60,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     if options.tells_parent {
         background::leave_terminal()?;
     }
+    raise_descriptor_limit();
     let platform: Option<Box<dyn Platform>> = match options.domains {
         Domains::OfXen => Some(Box::new(XenPlatform::open()?)),
         Domains::None => None,
@@ -85,4 +86,13 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         background::tell_parent()?;
     }
     daemon.run()
+}
+
+/// As many clients as the system allows.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    // Never refused, as the hard limit stays; were it, the soft one would do.
+    let _unchanged = setrlimit(Resource::Nofile, raised);
 }

@@ -196,6 +196,28 @@ fn a_client_that_goes_away_takes_its_watches_along() {
 }
 
 #[test]
+fn clients_beyond_the_descriptors_wait_until_others_leave() {
+    let daemon = Daemon::start("full", &[]);
+    let process = i32::try_from(daemon.process.id()).unwrap();
+    let process = rustix::process::Pid::from_raw(process);
+    let few = rustix::process::Rlimit { current: Some(20), maximum: Some(20) };
+    rustix::process::prlimit(process, rustix::process::Resource::Nofile, few).unwrap();
+    let mut crowd: Vec<UnixStream> = (0..30).map(|_| daemon.stream()).collect();
+    let mut request = Vec::new();
+    wire::encode(&mut request, 2, 1, 0, &[b"/\0"]);
+    // Whoever came first is served while the others wait, and they are when it leaves.
+    let mut served = 0;
+    while !crowd.is_empty() {
+        let mut first = crowd.remove(0);
+        first.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        first.read_exact(&mut reply).unwrap();
+        served += 1;
+    }
+    assert_eq!(served, 30);
+}
+
+#[test]
 fn limits_of_the_command_line_are_those_of_guests() {
     let daemon = Daemon::start("limits", &["-E", "7", "-Q", "watches=9"]);
     let mut client = daemon.client();
