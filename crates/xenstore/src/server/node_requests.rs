@@ -323,6 +323,8 @@ impl Server {
             }
             return Ok(());
         }
+        // Had the parent been gone the answer would have been another; whether the node was is all one.
+        self.see(request, parent, &[Facet::Existence])?;
         if let Some(transaction) = self.transaction_mut(request) {
             transaction.remove(path, caller);
         }

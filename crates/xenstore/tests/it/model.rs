@@ -5,7 +5,7 @@
 //! store says that a commit succeeded, running the same requests again on the model as it is then must
 //! give the same answers and the same tree; and a store that nobody else changed must not say `EAGAIN`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use xenstore::wire::MessageType;
@@ -257,7 +257,8 @@ struct Open {
     id: u32,
     /// What the transaction sees.
     view: Model,
-    done: Vec<(Request, Answer)>,
+    /// Requests with their answers, and whether they changed the view.
+    done: Vec<(Request, Answer, bool)>,
     changes: bool,
     /// Somebody else changed something since its start.
     disturbed: bool,
@@ -268,10 +269,14 @@ fn check(steps: &[Step]) {
     let mut world = World::new(unlimited);
     world.add_guest(1);
     world.add_guest(2);
+    world.connect("watcher");
+    watch_everything(&mut world, "watcher");
+    watch_everything(&mut world, "d1");
     let mut model = Model::new();
     let mut open: BTreeMap<Who, Open> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
         let before = model.clone();
+        let mut named = Named::default();
         match step {
             Step::Ask { who, inside: true, request } if open.contains_key(who) => {
                 let transaction = open.get_mut(who).expect("just seen");
@@ -279,13 +284,17 @@ fn check(steps: &[Step]) {
                 let expected = transaction.view.run(*who, request);
                 let answer = ask(&mut world, *who, transaction.id, request);
                 assert_eq!(answer, expected, "step {number}, inside: {step:?}");
-                transaction.changes |= changes && answer.is_ok();
-                transaction.done.push((request.clone(), answer));
+                let changed = changes && answer.is_ok();
+                transaction.changes |= changed;
+                transaction.done.push((request.clone(), answer, changed));
             }
             Step::Ask { who, request, .. } => {
                 let expected = model.run(*who, request);
                 let answer = ask(&mut world, *who, 0, request);
                 assert_eq!(answer, expected, "step {number}: {step:?}");
+                if answer.is_ok() && changes(&before, request) {
+                    named.must.extend(request.changed_path());
+                }
             }
             Step::Start(who) => {
                 if !open.contains_key(who) {
@@ -311,9 +320,15 @@ fn check(steps: &[Step]) {
                     // One that changes nothing is true at the moment of its start.
                     Ok(_) if !transaction.changes => {}
                     Ok(_) => {
-                        for (request, answer) in &transaction.done {
+                        for (request, answer, changed) in &transaction.done {
                             let again = model.run(*who, request);
                             assert_eq!(again, *answer, "step {number}: {request:?} at the commit");
+                            if *changed {
+                                if let Request::Rm(path) = request {
+                                    named.removed.insert(path.clone());
+                                }
+                                named.may.extend(request.changed_path());
+                            }
                         }
                     }
                     Err(Error::EAGAIN) => {
@@ -329,8 +344,14 @@ fn check(steps: &[Step]) {
                 open.values_mut().for_each(|transaction| transaction.disturbed = true);
                 world.destroy_domain(*who);
                 world.add_guest(*who);
+                if *who == 1 {
+                    watch_everything(&mut world, "d1");
+                }
+                named.may.extend(before.nodes.keys().cloned());
+                named.by_death = true;
             }
         }
+        check_events(&mut world, &before, &model, &named);
         if model != before {
             open.values_mut().for_each(|transaction| transaction.disturbed = true);
         }
@@ -346,6 +367,78 @@ fn changes(view: &Model, request: &Request) -> bool {
         Request::Rm(path) => view.nodes.contains_key(path),
         Request::Mkdir(path) => !view.nodes.contains_key(path),
         Request::Write(..) | Request::SetPerms(..) => true,
+    }
+}
+
+impl Request {
+    /// The path that a watcher is told, if the request changes something.
+    fn changed_path(&self) -> Option<String> {
+        match self {
+            Self::Read(_) | Self::Directory(_) | Self::GetPerms(_) => None,
+            Self::Write(path, _) | Self::Mkdir(path) | Self::Rm(path) | Self::SetPerms(path, _) => {
+                Some(path.clone())
+            }
+        }
+    }
+}
+
+/// Paths of which a watcher of everything must, and which it may, be told after a step.
+#[derive(Default)]
+struct Named {
+    must: BTreeSet<String>,
+    may: BTreeSet<String>,
+    /// Those of `may` that a transaction removed; something else may be there afterwards.
+    removed: BTreeSet<String>,
+    /// Rights that end with a domain are no news.
+    by_death: bool,
+}
+
+fn watch_everything(world: &mut World, who: &str) {
+    assert!(world.call(who, MessageType::Watch, 0, "/|all|").is_ok());
+    world.take_events(who);
+}
+
+fn check_events(world: &mut World, before: &Model, after: &Model, named: &Named) {
+    let mut told = |who| -> BTreeSet<String> {
+        let events = world.take_events(who);
+        events
+            .iter()
+            .map(|event| event.strip_suffix(":all").expect("the token").to_owned())
+            .collect()
+    };
+    // The control domain learns of everything, of a commit as well: of what differs and was named, and
+    // of each removal by its own name.
+    let is_news = |path: &&String| {
+        before.nodes.get(*path) != after.nodes.get(*path)
+            && !named.removed.iter().any(|removed| is_below(path, removed))
+    };
+    let mut must = named.must.clone();
+    must.extend(named.may.iter().filter(is_news).cloned());
+    let is_gone =
+        |path: &&String| before.nodes.contains_key(*path) && !after.nodes.contains_key(*path);
+    must.extend(named.removed.iter().filter(is_gone).cloned());
+    let events = told("watcher");
+    if !named.by_death {
+        assert!(events.is_superset(&must), "told {events:?}, must be told {must:?}");
+    }
+    let known: BTreeSet<String> = named.must.union(&named.may).cloned().collect();
+    assert!(events.is_subset(&known), "told {events:?} of {known:?}");
+    // A guest learns of nothing that it may not read, before or after, and of all that it may.
+    let reads = |model: &Model, path: &str| {
+        let node = model.nodes.get(path).is_some_and(|node| Model::allows(node, 1, Wanted::Read));
+        let above = parent(path).and_then(|above| model.nodes.get(&above).cloned());
+        node || above.is_some_and(|above| Model::allows(&above, 1, Wanted::Read))
+    };
+    let guest = told("d1");
+    for path in &guest {
+        assert!(reads(before, path) || reads(after, path), "domain 1 is told of {path}");
+    }
+    for path in &named.must {
+        let removed = !after.nodes.contains_key(path);
+        assert!(
+            guest.contains(path) || !reads(if removed { before } else { after }, path),
+            "domain 1 is not told of {path}"
+        );
     }
 }
 
