@@ -210,7 +210,7 @@ impl Daemon {
                     self.answered.push_back(client);
                     self.replies.insert(client, reply);
                 }
-                Action::Progress { .. } => {}
+                Action::Progress { .. } | Action::Note { .. } => {}
             }
         }
         Ok(())

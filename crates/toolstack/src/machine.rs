@@ -222,6 +222,8 @@ pub enum Action {
     Unwatch { path: String },
     Reply { client: ClientId, reply: Reply },
     Progress { client: ClientId, done: usize, total: usize, step: Step },
+    /// A line for the daemon's log: something went wrong that stopped nothing.
+    Note { message: String },
 }
 
 /// Where a VM stands.

@@ -75,6 +75,7 @@ pub(crate) fn run(incoming: &Receiver<Input>, pool: &Pool, watcher: &Watcher) ->
                         let _gone = answers.send(Answered::Reply(reply));
                     }
                 }
+                Action::Note { message } => crate::log(message),
                 Action::Progress { client, done, total, step } => {
                     if let Some(answers) = clients.get(&client) {
                         let step = step.to_string();

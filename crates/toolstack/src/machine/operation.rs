@@ -17,7 +17,7 @@ use crate::work::{Cost, Failure, Output, Work, loop_tag};
 /// the rest is for a loaded dom0.
 const BACKEND_SECONDS: u64 = 30;
 /// How long a backend may take to let go. After that the domain is destroyed all the same.
-const CLOSE_SECONDS: u64 = 10;
+const CLOSE_SECONDS: u64 = 30;
 
 /// What follows when an operation has ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -367,14 +367,20 @@ impl Toolstack {
         for path in late {
             let Some(wait) = self.waits.get(&path) else { continue };
             let operation = &self.operations[&wait.operation];
-            let message = match operation.plan.steps[wait.index].step {
-                Step::AwaitBackend(device) => format!(
+            let verdict = match operation.plan.steps[wait.index].step {
+                Step::AwaitBackend(device) => Err(format!(
                     "the backend of {device} did not answer within {BACKEND_SECONDS} s; \
                      is its driver loaded in dom0?"
-                ),
-                step => format!("gave up to {step} after {CLOSE_SECONDS} s"),
+                )),
+                // The domain is destroyed next, and with its nodes the backend loses its device.
+                step => {
+                    let name = &self.vms[&operation.uuid].config.name;
+                    let message = format!("{name}: gave up to {step} after {CLOSE_SECONDS} s");
+                    out.push(Action::Note { message });
+                    Ok(())
+                }
             };
-            self.end_wait(now, &path, Err(message), out);
+            self.end_wait(now, &path, verdict, out);
         }
     }
 
