@@ -2,6 +2,7 @@
 
 mod client;
 mod model;
+mod noise;
 mod rings;
 mod scripts;
 mod server;
