@@ -50,12 +50,14 @@ counted() {
 # store_counted AT: what one create asks of the store.
 store_counted() {
     local name
-    for name in requests transactions; do eval "before_$name=$(store_count $name)"; done
+    for name in requests_total transactions_started; do eval "before_$name=$(store_count $name)"; done
     create probe
-    for name in requests transactions; do eval "after_$name=$(store_count $name)"; done
+    # What guest and console daemon say after the command has ended belongs to the create.
+    sleep 1
+    for name in requests_total transactions_started; do eval "after_$name=$(store_count $name)"; done
     # Guests and backends talk to the store as well; what they say is the same for both toolstacks.
-    echo "SAMPLE store-messages-at-$1 $((after_requests - before_requests))"
-    echo "SAMPLE transactions-at-$1 $((after_transactions - before_transactions))"
+    echo "SAMPLE store-messages-at-$1 $((after_requests_total - before_requests_total))"
+    echo "SAMPLE transactions-at-$1 $((after_transactions_started - before_transactions_started))"
     destroy probe
 }
 
