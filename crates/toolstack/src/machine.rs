@@ -217,13 +217,30 @@ pub enum Event {
 /// What the machine wants done.
 #[derive(Debug)]
 pub enum Action {
-    Work { id: WorkId, work: Work },
-    Watch { path: String },
-    Unwatch { path: String },
-    Reply { client: ClientId, reply: Reply },
-    Progress { client: ClientId, done: usize, total: usize, step: Step },
+    Work {
+        id: WorkId,
+        work: Work,
+    },
+    Watch {
+        path: String,
+    },
+    Unwatch {
+        path: String,
+    },
+    Reply {
+        client: ClientId,
+        reply: Reply,
+    },
+    Progress {
+        client: ClientId,
+        done: usize,
+        total: usize,
+        step: Step,
+    },
     /// A line for the daemon's log: something went wrong that stopped nothing.
-    Note { message: String },
+    Note {
+        message: String,
+    },
 }
 
 /// Where a VM stands.
