@@ -48,6 +48,9 @@ pub struct Create {
     /// Check everything that can be checked, make nothing.
     #[serde(default)]
     pub dry_run: bool,
+    /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+    #[serde(default)]
+    pub progress: bool,
 }
 
 /// One request.

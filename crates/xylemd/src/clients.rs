@@ -231,6 +231,7 @@ impl Client {
         let answered = self.begin(toolstack::Request::Create { config, fresh_uuid, start });
         loop {
             match answered.recv().map_err(|_| Failed::Gone)? {
+                Answered::Progress { .. } if !create.progress => {}
                 Answered::Progress { done, total, step } => {
                     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
                     let (done, total) = (number(done), number(total));

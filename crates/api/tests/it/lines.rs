@@ -41,9 +41,10 @@ fn requests_read_back() {
             cwd: "/root".into(),
             paused: true,
             dry_run: false,
+            progress: true,
         }),
         &expect![[r#"
-            {"version":1,"op":"create","file":"g.cfg","config_text":"name = 'g'\n","overrides":["memory=8"],"cwd":"/root","paused":true,"dry_run":false}
+            {"version":1,"op":"create","file":"g.cfg","config_text":"name = 'g'\n","overrides":["memory=8"],"cwd":"/root","paused":true,"dry_run":false,"progress":true}
         "#]],
     );
     check_request(

@@ -42,6 +42,7 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
         overrides,
         paused,
         dry_run,
+        progress: session.progress != ProgressDisplay::Hidden,
     }))?;
     if dry_run {
         let configs = expect_reply!(reply, Configs);

@@ -323,7 +323,7 @@ fn create_sends_the_file_and_where_it_is() {
     assert_eq!(said, "! Parsing config from web.cfg\n= 0\n");
     assert_eq!(
         request,
-        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":[],"cwd":"CWD","paused":false,"dry_run":false}"#
+        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":[],"cwd":"CWD","paused":false,"dry_run":false,"progress":false}"#
     );
 }
 
@@ -334,7 +334,7 @@ fn create_takes_options_and_settings_in_any_order() {
     assert_eq!(said, "= 0\n");
     assert_eq!(
         request,
-        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64","name=a b"],"cwd":"CWD","paused":true,"dry_run":false}"#
+        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64","name=a b"],"cwd":"CWD","paused":true,"dry_run":false,"progress":false}"#
     );
 }
 
@@ -392,7 +392,10 @@ fn a_dry_run_prints_the_configuration() {
     let configs = r#"{"ok":{"configs":[{"config":{"c_info":{"name":"web"}}}]}}"#;
     for arguments in [&["create", "-qn", "web.cfg"][..], &["-N", "create", "-q", "web.cfg"]] {
         let (said, request) = create(arguments, &[configs]);
-        assert!(request.ends_with(r#""paused":false,"dry_run":true}"#), "{request}");
+        assert!(
+            request.ends_with(r#""paused":false,"dry_run":true,"progress":false}"#),
+            "{request}"
+        );
         assert!(said.starts_with("{\n    \"domid\": null,\n    \"config\": {\n"), "{said}");
     }
 }
