@@ -35,9 +35,8 @@ counted() {
         wait $tracer
         cat $trace.command >>$trace
     else
-        strace $options xl create -q /tmp/probe.cfg >/dev/null
-        # xl leaves a process behind that waits for the domain's end; it belongs to the price.
-        sleep 1
+        # Without the process that xl leaves behind to wait for the domain's end: strace would wait too.
+        strace $options xl create -q -e /tmp/probe.cfg >/dev/null
     fi
     # 0x305000: IOCTL_PRIVCMD_HYPERCALL.
     echo "SAMPLE hypercalls-at-$1 $(grep -c 'ioctl(0x[0-9a-f]*, 0x305000' $trace)"
