@@ -29,10 +29,11 @@ struct Row {
 }
 
 impl Row {
-    /// Fewer is better, as for times and counts.
+    /// Fewer is better, as for times and counts. Where ours is 0, the ratio is as if it were 1.
     fn fewer(what: String, unit: &'static str, ours: f64, peer: (&'static str, f64)) -> Self {
         let peers = [peer].into();
-        Self { what, unit, ours, peers, ratio: peer.1 / ours, goal: None, ok: true }
+        let ratio = if ours > 0.0 { peer.1 / ours } else { peer.1.max(1.0) };
+        Self { what, unit, ours, peers, ratio, goal: None, ok: true }
     }
 
     fn with_goal(mut self, goal: f64) -> Self {

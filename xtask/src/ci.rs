@@ -18,11 +18,12 @@ const NEEDS: [(&str, &str, &str); 2] = [
 const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
 
 /// Scenarios on real Xen, each with its store and its limit in seconds.
-const SCENARIOS: [(&str, Store, u64); 4] = [
+const SCENARIOS: [(&str, Store, u64); 5] = [
     ("smoke", Store::Xylem, 300),
     ("conformance", Store::Xylem, 600),
     ("first-light", Store::Xylem, 1200),
     ("leaves-nothing", Store::Xylem, 1200),
+    ("clean-ends", Store::Xylem, 600),
 ];
 
 struct Step {

@@ -73,29 +73,28 @@ pub(super) fn close_devices<T: Transport>(
     domid: DomId,
     devices: &[DeviceRef],
 ) -> Result<(), ClientError> {
-    // A backend that never came to be must not be conjured up by writing its state.
     let mut look = Batch::new();
     for device in devices {
         look.read(&format!("{}/state", device.backend(domid)));
     }
-    let replies = store.run(&look)?;
-    let mut close = Batch::new();
-    for (index, device) in devices.iter().enumerate() {
-        if replies.get_optional(index)?.is_some() {
+    // One transaction, because a backend may change its state while we look.
+    store.transaction(|transaction| {
+        let states = transaction.run(&look)?;
+        let mut close = Batch::new();
+        for (index, device) in devices.iter().enumerate() {
+            // A backend that never came to be must not be conjured up by writing its state.
+            let Some(state) = states.get_optional(index)? else { continue };
             let backend = device.backend(domid);
             close.write(&format!("{backend}/online"), "0");
-            close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
+            // Linux's backends do not repeat a state they are in already: one that has closed with its
+            // guest would leave our Closing where it is.
+            if XenbusState::decode(state) != XenbusState::Closed {
+                close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
+            }
             close.rm(&device.frontend(domid));
         }
-    }
-    if close.is_empty() {
-        return Ok(());
-    }
-    match store.commit(&close) {
-        // The backend removed its own directory in the meantime.
-        Err(error) if error.is_not_found() => Ok(()),
-        other => other.map(drop),
-    }
+        if close.is_empty() { Ok(()) } else { transaction.run(&close)?.all_ok() }
+    })
 }
 
 /// Removes paths, and the directories above them that are empty then.
