@@ -18,6 +18,9 @@ use crate::work::{Cost, Failure, Output, Work, loop_tag};
 const BACKEND_SECONDS: u64 = 30;
 /// How long a backend may take to let go. After that the domain is destroyed all the same.
 const CLOSE_SECONDS: u64 = 30;
+/// How long to wait for a backend that was connecting while it was told to close: it wrote another
+/// state over our Closing, lets go all the same, and may never say so.
+const RACED_CLOSE_SECONDS: u64 = 1;
 
 /// What follows when an operation has ended.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -349,7 +352,16 @@ impl Toolstack {
                 ))),
                 _ => Some(Ok(())),
             },
-            _ => matches!(state, XenbusState::Unknown | XenbusState::Closed).then_some(Ok(())),
+            _ => match state {
+                XenbusState::Unknown | XenbusState::Closed => Some(Ok(())),
+                XenbusState::Closing => None,
+                _ => {
+                    let raced = now.plus_seconds(RACED_CLOSE_SECONDS);
+                    let wait = self.waits.get_mut(path).expect("looked up above");
+                    wait.deadline = wait.deadline.min(raced);
+                    None
+                }
+            },
         };
         if let Some(verdict) = verdict {
             self.end_wait(now, path, verdict, out);
@@ -375,7 +387,7 @@ impl Toolstack {
                 // The domain is destroyed next, and with its nodes the backend loses its device.
                 step => {
                     let name = &self.vms[&operation.uuid].config.name;
-                    let message = format!("{name}: gave up to {step} after {CLOSE_SECONDS} s");
+                    let message = format!("{name}: went on without waiting longer to {step}");
                     out.push(Action::Note { message });
                     Ok(())
                 }
