@@ -243,14 +243,6 @@ pub enum Action {
     },
 }
 
-/// Where a VM stands.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Phase {
-    Starting,
-    Running,
-    Stopping,
-}
-
 /// What exists of a VM on the host.
 #[derive(Clone, Debug, Default)]
 struct Facts {
@@ -280,7 +272,6 @@ impl Facts {
 struct Vm {
     config: Arc<VmConfig>,
     uuid: Uuid,
-    phase: Phase,
     facts: Facts,
     operation: Option<OperationId>,
     /// Clients to answer when the VM is gone.
@@ -294,11 +285,10 @@ struct Vm {
 }
 
 impl Vm {
-    fn new(config: VmConfig, uuid: Uuid, phase: Phase, facts: Facts) -> Self {
+    fn new(config: VmConfig, uuid: Uuid, facts: Facts) -> Self {
         Self {
             config: Arc::new(config),
             uuid,
-            phase,
             facts,
             operation: None,
             waiters: Vec::new(),
@@ -631,7 +621,7 @@ impl Toolstack {
                 half_made.push(record.uuid);
             }
             let facts = Facts { recorded: true, domid, nodes: domid.is_some(), ..Facts::default() };
-            let vm = Vm::new(config, record.uuid, Phase::Running, facts);
+            let vm = Vm::new(config, record.uuid, facts);
             self.vms.insert(record.uuid, vm);
         }
         half_made

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use storage::{Access, Attachment};
+use storage::Attachment;
 use xen::{DomId, DomainInfo, EvtchnPort, PhysInfo, SetAside, Uuid, VersionInfo};
 use xen_build::{Built, KernelImage};
 
@@ -267,10 +267,4 @@ pub const LOOP_TAG_PREFIX: &str = "xylem/";
 pub fn parse_loop_tag(tag: &str) -> Option<(Uuid, u32)> {
     let (uuid, number) = tag.strip_prefix(LOOP_TAG_PREFIX)?.split_once('/')?;
     Some((uuid.parse().ok()?, number.parse().ok()?))
-}
-
-/// The access mode of a disk of this configuration.
-#[must_use]
-pub fn disk_access(config: &VmConfig, index: usize) -> Access {
-    config.disks[index].access
 }

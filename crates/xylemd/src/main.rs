@@ -7,7 +7,6 @@
 mod clients;
 mod core;
 mod host;
-mod linux;
 mod pool;
 mod render;
 mod store;

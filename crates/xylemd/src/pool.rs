@@ -11,12 +11,12 @@ use anyhow::{Context, Result};
 use toolstack::WorkId;
 use toolstack::perform::Performer;
 use toolstack::work::{Work, WorkClass};
+use xen::Xen;
 use xen_linux::LinuxHypervisor;
 
 use crate::Options;
 use crate::core::Input;
 use crate::host::{Images, LinuxHost};
-use crate::linux;
 use crate::store::StoreSocket;
 
 type Job = (WorkId, Work);
@@ -69,7 +69,8 @@ impl Pool {
 }
 
 fn performer(options: &Options, images: &Images, arena: usize) -> Result<LinuxPerformer> {
-    let xen = linux::open_xen(arena).context("cannot control Xen")?;
+    let hypervisor = LinuxHypervisor::open(arena).context("cannot control Xen")?;
+    let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
     let store = StoreSocket::connect(&options.store_socket)?;
     Ok(Performer { xen, store, host: LinuxHost::open(images.clone())? })
 }

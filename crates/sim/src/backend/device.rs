@@ -217,15 +217,17 @@ impl Device {
         };
         if self.connection.is_some() && ready && self.state == XenbusState::InitWait {
             self.switch(shared, XenbusState::Connected)?;
-            let now = shared.machine.get().now();
-            let (kind, id) = (self.id.kind.as_str(), self.id);
-            shared
-                .machine
-                .get_mut()
-                .trace
-                .note(now, format_args!("dom0: {kind} {}/{} is connected", id.domid, id.devid));
+            self.note(shared, "is connected");
         }
         Ok(())
+    }
+
+    /// A line in the trace: what has become of the device.
+    fn note(&self, shared: &mut Shared, what: &str) {
+        let now = shared.machine.get().now();
+        let (kind, id) = (self.id.kind.as_str(), self.id);
+        let line = format_args!("dom0: {kind} {}/{} {what}", id.domid, id.devid);
+        shared.machine.get_mut().trace.note(now, line);
     }
 
     fn disconnect(&mut self, shared: &mut Shared) {
@@ -257,13 +259,7 @@ impl Device {
         if state.map(|state| XenbusState::decode(&state)) == Some(XenbusState::Closing) {
             self.switch(shared, XenbusState::Closed)?;
         }
-        let now = shared.machine.get().now();
-        let (kind, id) = (self.id.kind.as_str(), self.id);
-        shared
-            .machine
-            .get_mut()
-            .trace
-            .note(now, format_args!("dom0: {kind} {}/{} is removed", id.domid, id.devid));
+        self.note(shared, "is removed");
         Ok(())
     }
 }

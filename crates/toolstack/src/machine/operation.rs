@@ -6,8 +6,8 @@ use std::sync::Arc;
 use xen::{Uuid, XenbusState};
 
 use super::{
-    Action, ClientId, Created, Instant, OperationId, Phase, Purpose, Reply, StepTime, Toolstack,
-    Wait, WorkId,
+    Action, ClientId, Created, Instant, OperationId, Purpose, Reply, StepTime, Toolstack, Wait,
+    WorkId,
 };
 use crate::layout::{self, BuiltDomain, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, plan_create, plan_teardown};
@@ -133,7 +133,6 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a teardown is for a known VM");
-        vm.phase = Phase::Stopping;
         let disks = vm.facts.disk_indexes();
         let plan = plan_teardown(&vm.config, vm.facts.reached(&disks));
         self.begin(now, uuid, plan, then, out);
@@ -431,7 +430,6 @@ impl Toolstack {
             Then::Created { client } => match operation.failure {
                 Some(message) => self.tear_down(now, uuid, Then::Failed { client, message }, out),
                 None => {
-                    vm.phase = Phase::Running;
                     let look_again = std::mem::take(&mut vm.look_again);
                     if let Some(client) = client {
                         let created = Created {
@@ -464,7 +462,6 @@ impl Toolstack {
                 for client in vm.waiters.drain(..) {
                     out.push(Action::Reply { client, reply: Reply::Gone { domid, reason } });
                 }
-                vm.phase = Phase::Starting;
                 vm.facts = super::Facts::default();
                 vm.look_again = false;
                 let plan = plan_create(&vm.config, Start::Running);

@@ -6,7 +6,7 @@ use xen::{DomId, DomainInfo, Uuid};
 
 use super::operation::Then;
 use super::{
-    Action, ClientId, DomainRow, Facts, Foreign, Instant, Phase, Purpose, Query, Reply, ReplyWhen,
+    Action, ClientId, DomainRow, Facts, Foreign, Instant, Purpose, Query, Reply, ReplyWhen,
     Request, ShutdownRequest, Toolstack, Vm,
 };
 use crate::config::VmConfig;
@@ -179,7 +179,7 @@ impl Toolstack {
             return fail(client, message, out);
         }
         let plan = plan_create(&config, start);
-        self.vms.insert(uuid, Vm::new(config, uuid, Phase::Starting, Facts::default()));
+        self.vms.insert(uuid, Vm::new(config, uuid, Facts::default()));
         self.begin(now, uuid, plan, Then::Created { client: Some(client) }, out);
     }
 
