@@ -56,7 +56,7 @@ struct Touch {
     order: u32,
     /// A request named this path as the one it changes.
     fires: bool,
-    /// The permission list before the first `SET_PERMS`: whoever loses access is told so.
+    /// The permission list before the first `SET_PERMS`: the one that a node created here began with.
     acl_before: Option<Arc<Acl>>,
 }
 
@@ -338,9 +338,11 @@ impl Transaction {
         caller: Option<Being>,
     ) -> Vec<Change> {
         let mut changes: Vec<(u32, Change)> = Vec::new();
-        for (path, touch) in writes.iter().filter(|(_, touch)| touch.removed) {
+        // From below: what was removed by its own name is reported by it, also if the transaction began
+        // with something above that it removed later. A path sorts before those below it.
+        for (path, touch) in self.touched.iter().rev().filter(|(_, touch)| touch.removed) {
             if let Some(node) = store.remove(path.as_path()) {
-                changes.push((touch.order, Change::Removed { path: (*path).clone(), node }));
+                changes.push((touch.order, Change::Removed { path: path.clone(), node }));
             }
         }
         for (path, touch) in writes {
@@ -354,11 +356,13 @@ impl Transaction {
             } else {
                 store.ensure(path.as_path(), caller);
             }
+            // The list that is replaced now, which may be younger than the one of the snapshot: by it
+            // it is decided who loses access and is told so.
+            let mut acl_before = None;
             if touch.set.has(Facet::Acl) || (is_new && touch.set.has(Facet::Existence)) {
-                store.set_acl(path.as_path(), node.acl());
+                acl_before = store.set_acl(path.as_path(), node.acl()).filter(|_| !is_new);
             }
             if touch.fires {
-                let acl_before = touch.acl_before.clone();
                 changes.push((touch.order, Change::Changed { path: (*path).clone(), acl_before }));
             }
         }
