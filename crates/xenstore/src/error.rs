@@ -29,6 +29,20 @@ macro_rules! errors {
                 }
             }
 
+            /// Its number in the protocol's list, counted from 1.
+            #[must_use]
+            pub fn code(self) -> u32 {
+                self as u32 + 1
+            }
+
+            /// The error of this number; one that is not in the list counts as `EINVAL`.
+            #[must_use]
+            pub fn from_code(code: u32) -> Self {
+                const ALL: &[Error] = &[$(Error::$name,)*];
+                let index = code.checked_sub(1).and_then(|index| usize::try_from(index).ok());
+                index.and_then(|index| ALL.get(index)).copied().unwrap_or(Self::EINVAL)
+            }
+
             fn text(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -66,6 +80,17 @@ impl core::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_leads_back_to_its_error() {
+        assert_eq!((Error::EINVAL.code(), Error::EPERM.code()), (1, 16));
+        for code in 1..=16 {
+            assert_eq!(Error::from_code(code).code(), code);
+        }
+        for code in [0, 17, u32::MAX] {
+            assert_eq!(Error::from_code(code), Error::EINVAL);
+        }
+    }
 
     #[test]
     fn a_name_outside_the_protocol_counts_as_einval() {

@@ -7,6 +7,10 @@ use alloc::vec::Vec;
 
 use crate::Error;
 
+pub mod batch;
+
+use batch::BATCH_PAYLOAD_BYTES_MAX;
+
 /// Largest payload of a message in either direction, in bytes (`XENSTORE_PAYLOAD_MAX`).
 pub const PAYLOAD_BYTES_MAX: usize = 4096;
 
@@ -75,11 +79,14 @@ message_types! {
     SetFeature = 24, "set_feature";
     GetQuota = 25, "get_quota";
     SetQuota = 26, "set_quota";
+    /// Xylem's own, for socket clients: see [`batch`].
+    Batch = 0x584c_0001, "batch";
 }
 
 /// A header as it arrived: nothing in it has been judged but its payload's length.
 ///
-/// Invariant: `payload_bytes <= PAYLOAD_BYTES_MAX`, so a reader may set aside that much.
+/// Invariant: `payload_bytes` is at most [`PAYLOAD_BYTES_MAX`], or [`BATCH_PAYLOAD_BYTES_MAX`] for a
+/// batch where batches are known; so a reader may set aside that much.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Header {
     /// A [`MessageType`] code, or a number the protocol does not have.
@@ -100,6 +107,22 @@ impl Header {
     /// # Errors
     /// [`Oversized`] if the payload would exceed [`PAYLOAD_BYTES_MAX`].
     pub fn decode(bytes: &[u8]) -> Result<Option<Self>, Oversized> {
+        Self::decode_within(bytes, |_| PAYLOAD_BYTES_MAX)
+    }
+
+    /// As [`decode`](Self::decode), on a connection where a [batch](MessageType::Batch) and its reply
+    /// may be longer than other messages: a socket.
+    ///
+    /// # Errors
+    /// [`Oversized`] if the payload would exceed the limit of its type.
+    pub fn decode_with_batches(bytes: &[u8]) -> Result<Option<Self>, Oversized> {
+        Self::decode_within(bytes, payload_bytes_max)
+    }
+
+    fn decode_within(
+        bytes: &[u8],
+        payload_bytes_max: impl FnOnce(u32) -> usize,
+    ) -> Result<Option<Self>, Oversized> {
         let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
@@ -108,7 +131,7 @@ impl Header {
         };
         let length = word(12);
         match usize::try_from(length) {
-            Ok(payload_bytes) if payload_bytes <= PAYLOAD_BYTES_MAX => Ok(Some(Self {
+            Ok(payload_bytes) if payload_bytes <= payload_bytes_max(word(0)) => Ok(Some(Self {
                 code: word(0),
                 request_id: word(4),
                 transaction_id: word(8),
@@ -125,14 +148,23 @@ impl Header {
     }
 }
 
+/// The longest payload that a message of this type may have, in either direction.
+#[must_use]
+pub fn payload_bytes_max(code: u32) -> usize {
+    if code == MessageType::Batch.code() { BATCH_PAYLOAD_BYTES_MAX } else { PAYLOAD_BYTES_MAX }
+}
+
 /// Appends a message whose payload is the concatenation of `parts`.
 ///
 /// # Panics
-/// If the payload exceeds [`PAYLOAD_BYTES_MAX`]: whoever composes a message checks that first.
+/// If the payload exceeds [`payload_bytes_max`]: whoever composes a message checks that first.
 pub fn encode(out: &mut Vec<u8>, code: u32, request_id: u32, transaction_id: u32, parts: &[&[u8]]) {
     let payload_bytes: usize = parts.iter().map(|part| part.len()).sum();
-    assert!(payload_bytes <= PAYLOAD_BYTES_MAX, "payload of {payload_bytes} bytes");
-    #[expect(clippy::cast_possible_truncation, reason = "at most 4096, asserted above")]
+    assert!(payload_bytes <= payload_bytes_max(code), "payload of {payload_bytes} bytes");
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "at most some ten thousand, asserted above"
+    )]
     let length = payload_bytes as u32;
     out.reserve(HEADER_BYTES + payload_bytes);
     for word in [code, request_id, transaction_id, length] {
@@ -184,6 +216,22 @@ mod tests {
         }
         for length in [4097, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff] {
             assert_eq!(Header::decode(&announcing(length)), Err(Oversized(length)));
+        }
+    }
+
+    #[test]
+    fn a_batch_may_be_longer_where_batches_are_known() {
+        let batch = MessageType::Batch.code();
+        let announcing = |code: u32, length: u32| -> Vec<u8> {
+            [code, 7, 9, length].iter().flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        let max = u32::try_from(BATCH_PAYLOAD_BYTES_MAX).unwrap();
+        assert_eq!(Header::decode(&announcing(batch, 4097)), Err(Oversized(4097)));
+        for (code, length, fits) in
+            [(batch, max, true), (batch, max + 1, false), (2, 4096, true), (2, 4097, false)]
+        {
+            let header = Header::decode_with_batches(&announcing(code, length));
+            assert_eq!(header.is_ok(), fits, "{code} {length}");
         }
     }
 

@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::Error;
-use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized, PAYLOAD_BYTES_MAX};
+use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
 
 /// A change that a watch reported.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -68,7 +68,8 @@ impl ClientMachine {
         transaction_id: u32,
         parts: &[&[u8]],
     ) -> Result<(), Error> {
-        if parts.iter().map(|part| part.len()).sum::<usize>() > PAYLOAD_BYTES_MAX {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes > wire::payload_bytes_max(kind.code()) {
             return Err(Error::E2BIG);
         }
         self.last_request_id = self.last_request_id.wrapping_add(1);
@@ -116,7 +117,7 @@ impl ClientMachine {
     /// Handles the message at `at` and returns its length; 0 if it is not complete.
     fn handle_message(&mut self, at: usize) -> Result<usize, ProtocolError> {
         let bytes = &self.incoming[at..];
-        let Some(header) = Header::decode(bytes)? else { return Ok(0) };
+        let Some(header) = Header::decode_with_batches(bytes)? else { return Ok(0) };
         let length = HEADER_BYTES + header.payload_bytes();
         let Some(payload) = bytes.get(HEADER_BYTES..length) else { return Ok(0) };
         if header.code == MessageType::WatchEvent.code() {
@@ -162,6 +163,7 @@ fn decode_event(payload: &[u8]) -> Result<WatchEvent, ProtocolError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::PAYLOAD_BYTES_MAX;
     use alloc::vec;
 
     fn message(code: u32, request_id: u32, payload: &[u8]) -> Vec<u8> {

@@ -8,8 +8,8 @@ use crate::wire::MessageType;
 /// Counts of requests and of what became of transactions and events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
-    /// By the code of the message type.
-    requests: [u64; 27],
+    /// By the code of the message type; batches, whose code is far away, come last.
+    requests: [u64; 28],
     /// Requests of a type that the protocol does not have.
     pub requests_unknown: u64,
     /// Requests that were answered with an error.
@@ -47,7 +47,10 @@ impl Counters {
     }
 
     fn index(kind: MessageType) -> usize {
-        kind.code() as usize
+        match kind {
+            MessageType::Batch => 27,
+            _ => kind.code() as usize,
+        }
     }
 
     /// The counters as the members of a JSON object, without its braces.

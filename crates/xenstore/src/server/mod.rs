@@ -10,6 +10,7 @@
 //! requests again; nothing else wakes the shell. An event is queued before the reply to its cause, and
 //! before any other request is executed.
 
+mod batch;
 mod connection;
 mod control;
 mod counters;
@@ -259,6 +260,7 @@ impl Server {
         if connection.broken {
             return Ok(());
         }
+        let batches = connection.peer == Peer::Socket;
         let mut input = core::mem::take(&mut connection.input);
         let mut rest = if input.is_empty() {
             bytes
@@ -266,11 +268,12 @@ impl Server {
             input.extend_from_slice(bytes);
             &input
         };
+        let decode = if batches { Header::decode_with_batches } else { Header::decode };
         let result = loop {
             if !self.accepts_requests(id) {
                 break Ok(());
             }
-            match Header::decode(rest) {
+            match decode(rest) {
                 Ok(Some(header)) => {
                     let length = HEADER_BYTES + header.payload_bytes();
                     let Some(payload) = rest.get(HEADER_BYTES..length) else { break Ok(()) };
@@ -294,6 +297,7 @@ impl Server {
 
     fn handle_request(&mut self, host: &mut dyn Host, id: ConnId, header: Header, payload: &[u8]) {
         let kind = MessageType::from_code(header.code);
+        let kind = kind.filter(|kind| *kind != MessageType::Batch || self.offers_batches(id));
         self.counters.count_request(kind);
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.clear();
@@ -375,11 +379,18 @@ impl Server {
             M::GetQuota => self.get_quota(payload, reply)?,
             M::SetQuota => self.set_quota(host, payload)?,
             M::Control => self.control(host, payload, reply)?,
+            M::Batch => self.batch(host, request, payload, reply)?,
             M::WatchEvent | M::Error => return Err(Error::ENOSYS),
         }
         let answers_with_ok = !matches!(
             request.kind,
-            M::Read | M::Directory | M::DirectoryPart | M::GetPerms | M::GetFeature | M::GetQuota
+            M::Read
+                | M::Directory
+                | M::DirectoryPart
+                | M::GetPerms
+                | M::GetFeature
+                | M::GetQuota
+                | M::Batch
         );
         if reply.is_empty() && answers_with_ok {
             reply.extend_from_slice(b"OK\0");
@@ -391,9 +402,15 @@ impl Server {
         if request.transaction != 0 {
             return Err(Error::EBUSY);
         }
-        let limit = self.guest_quota(request.id).map_or(0, |quota| quota.transactions);
+        let number = self.open_transaction(request.id)?;
+        reply.extend_from_slice(alloc::format!("{number}\0").as_bytes());
+        Ok(())
+    }
+
+    fn open_transaction(&mut self, id: ConnId) -> Result<u32, Error> {
+        let limit = self.guest_quota(id).map_or(0, |quota| quota.transactions);
         let transaction = Transaction::new(&self.store);
-        let connection = self.connections.get_mut(&request.id).ok_or(Error::EINVAL)?;
+        let connection = self.connections.get_mut(&id).ok_or(Error::EINVAL)?;
         if !admits(limit, connection.transactions.len() + 1) {
             return Err(Error::ENOSPC);
         }
@@ -406,8 +423,7 @@ impl Server {
         };
         connection.transactions.insert(number, transaction);
         self.counters.transactions_started += 1;
-        reply.extend_from_slice(alloc::format!("{number}\0").as_bytes());
-        Ok(())
+        Ok(number)
     }
 
     fn transaction_end(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {

@@ -77,7 +77,7 @@ impl Server {
     }
 
     /// The path of a request that works on nodes of the tree.
-    fn node_path<'a>(
+    pub(super) fn node_path<'a>(
         &self,
         id: ConnId,
         text: &'a [u8],
@@ -87,7 +87,7 @@ impl Server {
     }
 
     /// Looks a node up for reading and lets `answer` put the reply together.
-    fn look(
+    pub(super) fn look(
         &mut self,
         request: Request,
         path: Path<'_>,
@@ -416,7 +416,7 @@ impl Server {
 }
 
 /// The payload of a `DIRECTORY` reply.
-fn list(node: &Node, out: &mut Vec<u8>) {
+pub(super) fn list(node: &Node, out: &mut Vec<u8>) {
     for child in node.children_by_age() {
         out.extend_from_slice(child.name().as_bytes());
         out.push(0);

@@ -1,5 +1,6 @@
 //! Behaviour of the store through its public API: bytes in, bytes out, domains that come and go.
 
+mod batch;
 mod client;
 mod model;
 mod noise;

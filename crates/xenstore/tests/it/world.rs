@@ -177,7 +177,8 @@ impl World {
         let Some(peer) = self.peers.values_mut().find(|peer| peer.id == id) else { return };
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            let header = Header::decode(rest).expect("a valid length").expect("a whole header");
+            let header =
+                Header::decode_with_batches(rest).expect("a valid length").expect("a whole header");
             let (message, after) = rest[HEADER_BYTES..].split_at(header.payload_bytes());
             peer.messages.push_back(decode(header, message));
             rest = after;
