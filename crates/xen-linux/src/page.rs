@@ -2,13 +2,17 @@
 //!
 //! No reference into the page ever exists: all access is volatile, and indices are atomic.
 
+use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use rustix::io::Errno;
 use xen::PAGE_BYTES;
 
+use crate::HostError;
+use crate::error::Refused;
 use crate::gntdev::GrantRelease;
-use crate::mapping::Mapping;
+use crate::mapping::{Access, Mapping};
 
 /// A mapped page that is shared with another domain, which may change any byte at any time.
 ///
@@ -33,6 +37,26 @@ impl SharedPage {
 
     pub(crate) fn of_grant(mapping: Mapping, release: GrantRelease) -> Self {
         Self { release: Some(release), ..Self::new(mapping) }
+    }
+
+    /// Maps a file of exactly one page, which stands for a domain's page where there is no Xen.
+    ///
+    /// Whoever makes the file shorter afterwards ends this process at the next access: only for
+    /// files whose owner is trusted.
+    ///
+    /// # Errors
+    /// If the file is not one page long, or may not be mapped for writing.
+    pub fn of_file(file: &File) -> Result<Self, HostError> {
+        let bytes = rustix::fs::fstat(file).refused(|| "cannot find a ring file's size")?.st_size;
+        if usize::try_from(bytes) != Ok(PAGE_BYTES) {
+            return Err(HostError::new(
+                format!("a ring file must have {PAGE_BYTES} bytes, not {bytes}"),
+                Errno::INVAL,
+            ));
+        }
+        let mapping = Mapping::new(file, 1, 0, Access::ReadWrite)
+            .refused(|| "cannot map a ring file; may it be written?")?;
+        Ok(Self::new(mapping))
     }
 
     fn word(&self, offset: usize) -> &AtomicU32 {
@@ -129,7 +153,6 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
-    use crate::mapping::Access;
 
     /// Two mappings of the same page stand for the two domains.
     fn two_ends() -> (SharedPage, SharedPage) {
@@ -166,6 +189,16 @@ mod tests {
         let mut bytes = [0; 4];
         theirs.read(PAGE_BYTES - 4, &mut bytes);
         assert_eq!(bytes, 0x0102_0304_u32.to_ne_bytes());
+    }
+
+    #[test]
+    fn a_ring_file_is_one_page_long() {
+        for bytes in [0, PAGE_BYTES as u64 - 1, PAGE_BYTES as u64 + 1] {
+            let file = File::from(memfd_create("page", MemfdFlags::CLOEXEC).unwrap());
+            file.set_len(bytes).unwrap();
+            let error = SharedPage::of_file(&file).unwrap_err();
+            assert!(error.to_string().contains(&format!("not {bytes}")), "{error}");
+        }
     }
 
     #[test]

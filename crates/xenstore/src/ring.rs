@@ -16,10 +16,19 @@ pub const FEATURE_WATCH_DEPTH: u32 = 4;
 /// A permission may name every domain, by `DomId::ANY`.
 pub const FEATURE_DOMID_ANY: u32 = 8;
 
-const SERVER_FEATURES: usize = 2064;
-const CONNECTION: usize = 2068;
-const ERROR: usize = 2072;
-const PORT: usize = 2076;
+/// Where the words of the page are, in bytes.
+pub mod field {
+    pub const REQUEST_CONSUMER: usize = 2048;
+    pub const REQUEST_PRODUCER: usize = 2052;
+    pub const REPLY_CONSUMER: usize = 2056;
+    pub const REPLY_PRODUCER: usize = 2060;
+    pub const SERVER_FEATURES: usize = 2064;
+    pub const CONNECTION: usize = 2068;
+    pub const ERROR: usize = 2072;
+    pub const PORT: usize = 2076;
+}
+
+use field::{CONNECTION, ERROR, PORT, SERVER_FEATURES};
 
 const CONNECTED: u32 = 0;
 const RECONNECT: u32 = 1;
@@ -94,8 +103,10 @@ struct Ring {
     producer: usize,
 }
 
-const REQUESTS: Ring = Ring { data: 0, consumer: 2048, producer: 2052 };
-const REPLIES: Ring = Ring { data: 1024, consumer: 2056, producer: 2060 };
+const REQUESTS: Ring =
+    Ring { data: 0, consumer: field::REQUEST_CONSUMER, producer: field::REQUEST_PRODUCER };
+const REPLIES: Ring =
+    Ring { data: 1024, consumer: field::REPLY_CONSUMER, producer: field::REPLY_PRODUCER };
 
 /// Both indexes of a ring, as they were at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -231,6 +242,10 @@ pub struct ClientRing<P> {
 impl<P: RingPage> ClientRing<P> {
     pub fn new(page: P) -> Self {
         Self { page }
+    }
+
+    pub fn page(&self) -> &P {
+        &self.page
     }
 
     /// What the store offers, of the `FEATURE_` bits.

@@ -2,6 +2,7 @@
 
 mod background;
 mod daemon;
+mod file_platform;
 mod log;
 mod options;
 mod platform;
@@ -16,6 +17,7 @@ use anyhow::Context;
 use xenstore::server::Server;
 
 use crate::daemon::Daemon;
+use crate::file_platform::FilePlatform;
 use crate::log::Log;
 use crate::options::{Domains, Environment, Options, Output, Place, Wanted};
 use crate::platform::Platform;
@@ -57,12 +59,17 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     let socket = absolute(&options.socket)?;
     let pid_file = options.pid_file.as_ref().map(absolute).transpose()?;
     let trace_file = options.trace_file.as_ref().map(absolute).transpose()?;
+    let domains = match &options.domains {
+        Domains::OfFolder(path) => Domains::OfFolder(absolute(path)?),
+        other => other.clone(),
+    };
     if options.tells_parent {
         background::leave_terminal()?;
     }
     raise_descriptor_limit();
-    let platform: Option<Box<dyn Platform>> = match options.domains {
+    let platform: Option<Box<dyn Platform>> = match domains {
         Domains::OfXen => Some(Box::new(XenPlatform::open()?)),
+        Domains::OfFolder(path) => Some(Box::new(FilePlatform::open(path)?)),
         Domains::None => None,
     };
     let log = Log::open(trace_file)?;

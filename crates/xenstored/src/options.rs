@@ -13,6 +13,7 @@ Usage: xylem-xenstored [options]
 
   -N, --no-fork              stay in the foreground
   -D, --no-domain-init       serve sockets only: for machines without Xen
+      --host dir:PATH        serve fake guests, which are files in the folder PATH: for tests
   -F, --pid-file FILE        write the process id to FILE once clients are served
   -P, --output-pid           print the process id
   -T, --trace-file FILE      append a line for each request to FILE; SIGHUP opens it again
@@ -38,9 +39,11 @@ pub(crate) enum Place {
     Background,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Domains {
     OfXen,
+    /// Fake guests in this folder.
+    OfFolder(PathBuf),
     None,
 }
 
@@ -123,6 +126,7 @@ pub(crate) fn parse(
         match argument {
             Short('N') | Long("no-fork") => options.place = Place::Foreground,
             Short('D') | Long("no-domain-init") => options.domains = Domains::None,
+            Long("host") => options.domains = host(&parser.value()?.string()?)?,
             Short('F') | Long("pid-file") => options.pid_file = Some(parser.value()?.into()),
             Short('P') | Long("output-pid") => options.output = Output::ProcessId,
             Short('T') | Long("trace-file") => options.trace_file = Some(parser.value()?.into()),
@@ -148,6 +152,13 @@ pub(crate) fn parse(
         }
     }
     Ok(Wanted::Serve(options))
+}
+
+fn host(text: &str) -> anyhow::Result<Domains> {
+    match text.strip_prefix("dir:") {
+        Some(path) if !path.is_empty() => Ok(Domains::OfFolder(path.into())),
+        _ => bail!("'{text}' is not a host; write --host dir:PATH"),
+    }
 }
 
 fn split(text: &str) -> anyhow::Result<(&str, &str)> {
@@ -233,6 +244,8 @@ mod tests {
             (&["-Q", "no-such=1"], "no-such"),
             (&["-Q", "nodes"], "nodes"),
             (&["-E", "many"], "many"),
+            (&["--host", "elsewhere"], "elsewhere"),
+            (&["--host", "dir:"], "dir:"),
         ] {
             let error = format!("{:#}", options(arguments).unwrap_err());
             assert!(error.contains(name), "{error}");

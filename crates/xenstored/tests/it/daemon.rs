@@ -1,104 +1,14 @@
 //! A running daemon in a folder of its own, and clients that connect to it.
 
 use std::io::{Read, Write};
-use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 
-use xen::Errno;
 use xenstore::Error;
-use xenstore::client::{Batch, Client, ClientError, Nodes, Transport};
+use xenstore::client::{Batch, Client, ClientError, Nodes};
 use xenstore::wire;
 
-/// A folder that is removed with everything in it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("xenstored-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).expect("the folder is ours");
-    }
-}
-
-fn command(folder: &Folder, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xylem-xenstored"));
-    command
-        .arg("--no-domain-init")
-        .args(arguments)
-        .env("XENSTORED_RUNDIR", &folder.0)
-        .env_remove("XENSTORED_PATH")
-        .env_remove("NOTIFY_SOCKET")
-        .current_dir(&folder.0)
-        .stdin(Stdio::null());
-    command
-}
-
-/// A daemon in the foreground.
-struct Daemon {
-    folder: Folder,
-    process: Child,
-}
-
-impl Daemon {
-    fn start(name: &str, arguments: &[&str]) -> Self {
-        let folder = Folder::new(name);
-        // The service manager's datagram says when it serves.
-        let notify = folder.0.join("notify");
-        let manager = UnixDatagram::bind(&notify).unwrap();
-        manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let process = command(&folder, &[&["--no-fork"], arguments].concat())
-            .env("NOTIFY_SOCKET", &notify)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut said = [0; 64];
-        let length = manager.recv(&mut said).expect("the daemon says that it is ready");
-        assert_eq!(&said[..length], b"READY=1\n");
-        Self { folder, process }
-    }
-
-    fn stream(&self) -> UnixStream {
-        UnixStream::connect(self.folder.0.join("socket")).unwrap()
-    }
-
-    fn client(&self) -> Client<Socket> {
-        Client::new(Socket(self.stream()))
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It may have ended by itself, as some tests want.
-        let _ended = self.process.kill();
-        self.process.wait().expect("our own child");
-    }
-}
-
-struct Socket(UnixStream);
-
-impl Transport for Socket {
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        self.0.write_all(bytes).map_err(|error| Errno(error.raw_os_error().unwrap_or(5)))
-    }
-
-    fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
-        self.0.read(into).map_err(|error| Errno(error.raw_os_error().unwrap_or(5)))
-    }
-}
-
-fn signal(process: u32, signal: rustix::process::Signal) {
-    let process = rustix::process::Pid::from_raw(process.try_into().unwrap()).unwrap();
-    rustix::process::kill_process(process, signal).unwrap();
-}
+use crate::process::{Daemon, Folder, Socket, command, signal};
 
 #[test]
 fn clients_share_one_store() {
@@ -187,7 +97,8 @@ fn a_client_that_goes_away_takes_its_watches_along() {
     // Each end of a connection is seen some time after it happened.
     loop {
         let stats = stays.control(&["stats"]).unwrap();
-        if stats.contains("\"connections\":1,") {
+        // Ours and the control domain's ring.
+        if stats.contains("\"connections\":2,") {
             assert!(stats.contains("\"watches\":0,"), "{stats}");
             break;
         }
@@ -198,7 +109,7 @@ fn a_client_that_goes_away_takes_its_watches_along() {
 #[test]
 fn clients_beyond_the_descriptors_wait_until_others_leave() {
     let daemon = Daemon::start("full", &[]);
-    let process = i32::try_from(daemon.process.id()).unwrap();
+    let process = i32::try_from(daemon.id()).unwrap();
     let process = rustix::process::Pid::from_raw(process);
     let few = rustix::process::Rlimit { current: Some(20), maximum: Some(20) };
     rustix::process::prlimit(process, rustix::process::Resource::Nofile, few).unwrap();
@@ -235,19 +146,22 @@ fn the_background_begins_when_clients_are_served() {
         .status()
         .unwrap();
     assert!(status.success());
-    let id: u32 =
-        std::fs::read_to_string(folder.0.join("pid")).unwrap().trim().parse().expect("a number");
-    let socket = folder.0.join("socket");
+    let id: u32 = std::fs::read_to_string(folder.path().join("pid"))
+        .unwrap()
+        .trim()
+        .parse()
+        .expect("a number");
+    let socket = folder.path().join("socket");
     let mut client = Client::new(Socket(UnixStream::connect(socket).unwrap()));
     client.write("/a", b"1").unwrap();
     // SIGHUP: the trace goes on in a new file of the same name.
-    std::fs::rename(folder.0.join("trace"), folder.0.join("trace.old")).unwrap();
+    std::fs::rename(folder.path().join("trace"), folder.path().join("trace.old")).unwrap();
     signal(id, rustix::process::Signal::HUP);
-    while !folder.0.join("trace").exists() {
+    while !folder.path().join("trace").exists() {
         client.read("/a").unwrap();
     }
     client.write("/b", b"2").unwrap();
-    let traced = |file| std::fs::read_to_string(folder.0.join(file)).unwrap();
+    let traced = |file| std::fs::read_to_string(folder.path().join(file)).unwrap();
     assert!(traced("trace.old").contains("write /a\\01"), "{}", traced("trace.old"));
     assert!(traced("trace").contains("write /b\\02"), "{}", traced("trace"));
     // SIGTERM ends it, and with it the connection.

@@ -1,3 +1,5 @@
-//! The daemon itself on sockets, on any Linux machine: no Xen is needed for any of this.
+//! The daemon itself, on sockets and with fake guests: no Xen is needed for any of this.
 
 mod daemon;
+mod guests;
+mod process;

@@ -1,0 +1,109 @@
+//! A host made of files (`--host dir:PATH`), for guests without Xen.
+
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use file_host::{EXCEPTION_PORT, HostFolder, State, domain_of_port, port_of_domain};
+use xen::{DomId, EvtchnPort, Gfn};
+use xenstore::ring::RingPage;
+use xenstore::server::DomainState;
+
+use crate::platform::Platform;
+
+/// Events taken in one turn.
+const EVENTS_MAX: usize = 256;
+
+pub(crate) struct FilePlatform {
+    folder: HostFolder,
+    events: UnixDatagram,
+}
+
+impl FilePlatform {
+    pub(crate) fn open(path: PathBuf) -> anyhow::Result<Self> {
+        let folder = HostFolder::open(path).context("cannot use this folder as a host")?;
+        let events = folder.bind_daemon_events().context("cannot listen for events of guests")?;
+        Self::with_events(folder, events)
+    }
+
+    fn with_events(folder: HostFolder, events: UnixDatagram) -> anyhow::Result<Self> {
+        events.set_nonblocking(true).context("cannot listen for events of guests")?;
+        Ok(Self { folder, events })
+    }
+}
+
+impl Platform for FilePlatform {
+    fn control_ring(&mut self) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)> {
+        let page = self.folder.map_ring(DomId::DOM0)?;
+        Ok((Box::new(page), EvtchnPort(1)))
+    }
+
+    fn map_ring(&mut self, domid: DomId, _gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>> {
+        Ok(Box::new(self.folder.map_ring(domid)?))
+    }
+
+    fn bind(&mut self, domid: DomId, _port: EvtchnPort) -> anyhow::Result<EvtchnPort> {
+        Ok(port_of_domain(domid))
+    }
+
+    fn unbind(&mut self, _port: EvtchnPort) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    fn notify(&mut self, port: EvtchnPort) -> anyhow::Result<()> {
+        let Some(domid) = domain_of_port(port) else { return Ok(()) };
+        match self.events.send_to(b"!", self.folder.guest_events(domid)) {
+            // Nobody listens, or has not looked since the last events: as an event channel, which
+            // says only "look", and to nobody if its other end is closed.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::WouldBlock
+                ) =>
+            {
+                Ok(())
+            }
+            result => result.map(drop).context("cannot send an event to a guest"),
+        }
+    }
+
+    fn fired(&mut self) -> anyhow::Result<Vec<EvtchnPort>> {
+        let mut ports = Vec::new();
+        let mut datagram = [0; 8];
+        while ports.len() < EVENTS_MAX {
+            match self.events.recv(&mut datagram) {
+                Ok(length) => ports.extend(HostFolder::port_of_datagram(&datagram[..length])),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context("cannot read events of guests"),
+            }
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        Ok(ports)
+    }
+
+    fn exception_port(&self) -> EvtchnPort {
+        EXCEPTION_PORT
+    }
+
+    fn domains(&mut self) -> anyhow::Result<Vec<DomainState>> {
+        let domains = self.folder.domains().context("cannot list the domains")?;
+        let state = |&(domid, file): &(DomId, file_host::DomainFile)| DomainState {
+            domid,
+            shutdown: file.state == State::Shutdown,
+            dying: file.state == State::Dying,
+        };
+        Ok(domains.iter().map(state).collect())
+    }
+
+    fn domain_exists(&mut self, domid: DomId) -> bool {
+        self.folder.find_domain(domid).is_some_and(|file| file.state != State::Dying)
+    }
+
+    fn events(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}

@@ -1,0 +1,125 @@
+//! A daemon as a process, the folder it works in, and how to talk to it.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use file_host::{Guest, HostFolder};
+use xen::{DomId, Errno, EvtchnPort, Gfn};
+use xenstore::client::{Client, Transport};
+
+/// A folder that is removed with everything in it.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("xenstored-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("the folder is ours");
+    }
+}
+
+/// The daemon on a host without Xen.
+pub(crate) fn command(folder: &Folder, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xylem-xenstored"));
+    command
+        .args(["--host", "dir:."])
+        .args(arguments)
+        .env("XENSTORED_RUNDIR", folder.path())
+        .env_remove("XENSTORED_PATH")
+        .env_remove("NOTIFY_SOCKET")
+        .current_dir(folder.path())
+        .stdin(Stdio::null());
+    command
+}
+
+/// A daemon in the foreground.
+pub(crate) struct Daemon {
+    pub(crate) folder: Folder,
+    process: Child,
+}
+
+impl Daemon {
+    pub(crate) fn start(name: &str, arguments: &[&str]) -> Self {
+        let folder = Folder::new(name);
+        // The service manager's datagram says when it serves.
+        let notify = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&notify).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let process = command(&folder, &[&["--no-fork"], arguments].concat())
+            .env("NOTIFY_SOCKET", &notify)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 64];
+        let length = manager.recv(&mut said).expect("the daemon says that it is ready");
+        assert_eq!(&said[..length], b"READY=1\n");
+        Self { folder, process }
+    }
+
+    pub(crate) fn stream(&self) -> UnixStream {
+        UnixStream::connect(self.folder.path().join("socket")).unwrap()
+    }
+
+    pub(crate) fn client(&self) -> Client<Socket> {
+        Client::new(Socket(self.stream()))
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn host(&self) -> HostFolder {
+        HostFolder::open(self.folder.path()).unwrap()
+    }
+
+    /// A guest that the store serves.
+    pub(crate) fn guest(&self, domid: u16) -> Client<Guest> {
+        let guest = self.stranger(domid, u64::from(domid));
+        self.client().introduce(DomId(domid), Gfn(1), EvtchnPort(1)).unwrap();
+        Client::new(guest)
+    }
+
+    /// A guest that the store does not know.
+    pub(crate) fn stranger(&self, domid: u16, unique_id: u64) -> Guest {
+        Guest::create(&self.host(), DomId(domid), unique_id).unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended by itself, as some tests want.
+        let _ended = self.process.kill();
+        self.process.wait().expect("our own child");
+    }
+}
+
+pub(crate) struct Socket(pub(crate) UnixStream);
+
+impl Transport for Socket {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        self.0.write_all(bytes).map_err(|error| Errno(error.raw_os_error().unwrap_or(5)))
+    }
+
+    fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        self.0.read(into).map_err(|error| Errno(error.raw_os_error().unwrap_or(5)))
+    }
+}
+
+pub(crate) fn signal(process: u32, signal: rustix::process::Signal) {
+    let process = rustix::process::Pid::from_raw(process.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(process, signal).unwrap();
+}
