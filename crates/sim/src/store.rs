@@ -300,6 +300,7 @@ impl Store {
                 domid: domain.domid,
                 shutdown: domain.shutdown.is_some(),
                 dying: domain.dying == Dying::Dead,
+                unique_id: None,
             };
             let listing: Vec<DomainState> = xen.domains().map(state).collect();
             xen.spend(900 + 400 * listing.len() as u64);

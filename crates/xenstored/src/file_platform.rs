@@ -95,12 +95,17 @@ impl Platform for FilePlatform {
             domid,
             shutdown: file.state == State::Shutdown,
             dying: file.state == State::Dying,
+            unique_id: Some(file.unique_id),
         };
         Ok(domains.iter().map(state).collect())
     }
 
     fn domain_exists(&mut self, domid: DomId) -> bool {
         self.folder.find_domain(domid).is_some_and(|file| file.state != State::Dying)
+    }
+
+    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
+        self.folder.find_domain(domid).map(|file| file.unique_id)
     }
 
     fn events(&self) -> BorrowedFd<'_> {

@@ -32,6 +32,12 @@ pub(crate) trait Platform {
 
     fn domain_exists(&mut self, domid: DomId) -> bool;
 
+    /// What tells this domain from every other one that has or had its domid, if Xen knows.
+    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
+        let _unused = domid;
+        None
+    }
+
     /// Readable when a port fired.
     fn events(&self) -> BorrowedFd<'_>;
 }

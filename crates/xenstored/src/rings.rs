@@ -220,6 +220,10 @@ impl Host for Rings {
         self.platform.as_mut().is_none_or(|platform| platform.domain_exists(domid))
     }
 
+    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
+        self.platform.as_mut()?.unique_id(domid)
+    }
+
     fn log(&mut self, line: &str) {
         self.log.line(line);
     }

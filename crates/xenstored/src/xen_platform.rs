@@ -102,6 +102,7 @@ impl Platform for XenPlatform {
             domid: info.domid,
             shutdown: info.flags.shutdown().is_some(),
             dying: info.flags.dying(),
+            unique_id: None,
         };
         Ok(listing.iter().map(state).collect())
     }

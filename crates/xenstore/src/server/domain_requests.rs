@@ -70,7 +70,7 @@ impl Server {
         self.last_connection += 1;
         let connection = ConnId(self.last_connection);
         host.connect_ring(connection, domid, gfn, port)?;
-        let domain = self.domains.get_or_begin(domid);
+        let domain = self.domains.get_or_begin(host, domid);
         domain.connection = Some(connection);
         let being = Being { domid, life: domain.life };
         let entry = super::Connection::new(Peer::Ring(being), home(domid));
@@ -163,7 +163,7 @@ impl Server {
         if self.domains.get(domid).is_none() && !host.domain_exists(domid) {
             return Err(Error::ENOENT);
         }
-        self.domains.get_or_begin(domid).features = bits;
+        self.domains.get_or_begin(host, domid).features = bits;
         Ok(())
     }
 
@@ -202,7 +202,7 @@ impl Server {
                 if self.domains.get(domid).is_none() && !host.domain_exists(domid) {
                     return Err(Error::ENOENT);
                 }
-                (&mut self.domains.get_or_begin(domid).quota, name, value)
+                (&mut self.domains.get_or_begin(host, domid).quota, name, value)
             }
             _ => return Err(Error::EINVAL),
         };
@@ -278,7 +278,7 @@ impl Server {
             } else if domid.is_ordinary()
                 && (self.domains.get(domid).is_some() || host.domain_exists(domid))
             {
-                Some(self.domains.get_or_begin(domid).life)
+                Some(self.domains.get_or_begin(host, domid).life)
             } else {
                 None
             };

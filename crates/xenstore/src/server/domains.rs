@@ -7,7 +7,7 @@ use xen::DomId;
 
 use crate::acl::{Being, Life};
 use crate::quota::Quota;
-use crate::server::ConnId;
+use crate::server::{ConnId, Host};
 
 /// Features that the ring page of a domain can offer. Source: xen `docs/misc/xenstore-ring.txt`.
 pub(super) const FEATURES: u32 = crate::ring::FEATURE_RECONNECTION
@@ -23,11 +23,15 @@ pub struct DomainState {
     pub shutdown: bool,
     /// It is being taken apart: for the store it is gone.
     pub dying: bool,
+    /// What no other domain ever has, if Xen tells (since 4.20).
+    pub unique_id: Option<u64>,
 }
 
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) life: Life,
+    /// What no other domain ever has, if Xen tells: the domid may be another domain's by now.
+    pub(super) unique_id: Option<u64>,
     /// Its ring, once it was introduced.
     pub(super) connection: Option<ConnId>,
     /// Its shutdown was reported; not again before `RESUME`.
@@ -61,6 +65,7 @@ impl Domains {
     pub(super) fn introduce_control_domain(&mut self, connection: ConnId) {
         let domain = Domain {
             life: Life(0),
+            unique_id: None,
             connection: Some(connection),
             shutdown: false,
             target: None,
@@ -88,11 +93,12 @@ impl Domains {
     }
 
     /// The record of a domain that exists; a new one begins a life.
-    pub(super) fn get_or_begin(&mut self, domid: DomId) -> &mut Domain {
+    pub(super) fn get_or_begin(&mut self, host: &mut dyn Host, domid: DomId) -> &mut Domain {
         self.by_id.entry(domid).or_insert_with(|| {
             self.last_life += 1;
             Domain {
                 life: Life(self.last_life),
+                unique_id: host.unique_id(domid),
                 connection: None,
                 shutdown: false,
                 target: None,
@@ -129,7 +135,7 @@ impl Domains {
                 continue;
             }
             match listed.get(&domid) {
-                Some(state) if !state.dying => {
+                Some(state) if !state.dying && !differ(state.unique_id, domain.unique_id) => {
                     if state.shutdown && !domain.shutdown {
                         domain.shutdown = true;
                         fates.push((domid, Fate::Shutdown));
@@ -140,4 +146,9 @@ impl Domains {
         }
         fates
     }
+}
+
+/// Whether both are known and not the same.
+fn differ(one: Option<u64>, other: Option<u64>) -> bool {
+    one.zip(other).is_some_and(|(one, other)| one != other)
 }

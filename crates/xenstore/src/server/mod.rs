@@ -72,6 +72,12 @@ pub trait Host {
     /// Whether there is such a domain, introduced or not.
     fn domain_exists(&mut self, domid: DomId) -> bool;
 
+    /// What tells this domain from every other one that has or had its domid, if Xen knows.
+    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
+        let _unused = domid;
+        None
+    }
+
     /// A line for the operator.
     fn log(&mut self, line: &str);
 

@@ -116,7 +116,8 @@ impl World {
     }
 
     pub(crate) fn create_domain(&mut self, domid: u16) {
-        let state = DomainState { domid: DomId(domid), shutdown: false, dying: false };
+        let state =
+            DomainState { domid: DomId(domid), shutdown: false, dying: false, unique_id: None };
         self.machine.states.insert(DomId(domid), state);
     }
 

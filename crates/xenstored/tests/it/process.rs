@@ -82,6 +82,13 @@ impl Daemon {
         self.process.id()
     }
 
+    /// Memory that the daemon holds.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     pub(crate) fn host(&self) -> HostFolder {
         HostFolder::open(self.folder.path()).unwrap()
     }
