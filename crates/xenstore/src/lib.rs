@@ -11,6 +11,7 @@ extern crate std;
 mod acl;
 pub mod client;
 mod error;
+mod journal;
 mod path;
 mod permission;
 mod quota;
@@ -23,6 +24,7 @@ mod watch;
 pub mod wire;
 
 pub use error::Error;
+pub use journal::RECORD_VERSION;
 pub use path::{CanonicalPath, OwnedPath, Path};
 pub use permission::{Access, Permission};
 pub use quota::Quota;

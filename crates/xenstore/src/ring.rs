@@ -129,16 +129,22 @@ impl Ring {
     }
 
     fn take(self, page: &impl RingPage, into: &mut [u8]) -> Result<usize, RingError> {
+        let (bytes, consumer) = self.copy_out(page, into)?;
+        if bytes > 0 {
+            page.store_u32(self.consumer, consumer);
+        }
+        Ok(bytes)
+    }
+
+    /// Says how many bytes that were, and where the consumer's index is after them.
+    fn copy_out(self, page: &impl RingPage, into: &mut [u8]) -> Result<(usize, u32), RingError> {
         let indexes = self.indexes(page)?;
         let bytes = indexes.used_bytes.min(into.len());
         let start = offset(indexes.consumer);
         let first = bytes.min(RING_BYTES - start);
         page.read(self.data + start, &mut into[..first]);
         page.read(self.data, &mut into[first..bytes]);
-        if bytes > 0 {
-            page.store_u32(self.consumer, advanced(indexes.consumer, bytes));
-        }
-        Ok(bytes)
+        Ok((bytes, advanced(indexes.consumer, bytes)))
     }
 
     fn put(self, page: &impl RingPage, from: &[u8]) -> Result<usize, RingError> {
@@ -170,6 +176,15 @@ fn advanced(index: u32, bytes: usize) -> u32 {
     index.wrapping_add(bytes)
 }
 
+/// How far the store came with a ring page.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RingIndexes {
+    /// Where it took the next byte of a request.
+    pub requests_taken: u32,
+    /// Where it puts the next byte of a reply.
+    pub replies_put: u32,
+}
+
 /// The store's end of a ring page.
 #[derive(Debug)]
 pub struct ServerRing<P> {
@@ -196,6 +211,28 @@ impl<P: RingPage> ServerRing<P> {
     /// The event channel that the page itself names, instead of `INTRODUCE`'s; 0 if it names none.
     pub fn port(&self) -> u32 {
         self.page.load_u32(PORT)
+    }
+
+    /// Its own indexes, as the page has them.
+    pub fn indexes(&self) -> RingIndexes {
+        RingIndexes {
+            requests_taken: self.page.load_u32(REQUESTS.consumer),
+            replies_put: self.page.load_u32(REPLIES.producer),
+        }
+    }
+
+    /// Copies bytes of requests out and leaves them in the ring: says how many, and the index after
+    /// them for [`release_requests`](Self::release_requests).
+    ///
+    /// # Errors
+    /// [`RingError::BadIndex`].
+    pub fn copy_requests(&self, into: &mut [u8]) -> Result<(usize, u32), RingError> {
+        REQUESTS.copy_out(&self.page, into)
+    }
+
+    /// Gives the room of requests before this index back to the guest; notify it.
+    pub fn release_requests(&self, taken: u32) {
+        self.page.store_u32(REQUESTS.consumer, taken);
     }
 
     /// Takes bytes of requests out and says how many; notify the guest if there were any.

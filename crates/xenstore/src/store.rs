@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use xen::DomId;
 
 use crate::acl::{Acl, Being, Role, private_to_dom0};
+use crate::journal::{Record, Recorder, encode_acl};
 use crate::path::{OwnedPath, Path};
 use crate::tree::{Node, Tree, for_each_bottom_up};
 
@@ -18,6 +19,8 @@ pub(crate) struct Store {
     tree: Tree,
     node_count: usize,
     domains: BTreeMap<DomId, Mentions>,
+    /// Where each change is noted, those of the server around the tree as well.
+    pub(crate) recorder: Recorder,
 }
 
 /// Where a living guest occurs in permission lists.
@@ -29,7 +32,12 @@ struct Mentions {
 
 impl Store {
     pub(crate) fn new() -> Self {
-        Self { tree: Tree::new(private_to_dom0()), node_count: 1, domains: BTreeMap::new() }
+        Self {
+            tree: Tree::new(private_to_dom0()),
+            node_count: 1,
+            domains: BTreeMap::new(),
+            recorder: Recorder::default(),
+        }
     }
 
     pub(crate) fn tree(&self) -> &Tree {
@@ -56,13 +64,21 @@ impl Store {
         mentions.owned.iter().filter(|path| !below_another(path.as_path())).cloned().collect()
     }
 
+    /// Lists of children get generations beyond this from now on.
+    pub(crate) fn skip_generations(&mut self, generation: u64) {
+        self.tree.skip_generations(generation);
+    }
+
     /// Makes sure that the node exists.
     pub(crate) fn ensure(&mut self, path: Path<'_>, creator: Option<Being>) {
+        self.recorder.record(&Record::Ensure { path, creator: creator.map(|being| being.domid) });
         let created = self.tree.ensure(path, creator);
         self.index_created(path, created);
     }
 
     pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) {
+        let domid = creator.map(|being| being.domid);
+        self.recorder.record(&Record::Write { path, creator: domid, value });
         let created = self.tree.write(path, creator, value);
         self.index_created(path, created);
     }
@@ -70,6 +86,9 @@ impl Store {
     /// Replaces the permission list and returns the old one; `None` if there is no such node.
     pub(crate) fn set_acl(&mut self, path: Path<'_>, acl: &Arc<Acl>) -> Option<Arc<Acl>> {
         let old = self.tree.set_acl(path, Arc::clone(acl))?;
+        if self.recorder.is_on() {
+            self.recorder.record(&Record::SetAcl { path, acl: &encode_acl(acl) });
+        }
         self.forget(path, &old);
         self.mention(path, acl);
         Some(old)
@@ -78,6 +97,7 @@ impl Store {
     /// Takes the node with all below it out of the tree.
     pub(crate) fn remove(&mut self, path: Path<'_>) -> Option<Arc<Node>> {
         let removed = self.tree.remove(path)?;
+        self.recorder.record(&Record::Remove { path });
         let mut count = 0;
         let mut mentions: Vec<(OwnedPath, Arc<Acl>)> = Vec::new();
         for_each_bottom_up(&removed, path, |path, node| {
@@ -96,6 +116,7 @@ impl Store {
     /// Takes a dead domain's rights out of every list that names it. Its own nodes are gone by now.
     pub(crate) fn forget_domain(&mut self, domid: DomId) {
         let Some(mentions) = self.domains.remove(&domid) else { return };
+        self.recorder.record(&Record::ForgetDomain { domid });
         assert!(mentions.owned.is_empty(), "domain {domid} still owns nodes");
         for path in mentions.named {
             let path = path.as_path();
@@ -148,7 +169,7 @@ impl Store {
     /// # Errors
     /// A sentence about the first difference.
     pub(crate) fn check(&self) -> Result<(), alloc::string::String> {
-        let mut recount = Self { tree: self.tree.clone(), node_count: 0, domains: BTreeMap::new() };
+        let mut recount = Self { tree: self.tree.clone(), node_count: 0, ..Self::new() };
         let mut nodes = Vec::new();
         for_each_bottom_up(self.tree.root(), Path::ROOT, |path, node| {
             nodes.push((path.to_owned_path(), Arc::clone(node.acl())));

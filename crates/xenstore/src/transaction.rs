@@ -81,6 +81,8 @@ pub(crate) struct Transaction {
     owned_delta: isize,
     /// A change failed half way by quota: nothing of this may be committed.
     failed: bool,
+    /// What it saw is not known any more: the commit is a conflict.
+    outdated: bool,
 }
 
 impl Transaction {
@@ -93,6 +95,7 @@ impl Transaction {
             removes: false,
             owned_delta: 0,
             failed: false,
+            outdated: false,
         }
     }
 
@@ -113,6 +116,11 @@ impl Transaction {
     /// Lets the commit fail.
     pub(crate) fn fail(&mut self) {
         self.failed = true;
+    }
+
+    /// Lets the commit be a conflict.
+    pub(crate) fn outdate(&mut self) {
+        self.outdated = true;
     }
 
     /// Notes that an answer depends on a facet of a node, or on its absence.
@@ -241,6 +249,9 @@ impl Transaction {
     ) -> Result<Vec<Change>, Error> {
         if self.failed {
             return Err(Error::ENOMEM);
+        }
+        if self.outdated {
+            return Err(Error::EAGAIN);
         }
         let mut writes: Vec<(&OwnedPath, &Touch)> = self
             .touched

@@ -29,6 +29,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    pub(crate) fn home_bytes(&self) -> usize {
+        self.home_bytes
+    }
+
     /// How the client spells a path at or below the watched one.
     pub(crate) fn spell<'a>(&self, path: Path<'a>) -> &'a str {
         &path.as_str()[self.home_bytes..]
@@ -71,6 +75,10 @@ impl Watches {
 
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    pub(crate) fn get(&self, id: WatchId) -> Option<&Watch> {
+        self.by_id.get(&id).map(|watch| &**watch)
     }
 
     pub(crate) fn add(&mut self, connection: ConnId, request: WatchRequest<'_>) -> Arc<Watch> {

@@ -6,8 +6,11 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use xen::{EvtchnPort, Gfn};
+
 use crate::acl::Being;
 use crate::path::{OwnedPath, Path};
+use crate::ring::RingIndexes;
 use crate::transaction::Transaction;
 use crate::watch::{Watch, WatchId};
 use crate::wire::{self, HEADER_BYTES, MessageType, PAYLOAD_BYTES_MAX};
@@ -53,6 +56,19 @@ pub(super) struct Connection {
     pub(super) last_transaction: u32,
     /// The peer broke the protocol: nothing more is taken from it or sent to it.
     pub(super) broken: bool,
+    pub(super) seat: RingSeat,
+}
+
+/// Where a ring is and how far it was served. Without meaning for sockets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RingSeat {
+    pub(super) gfn: Gfn,
+    pub(super) port: EvtchnPort,
+    /// Indexes of the ring: taken out of the requests, and put into the replies before the first byte
+    /// of the output was. `None` until the ring was looked at.
+    pub(super) indexes: Option<RingIndexes>,
+    /// The ring is to begin anew before it is served.
+    pub(super) must_reset: bool,
 }
 
 impl Connection {
@@ -66,7 +82,12 @@ impl Connection {
             transactions: BTreeMap::new(),
             last_transaction: 0,
             broken: false,
+            seat: RingSeat::default(),
         }
+    }
+
+    pub(super) fn is_ring(&self) -> bool {
+        matches!(self.peer, Peer::Ring(_))
     }
 }
 
@@ -145,6 +166,37 @@ impl Output {
         self.appended += (HEADER_BYTES + payload_bytes) as u64;
         self.queue.push_back(Queued::Event { watch: Arc::clone(watch), path });
         EventFate::Queued
+    }
+
+    /// Appends a message of which nobody counts whether it was read.
+    pub(super) fn message(&mut self, bytes: Vec<u8>) {
+        self.queued_bytes += bytes.len();
+        self.appended += bytes.len() as u64;
+        self.queue.push_back(Queued::Message(bytes));
+    }
+
+    /// Bytes ever consumed.
+    pub(super) fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Everything that was not consumed, encoded, and at which of these bytes replies end.
+    pub(super) fn unsent(&self) -> (Vec<u8>, Vec<u64>) {
+        let mut bytes = self.chunk[self.chunk_start..].to_vec();
+        for queued in &self.queue {
+            match queued {
+                Queued::Message(message) => bytes.extend_from_slice(message),
+                Queued::Event { watch, path } => encode_event(&mut bytes, watch, path.as_path()),
+            }
+        }
+        (bytes, self.reply_ends.iter().map(|end| end - self.consumed).collect())
+    }
+
+    /// An output with what [`unsent`](Self::unsent) gave.
+    pub(super) fn of_unsent(bytes: &[u8], reply_ends: Vec<u64>) -> Self {
+        let mut output = Self { reply_ends: reply_ends.into(), ..Self::default() };
+        output.message(bytes.to_vec());
+        output
     }
 
     /// The next bytes to send; empty if there are none.

@@ -56,6 +56,7 @@ impl Server {
             ["quota", "set", name, value] => {
                 let value = value.parse().map_err(|_| Error::EINVAL)?;
                 *self.domains.quota.get_mut(name).ok_or(Error::EINVAL)? = value;
+                self.record_quota();
                 return Ok(());
             }
             ["stats"] => self.stats(),

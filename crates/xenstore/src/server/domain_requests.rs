@@ -7,6 +7,7 @@ use xen::{DomId, EvtchnPort, Gfn};
 
 use crate::Error;
 use crate::acl::{Acl, Being};
+use crate::journal::Record;
 use crate::path::{OwnedPath, Path};
 use crate::permission::Permission;
 use crate::quota;
@@ -23,7 +24,7 @@ pub(super) fn get_domain_path(payload: &[u8], reply: &mut Vec<u8>) -> Result<(),
     Ok(())
 }
 
-fn home(domid: DomId) -> alloc::string::String {
+pub(super) fn home(domid: DomId) -> alloc::string::String {
     format!("/local/domain/{domid}")
 }
 
@@ -61,6 +62,9 @@ impl Server {
                 return Ok(());
             }
             host.reset_ring(domid, port)?;
+            if let Some(connection) = self.connections.get_mut(&connection) {
+                connection.seat.port = port;
+            }
             self.reset(connection);
             return Ok(());
         }
@@ -73,8 +77,12 @@ impl Server {
         let domain = self.domains.get_or_begin(host, domid);
         domain.connection = Some(connection);
         let being = Being { domid, life: domain.life };
-        let entry = super::Connection::new(Peer::Ring(being), home(domid));
+        let mut entry = super::Connection::new(Peer::Ring(being), home(domid));
+        entry.seat.gfn = gfn;
+        entry.seat.port = port;
         self.connections.insert(connection, entry);
+        self.record_domain(domid);
+        self.record_ring(connection);
         // The guest may have put requests into the ring before it was mapped.
         self.ready.insert(connection);
         self.fire_domain(Path::INTRODUCE_DOMAIN, &[domid]);
@@ -94,6 +102,7 @@ impl Server {
         if let Some(domain) = self.domains.get_mut(domid) {
             domain.shutdown = false;
         }
+        self.record_domain(domid);
         Ok(())
     }
 
@@ -115,6 +124,7 @@ impl Server {
         if let Some(domain) = self.domains.get_mut(helper) {
             domain.target = Some(Being { domid: target, life });
         }
+        self.record_domain(helper);
         Ok(())
     }
 
@@ -164,6 +174,7 @@ impl Server {
             return Err(Error::ENOENT);
         }
         self.domains.get_or_begin(host, domid).features = bits;
+        self.record_domain(domid);
         Ok(())
     }
 
@@ -195,6 +206,7 @@ impl Server {
 
     pub(super) fn set_quota(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
         let strings: Vec<&[u8]> = wire::strings(payload).collect();
+        let mut whose = None;
         let (quota, name, value) = match strings[..] {
             [name, value] => (&mut self.domains.quota, name, value),
             [id, name, value] => {
@@ -202,12 +214,17 @@ impl Server {
                 if self.domains.get(domid).is_none() && !host.domain_exists(domid) {
                     return Err(Error::ENOENT);
                 }
+                whose = Some(domid);
                 (&mut self.domains.get_or_begin(host, domid).quota, name, value)
             }
             _ => return Err(Error::EINVAL),
         };
         let name = core::str::from_utf8(name).map_err(|_| Error::EINVAL)?;
         *quota.get_mut(name).ok_or(Error::EINVAL)? = number(value)?;
+        match whose {
+            Some(domid) => self.record_domain(domid),
+            None => self.record_quota(),
+        }
         Ok(())
     }
 
@@ -224,8 +241,9 @@ impl Server {
         let mut reported = Vec::new();
         for &(domid, fate) in &fates {
             let was_introduced = self.domains.introduced(domid).is_some();
-            if fate == Fate::Gone {
-                self.end_domain(host, domid);
+            match fate {
+                Fate::Gone => self.end_domain(host, domid),
+                Fate::Shutdown => self.record_domain(domid),
             }
             if was_introduced {
                 reported.push(domid);
@@ -242,6 +260,7 @@ impl Server {
     /// Removes a domain with its ring, watches, transactions, nodes and rights.
     fn end_domain(&mut self, host: &mut dyn Host, domid: DomId) {
         let Some(domain) = self.domains.end(domid) else { return };
+        self.store.recorder.record(&Record::DomainEnd { domid });
         if let Some(connection) = domain.connection {
             self.disconnect(connection);
             host.disconnect_ring(domid);
@@ -255,7 +274,8 @@ impl Server {
     }
 
     /// Removes a dead domain's rights on special nodes, after its end was reported by them.
-    fn forget_special_rights(&mut self, domid: DomId) {
+    pub(super) fn forget_special_rights(&mut self, domid: DomId) {
+        self.store.recorder.record(&Record::ForgetSpecialRights { domid });
         let own: OwnedPath =
             Path::from_canonical(&Path::RELEASE_DOMAIN.join(&format!("{domid}"))).to_owned_path();
         self.special.remove(&own);
@@ -278,7 +298,9 @@ impl Server {
             } else if domid.is_ordinary()
                 && (self.domains.get(domid).is_some() || host.domain_exists(domid))
             {
-                Some(self.domains.get_or_begin(host, domid).life)
+                let life = self.domains.get_or_begin(host, domid).life;
+                self.record_domain(domid);
+                Some(life)
             } else {
                 None
             };

@@ -108,6 +108,21 @@ impl Domains {
         })
     }
 
+    /// The life that was given out last.
+    pub(super) fn last_life(&self) -> u64 {
+        self.last_life
+    }
+
+    pub(super) fn set_last_life(&mut self, life: u64) {
+        self.last_life = life;
+    }
+
+    /// Puts a domain back as it was before a restart.
+    pub(super) fn restore(&mut self, domid: DomId, domain: Domain) {
+        self.last_life = self.last_life.max(domain.life.0);
+        self.by_id.insert(domid, domain);
+    }
+
     /// Ends a domain's life.
     pub(super) fn end(&mut self, domid: DomId) -> Option<Domain> {
         self.by_id.remove(&domid)

@@ -59,6 +59,7 @@ impl Server {
         let request = WatchRequest { path: path.as_path(), token, depth, home_bytes };
         let watch = self.watches.add(id, request);
         connection.watches.insert(key, watch.id);
+        self.record_watch(&watch);
         Ok(watch)
     }
 
@@ -74,6 +75,7 @@ impl Server {
         let key = (path.as_path().to_owned_path(), token.into());
         let watch = connection.watches.remove(&key).ok_or(Error::ENOENT)?;
         self.watches.remove(watch);
+        self.record_unwatch(id, path.as_path(), &key.1);
         Ok(())
     }
 
@@ -157,6 +159,7 @@ impl Server {
             EventFate::Queued => {
                 self.counters.events_queued += 1;
                 self.ready.insert(id);
+                self.record_event(watch, path);
             }
             EventFate::Coalesced => self.counters.events_coalesced += 1,
             EventFate::Oversized => self.counters.events_dropped += 1,

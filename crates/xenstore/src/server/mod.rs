@@ -11,6 +11,7 @@
 //! before any other request is executed.
 
 mod batch;
+mod checkpoint;
 mod connection;
 mod control;
 mod counters;
@@ -18,6 +19,8 @@ mod domain_requests;
 mod domains;
 mod events;
 mod node_requests;
+mod recording;
+mod replay;
 
 use alloc::borrow::ToOwned;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -37,9 +40,12 @@ use crate::transaction::Transaction;
 use crate::watch::{Watch, Watches};
 use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
 
+pub use checkpoint::{Checkpoint, Progress};
 pub use connection::ConnId;
 pub use counters::Counters;
 pub use domains::DomainState;
+pub use recording::{KnownRing, Resumption};
+pub use replay::{Corrupt, Replay};
 
 use connection::{Connection, Peer};
 use domains::Domains;
@@ -118,11 +124,15 @@ impl Server {
     /// `quota` are the limits that guests begin with.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        let mut store = Store::new();
+        let mut server = Self::without_nodes(quota);
         let control = CanonicalPath::new(b"/tool/xenstored", "").expect("a path");
-        store.ensure(control.as_path(), None);
+        server.store.ensure(control.as_path(), None);
+        server
+    }
+
+    fn without_nodes(quota: Quota) -> Self {
         Self {
-            store,
+            store: Store::new(),
             watches: Watches::new(),
             connections: BTreeMap::new(),
             last_connection: 0,
@@ -150,6 +160,8 @@ impl Server {
         let being = Being { domid: DomId::DOM0, life: Life(0) };
         let id = self.add_connection(Peer::Ring(being), "/local/domain/0".to_owned());
         self.domains.introduce_control_domain(id);
+        self.record_domain(DomId::DOM0);
+        self.record_ring(id);
         id
     }
 
@@ -157,6 +169,7 @@ impl Server {
         self.last_connection += 1;
         let id = ConnId(self.last_connection);
         self.connections.insert(id, Connection::new(peer, home));
+        self.record_numbers();
         id
     }
 
@@ -176,9 +189,11 @@ impl Server {
             connection.input.clear();
             connection.output.clear();
         }
+        self.record_reset(id);
     }
 
     fn reset_watches(&mut self, id: ConnId) {
+        self.record_reset_watches(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.transactions.clear();
         for watch in core::mem::take(&mut connection.watches).into_values() {
@@ -192,6 +207,7 @@ impl Server {
             connection.broken = true;
             connection.output.clear();
         }
+        self.record_broken(id);
     }
 
     /// A guest asked for a new start of its ring by the ring page itself: drops everything it had.
@@ -268,6 +284,7 @@ impl Server {
         }
         let batches = connection.peer == Peer::Socket;
         let mut input = core::mem::take(&mut connection.input);
+        let had_input = !input.is_empty();
         let mut rest = if input.is_empty() {
             bytes
         } else {
@@ -292,10 +309,10 @@ impl Server {
         };
         if let Some(connection) = self.connections.get_mut(&id) {
             if result.is_err() {
-                connection.broken = true;
-                connection.output.clear();
+                self.stop_serving(id);
             } else {
                 connection.input = rest.to_vec();
+                self.record_input(id, had_input);
             }
         }
         result
@@ -310,6 +327,7 @@ impl Server {
         if self.tracing {
             trace_request(host, id, header, kind, payload);
         }
+        self.record_request(id, header, payload);
         let result = match kind {
             Some(kind) => {
                 let request = Request { id, kind, transaction: header.transaction_id };
@@ -324,6 +342,14 @@ impl Server {
                 Err(error) => wire::encode_error(out, request_id, transaction_id, *error),
             });
             self.ready.insert(id);
+            match &result {
+                Ok(_) => self.record_reply(id, header, header.code, &scratch),
+                Err(error) => {
+                    let mut name = Vec::from(error.name());
+                    name.push(0);
+                    self.record_reply(id, header, MessageType::Error.code(), &name);
+                }
+            }
         }
         if self.tracing {
             let outcome = result.as_ref().map_or_else(|error| error.name(), |_| "OK");

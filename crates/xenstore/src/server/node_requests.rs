@@ -400,6 +400,7 @@ impl Server {
             return Err(Error::EACCES);
         }
         let acl = self.bind_permissions(host, permissions)?;
+        self.record_special(path, &acl);
         self.special.insert(path.to_owned_path(), Arc::new(acl));
         Ok(())
     }

@@ -171,6 +171,16 @@ impl Tree {
         Self { root: Arc::clone(&self.root), generation: self.generation | PRIVATE_GENERATION }
     }
 
+    /// The generation that was given out last.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Gives out generations beyond this from now on.
+    pub(crate) fn skip_generations(&mut self, generation: u64) {
+        self.generation = self.generation.max(generation);
+    }
+
     pub(crate) fn root(&self) -> &Arc<Node> {
         &self.root
     }

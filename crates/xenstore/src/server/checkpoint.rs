@@ -1,0 +1,197 @@
+//! The whole state as records, from a snapshot: written in pieces while the store goes on.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use xen::DomId;
+
+use crate::acl::Acl;
+use crate::journal::{Record, encode_acl};
+use crate::server::connection::{Connection, Peer};
+use crate::server::domains::Domain;
+use crate::server::{ConnId, Server};
+use crate::tree::Node;
+use crate::watch::Watch;
+
+/// Generations between those of a store and those after its restart. More lists of children than this
+/// cannot change between two checkpoints, so a client that reads a listing in parts never takes parts
+/// of two lists for one.
+const GENERATION_STEP: u64 = 1 << 32;
+
+/// Whether there is more to write.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Progress {
+    More,
+    Done,
+}
+
+/// The state of a store at one moment.
+///
+/// Everything but the tree is encoded at once; the tree is a snapshot and costs one reference.
+#[derive(Debug)]
+pub struct Checkpoint {
+    head: Vec<u8>,
+    walk: Walk,
+    tail: Vec<u8>,
+}
+
+impl Checkpoint {
+    /// Appends about `bytes` more to `out`.
+    pub fn write(&mut self, out: &mut Vec<u8>, bytes: usize) -> Progress {
+        let end = out.len() + bytes;
+        out.append(&mut self.head);
+        while out.len() < end {
+            if self.walk.write_node(out) == Progress::Done {
+                out.append(&mut self.tail);
+                return Progress::Done;
+            }
+        }
+        Progress::More
+    }
+}
+
+impl Server {
+    /// The state as it is now.
+    #[must_use]
+    pub fn checkpoint(&self) -> Checkpoint {
+        let mut head = Vec::new();
+        let generation = self.store.tree().generation() + GENERATION_STEP;
+        Record::Generation { generation }.encode(&mut head);
+        Record::Quota { quota: self.domains.quota }.encode(&mut head);
+        let (connection, life) = (self.last_connection, self.domains.last_life());
+        Record::Numbers { connection, life }.encode(&mut head);
+        for (domid, domain) in self.domains.iter() {
+            domain_record(domid, domain).encode(&mut head);
+        }
+        for (path, acl) in &self.special {
+            let acl = encode_acl(acl);
+            Record::SpecialAcl { path: path.as_path(), acl: &acl }.encode(&mut head);
+        }
+        let mut tail = Vec::new();
+        let mut watches = Vec::new();
+        for (&id, connection) in &self.connections {
+            encode_ring(id, connection, &mut head, &mut tail);
+            if connection.is_ring() {
+                watches.extend(connection.watches.values().copied());
+            }
+        }
+        // Older watches are served first.
+        watches.sort_unstable();
+        for watch in watches.into_iter().filter_map(|id| self.watches.get(id)) {
+            watch_record(watch).encode(&mut head);
+        }
+        let root = self.store.tree().root();
+        let acl = encode_acl(root.acl());
+        Record::SetAcl { path: crate::Path::ROOT, acl: &acl }.encode(&mut head);
+        if !root.value().is_empty() {
+            let (path, value) = (crate::Path::ROOT, root.value());
+            Record::Write { path, creator: None, value }.encode(&mut head);
+        }
+        Checkpoint { head, walk: Walk::new(root), tail }
+    }
+}
+
+fn encode_ring(id: ConnId, connection: &Connection, head: &mut Vec<u8>, tail: &mut Vec<u8>) {
+    let Some(record) = ring_record(id, connection) else { return };
+    record.encode(head);
+    let number = id.number();
+    if let Some(indexes) = connection.seat.indexes {
+        let consumed = connection.output.consumed();
+        #[expect(clippy::cast_possible_truncation, reason = "indexes of a ring wrap around")]
+        let replies_put = indexes.replies_put.wrapping_add(consumed as u32);
+        let requests_taken = indexes.requests_taken;
+        Record::RingIndexes { connection: number, requests_taken, replies_put }.encode(head);
+    }
+    if !connection.input.is_empty() {
+        Record::Input { connection: number, bytes: &connection.input }.encode(head);
+    }
+    let (bytes, reply_ends) = connection.output.unsent();
+    if !bytes.is_empty() {
+        Record::Output { connection: number, bytes: &bytes, reply_ends }.encode(head);
+    }
+    for &transaction_id in connection.transactions.keys() {
+        Record::OldTransaction { connection: number, transaction_id }.encode(tail);
+    }
+}
+
+pub(super) fn domain_record(domid: DomId, domain: &Domain) -> Record<'static> {
+    Record::Domain {
+        domid,
+        life: domain.life.0,
+        unique_id: domain.unique_id,
+        connection: domain.connection.map_or(0, ConnId::number),
+        shutdown: domain.shutdown,
+        target: domain.target.map(|target| target.domid),
+        target_life: domain.target.map_or(0, |target| target.life.0),
+        features: domain.features,
+        quota: domain.quota,
+    }
+}
+
+/// `None` for a socket.
+pub(super) fn ring_record(id: ConnId, connection: &Connection) -> Option<Record<'static>> {
+    let Peer::Ring(being) = connection.peer else { return None };
+    Some(Record::Ring {
+        connection: id.number(),
+        domid: being.domid,
+        gfn: connection.seat.gfn.0,
+        port: connection.seat.port.0,
+        broken: connection.broken,
+        must_reset: connection.seat.must_reset,
+        last_transaction: connection.last_transaction,
+    })
+}
+
+pub(super) fn watch_record(watch: &Watch) -> Record<'_> {
+    Record::Watch {
+        connection: watch.connection.number(),
+        path: watch.path.as_path(),
+        token: &watch.token,
+        depth: watch.depth,
+        home_bytes: watch.home_bytes() as u64,
+    }
+}
+
+/// Nodes of a snapshot, parents first and siblings in the order of their creation.
+#[derive(Debug)]
+struct Walk {
+    levels: Vec<Level>,
+    /// Names to go up from the node that was written last.
+    up: u64,
+}
+
+#[derive(Debug)]
+struct Level {
+    acl: Arc<Acl>,
+    children: alloc::vec::IntoIter<Arc<Node>>,
+}
+
+impl Level {
+    fn new(node: &Arc<Node>) -> Self {
+        let children: Vec<Arc<Node>> = node.children_by_age().into_iter().cloned().collect();
+        Self { acl: Arc::clone(node.acl()), children: children.into_iter() }
+    }
+}
+
+impl Walk {
+    fn new(root: &Arc<Node>) -> Self {
+        Self { levels: alloc::vec![Level::new(root)], up: 0 }
+    }
+
+    fn write_node(&mut self, out: &mut Vec<u8>) -> Progress {
+        while let Some(level) = self.levels.last_mut() {
+            if let Some(node) = level.children.next() {
+                let inherits = Arc::ptr_eq(node.acl(), &level.acl) || *node.acl() == level.acl;
+                let acl = if inherits { Vec::new() } else { encode_acl(node.acl()) };
+                let (up, name, value) = (self.up, node.name(), node.value());
+                Record::Node { up, name, acl: &acl, value }.encode(out);
+                self.up = 0;
+                self.levels.push(Level::new(&node));
+                return Progress::More;
+            }
+            self.levels.pop();
+            self.up += 1;
+        }
+        Progress::Done
+    }
+}
