@@ -85,8 +85,8 @@ message_types! {
 
 /// A header as it arrived: nothing in it has been judged but its payload's length.
 ///
-/// Invariant: `payload_bytes` is at most [`PAYLOAD_BYTES_MAX`], or [`BATCH_PAYLOAD_BYTES_MAX`] for a
-/// batch where batches are known; so a reader may set aside that much.
+/// Invariant: `payload_bytes` is at most [`PAYLOAD_BYTES_MAX`], or [`BATCH_PAYLOAD_BYTES_MAX`] where that
+/// was asked for; so a reader may set aside that much.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Header {
     /// A [`MessageType`] code, or a number the protocol does not have.
@@ -98,7 +98,7 @@ pub struct Header {
 
 /// The announced payload is longer than the protocol allows; the stream cannot be followed further.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("message announces a payload of {0} bytes; the protocol allows 4096")]
+#[error("message announces a payload of {0} bytes, more than the protocol allows")]
 pub struct Oversized(pub u32);
 
 impl Header {
@@ -117,6 +117,15 @@ impl Header {
     /// [`Oversized`] if the payload would exceed the limit of its type.
     pub fn decode_with_batches(bytes: &[u8]) -> Result<Option<Self>, Oversized> {
         Self::decode_within(bytes, payload_bytes_max)
+    }
+
+    /// As [`decode`](Self::decode), for a client: oxenstored lists children on a socket beyond the
+    /// protocol's limit, so any type may be as long as a batch.
+    ///
+    /// # Errors
+    /// [`Oversized`] if the payload would exceed [`BATCH_PAYLOAD_BYTES_MAX`].
+    pub fn decode_from_store(bytes: &[u8]) -> Result<Option<Self>, Oversized> {
+        Self::decode_within(bytes, |_| BATCH_PAYLOAD_BYTES_MAX)
     }
 
     fn decode_within(

@@ -117,7 +117,7 @@ impl ClientMachine {
     /// Handles the message at `at` and returns its length; 0 if it is not complete.
     fn handle_message(&mut self, at: usize) -> Result<usize, ProtocolError> {
         let bytes = &self.incoming[at..];
-        let Some(header) = Header::decode_with_batches(bytes)? else { return Ok(0) };
+        let Some(header) = Header::decode_from_store(bytes)? else { return Ok(0) };
         let length = HEADER_BYTES + header.payload_bytes();
         let Some(payload) = bytes.get(HEADER_BYTES..length) else { return Ok(0) };
         if header.code == MessageType::WatchEvent.code() {

@@ -5,13 +5,16 @@
 
 mod batch;
 mod blocking;
+mod exchange;
 mod machine;
 mod nodes;
+mod transaction;
 
-pub use batch::{Batch, Replies};
-pub use blocking::{Client, ClientCounters, Transaction};
+pub use batch::{Batch, HasChildren, Replies};
+pub use blocking::{Client, ClientCounters};
 pub use machine::{ClientMachine, ProtocolError, WatchEvent};
 pub use nodes::Nodes;
+pub use transaction::Transaction;
 
 use alloc::string::String;
 
@@ -31,6 +34,14 @@ pub trait Transport {
     /// What went wrong, as an error number. `EAGAIN` from a transport that does not wait is passed
     /// on by [`Client::receive`] as "nothing now"; elsewhere it ends the request.
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, xen::Errno>;
+
+    /// After the connection broke: makes a new one, waiting for the store as long as that makes sense.
+    ///
+    /// # Errors
+    /// Why there is no new connection; `EOPNOTSUPP` where that is not possible.
+    fn reconnect(&mut self) -> Result<(), xen::Errno> {
+        Err(xen::Errno::EOPNOTSUPP)
+    }
 }
 
 impl<T: Transport + ?Sized> Transport for &mut T {
@@ -40,6 +51,10 @@ impl<T: Transport + ?Sized> Transport for &mut T {
 
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, xen::Errno> {
         (**self).recv(into)
+    }
+
+    fn reconnect(&mut self) -> Result<(), xen::Errno> {
+        (**self).reconnect()
     }
 }
 
@@ -52,6 +67,21 @@ pub enum ClientError {
     /// Every attempt of a transaction met a conflicting change.
     #[error("a xenstore transaction met a conflicting change {attempts} times in a row")]
     Conflict { attempts: u32 },
+    /// The list of children changed whenever a part of it was read.
+    #[error("the children of xenstore node {path} changed {attempts} times while they were listed")]
+    Unsteady { path: String, attempts: u32 },
+    /// The list of children is too long for this store to tell.
+    #[error(
+        "xenstore node {path} has more children than fit into one message, and this store cannot \
+         list them in parts (DIRECTORY_PART)"
+    )]
+    TooManyChildren { path: String },
+    /// The connection broke before the reply came; there is a new one.
+    #[error(
+        "the store was restarted during the request {request}: look whether it took effect before \
+         you repeat it"
+    )]
+    OutcomeUnknown { request: String },
     /// A value that should be text is not UTF-8.
     #[error("xenstore node {path} holds bytes that are not text")]
     NotText { path: String },

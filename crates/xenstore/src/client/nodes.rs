@@ -9,6 +9,9 @@ use crate::client::{Batch, ClientError, ProtocolError, Replies};
 use crate::permission::Permission;
 use crate::wire::{self, MessageType};
 
+/// How often a listing in parts is begun before its unrest is reported.
+const LISTINGS_MAX: u32 = 100;
+
 /// Reading and changing nodes: by a [`Client`](super::Client), each request on its own, or by a
 /// [`Transaction`](super::Transaction), all or nothing.
 pub trait Nodes {
@@ -23,8 +26,9 @@ pub trait Nodes {
         rest: &[&[u8]],
     ) -> Result<Vec<u8>, ClientError>;
 
-    /// Sends all requests of `batch` and collects the replies: one round trip, for batches of up to
-    /// some ten kilobytes. A refused request is a value in [`Replies`].
+    /// Sends all requests of `batch` and collects the replies: in one round trip each 64 requests, or
+    /// each 60 kB if the store serves [batches](crate::wire::batch). A refused request is a value in
+    /// [`Replies`], as is a guard that does not hold.
     ///
     /// # Errors
     /// Only what ends the connection.
@@ -78,13 +82,24 @@ pub trait Nodes {
     fn directory_in_parts(&mut self, path: &str) -> Result<Vec<String>, ClientError> {
         let mut generation: Option<Vec<u8>> = None;
         let mut listing: Vec<u8> = Vec::new();
+        let mut attempts = 1;
         loop {
             let offset = listing.len().to_string();
-            let reply = self.call(MessageType::DirectoryPart, path, &[offset.as_bytes(), b"\0"])?;
+            let rest = [offset.as_bytes(), b"\0"];
+            let reply = match self.call(MessageType::DirectoryPart, path, &rest) {
+                Err(error) if error.refusal() == Some(Error::ENOSYS) => {
+                    return Err(ClientError::TooManyChildren { path: path.to_owned() });
+                }
+                other => other?,
+            };
             let bad_reply = ProtocolError::BadReply(MessageType::DirectoryPart);
             let end = reply.iter().position(|&byte| byte == 0).ok_or(bad_reply.clone())?;
             let (reply_generation, part) = (&reply[..end], &reply[end + 1..]);
             if generation.as_deref().is_some_and(|known| known != reply_generation) {
+                if attempts == LISTINGS_MAX {
+                    return Err(ClientError::Unsteady { path: path.to_owned(), attempts });
+                }
+                attempts += 1;
                 generation = None;
                 listing.clear();
                 continue;

@@ -1,0 +1,127 @@
+//! Transactions of a [`Client`]: tried again after a conflict, and after the connection was lost.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::Error;
+use crate::client::exchange::{Committed, LOSSES_MAX};
+use crate::client::{Batch, Client, ClientError, Nodes, ProtocolError, Replies, Transport};
+use crate::wire::MessageType;
+
+/// How often a transaction is tried before its conflict is reported.
+const ATTEMPTS_MAX: u32 = 1000;
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Ended {
+    Done,
+    Conflict,
+}
+
+impl<T: Transport> Client<T> {
+    /// Runs `body` inside a transaction, again and again until no other change got in its way.
+    ///
+    /// An error of `body` ends the transaction without effect. The body may run several times, so it
+    /// should do nothing but use the transaction.
+    ///
+    /// # Errors
+    /// The body's error, or [`ClientError`] of start and commit.
+    pub fn transaction<R, E: From<ClientError>>(
+        &mut self,
+        mut body: impl FnMut(&mut Transaction<'_, T>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut losses = 0;
+        for _ in 0..ATTEMPTS_MAX {
+            let id = self.start()?;
+            let mut transaction = Transaction { client: self, id };
+            let result = body(&mut transaction);
+            if self.is_lost {
+                // The transaction is gone with the connection, whatever the body made of that.
+                losses += 1;
+                if losses < LOSSES_MAX && self.reconnect().is_ok() {
+                    continue;
+                }
+                return Err(result.err().unwrap_or_else(|| ClientError::Closed.into()));
+            }
+            match result {
+                Ok(value) => {
+                    if self.end(id, "T")? == Ended::Done {
+                        return Ok(value);
+                    }
+                }
+                Err(error) => {
+                    // The body's error is the one to tell; this one is about the same connection.
+                    let _aborted = self.end(id, "F");
+                    return Err(error);
+                }
+            }
+        }
+        Err(ClientError::Conflict { attempts: ATTEMPTS_MAX }.into())
+    }
+
+    /// Lets all of `batch` take effect as one: in one message if the store serves
+    /// [batches](crate::wire::batch), else as a transaction, again and again until no other change got
+    /// in its way.
+    ///
+    /// If a request is refused, or a guard does not hold, nothing takes effect.
+    ///
+    /// # Errors
+    /// The first refusal, or what ends the connection.
+    pub fn commit(&mut self, batch: &Batch) -> Result<Replies, ClientError> {
+        match self.commit_as_message(batch)? {
+            Committed::Done(replies) => return Ok(replies),
+            Committed::NotSent => {}
+        }
+        self.transaction(|transaction| {
+            let replies = transaction.run(batch)?;
+            replies.all_ok()?;
+            Ok(replies)
+        })
+    }
+
+    fn start(&mut self) -> Result<u32, ClientError> {
+        let reply = self.request(MessageType::TransactionStart, 0, "", &[b"\0"])?;
+        self.counters.transactions += 1;
+        number(&reply).ok_or_else(|| ProtocolError::BadReply(MessageType::TransactionStart).into())
+    }
+
+    fn end(&mut self, id: u32, verdict: &str) -> Result<Ended, ClientError> {
+        match self.request(MessageType::TransactionEnd, id, verdict, &[b"\0"]) {
+            Ok(_) => Ok(Ended::Done),
+            Err(error) if error.refusal() == Some(Error::EAGAIN) => {
+                self.counters.conflicts += 1;
+                Ok(Ended::Conflict)
+            }
+            Err(error) if self.is_lost => Err(match self.reconnect() {
+                Ok(()) => ClientError::OutcomeUnknown { request: String::from("transaction_end") },
+                Err(_) => error,
+            }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn number(reply: &[u8]) -> Option<u32> {
+    core::str::from_utf8(reply.strip_suffix(b"\0")?).ok()?.parse().ok()
+}
+
+/// A transaction that is open; [`Client::transaction`] ends it.
+#[derive(Debug)]
+pub struct Transaction<'a, T> {
+    client: &'a mut Client<T>,
+    id: u32,
+}
+
+impl<T: Transport> Nodes for Transaction<'_, T> {
+    fn call(
+        &mut self,
+        kind: MessageType,
+        path: &str,
+        rest: &[&[u8]],
+    ) -> Result<Vec<u8>, ClientError> {
+        self.client.call_in(kind, self.id, path, rest)
+    }
+
+    fn run(&mut self, batch: &Batch) -> Result<Replies, ClientError> {
+        self.client.run_in(self.id, batch)
+    }
+}
