@@ -1,7 +1,9 @@
 //! `cargo xtask bench NAME`: ours and the real peer, in turn, in one run.
 
 mod create;
+mod store;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -13,32 +15,93 @@ const HELP: &str = "\
 cargo xtask bench NAME [--json FILE] [--rounds N]
 
   create   creates of a unikernel by xy and by xl, at 1 and at 50 running domains
+  store    the store's requests, transactions, watches and take-over, on this machine without Xen
+           --peers c,oxen   and the packaged servers in turn
+           --only WORD      only the section of that name, or whose name has WORD in it
+           --quick          small and short: every row runs, its figures say nothing
 
 Prints a table; FILE gets the same as an array of rows. Exits 0 when it ran, goals met or not.";
 
-/// One measured thing. Values are medians; `ratio` says how many times better ours is.
+/// One measured thing. Values are medians; `ratio` says how many times better ours is than the better
+/// peer, or, where a row says so, how many times worse than ours without what could slow it down.
 #[derive(Debug, Serialize)]
 struct Row {
     what: String,
     unit: &'static str,
     ours: f64,
-    peers: std::collections::BTreeMap<&'static str, f64>,
+    peers: BTreeMap<&'static str, f64>,
     ratio: f64,
     goal: Option<f64>,
+    /// What `goal` is a bound of.
+    #[serde(skip)]
+    bound: Bound,
     ok: bool,
+}
+
+/// Which way a figure gets better.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Better {
+    Less,
+    More,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Bound {
+    /// The ratio is at least the goal.
+    RatioAtLeast,
+    /// The ratio is at most the goal.
+    RatioAtMost,
+    /// Our figure is at most the goal.
+    OursAtMost,
 }
 
 impl Row {
     /// Fewer is better, as for times and counts. Where ours is 0, the ratio is as if it were 1.
     fn fewer(what: String, unit: &'static str, ours: f64, peer: (&'static str, f64)) -> Self {
-        let peers = [peer].into();
-        let ratio = if ours > 0.0 { peer.1 / ours } else { peer.1.max(1.0) };
-        Self { what, unit, ours, peers, ratio, goal: None, ok: true }
+        Self::against(what, unit, ours, [peer].into(), Better::Less)
     }
 
-    fn with_goal(mut self, goal: f64) -> Self {
+    /// Ours against the better of the peers; without peers the ratio is 1.
+    fn against(
+        what: String,
+        unit: &'static str,
+        ours: f64,
+        peers: BTreeMap<&'static str, f64>,
+        better: Better,
+    ) -> Self {
+        let values = peers.values().copied();
+        let ratio = match better {
+            Better::Less => match values.reduce(f64::min) {
+                Some(peer) if ours > 0.0 => peer / ours,
+                Some(peer) => peer.max(1.0),
+                None => 1.0,
+            },
+            Better::More => values.reduce(f64::max).map_or(1.0, |peer| ours / peer),
+        };
+        Self { what, unit, ours, peers, ratio, goal: None, bound: Bound::RatioAtLeast, ok: true }
+    }
+
+    /// Ours is to be that many times better.
+    fn at_least(mut self, goal: f64) -> Self {
         self.goal = Some(goal);
-        self.ok = self.ratio >= goal;
+        // Without a peer there is nothing to be better than.
+        self.ok = self.peers.is_empty() || self.ratio >= goal;
+        self
+    }
+
+    /// Ours is to be no more than that.
+    fn at_most(mut self, goal: f64) -> Self {
+        self.goal = Some(goal);
+        self.bound = Bound::OursAtMost;
+        self.ok = self.ours <= goal;
+        self
+    }
+
+    /// The ratio, here one of ours to ours, is to be no more than that.
+    fn within(mut self, goal: f64) -> Self {
+        self.goal = Some(goal);
+        self.bound = Bound::RatioAtMost;
+        self.ok = self.ratio <= goal;
         self
     }
 }
@@ -50,12 +113,22 @@ impl Row {
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut name = None;
     let mut json: Option<PathBuf> = None;
-    let mut rounds = 2;
+    let mut rounds = None;
+    let mut peers = Vec::new();
+    let mut only = None;
+    let mut is_quick = false;
     while let Some(argument) = parser.next()? {
         match argument {
             Value(word) if name.is_none() => name = Some(word.string()?),
             Long("json") => json = Some(parser.value()?.into()),
-            Long("rounds") => rounds = parser.value()?.parse()?,
+            Long("rounds") => rounds = Some(parser.value()?.parse()?),
+            Long("peers") => {
+                for peer in parser.value()?.string()?.split(',') {
+                    peers.push(peer.parse()?);
+                }
+            }
+            Long("only") => only = Some(parser.value()?.string()?),
+            Long("quick") => is_quick = true,
             Short('h') | Long("help") => {
                 println!("{HELP}");
                 return Ok(ExitCode::SUCCESS);
@@ -64,7 +137,11 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         }
     }
     let rows = match name.as_deref() {
-        Some("create") => create::run(rounds)?,
+        Some("create") => create::run(rounds.unwrap_or(2))?,
+        Some("store") => {
+            let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
+            store::run(&store::Options { peers, rounds, is_quick, only })?
+        }
         Some(other) => bail!("there is no benchmark '{other}'\n{HELP}"),
         None => bail!("which benchmark?\n{HELP}"),
     };
@@ -78,26 +155,41 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 }
 
 fn print(rows: &[Row]) {
+    let width = rows.iter().map(|row| row.what.chars().count()).max().unwrap_or_default();
     println!(
-        "{:<48} {:>6} {:>10} {:>10} {:>9} {:>7}  goal met",
-        "what", "unit", "ours", "peer", "ratio", "goal"
+        "{:<width$} {:>5} {:>10} {:>30} {:>9} {:>9}  goal met",
+        "what", "unit", "ours", "peers", "ratio", "goal"
     );
     for row in rows {
         let peers: Vec<String> =
-            row.peers.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
-        let goal = row.goal.map_or_else(|| "-".to_owned(), |goal| format!("{goal}x"));
+            row.peers.iter().map(|(name, value)| format!("{name} {}", shown(*value))).collect();
+        let goal = match (row.goal, row.bound) {
+            (None, _) => "-".to_owned(),
+            (Some(goal), Bound::RatioAtLeast) => format!("{goal}x"),
+            (Some(goal), Bound::RatioAtMost) => format!("<= {goal}x"),
+            (Some(goal), Bound::OursAtMost) => format!("<= {goal}"),
+        };
         let met = match (row.goal, row.ok) {
             (None, _) => "",
             (_, true) => "yes",
             (_, false) => "NO",
         };
         println!(
-            "{:<48} {:>6} {:>10.4} {:>10} {:>8.1}x {goal:>7}  {met}",
+            "{:<width$} {:>5} {:>10} {:>30} {:>8.2}x {goal:>9}  {met}",
             row.what,
             row.unit,
-            row.ours,
+            shown(row.ours),
             peers.join(", "),
             row.ratio,
         );
+    }
+}
+
+/// As many digits as tell two figures apart.
+fn shown(value: f64) -> String {
+    match value.abs() {
+        large if large >= 1000.0 => format!("{value:.0}"),
+        small if small < 1.0 => format!("{value:.4}"),
+        _ => format!("{value:.2}"),
     }
 }

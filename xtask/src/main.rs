@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod demo;
 mod lab;
+mod stores;
 mod tidy;
 
 use std::process::ExitCode;

@@ -15,11 +15,12 @@ mod image;
 mod kernel;
 mod machine;
 mod overlay;
-mod packages;
+pub(crate) mod packages;
 mod recipe;
 mod session;
 
 pub(crate) use host_tools::{install, require_all as require_tools};
+pub(crate) use image::cache_directory;
 pub(crate) use overlay::{target_directory, workspace};
 
 use std::fmt;
@@ -29,7 +30,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// The xenstore server that dom0 runs.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Store {
     /// Our own, `xylem-xenstored`.
     #[default]

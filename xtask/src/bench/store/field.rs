@@ -1,0 +1,163 @@
+//! Servers side by side, measured in turn.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::super::{Better, Row};
+use super::Options;
+use crate::demo::median;
+use crate::lab::Store;
+use crate::stores::{Daemon, Placement, Programs};
+
+/// What all sections need.
+pub(super) struct Bench {
+    programs: Programs,
+    stores: Vec<Store>,
+    pub rounds: u32,
+    pub is_quick: bool,
+    pub placement: Placement,
+    /// How long a load runs in one round.
+    pub slice: Duration,
+}
+
+/// Samples by store, variant and column.
+pub(super) struct Figures {
+    samples: BTreeMap<(Store, usize), Vec<Vec<f64>>>,
+}
+
+impl Bench {
+    pub(super) fn new(options: &Options, placed: &str) -> Result<Self> {
+        let stores: Vec<Store> =
+            std::iter::once(Store::Xylem).chain(options.peers.iter().copied()).collect();
+        Ok(Self {
+            programs: Programs::prepare(&stores)?,
+            stores,
+            rounds: options.rounds,
+            is_quick: options.is_quick,
+            placement: Placement {
+                cpu: placed.contains("pinned").then_some(0),
+                is_realtime: placed.contains("realtime"),
+            },
+            slice: Duration::from_millis(if options.is_quick { 20 } else { 300 }),
+        })
+    }
+
+    /// `full`, or something small for a quick run.
+    pub(super) fn size(&self, full: usize) -> usize {
+        if self.is_quick { full.min(300) } else { full }
+    }
+
+    pub(super) fn start(&self, store: Store) -> Result<Daemon> {
+        Daemon::start(&self.programs, store, self.placement, &[])
+    }
+
+    pub(super) fn stores(&self) -> impl Iterator<Item = Store> {
+        self.stores.iter().copied()
+    }
+
+    /// Starts each store once for each variant, prepares it, and takes samples in turn.
+    pub(super) fn in_turn<S>(
+        &self,
+        variants: &[usize],
+        prepare: impl Fn(&Daemon, usize) -> Result<S>,
+        sample: impl Fn(&Daemon, &mut S) -> Result<Vec<f64>>,
+    ) -> Result<Figures> {
+        let all: Vec<Store> = self.stores().collect();
+        self.in_turn_for(&all, variants, prepare, sample)
+    }
+
+    /// As [`in_turn`](Self::in_turn), for some of the stores.
+    pub(super) fn in_turn_for<S>(
+        &self,
+        stores: &[Store],
+        variants: &[usize],
+        prepare: impl Fn(&Daemon, usize) -> Result<S>,
+        sample: impl Fn(&Daemon, &mut S) -> Result<Vec<f64>>,
+    ) -> Result<Figures> {
+        let mut field = Vec::new();
+        for &store in stores {
+            for &variant in variants {
+                let daemon = self.start(store)?;
+                let context = || format!("preparing the {store} server");
+                let state = prepare(&daemon, variant).with_context(context)?;
+                field.push((daemon, variant, state));
+            }
+        }
+        let mut samples: BTreeMap<_, Vec<Vec<f64>>> = BTreeMap::new();
+        for _ in 0..self.rounds {
+            for (daemon, variant, state) in &mut field {
+                // Whatever else runs here gets its turn now and not during a sample.
+                std::thread::sleep(self.slice / 4);
+                let values = sample(daemon, state)
+                    .with_context(|| format!("measuring the {} server", daemon.store))?;
+                let columns = samples.entry((daemon.store, *variant)).or_default();
+                columns.resize(values.len(), Vec::new());
+                for (column, value) in columns.iter_mut().zip(values) {
+                    column.push(value);
+                }
+            }
+        }
+        Ok(Figures { samples })
+    }
+}
+
+impl Figures {
+    /// Nothing yet.
+    pub(super) fn new() -> Self {
+        Self { samples: BTreeMap::new() }
+    }
+
+    /// Adds a sample of the only variant and column.
+    pub(super) fn push(&mut self, store: Store, value: f64) {
+        let columns = self.samples.entry((store, 0)).or_insert_with(|| vec![Vec::new()]);
+        columns[0].push(value);
+    }
+
+    pub(super) fn value(&self, store: Store, variant: usize, column: usize) -> Result<f64> {
+        let columns = self.samples.get(&(store, variant));
+        let samples = columns.and_then(|columns| columns.get(column));
+        // A sample that is no number says that the store could not do it.
+        let samples = samples.map(|all| all.iter().copied().filter(|value| value.is_finite()));
+        samples
+            .and_then(|samples| median(&samples.collect::<Vec<_>>()))
+            .with_context(|| format!("no sample of {store}, variant {variant}, column {column}"))
+    }
+
+    pub(super) fn peers(&self, variant: usize, column: usize) -> BTreeMap<&'static str, f64> {
+        let value = |store, name| Some((name, self.value(store, variant, column).ok()?));
+        [value(Store::C, "c"), value(Store::Oxen, "oxen")].into_iter().flatten().collect()
+    }
+
+    /// Ours against the better of the peers.
+    pub(super) fn row(
+        &self,
+        (variant, column): (usize, usize),
+        what: &str,
+        unit: &'static str,
+        better: Better,
+    ) -> Result<Row> {
+        let ours = self.value(Store::Xylem, variant, column)?;
+        Ok(Row::against(what.to_owned(), unit, ours, self.peers(variant, column), better))
+    }
+
+    /// Ours against ours without what could slow it down; the peers' figures stand beside it.
+    pub(super) fn row_with(
+        &self,
+        with: (usize, usize),
+        without: (usize, usize),
+        what: &str,
+        unit: &'static str,
+        better: Better,
+    ) -> Result<Row> {
+        let ours = self.value(Store::Xylem, with.0, with.1)?;
+        let base = self.value(Store::Xylem, without.0, without.1)?;
+        let mut row = self.row(with, what, unit, better)?;
+        row.ratio = match better {
+            Better::Less => ours / base,
+            Better::More => base / ours,
+        };
+        Ok(row.within(1.15))
+    }
+}

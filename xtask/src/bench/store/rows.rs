@@ -1,0 +1,406 @@
+//! What is measured: each section makes some rows of the table.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use xenstore::wire::MessageType as M;
+
+use super::super::{Better, Row};
+use super::field::{Bench, Figures};
+use super::load::{Same, Sequence, Step, measure};
+use crate::lab::Store;
+use crate::stores::{Connection, Daemon, request};
+
+type Section = fn(&Bench) -> Result<Vec<Row>>;
+
+/// Sections by name, in the order of the table.
+pub(super) const SECTIONS: &[(&str, Section)] = &[
+    ("requests", requests),
+    ("pipelined", pipelined),
+    ("transactions", transactions),
+    ("conflicts", conflicts),
+    ("query", query),
+    ("watches", watches),
+    ("fan-out", fan_out),
+    ("idle", idle),
+    ("memory", memory),
+];
+
+pub(super) fn names() -> String {
+    let names: Vec<&str> = SECTIONS.iter().map(|(name, _)| *name).collect();
+    names.join(", ")
+}
+
+fn string(text: &str) -> Vec<u8> {
+    [text.as_bytes(), b"\0"].concat()
+}
+
+fn write(path: &str, value: &str) -> Vec<u8> {
+    [path.as_bytes(), b"\0", value.as_bytes()].concat()
+}
+
+fn connect(daemon: &Daemon, count: usize) -> Result<Vec<Connection>> {
+    (0..count).map(|_| daemon.connect()).collect()
+}
+
+/// `count` nodes of 30-byte paths and 16-byte values, a hundred in each domain's folder.
+fn fill(daemon: &Daemon, count: usize) -> Result<()> {
+    let payload = |i: usize| {
+        write(&format!("/local/domain/{:05}/data/n-{:03}", i / 100, i % 100), "sixteen bytes...")
+    };
+    daemon.connect()?.call_all(M::Write, (0..count).map(payload))
+}
+
+fn requests(bench: &Bench) -> Result<Vec<Row>> {
+    let path = |i: usize| format!("/local/domain/{i}/device/vif/0/state");
+    let prepare = |daemon: &Daemon, _| {
+        let mut connections = connect(daemon, 8)?;
+        let client = &mut connections[0];
+        client.call_all(M::Write, (0..8).map(|i| write(&path(i), "4")))?;
+        let child = |i: usize| write(&format!("/listed/{}/child-{}", i / 10, i % 10), "");
+        client.call_all(M::Write, (0..80).map(child))?;
+        Ok(connections)
+    };
+    let figures = bench.in_turn(&[0], prepare, |daemon, connections| {
+        let kinds: [(M, &dyn Fn(usize) -> Vec<u8>); 3] = [
+            (M::Read, &|i| string(&path(i))),
+            (M::Write, &|i| write(&path(i), "4")),
+            (M::Directory, &|i| string(&format!("/listed/{i}"))),
+        ];
+        let mut values = Vec::new();
+        for (kind, payload) in kinds {
+            let mut loads: Vec<Same> = (0..8).map(|i| Same::new(kind, &payload(i))).collect();
+            values.push(measure(daemon, connections, &mut loads, 1, bench.slice)?.cpu_us);
+        }
+        Ok(values)
+    })?;
+    let mut rows = Vec::new();
+    for (column, name) in ["READ", "WRITE", "DIRECTORY of 10"].into_iter().enumerate() {
+        let what = format!("server CPU per {name}, 8 connections");
+        rows.push(figures.row((0, column), &what, "us", Better::Less)?.at_least(2.5));
+    }
+    Ok(rows)
+}
+
+fn pipelined(bench: &Bench) -> Result<Vec<Row>> {
+    const PATH: &str = "/local/domain/1/device/vif/0/state";
+    let prepare = |daemon: &Daemon, _| {
+        let mut connections = connect(daemon, 1)?;
+        connections[0].call(M::Write, 0, &write(PATH, "4"))?;
+        Ok(connections)
+    };
+    let figures = bench.in_turn(&[0], prepare, |daemon, connections| {
+        let mut read = [Same::new(M::Read, &string(PATH))];
+        let mut write = [Same::new(M::Write, &write(PATH, "4"))];
+        let read = measure(daemon, connections, &mut read, 16, bench.slice)?;
+        let write = measure(daemon, connections, &mut write, 16, bench.slice)?;
+        Ok(vec![read.per_second, write.per_second])
+    })?;
+    let mut rows = Vec::new();
+    for (column, name) in ["READ", "WRITE"].into_iter().enumerate() {
+        let what = format!("{name}s a second, one connection, 16 in flight");
+        rows.push(figures.row((0, column), &what, "1/s", Better::More)?.at_least(3.0));
+    }
+    Ok(rows)
+}
+
+fn transactions(bench: &Bench) -> Result<Vec<Row>> {
+    const SMALL: usize = 200;
+    let large = bench.size(100_000);
+    let huge = bench.size(1_000_000);
+    let prepare = |daemon: &Daemon, nodes| {
+        fill(daemon, nodes)?;
+        let mut connections = connect(daemon, 8)?;
+        let node = |i: usize| write(&format!("/transacted/{}/{}", i / 2, i % 2), "old");
+        connections[0].call_all(M::Write, (0..16).map(node))?;
+        Ok(connections)
+    };
+    let sample = |daemon: &Daemon, connections: &mut Vec<Connection>| {
+        let sequence = |i| {
+            Sequence::new(vec![
+                Step::Start,
+                Step::Inside(M::Read, string(&format!("/transacted/{i}/0"))),
+                Step::Inside(M::Write, write(&format!("/transacted/{i}/1"), "new")),
+                Step::Commit,
+            ])
+        };
+        let mut loads: Vec<Sequence> = (0..8).map(sequence).collect();
+        Ok(vec![measure(daemon, connections, &mut loads, 1, bench.slice)?.cpu_us])
+    };
+    let figures = bench.in_turn(&[large], prepare, sample)?;
+    let what = "server CPU per start+read+write+commit, 8 connections, 100k nodes";
+    let mut rows = vec![figures.row((large, 0), what, "us", Better::Less)?.at_least(3.0)];
+    drop(figures);
+    let figures = bench.in_turn_for(&[Store::Xylem], &[SMALL, huge], prepare, sample)?;
+    let what = "the same, 1M nodes (ratio: 1M / 200 nodes)";
+    rows.push(figures.row_with((huge, 0), (SMALL, 0), what, "us", Better::Less)?);
+    Ok(rows)
+}
+
+/// Percentage of commits that fail when 8 clients start, then each works, then each commits.
+fn conflicts(bench: &Bench) -> Result<Vec<Row>> {
+    const CLIENTS: usize = 8;
+    type Work = fn(usize, usize) -> Vec<String>;
+    let works: [(&str, Work); 3] = [
+        ("own subtrees", |client, round| vec![format!("/own/{client}/node-{round}")]),
+        ("siblings in one directory", |client, round| vec![format!("/siblings/{client}-{round}")]),
+        ("front and back ends of devices", |client, round| {
+            vec![
+                format!("/local/domain/{client}/device/vbd/{round}/state"),
+                format!("/local/domain/0/backend/vbd/{client}/{round}/state"),
+            ]
+        }),
+    ];
+    let rounds = bench.size(50);
+    let prepare = |daemon: &Daemon, _| {
+        let mut connections = connect(daemon, CLIENTS)?;
+        for path in ["/own", "/siblings", "/local/domain/0/backend/vbd"] {
+            connections[0].call(M::Write, 0, &write(path, ""))?;
+        }
+        Ok((connections, 0))
+    };
+    let figures = bench.in_turn(&[0], prepare, |_, (connections, done)| {
+        let mut values = Vec::new();
+        for (_, work) in works {
+            let mut failed = 0;
+            for _ in 0..rounds {
+                *done += 1;
+                failed += lock_step(connections, |client| work(client, *done))?;
+            }
+            values.push(100.0 * f64::from(failed) / (rounds * CLIENTS) as f64);
+        }
+        Ok(values)
+    })?;
+    let mut rows = Vec::new();
+    for (column, (name, _)) in works.into_iter().enumerate() {
+        let what = format!("EAGAIN, 8 writers in lock step: {name}");
+        rows.push(figures.row((0, column), &what, "%", Better::Less)?.at_most(0.0));
+    }
+    Ok(rows)
+}
+
+fn lock_step(connections: &mut [Connection], paths: impl Fn(usize) -> Vec<String>) -> Result<u32> {
+    let mut ids = Vec::new();
+    for connection in &mut *connections {
+        let id = connection.call(M::TransactionStart, 0, b"\0")?;
+        ids.push(String::from_utf8_lossy(&id).trim_end_matches('\0').parse()?);
+    }
+    for (client, connection) in connections.iter_mut().enumerate() {
+        for path in paths(client) {
+            connection.call(M::Write, ids[client], &write(&path, "1"))?;
+        }
+    }
+    let mut failed = 0;
+    for (client, connection) in connections.iter_mut().enumerate() {
+        match connection.call_raw(M::TransactionEnd.code(), ids[client], b"T\0")? {
+            Ok(_) => {}
+            Err(error) => {
+                ensure!(error == "EAGAIN", "a commit fails with {error}");
+                failed += 1;
+            }
+        }
+    }
+    Ok(failed)
+}
+
+/// The domain query: 30 values of one domain.
+fn query(bench: &Bench) -> Result<Vec<Row>> {
+    const READS: usize = 30;
+    let path = |i: usize| format!("/local/domain/7/data/value-{i}");
+    let prepare = |daemon: &Daemon, _| {
+        let mut connections = connect(daemon, 1)?;
+        connections[0]
+            .call_all(M::Write, (0..READS).map(|i| write(&path(i), "sixteen bytes...")))?;
+        Ok(connections)
+    };
+    let figures = bench.in_turn(&[0], prepare, |daemon, connections| {
+        let mut values = Vec::new();
+        for reads_each in [1, 15] {
+            let mut steps = Vec::new();
+            for first in (0..READS).step_by(reads_each) {
+                steps.push(Step::Start);
+                let reads = first..first + reads_each;
+                steps.extend(reads.map(|i| Step::Inside(M::Read, string(&path(i)))));
+                steps.push(Step::Commit);
+            }
+            let mut load = [Sequence::new(steps)];
+            values.push(measure(daemon, connections, &mut load, 1, bench.slice)?.cpu_us);
+        }
+        Ok(values)
+    })?;
+    let mut rows = Vec::new();
+    for (column, name) in ["30 transactions", "2 transactions"].into_iter().enumerate() {
+        let what = format!("server CPU per query of a domain (30 reads), {name}");
+        rows.push(figures.row((0, column), &what, "us", Better::Less)?.at_least(3.0));
+    }
+    Ok(rows)
+}
+
+/// Others' watches: `count` of them, spread over 100 connections.
+fn add_watches(daemon: &Daemon, count: usize) -> Result<Vec<Connection>> {
+    let holders = count.min(100);
+    let mut connections = connect(daemon, holders)?;
+    for (i, connection) in connections.iter_mut().enumerate() {
+        let watch = |w: usize| string(&format!("/watched/{}/state\0token", w * holders + i));
+        connection.call_all(M::Watch, (0..count / holders).map(watch))?;
+        connection.take_events();
+    }
+    Ok(connections)
+}
+
+/// One watch with no, and with 10 000 others: how soon its event comes, and what writes cost that
+/// nobody watches.
+fn watches(bench: &Bench) -> Result<Vec<Row>> {
+    let others = bench.size(10_000);
+    let events = bench.size(2000);
+    let path = |i: usize| format!("/local/domain/{i}/data/unwatched");
+    let prepare = |daemon: &Daemon, count| {
+        let holders = add_watches(daemon, count)?;
+        let mut watcher = daemon.connect()?;
+        watcher.call(M::Write, 0, &write("/seen/state", "0"))?;
+        watcher.call(M::Watch, 0, &string("/seen/state\0mine"))?;
+        watcher.wait_message()?;
+        let mut connections = connect(daemon, 8)?;
+        connections[0].call_all(M::Write, (0..8).map(|i| write(&path(i), "1")))?;
+        Ok((holders, watcher, connections))
+    };
+    let sample = |daemon: &Daemon, state: &mut (Vec<Connection>, Connection, Vec<Connection>)| {
+        let (_, watcher, connections) = state;
+        let mut bytes = Vec::new();
+        request(&mut bytes, M::Write, 0, 0, &[&write("/seen/state", "1")]);
+        let mut latencies = Vec::with_capacity(events);
+        for _ in 0..events {
+            let started = Instant::now();
+            connections[0].send(&bytes)?;
+            let (code, _) = watcher.wait_message()?;
+            latencies.push(started.elapsed().as_secs_f64() * 1e6);
+            ensure!(code == M::WatchEvent.code(), "message {code} is no event");
+            connections[0].wait_message()?;
+        }
+        latencies.sort_by(f64::total_cmp);
+        let mut loads: Vec<Same> =
+            (0..8).map(|i| Same::new(M::Write, &write(&path(i), "1"))).collect();
+        let writes = measure(daemon, connections, &mut loads, 1, bench.slice)?;
+        let at = |share: usize| latencies[(latencies.len() - 1) * share / 100];
+        Ok(vec![at(50), at(99), writes.per_second, writes.cpu_us])
+    };
+    let figures = bench.in_turn(&[0, others], prepare, sample)?;
+    let columns = [
+        (0, "watch latency, median", "us", Better::Less),
+        (1, "watch latency, p99", "us", Better::Less),
+        (2, "unwatched WRITEs a second, 8 connections", "1/s", Better::More),
+        (3, "server CPU per unwatched WRITE", "us", Better::Less),
+    ];
+    let mut rows = Vec::new();
+    for (column, name, unit, better) in columns {
+        let what = format!("{name}, 10k other watches (ratio: with / without them)");
+        rows.push(figures.row_with((others, column), (0, column), &what, unit, better)?);
+        let what = format!("{name}, 10k other watches, the peers without them");
+        let ours = figures.value(Store::Xylem, others, column)?;
+        let row = Row::against(what, unit, ours, figures.peers(0, column), better);
+        rows.push(row.at_least(1.0));
+    }
+    Ok(rows)
+}
+
+/// One write that 4000 watches of one client wait for.
+fn fan_out(bench: &Bench) -> Result<Vec<Row>> {
+    let count = bench.size(4000);
+    let prepare = |daemon: &Daemon, _| {
+        let mut watcher = daemon.connect()?;
+        let mut writer = daemon.connect()?;
+        writer.call(M::Write, 0, &write("/hot", "0"))?;
+        watcher.call_all(M::Watch, (0..count).map(|i| string(&format!("/hot\0token-{i}"))))?;
+        // The first event of each watch.
+        settle_events(&mut watcher, count)?;
+        Ok((watcher, writer))
+    };
+    let figures = bench.in_turn(&[0], prepare, |_, (watcher, writer)| {
+        watcher.set_patience(Duration::from_secs(2))?;
+        let started = Instant::now();
+        writer.call(M::Write, 0, &write("/hot", "1"))?;
+        let mut came = 0;
+        while came < count {
+            if watcher.next_message()?.is_some() {
+                came += 1;
+            } else if watcher.receive().is_err() {
+                // Not all of them come: no figure.
+                return Ok(vec![f64::NAN]);
+            }
+        }
+        Ok(vec![started.elapsed().as_secs_f64() * 1e3])
+    })?;
+    let mut row = figures.row(
+        (0, 0),
+        "one WRITE, 4000 watches on its node: all events there",
+        "ms",
+        Better::Less,
+    )?;
+    if bench.stores().any(|store| store == Store::Oxen) && !row.peers.contains_key("oxen") {
+        row.what += " (oxen: never all)";
+    }
+    Ok(vec![row.at_least(5.0)])
+}
+
+/// Takes the events that adding watches caused, as far as they did not come before the replies.
+fn settle_events(watcher: &mut Connection, count: usize) -> Result<()> {
+    let mut came = watcher.take_events().len();
+    watcher.set_patience(Duration::from_secs(2))?;
+    while came < count {
+        if watcher.next_message()?.is_some() {
+            came += 1;
+        } else {
+            watcher.receive()?;
+        }
+    }
+    Ok(())
+}
+
+/// READs of 8 clients while others are connected and silent.
+fn idle(bench: &Bench) -> Result<Vec<Row>> {
+    let others = bench.size(500);
+    let prepare = |daemon: &Daemon, count| {
+        let sleepers = connect(daemon, count)?;
+        let mut connections = connect(daemon, 8)?;
+        connections[0].call(M::Write, 0, &write("/read", "1"))?;
+        Ok((sleepers, connections))
+    };
+    let figures = bench.in_turn(&[0, others], prepare, |daemon, (_, connections)| {
+        let mut loads: Vec<Same> = (0..8).map(|_| Same::new(M::Read, &string("/read"))).collect();
+        let eight = measure(daemon, connections, &mut loads, 1, bench.slice)?.cpu_us;
+        let (one, load) = (&mut connections[..1], &mut loads[..1]);
+        Ok(vec![measure(daemon, one, load, 1, bench.slice)?.cpu_us, eight])
+    })?;
+    let mut rows = Vec::new();
+    for (column, clients) in ["1 busy client", "8 busy clients"].into_iter().enumerate() {
+        let what =
+            format!("server CPU per READ, 500 idle sockets, {clients} (ratio: with / without)");
+        rows.push(figures.row_with((others, column), (0, column), &what, "us", Better::Less)?);
+    }
+    Ok(rows)
+}
+
+/// Memory above an empty store.
+fn memory(bench: &Bench) -> Result<Vec<Row>> {
+    const MIB: f64 = 1024.0 * 1024.0;
+    let mut rows = Vec::new();
+    let sizes = [(100_000, "100k", 15.0), (1_000_000, "1M", 150.0)];
+    for (count, name, limit) in sizes {
+        let mut figures = Figures::new();
+        for store in bench.stores() {
+            // The packaged C server takes minutes to fill that far.
+            if count > 100_000 && store != Store::Xylem {
+                continue;
+            }
+            let daemon = bench.start(store)?;
+            let empty = daemon.resident_bytes()?;
+            fill(&daemon, bench.size(count))?;
+            let full = daemon.resident_bytes()?;
+            #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^52 bytes")]
+            figures.push(store, full.saturating_sub(empty) as f64 / MIB);
+        }
+        let what = format!("memory above empty, {name} nodes of 30-byte paths, 16-byte values");
+        rows.push(figures.row((0, 0), &what, "MiB", Better::Less)?.at_most(limit));
+    }
+    Ok(rows)
+}

@@ -1,0 +1,270 @@
+//! A running server in a folder of its own, with the domains of its fake host.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use xenstore::wire::MessageType;
+
+use super::client::Connection;
+use super::guest::Guest;
+use super::peers::Peers;
+use crate::lab::{self, Store};
+
+/// How long a server may take to serve.
+const START_MAX: Duration = Duration::from_secs(20);
+
+/// Where a server runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Placement {
+    /// The only CPU it may use.
+    pub cpu: Option<usize>,
+    /// Ahead of everything that is not real-time.
+    pub is_realtime: bool,
+}
+
+/// The servers' programs.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    xylem: PathBuf,
+    peers: Option<Peers>,
+}
+
+impl Programs {
+    /// Builds ours and, if they are wanted, gets the others.
+    ///
+    /// # Errors
+    /// One of them cannot be had.
+    pub(crate) fn prepare(stores: &[Store]) -> Result<Self> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let status = Command::new(cargo)
+            .args(["build", "--quiet", "--release", "--package", "xenstored"])
+            .current_dir(crate::workspace())
+            .status()
+            .context("cargo does not start")?;
+        ensure!(status.success(), "xylem-xenstored does not build");
+        let wants_peers = stores.iter().any(|store| *store != Store::Xylem);
+        Ok(Self {
+            xylem: lab::target_directory()?.join("release/xylem-xenstored"),
+            peers: wants_peers.then(Peers::prepare).transpose()?,
+        })
+    }
+}
+
+/// A server; ended with this value.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub store: Store,
+    folder: PathBuf,
+    process: Child,
+}
+
+impl Daemon {
+    /// Starts a server and waits until it answers. `extra` are options of ours.
+    ///
+    /// # Errors
+    /// It does not start; its own words are in the error.
+    pub(crate) fn start(
+        programs: &Programs,
+        store: Store,
+        placement: Placement,
+        extra: &[&str],
+    ) -> Result<Self> {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        // Short: a socket's path has at most 107 bytes.
+        let name = format!("xylem-store-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder)?;
+        // Until the server makes it, nobody finds the domain that it itself is in.
+        std::fs::write(folder.join("dom.0"), "r")?;
+
+        let mut words: Vec<String> = Vec::new();
+        if placement.is_realtime {
+            words.extend(["chrt", "--fifo", "20"].map(str::to_owned));
+        }
+        if let Some(cpu) = placement.cpu {
+            words.extend(["taskset".to_owned(), "--cpu-list".to_owned(), cpu.to_string()]);
+        }
+        let (program, arguments, environment) = invocation(programs, store, &folder, extra)?;
+        // Only the server gets the shim, not what places it.
+        words.push("env".to_owned());
+        words.extend(environment.iter().map(|(name, value)| format!("{name}={}", value.display())));
+        words.push(program.to_string_lossy().into_owned());
+        words.extend(arguments);
+        let output = std::fs::File::create(folder.join("output"))?;
+        let process = Command::new(&words[0])
+            .args(&words[1..])
+            .env_remove("XENSTORED_PATH")
+            .env_remove("NOTIFY_SOCKET")
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("{} does not start", program.display()))?;
+        let mut daemon = Self { store, folder, process };
+        daemon.wait_until_it_serves()?;
+        Ok(daemon)
+    }
+
+    fn wait_until_it_serves(&mut self) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            if let Ok(mut client) = self.connect()
+                && client.call(MessageType::Directory, 0, b"/\0").is_ok()
+            {
+                return Ok(());
+            }
+            let ended = self.process.try_wait()?;
+            if ended.is_some() || started.elapsed() > START_MAX {
+                let said = self.output();
+                bail!("the {} server does not serve ({ended:?}); it said: {said}", self.store);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it printed.
+    pub(crate) fn output(&self) -> String {
+        std::fs::read_to_string(self.folder.join("output")).unwrap_or_default()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// # Errors
+    /// It does not listen any more.
+    pub(crate) fn connect(&self) -> Result<Connection> {
+        Connection::open(&self.folder.join("socket"))
+            .with_context(|| format!("the {} server", self.store))
+    }
+
+    /// CPU time that all its threads have used, from the scheduler's accounting.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        let mut nanoseconds = 0;
+        let tasks = format!("/proc/{}/task", self.process.id());
+        for task in std::fs::read_dir(&tasks).with_context(|| format!("{} is gone", self.store))? {
+            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else {
+                continue;
+            };
+            let first = text.split_whitespace().next().unwrap_or_default();
+            nanoseconds += first.parse::<u64>().context("schedstat is no number")?;
+        }
+        Ok(Duration::from_nanos(nanoseconds))
+    }
+
+    /// Memory that is in use for it, in bytes (`VmRSS`).
+    ///
+    /// # Errors
+    /// It is gone.
+    pub(crate) fn resident_bytes(&self) -> Result<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
+        Ok(kib.parse::<u64>()? * 1024)
+    }
+
+    /// Makes a domain and what it needs to talk; the store does not know it yet.
+    ///
+    /// # Errors
+    /// Its files cannot be made.
+    pub(crate) fn create_domain(&self, domid: u16) -> Result<Guest> {
+        let guest = Guest::create(&self.folder, domid)?;
+        self.set_domain_state(domid, Some('r'))?;
+        Ok(guest)
+    }
+
+    /// Makes a domain and introduces it.
+    ///
+    /// # Errors
+    /// The server refuses it.
+    pub(crate) fn introduce(&self, client: &mut Connection, domid: u16) -> Result<Guest> {
+        let guest = self.create_domain(domid)?;
+        client.call(MessageType::Introduce, 0, format!("{domid}\x005\x007\0").as_bytes())?;
+        Ok(guest)
+    }
+
+    /// `r` running, `s` shut down, `d` dying, or gone. The server is told by [`raise`](Self::raise).
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn set_domain_state(&self, domid: u16, state: Option<char>) -> Result<()> {
+        let file = self.folder.join(format!("dom.{domid}"));
+        match state {
+            // Each life of a domain has an id of its own.
+            Some(state) => {
+                let life = std::fs::read_to_string(&file).ok();
+                let life = life.and_then(|text| text.split_once(':').map(|(_, id)| id.to_owned()));
+                let life = life.unwrap_or_else(|| {
+                    static LIVES: AtomicU32 = AtomicU32::new(1);
+                    LIVES.fetch_add(1, Ordering::Relaxed).to_string()
+                });
+                std::fs::write(&file, format!("{state}:{life}"))?;
+            }
+            None => std::fs::remove_file(&file)?,
+        }
+        Ok(())
+    }
+
+    /// Tells the server that something happened to domains (`VIRQ_DOM_EXC`).
+    ///
+    /// # Errors
+    /// It has no event channel.
+    pub(crate) fn raise(&self) -> Result<()> {
+        let socket = std::os::unix::net::UnixDatagram::unbound()?;
+        socket.send_to(&u32::MAX.to_ne_bytes(), self.folder.join("evtchn"))?;
+        Ok(())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to kill.
+        let _ended = self.process.kill();
+        let _status = self.process.wait();
+        let _left = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+type Invocation = (PathBuf, Vec<String>, Vec<(&'static str, PathBuf)>);
+
+fn invocation(
+    programs: &Programs,
+    store: Store,
+    folder: &Path,
+    extra: &[&str],
+) -> Result<Invocation> {
+    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    if store == Store::Xylem {
+        let mut arguments = owned(&["--no-fork", "--no-domain-init"]);
+        arguments.extend(owned(extra));
+        let environment = vec![("XENSTORED_RUNDIR", folder.to_owned())];
+        return Ok((programs.xylem.clone(), arguments, environment));
+    }
+    let peers = programs.peers.as_ref().context("the packaged servers were not prepared")?;
+    let (environment, bin) = peers.command(folder);
+    if store == Store::C {
+        return Ok((bin.join("xenstored"), owned(&["-N"]), environment));
+    }
+    let configuration = folder.join("oxenstored.conf");
+    let place = folder.display();
+    let lines = [
+        format!("xenstored-kva = {place}/ring.0"),
+        format!("xenstored-port = {place}/port.0"),
+        format!("xenstored-log-file = {place}/log"),
+        format!("access-log-file = {place}/access-log"),
+        "persistent = false".to_owned(),
+        "quota-activate = false".to_owned(),
+    ];
+    std::fs::write(&configuration, lines.join("\n") + "\n")?;
+    let mut arguments = owned(&["--no-fork", "--no-access-log", "--config-file"]);
+    arguments.push(configuration.to_string_lossy().into_owned());
+    Ok((bin.join("oxenstored"), arguments, environment))
+}

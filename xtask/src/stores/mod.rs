@@ -1,0 +1,18 @@
+//! The three xenstore servers on this machine: ours and the two packaged ones, each on a host made of
+//! files, so that they can be compared without Xen.
+//!
+//! ```text
+//! peers: packages, the shim -> daemon: a running server, its domains -> client, guest: who talks to it
+//! ```
+//! What is compared is said elsewhere: `bench::store` measures, `store_diff` and `store_scripts` ask
+//! the same questions of two servers.
+
+mod client;
+mod daemon;
+mod guest;
+mod message;
+mod peers;
+
+pub(crate) use client::Connection;
+pub(crate) use daemon::{Daemon, Placement, Programs};
+pub(crate) use message::{Message, request};
