@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use file_host::{Guest, HostFolder};
+use xen::DomId;
 use xenstore::wire::MessageType;
 
 use super::client::Connection;
-use super::guest::Guest;
 use super::peers::Peers;
 use crate::lab::{self, Store};
 
@@ -57,7 +58,7 @@ impl Programs {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     pub store: Store,
-    folder: PathBuf,
+    host: HostFolder,
     process: Child,
 }
 
@@ -78,8 +79,7 @@ impl Daemon {
         let name = format!("xylem-store-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder)?;
-        // Until the server makes it, nobody finds the domain that it itself is in.
-        std::fs::write(folder.join("dom.0"), "r")?;
+        let host = HostFolder::open(&folder)?;
 
         let mut words: Vec<String> = Vec::new();
         if placement.is_realtime {
@@ -105,7 +105,7 @@ impl Daemon {
             .stderr(output)
             .spawn()
             .with_context(|| format!("{} does not start", program.display()))?;
-        let mut daemon = Self { store, folder, process };
+        let mut daemon = Self { store, host, process };
         daemon.wait_until_it_serves()?;
         Ok(daemon)
     }
@@ -129,17 +129,17 @@ impl Daemon {
 
     /// What it printed.
     pub(crate) fn output(&self) -> String {
-        std::fs::read_to_string(self.folder.join("output")).unwrap_or_default()
+        std::fs::read_to_string(self.folder().join("output")).unwrap_or_default()
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        &self.folder
+        self.host.path()
     }
 
     /// # Errors
     /// It does not listen any more.
     pub(crate) fn connect(&self) -> Result<Connection> {
-        Connection::open(&self.folder.join("socket"))
+        Connection::open(&self.folder().join("socket"))
             .with_context(|| format!("the {} server", self.store))
     }
 
@@ -176,9 +176,10 @@ impl Daemon {
     /// # Errors
     /// Its files cannot be made.
     pub(crate) fn create_domain(&self, domid: u16) -> Result<Guest> {
-        let guest = Guest::create(&self.folder, domid)?;
-        self.set_domain_state(domid, Some('r'))?;
-        Ok(guest)
+        static LIVES: AtomicU32 = AtomicU32::new(1);
+        let life = LIVES.fetch_add(1, Ordering::Relaxed).into();
+        Guest::create(&self.host, DomId(domid), life)
+            .with_context(|| format!("cannot make domain {domid}"))
     }
 
     /// Makes a domain and introduces it.
@@ -191,36 +192,12 @@ impl Daemon {
         Ok(guest)
     }
 
-    /// `r` running, `s` shut down, `d` dying, or gone. The server is told by [`raise`](Self::raise).
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(crate) fn set_domain_state(&self, domid: u16, state: Option<char>) -> Result<()> {
-        let file = self.folder.join(format!("dom.{domid}"));
-        match state {
-            // Each life of a domain has an id of its own.
-            Some(state) => {
-                let life = std::fs::read_to_string(&file).ok();
-                let life = life.and_then(|text| text.split_once(':').map(|(_, id)| id.to_owned()));
-                let life = life.unwrap_or_else(|| {
-                    static LIVES: AtomicU32 = AtomicU32::new(1);
-                    LIVES.fetch_add(1, Ordering::Relaxed).to_string()
-                });
-                std::fs::write(&file, format!("{state}:{life}"))?;
-            }
-            None => std::fs::remove_file(&file)?,
-        }
-        Ok(())
-    }
-
     /// Tells the server that something happened to domains (`VIRQ_DOM_EXC`).
     ///
     /// # Errors
     /// It has no event channel.
     pub(crate) fn raise(&self) -> Result<()> {
-        let socket = std::os::unix::net::UnixDatagram::unbound()?;
-        socket.send_to(&u32::MAX.to_ne_bytes(), self.folder.join("evtchn"))?;
-        Ok(())
+        self.host.raise_exception().context("the server has no event channel")
     }
 }
 
@@ -229,7 +206,7 @@ impl Drop for Daemon {
         // It may have ended by itself; then there is nothing to kill.
         let _ended = self.process.kill();
         let _status = self.process.wait();
-        let _left = std::fs::remove_dir_all(&self.folder);
+        let _left = std::fs::remove_dir_all(self.folder());
     }
 }
 
@@ -243,7 +220,8 @@ fn invocation(
 ) -> Result<Invocation> {
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     if store == Store::Xylem {
-        let mut arguments = owned(&["--no-fork", "--no-domain-init"]);
+        let mut arguments = owned(&["--no-fork", "--host"]);
+        arguments.push(format!("dir:{}", folder.display()));
         arguments.extend(owned(extra));
         let environment = vec![("XENSTORED_RUNDIR", folder.to_owned())];
         return Ok((programs.xylem.clone(), arguments, environment));

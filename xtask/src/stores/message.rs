@@ -85,7 +85,9 @@ impl Inbox {
     /// The next message, event or reply, if it is complete.
     pub(crate) fn next_message(&mut self) -> Result<Option<Message<'_>>> {
         let bytes = &self.bytes[self.start..];
-        let Some(header) = Header::decode(bytes).context("the server sends nonsense")? else {
+        let Some(header) =
+            Header::decode_with_batches(bytes).context("the server sends nonsense")?
+        else {
             return Ok(None);
         };
         let length = HEADER_BYTES + header.payload_bytes();

@@ -2,14 +2,13 @@
 //! files, so that they can be compared without Xen.
 //!
 //! ```text
-//! peers: packages, the shim -> daemon: a running server, its domains -> client, guest: who talks to it
+//! peers: packages, the shim -> daemon: a running server, its domains -> client: who talks to it
 //! ```
 //! What is compared is said elsewhere: `bench::store` measures, `store_diff` and `store_scripts` ask
 //! the same questions of two servers.
 
 mod client;
 mod daemon;
-mod guest;
 mod message;
 mod peers;
 

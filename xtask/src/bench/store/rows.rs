@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use xenstore::wire::MessageType as M;
+use xenstore::wire::batch::{self, EntryKind, Refusal};
 
 use super::super::{Better, Row};
 use super::field::{Bench, Figures};
@@ -11,10 +12,12 @@ use super::load::{Same, Sequence, Step, measure};
 use crate::lab::Store;
 use crate::stores::{Connection, Daemon, request};
 
+/// A section's name, and what measures its rows.
+type Named = (&'static str, Section);
 type Section = fn(&Bench) -> Result<Vec<Row>>;
 
 /// Sections by name, in the order of the table.
-pub(super) const SECTIONS: &[(&str, Section)] = &[
+pub(super) const SECTIONS: &[Named] = &[
     ("requests", requests),
     ("pipelined", pipelined),
     ("transactions", transactions),
@@ -23,6 +26,7 @@ pub(super) const SECTIONS: &[(&str, Section)] = &[
     ("watches", watches),
     ("fan-out", fan_out),
     ("idle", idle),
+    ("death", death),
     ("memory", memory),
 ];
 
@@ -62,17 +66,19 @@ fn requests(bench: &Bench) -> Result<Vec<Row>> {
         Ok(connections)
     };
     let figures = bench.in_turn(&[0], prepare, |daemon, connections| {
-        let kinds: [(M, &dyn Fn(usize) -> Vec<u8>); 3] = [
-            (M::Read, &|i| string(&path(i))),
-            (M::Write, &|i| write(&path(i), "4")),
-            (M::Directory, &|i| string(&format!("/listed/{i}"))),
-        ];
-        let mut values = Vec::new();
-        for (kind, payload) in kinds {
-            let mut loads: Vec<Same> = (0..8).map(|i| Same::new(kind, &payload(i))).collect();
-            values.push(measure(daemon, connections, &mut loads, 1, bench.slice)?.cpu_us);
-        }
-        Ok(values)
+        let mut cost = |payload_of: &dyn Fn(usize) -> (M, Vec<u8>)| {
+            let load = |i| {
+                let (kind, payload) = payload_of(i);
+                Same::new(kind, &payload)
+            };
+            let mut loads: Vec<Same> = (0..8).map(load).collect();
+            measure(daemon, connections, &mut loads, 1, bench.slice).map(|done| done.cpu_us)
+        };
+        Ok(vec![
+            cost(&|i| (M::Read, string(&path(i))))?,
+            cost(&|i| (M::Write, write(&path(i), "4")))?,
+            cost(&|i| (M::Directory, string(&format!("/listed/{i}"))))?,
+        ])
     })?;
     let mut rows = Vec::new();
     for (column, name) in ["READ", "WRITE", "DIRECTORY of 10"].into_iter().enumerate() {
@@ -137,11 +143,13 @@ fn transactions(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
+/// What a client writes in a round.
+type PathsOf = fn(usize, usize) -> Vec<String>;
+
 /// Percentage of commits that fail when 8 clients start, then each works, then each commits.
 fn conflicts(bench: &Bench) -> Result<Vec<Row>> {
     const CLIENTS: usize = 8;
-    type Work = fn(usize, usize) -> Vec<String>;
-    let works: [(&str, Work); 3] = [
+    let works: [(&str, PathsOf); 3] = [
         ("own subtrees", |client, round| vec![format!("/own/{client}/node-{round}")]),
         ("siblings in one directory", |client, round| vec![format!("/siblings/{client}-{round}")]),
         ("front and back ends of devices", |client, round| {
@@ -203,35 +211,60 @@ fn lock_step(connections: &mut [Connection], paths: impl Fn(usize) -> Vec<String
     Ok(failed)
 }
 
-/// The domain query: 30 values of one domain.
+/// The domain query: 30 values of one domain, asked for by one client and by eight. With one, most
+/// of the cost is going to sleep and waking the client after each message.
 fn query(bench: &Bench) -> Result<Vec<Row>> {
     const READS: usize = 30;
     let path = |i: usize| format!("/local/domain/7/data/value-{i}");
-    let prepare = |daemon: &Daemon, _| {
-        let mut connections = connect(daemon, 1)?;
-        connections[0]
-            .call_all(M::Write, (0..READS).map(|i| write(&path(i), "sixteen bytes...")))?;
+    let prepare = |daemon: &Daemon, clients| {
+        let mut connections = connect(daemon, clients)?;
+        let values = (0..READS).map(|i| write(&path(i), "sixteen bytes..."));
+        connections[0].call_all(M::Write, values)?;
         Ok(connections)
     };
-    let figures = bench.in_turn(&[0], prepare, |daemon, connections| {
+    let in_transactions = |reads_each| {
+        let mut steps = Vec::new();
+        for first in (0..READS).step_by(reads_each) {
+            steps.push(Step::Start);
+            let reads = first..first + reads_each;
+            steps.extend(reads.map(|i| Step::Inside(M::Read, string(&path(i)))));
+            steps.push(Step::Commit);
+        }
+        Sequence::new(steps)
+    };
+    let mut batch = batch::Request::default();
+    for i in 0..READS {
+        let pushed = batch.push(EntryKind::Read, Refusal::OfAll, &string(&path(i)));
+        ensure!(pushed.is_ok(), "30 reads fit into a batch");
+    }
+    let clients = [1, 8];
+    let figures = bench.in_turn(&clients, prepare, |daemon, connections| {
         let mut values = Vec::new();
         for reads_each in [1, 15] {
-            let mut steps = Vec::new();
-            for first in (0..READS).step_by(reads_each) {
-                steps.push(Step::Start);
-                let reads = first..first + reads_each;
-                steps.extend(reads.map(|i| Step::Inside(M::Read, string(&path(i)))));
-                steps.push(Step::Commit);
-            }
-            let mut load = [Sequence::new(steps)];
-            values.push(measure(daemon, connections, &mut load, 1, bench.slice)?.cpu_us);
+            let mut loads: Vec<_> =
+                connections.iter().map(|_| in_transactions(reads_each)).collect();
+            values.push(measure(daemon, connections, &mut loads, 1, bench.slice)?.cpu_us);
+        }
+        if daemon.store == Store::Xylem {
+            let load = |_| Same::new(M::Batch, batch.payload());
+            let mut loads: Vec<_> = connections.iter().map(load).collect();
+            values.push(measure(daemon, connections, &mut loads, 1, bench.slice)?.cpu_us);
         }
         Ok(values)
     })?;
     let mut rows = Vec::new();
-    for (column, name) in ["30 transactions", "2 transactions"].into_iter().enumerate() {
-        let what = format!("server CPU per query of a domain (30 reads), {name}");
-        rows.push(figures.row((0, column), &what, "us", Better::Less)?.at_least(3.0));
+    for clients in clients {
+        for (column, name) in ["30 transactions", "2 transactions"].into_iter().enumerate() {
+            let what =
+                format!("server CPU per query of a domain (30 reads), {name}, {clients} client(s)");
+            let row = figures.row((clients, column), &what, "us", Better::Less)?;
+            rows.push(row.at_least(3.0));
+        }
+        let what =
+            format!("the same, ours in 1 batch, the peers in 2 transactions, {clients} client(s)");
+        let ours = figures.value(Store::Xylem, clients, 2)?;
+        let row = Row::against(what, "us", ours, figures.peers(clients, 1), Better::Less);
+        rows.push(row.at_least(20.0));
     }
     Ok(rows)
 }
@@ -264,8 +297,7 @@ fn watches(bench: &Bench) -> Result<Vec<Row>> {
         connections[0].call_all(M::Write, (0..8).map(|i| write(&path(i), "1")))?;
         Ok((holders, watcher, connections))
     };
-    let sample = |daemon: &Daemon, state: &mut (Vec<Connection>, Connection, Vec<Connection>)| {
-        let (_, watcher, connections) = state;
+    let figures = bench.in_turn(&[0, others], prepare, |daemon, (_, watcher, connections)| {
         let mut bytes = Vec::new();
         request(&mut bytes, M::Write, 0, 0, &[&write("/seen/state", "1")]);
         let mut latencies = Vec::with_capacity(events);
@@ -283,8 +315,7 @@ fn watches(bench: &Bench) -> Result<Vec<Row>> {
         let writes = measure(daemon, connections, &mut loads, 1, bench.slice)?;
         let at = |share: usize| latencies[(latencies.len() - 1) * share / 100];
         Ok(vec![at(50), at(99), writes.per_second, writes.cpu_us])
-    };
-    let figures = bench.in_turn(&[0, others], prepare, sample)?;
+    })?;
     let columns = [
         (0, "watch latency, median", "us", Better::Less),
         (1, "watch latency, p99", "us", Better::Less),
@@ -378,6 +409,67 @@ fn idle(bench: &Bench) -> Result<Vec<Row>> {
         rows.push(figures.row_with((others, column), (0, column), &what, "us", Better::Less)?);
     }
     Ok(rows)
+}
+
+/// Longest READ of the control domain while a domain dies that owns 100k nodes.
+fn death(bench: &Bench) -> Result<Vec<Row>> {
+    let nodes = bench.size(100_000);
+    let prepare = |daemon: &Daemon, _| Ok((daemon.connect()?, 0_u16));
+    let figures = bench.in_turn(&[0], prepare, |daemon, (client, last)| {
+        *last += 1;
+        let domid = *last;
+        let guest = daemon.introduce(client, domid)?;
+        let home = format!("/local/domain/{domid}");
+        client.call(M::Write, 0, &write(&home, ""))?;
+        // What the control domain makes below belongs to the guest as well, and no limit applies.
+        client.call(M::SetPerms, 0, &string(&format!("{home}\0n{domid}")))?;
+        let payload = |i: usize| {
+            write(&format!("{home}/data/{:04}/n-{:03}", i / 100, i % 100), "sixteen bytes...")
+        };
+        client.call_all(M::Write, (0..nodes).map(payload))?;
+        guest.destroy()?;
+        std::thread::sleep(Duration::from_millis(20));
+        daemon.raise()?;
+        let question = string(&domid.to_string());
+        let longest = longest_read(client, |client| {
+            Ok(client.call(M::IsDomainIntroduced, 0, &question)? == b"F\0")
+        })?;
+        let left =
+            client.call_raw(M::Read.code(), 0, &string(&format!("{home}/data/0000/n-000")))?;
+        if daemon.store == Store::Xylem {
+            ensure!(
+                left == Err("ENOENT".to_owned()),
+                "the dead domain's nodes are there: {left:?}"
+            );
+        }
+        Ok(vec![longest.as_secs_f64() * 1e3])
+    })?;
+    let what = "longest READ of dom0 at the death of a domain that owns 100k nodes";
+    Ok(vec![figures.row((0, 0), what, "ms", Better::Less)?.at_most(1.0)])
+}
+
+/// READs one after the other, until `is_over` and for a while after; how long the longest took.
+fn longest_read(
+    client: &mut Connection,
+    is_over: impl Fn(&mut Connection) -> Result<bool>,
+) -> Result<Duration> {
+    /// What is left to do afterwards would show within this time.
+    const AFTER: Duration = Duration::from_millis(200);
+    let mut longest = Duration::ZERO;
+    let mut over_since: Option<Instant> = None;
+    while over_since.is_none_or(|since| since.elapsed() < AFTER) {
+        let started = Instant::now();
+        client.call(M::Read, 0, b"/\0")?;
+        longest = longest.max(started.elapsed());
+        if over_since.is_none() {
+            let started = Instant::now();
+            if is_over(client)? {
+                over_since = Some(Instant::now());
+            }
+            longest = longest.max(started.elapsed());
+        }
+    }
+    Ok(longest)
 }
 
 /// Memory above an empty store.
