@@ -1,6 +1,6 @@
 //! The event loop: bytes between sockets, rings and the store. It decides nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -9,13 +9,16 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use xen_linux::{HangupSignals, StopSignals};
-use xenstore::server::{ConnId, Server};
+use xenstore::server::{ByConnection, ConnId, Server};
 
 use crate::rings::{Rings, Turn};
 
 /// Read from a socket in one turn: enough to answer many requests at once, too little for one client
 /// to hold the others up.
 const READ_BYTES: usize = 16 * 1024;
+
+/// Files that one wait reports: who waits behind them is not answered before them.
+const EVENTS_MAX: usize = 64;
 
 const LISTENER: u64 = 0;
 const EVENT_CHANNELS: u64 = 1;
@@ -25,7 +28,6 @@ const HANGUP: u64 = 3;
 const CLIENTS: u64 = 4;
 
 struct Client {
-    id: ConnId,
     fd: OwnedFd,
     /// The kernel's buffer was full: wait until it is not.
     waits_to_write: bool,
@@ -40,10 +42,16 @@ pub(crate) struct Daemon {
     is_full: bool,
     stop: StopSignals,
     hangup: HangupSignals,
-    clients: BTreeMap<u64, Client>,
+    clients: ByConnection<Client>,
+    /// Clients that had more to say than one turn gave them. The kernel reports what arrives, not what
+    /// lies there, so nothing else leads back to them.
+    unread: Vec<ConnId>,
     /// Rings that have more to say than one turn gave them.
     unfinished: BTreeSet<ConnId>,
+    // Kept from turn to turn, so that a turn allocates nothing.
     buffer: Vec<u8>,
+    events: Vec<epoll::Event>,
+    ready: Vec<ConnId>,
 }
 
 /// Makes the socket at `path`; only root may connect.
@@ -86,9 +94,12 @@ impl Daemon {
             is_full: false,
             stop: StopSignals::open()?,
             hangup: HangupSignals::open()?,
-            clients: BTreeMap::new(),
+            clients: ByConnection::new(),
+            unread: Vec::new(),
             unfinished: waiting.into_iter().collect(),
             buffer: vec![0; READ_BYTES],
+            events: Vec::with_capacity(EVENTS_MAX),
+            ready: Vec::new(),
         };
         daemon.add(LISTENER, &daemon.listener)?;
         daemon.add(STOP, &daemon.stop)?;
@@ -115,22 +126,14 @@ impl Daemon {
         // Domains may have come and gone before we listened for it.
         self.compare_domains();
         loop {
+            // Everybody is heard first and answered then.
             self.serve_ready();
-            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            let timeout = if self.unfinished.is_empty() && !self.server.has_ready() {
-                None
-            } else {
-                Some(&now)
-            };
-            let mut events = Vec::with_capacity(256);
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno).context("cannot wait for events"),
-            }
+            let events = self.wait()?;
             // First, so that nobody is answered about a domain that is gone.
             if events.iter().any(|event| event.data.u64() == EVENT_CHANNELS) {
                 self.handle_event_channels()?;
             }
+            let unread = std::mem::take(&mut self.unread);
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
@@ -148,9 +151,27 @@ impl Daemon {
                     token => self.handle_client(token, event.flags),
                 }
             }
+            self.events = events;
+            for id in unread {
+                self.take_requests(id, Rest::MayBeThere);
+            }
             for id in std::mem::take(&mut self.unfinished) {
                 self.serve_ring(id);
             }
+        }
+    }
+
+    /// What happened, at once if there is something left to do.
+    fn wait(&mut self) -> anyhow::Result<Vec<epoll::Event>> {
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_idle =
+            self.unfinished.is_empty() && self.unread.is_empty() && !self.server.has_ready();
+        let timeout = if is_idle { None } else { Some(&now) };
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout) {
+            Ok(_) | Err(Errno::INTR) => Ok(events),
+            Err(errno) => Err(errno).context("cannot wait for events"),
         }
     }
 
@@ -178,13 +199,16 @@ impl Daemon {
     }
 
     fn serve_ready(&mut self) {
-        for id in self.server.take_ready() {
-            if self.rings.contains(id) {
-                self.serve_ring(id);
-            } else {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.server.take_ready_into(&mut ready);
+        for &id in &ready {
+            if self.clients.contains_key(&id) {
                 self.flush(id);
+            } else {
+                self.serve_ring(id);
             }
         }
+        self.ready = ready;
     }
 
     fn serve_ring(&mut self, id: ConnId) {
@@ -208,48 +232,53 @@ impl Daemon {
                 }
             };
             let id = self.server.connect_socket();
-            let token = CLIENTS + id.number();
-            if let Err(error) = self.add(token, &fd) {
-                self.rings.log.line(&format!("{error:#}"));
+            if let Err(errno) = epoll::add(&self.epoll, &fd, data(id), CLIENT_EVENTS) {
+                self.rings.log.line(&format!("cannot wait for a client: {errno}"));
                 self.server.disconnect(id);
                 continue;
             }
-            self.clients.insert(token, Client { id, fd, waits_to_write: false });
+            self.clients.insert(id, Client { fd, waits_to_write: false });
         }
     }
 
     fn handle_client(&mut self, token: u64, flags: epoll::EventFlags) {
-        let Some(client) = self.clients.get(&token) else { return };
-        let id = client.id;
+        let id = ConnId::of_number(token - CLIENTS);
         if flags.contains(epoll::EventFlags::OUT) {
             self.flush(id);
         }
-        if !flags
-            .intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
-        {
-            return;
+        let hung_up = epoll::EventFlags::RDHUP | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        if flags.intersects(hung_up) {
+            self.take_requests(id, Rest::MayBeThere);
+        } else if flags.contains(epoll::EventFlags::IN) {
+            self.take_requests(id, Rest::WillBeReported);
         }
-        let Some(client) = self.clients.get(&token) else { return };
-        let length = match rustix::io::read(&client.fd, &mut self.buffer) {
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Ok(length) => length,
+    }
+
+    /// Reads once and executes what came. The replies wait for the end of the turn.
+    fn take_requests(&mut self, id: ConnId, rest: Rest) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let length = match net::recv(&client.fd, &mut self.buffer[..], net::RecvFlags::empty()) {
+            Err(Errno::AGAIN) => return,
+            Err(Errno::INTR) => return self.unread.push(id),
+            Ok((length, _)) => length,
             Err(_) => 0,
         };
         if length == 0 {
-            return self.close(token);
+            return self.close(id);
         }
-        match self.server.receive(&mut self.rings, id, &self.buffer[..length]) {
-            Ok(()) => self.flush(id),
-            Err(_oversized) => self.close(token),
+        if rest == Rest::MayBeThere || length == self.buffer.len() {
+            self.unread.push(id);
+        }
+        let received = self.server.receive(&mut self.rings, id, &self.buffer[..length]);
+        if let Err(_oversized) = received {
+            self.close(id);
         }
     }
 
     /// Sends what the kernel takes; the rest when it is ready for more.
     fn flush(&mut self, id: ConnId) {
-        let token = CLIENTS + id.number();
-        let Some(client) = self.clients.get_mut(&token) else { return };
+        let Some(client) = self.clients.get_mut(&id) else { return };
         let mut is_blocked = false;
-        let mut is_broken = false;
         loop {
             let bytes = self.server.output(id);
             if bytes.is_empty() {
@@ -262,30 +291,23 @@ impl Daemon {
                     is_blocked = true;
                     break;
                 }
-                Err(_) => {
-                    is_broken = true;
-                    break;
-                }
+                Err(_) => return self.close(id),
             }
-        }
-        if is_broken {
-            return self.close(token);
         }
         if client.waits_to_write != is_blocked {
             client.waits_to_write = is_blocked;
-            let mut flags = epoll::EventFlags::IN;
+            let mut flags = CLIENT_EVENTS;
             flags.set(epoll::EventFlags::OUT, is_blocked);
-            let data = epoll::EventData::new_u64(token);
-            if let Err(errno) = epoll::modify(&self.epoll, &client.fd, data, flags) {
+            if let Err(errno) = epoll::modify(&self.epoll, &client.fd, data(id), flags) {
                 self.rings.log.line(&format!("cannot wait for a client: {errno}"));
-                self.close(token);
+                self.close(id);
             }
         }
     }
 
-    fn close(&mut self, token: u64) {
-        let Some(client) = self.clients.remove(&token) else { return };
-        self.server.disconnect(client.id);
+    fn close(&mut self, id: ConnId) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        self.server.disconnect(id);
         drop(client.fd);
         if self.is_full {
             match self.add(LISTENER, &self.listener) {
@@ -294,4 +316,21 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Whether there may be more to read than one read took, without another report of the kernel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Rest {
+    MayBeThere,
+    /// Unless the read filled the buffer.
+    WillBeReported,
+}
+
+/// Each arrival is reported once: a report of what lies there costs a look at every client that was
+/// served, each turn.
+const CLIENT_EVENTS: epoll::EventFlags =
+    epoll::EventFlags::IN.union(epoll::EventFlags::RDHUP).union(epoll::EventFlags::ET);
+
+fn data(id: ConnId) -> epoll::EventData {
+    epoll::EventData::new_u64(CLIENTS + id.number())
 }

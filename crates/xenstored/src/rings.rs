@@ -79,10 +79,6 @@ impl Rings {
         self.by_port.get(&port).copied()
     }
 
-    pub(crate) fn contains(&self, id: ConnId) -> bool {
-        self.rings.contains_key(&id)
-    }
-
     /// Moves bytes both ways, one ring full at most, so that no guest holds the others up.
     pub(crate) fn serve(&mut self, server: &mut Server, id: ConnId) -> Turn {
         match self.try_serve(server, id) {

@@ -26,6 +26,12 @@ impl ConnId {
         self.0
     }
 
+    /// The connection with this [`number`](Self::number).
+    #[must_use]
+    pub fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+
     #[cfg(test)]
     pub(crate) fn for_test(id: u64) -> Self {
         Self(id)

@@ -11,6 +11,7 @@
 //! before any other request is executed.
 
 mod batch;
+mod by_connection;
 mod checkpoint;
 mod connection;
 mod control;
@@ -23,7 +24,7 @@ mod recording;
 mod replay;
 
 use alloc::borrow::ToOwned;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -40,6 +41,7 @@ use crate::transaction::Transaction;
 use crate::watch::{Watch, Watches};
 use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
 
+pub use by_connection::ByConnection;
 pub use checkpoint::{Checkpoint, Progress};
 pub use connection::ConnId;
 pub use counters::Counters;
@@ -47,6 +49,7 @@ pub use domains::DomainState;
 pub use recording::{KnownRing, Resumption};
 pub use replay::{Corrupt, Replay};
 
+use by_connection::Ready;
 use connection::{Connection, Peer};
 use domains::Domains;
 
@@ -98,13 +101,13 @@ pub trait Host {
 pub struct Server {
     store: Store,
     watches: Watches,
-    connections: BTreeMap<ConnId, Connection>,
+    connections: ByConnection<Connection>,
     last_connection: u64,
     domains: Domains,
     /// Permission lists of `@introduceDomain`, `@releaseDomain` and `@releaseDomain/N`.
     special: BTreeMap<OwnedPath, Arc<Acl>>,
     /// Connections that the shell has to look at.
-    ready: BTreeSet<ConnId>,
+    ready: Ready,
     counters: Counters,
     /// A reply's payload while it is put together.
     scratch: Vec<u8>,
@@ -134,11 +137,11 @@ impl Server {
         Self {
             store: Store::new(),
             watches: Watches::new(),
-            connections: BTreeMap::new(),
+            connections: ByConnection::new(),
             last_connection: 0,
             domains: Domains::new(quota),
             special: events::special_nodes(),
-            ready: BTreeSet::new(),
+            ready: Ready::default(),
             counters: Counters::default(),
             scratch: Vec::new(),
             tracing: false,
@@ -218,7 +221,14 @@ impl Server {
     /// Connections with bytes to send, or that take requests again after they had too many unread
     /// replies: send from [`output`](Self::output), then read input and [`receive`](Self::receive).
     pub fn take_ready(&mut self) -> Vec<ConnId> {
-        core::mem::take(&mut self.ready).into_iter().collect()
+        let mut ids = Vec::new();
+        self.ready.take(&mut ids);
+        ids
+    }
+
+    /// As [`take_ready`](Self::take_ready), into a list that can be used again and again.
+    pub fn take_ready_into(&mut self, ids: &mut Vec<ConnId>) {
+        self.ready.take(ids);
     }
 
     /// Whether somebody waits in [`take_ready`](Self::take_ready).
@@ -237,6 +247,11 @@ impl Server {
     /// # Panics
     /// If there were not as many.
     pub fn consume(&mut self, id: ConnId, bytes: usize) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.peer == Peer::Socket {
+            // Sockets are never held back.
+            return connection.output.consume(bytes);
+        }
         let held_back = !self.accepts_requests(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.output.consume(bytes);
