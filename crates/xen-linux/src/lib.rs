@@ -4,6 +4,7 @@
 //! This is the only crate of the workspace with unsafe code. It offers safe types whose names are
 //! those of the devices; it decides nothing.
 
+mod append_file;
 mod block;
 mod error;
 mod evtchn;
@@ -19,6 +20,7 @@ mod rtnetlink;
 mod signals;
 mod xsd;
 
+pub use append_file::AppendFile;
 pub use block::{DeviceNumber, block_device};
 pub use error::HostError;
 pub use evtchn::{EventChannels, VIRQ_DOM_EXC};

@@ -36,15 +36,30 @@ impl Mapping {
         offset: u64,
         access: Access,
     ) -> Result<Self, Errno> {
+        Self::with_flags(device, pages, offset, access, MapFlags::SHARED)
+    }
+
+    /// Maps `pages` pages of a file to write to, all of them present from the beginning.
+    pub(crate) fn populated(file: impl AsFd, pages: usize, offset: u64) -> Result<Self, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        Self::with_flags(file, pages, offset, Access::ReadWrite, flags)
+    }
+
+    fn with_flags(
+        device: impl AsFd,
+        pages: usize,
+        offset: u64,
+        access: Access,
+        flags: MapFlags,
+    ) -> Result<Self, Errno> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(Errno::INVAL)?;
         let protection = match access {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
         // SAFETY: the kernel chooses an unused range, which nothing else refers to.
-        let start = unsafe {
-            mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, device, offset)
-        }?;
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, device, offset) }?;
         let start = NonNull::new(start.cast()).expect("the kernel never maps at address zero");
         Ok(Self { start, bytes })
     }

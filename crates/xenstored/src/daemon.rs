@@ -78,12 +78,12 @@ pub(crate) fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
 }
 
 impl Daemon {
-    /// `waiting` is a ring that may hold requests for which no event will come.
+    /// `waiting` are rings that may hold requests for which no event will come.
     pub(crate) fn new(
         server: Server,
         rings: Rings,
         listener: OwnedFd,
-        waiting: Option<ConnId>,
+        waiting: Vec<ConnId>,
     ) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make an epoll")?;
         let mut daemon = Self {
@@ -166,7 +166,9 @@ impl Daemon {
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
         let is_idle =
             self.unfinished.is_empty() && self.unread.is_empty() && !self.server.has_ready();
-        let timeout = if is_idle { None } else { Some(&now) };
+        let journal = self.rings.work_on_journal(&self.server);
+        let journal = journal.and_then(|wait| wait.try_into().ok());
+        let timeout = if is_idle { journal.as_ref() } else { Some(&now) };
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout) {
@@ -277,6 +279,7 @@ impl Daemon {
 
     /// Sends what the kernel takes; the rest when it is ready for more.
     fn flush(&mut self, id: ConnId) {
+        self.rings.commit(&mut self.server);
         let Some(client) = self.clients.get_mut(&id) else { return };
         let mut is_blocked = false;
         loop {

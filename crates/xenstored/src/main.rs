@@ -3,6 +3,7 @@
 mod background;
 mod daemon;
 mod file_platform;
+mod journal;
 mod log;
 mod options;
 mod platform;
@@ -18,6 +19,7 @@ use xenstore::server::Server;
 
 use crate::daemon::Daemon;
 use crate::file_platform::FilePlatform;
+use crate::journal::Journal;
 use crate::log::Log;
 use crate::options::{Domains, Environment, Options, Output, Place, Wanted};
 use crate::platform::Platform;
@@ -59,6 +61,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     let socket = absolute(&options.socket)?;
     let pid_file = options.pid_file.as_ref().map(absolute).transpose()?;
     let trace_file = options.trace_file.as_ref().map(absolute).transpose()?;
+    let journal_file = absolute(&options.journal)?;
     let domains = match &options.domains {
         Domains::OfFolder(path) => Domains::OfFolder(absolute(path)?),
         other => other.clone(),
@@ -67,18 +70,28 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         background::leave_terminal()?;
     }
     raise_descriptor_limit();
+    let mut log = Log::open(trace_file)?;
+    // First, since it waits until a daemon that was killed is gone.
+    let (journal, store) = Journal::open(&journal_file, options.start, &mut log)?;
     let platform: Option<Box<dyn Platform>> = match domains {
         Domains::OfXen => Some(Box::new(XenPlatform::open()?)),
         Domains::OfFolder(path) => Some(Box::new(FilePlatform::open(path)?)),
         Domains::None => None,
     };
-    let log = Log::open(trace_file)?;
-    let mut server = Server::new(options.quota);
-    server.set_tracing(log.trace.is_some());
     let listener = daemon::listen(&socket)?;
-    let mut rings = Rings::new(platform, log);
-    let control_ring = rings.connect_control_domain(&mut server)?;
-    let mut daemon = Daemon::new(server, rings, listener, control_ring)?;
+    let mut rings = Rings::new(platform, journal, log);
+    let mut server;
+    let waiting;
+    if let Some(known) = store {
+        server = known;
+        waiting = rings.resume(&mut server)?;
+    } else {
+        server = Server::new(options.quota);
+        waiting = rings.connect_control_domain(&mut server)?.into_iter().collect();
+        rings.begin_journal(&mut server);
+    }
+    server.set_tracing(rings.log.trace.is_some());
+    let mut daemon = Daemon::new(server, rings, listener, waiting)?;
 
     let id = std::process::id();
     if let Some(path) = &pid_file {

@@ -6,6 +6,8 @@ use anyhow::{Context, bail};
 use lexopt::prelude::*;
 use xenstore::Quota;
 
+use crate::journal::Start;
+
 pub(crate) const HELP: &str = "\
 xylem-xenstored: the xenstore daemon of Xylem
 
@@ -26,11 +28,15 @@ Usage: xylem-xenstored [options]
   -Q, --quota NAME=N         any limit by its name
   -q, --quota-soft NAME=N    any soft limit by its name
   -w, --timeout NAME=S       accepted; events of a guest wait within its memory limit
+      --fresh                begin with an empty store, whatever a daemon before this one had
+      --no-journal           keep no journal: whoever ends this daemon ends the store
   -U, --live-update          accepted when nothing has to be taken over
       --help                 this text
       --version              the version
 
-Sockets are in $XENSTORED_RUNDIR (/run/xenstored), or at $XENSTORED_PATH. A limit of 0 is none.
+Socket and journal are in $XENSTORED_RUNDIR (/run/xenstored); the socket may be at $XENSTORED_PATH
+instead. A daemon that is started again goes on with the store of the one before, limits included.
+A limit of 0 is none.
 ";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -61,6 +67,9 @@ pub(crate) struct Options {
     pub(crate) pid_file: Option<PathBuf>,
     pub(crate) trace_file: Option<PathBuf>,
     pub(crate) quota: Quota,
+    /// What survives this process.
+    pub(crate) journal: PathBuf,
+    pub(crate) start: Start,
     /// Where clients connect.
     pub(crate) socket: PathBuf,
     /// Set for the process that the foreground part starts: say on standard output when ready.
@@ -88,9 +97,8 @@ pub(crate) fn parse(
     mut parser: lexopt::Parser,
     environment: Environment,
 ) -> anyhow::Result<Wanted> {
-    let socket = environment.path.unwrap_or_else(|| {
-        environment.rundir.unwrap_or_else(|| "/run/xenstored".into()).join("socket")
-    });
+    let rundir = environment.rundir.unwrap_or_else(|| "/run/xenstored".into());
+    let socket = environment.path.unwrap_or_else(|| rundir.join("socket"));
     let mut options = Options {
         place: Place::Background,
         domains: Domains::OfXen,
@@ -98,6 +106,8 @@ pub(crate) fn parse(
         pid_file: None,
         trace_file: None,
         quota: Quota::default(),
+        journal: rundir.join("journal"),
+        start: Start::Continue,
         socket,
         tells_parent: false,
     };
@@ -145,6 +155,8 @@ pub(crate) fn parse(
             }
             // No saved state is found where there is none: a start like any other.
             Short('U') | Long("live-update") => {}
+            Long("fresh") => options.start = Start::Fresh,
+            Long("no-journal") => options.start = Start::WithoutJournal,
             Long("help") | Short('H') => return Ok(Wanted::Help),
             Long("version") | Short('V') => return Ok(Wanted::Version),
             Long(name) if name == READY_OPTION => options.tells_parent = true,

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::time::Duration;
 
+use anyhow::Context;
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::Error;
 use xenstore::ring::{RING_BYTES, RingError, RingPage, ServerRing};
-use xenstore::server::{ConnId, Host, Server};
+use xenstore::server::{ConnId, Host, KnownRing, Resumption, Server};
 
+use crate::journal::Journal;
 use crate::log::Log;
 use crate::platform::Platform;
 
@@ -34,13 +37,18 @@ pub(crate) struct Rings {
     rings: BTreeMap<ConnId, Ring>,
     by_port: BTreeMap<EvtchnPort, ConnId>,
     by_domid: BTreeMap<DomId, ConnId>,
+    /// Rings that were introduced again: emptied when it is safe that they were.
+    to_reset: Vec<ConnId>,
+    journal: Journal,
     pub(crate) log: Log,
 }
 
 impl Rings {
-    pub(crate) fn new(platform: Option<Box<dyn Platform>>, log: Log) -> Self {
+    pub(crate) fn new(platform: Option<Box<dyn Platform>>, journal: Journal, log: Log) -> Self {
         Self {
             platform,
+            to_reset: Vec::new(),
+            journal,
             rings: BTreeMap::new(),
             by_port: BTreeMap::new(),
             by_domid: BTreeMap::new(),
@@ -67,6 +75,79 @@ impl Rings {
         Ok(Some(id))
     }
 
+    /// Begins to record a store that did not come from the journal.
+    pub(crate) fn begin_journal(&mut self, server: &mut Server) {
+        self.journal.begin(server, &mut self.log);
+    }
+
+    /// Makes safe what was done. Before anything that follows from it is sent.
+    pub(crate) fn commit(&mut self, server: &mut Server) {
+        self.journal.commit(server, &mut self.log);
+        for id in std::mem::take(&mut self.to_reset) {
+            if let Some(ring) = self.rings.get(&id) {
+                ring.page.reset();
+                server.note_indexes(id, ring.page.indexes());
+                self.journal.commit(server, &mut self.log);
+            }
+        }
+    }
+
+    /// Keeps the journal short. Says when it wants to be called again for this alone.
+    pub(crate) fn work_on_journal(&mut self, server: &Server) -> Option<Duration> {
+        self.journal.work(server, &mut self.log);
+        self.journal.wakeup()
+    }
+
+    /// Goes on with the rings of a store from the journal: what died meanwhile is reported, the others
+    /// are connected as they were. Gives the connections, all of which want to be served.
+    pub(crate) fn resume(&mut self, server: &mut Server) -> anyhow::Result<Vec<ConnId>> {
+        server.start_recording();
+        if let Some(platform) = &mut self.platform {
+            let listing = platform.domains()?;
+            server.handle_domain_states(self, &listing);
+        }
+        let known = server.known_rings();
+        for ring in &known {
+            if let Err(error) = self.resume_ring(server, *ring) {
+                let line = format!("cannot serve domain {} again: {error:#}", ring.domid);
+                self.log.line(&line);
+                server.stop_serving(ring.connection);
+            }
+        }
+        self.commit(server);
+        // Events may have been lost with the process, in both directions.
+        for ring in &known {
+            self.notify(ring.connection);
+        }
+        Ok(known.into_iter().map(|ring| ring.connection).collect())
+    }
+
+    fn resume_ring(&mut self, server: &mut Server, known: KnownRing) -> anyhow::Result<()> {
+        let platform = self.platform.as_mut().context("this host has no rings")?;
+        let id = known.connection;
+        let (page, port) = match known.domid {
+            DomId::DOM0 => {
+                let (page, remote) = platform.control_ring()?;
+                let port = platform.bind(DomId::DOM0, remote)?;
+                (page, port)
+            }
+            domid => connect(platform.as_mut(), domid, known.gfn, known.port)?,
+        };
+        self.insert(id, known.domid, page, port);
+        let Some(ring) = self.rings.get_mut(&id) else { return Ok(()) };
+        ring.broken = known.broken;
+        // A ring that is to begin anew has indexes of no meaning; that is seen to when it is served.
+        if known.broken || ring.page.wants_reconnect() {
+            return Ok(());
+        }
+        match server.resume_ring(id, ring.page.indexes()) {
+            Ok(Resumption::From(taken)) => ring.page.release_requests(taken),
+            Ok(Resumption::Reset) => self.to_reset.push(id),
+            Err(error) => self.break_ring(server, id, error),
+        }
+        Ok(())
+    }
+
     fn insert(&mut self, id: ConnId, domid: DomId, page: Box<dyn RingPage>, port: EvtchnPort) {
         let page = ServerRing::new(page);
         self.by_port.insert(port, id);
@@ -84,20 +165,27 @@ impl Rings {
         match self.try_serve(server, id) {
             Ok(turn) => turn,
             Err(error) => {
-                if let Some(ring) = self.rings.get_mut(&id) {
-                    ring.broken = true;
-                    ring.page.set_error(error);
-                    server.stop_serving(id);
-                    let line = format!("domain {} is not served any more: {error}", ring.domid);
-                    self.log.line(&line);
-                }
-                self.notify(id);
+                self.break_ring(server, id, error);
                 Turn::Done
             }
         }
     }
 
+    fn break_ring(&mut self, server: &mut Server, id: ConnId, error: RingError) {
+        server.stop_serving(id);
+        self.commit(server);
+        if let Some(ring) = self.rings.get_mut(&id) {
+            ring.broken = true;
+            ring.page.set_error(error);
+            let line = format!("domain {} is not served any more: {error}", ring.domid);
+            self.log.line(&line);
+        }
+        self.notify(id);
+    }
+
     fn try_serve(&mut self, server: &mut Server, id: ConnId) -> Result<Turn, RingError> {
+        // It may be one that is to be emptied first.
+        self.commit(server);
         let Some(ring) = self.rings.get_mut(&id) else { return Ok(Turn::Done) };
         if ring.broken {
             return Ok(Turn::Done);
@@ -105,22 +193,36 @@ impl Rings {
         if !ring.offered {
             ring.page.offer(server.ring_features(ring.domid));
             ring.offered = true;
+            if server.needs_indexes(id) {
+                server.note_indexes(id, ring.page.indexes());
+            }
         }
         let mut moved = false;
         if ring.page.wants_reconnect() {
             server.handle_reconnect(id);
-            ring.page.reset();
+            self.to_reset.push(id);
+            self.commit(server);
             moved = true;
         }
+        let Some(ring) = self.rings.get_mut(&id) else { return Ok(Turn::Done) };
         moved |= flush(server, id, ring)? > 0;
         let mut bytes = [0; RING_BYTES];
-        let mut taken = 0;
+        let mut taken = (0, 0);
         if server.accepts_requests(id) {
-            taken = ring.page.take_requests(&mut bytes)?;
+            // They stay in the ring until it is safe that they were executed.
+            taken = ring.page.copy_requests(&mut bytes)?;
         }
+        let (taken, index) = taken;
         let received = server.receive(self, id, &bytes[..taken]);
         received.map_err(|_| RingError::PayloadTooLong)?;
+        if taken > 0 {
+            server.note_taken(id, index);
+        }
+        self.commit(server);
         let Some(ring) = self.rings.get_mut(&id) else { return Ok(Turn::Done) };
+        if taken > 0 {
+            ring.page.release_requests(index);
+        }
         moved |= flush(server, id, ring)? > 0;
         if moved || taken > 0 {
             self.notify(id);
@@ -152,6 +254,20 @@ fn flush(server: &mut Server, id: ConnId, ring: &Ring) -> Result<usize, RingErro
     }
 }
 
+fn connect(
+    platform: &mut dyn Platform,
+    domid: DomId,
+    gfn: Gfn,
+    port: EvtchnPort,
+) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)> {
+    let page = platform.map_ring(domid, gfn)?;
+    // A domain made at boot names its event channel in the page.
+    let own = ServerRing::new(&*page).port();
+    let remote = if own == 0 { port } else { EvtchnPort(own) };
+    let local = platform.bind(domid, remote)?;
+    Ok((page, local))
+}
+
 impl Host for Rings {
     fn connect_ring(
         &mut self,
@@ -161,14 +277,7 @@ impl Host for Rings {
         port: EvtchnPort,
     ) -> Result<(), Error> {
         let platform = self.platform.as_mut().ok_or(Error::EINVAL)?;
-        let connected = platform.map_ring(domid, gfn).and_then(|page| {
-            // A domain made at boot names its event channel in the page.
-            let own = ServerRing::new(&*page).port();
-            let remote = if own == 0 { port } else { EvtchnPort(own) };
-            let local = platform.bind(domid, remote)?;
-            Ok((page, local))
-        });
-        match connected {
+        match connect(platform.as_mut(), domid, gfn, port) {
             Ok((page, local)) => {
                 self.insert(connection, domid, page, local);
                 Ok(())
@@ -190,7 +299,7 @@ impl Host for Rings {
                 self.by_port.remove(&ring.port);
                 self.by_port.insert(local, id);
                 ring.port = local;
-                ring.page.reset();
+                self.to_reset.push(id);
                 Ok(())
             }
             Err(error) => {

@@ -62,6 +62,12 @@ impl Server {
         self.store.recorder.clear();
     }
 
+    /// Whether nobody said yet where the ring's indexes stand.
+    #[must_use]
+    pub fn needs_indexes(&self, id: ConnId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.seat.indexes.is_none())
+    }
+
     /// Where a ring's indexes stand when it is served for the first time, or from its beginning.
     pub fn note_indexes(&mut self, id: ConnId, indexes: RingIndexes) {
         let Some(connection) = self.connections.get_mut(&id) else { return };

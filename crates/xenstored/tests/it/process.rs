@@ -49,6 +49,7 @@ pub(crate) fn command(folder: &Folder, arguments: &[&str]) -> Command {
 pub(crate) struct Daemon {
     pub(crate) folder: Folder,
     process: Child,
+    manager: UnixDatagram,
 }
 
 impl Daemon {
@@ -58,16 +59,19 @@ impl Daemon {
         let notify = folder.path().join("notify");
         let manager = UnixDatagram::bind(&notify).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let process = command(&folder, &[&["--no-fork"], arguments].concat())
-            .env("NOTIFY_SOCKET", &notify)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut said = [0; 64];
-        let length = manager.recv(&mut said).expect("the daemon says that it is ready");
-        assert_eq!(&said[..length], b"READY=1\n");
-        Self { folder, process }
+        let process = spawn(&folder, &manager, arguments);
+        Self { folder, process, manager }
+    }
+
+    /// Ends the daemon without a chance to do anything.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it once more in the same folder, after it ended.
+    pub(crate) fn restart(&mut self, arguments: &[&str]) {
+        self.process = spawn(&self.folder, &self.manager, arguments);
     }
 
     pub(crate) fn stream(&self) -> UnixStream {
@@ -104,6 +108,19 @@ impl Daemon {
     pub(crate) fn stranger(&self, domid: u16, unique_id: u64) -> Guest {
         Guest::create(&self.host(), DomId(domid), unique_id).unwrap()
     }
+}
+
+fn spawn(folder: &Folder, manager: &UnixDatagram, arguments: &[&str]) -> Child {
+    let process = command(folder, &[&["--no-fork"], arguments].concat())
+        .env("NOTIFY_SOCKET", folder.path().join("notify"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 64];
+    let length = manager.recv(&mut said).expect("the daemon says that it is ready");
+    assert_eq!(&said[..length], b"READY=1\n");
+    process
 }
 
 impl Drop for Daemon {

@@ -1,0 +1,293 @@
+//! [`AppendFile`]: a file that grows at its end by stores to memory, without a system call for each.
+//!
+//! What was appended belongs to the kernel as soon as it was stored: it survives the process, however
+//! that ends, though not the machine. The first page is a header; its first word is the length of what
+//! was appended, and nothing beyond it counts.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use xen::PAGE_BYTES;
+
+use crate::HostError;
+use crate::error::Refused;
+use crate::mapping::{Access, Mapping};
+
+/// Mapped and set aside at once. More would count as this process's memory, less costs more calls.
+const WINDOW_BYTES: u64 = 1 << 20;
+const WINDOW_PAGES: usize = 256;
+
+/// Of the header, for the caller.
+const OWN_BYTES: usize = 64;
+
+/// Waiting for another process to let go of its file.
+const LOCK_TRIES: u32 = 500;
+const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// An append-only file, locked against every other process.
+#[derive(Debug)]
+pub struct AppendFile {
+    file: OwnedFd,
+    header: Mapping,
+    /// Where the end is.
+    window: Mapping,
+    window_start: u64,
+    /// Appended and published, the header not included.
+    length: u64,
+    /// Room in the file.
+    allocated: u64,
+}
+
+impl AppendFile {
+    /// Makes an empty file in place of whatever is at `path`.
+    ///
+    /// # Errors
+    /// If the file cannot be made, or there is no room for it.
+    pub fn create(path: &Path) -> Result<Self, HostError> {
+        let context = || format!("cannot make {}", path.display());
+        match rustix::fs::unlink(path) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno).refused(context),
+        }
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).refused(context)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).refused(context)?;
+        Self::with_file(file, 0).refused(context)
+    }
+
+    /// Opens the file at `path`, if there is one, to append to it.
+    ///
+    /// Waits a few seconds for another process that still has it: one that was killed lets go of it
+    /// when it is gone.
+    ///
+    /// # Errors
+    /// If it cannot be opened, another process has it, or it is shorter than its header says.
+    pub fn open(path: &Path) -> Result<Option<Self>, HostError> {
+        let context = || format!("cannot use {}", path.display());
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            opened => opened.refused(context)?,
+        };
+        for _ in 0..LOCK_TRIES {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+                Err(errno) => return Err(errno).refused(context),
+            }
+        }
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            .refused(|| format!("{}: is another process serving?", context()))?;
+        let size = rustix::fs::fstat(&file).refused(context)?.st_size;
+        let size = u64::try_from(size).unwrap_or(0);
+        if size < HEADER_BYTES {
+            return Err(Errno::INVAL).refused(|| format!("{}: it has no header", context()));
+        }
+        let mut word = [0; 8];
+        rustix::io::pread(&file, &mut word[..], 0).refused(context)?;
+        let length = u64::from_ne_bytes(word);
+        if length > size - HEADER_BYTES {
+            return Err(Errno::INVAL).refused(|| format!("{}: its end is missing", context()));
+        }
+        Self::with_file(file, length).refused(context).map(Some)
+    }
+
+    fn with_file(file: OwnedFd, length: u64) -> Result<Self, Errno> {
+        let allocated = window_start(length) + WINDOW_BYTES;
+        allocate(&file, 0, allocated)?;
+        let header = Mapping::new(&file, 1, 0, Access::ReadWrite)?;
+        let window_start = window_start(length);
+        let window = Mapping::populated(&file, WINDOW_PAGES, window_start)?;
+        Ok(Self { file, header, window, window_start, length, allocated })
+    }
+
+    /// Bytes that were appended.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// All bytes that were appended.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn read_all(&self) -> Result<Vec<u8>, HostError> {
+        let mut bytes = Vec::new();
+        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
+        bytes.resize(length, 0);
+        let mut read = 0;
+        while read < length {
+            let at = HEADER_BYTES + read as u64;
+            match rustix::io::pread(&self.file, &mut bytes[read..], at) {
+                Ok(0) => return Err(Errno::INVAL).refused(|| "its end is missing".to_owned()),
+                Ok(count) => read += count,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno).refused(|| "cannot read the file".to_owned()),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Appends all of it or nothing; a process that ends in between has appended nothing.
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), HostError> {
+        let context = || "cannot make the file longer".to_owned();
+        let end = HEADER_BYTES + self.length + bytes.len() as u64;
+        if end > self.allocated {
+            let more = (end - self.allocated).next_multiple_of(WINDOW_BYTES);
+            allocate(&self.file, self.allocated, more).refused(context)?;
+            self.allocated += more;
+        }
+        let mut rest = bytes;
+        let mut at = HEADER_BYTES + self.length;
+        while !rest.is_empty() {
+            if at >= self.window_start + WINDOW_BYTES {
+                let start = self.window_start + WINDOW_BYTES;
+                self.window =
+                    Mapping::populated(&self.file, WINDOW_PAGES, start).refused(context)?;
+                self.window_start = start;
+            }
+            let offset = usize::try_from(at - self.window_start).expect("inside the window");
+            let piece = rest.len().min(self.window.bytes() - offset);
+            let to = self.window.at(offset, piece);
+            // SAFETY: `at` checked the range; nobody else writes to the file, which is locked, and no
+            // reference to the mapping exists.
+            unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to.as_ptr(), piece) };
+            rest = &rest[piece..];
+            at += piece as u64;
+        }
+        self.length += bytes.len() as u64;
+        let word = self.header.at(0, 8).cast::<u64>();
+        // SAFETY: inside the mapping and aligned, since a mapping begins at a page.
+        unsafe { AtomicU64::from_ptr(word.as_ptr()) }.store(self.length, Ordering::Release);
+        Ok(())
+    }
+
+    /// What the caller keeps beside the bytes.
+    #[must_use]
+    pub fn header(&self) -> [u8; OWN_BYTES] {
+        let mut header = [0; OWN_BYTES];
+        let from = self.header.at(8, OWN_BYTES);
+        // SAFETY: `at` checked the range; only this process writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), header.as_mut_ptr(), OWN_BYTES) };
+        header
+    }
+
+    pub fn set_header(&mut self, header: &[u8; OWN_BYTES]) {
+        let to = self.header.at(8, OWN_BYTES);
+        // SAFETY: `at` checked the range; only this process writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to.as_ptr(), OWN_BYTES) };
+    }
+}
+
+impl AsFd for AppendFile {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+const HEADER_BYTES: u64 = PAGE_BYTES as u64;
+
+/// The window in which the end of so many bytes is.
+fn window_start(length: u64) -> u64 {
+    (HEADER_BYTES + length) / WINDOW_BYTES * WINDOW_BYTES
+}
+
+/// Sets room aside, so that a later store to it cannot fail: it would end the process.
+fn allocate(file: &OwnedFd, start: u64, bytes: u64) -> Result<(), Errno> {
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), start, bytes) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        result => return result,
+    }
+    // A file system without the call: what is there stays, what is missing is written.
+    let size = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
+    let mut at = size.max(start);
+    let zeros = [0; PAGE_BYTES];
+    while at < start + bytes {
+        let count = (start + bytes - at).min(PAGE_BYTES as u64);
+        let count = usize::try_from(count).expect("at most a page");
+        at += rustix::io::pwrite(file, &zeros[..count], at)? as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Place(std::path::PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let name = format!("append-{name}-{}", std::process::id());
+            Self(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            std::fs::remove_file(&self.0).expect("made by the test");
+        }
+    }
+
+    #[test]
+    fn what_was_appended_is_there_for_the_next_process() {
+        let place = Place::new("again");
+        let mut file = AppendFile::create(&place.0).unwrap();
+        let mut all = Vec::new();
+        for i in 0..40_u8 {
+            let piece = vec![i; 100_000 + usize::from(i)];
+            file.append(&piece).unwrap();
+            all.extend(piece);
+        }
+        let mut header = [0; OWN_BYTES];
+        header[63] = 9;
+        file.set_header(&header);
+        drop(file);
+        let mut file = AppendFile::open(&place.0).unwrap().unwrap();
+        assert_eq!(file.length(), all.len() as u64);
+        assert!(file.read_all().unwrap() == all);
+        assert_eq!(file.header(), header);
+        file.append(b"more").unwrap();
+        all.extend(b"more");
+        drop(file);
+        assert!(AppendFile::open(&place.0).unwrap().unwrap().read_all().unwrap() == all);
+    }
+
+    #[test]
+    fn the_window_ends_exactly_where_an_append_does() {
+        let place = Place::new("edge");
+        let mut file = AppendFile::create(&place.0).unwrap();
+        let first = usize::try_from(WINDOW_BYTES - HEADER_BYTES).unwrap();
+        file.append(&vec![1; first]).unwrap();
+        drop(file);
+        let mut file = AppendFile::open(&place.0).unwrap().unwrap();
+        file.append(&[2]).unwrap();
+        let bytes = file.read_all().unwrap();
+        assert_eq!((bytes.len(), bytes[first - 1], bytes[first]), (first + 1, 1, 2));
+    }
+
+    #[test]
+    fn a_file_that_lost_its_end_or_is_none_of_ours_is_refused() {
+        let place = Place::new("short");
+        let mut file = AppendFile::create(&place.0).unwrap();
+        file.append(&[7; 5000]).unwrap();
+        drop(file);
+        let plain = std::fs::OpenOptions::new().write(true).open(&place.0).unwrap();
+        plain.set_len(PAGE_BYTES as u64 + 4999).unwrap();
+        assert!(AppendFile::open(&place.0).is_err());
+        plain.set_len(10).unwrap();
+        assert!(AppendFile::open(&place.0).is_err());
+    }
+
+    #[test]
+    fn nothing_is_opened_where_nothing_is() {
+        let path = std::env::temp_dir().join(format!("append-none-{}", std::process::id()));
+        assert!(AppendFile::open(&path).unwrap().is_none());
+    }
+}

@@ -1,0 +1,324 @@
+//! The journal's files: what of the store survives the process, and how it is found again.
+//!
+//! `<rundir>/journal` has a checkpoint of the store and every change since, in the format of
+//! `xenstore::server::Replay`. It is written through memory ([`AppendFile`]), so a change is safe
+//! against the end of the process as soon as it was copied; nothing is ever synced, since the store of
+//! a host that lost its power has no guests. When the changes outgrow the state, a new checkpoint is
+//! written beside it, piece by piece between turns, and takes its place.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use xen_linux::AppendFile;
+use xenstore::RECORD_VERSION;
+use xenstore::server::{Checkpoint, Progress, Replay, Server};
+
+use crate::log::Log;
+
+/// A journal is not made anew before so many bytes of changes, however small the store is.
+const CHANGES_BYTES_MIN: u64 = 8 << 20;
+/// Changes may be so many times as long as the checkpoint before them.
+const CHANGES_TIMES: u64 = 2;
+/// Of a checkpoint in one turn: a few hundred nodes, in less than a tenth of a millisecond.
+const PIECE_BYTES: usize = 32 * 1024;
+/// Changes while a checkpoint is written wait in memory, up to so many.
+const TAIL_BYTES_MAX: usize = 64 << 20;
+/// Until the next try after there was no room.
+const PAUSE: Duration = Duration::from_secs(5);
+
+const MAGIC: &[u8; 8] = b"xyjournl";
+const BOOT_BYTES: usize = 36;
+
+/// Whether what the file says is the whole truth.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Validity {
+    Whole,
+    /// Changes were lost, or the daemon goes on without it.
+    Lost,
+}
+
+/// What to do about a journal that is there when the daemon starts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Start {
+    /// Go on with the store that it describes.
+    Continue,
+    /// Begin with an empty store.
+    Fresh,
+    /// The same, and keep no journal.
+    WithoutJournal,
+}
+
+/// A journal in the making beside the present one.
+struct Next {
+    file: AppendFile,
+    checkpoint: Checkpoint,
+    /// Changes since the checkpoint's moment.
+    tail: Vec<u8>,
+}
+
+pub(crate) struct Journal {
+    /// `None`: crash safety is switched off.
+    path: Option<PathBuf>,
+    boot: [u8; BOOT_BYTES],
+    /// `None` while it cannot be written.
+    file: Option<AppendFile>,
+    checkpoint_bytes: u64,
+    next: Option<Next>,
+    retry: Option<Instant>,
+    piece: Vec<u8>,
+}
+
+impl Journal {
+    fn none() -> Self {
+        Self {
+            path: None,
+            boot: [0; BOOT_BYTES],
+            file: None,
+            checkpoint_bytes: 0,
+            next: None,
+            retry: None,
+            piece: Vec::new(),
+        }
+    }
+
+    /// Takes the journal at `path`, waiting for a killed daemon to be gone, and gives the store that it
+    /// describes.
+    pub(crate) fn open(
+        path: &Path,
+        start: Start,
+        log: &mut Log,
+    ) -> anyhow::Result<(Self, Option<Server>)> {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = boot.first_chunk().copied().unwrap_or([b'-'; BOOT_BYTES]);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make the folder of {}", path.display()))?;
+        }
+        let mut journal = Self { path: Some(path.to_owned()), boot, ..Self::none() };
+        let Some(file) = AppendFile::open(path)? else {
+            return Ok((if start == Start::WithoutJournal { Self::none() } else { journal }, None));
+        };
+        let name = path.display();
+        match start {
+            Start::Continue => {}
+            Start::Fresh => return Ok((journal, None)),
+            Start::WithoutJournal => {
+                // It would be taken for the present store later.
+                std::fs::remove_file(path).with_context(|| format!("cannot remove {name}"))?;
+                return Ok((Self::none(), None));
+            }
+        }
+        match judge(&file.header(), &boot) {
+            Judgement::Continue => {}
+            Judgement::Ignore(why) => {
+                log.line(&format!("{name} is not used, the store begins empty: {why}"));
+                return Ok((journal, None));
+            }
+            Judgement::Refuse(why) => bail!(
+                "{name} {why}; with --fresh the store begins empty, which every running guest loses \
+                 its devices by"
+            ),
+        }
+        let mut replay = Replay::new();
+        let records = file.read_all().with_context(|| format!("cannot read {name}"))?;
+        replay.apply(&records).with_context(|| {
+            format!("cannot go on with the store of {name}; --fresh begins with an empty one")
+        })?;
+        // The next checkpoint tells what is the state and what are changes.
+        journal.checkpoint_bytes = file.length();
+        journal.file = Some(file);
+        Ok((journal, Some(replay.finish())))
+    }
+
+    /// Records this store from now on, which did not come from the journal.
+    pub(crate) fn begin(&mut self, server: &mut Server, log: &mut Log) {
+        if self.path.is_none() {
+            return;
+        }
+        server.start_recording();
+        self.start_next(server, log);
+        while self.next.is_some() {
+            self.write_piece(log);
+        }
+    }
+
+    /// Makes safe what was recorded. To be called before anything that follows from it is visible.
+    pub(crate) fn commit(&mut self, server: &mut Server, log: &mut Log) {
+        let records = server.recorded();
+        if records.is_empty() {
+            return;
+        }
+        if let Some(file) = &mut self.file
+            && let Err(error) = file.append(records)
+        {
+            self.lose(&format!("{error}"), log);
+        }
+        if let Some(next) = &mut self.next {
+            next.tail.extend_from_slice(records);
+            if next.tail.len() > TAIL_BYTES_MAX {
+                self.give_up("more changes than can be kept while it is written", log);
+            }
+        }
+        server.clear_recorded();
+    }
+
+    /// What there is to do besides, a little in each turn.
+    pub(crate) fn work(&mut self, server: &Server, log: &mut Log) {
+        if self.next.is_some() {
+            self.write_piece(log);
+            return;
+        }
+        let changes = self.file.as_ref().map(|file| file.length() - self.checkpoint_bytes);
+        let is_long = changes.is_some_and(|changes| {
+            changes > CHANGES_BYTES_MIN.max(CHANGES_TIMES * self.checkpoint_bytes)
+        });
+        let may_try = self.retry.is_none_or(|retry| retry <= Instant::now());
+        let is_off = self.file.is_none() && self.path.is_some();
+        if (is_long || is_off) && may_try {
+            self.start_next(server, log);
+        }
+    }
+
+    /// When [`work`](Self::work) wants to be called again without other reason.
+    pub(crate) fn wakeup(&self) -> Option<Duration> {
+        if self.next.is_some() {
+            return Some(Duration::ZERO);
+        }
+        if self.file.is_some() {
+            return None;
+        }
+        self.retry.map(|retry| retry.saturating_duration_since(Instant::now()))
+    }
+
+    fn start_next(&mut self, server: &Server, log: &mut Log) {
+        let Some(path) = &self.path else { return };
+        match AppendFile::create(&beside(path)) {
+            Ok(mut file) => {
+                file.set_header(&header(&self.boot, Validity::Whole));
+                let checkpoint = server.checkpoint();
+                self.next = Some(Next { file, checkpoint, tail: Vec::new() });
+            }
+            Err(error) => self.give_up(&format!("{error}"), log),
+        }
+    }
+
+    fn write_piece(&mut self, log: &mut Log) {
+        let Some(next) = &mut self.next else { return };
+        self.piece.clear();
+        let progress = next.checkpoint.write(&mut self.piece, PIECE_BYTES);
+        if let Err(error) = next.file.append(&self.piece) {
+            return self.give_up(&format!("{error}"), log);
+        }
+        if progress == Progress::Done {
+            self.switch(log);
+        }
+    }
+
+    /// The new journal takes the place of the old one.
+    fn switch(&mut self, log: &mut Log) {
+        let (Some(path), Some(mut next)) = (&self.path, self.next.take()) else { return };
+        let checkpoint_bytes = next.file.length();
+        if let Err(error) = next.file.append(&next.tail) {
+            return self.give_up(&format!("{error}"), log);
+        }
+        if let Err(error) = std::fs::rename(beside(path), path) {
+            return self.give_up(&format!("cannot rename it: {error}"), log);
+        }
+        if self.retry.take().is_some() {
+            log.line("the store is safe against crashes again");
+        }
+        self.file = Some(next.file);
+        self.checkpoint_bytes = checkpoint_bytes;
+    }
+
+    /// A new journal could not be written; the old one, if there is one, goes on.
+    fn give_up(&mut self, why: &str, log: &mut Log) {
+        self.next = None;
+        if let Some(path) = &self.path {
+            // It may not be there; if it cannot be removed the next try says so.
+            let _gone = std::fs::remove_file(beside(path));
+            if self.file.is_none() {
+                // An old one must not be taken for the store that is served now.
+                let _gone = std::fs::remove_file(path);
+            }
+        }
+        if self.file.is_none() && self.retry.is_none() {
+            log.line(&format!("the store will not survive a crash of this daemon: {why}"));
+        }
+        self.retry = Some(Instant::now() + PAUSE);
+    }
+
+    /// Changes are lost from here on: what the file says must never be taken for the truth.
+    fn lose(&mut self, why: &str, log: &mut Log) {
+        if let Some(mut file) = self.file.take() {
+            file.set_header(&header(&self.boot, Validity::Lost));
+        }
+        log.line(&format!("the store will not survive a crash of this daemon: {why}"));
+        self.retry = Some(Instant::now() + PAUSE);
+    }
+}
+
+fn beside(path: &Path) -> PathBuf {
+    path.with_extension("new")
+}
+
+fn header(boot: &[u8; BOOT_BYTES], validity: Validity) -> [u8; 64] {
+    let mut header = [0; 64];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
+    header[12] = u8::from(validity == Validity::Whole);
+    header[16..16 + BOOT_BYTES].copy_from_slice(boot);
+    header
+}
+
+/// Whether the store of a file may be continued.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Judgement {
+    Continue,
+    /// What it describes is gone.
+    Ignore(&'static str),
+    /// What it describes is there and cannot be read: an operator decides.
+    Refuse(String),
+}
+
+fn judge(found: &[u8; 64], boot: &[u8; BOOT_BYTES]) -> Judgement {
+    let version = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
+    if found[..8] != *MAGIC {
+        return Judgement::Refuse("is no journal of this daemon".to_owned());
+    }
+    if found[16..16 + BOOT_BYTES] != *boot {
+        return Judgement::Ignore("it is from before the host was started");
+    }
+    if version != RECORD_VERSION {
+        return Judgement::Refuse(format!(
+            "has version {version} and this daemon reads {RECORD_VERSION}: start the version that \
+             wrote it and update that one live"
+        ));
+    }
+    if found[12] == 0 {
+        return Judgement::Ignore("there was no room for all changes before the daemon ended");
+    }
+    Judgement::Continue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: [u8; BOOT_BYTES] = [b'b'; BOOT_BYTES];
+
+    #[test]
+    fn only_a_whole_journal_of_this_boot_and_version_is_continued() {
+        let whole = header(&BOOT, Validity::Whole);
+        assert_eq!(judge(&whole, &BOOT), Judgement::Continue);
+        assert!(matches!(judge(&whole, &[b'c'; BOOT_BYTES]), Judgement::Ignore(_)));
+        let lost = header(&BOOT, Validity::Lost);
+        assert!(matches!(judge(&lost, &BOOT), Judgement::Ignore(_)));
+        for at in [0, 8] {
+            let mut other = whole;
+            other[at] ^= 0x40;
+            assert!(matches!(judge(&other, &BOOT), Judgement::Refuse(_)), "byte {at}");
+        }
+    }
+}
