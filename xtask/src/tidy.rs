@@ -16,7 +16,7 @@ use crate::workspace;
 const PURE: [&str; 6] = ["xen", "xenstore", "xen-build", "storage", "toolstack", "sim"];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 13] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("xen", &[]),
     ("xenstore", &["xen"]),
     ("xen-build", &["xen"]),
@@ -25,10 +25,23 @@ const EDGES: [(&str, &[&str]); 13] = [
     ("api", &[]),
     ("sim", &["storage", "toolstack", "xen", "xen-build", "xenstore"]),
     ("xen-linux", &["xen"]),
+    ("xenstore-socket", &["xen", "xenstore"]),
     ("file-host", &["xen", "xen-linux", "xenstore"]),
     ("xenstored", &["file-host", "xen", "xen-linux", "xenstore"]),
-    ("xylemd", &["api", "storage", "toolstack", "xen", "xen-build", "xen-linux", "xenstore"]),
-    ("xy", &["api"]),
+    (
+        "xylemd",
+        &[
+            "api",
+            "storage",
+            "toolstack",
+            "xen",
+            "xen-build",
+            "xen-linux",
+            "xenstore",
+            "xenstore-socket",
+        ],
+    ),
+    ("xy", &["api", "xen", "xenstore", "xenstore-socket"]),
     ("xtask", &["api", "file-host", "xen", "xenstore"]),
 ];
 

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::commands::{self, create, devices, domains, host, shutdown};
+use crate::commands::{self, create, devices, domains, host, shutdown, store};
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
 
@@ -13,24 +13,24 @@ type Run = fn(&mut Session, &Options) -> Result<(), Failure>;
 /// An entry of the table.
 pub(crate) struct Command {
     pub(crate) name: &'static str,
-    usage: &'static str,
-    about: &'static str,
+    pub(crate) usage: &'static str,
+    pub(crate) about: &'static str,
     pub(crate) flags: &'static [Flag],
     /// Fewest and most operands.
     pub(crate) operands: (usize, usize),
-    dry_run: DryRun,
-    run: Run,
+    pub(crate) dry_run: DryRun,
+    pub(crate) run: Run,
 }
 
 /// What the global option `-N` is to a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum DryRun {
+pub(crate) enum DryRun {
     Possible,
     Impossible,
 }
 
-const JSON: Flag = Flag::new('\0', "json", "Print JSON.");
-const MANY: usize = usize::MAX;
+pub(crate) const JSON: Flag = Flag::new('\0', "json", "Print JSON.");
+pub(crate) const MANY: usize = usize::MAX;
 
 const COMMANDS: &[Command] = &[
     Command {
@@ -214,7 +214,22 @@ const COMMANDS: &[Command] = &[
         dry_run: DryRun::Impossible,
         run: host::counters,
     },
+    Command {
+        name: "store",
+        usage: "<command> [args]",
+        about: "Look into the store and change it; see 'xy help store'",
+        flags: &[],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: store_alone,
+    },
 ];
+
+/// `xy store` without a command of its own.
+fn store_alone(session: &mut Session, _options: &Options) -> Result<(), Failure> {
+    session.print(&help_store());
+    Err(Failure::usage("store: a command is missing"))
+}
 
 /// Runs the command that `arguments` name, after the global options.
 pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), Failure> {
@@ -237,13 +252,17 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
             _ => break argument,
         }
     };
-    let arguments: Vec<_> = arguments.collect();
+    let mut arguments: Vec<_> = arguments.collect();
     if word == "help" {
-        return help(session, arguments.first().map(String::as_str));
+        return help(session, &arguments);
     }
-    let command = lookup(&word)?;
+    let mut command = lookup(&word)?;
+    if command.name == "store" && arguments.first().is_some_and(|first| !first.starts_with('-')) {
+        command = lookup_store(&arguments.remove(0))?;
+    }
     if arguments.iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help") {
-        return help(session, Some(command.name));
+        session.print(&help_of(command));
+        return Ok(());
     }
     if session.dry_run && command.dry_run == DryRun::Impossible {
         return Err(Failure::usage(format!("{}: cannot be run dry (-N)", command.name)));
@@ -271,28 +290,67 @@ fn read_global_options(session: &mut Session, letters: &str) -> Result<(), Failu
 
 /// Finds a command by its name or by a beginning of it that no other shares.
 fn lookup(word: &str) -> Result<&'static Command, Failure> {
-    if let Some(command) = COMMANDS.iter().find(|command| command.name == word) {
+    find(COMMANDS, "", word)
+}
+
+/// Finds a command of `xy store`, likewise.
+fn lookup_store(word: &str) -> Result<&'static Command, Failure> {
+    find(store::COMMANDS, "store ", word)
+}
+
+fn find(
+    commands: &'static [Command],
+    prefix: &str,
+    word: &str,
+) -> Result<&'static Command, Failure> {
+    let short = |command: &Command| command.name.strip_prefix(prefix).unwrap_or(command.name);
+    if let Some(command) = commands.iter().find(|command| short(command) == word) {
         return Ok(command);
     }
     let matching: Vec<_> =
-        COMMANDS.iter().filter(|command| command.name.starts_with(word)).collect();
+        commands.iter().filter(|command| short(command).starts_with(word)).collect();
     match matching.as_slice() {
         [command] if !word.is_empty() => Ok(command),
-        [] => Err(Failure::usage(format!("{word:?} is no command; see 'xy help'"))),
+        [] => {
+            let help = format!("xy help {prefix}");
+            Err(Failure::usage(format!("{word:?} is no command; see '{}'", help.trim_end())))
+        }
         several => {
-            let names: Vec<_> = several.iter().map(|command| command.name).collect();
+            let names: Vec<_> = several.iter().map(|command| short(command)).collect();
             Err(Failure::usage(format!("{word:?} is ambiguous: {}", names.join(", "))))
         }
     }
 }
 
-fn help(session: &mut Session, word: Option<&str>) -> Result<(), Failure> {
-    let text = match word {
-        None | Some("help") => help_all(),
-        Some(word) => help_one(lookup(word)?),
+fn help(session: &mut Session, words: &[String]) -> Result<(), Failure> {
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let text = match words[..] {
+        [] | ["help", ..] => help_all(),
+        ["store", word, ..] => help_one(lookup_store(word)?),
+        [word, ..] => help_of(lookup(word)?),
     };
     session.print(&text);
     Ok(())
+}
+
+fn help_of(command: &Command) -> String {
+    if command.name == "store" { help_store() } else { help_one(command) }
+}
+
+fn help_store() -> String {
+    let mut text = "Usage: xy store <command> [args]\n\n\
+                    Look into the store and change it.\n\n"
+        .to_owned();
+    for command in store::COMMANDS {
+        let name = command.name.trim_start_matches("store ");
+        let _ = writeln!(text, " {name:<19} {}", command.about);
+    }
+    text.push_str(
+        "\nOptions, output and exit status are those of xenstore-ls, xenstore-read and so on.\n\
+         The store is found at XENSTORED_PATH, or at XENSTORED_RUNDIR/socket, by default\n\
+         /run/xenstored/socket. 'xy help store <command>' says more.\n",
+    );
+    text
 }
 
 fn help_all() -> String {

@@ -6,6 +6,7 @@ pub(crate) mod devices;
 pub(crate) mod domains;
 pub(crate) mod host;
 pub(crate) mod shutdown;
+pub(crate) mod store;
 
 /// Takes the payload of the reply that was asked for.
 macro_rules! expect_reply {

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let result = arguments().and_then(|arguments| command::run(&mut session, arguments));
     let output = session.take_output();
     // A reader that has seen enough, as in `xy list | head -1`, is no failure.
-    let _ = std::io::stdout().write_all(output.as_bytes());
+    let _ = std::io::stdout().write_all(&output);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -58,7 +58,7 @@ pub(crate) struct Session {
     pub(crate) dry_run: bool,
     start: Instant,
     client: Option<Client>,
-    output: String,
+    output: Vec<u8>,
 }
 
 impl Default for Session {
@@ -69,7 +69,7 @@ impl Default for Session {
             dry_run: false,
             start: Instant::now(),
             client: None,
-            output: String::new(),
+            output: Vec::new(),
         }
     }
 }
@@ -104,7 +104,12 @@ impl Session {
 
     /// Prints `text` when the command is done.
     pub(crate) fn print(&mut self, text: &str) {
-        self.output.push_str(text);
+        self.print_bytes(text.as_bytes());
+    }
+
+    /// Prints bytes that need not be text.
+    pub(crate) fn print_bytes(&mut self, bytes: &[u8]) {
+        self.output.extend_from_slice(bytes);
     }
 
     /// Prints a value as JSON, indented by four as xl does.
@@ -113,18 +118,26 @@ impl Session {
         let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
         let mut serializer = serde_json::Serializer::with_formatter(&mut json, formatter);
         value.serialize(&mut serializer).expect("api types always serialise");
-        self.output.push_str(&String::from_utf8_lossy(&json));
-        self.output.push('\n');
+        self.output.extend_from_slice(&json);
+        self.output.push(b'\n');
     }
 
-    pub(crate) fn take_output(&mut self) -> String {
+    pub(crate) fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
     /// Writes what was printed so far, for a command that goes on for long.
     pub(crate) fn flush(&mut self) {
+        // A reader that has gone is met again by the next output.
+        let _unread = self.try_flush();
+    }
+
+    /// As `flush`, for a command that nobody needs once its reader has gone.
+    pub(crate) fn try_flush(&mut self) -> std::io::Result<()> {
         let output = self.take_output();
-        let _ = std::io::stdout().write_all(output.as_bytes());
+        let mut stdout = std::io::stdout();
+        stdout.write_all(&output)?;
+        stdout.flush()
     }
 
     /// Tells the user something at once, on the standard error.

@@ -13,11 +13,12 @@ use toolstack::perform::Performer;
 use toolstack::work::{Work, WorkClass};
 use xen::Xen;
 use xen_linux::LinuxHypervisor;
+use xenstore_socket::StoreSocket;
 
 use crate::Options;
 use crate::core::Input;
 use crate::host::{Images, LinuxHost};
-use crate::store::StoreSocket;
+use crate::store;
 
 type Job = (WorkId, Work);
 type LinuxPerformer = Performer<LinuxHypervisor, StoreSocket, LinuxHost>;
@@ -71,7 +72,7 @@ impl Pool {
 fn performer(options: &Options, images: &Images, arena: usize) -> Result<LinuxPerformer> {
     let hypervisor = LinuxHypervisor::open(arena).context("cannot control Xen")?;
     let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
-    let store = StoreSocket::connect(&options.store_socket)?;
+    let store = store::connect(&options.store_socket)?;
     Ok(Performer { xen, store, host: LinuxHost::open(images.clone())? })
 }
 

@@ -9,9 +9,10 @@ use std::thread;
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
+use xenstore_socket::StoreSocket;
 
 use crate::core::Input;
-use crate::store::StoreSocket;
+use crate::store;
 
 /// Tokens of the two watches that are always there. All others are their own path.
 const INTRODUCED: &str = "@introduced";
@@ -31,7 +32,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     pub(crate) fn start(store_socket: &Path, inputs: &Sender<Input>) -> Result<Self> {
-        let mut store = StoreSocket::connect(store_socket)?;
+        let mut store = store::connect(store_socket)?;
         watch_domains(&mut store, "@introduceDomain", INTRODUCED)?;
         watch_domains(&mut store, "@releaseDomain", RELEASED)?;
         let (bell, heard) = UnixStream::pair().context("no socket pair")?;

@@ -223,6 +223,24 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
+    /// Lets all of `batch` be answered by one message, if that is possible.
+    pub(super) fn run_as_message(&mut self, batch: &Batch) -> Result<Committed, ClientError> {
+        let requests = &batch.requests[..];
+        let mut losses = 0;
+        while fits_messages(requests) && self.may_serve_batches() {
+            let mut results = Vec::with_capacity(requests.len());
+            match self.run_message(0, requests, &mut results) {
+                Ok(()) if results.len() == requests.len() => {
+                    let requests = requests.iter().map(BatchRequest::describe).collect();
+                    return Ok(Committed::Done(Replies { requests, results }));
+                }
+                Ok(()) => break,
+                Err(error) => self.recover(error, 0, &mut losses)?,
+            }
+        }
+        Ok(Committed::NotSent)
+    }
+
     /// Lets all of `batch` take effect by one message, if that is possible.
     pub(super) fn commit_as_message(&mut self, batch: &Batch) -> Result<Committed, ClientError> {
         let requests = &batch.requests[..];

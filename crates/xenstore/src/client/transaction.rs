@@ -78,6 +78,20 @@ impl<T: Transport> Client<T> {
         })
     }
 
+    /// Lets all reads of `batch` be answered from one state of the store.
+    ///
+    /// # Errors
+    /// What ends the connection. A refused read is a value in [`Replies`].
+    pub fn run_at_once(&mut self, batch: &Batch) -> Result<Replies, ClientError> {
+        if batch.len() <= 1 {
+            return self.run(batch);
+        }
+        match self.run_as_message(batch)? {
+            Committed::Done(replies) => Ok(replies),
+            Committed::NotSent => self.transaction(|transaction| transaction.run(batch)),
+        }
+    }
+
     fn start(&mut self) -> Result<u32, ClientError> {
         let reply = self.request(MessageType::TransactionStart, 0, "", &[b"\0"])?;
         self.counters.transactions += 1;

@@ -333,6 +333,29 @@ fn a_reply_that_is_cut_is_continued() {
 }
 
 #[test]
+fn reads_at_once_are_of_one_state_whether_they_fit_a_message_or_not() {
+    let Bench { world, client, mut other } = bench();
+    let mut another = client_of_another_store(&world);
+    let mut client = client;
+    let value = [b'v'; 4000];
+    let mut many = Batch::new();
+    for i in 0..40 {
+        other.write(&format!("/n{i}"), &value).unwrap();
+        many.read(&format!("/n{i}"));
+    }
+    let mut few = Batch::new();
+    few.read("/n0");
+    few.read("/nowhere");
+    for client in [&mut client, &mut another] {
+        assert_eq!(client.run_at_once(&many).unwrap().results(), vec![Ok(value.to_vec()); 40]);
+        let replies = client.run_at_once(&few).unwrap();
+        assert_eq!(replies.get_optional(1), Ok(None));
+        assert_eq!(client.run_at_once(&Batch::new()).unwrap().results(), []);
+    }
+    assert_eq!((client.counters.transactions, another.counters.transactions), (1, 2));
+}
+
+#[test]
 fn a_store_without_batches_is_asked_once_and_served_as_ever() {
     let world = Rc::new(RefCell::new(World::new(Quota::default())));
     let mut client = client_of_another_store(&world);

@@ -496,6 +496,7 @@ fn help_is_there_without_a_daemon() {
          network-list        List virtual network interfaces for a domain
          info                Get information about Xen host
          counters            Print what xylemd has done since it began
+         store               Look into the store and change it; see 'xy help store'
 
         A subcommand may be shortened as long as it stays unambiguous.
 

@@ -3,3 +3,4 @@
 mod commands;
 mod console;
 mod daemon;
+mod store;

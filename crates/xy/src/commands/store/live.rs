@@ -1,0 +1,161 @@
+//! `xy store ls --watch`: a tree, and what becomes of it.
+//!
+//! On a terminal the tree is drawn anew at each change, changed nodes in bold. Elsewhere a line tells
+//! of each change: `+` for a new node, `~` for a changed one, `-` for one that went.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use xenstore::client::Nodes as _;
+
+use super::Store;
+use super::tree::{Layout, Node, Style, read_tree, render, render_node};
+use crate::session::{Failure, Session};
+
+/// After a change: how long we wait for others that belong to it, and how long at most.
+const QUIET_MS: u32 = 20;
+const QUIETS_MAX: u32 = 10;
+
+const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
+const BOLD: &str = "\x1b[1m";
+const PLAIN: &str = "\x1b[0m";
+
+pub(super) fn show(
+    session: &mut Session,
+    store: &mut Store,
+    paths: &[String],
+    style: Style,
+) -> Result<(), Failure> {
+    for path in paths {
+        store.watch(path, path)?;
+    }
+    let on_terminal = std::io::stdout().is_terminal();
+    let mut before = read_trees(store, paths, style)?;
+    session.print(&if on_terminal {
+        draw(&before, &Changes::default(), style, paths)
+    } else {
+        render(&before, style)
+    });
+    while session.try_flush().is_ok() {
+        store.next_event()?;
+        settle(store)?;
+        let now = read_trees(store, paths, style)?;
+        let changes = compare(&before, &now);
+        if !changes.is_empty() {
+            session.print(&if on_terminal {
+                draw(&now, &changes, style, paths)
+            } else {
+                tell(&changes, style)
+            });
+        }
+        before = now;
+    }
+    Ok(())
+}
+
+fn read_trees(store: &mut Store, paths: &[String], style: Style) -> Result<Vec<Node>, Failure> {
+    let mut trees = Vec::new();
+    for path in paths {
+        // What is not there yet may come.
+        if store.read_optional(path)?.is_some() {
+            trees.extend(read_tree(store, path, style.permissions)?);
+        }
+    }
+    Ok(trees)
+}
+
+/// Takes the events that follow closely: a device comes with dozens of nodes.
+fn settle(store: &mut Store) -> Result<(), Failure> {
+    for _ in 0..QUIETS_MAX {
+        while store.poll_event().is_some() {}
+        let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(QUIET_MS) * 1_000_000 };
+        let mut fds = [PollFd::new(store.transport(), PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(0) => return Ok(()),
+            Ok(_) => drop(store.receive()?),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => {
+                return Err(Failure::failed(format!("cannot wait for the store: {errno}")));
+            }
+        }
+    }
+    while store.poll_event().is_some() {}
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+struct Changes<'a> {
+    gone: Vec<&'a Node>,
+    new: BTreeMap<&'a str, &'a Node>,
+    changed: BTreeMap<&'a str, &'a Node>,
+}
+
+impl Changes<'_> {
+    fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.new.is_empty() && self.changed.is_empty()
+    }
+}
+
+fn compare<'a>(before: &'a [Node], now: &'a [Node]) -> Changes<'a> {
+    let mut known: BTreeMap<&str, &Node> =
+        before.iter().map(|node| (node.path.as_str(), node)).collect();
+    let mut changes = Changes::default();
+    for node in now {
+        match known.remove(node.path.as_str()) {
+            None => _ = changes.new.insert(&node.path, node),
+            Some(old) if old != node => _ = changes.changed.insert(&node.path, node),
+            Some(_) => {}
+        }
+    }
+    changes.gone = before.iter().filter(|node| known.contains_key(node.path.as_str())).collect();
+    changes
+}
+
+fn tell(changes: &Changes<'_>, style: Style) -> String {
+    let style = Style { layout: Layout::Flat, ..style };
+    let mut text = String::new();
+    let gone = changes.gone.iter().copied().map(|node| ("- ", node));
+    let new = changes.new.values().copied().map(|node| ("+ ", node));
+    let changed = changes.changed.values().copied().map(|node| ("~ ", node));
+    for (mark, node) in gone.chain(new).chain(changed) {
+        text.push_str(mark);
+        if mark == "- " {
+            text.push_str(&node.path);
+            text.push('\n');
+        } else {
+            render_node(&mut text, node, style);
+        }
+    }
+    text
+}
+
+/// A screen: what is watched, then as much of the tree as there is room for.
+fn draw(tree: &[Node], changes: &Changes<'_>, style: Style, paths: &[String]) -> String {
+    let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| size.ws_row);
+    let rows = usize::from(rows).saturating_sub(2).max(1);
+    let mut text = format!(
+        "{CLEAR}{}: {} nodes, {} new, {} changed, {} gone\n",
+        paths.join(" "),
+        tree.len(),
+        changes.new.len(),
+        changes.changed.len(),
+        changes.gone.len()
+    );
+    let shown = if tree.len() > rows { rows.saturating_sub(1) } else { tree.len() };
+    for node in &tree[..shown] {
+        let path = node.path.as_str();
+        let is_news = changes.new.contains_key(path) || changes.changed.contains_key(path);
+        if is_news {
+            text.push_str(BOLD);
+        }
+        render_node(&mut text, node, style);
+        if is_news {
+            text.push_str(PLAIN);
+        }
+    }
+    if shown < tree.len() {
+        text.push_str(&format!("... and {} more\n", tree.len() - shown));
+    }
+    text
+}
