@@ -1,6 +1,7 @@
 //! The store daemon on the simulated host: the product's own server, with simulated rings and
 //! sockets around it.
 
+use core::time::Duration;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
@@ -164,6 +165,23 @@ impl Shell {
         self.server.receive(&mut self.host, connection, bytes).is_ok()
     }
 
+    /// Tells the server what time it is.
+    fn tell_time(&mut self) {
+        let now = self.host.machine.get().now();
+        self.server.advance(&mut self.host, Duration::from_nanos(now.0));
+    }
+
+    /// Whether the guest is served, if need be after it has waited because it wrote too fast.
+    fn serves(&mut self, connection: ConnId) -> bool {
+        while let Some(until) = self.server.resumes_at(connection) {
+            let now = Duration::from_nanos(self.host.machine.get().now().0);
+            let wait = until.saturating_sub(now).as_nanos().max(1);
+            self.host.machine.get_mut().spend(u64::try_from(wait).unwrap_or(u64::MAX));
+            self.tell_time();
+        }
+        self.server.accepts_requests(connection)
+    }
+
     /// Moves bytes until nobody has anything to move.
     fn flush(&mut self) {
         while self.server.has_ready() {
@@ -232,7 +250,8 @@ impl Shell {
             self.ring(domid, ring.port);
         }
         let mut bytes = [0; ring::RING_BYTES];
-        while self.server.accepts_requests(ring.connection) {
+        self.tell_time();
+        while self.serves(ring.connection) {
             match self.host.page(ring.mapping).take_requests(&mut bytes) {
                 Ok(0) => break,
                 Ok(taken) => {
@@ -367,6 +386,7 @@ impl SocketTransport {
         }
         let sent = std::mem::take(&mut self.sent);
         let shell = &mut *self.store.0.borrow_mut();
+        shell.tell_time();
         let follows = shell.receive(self.connection, &sent);
         if !follows {
             shell.server.disconnect(self.connection);

@@ -62,7 +62,8 @@ pub(crate) enum Right {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) permission: Permission,
-    /// `None`: stale, it names no living domain. Also `None` where no life is meant (`DomId::ANY`).
+    /// `None`: stale, it names no living domain. `DomId::ANY`, which every guest is, has `Life(0)`; a
+    /// stale one was set by a guest that shall not know it.
     pub(crate) life: Option<Life>,
 }
 
@@ -102,8 +103,8 @@ impl Acl {
         let access = self.entries[1..]
             .iter()
             .find(|entry| {
-                entry.permission.domid == DomId::ANY
-                    || subject.is(entry.permission.domid, entry.life)
+                let is_any = entry.permission.domid == DomId::ANY && entry.life.is_some();
+                is_any || subject.is(entry.permission.domid, entry.life)
             })
             .map_or(owner.permission.access, |entry| entry.permission.access);
         match right {
@@ -142,7 +143,7 @@ impl Acl {
         self.entries.iter().enumerate().filter_map(|(i, entry)| {
             let domid = entry.permission.domid;
             let role = if i == 0 { Role::Owner } else { Role::Named };
-            let life = entry.life.filter(|_| domid != DomId::DOM0)?;
+            let life = entry.life.filter(|_| domid != DomId::DOM0 && domid != DomId::ANY)?;
             Some((role, Being { domid, life }))
         })
     }
@@ -207,7 +208,8 @@ mod tests {
         let acl = Acl::new(alloc::vec![
             entry(Access::Read, 0, Some(0)),
             entry(Access::Write, 2, Some(6)),
-            entry(Access::ReadWrite, 0x7ff5, None),
+            entry(Access::None, 0x7ff5, None),
+            entry(Access::ReadWrite, 0x7ff5, Some(0)),
         ]);
         assert_eq!(rights(&acl, guest(2, 6)), [false, true, false]);
         assert_eq!(rights(&acl, guest(3, 7)), [true, true, false]);

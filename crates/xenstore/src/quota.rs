@@ -6,7 +6,7 @@
 use alloc::string::String;
 
 macro_rules! quotas {
-    ($($(#[$doc:meta])* $field:ident: $name:literal = $default:literal;)*) => {
+    ($($(#[$doc:meta])* $field:ident: $name:literal = $default:literal, $text:literal;)*) => {
         /// The limits of one guest, or those that new guests begin with.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         pub struct Quota {
@@ -22,6 +22,11 @@ macro_rules! quotas {
         impl Quota {
             /// The names of all limits, as in `GET_QUOTA` and on the command line.
             pub const NAMES: &[&str] = &[$($name,)*];
+
+            /// What the limit of this name is about, for people.
+            pub(crate) fn text(name: &str) -> &'static str {
+                match name { $($name => $text,)* _ => "" }
+            }
 
             /// The limit of this name.
             #[must_use]
@@ -39,24 +44,63 @@ macro_rules! quotas {
 
 quotas! {
     /// Nodes that the guest owns.
-    nodes: "nodes" = 1000;
-    watches: "watches" = 128;
-    /// Transactions that are open at a time.
-    transactions: "transactions" = 10;
+    nodes: "nodes" = 1000, "nodes that a domain owns";
+    watches: "watches" = 128, "watches of a domain";
     /// Requests whose reply the guest has not read; it is not served beyond them.
-    outstanding: "outstanding" = 20;
-    /// Nodes that one transaction reads or changes.
-    transaction_nodes: "transaction-nodes" = 1024;
-    /// Bytes held for the guest; events beyond them are dropped, and it is not served.
-    memory_bytes: "memory" = 2_560_000;
-    /// Size of a node: 16, 8 for each permission, its value, the names of its children.
-    node_bytes: "node-size" = 2048;
-    /// Length of a path without a leading `/local/domain/N/`.
-    path_bytes: "path-max" = 2048;
-    /// Entries in a permission list.
-    permissions: "node-permissions" = 5;
+    outstanding: "outstanding" = 20, "requests of a domain with an unread reply";
+    /// Bytes held for the guest. Requests that need more are refused, events beyond it dropped, and
+    /// the guest is not served before it has read what waits for it.
+    memory_bytes: "memory" = 2_621_440, "bytes held for a domain";
     /// Above this the daemon tells the operator.
-    memory_bytes_soft: "soft-memory" = 2_097_152;
+    memory_bytes_soft: "soft-memory" = 2_097_152, "bytes held for a domain (warning)";
+    /// Transactions that are open at a time.
+    transactions: "transactions" = 10, "open transactions of a domain";
+    /// Nodes that one transaction reads or changes.
+    transaction_nodes: "transaction-nodes" = 1024, "nodes that one transaction touches";
+    /// Entries in a permission list.
+    permissions: "node-permissions" = 5, "permissions of a node";
+    /// Length of a path without a leading `/local/domain/N/`.
+    path_bytes: "path-max" = 2048, "length of a path";
+    /// Size of a node: 16, 8 for each permission, its value, the names of its children.
+    node_bytes: "node-size" = 2048, "size of a node";
+}
+
+/// In front of the name of a limit that only warns.
+pub(crate) const SOFT_PREFIX: &str = "soft-";
+
+/// What a guest uses of some limits, or the most that was seen.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) nodes: usize,
+    pub(crate) watches: usize,
+    pub(crate) outstanding: usize,
+    pub(crate) memory_bytes: usize,
+    pub(crate) transactions: usize,
+}
+
+impl Seen {
+    /// The use of the limit of this name; `None` if a domain does not use it up bit by bit.
+    pub(crate) fn get(&self, name: &str) -> Option<usize> {
+        match name {
+            "nodes" => Some(self.nodes),
+            "watches" => Some(self.watches),
+            "outstanding" => Some(self.outstanding),
+            "memory" => Some(self.memory_bytes),
+            "transactions" => Some(self.transactions),
+            _ => None,
+        }
+    }
+
+    /// The greater of each.
+    pub(crate) fn max(&self, other: &Self) -> Self {
+        Self {
+            nodes: self.nodes.max(other.nodes),
+            watches: self.watches.max(other.watches),
+            outstanding: self.outstanding.max(other.outstanding),
+            memory_bytes: self.memory_bytes.max(other.memory_bytes),
+            transactions: self.transactions.max(other.transactions),
+        }
+    }
 }
 
 /// Whether a count or size is within a limit.

@@ -12,7 +12,7 @@ use xen::DomId;
 use crate::acl::{Acl, Being, Role, private_to_dom0};
 use crate::journal::{Record, Recorder, encode_acl};
 use crate::path::{OwnedPath, Path};
-use crate::tree::{Node, Tree, for_each_bottom_up};
+use crate::tree::{Node, Tree, for_each_bottom_up, held_bytes};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
@@ -28,6 +28,8 @@ pub(crate) struct Store {
 struct Mentions {
     owned: BTreeSet<OwnedPath>,
     named: BTreeSet<OwnedPath>,
+    /// What the owned nodes take.
+    owned_bytes: usize,
 }
 
 impl Store {
@@ -52,6 +54,11 @@ impl Store {
     /// Nodes that the guest owns.
     pub(crate) fn owned_count(&self, domid: DomId) -> usize {
         self.domains.get(&domid).map_or(0, |mentions| mentions.owned.len())
+    }
+
+    /// Bytes that the nodes which the guest owns take.
+    pub(crate) fn owned_bytes(&self, domid: DomId) -> usize {
+        self.domains.get(&domid).map_or(0, |mentions| mentions.owned_bytes)
     }
 
     /// Topmost nodes of what the guest owns.
@@ -79,8 +86,15 @@ impl Store {
     pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) {
         let domid = creator.map(|being| being.domid);
         self.recorder.record(&Record::Write { path, creator: domid, value });
-        let created = self.tree.write(path, creator, value);
-        self.index_created(path, created);
+        let written = self.tree.write(path, creator, value);
+        if written.created > 0 {
+            return self.index_created(path, written.created);
+        }
+        if let Some(mentions) = self.domains.get_mut(&written.owner.permission.domid)
+            && written.owner.life.is_some()
+        {
+            mentions.owned_bytes = mentions.owned_bytes + value.len() - written.value_bytes_before;
+        }
     }
 
     /// Replaces the permission list and returns the old one; `None` if there is no such node.
@@ -89,8 +103,7 @@ impl Store {
         if self.recorder.is_on() {
             self.recorder.record(&Record::SetAcl { path, acl: &encode_acl(acl) });
         }
-        self.forget(path, &old);
-        self.mention(path, acl);
+        self.index_replaced(path, &old, acl);
         Some(old)
     }
 
@@ -99,17 +112,11 @@ impl Store {
         let removed = self.tree.remove(path)?;
         self.recorder.record(&Record::Remove { path });
         let mut count = 0;
-        let mut mentions: Vec<(OwnedPath, Arc<Acl>)> = Vec::new();
         for_each_bottom_up(&removed, path, |path, node| {
             count += 1;
-            if node.acl().guests().next().is_some() {
-                mentions.push((path.to_owned_path(), Arc::clone(node.acl())));
-            }
+            self.forget(path, node.acl(), node.held_bytes(path.as_str().len()));
         });
         self.node_count -= count;
-        for (path, acl) in mentions {
-            self.forget(path.as_path(), &acl);
-        }
         Some(removed)
     }
 
@@ -122,8 +129,17 @@ impl Store {
             let path = path.as_path();
             let node = self.tree.get(path).expect("the index names nodes that exist");
             let acl = Arc::new(node.acl().without(domid));
-            self.tree.set_acl(path, acl);
+            if let Some(old) = self.tree.set_acl(path, Arc::clone(&acl)) {
+                self.index_replaced(path, &old, &acl);
+            }
         }
+    }
+
+    fn index_replaced(&mut self, path: Path<'_>, old: &Acl, new: &Acl) {
+        let value_bytes = self.tree.get(path).map_or(0, |node| node.value().len());
+        let path_bytes = path.as_str().len();
+        self.forget(path, old, held_bytes(path_bytes, value_bytes, old));
+        self.mention(path, new, held_bytes(path_bytes, value_bytes, new));
     }
 
     fn index_created(&mut self, path: Path<'_>, created: usize) {
@@ -131,31 +147,41 @@ impl Store {
             return;
         }
         self.node_count += created;
-        let acl = Arc::clone(self.tree.get(path).expect("created just now").acl());
+        let node = self.tree.get(path).expect("created just now");
+        let (acl, mut value_bytes) = (Arc::clone(node.acl()), node.value().len());
         if acl.guests().next().is_none() {
             return;
         }
         let created = core::iter::successors(Some(path), |path| path.parent()).take(created);
         for path in created {
-            self.mention(path, &acl);
+            self.mention(path, &acl, held_bytes(path.as_str().len(), value_bytes, &acl));
+            // Those above it were created empty.
+            value_bytes = 0;
         }
     }
 
-    fn mention(&mut self, path: Path<'_>, acl: &Acl) {
+    /// Notes who owns the node or is named for it, and what its owner is charged.
+    fn mention(&mut self, path: Path<'_>, acl: &Acl, bytes: usize) {
         for (role, being) in acl.guests() {
             let mentions = self.domains.entry(being.domid).or_default();
             match role {
-                Role::Owner => mentions.owned.insert(path.to_owned_path()),
+                Role::Owner => {
+                    mentions.owned_bytes += bytes;
+                    mentions.owned.insert(path.to_owned_path())
+                }
                 Role::Named => mentions.named.insert(path.to_owned_path()),
             };
         }
     }
 
-    fn forget(&mut self, path: Path<'_>, acl: &Acl) {
+    fn forget(&mut self, path: Path<'_>, acl: &Acl, bytes: usize) {
         for (role, being) in acl.guests() {
             let Some(mentions) = self.domains.get_mut(&being.domid) else { continue };
             match role {
-                Role::Owner => mentions.owned.remove(path.as_str()),
+                Role::Owner => {
+                    mentions.owned_bytes -= bytes;
+                    mentions.owned.remove(path.as_str())
+                }
                 Role::Named => mentions.named.remove(path.as_str()),
             };
             if mentions.owned.is_empty() && mentions.named.is_empty() {
@@ -172,11 +198,12 @@ impl Store {
         let mut recount = Self { tree: self.tree.clone(), node_count: 0, ..Self::new() };
         let mut nodes = Vec::new();
         for_each_bottom_up(self.tree.root(), Path::ROOT, |path, node| {
-            nodes.push((path.to_owned_path(), Arc::clone(node.acl())));
+            nodes.push((path.to_owned_path(), node));
         });
         recount.node_count = nodes.len();
-        for (path, acl) in nodes {
-            recount.mention(path.as_path(), &acl);
+        for (path, node) in nodes {
+            let path = path.as_path();
+            recount.mention(path, node.acl(), node.held_bytes(path.as_str().len()));
         }
         if recount.node_count != self.node_count {
             let (counted, kept) = (recount.node_count, self.node_count);

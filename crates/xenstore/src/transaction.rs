@@ -6,6 +6,7 @@
 //! not find it conflicts with the node's creation.
 
 use alloc::collections::BTreeMap;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -58,6 +59,8 @@ struct Touch {
     fires: bool,
     /// The permission list before the first `SET_PERMS`: the one that a node created here began with.
     acl_before: Option<Arc<Acl>>,
+    /// Length of the value that was written.
+    value_bytes: usize,
 }
 
 /// What a commit or a request changed, for the watches.
@@ -83,7 +86,13 @@ pub(crate) struct Transaction {
     failed: bool,
     /// What it saw is not known any more: the commit is a conflict.
     outdated: bool,
+    /// What the paths and values of `touched` take.
+    touched_bytes: usize,
 }
+
+/// What an open transaction takes, and each path in it beside its own length.
+const TRANSACTION_BYTES: usize = 256;
+const TOUCH_BYTES: usize = 160;
 
 impl Transaction {
     pub(crate) fn new(store: &Store) -> Self {
@@ -96,7 +105,31 @@ impl Transaction {
             owned_delta: 0,
             failed: false,
             outdated: false,
+            touched_bytes: 0,
         }
+    }
+
+    /// Bytes that are held for it. Nodes of the snapshot that only it still refers to do not count.
+    pub(crate) fn held_bytes(&self) -> usize {
+        TRANSACTION_BYTES + self.touched_bytes
+    }
+
+    /// What one more path with a value would take.
+    pub(crate) fn held_bytes_of(path: Path<'_>, value_bytes: usize) -> usize {
+        TOUCH_BYTES + path.as_str().len() + value_bytes
+    }
+
+    /// Compares the size that is kept with a recount.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let bytes = |(path, touch): (&OwnedPath, &Touch)| {
+            Self::held_bytes_of(path.as_path(), touch.value_bytes)
+        };
+        let recount: usize = self.touched.iter().map(bytes).sum();
+        if recount == self.touched_bytes {
+            return Ok(());
+        }
+        let kept = self.touched_bytes;
+        Err(alloc::format!("a transaction takes {recount} bytes, not {kept}"))
     }
 
     /// The tree as the transaction sees it.
@@ -143,6 +176,7 @@ impl Transaction {
         // Looked up first: most requests of a transaction touch a path again, and this allocates.
         if !self.touched.contains_key(path.as_str()) {
             self.touched.insert(path.to_owned_path(), Touch::default());
+            self.touched_bytes += Self::held_bytes_of(path, 0);
         }
         self.touched.get_mut(path.as_str()).expect("inserted above")
     }
@@ -167,10 +201,13 @@ impl Transaction {
     }
 
     pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) {
-        let created = self.tree.write(path, creator, value);
+        let created = self.tree.write(path, creator, value).created;
         self.mark_created(path, created, creator);
         self.mark_set(path, Facet::Value, Created::Before);
-        self.touch(path).fires = true;
+        let touch = self.touch(path);
+        touch.fires = true;
+        let value_before = core::mem::replace(&mut touch.value_bytes, value.len());
+        self.touched_bytes = self.touched_bytes + value.len() - value_before;
     }
 
     fn mark_created(&mut self, path: Path<'_>, created: usize, creator: Option<Being>) {
@@ -220,18 +257,21 @@ impl Transaction {
         for (path, touch) in below {
             // What was named by a request before is still reported by its own name.
             let removed = touch.removed || (touch.fires && self.snapshot.contains(path.as_path()));
+            self.touched_bytes -= touch.value_bytes;
             *touch = Touch { seen: touch.seen, order: touch.order, removed, ..Touch::default() };
         }
         self.removes = true;
         let order = self.next_order;
         self.next_order += 1;
         let touch = self.touch(path);
+        let value_bytes = touch.value_bytes;
         *touch = Touch {
             seen: touch.seen,
             removed: true,
             order: if touch.set == Facets::default() { order } else { touch.order },
             ..Touch::default()
         };
+        self.touched_bytes -= value_bytes;
     }
 
     /// Checks everything that was seen against the store and, if nothing differs, carries the changes

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Context;
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use xen_linux::{HangupSignals, StopSignals};
@@ -52,6 +53,8 @@ pub(crate) struct Daemon {
     buffer: Vec<u8>,
     events: Vec<epoll::Event>,
     ready: Vec<ConnId>,
+    /// The store's time is counted from here.
+    started: Instant,
 }
 
 /// Makes the socket at `path`; only root may connect.
@@ -100,6 +103,7 @@ impl Daemon {
             buffer: vec![0; READ_BYTES],
             events: Vec::with_capacity(EVENTS_MAX),
             ready: Vec::new(),
+            started: Instant::now(),
         };
         daemon.add(LISTENER, &daemon.listener)?;
         daemon.add(STOP, &daemon.stop)?;
@@ -129,6 +133,7 @@ impl Daemon {
             // Everybody is heard first and answered then.
             self.serve_ready();
             let events = self.wait()?;
+            self.server.advance(&mut self.rings, self.started.elapsed());
             // First, so that nobody is answered about a domain that is gone.
             if events.iter().any(|event| event.data.u64() == EVENT_CHANNELS) {
                 self.handle_event_channels()?;
@@ -163,18 +168,28 @@ impl Daemon {
 
     /// What happened, at once if there is something left to do.
     fn wait(&mut self) -> anyhow::Result<Vec<epoll::Event>> {
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        let is_idle =
-            self.unfinished.is_empty() && self.unread.is_empty() && !self.server.has_ready();
-        let journal = self.rings.work_on_journal(&self.server);
-        let journal = journal.and_then(|wait| wait.try_into().ok());
-        let timeout = if is_idle { journal.as_ref() } else { Some(&now) };
+        let timeout = self.timeout();
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout) {
+        let room = rustix::buffer::spare_capacity(&mut events);
+        match epoll::wait(&self.epoll, room, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(events),
             Err(errno) => Err(errno).context("cannot wait for events"),
         }
+    }
+
+    /// How long to wait if nothing happens; `None` for ever.
+    fn timeout(&mut self) -> Option<Timespec> {
+        let is_idle =
+            self.unfinished.is_empty() && self.unread.is_empty() && !self.server.has_ready();
+        let journal = self.rings.work_on_journal(&self.server);
+        if !is_idle {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        let deadline = self.server.next_deadline();
+        let deadline = deadline.map(|deadline| deadline.saturating_sub(self.started.elapsed()));
+        let wait = journal.into_iter().chain(deadline).min()?;
+        Timespec::try_from(wait).ok()
     }
 
     fn handle_event_channels(&mut self) -> anyhow::Result<()> {

@@ -90,6 +90,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         waiting = rings.connect_control_domain(&mut server)?.into_iter().collect();
         rings.begin_journal(&mut server);
     }
+    server.set_event_timeout(options.event_timeout);
     server.set_tracing(rings.log.trace.is_some());
     let mut daemon = Daemon::new(server, rings, listener, waiting)?;
 

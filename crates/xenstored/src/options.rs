@@ -1,6 +1,7 @@
 //! The command line. Options that other xenstored daemons have mean the same here.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lexopt::prelude::*;
@@ -27,7 +28,8 @@ Usage: xylem-xenstored [options]
   -M, --path-max N           bytes in a path of a guest
   -Q, --quota NAME=N         any limit by its name
   -q, --quota-soft NAME=N    any soft limit by its name
-  -w, --timeout NAME=S       accepted; events of a guest wait within its memory limit
+  -w, --timeout watch-event=S
+                             events wait so long for a guest that does not read (20)
       --fresh                begin with an empty store, whatever a daemon before this one had
       --no-journal           keep no journal: whoever ends this daemon ends the store
   -U, --live-update          accepted when nothing has to be taken over
@@ -70,6 +72,8 @@ pub(crate) struct Options {
     /// What survives this process.
     pub(crate) journal: PathBuf,
     pub(crate) start: Start,
+    /// How long an event waits for a guest that does not read.
+    pub(crate) event_timeout: Option<Duration>,
     /// Where clients connect.
     pub(crate) socket: PathBuf,
     /// Set for the process that the foreground part starts: say on standard output when ready.
@@ -108,6 +112,7 @@ pub(crate) fn parse(
         quota: Quota::default(),
         journal: rundir.join("journal"),
         start: Start::Continue,
+        event_timeout: Some(Duration::from_secs(20)),
         socket,
         tells_parent: false,
     };
@@ -151,7 +156,8 @@ pub(crate) fn parse(
                 quota(&mut options, &format!("soft-{name}"), value)?;
             }
             Short('w') | Long("timeout") => {
-                split(&parser.value()?.string()?)?;
+                let value = parser.value()?.string()?;
+                options.event_timeout = event_timeout(&value)?;
             }
             // No saved state is found where there is none: a start like any other.
             Short('U') | Long("live-update") => {}
@@ -171,6 +177,17 @@ fn host(text: &str) -> anyhow::Result<Domains> {
         Some(path) if !path.is_empty() => Ok(Domains::OfFolder(path.into())),
         _ => bail!("'{text}' is not a host; write --host dir:PATH"),
     }
+}
+
+/// `watch-event=SECONDS` is the only timeout there is; 0 stands for none.
+fn event_timeout(text: &str) -> anyhow::Result<Option<Duration>> {
+    let (name, seconds) = split(text)?;
+    if name != "watch-event" {
+        bail!("there is no timeout '{name}'; known is: watch-event");
+    }
+    let needs = || format!("the timeout '{name}' needs a number of seconds, not '{seconds}'");
+    let seconds = seconds.parse::<u32>().with_context(needs)?;
+    Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
 }
 
 fn split(text: &str) -> anyhow::Result<(&str, &str)> {
@@ -217,6 +234,7 @@ mod tests {
         .unwrap();
         assert_eq!(options.place, Place::Foreground);
         assert_eq!(options.pid_file, Some("/run/xenstored.pid".into()));
+        assert_eq!(options.event_timeout, Some(Duration::from_secs(10)));
         let limit = |name| options.quota.get(name).unwrap();
         let limits = [
             ("nodes", 10),
@@ -256,6 +274,8 @@ mod tests {
             (&["-Q", "no-such=1"], "no-such"),
             (&["-Q", "nodes"], "nodes"),
             (&["-E", "many"], "many"),
+            (&["-w", "no-such=1"], "no-such"),
+            (&["-w", "watch-event=soon"], "soon"),
             (&["--host", "elsewhere"], "elsewhere"),
             (&["--host", "dir:"], "dir:"),
         ] {

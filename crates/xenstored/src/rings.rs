@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -331,6 +332,14 @@ impl Host for Rings {
 
     fn log(&mut self, line: &str) {
         self.log.line(line);
+    }
+
+    fn open_trace(&mut self, file: Option<&str>) -> Result<(), Error> {
+        self.log.open_trace(file.map(Path::new))
+    }
+
+    fn write_report(&mut self, file: Option<&str>, text: &str) -> Result<(), Error> {
+        self.log.write_report(file.map(Path::new), text)
     }
 
     fn trace(&mut self, line: std::fmt::Arguments<'_>) {

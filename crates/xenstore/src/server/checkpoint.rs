@@ -72,7 +72,7 @@ impl Server {
         for (&id, connection) in &self.connections {
             encode_ring(id, connection, &mut head, &mut tail);
             if connection.is_ring() {
-                watches.extend(connection.watches.values().copied());
+                watches.extend(connection.watches.ids());
             }
         }
         // Older watches are served first.
@@ -95,12 +95,8 @@ fn encode_ring(id: ConnId, connection: &Connection, head: &mut Vec<u8>, tail: &m
     let Some(record) = ring_record(id, connection) else { return };
     record.encode(head);
     let number = id.number();
-    if let Some(indexes) = connection.seat.indexes {
-        let consumed = connection.output.consumed();
-        #[expect(clippy::cast_possible_truncation, reason = "indexes of a ring wrap around")]
-        let replies_put = indexes.replies_put.wrapping_add(consumed as u32);
-        let requests_taken = indexes.requests_taken;
-        Record::RingIndexes { connection: number, requests_taken, replies_put }.encode(head);
+    if let Some(record) = indexes_record(id, connection) {
+        record.encode(head);
     }
     if !connection.input.is_empty() {
         Record::Input { connection: number, bytes: &connection.input }.encode(head);
@@ -112,6 +108,16 @@ fn encode_ring(id: ConnId, connection: &Connection, head: &mut Vec<u8>, tail: &m
     for &transaction_id in connection.transactions.keys() {
         Record::OldTransaction { connection: number, transaction_id }.encode(tail);
     }
+}
+
+/// Where a ring stands, so that its output begins with what was not put in yet.
+pub(super) fn indexes_record(id: ConnId, connection: &Connection) -> Option<Record<'static>> {
+    let indexes = connection.seat.indexes?;
+    let consumed = connection.output.consumed();
+    #[expect(clippy::cast_possible_truncation, reason = "indexes of a ring wrap around")]
+    let replies_put = indexes.replies_put.wrapping_add(consumed as u32);
+    let requests_taken = indexes.requests_taken;
+    Some(Record::RingIndexes { connection: id.number(), requests_taken, replies_put })
 }
 
 pub(super) fn domain_record(domid: DomId, domain: &Domain) -> Record<'static> {

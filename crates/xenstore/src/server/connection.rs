@@ -5,6 +5,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use xen::{EvtchnPort, Gfn};
 
@@ -57,11 +58,13 @@ pub(super) struct Connection {
     /// Bytes of a message that is not complete, or that waits until replies were read.
     pub(super) input: Vec<u8>,
     pub(super) output: Output,
-    pub(super) watches: BTreeMap<(OwnedPath, Box<[u8]>), WatchId>,
+    pub(super) watches: OwnWatches,
     pub(super) transactions: BTreeMap<u32, Transaction>,
     pub(super) last_transaction: u32,
     /// The peer broke the protocol: nothing more is taken from it or sent to it.
     pub(super) broken: bool,
+    /// It is looked whether events wait for too long.
+    pub(super) events_have_deadline: bool,
     pub(super) seat: RingSeat,
 }
 
@@ -84,16 +87,90 @@ impl Connection {
             home,
             input: Vec::new(),
             output: Output::default(),
-            watches: BTreeMap::new(),
+            watches: OwnWatches::default(),
             transactions: BTreeMap::new(),
             last_transaction: 0,
             broken: false,
+            events_have_deadline: false,
             seat: RingSeat::default(),
         }
     }
 
     pub(super) fn is_ring(&self) -> bool {
         matches!(self.peer, Peer::Ring(_))
+    }
+
+    /// Bytes that are held for this client: what it sent and has not finished, what it has not read,
+    /// its watches and its transactions.
+    pub(super) fn held_bytes(&self) -> usize {
+        let transactions = self.transactions.values().map(Transaction::held_bytes).sum::<usize>();
+        self.input.len() + self.output.held_bytes() + self.watches.bytes() + transactions
+    }
+
+    /// Compares the sizes that are kept with a recount.
+    pub(super) fn check(&self) -> Result<(), String> {
+        self.output.check()?;
+        self.watches.check()?;
+        self.transactions.values().try_for_each(Transaction::check)
+    }
+}
+
+/// A watch takes about this much beside its path and token.
+const WATCH_BYTES: usize = 128;
+
+/// The watches of one client by what it calls them, and how many bytes they take.
+#[derive(Debug, Default)]
+pub(super) struct OwnWatches {
+    by_name: BTreeMap<(OwnedPath, Box<[u8]>), WatchId>,
+    bytes: usize,
+}
+
+impl OwnWatches {
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = WatchId> {
+        self.by_name.values().copied()
+    }
+
+    /// What one more watch would take.
+    pub(super) fn bytes_of(path: Path<'_>, token: &[u8]) -> usize {
+        WATCH_BYTES + path.as_str().len() + token.len()
+    }
+
+    pub(super) fn contains(&self, path: Path<'_>, token: &[u8]) -> bool {
+        self.by_name.contains_key(&(path.to_owned_path(), token.into()))
+    }
+
+    pub(super) fn insert(&mut self, path: Path<'_>, token: &[u8], watch: WatchId) {
+        let known = self.by_name.insert((path.to_owned_path(), token.into()), watch);
+        assert!(known.is_none(), "a watch is added once");
+        self.bytes += Self::bytes_of(path, token);
+    }
+
+    pub(super) fn remove(&mut self, path: Path<'_>, token: &[u8]) -> Option<WatchId> {
+        let watch = self.by_name.remove(&(path.to_owned_path(), token.into()))?;
+        self.bytes -= Self::bytes_of(path, token);
+        Some(watch)
+    }
+
+    /// Takes all of them.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = WatchId> + use<> {
+        core::mem::take(self).by_name.into_values()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let recount: usize =
+            self.by_name.keys().map(|(path, token)| Self::bytes_of(path.as_path(), token)).sum();
+        if recount == self.bytes {
+            return Ok(());
+        }
+        Err(alloc::format!("watches of a client take {recount} bytes, not {}", self.bytes))
     }
 }
 
@@ -126,13 +203,91 @@ pub(super) struct Output {
 #[derive(Debug)]
 enum Queued {
     Message(Vec<u8>),
-    Event { watch: Arc<Watch>, path: OwnedPath },
+    Event { watch: Arc<Watch>, path: OwnedPath, queued_at: Duration },
 }
+
+impl Queued {
+    /// Bytes of the message.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Message(message) => message.len(),
+            Self::Event { watch, path, .. } => HEADER_BYTES + event_bytes(watch, path.as_path()),
+        }
+    }
+}
+
+/// A message that waits takes about this much beside its own bytes.
+const QUEUED_BYTES: usize = 96;
 
 impl Output {
     /// Bytes that wait, encoded or not.
     pub(super) fn bytes(&self) -> usize {
         self.chunk.len() - self.chunk_start + self.queued_bytes
+    }
+
+    /// What it takes to keep them.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.bytes() + QUEUED_BYTES * self.queue.len()
+    }
+
+    /// What one more event would take.
+    pub(super) fn held_bytes_of(watch: &Watch, path: Path<'_>) -> usize {
+        QUEUED_BYTES + HEADER_BYTES + event_bytes(watch, path)
+    }
+
+    /// When the oldest event that is not on its way was queued.
+    pub(super) fn oldest_event(&self) -> Option<Duration> {
+        self.queue.iter().find_map(|queued| match queued {
+            Queued::Event { queued_at, .. } => Some(*queued_at),
+            Queued::Message(_) => None,
+        })
+    }
+
+    /// Drops events that were queued at `time` or before and are not on their way; says how many.
+    pub(super) fn drop_events_until(&mut self, time: Duration) -> usize {
+        let mut reply_ends = core::mem::take(&mut self.reply_ends).into_iter().peekable();
+        // Where each message ends in the stream as it was, and in the stream as it will be.
+        let mut end_before = self.consumed + (self.chunk.len() - self.chunk_start) as u64;
+        let mut end = end_before;
+        let mut keep_ends = |end_before: u64, end: u64| {
+            while let Some(reply_end) = reply_ends.next_if(|reply_end| *reply_end <= end_before) {
+                self.reply_ends.push_back(reply_end - (end_before - end));
+            }
+        };
+        keep_ends(end_before, end);
+        let before = self.queue.len();
+        self.queue.retain(|queued| {
+            let length = queued.bytes();
+            end_before += length as u64;
+            match queued {
+                Queued::Event { watch, path, queued_at } if *queued_at <= time => {
+                    self.queued_bytes -= length;
+                    self.waiting.remove(&(watch.id, path.clone()));
+                    false
+                }
+                _ => {
+                    end += length as u64;
+                    keep_ends(end_before, end);
+                    true
+                }
+            }
+        });
+        self.appended = end;
+        before - self.queue.len()
+    }
+
+    /// Compares the sizes that are kept with a recount.
+    fn check(&self) -> Result<(), String> {
+        let recount: usize = self.queue.iter().map(Queued::bytes).sum();
+        if recount != self.queued_bytes {
+            let kept = self.queued_bytes;
+            return Err(alloc::format!("{recount} bytes are queued for a client, not {kept}"));
+        }
+        if self.appended - self.consumed == self.bytes() as u64 {
+            Ok(())
+        } else {
+            Err("the output of a client has lost bytes".into())
+        }
     }
 
     /// Replies that the client has not read to their end.
@@ -159,7 +314,7 @@ impl Output {
     }
 
     /// Appends an event. Events of special paths are never merged: each stands for one domain's fate.
-    pub(super) fn event(&mut self, watch: &Arc<Watch>, path: Path<'_>) -> EventFate {
+    pub(super) fn event(&mut self, watch: &Arc<Watch>, path: Path<'_>, now: Duration) -> EventFate {
         let payload_bytes = event_bytes(watch, path);
         if payload_bytes > PAYLOAD_BYTES_MAX {
             return EventFate::Oversized;
@@ -170,7 +325,7 @@ impl Output {
         }
         self.queued_bytes += HEADER_BYTES + payload_bytes;
         self.appended += (HEADER_BYTES + payload_bytes) as u64;
-        self.queue.push_back(Queued::Event { watch: Arc::clone(watch), path });
+        self.queue.push_back(Queued::Event { watch: Arc::clone(watch), path, queued_at: now });
         EventFate::Queued
     }
 
@@ -192,7 +347,9 @@ impl Output {
         for queued in &self.queue {
             match queued {
                 Queued::Message(message) => bytes.extend_from_slice(message),
-                Queued::Event { watch, path } => encode_event(&mut bytes, watch, path.as_path()),
+                Queued::Event { watch, path, .. } => {
+                    encode_event(&mut bytes, watch, path.as_path());
+                }
             }
         }
         (bytes, self.reply_ends.iter().map(|end| end - self.consumed).collect())
@@ -219,7 +376,7 @@ impl Output {
             let start = self.chunk.len();
             match queued {
                 Queued::Message(message) => self.chunk.extend_from_slice(&message),
-                Queued::Event { watch, path } => {
+                Queued::Event { watch, path, .. } => {
                     encode_event(&mut self.chunk, &watch, path.as_path());
                     self.waiting.remove(&(watch.id, path));
                 }
@@ -258,6 +415,8 @@ mod tests {
     use super::*;
     use crate::watch::{WatchRequest, Watches};
 
+    const NOW: Duration = Duration::from_secs(100);
+
     fn path(text: &str) -> Path<'_> {
         Path::from_canonical(text)
     }
@@ -284,15 +443,15 @@ mod tests {
         let mut watches = Watches::new();
         let (one, two) = (watch(&mut watches, b"1"), watch(&mut watches, b"2"));
         let mut output = Output::default();
-        assert_eq!(output.event(&one, path("/a/b")), EventFate::Queued);
-        assert_eq!(output.event(&one, path("/a/b")), EventFate::Coalesced);
-        assert_eq!(output.event(&two, path("/a/b")), EventFate::Queued);
-        assert_eq!(output.event(&one, path("/a")), EventFate::Queued);
+        assert_eq!(output.event(&one, path("/a/b"), NOW), EventFate::Queued);
+        assert_eq!(output.event(&one, path("/a/b"), NOW), EventFate::Coalesced);
+        assert_eq!(output.event(&two, path("/a/b"), NOW), EventFate::Queued);
+        assert_eq!(output.event(&one, path("/a"), NOW), EventFate::Queued);
         assert!(!output.bytes_to_send().is_empty());
-        assert_eq!(output.event(&one, path("/a/b")), EventFate::Queued);
+        assert_eq!(output.event(&one, path("/a/b"), NOW), EventFate::Queued);
         for _ in 0..2 {
             let special = path("@releaseDomain");
-            assert_eq!(output.event(&one, special), EventFate::Queued);
+            assert_eq!(output.event(&one, special, NOW), EventFate::Queued);
         }
     }
 
@@ -301,8 +460,8 @@ mod tests {
         let mut watches = Watches::new();
         let watch = watch(&mut watches, &[b't'; 4090]);
         let mut output = Output::default();
-        assert_eq!(output.event(&watch, path("/abc")), EventFate::Queued);
-        assert_eq!(output.event(&watch, path("/abcd")), EventFate::Oversized);
+        assert_eq!(output.event(&watch, path("/abc"), NOW), EventFate::Queued);
+        assert_eq!(output.event(&watch, path("/abcd"), NOW), EventFate::Oversized);
     }
 
     #[test]
@@ -312,7 +471,7 @@ mod tests {
         let mut output = Output::default();
         for _ in 0..3 {
             output.reply(|out| wire::encode(out, 2, 1, 0, &[b"value"]));
-            output.event(&watch, path("/a"));
+            output.event(&watch, path("/a"), NOW);
         }
         assert_eq!(output.unread_replies(), 3);
         let bytes = output.bytes();
@@ -324,5 +483,29 @@ mod tests {
         assert_eq!(HEADER_BYTES + 5 + drain(&mut output).len(), bytes);
         assert_eq!((output.unread_replies(), output.bytes()), (0, 0));
         assert!(output.waiting.is_empty());
+    }
+    #[test]
+    fn old_events_are_dropped_from_between_replies() {
+        let mut watches = Watches::new();
+        let watch = watch(&mut watches, b"token");
+        let mut output = Output::default();
+        let reply = |output: &mut Output| output.reply(|out| wire::encode(out, 2, 1, 0, &[b"v"]));
+        reply(&mut output);
+        output.bytes_to_send();
+        for (i, name) in ["/a/0", "/a/1", "/a/2"].into_iter().enumerate() {
+            let at = Duration::from_secs(i as u64);
+            output.event(&watch, path(name), at);
+            reply(&mut output);
+        }
+        assert_eq!(output.oldest_event(), Some(Duration::ZERO));
+        assert_eq!(output.drop_events_until(Duration::from_secs(1)), 2);
+        assert_eq!(output.check(), Ok(()));
+        assert_eq!(output.oldest_event(), Some(Duration::from_secs(2)));
+        assert_eq!(output.unread_replies(), 4);
+        // What was dropped can be queued again.
+        assert_eq!(output.event(&watch, path("/a/0"), NOW), EventFate::Queued);
+        assert_eq!(drain(&mut output).len() as u64, output.appended);
+        assert_eq!((output.unread_replies(), output.held_bytes()), (0, 0));
+        assert_eq!(output.check(), Ok(()));
     }
 }

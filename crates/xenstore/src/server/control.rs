@@ -4,26 +4,33 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use xen::DomId;
+
 use crate::Error;
-use crate::quota::Quota;
-use crate::server::{Host, Server};
+use crate::quota::{Quota, SOFT_PREFIX, Seen};
+use crate::server::connection::Peer;
+use crate::server::{ConnId, Host, Server};
 use crate::wire::{self, PAYLOAD_BYTES_MAX};
 
-const HELP: &str = "\
-check: compare all counters with a recount
-help: this text
-log on|off: whether requests are written to the trace file
-memreport: sizes of what the daemon holds
-print <text>: write a line to the daemon's log
-quota: the limits that guests begin with
-quota set <name> <value>: change one of them
-stats: counters of requests, transactions and events as JSON
-";
+/// Commands with what may follow them, as `xenstore-control help` shows them.
+const HELP: &[(&str, &str)] = &[
+    ("check", ""),
+    ("help", ""),
+    ("live-update", "[-c <cmdline>] [-F] [-t <timeout>] [-v <version>] <file>"),
+    ("log", "[on|off|+<switch>|-<switch>]"),
+    ("logfile", "<file>"),
+    ("memreport", "[<file>]"),
+    ("print", "<string>"),
+    ("quota", "[set <name> <val>|<domid>|max [-r]]"),
+    ("quota-soft", "[set <name> <val>]"),
+    ("stats", ""),
+];
 
 impl Server {
     pub(super) fn control(
         &mut self,
         host: &mut dyn Host,
+        client: ConnId,
         payload: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<(), Error> {
@@ -31,15 +38,16 @@ impl Server {
             wire::strings(payload).map(|word| core::str::from_utf8(word).ok()).collect();
         let words = words.ok_or(Error::EINVAL)?;
         let text = match words[..] {
-            ["check"] => match self.check() {
-                Ok(()) => return Ok(()),
-                Err(difference) => {
-                    host.log(&format!("check: {difference}"));
-                    difference
-                }
-            },
-            ["help"] => HELP.into(),
+            ["check"] => {
+                let Err(difference) = self.check() else { return Ok(()) };
+                host.log(&format!("check: {difference}"));
+                difference
+            }
+            ["help"] => HELP.iter().map(|(name, rest)| format!("{name:<15} {rest}\n")).collect(),
+            ["live-update", ref words @ ..] => host.live_update(client, words)?,
+            ["log"] => format!("Log switch settings:\n{}", self.topics.report()),
             ["log", "on"] => {
+                host.open_trace(None)?;
                 self.set_tracing(true);
                 return Ok(());
             }
@@ -47,17 +55,31 @@ impl Server {
                 self.set_tracing(false);
                 return Ok(());
             }
+            ["log", switch] => return self.topics.switch(switch).ok_or(Error::EINVAL),
+            ["logfile", file] => {
+                host.open_trace(Some(file))?;
+                self.set_tracing(true);
+                return Ok(());
+            }
             ["memreport"] => self.memory_report(),
+            ["memreport", file] => return host.write_report(Some(file), &self.memory_report()),
             ["print", text] => {
                 host.log(text);
                 return Ok(());
             }
-            ["quota"] => quota_report(&self.domains.quota),
+            ["quota"] => quota_report(&self.domains.quota, Severity::Refuses),
             ["quota", "set", name, value] => {
-                let value = value.parse().map_err(|_| Error::EINVAL)?;
-                *self.domains.quota.get_mut(name).ok_or(Error::EINVAL)? = value;
-                self.record_quota();
-                return Ok(());
+                return self.set_default_quota(name, value, Severity::Refuses);
+            }
+            ["quota", "max"] => self.most_seen_report(),
+            ["quota", "max", "-r"] => {
+                self.forget_most_seen();
+                self.most_seen_report()
+            }
+            ["quota", id] => self.domain_quota_report(id)?,
+            ["quota-soft"] => quota_report(&self.domains.quota, Severity::Warns),
+            ["quota-soft", "set", name, value] => {
+                return self.set_default_quota(name, value, Severity::Warns);
             }
             ["stats"] => self.stats(),
             _ => return Err(Error::EINVAL),
@@ -66,6 +88,59 @@ impl Server {
         reply.extend_from_slice(&text.as_bytes()[..length]);
         reply.push(0);
         Ok(())
+    }
+
+    /// `quota set` takes no 0: a limit is lifted by `SET_QUOTA` or on the command line only.
+    fn set_default_quota(
+        &mut self,
+        name: &str,
+        value: &str,
+        severity: Severity,
+    ) -> Result<(), Error> {
+        let value = value.parse().ok().filter(|value| *value > 0).ok_or(Error::EINVAL)?;
+        let (_, name) =
+            quota_names(severity).find(|(shown, _)| *shown == name).ok_or(Error::EINVAL)?;
+        *self.domains.quota.get_mut(name).ok_or(Error::EINVAL)? = value;
+        self.record_quota();
+        Ok(())
+    }
+
+    fn domain_quota_report(&self, id: &str) -> Result<String, Error> {
+        let domid = DomId(id.parse().map_err(|_| Error::EINVAL)?);
+        let domain = self.domains.get(domid).ok_or(Error::ENOENT)?;
+        let in_use = self.in_use(domid);
+        let most = domain.seen.max(&in_use);
+        let mut report = format!("Domain {domid}:\n");
+        for (name, _) in quota_names(Severity::Refuses) {
+            if let (Some(now), Some(most)) = (in_use.get(name), most.get(name)) {
+                report.push_str(&format!("{name:<17}: {now:8} (max {most:8})\n"));
+            }
+        }
+        Ok(report)
+    }
+
+    fn most_seen_report(&self) -> String {
+        let line = |(name, _)| {
+            let most = self.most_seen.get(name)?;
+            Some(format!("{name:<17}: {most:8}\n"))
+        };
+        let lines: String = quota_names(Severity::Refuses).filter_map(line).collect();
+        format!("Max. seen accounting values:\n{lines}")
+    }
+
+    /// Begins to look for the most that is used with what is used now.
+    fn forget_most_seen(&mut self) {
+        let domids: Vec<DomId> = self.domains.iter().map(|(domid, _)| domid).collect();
+        self.most_seen = Seen::default();
+        for domid in domids {
+            let in_use = self.in_use(domid);
+            if domid != DomId::DOM0 {
+                self.most_seen = self.most_seen.max(&in_use);
+            }
+            if let Some(domain) = self.domains.get_mut(domid) {
+                domain.seen = in_use;
+            }
+        }
     }
 
     /// Counters and sizes as one JSON object.
@@ -86,25 +161,52 @@ impl Server {
 
     fn memory_report(&self) -> String {
         let mut report = format!(
-            "{} nodes, {} watches, {} connections\n",
+            "{} nodes, {} watches, {} connections, {} open transactions\n",
             self.store.node_count(),
             self.watches.len(),
-            self.connections.len()
+            self.connections.len(),
+            self.transactions_open,
         );
-        for (domid, domain) in self.domains.iter() {
-            let connection = domain.connection.and_then(|id| self.connections.get(&id));
-            let output = connection.map_or(0, |connection| connection.output.bytes());
-            let watches = connection.map_or(0, |connection| connection.watches.len());
-            let nodes = self.store.owned_count(domid);
+        for (domid, _) in self.domains.iter() {
+            let in_use = self.in_use(domid);
+            let (bytes, nodes, watches) = (in_use.memory_bytes, in_use.nodes, in_use.watches);
             report.push_str(&format!(
-                "domain {domid}: {nodes} nodes, {watches} watches, {output} bytes unsent\n"
+                "domain {domid}: {bytes} bytes, {nodes} nodes, {watches} watches, {} transactions\n",
+                in_use.transactions
             ));
+        }
+        for (id, connection) in &self.connections {
+            if connection.peer == Peer::Socket {
+                let (bytes, id) = (connection.held_bytes(), id.number());
+                let watches = connection.watches.len();
+                report.push_str(&format!("socket client {id}: {bytes} bytes, {watches} watches\n"));
+            }
         }
         report
     }
 }
 
-fn quota_report(quota: &Quota) -> String {
-    let line = |name: &&str| format!("{name}: {}\n", quota.get(name).unwrap_or(0));
-    Quota::NAMES.iter().map(line).collect()
+/// What happens to a guest beyond a limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Severity {
+    Refuses,
+    Warns,
+}
+
+/// Names of limits as they are shown, with their own names.
+fn quota_names(severity: Severity) -> impl Iterator<Item = (&'static str, &'static str)> {
+    Quota::NAMES.iter().filter_map(move |name| match (name.strip_prefix(SOFT_PREFIX), severity) {
+        (None, Severity::Refuses) => Some((*name, *name)),
+        (Some(shown), Severity::Warns) => Some((shown, *name)),
+        _ => None,
+    })
+}
+
+fn quota_report(quota: &Quota, severity: Severity) -> String {
+    let line = |(shown, name): (&str, &str)| {
+        let (value, text) = (quota.get(name).unwrap_or(0), Quota::text(name));
+        format!("{shown:<17}: {value:8} {text}\n")
+    };
+    let lines: String = quota_names(severity).map(line).collect();
+    format!("Quota settings:\n{lines}")
 }

@@ -24,6 +24,10 @@ pub struct Counters {
     pub events_coalesced: u64,
     /// Events that were not queued because they fit into no message or a guest's memory was full.
     pub events_dropped: u64,
+    /// Events that were queued and given up, as the guest did not read.
+    pub events_expired: u64,
+    /// Times that a guest was not served for a while because it wrote too fast.
+    pub writers_held_back: u64,
 }
 
 impl Counters {
@@ -67,7 +71,8 @@ impl Counters {
             "\"requests_total\":{},\"requests\":{{{requests}}},\"requests_unknown\":{},\
              \"requests_refused\":{},\"transactions_started\":{},\"transactions_committed\":{},\
              \"transactions_conflicted\":{},\"transactions_aborted\":{},\"events_queued\":{},\
-             \"events_coalesced\":{},\"events_dropped\":{}",
+             \"events_coalesced\":{},\"events_dropped\":{},\"events_expired\":{},\
+             \"writers_held_back\":{}",
             self.requests_total(),
             self.requests_unknown,
             self.requests_refused,
@@ -78,6 +83,8 @@ impl Counters {
             self.events_queued,
             self.events_coalesced,
             self.events_dropped,
+            self.events_expired,
+            self.writers_held_back,
         )
     }
 }

@@ -6,14 +6,15 @@ use alloc::vec::Vec;
 use xen::{DomId, EvtchnPort, Gfn};
 
 use crate::Error;
-use crate::acl::{Acl, Being};
+use crate::acl::{Acl, Being, Entry, Life};
 use crate::journal::Record;
 use crate::path::{OwnedPath, Path};
 use crate::permission::Permission;
 use crate::quota;
+use crate::ring::FEATURE_DOMID_ANY;
 use crate::server::connection::Peer;
 use crate::server::domains::{FEATURES, Fate};
-use crate::server::{ConnId, DomainState, Host, Server};
+use crate::server::{ConnId, DomainState, Host, Server, Topic};
 use crate::transaction::Change;
 use crate::wire;
 
@@ -76,6 +77,7 @@ impl Server {
         host.connect_ring(connection, domid, gfn, port)?;
         let domain = self.domains.get_or_begin(host, domid);
         domain.connection = Some(connection);
+        domain.credit = self.write_rate.join(self.now);
         let being = Being { domid, life: domain.life };
         let mut entry = super::Connection::new(Peer::Ring(being), home(domid));
         entry.seat.gfn = gfn;
@@ -85,15 +87,17 @@ impl Server {
         self.record_ring(connection);
         // The guest may have put requests into the ring before it was mapped.
         self.ready.insert(connection);
-        self.fire_domain(Path::INTRODUCE_DOMAIN, &[domid]);
+        if self.traces(Topic::Domains) {
+            host.trace(format_args!("domain {domid} is served as client {}", connection.number()));
+        }
+        self.fire_some_domain(Path::INTRODUCE_DOMAIN);
+        self.fire_which_domain(Path::INTRODUCE_DOMAIN, domid);
         Ok(())
     }
 
     pub(super) fn release(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
         let domid = self.introduced_guest(payload)?;
         self.end_domain(host, domid);
-        self.fire_domain(Path::RELEASE_DOMAIN, &[domid]);
-        self.forget_special_rights(domid);
         Ok(())
     }
 
@@ -142,36 +146,44 @@ impl Server {
     /// Without an argument: the features of the caller's own ring.
     pub(super) fn get_feature(
         &self,
+        host: &mut dyn Host,
         id: ConnId,
         payload: &[u8],
         reply: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let features = if payload.is_empty() {
-            match self.connections.get(&id).map(|connection| connection.peer) {
-                Some(Peer::Ring(being)) => {
-                    self.domains.get(being.domid).map_or(FEATURES, |domain| domain.features)
-                }
-                _ => FEATURES,
-            }
+            self.own_features(id)
         } else {
             let domid = domid(wire::one_string(payload)?)?;
-            self.domains.get(domid).ok_or(Error::ENOENT)?.features
+            match self.domains.get(domid) {
+                Some(domain) => domain.features,
+                None if host.domain_exists(domid) => FEATURES,
+                None => return Err(Error::ENOENT),
+            }
         };
         reply.extend_from_slice(format!("{features}\0").as_bytes());
         Ok(())
     }
 
+    /// Features that the client was offered.
+    pub(super) fn own_features(&self, id: ConnId) -> u32 {
+        match self.connections.get(&id).map(|connection| connection.peer) {
+            Some(Peer::Ring(being)) => self.ring_features(being.domid),
+            _ => FEATURES,
+        }
+    }
+
     pub(super) fn set_feature(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
         let [id, bits] = exactly(payload)?;
         let (domid, bits) = (domid(id)?, number::<u32>(bits)?);
-        if bits & !FEATURES != 0 {
-            return Err(Error::EINVAL);
+        if self.domains.get(domid).is_none() && !host.domain_exists(domid) {
+            return Err(Error::ENOENT);
         }
         if self.domains.introduced(domid).is_some() {
             return Err(Error::EBUSY);
         }
-        if self.domains.get(domid).is_none() && !host.domain_exists(domid) {
-            return Err(Error::ENOENT);
+        if bits & !FEATURES != 0 {
+            return Err(Error::EINVAL);
         }
         self.domains.get_or_begin(host, domid).features = bits;
         self.record_domain(domid);
@@ -184,7 +196,12 @@ impl Server {
         self.domains.get(domid).map_or(FEATURES, |domain| domain.features)
     }
 
-    pub(super) fn get_quota(&self, payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Error> {
+    pub(super) fn get_quota(
+        &self,
+        host: &mut dyn Host,
+        payload: &[u8],
+        reply: &mut Vec<u8>,
+    ) -> Result<(), Error> {
         if payload.is_empty() {
             reply.extend_from_slice(format!("{}\0", quota::names()).as_bytes());
             return Ok(());
@@ -193,8 +210,12 @@ impl Server {
         let (quota, name) = match strings[..] {
             [name] => (self.domains.quota, name),
             [id, name] => {
-                let domain = self.domains.get(domid(id)?).ok_or(Error::ENOENT)?;
-                (domain.quota, name)
+                let domid = domid(id)?;
+                match self.domains.get(domid) {
+                    Some(domain) => (domain.quota, name),
+                    None if host.domain_exists(domid) => (self.domains.quota, name),
+                    None => return Err(Error::ENOENT),
+                }
             }
             _ => return Err(Error::EINVAL),
         };
@@ -238,32 +259,36 @@ impl Server {
     /// Each shutdown is reported once, until the domain is resumed. What dead domains had is removed.
     pub fn handle_domain_states(&mut self, host: &mut dyn Host, listing: &[DomainState]) {
         let fates = self.domains.compare(listing);
-        let mut reported = Vec::new();
-        for &(domid, fate) in &fates {
-            let was_introduced = self.domains.introduced(domid).is_some();
-            match fate {
-                Fate::Gone => self.end_domain(host, domid),
-                Fate::Shutdown => self.record_domain(domid),
-            }
-            if was_introduced {
-                reported.push(domid);
+        let is_served = |server: &Self, domid| server.domains.introduced(domid).is_some();
+        let mut shutdown_is_told = true;
+        for &(domid, _) in fates.iter().filter(|(_, fate)| *fate == Fate::Shutdown) {
+            self.record_domain(domid);
+            if is_served(self, domid) {
+                self.fire_which_domain(Path::RELEASE_DOMAIN, domid);
+                shutdown_is_told = false;
             }
         }
-        if !reported.is_empty() {
-            self.fire_domain(Path::RELEASE_DOMAIN, &reported);
+        for &(domid, _) in fates.iter().filter(|(_, fate)| *fate == Fate::Gone) {
+            // A death tells as well that there is something to look at.
+            shutdown_is_told |= is_served(self, domid);
+            self.end_domain(host, domid);
         }
-        for (domid, _) in fates.into_iter().filter(|(_, fate)| *fate == Fate::Gone) {
-            self.forget_special_rights(domid);
+        if !shutdown_is_told {
+            self.fire_some_domain(Path::RELEASE_DOMAIN);
         }
     }
 
-    /// Removes a domain with its ring, watches, transactions, nodes and rights.
+    /// Removes a domain with its ring, watches, transactions, nodes and rights, and reports it.
     fn end_domain(&mut self, host: &mut dyn Host, domid: DomId) {
         let Some(domain) = self.domains.end(domid) else { return };
         self.store.recorder.record(&Record::DomainEnd { domid });
         if let Some(connection) = domain.connection {
             self.disconnect(connection);
             host.disconnect_ring(domid);
+            self.write_rate.leave(domain.credit);
+            if self.traces(Topic::Domains) {
+                host.trace(format_args!("domain {domid} is gone"));
+            }
         }
         for path in self.store.owned_tops(domid) {
             if let Some(node) = self.store.remove(path.as_path()) {
@@ -271,6 +296,11 @@ impl Server {
             }
         }
         self.store.forget_domain(domid);
+        if domain.connection.is_some() {
+            self.fire_some_domain(Path::RELEASE_DOMAIN);
+            self.fire_which_domain(Path::RELEASE_DOMAIN, domid);
+        }
+        self.forget_special_rights(domid);
     }
 
     /// Removes a dead domain's rights on special nodes, after its end was reported by them.
@@ -288,13 +318,15 @@ impl Server {
     pub(super) fn bind_permissions(
         &mut self,
         host: &mut dyn Host,
+        id: ConnId,
         permissions: &[Permission],
     ) -> Result<Acl, Error> {
+        let knows_any = self.own_features(id) & FEATURE_DOMID_ANY != 0;
         let mut entries = Vec::with_capacity(permissions.len());
         for (i, &permission) in permissions.iter().enumerate() {
             let domid = permission.domid;
-            let life = if domid == DomId::DOM0 {
-                Some(crate::acl::Life(0))
+            let life = if domid == DomId::DOM0 || (domid == DomId::ANY && knows_any) {
+                Some(Life(0))
             } else if domid.is_ordinary()
                 && (self.domains.get(domid).is_some() || host.domain_exists(domid))
             {
@@ -304,12 +336,14 @@ impl Server {
             } else {
                 None
             };
-            if i == 0 && life.is_none() {
+            if i == 0 && domid == DomId::ANY {
                 // A list owned by everybody would be owned by every guest.
-                let error = if domid == DomId::ANY { Error::EINVAL } else { Error::ENOENT };
-                return Err(error);
+                return Err(Error::EINVAL);
             }
-            entries.push(crate::acl::Entry { permission, life });
+            if i == 0 && life.is_none() {
+                return Err(Error::ENOENT);
+            }
+            entries.push(Entry { permission, life });
         }
         Ok(Acl::new(entries))
     }

@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 use xen::DomId;
 
 use crate::acl::{Being, Life};
-use crate::quota::Quota;
+use crate::quota::{Quota, Seen};
+use crate::server::memory::MemoryNotice;
+use crate::server::write_rate::Credit;
 use crate::server::{ConnId, Host};
 
 /// Features that the ring page of a domain can offer. Source: xen `docs/misc/xenstore-ring.txt`.
@@ -40,6 +42,31 @@ pub(super) struct Domain {
     pub(super) target: Option<Being>,
     pub(super) features: u32,
     pub(super) quota: Quota,
+    /// The most it ever used of each limit.
+    pub(super) seen: Seen,
+    /// What it may still write; only while it is introduced.
+    pub(super) credit: Credit,
+    /// It was told to the operator that the guest was slowed down.
+    pub(super) slowed: bool,
+    pub(super) memory_notice: MemoryNotice,
+}
+
+impl Domain {
+    pub(super) fn new(life: Life, quota: Quota) -> Self {
+        Self {
+            life,
+            unique_id: None,
+            connection: None,
+            shutdown: false,
+            target: None,
+            features: FEATURES,
+            quota,
+            seen: Seen::default(),
+            credit: Credit::default(),
+            slowed: false,
+            memory_notice: MemoryNotice::default(),
+        }
+    }
 }
 
 /// What became of a domain since the last listing.
@@ -63,15 +90,7 @@ impl Domains {
     }
 
     pub(super) fn introduce_control_domain(&mut self, connection: ConnId) {
-        let domain = Domain {
-            life: Life(0),
-            unique_id: None,
-            connection: Some(connection),
-            shutdown: false,
-            target: None,
-            features: FEATURES,
-            quota: self.quota,
-        };
+        let domain = Domain { connection: Some(connection), ..Domain::new(Life(0), self.quota) };
         let known = self.by_id.insert(DomId::DOM0, domain);
         assert!(known.is_none(), "the control domain was introduced already");
     }
@@ -96,15 +115,8 @@ impl Domains {
     pub(super) fn get_or_begin(&mut self, host: &mut dyn Host, domid: DomId) -> &mut Domain {
         self.by_id.entry(domid).or_insert_with(|| {
             self.last_life += 1;
-            Domain {
-                life: Life(self.last_life),
-                unique_id: host.unique_id(domid),
-                connection: None,
-                shutdown: false,
-                target: None,
-                features: FEATURES,
-                quota: self.quota,
-            }
+            let unique_id = host.unique_id(domid);
+            Domain { unique_id, ..Domain::new(Life(self.last_life), self.quota) }
         })
     }
 

@@ -13,11 +13,15 @@ use crate::acl::{Acl, Entry, Life, Right, Subject, private_to_dom0};
 use crate::path::{OwnedPath, Path};
 use crate::permission::{Access, Permission};
 use crate::quota::admits;
-use crate::server::connection::EventFate;
+use crate::ring::FEATURE_WATCH_DEPTH;
+use crate::server::connection::{EventFate, Output, OwnWatches};
 use crate::server::{ConnId, Server};
 use crate::transaction::Change;
 use crate::tree::Node;
 use crate::watch::{Watch, WatchRequest};
+
+/// Events that may wait for a guest whatever else is held for it, in bytes.
+const EVENT_BYTES_ALWAYS: usize = 8 * 1024;
 
 /// The special nodes of a new store: guests may learn of domains that went, not of those that came.
 pub(super) fn special_nodes() -> BTreeMap<OwnedPath, Arc<Acl>> {
@@ -25,7 +29,7 @@ pub(super) fn special_nodes() -> BTreeMap<OwnedPath, Arc<Acl>> {
     let everybody = Permission::new(Access::Read, DomId::ANY);
     let release = Acl::new(alloc::vec![
         Entry { permission: private, life: Some(Life(0)) },
-        Entry { permission: everybody, life: None },
+        Entry { permission: everybody, life: Some(Life(0)) },
     ]);
     BTreeMap::from([
         (Path::INTRODUCE_DOMAIN.to_owned_path(), private_to_dom0()),
@@ -44,21 +48,26 @@ impl Server {
         if strings.next().is_some() {
             return Err(Error::EINVAL);
         }
+        if depth.is_some() && self.own_features(id) & FEATURE_WATCH_DEPTH == 0 {
+            return Err(Error::EINVAL);
+        }
         let path = self.path(id, given)?;
         let limit = self.guest_quota(id).map_or(0, |quota| quota.watches);
-        let connection = self.connections.get_mut(&id).ok_or(Error::EINVAL)?;
-        let key = (path.as_path().to_owned_path(), token.into());
-        if connection.watches.contains_key(&key) {
+        let connection = self.connections.get(&id).ok_or(Error::EINVAL)?;
+        if connection.watches.contains(path.as_path(), token) {
             return Err(Error::EEXIST);
         }
         if !admits(limit, connection.watches.len() + 1) {
             return Err(Error::ENOSPC);
         }
+        self.check_room(id, OwnWatches::bytes_of(path.as_path(), token))?;
         // A relative watch reports relative paths, without the home and its slash.
         let home_bytes = path.as_path().as_str().len() - given.len();
         let request = WatchRequest { path: path.as_path(), token, depth, home_bytes };
         let watch = self.watches.add(id, request);
-        connection.watches.insert(key, watch.id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.watches.insert(path.as_path(), token, watch.id);
+        }
         self.record_watch(&watch);
         Ok(watch)
     }
@@ -72,10 +81,9 @@ impl Server {
         };
         let path = self.path(id, path)?;
         let connection = self.connections.get_mut(&id).ok_or(Error::EINVAL)?;
-        let key = (path.as_path().to_owned_path(), token.into());
-        let watch = connection.watches.remove(&key).ok_or(Error::ENOENT)?;
+        let watch = connection.watches.remove(path.as_path(), token).ok_or(Error::ENOENT)?;
         self.watches.remove(watch);
-        self.record_unwatch(id, path.as_path(), &key.1);
+        self.record_unwatch(id, path.as_path(), token);
         Ok(())
     }
 
@@ -128,38 +136,50 @@ impl Server {
         }
     }
 
-    /// Reports that domains came or went: each to those who want to know which, then once to all.
-    pub(super) fn fire_domain(&mut self, base: Path<'_>, domids: &[DomId]) {
-        let on_base = self.watches.on_special(base);
-        for domid in domids {
-            let text = base.join(&alloc::format!("{domid}"));
-            let which = Path::from_canonical(&text);
-            let acl = self.special.get(which.as_str()).or_else(|| self.special.get(base.as_str()));
-            let acls = [acl.cloned()];
-            let detailed = on_base.iter().filter(|watch| watch.depth.is_some_and(|d| d > 0));
-            let detailed = detailed.cloned().chain(self.watches.on_special(which));
-            let detailed: alloc::vec::Vec<Arc<Watch>> = detailed.collect();
-            self.report(&detailed, which, &acls);
-        }
+    /// Reports that some domain came or went, to those who do not ask which.
+    pub(super) fn fire_some_domain(&mut self, base: Path<'_>) {
         let acls = [self.special.get(base.as_str()).cloned()];
-        let plain = on_base.into_iter().filter(|watch| watch.depth.is_none_or(|d| d == 0));
-        let plain: alloc::vec::Vec<Arc<Watch>> = plain.collect();
-        self.report(&plain, base, &acls);
+        let mut watches = self.watches.on_special(base);
+        watches.retain(|watch| watch.depth.is_none_or(|depth| depth == 0));
+        self.report(&watches, base, &acls);
+    }
+
+    /// Reports which domain came or went, to those who ask.
+    pub(super) fn fire_which_domain(&mut self, base: Path<'_>, domid: DomId) {
+        let text = base.join(&alloc::format!("{domid}"));
+        let which = Path::from_canonical(&text);
+        let acl = self.special.get(which.as_str()).or_else(|| self.special.get(base.as_str()));
+        let acls = [acl.cloned()];
+        let mut watches = self.watches.on_special(base);
+        watches.retain(|watch| watch.depth.is_some_and(|depth| depth > 0));
+        watches.extend(self.watches.on_special(which));
+        self.report(&watches, which, &acls);
     }
 
     fn queue(&mut self, watch: &Arc<Watch>, path: Path<'_>) {
         let id = watch.connection;
-        let memory_max = self.guest_quota(id).map_or(0, |quota| quota.memory_bytes);
+        let is_guest = self.subject(id).guest().is_some();
+        let bytes = Output::held_bytes_of(watch, path);
+        let has_room = !is_guest || self.has_room(id, bytes);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.broken || !admits(memory_max, connection.output.bytes()) {
+        // Nodes that others made for it shall not keep a guest that reads from its events.
+        let fits = has_room || connection.output.held_bytes() + bytes <= EVENT_BYTES_ALWAYS;
+        if connection.broken || !fits {
             self.counters.events_dropped += 1;
+            if is_guest {
+                self.crowded.insert(id);
+            }
             return;
         }
-        match connection.output.event(watch, path) {
+        match connection.output.event(watch, path, self.now) {
             EventFate::Queued => {
                 self.counters.events_queued += 1;
                 self.ready.insert(id);
                 self.record_event(watch, path);
+                if is_guest {
+                    self.expect_to_be_read(id);
+                    self.note_crowd(id);
+                }
             }
             EventFate::Coalesced => self.counters.events_coalesced += 1,
             EventFate::Oversized => self.counters.events_dropped += 1,

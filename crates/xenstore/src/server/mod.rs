@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A shell moves bytes and calls [`Server::handle_domain_states`] when Xen says that a domain stopped
-//! or died. [`Server::take_ready`] names the connections that have something to send, or can take
+//! or died, and [`Server::advance`] when time passed. [`Server::take_ready`] names the connections that have something to send, or can take
 //! requests again; nothing else wakes the shell. An event is queued before the reply to its cause, and
 //! before any other request is executed.
 
@@ -19,23 +19,28 @@ mod counters;
 mod domain_requests;
 mod domains;
 mod events;
+mod memory;
 mod node_requests;
 mod recording;
 mod replay;
+mod time;
+mod trace;
+mod write_rate;
 
 use alloc::borrow::ToOwned;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::time::Duration;
 
 use xen::{DomId, EvtchnPort, Gfn};
 
 use crate::Error;
 use crate::acl::{Acl, Being, Life, Subject};
 use crate::path::{CanonicalPath, OwnedPath};
-use crate::quota::{Quota, admits};
+use crate::quota::{Quota, Seen, admits};
 use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::watch::{Watch, Watches};
@@ -48,10 +53,14 @@ pub use counters::Counters;
 pub use domains::DomainState;
 pub use recording::{KnownRing, Resumption};
 pub use replay::{Corrupt, Replay};
+pub use trace::Topic;
 
 use by_connection::Ready;
 use connection::{Connection, Peer};
 use domains::Domains;
+use time::{EVENT_TIMEOUT, Task};
+use trace::Topics;
+use write_rate::WriteRate;
 
 /// What the store needs of the machine it runs on.
 pub trait Host {
@@ -90,9 +99,38 @@ pub trait Host {
     /// A line for the operator.
     fn log(&mut self, line: &str);
 
-    /// A line about one request or reply, if [tracing](Server::set_tracing) is on.
+    /// A line about one request or reply, or another [`Topic`], if [tracing](Server::set_tracing) is on.
     fn trace(&mut self, line: fmt::Arguments<'_>) {
         let _unused = line;
+    }
+
+    /// Lines of [`trace`](Self::trace) go to this file from now on; without a name to the one before,
+    /// opened again.
+    ///
+    /// # Errors
+    /// What the client that asked for it is told.
+    fn open_trace(&mut self, file: Option<&str>) -> Result<(), Error> {
+        let _unused = file;
+        Err(Error::ENOSYS)
+    }
+
+    /// Appends a report to this file, or without a name to that of [`trace`](Self::trace).
+    ///
+    /// # Errors
+    /// What the client that asked for it is told.
+    fn write_report(&mut self, file: Option<&str>, text: &str) -> Result<(), Error> {
+        let _unused = (file, text);
+        Err(Error::ENOSYS)
+    }
+
+    /// A step of handing the store over to another program, by the words after `live-update` as
+    /// `xenstore-control` sends them. Returns the answer; `OK` lets the client go on.
+    ///
+    /// # Errors
+    /// What the client is told if its words make no sense.
+    fn live_update(&mut self, client: ConnId, words: &[&str]) -> Result<String, Error> {
+        let _unused = (client, words);
+        Err(Error::ENOSYS)
     }
 }
 
@@ -112,6 +150,18 @@ pub struct Server {
     /// A reply's payload while it is put together.
     scratch: Vec<u8>,
     tracing: bool,
+    topics: Topics,
+    /// As the shell said last.
+    now: Duration,
+    deadlines: BTreeSet<(Duration, ConnId, Task)>,
+    event_timeout: Option<Duration>,
+    /// Of all connections.
+    transactions_open: usize,
+    write_rate: WriteRate,
+    /// The most that any guest ever used of each limit.
+    most_seen: Seen,
+    /// Guests for which so much is held that the operator may have to be told.
+    crowded: BTreeSet<ConnId>,
 }
 
 /// What follows the reply to a request.
@@ -119,6 +169,8 @@ enum Then {
     Nothing,
     /// The first event of a new watch.
     Announce(Arc<Watch>),
+    /// The tree was changed, which may have spoilt somebody's transaction.
+    Changed,
 }
 
 impl Server {
@@ -145,6 +197,14 @@ impl Server {
             counters: Counters::default(),
             scratch: Vec::new(),
             tracing: false,
+            topics: Topics::default(),
+            now: Duration::ZERO,
+            deadlines: BTreeSet::new(),
+            event_timeout: Some(EVENT_TIMEOUT),
+            transactions_open: 0,
+            write_rate: WriteRate::default(),
+            most_seen: Seen::default(),
+            crowded: BTreeSet::new(),
         }
     }
 
@@ -178,11 +238,13 @@ impl Server {
 
     /// The socket was closed. What the client had is dropped; a second call does nothing.
     pub fn disconnect(&mut self, id: ConnId) {
-        let Some(connection) = self.connections.remove(&id) else { return };
-        for watch in connection.watches.into_values() {
+        let Some(mut connection) = self.connections.remove(&id) else { return };
+        for watch in connection.watches.take() {
             self.watches.remove(watch);
         }
+        self.transactions_open -= connection.transactions.len();
         self.ready.remove(&id);
+        self.crowded.remove(&id);
     }
 
     /// Drops the watches, transactions and unsent messages of a connection that begins anew.
@@ -198,8 +260,9 @@ impl Server {
     fn reset_watches(&mut self, id: ConnId) {
         self.record_reset_watches(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.transactions_open -= connection.transactions.len();
         connection.transactions.clear();
-        for watch in core::mem::take(&mut connection.watches).into_values() {
+        for watch in connection.watches.take() {
             self.watches.remove(watch);
         }
     }
@@ -258,9 +321,13 @@ impl Server {
         if held_back && self.accepts_requests(id) {
             self.ready.insert(id);
         }
+        if self.was_told_of(id) {
+            self.crowded.insert(id);
+        }
     }
 
-    /// Whether the client may be read from: a guest that does not read its replies is not served.
+    /// Whether the client may be read from: a guest is not served as long as it does not read its
+    /// replies, or after it wrote too fast.
     #[must_use]
     pub fn accepts_requests(&self, id: ConnId) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
@@ -271,8 +338,13 @@ impl Server {
             Peer::Ring(being) if being.domid != DomId::DOM0 => {
                 let quota = self.domains.quota(being.domid);
                 let output = &connection.output;
-                (quota.outstanding == 0 || !admits_all(quota.outstanding, output.unread_replies()))
-                    && admits(quota.memory_bytes, output.bytes())
+                let is_out_of_credit =
+                    self.domains.get(being.domid).is_some_and(|d| d.credit.is_used_up());
+                !is_out_of_credit
+                    && (quota.outstanding == 0
+                        || !admits_all(quota.outstanding, output.unread_replies()))
+                    // Who has read everything is served: it may want to remove something.
+                    && (output.bytes() == 0 || self.has_room(id, 0))
             }
             _ => true,
         }
@@ -330,6 +402,9 @@ impl Server {
                 self.record_input(id, had_input);
             }
         }
+        for id in core::mem::take(&mut self.crowded) {
+            self.note_use(host, id);
+        }
         result
     }
 
@@ -339,8 +414,8 @@ impl Server {
         self.counters.count_request(kind);
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.clear();
-        if self.tracing {
-            trace_request(host, id, header, kind, payload);
+        if self.traces(Topic::Io) {
+            trace::request(host, id, header, kind, payload);
         }
         self.record_request(id, header, payload);
         let result = match kind {
@@ -366,16 +441,18 @@ impl Server {
                 }
             }
         }
-        if self.tracing {
+        if self.traces(Topic::Io) {
             let outcome = result.as_ref().map_or_else(|error| error.name(), |_| "OK");
             host.trace(format_args!("out {} {outcome}", id.number()));
         }
         self.scratch = scratch;
         match result {
             Ok(Then::Announce(watch)) => self.announce(&watch),
+            Ok(Then::Changed) => self.spend_write(host, id),
             Ok(Then::Nothing) => {}
             Err(_) => self.counters.requests_refused += 1,
         }
+        self.note_use(host, id);
     }
 
     fn execute(
@@ -407,7 +484,11 @@ impl Server {
             M::Rm => self.rm(request, payload)?,
             M::SetPerms => self.set_perms(host, request, payload)?,
             M::TransactionStart => self.transaction_start(request, reply)?,
-            M::TransactionEnd => self.transaction_end(request, payload)?,
+            M::TransactionEnd => {
+                let then = self.transaction_end(request, payload)?;
+                reply.extend_from_slice(b"OK\0");
+                return Ok(then);
+            }
             M::Watch => {
                 let watch = self.watch(request.id, payload)?;
                 reply.extend_from_slice(b"OK\0");
@@ -421,11 +502,11 @@ impl Server {
             M::SetTarget => self.set_target(payload)?,
             M::IsDomainIntroduced => self.is_domain_introduced(payload, reply)?,
             M::GetDomainPath => domain_requests::get_domain_path(payload, reply)?,
-            M::GetFeature => self.get_feature(request.id, payload, reply)?,
+            M::GetFeature => self.get_feature(host, request.id, payload, reply)?,
             M::SetFeature => self.set_feature(host, payload)?,
-            M::GetQuota => self.get_quota(payload, reply)?,
+            M::GetQuota => self.get_quota(host, payload, reply)?,
             M::SetQuota => self.set_quota(host, payload)?,
-            M::Control => self.control(host, payload, reply)?,
+            M::Control => self.control(host, request.id, payload, reply)?,
             M::Batch => self.batch(host, request, payload, reply)?,
             M::WatchEvent | M::Error => return Err(Error::ENOSYS),
         }
@@ -442,7 +523,8 @@ impl Server {
         if reply.is_empty() && answers_with_ok {
             reply.extend_from_slice(b"OK\0");
         }
-        Ok(Then::Nothing)
+        let changes = matches!(request.kind, M::Write | M::Mkdir | M::Rm | M::SetPerms);
+        Ok(if changes && request.transaction == 0 { Then::Changed } else { Then::Nothing })
     }
 
     fn transaction_start(&mut self, request: Request, reply: &mut Vec<u8>) -> Result<(), Error> {
@@ -457,6 +539,7 @@ impl Server {
     fn open_transaction(&mut self, id: ConnId) -> Result<u32, Error> {
         let limit = self.guest_quota(id).map_or(0, |quota| quota.transactions);
         let transaction = Transaction::new(&self.store);
+        self.check_room(id, transaction.held_bytes())?;
         let connection = self.connections.get_mut(&id).ok_or(Error::EINVAL)?;
         if !admits(limit, connection.transactions.len() + 1) {
             return Err(Error::ENOSPC);
@@ -469,11 +552,12 @@ impl Server {
             }
         };
         connection.transactions.insert(number, transaction);
+        self.transactions_open += 1;
         self.counters.transactions_started += 1;
         Ok(number)
     }
 
-    fn transaction_end(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
+    fn transaction_end(&mut self, request: Request, payload: &[u8]) -> Result<Then, Error> {
         let commits = match payload {
             b"T\0" => true,
             b"F\0" => false,
@@ -482,9 +566,10 @@ impl Server {
         let connection = self.connections.get_mut(&request.id).ok_or(Error::EINVAL)?;
         let transaction =
             connection.transactions.remove(&request.transaction).ok_or(Error::ENOENT)?;
+        self.transactions_open -= 1;
         if !commits {
             self.counters.transactions_aborted += 1;
-            return Ok(());
+            return Ok(Then::Nothing);
         }
         let caller = self.subject(request.id).guest();
         let owned_max = caller.map_or(usize::MAX, |being| {
@@ -498,7 +583,7 @@ impl Server {
                 for change in &changes {
                     self.fire(change);
                 }
-                Ok(())
+                Ok(if changes.is_empty() { Then::Nothing } else { Then::Changed })
             }
             Err(error) => {
                 if error == Error::EAGAIN {
@@ -543,9 +628,13 @@ impl Server {
 
     // What others may know
 
-    /// Whether each request is told to [`Host::trace`].
+    /// Whether anything is told to [`Host::trace`].
     pub fn set_tracing(&mut self, on: bool) {
         self.tracing = on;
+    }
+
+    fn traces(&self, topic: Topic) -> bool {
+        self.tracing && self.topics.has(topic)
     }
 
     /// Counts of everything that happened.
@@ -577,6 +666,12 @@ impl Server {
     /// A sentence about the first difference.
     pub fn check(&self) -> Result<(), String> {
         self.store.check()?;
+        self.connections.values().try_for_each(Connection::check)?;
+        let open: usize = self.connections.values().map(|c| c.transactions.len()).sum();
+        if open != self.transactions_open {
+            let known = self.transactions_open;
+            return Err(alloc::format!("{open} transactions are open, the counter says {known}"));
+        }
         let owned: usize = self.connections.values().map(|c| c.watches.len()).sum();
         if owned != self.watches.len() {
             let known = self.watches.len();
@@ -598,19 +693,6 @@ struct Request {
 /// Whether `count` has reached the limit.
 fn admits_all(limit: u32, count: usize) -> bool {
     usize::try_from(limit).is_ok_and(|limit| count >= limit)
-}
-
-fn trace_request(
-    host: &mut dyn Host,
-    id: ConnId,
-    header: Header,
-    kind: Option<MessageType>,
-    payload: &[u8],
-) {
-    let label = kind.map_or("unknown", MessageType::label);
-    let text = String::from_utf8_lossy(payload);
-    let (id, transaction) = (id.number(), header.transaction_id);
-    host.trace(format_args!("in {id} transaction {transaction} {label} {}", text.escape_debug()));
 }
 
 fn needs_privilege(kind: MessageType, payload: &[u8]) -> bool {

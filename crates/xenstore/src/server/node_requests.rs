@@ -4,13 +4,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::Error;
-use crate::acl::{Right, Subject};
+use crate::acl::{Acl, Right, Subject};
 use crate::path::Path;
 use crate::permission::Permission;
 use crate::quota::admits;
 use crate::server::{ConnId, Host, Request, Server};
-use crate::transaction::{Change, Facet};
-use crate::tree::{Node, Tree};
+use crate::transaction::{Change, Facet, Transaction};
+use crate::tree::{Node, Tree, held_bytes};
 use crate::wire::{self, PAYLOAD_BYTES_MAX};
 
 /// Size of a node without permissions, value and children, as the `node-size` limit counts.
@@ -52,12 +52,17 @@ impl Server {
         for &facet in facets {
             transaction.see(path, facet);
         }
-        if admits(limit, transaction.touched_count()) {
-            Ok(())
+        let result = if admits(limit, transaction.touched_count()) {
+            self.check_room(request.id, 0)
         } else {
-            transaction.fail();
             Err(Error::ENOSPC)
+        };
+        if result.is_err()
+            && let Some(transaction) = self.transaction_mut(request)
+        {
+            transaction.fail();
         }
+        result
     }
 
     /// Notes what a guest's rights on a path hang on: the permission list of the nearest node, and that
@@ -271,6 +276,19 @@ impl Server {
         if !admits(quota.node_bytes, bytes + value_bytes + children_bytes) {
             return Err(Error::ENOSPC);
         }
+        let growth = if missing == 0 {
+            value_bytes.saturating_sub(nearest.value().len())
+        } else {
+            missing * held_bytes(path.as_str().len(), 0, nearest.acl()) + value_bytes
+        };
+        let noted = if request.transaction == 0 {
+            0
+        } else {
+            missing.max(1) * Transaction::held_bytes_of(path, 0) + value_bytes
+        };
+        if growth + noted > 0 {
+            self.check_room(request.id, growth + noted)?;
+        }
         if missing == 0 {
             return Ok(());
         }
@@ -288,7 +306,7 @@ impl Server {
             .get(&request.id)
             .and_then(|connection| connection.transactions.get(&request.transaction));
         let owned = self.store.owned_count(guest.domid);
-        let delta = transaction.map_or(0, crate::transaction::Transaction::owned_delta);
+        let delta = transaction.map_or(0, Transaction::owned_delta);
         if admits(quota.nodes, owned.saturating_add_signed(delta) + missing) {
             Ok(())
         } else {
@@ -349,11 +367,12 @@ impl Server {
         }
         let permissions: Vec<Permission> =
             list.into_iter().map(Permission::decode).collect::<Result<_, _>>()?;
+        let acl = Arc::new(self.bind_permissions(host, request.id, &permissions)?);
         let path = self.path(request.id, text)?;
         let path = path.as_path();
         let subject = self.subject(request.id);
         if path.is_special() {
-            return self.set_special_perms(host, subject, path, &permissions);
+            return self.set_special_perms(subject, path, acl);
         }
         self.see_rights(request, path)?;
         let found = lookup(self.tree(request), path, subject, Right::Own);
@@ -376,7 +395,6 @@ impl Server {
                 return Err(Error::ENOSPC);
             }
         }
-        let acl = Arc::new(self.bind_permissions(host, &permissions)?);
         if request.transaction == 0 {
             let acl_before = self.store.set_acl(path, &acl);
             self.fire(&Change::Changed { path: path.to_owned_path(), acl_before });
@@ -388,10 +406,9 @@ impl Server {
 
     fn set_special_perms(
         &mut self,
-        host: &mut dyn Host,
         subject: Subject,
         path: Path<'_>,
-        permissions: &[Permission],
+        acl: Arc<Acl>,
     ) -> Result<(), Error> {
         if !self.is_special_node(path) {
             return Err(Error::ENOENT);
@@ -399,9 +416,8 @@ impl Server {
         if subject != Subject::Privileged {
             return Err(Error::EACCES);
         }
-        let acl = self.bind_permissions(host, permissions)?;
         self.record_special(path, &acl);
-        self.special.insert(path.to_owned_path(), Arc::new(acl));
+        self.special.insert(path.to_owned_path(), acl);
         Ok(())
     }
 

@@ -245,6 +245,21 @@ impl Server {
         }
     }
 
+    /// Something was taken out of what waits for the ring.
+    pub(super) fn record_output(&mut self, id: ConnId) {
+        if !self.records(id) {
+            return;
+        }
+        let Some(connection) = self.connections.get(&id) else { return };
+        let recorder = &mut self.store.recorder;
+        if let Some(record) = super::checkpoint::indexes_record(id, connection) {
+            recorder.record(&record);
+        }
+        let (bytes, reply_ends) = connection.output.unsent();
+        let connection = id.number();
+        recorder.record(&Record::Output { connection, bytes: &bytes, reply_ends });
+    }
+
     pub(super) fn record_watch(&mut self, watch: &Arc<Watch>) {
         if self.records(watch.connection) {
             self.store.recorder.record(&super::checkpoint::watch_record(watch));

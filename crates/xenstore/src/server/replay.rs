@@ -1,6 +1,5 @@
 //! From records back to a store.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -13,6 +12,7 @@ use crate::quota::Quota;
 use crate::ring::RingIndexes;
 use crate::server::connection::{Connection, Output, Peer};
 use crate::server::domains::Domain;
+use crate::server::write_rate::Credit;
 use crate::server::{ConnId, Host, Request, Server};
 use crate::transaction::Transaction;
 use crate::watch::WatchRequest;
@@ -85,7 +85,7 @@ impl Replay {
 
     fn acl(&self, bytes: &[u8]) -> Option<Arc<Acl>> {
         let life = |domid| match domid {
-            DomId::DOM0 => Some(Life(0)),
+            DomId::DOM0 | DomId::ANY => Some(Life(0)),
             _ => self.server.domains.get(domid).map(|domain| domain.life),
         };
         decode_acl(bytes, life)
@@ -131,6 +131,7 @@ impl Replay {
                 let domain = self.server.domains.end(domid)?;
                 if let Some(connection) = domain.connection {
                     self.server.disconnect(connection);
+                    self.server.write_rate.leave(domain.credit);
                 }
             }
             Record::Quota { quota } => self.server.domains.quota = quota,
@@ -169,14 +170,22 @@ impl Replay {
         else {
             return None;
         };
+        let before = self.server.domains.get(domid).filter(|before| before.connection.is_some());
+        let credit = match before {
+            Some(before) => before.credit,
+            None if connection != 0 && domid != DomId::DOM0 => {
+                self.server.write_rate.join(self.server.now)
+            }
+            None => Credit::default(),
+        };
         let domain = Domain {
-            life: Life(life),
             unique_id,
             connection: (connection != 0).then_some(ConnId(connection)),
             shutdown,
             target: target.map(|domid| Being { domid, life: Life(target_life) }),
             features,
-            quota,
+            credit,
+            ..Domain::new(Life(life), quota)
         };
         self.server.domains.restore(domid, domain);
         Some(())
@@ -259,12 +268,14 @@ impl Replay {
                 self.connection(number)?;
                 let request = WatchRequest { path, token, depth, home_bytes };
                 let watch = self.server.watches.add(id, request);
-                let key = (path.to_owned_path(), Box::from(token));
-                self.connection(number)?.watches.insert(key, watch.id);
+                let watches = &mut self.connection(number)?.watches;
+                if watches.contains(path, token) {
+                    return None;
+                }
+                watches.insert(path, token, watch.id);
             }
             Record::Unwatch { connection, path, token } => {
-                let key = (path.to_owned_path(), Box::from(token));
-                let watch = self.connection(connection)?.watches.remove(&key)?;
+                let watch = self.connection(connection)?.watches.remove(path, token)?;
                 self.server.watches.remove(watch);
             }
             Record::ResetWatches { connection } => {
@@ -278,7 +289,10 @@ impl Replay {
             Record::OldTransaction { connection, transaction_id } => {
                 let mut transaction = Transaction::new(&self.server.store);
                 transaction.outdate();
-                self.connection(connection)?.transactions.insert(transaction_id, transaction);
+                let transactions = &mut self.connection(connection)?.transactions;
+                if transactions.insert(transaction_id, transaction).is_none() {
+                    self.server.transactions_open += 1;
+                }
             }
             // All others were handled on the way here.
             _ => return None,
@@ -298,7 +312,10 @@ impl Replay {
         let kind = MessageType::from_code(code).filter(|kind| is_replayed(*kind))?;
         if kind == MessageType::TransactionEnd {
             if matches!(payload, b"T\0" | b"F\0") {
-                self.server.connections.get_mut(&id)?.transactions.remove(&transaction);
+                let transactions = &mut self.server.connections.get_mut(&id)?.transactions;
+                if transactions.remove(&transaction).is_some() {
+                    self.server.transactions_open -= 1;
+                }
             }
             return Some(());
         }

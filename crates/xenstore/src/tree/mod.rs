@@ -10,7 +10,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use crate::acl::{Acl, Being};
+use crate::acl::{Acl, Being, Entry};
 use crate::path::Path;
 
 pub(crate) use small_bytes::SmallBytes;
@@ -40,6 +40,15 @@ struct Children {
     next_sequence: u32,
 }
 
+/// A node takes about this much beside its path, value and permissions.
+const NODE_BYTES: usize = 128;
+const ENTRY_BYTES: usize = 8;
+
+/// What a node takes in memory, about. Its owner is charged for it.
+pub(crate) fn held_bytes(path_bytes: usize, value_bytes: usize, acl: &Acl) -> usize {
+    NODE_BYTES + path_bytes + value_bytes + ENTRY_BYTES * acl.entries().len()
+}
+
 impl Keyed for Arc<Node> {
     fn key(&self) -> &[u8] {
         &self.name
@@ -67,6 +76,11 @@ impl Node {
 
     pub(crate) fn acl(&self) -> &Arc<Acl> {
         &self.acl
+    }
+
+    /// What the node takes in memory, about, when it stands at a path of this length.
+    pub(crate) fn held_bytes(&self, path_bytes: usize) -> usize {
+        held_bytes(path_bytes, self.value.len(), &self.acl)
     }
 
     /// Bytes of the child names with a NUL each.
@@ -154,6 +168,16 @@ impl Drop for Node {
     }
 }
 
+/// What setting a value did.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    /// Nodes that were created for it.
+    pub(crate) created: usize,
+    /// Who owns the node.
+    pub(crate) owner: Entry,
+    pub(crate) value_bytes_before: usize,
+}
+
 /// A tree of nodes. It always has a root.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
@@ -216,9 +240,19 @@ impl Tree {
         self.with_node(path, creator, |_| ()).1
     }
 
-    /// Sets the value, creating what is missing; says how many nodes were created.
-    pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) -> usize {
-        self.with_node(path, creator, |node| node.value = SmallBytes::new(value)).1
+    /// Sets the value, creating what is missing.
+    pub(crate) fn write(
+        &mut self,
+        path: Path<'_>,
+        creator: Option<Being>,
+        value: &[u8],
+    ) -> Written {
+        let set = |node: &mut Node| {
+            let value_before = core::mem::replace(&mut node.value, SmallBytes::new(value));
+            (node.acl.owner(), value_before.len())
+        };
+        let ((owner, value_bytes_before), created) = self.with_node(path, creator, set);
+        Written { created, owner, value_bytes_before }
     }
 
     /// Replaces the permission list and returns the old one.
@@ -322,11 +356,11 @@ mod tests {
     #[test]
     fn a_snapshot_keeps_what_it_saw() {
         let mut tree = Tree::new(private_to_dom0());
-        assert_eq!(tree.write(path("/a/b"), None, b"1"), 2);
+        assert_eq!(tree.write(path("/a/b"), None, b"1").created, 2);
         let snapshot = tree.clone();
         assert!(tree.is_same(&snapshot));
-        assert_eq!(tree.write(path("/a/b"), None, b"2"), 0);
-        assert_eq!(tree.write(path("/a/c"), None, b"3"), 1);
+        assert_eq!(tree.write(path("/a/b"), None, b"2").created, 0);
+        assert_eq!(tree.write(path("/a/c"), None, b"3").created, 1);
         assert!(tree.remove(path("/a/b")).is_some());
         assert_eq!(listing(&snapshot), ["/a/b=1", "/a=", "/="]);
         assert_eq!(listing(&tree), ["/a/c=3", "/a=", "/="]);

@@ -7,4 +7,5 @@ mod noise;
 mod rings;
 mod scripts;
 mod server;
+mod time;
 mod world;

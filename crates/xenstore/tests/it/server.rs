@@ -11,15 +11,6 @@ fn world() -> World {
     World::new(Quota::default())
 }
 
-/// Gives guest `domid` a home of its own.
-fn add_guest_with_home(world: &mut World, domid: u16) {
-    world.add_guest(domid);
-    let home = format!("/local/domain/{domid}");
-    assert_eq!(world.call("dom0", M::Mkdir, 0, &format!("{home}|")), Ok(b"OK\0".to_vec()));
-    let list = format!("{home}|n{domid}|");
-    assert_eq!(world.call("dom0", M::SetPerms, 0, &list), Ok(b"OK\0".to_vec()));
-}
-
 fn write(world: &mut World, who: &str, path: &str, value: &str) -> Result<Vec<u8>, Error> {
     world.call_raw(who, M::Write.code(), 0, format!("{path}\0{value}").as_bytes())
 }
@@ -157,7 +148,7 @@ fn a_guest_owns_exactly_as_many_nodes_as_it_may() {
     let mut world = World::new(Quota { nodes: 10, ..Quota::default() });
     // A domain number that is used again begins with all of it (XSA-483).
     for _ in 0..3 {
-        add_guest_with_home(&mut world, 1);
+        world.add_guest_with_home(1);
         for i in 1..10 {
             assert_eq!(write(&mut world, "d1", &format!("n{i}"), ""), ok());
         }
@@ -178,7 +169,7 @@ fn a_guest_owns_exactly_as_many_nodes_as_it_may() {
 #[test]
 fn a_creation_that_does_not_fit_creates_nothing_of_its_path() {
     let mut world = World::new(Quota { nodes: 5, ..Quota::default() });
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     assert_eq!(write(&mut world, "d1", "a/b/c/d/e", ""), Err(Error::ENOSPC));
     assert_eq!(world.call("d1", M::Directory, 0, "/local/domain/1|"), Ok(Vec::new()));
     assert_eq!(write(&mut world, "d1", "a/b/c/d", ""), ok());
@@ -188,7 +179,7 @@ fn a_creation_that_does_not_fit_creates_nothing_of_its_path() {
 #[test]
 fn a_limit_hit_inside_a_transaction_fails_its_commit() {
     let mut world = World::new(Quota { nodes: 3, ..Quota::default() });
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     world.call("d1", M::TransactionStart, 0, "|").unwrap();
     assert_eq!(world.call("d1", M::Write, 1, "a/b|"), ok());
     assert_eq!(world.call("d1", M::Write, 1, "c|"), Err(Error::ENOSPC));
@@ -200,7 +191,7 @@ fn a_limit_hit_inside_a_transaction_fails_its_commit() {
 #[test]
 fn two_transactions_cannot_pass_a_limit_together() {
     let mut world = World::new(Quota { nodes: 3, ..Quota::default() });
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     for id in [1, 2] {
         world.call("d1", M::TransactionStart, 0, "|").unwrap();
         assert_eq!(world.call("d1", M::Write, id, &format!("n{id}/x|")), ok());
@@ -213,7 +204,7 @@ fn two_transactions_cannot_pass_a_limit_together() {
 #[test]
 fn room_made_inside_a_transaction_can_be_used_inside_it() {
     let mut world = World::new(Quota { nodes: 3, ..Quota::default() });
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     assert_eq!(write(&mut world, "d1", "a/b", ""), ok());
     world.call("d1", M::TransactionStart, 0, "|").unwrap();
     assert_eq!(world.call("d1", M::Rm, 1, "a|"), ok());
@@ -225,7 +216,7 @@ fn room_made_inside_a_transaction_can_be_used_inside_it() {
 #[test]
 fn nodes_removed_step_by_step_make_room_once() {
     let mut world = World::new(Quota { nodes: 4, ..Quota::default() });
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     assert_eq!(write(&mut world, "d1", "a/b/c", ""), ok());
     for _ in 0..2 {
         world.call("d1", M::TransactionStart, 0, "|").unwrap();
@@ -245,7 +236,7 @@ fn nodes_removed_step_by_step_make_room_once() {
 fn two_transactions_that_remove_the_same_nodes_both_end_well() {
     // XSA-440.
     let mut world = world();
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     for i in 0..50 {
         assert_eq!(write(&mut world, "d1", &format!("n{i}"), ""), ok());
     }
@@ -264,7 +255,7 @@ fn two_transactions_that_remove_the_same_nodes_both_end_well() {
 fn watches_transactions_and_permissions_end_at_their_limits() {
     let quota = Quota { watches: 3, transactions: 2, permissions: 2, ..Quota::default() };
     let mut world = World::new(quota);
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     for i in 0..3 {
         assert_eq!(world.call("d1", M::Watch, 0, &format!("w|{i}|")), ok());
     }
@@ -291,7 +282,7 @@ fn watches_transactions_and_permissions_end_at_their_limits() {
 #[test]
 fn a_transaction_touches_exactly_as_many_nodes_as_it_may() {
     let mut world = World::new(Quota { transaction_nodes: 5, ..Quota::default() });
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     world.call("d1", M::TransactionStart, 0, "|").unwrap();
     // The home, whose permissions every answer hangs on, is one of them.
     for i in 0..4 {
@@ -304,7 +295,7 @@ fn a_transaction_touches_exactly_as_many_nodes_as_it_may() {
 #[test]
 fn a_node_of_a_guest_is_as_big_as_it_may_be() {
     let mut world = world();
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     // 16 for the node, 8 for its one permission.
     let fits = "v".repeat(2048 - 24);
     assert_eq!(write(&mut world, "d1", "n", &fits), ok());
@@ -324,7 +315,7 @@ fn a_node_of_a_guest_is_as_big_as_it_may_be() {
 #[test]
 fn a_guest_that_reads_nothing_is_not_served_and_holds_nobody_up() {
     let mut world = world();
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     let guest = world.peers["d1"].id;
     world.deaf.insert(guest);
     let before = world.server.counters().requests_total();
@@ -345,7 +336,7 @@ fn a_guest_that_reads_nothing_is_not_served_and_holds_nobody_up() {
 #[test]
 fn events_for_a_guest_that_reads_nothing_end_at_its_memory() {
     let mut world = World::new(Quota { memory_bytes: 10_000, ..Quota::default() });
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     world.call("d1", M::Watch, 0, "/local/domain/1|t|").unwrap();
     world.take_events("d1");
     let guest = world.peers["d1"].id;
@@ -387,7 +378,7 @@ fn every_event_for_a_socket_that_reads_late_is_there_when_it_reads() {
 #[test]
 fn a_payload_that_is_too_long_ends_the_connection_and_no_other() {
     let mut world = world();
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     for length in [4097u32, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff] {
         let name = format!("s{length}");
         world.connect(&name);
@@ -428,7 +419,7 @@ fn any_message_in_any_state_is_answered() {
         b"check\0",
     ];
     let mut world = world();
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     for who in ["dom0", "d1"] {
         for kind in 0..30 {
             for payload in payloads {
@@ -454,7 +445,7 @@ fn any_message_in_any_state_is_answered() {
 fn watches_that_come_and_go_leave_nothing() {
     // XSA-330.
     let mut world = world();
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     for round in 0..1000 {
         world.call("d1", M::Watch, 0, &format!("a/b/{round}|t|")).unwrap();
         if round % 2 == 0 {
@@ -544,7 +535,7 @@ fn a_connection_released_by_its_neighbour_is_gone_with_all_it_sent() {
 fn a_guest_that_writes_what_the_control_domain_reads_delays_it_for_a_bounded_time() {
     // XSA-206: the guest is served in its turn, so each attempt loses against one write at most.
     let mut world = world();
-    add_guest_with_home(&mut world, 1);
+    world.add_guest_with_home(1);
     let mut attempts = 0;
     loop {
         attempts += 1;
@@ -578,8 +569,7 @@ fn counters_and_statistics_say_what_happened() {
     assert_eq!(counters.requests_refused, 2);
     let stats = world.call("dom0", M::Control, 0, "stats|").unwrap();
     let stats = String::from_utf8(stats).unwrap();
-    expect_test::expect![[r#"
-        {"requests_total":6,"requests":{"control":1,"read":1,"transaction_start":1,"transaction_end":1,"write":1},"requests_unknown":1,"requests_refused":2,"transactions_started":1,"transactions_committed":1,"transactions_conflicted":0,"transactions_aborted":0,"events_queued":0,"events_coalesced":0,"events_dropped":0,"connections":1,"domains":0,"nodes":4,"watches":0,"transactions_open":0,"output_bytes":0}"#]]
+    expect_test::expect![[r#"{"requests_total":6,"requests":{"control":1,"read":1,"transaction_start":1,"transaction_end":1,"write":1},"requests_unknown":1,"requests_refused":2,"transactions_started":1,"transactions_committed":1,"transactions_conflicted":0,"transactions_aborted":0,"events_queued":0,"events_coalesced":0,"events_dropped":0,"events_expired":0,"writers_held_back":0,"connections":1,"domains":0,"nodes":4,"watches":0,"transactions_open":0,"output_bytes":0}"#]]
     .assert_eq(stats.trim_end_matches('\0'));
 }
 

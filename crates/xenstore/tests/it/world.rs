@@ -1,6 +1,7 @@
 //! A store with a machine around it that does what a test says.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::server::{ConnId, DomainState, Host, Server};
@@ -14,6 +15,9 @@ pub(crate) struct Machine {
     pub(crate) rings: BTreeMap<DomId, ConnId>,
     pub(crate) resets: Vec<DomId>,
     pub(crate) lines: Vec<String>,
+    pub(crate) traced: Vec<String>,
+    pub(crate) trace_files: Vec<Option<String>>,
+    pub(crate) reports: Vec<(Option<String>, String)>,
 }
 
 impl Host for Machine {
@@ -49,6 +53,20 @@ impl Host for Machine {
     fn log(&mut self, line: &str) {
         self.lines.push(line.to_owned());
     }
+
+    fn trace(&mut self, line: std::fmt::Arguments<'_>) {
+        self.traced.push(line.to_string());
+    }
+
+    fn open_trace(&mut self, file: Option<&str>) -> Result<(), Error> {
+        self.trace_files.push(file.map(str::to_owned));
+        Ok(())
+    }
+
+    fn write_report(&mut self, file: Option<&str>, text: &str) -> Result<(), Error> {
+        self.reports.push((file.map(str::to_owned), text.to_owned()));
+        Ok(())
+    }
 }
 
 /// A message from the store.
@@ -74,6 +92,7 @@ pub(crate) struct World {
     pub(crate) peers: BTreeMap<String, Peer>,
     /// Clients that do not read what is sent to them.
     pub(crate) deaf: BTreeSet<ConnId>,
+    pub(crate) now: Duration,
     next_request: u32,
 }
 
@@ -84,6 +103,7 @@ impl World {
             machine: Machine::default(),
             peers: BTreeMap::new(),
             deaf: BTreeSet::new(),
+            now: Duration::ZERO,
             next_request: 0,
         };
         world.connect("dom0");
@@ -110,6 +130,16 @@ impl World {
         self.adopt_ring(domid);
     }
 
+    /// A guest that owns its home, as a toolstack makes it.
+    pub(crate) fn add_guest_with_home(&mut self, domid: u16) {
+        self.add_guest(domid);
+        let home = format!("/local/domain/{domid}");
+        let ok = Ok(b"OK\0".to_vec());
+        assert_eq!(self.call("dom0", MessageType::Mkdir, 0, &format!("{home}|")), ok);
+        let list = format!("{home}|n{domid}|");
+        assert_eq!(self.call("dom0", MessageType::SetPerms, 0, &list), ok);
+    }
+
     pub(crate) fn adopt_ring(&mut self, domid: u16) {
         let id = self.machine.rings[&DomId(domid)];
         self.add_peer(&format!("d{domid}"), id);
@@ -119,6 +149,13 @@ impl World {
         let state =
             DomainState { domid: DomId(domid), shutdown: false, dying: false, unique_id: None };
         self.machine.states.insert(DomId(domid), state);
+    }
+
+    /// Time passes.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        self.now += time;
+        self.server.advance(&mut self.machine, self.now);
+        self.pump();
     }
 
     /// Xen says that something happened to domains.
