@@ -231,12 +231,14 @@ int xenevtchn_bind_interdomain(FE *h, uint32_t domid, unsigned int remote)
 int xenevtchn_notify(FE *h, unsigned int port)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
+    int before = errno;
 
     if (port < PORT_BASE)
         return 0;
     fpath(a.sun_path, sizeof(a.sun_path), "evt", port - PORT_BASE);
     sendto(h->fd, "!", 1, MSG_DONTWAIT, (void *)&a, sizeof(a));
-    errno = 0;
+    /* A real one succeeds whether or not anybody listens. */
+    errno = before;
     return 0;
 }
 

@@ -12,7 +12,7 @@ mod rows;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::Row;
 use crate::lab::{self, Store};
@@ -42,13 +42,21 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
         if bench.placement.is_realtime { "yes" } else { "no, it is not permitted" },
     );
     let mut rows = Vec::new();
+    let mut failures = Vec::new();
     for (name, section) in rows::SECTIONS {
         if options.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
             continue;
         }
         let started = std::time::Instant::now();
-        rows.extend(section(&bench).with_context(|| format!("section {name}"))?);
+        match section(&bench) {
+            Ok(more) => rows.extend(more),
+            Err(error) => failures.push(format!("section {name}: {error:#}")),
+        }
         println!("bench: {name}: {:.1} s", started.elapsed().as_secs_f32());
+    }
+    if !failures.is_empty() {
+        super::print(&rows);
+        bail!("{}", failures.join("\n"));
     }
     ensure!(!rows.is_empty(), "no section is named so; there are: {}", rows::names());
     Ok(rows)

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use file_host::{Guest, HostFolder};
+use file_host::HostFolder;
 use xen::DomId;
 use xenstore::wire::MessageType;
 
 use super::client::Connection;
+use super::guest::Guest;
 use super::peers::Peers;
 use crate::lab::{self, Store};
 
@@ -127,6 +128,12 @@ impl Daemon {
         }
     }
 
+    /// Whether it has ended, or does so right now.
+    pub(crate) fn has_died(&mut self) -> bool {
+        std::thread::sleep(Duration::from_millis(200));
+        !matches!(self.process.try_wait(), Ok(None))
+    }
+
     /// What it printed.
     pub(crate) fn output(&self) -> String {
         std::fs::read_to_string(self.folder().join("output")).unwrap_or_default()
@@ -178,8 +185,8 @@ impl Daemon {
     pub(crate) fn create_domain(&self, domid: u16) -> Result<Guest> {
         static LIVES: AtomicU32 = AtomicU32::new(1);
         let life = LIVES.fetch_add(1, Ordering::Relaxed).into();
-        Guest::create(&self.host, DomId(domid), life)
-            .with_context(|| format!("cannot make domain {domid}"))
+        let guest = file_host::Guest::create(&self.host, DomId(domid), life);
+        Ok(Guest::new(guest.with_context(|| format!("cannot make domain {domid}"))?))
     }
 
     /// Makes a domain and introduces it.
@@ -229,7 +236,9 @@ fn invocation(
     let peers = programs.peers.as_ref().context("the packaged servers were not prepared")?;
     let (environment, bin) = peers.command(folder);
     if store == Store::C {
-        return Ok((bin.join("xenstored"), owned(&["-N"]), environment));
+        // No limit on the memory of what a domain owns: a bench gives one 100k nodes.
+        let arguments = owned(&["-N", "--quota", "memory=0"]);
+        return Ok((bin.join("xenstored"), arguments, environment));
     }
     let configuration = folder.join("oxenstored.conf");
     let place = folder.display();

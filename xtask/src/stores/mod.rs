@@ -2,16 +2,20 @@
 //! files, so that they can be compared without Xen.
 //!
 //! ```text
-//! peers: packages, the shim -> daemon: a running server, its domains -> client: who talks to it
+//! peers: packages, the shim -> daemon: a running server, its domains -> client, guest: who talks to it
+//!                                                                  stage: all of them at once
 //! ```
 //! What is compared is said elsewhere: `bench::store` measures, `store_diff` and `store_scripts` ask
 //! the same questions of two servers.
 
 mod client;
 mod daemon;
+mod guest;
 mod message;
 mod peers;
+mod stage;
 
 pub(crate) use client::Connection;
 pub(crate) use daemon::{Daemon, Placement, Programs};
-pub(crate) use message::{Message, request};
+pub(crate) use message::{Answer, Message, request};
+pub(crate) use stage::{Change, Stage};

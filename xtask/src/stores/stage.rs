@@ -1,0 +1,181 @@
+//! A server with everybody who talks to it, one request at a time: what each of them is told, and when.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail};
+use file_host::State;
+use xenstore::wire::MessageType;
+
+use super::client::Connection;
+use super::daemon::{Daemon, Placement, Programs};
+use super::guest::Guest;
+use super::message::{Answer, Event};
+use crate::lab::Store;
+
+/// What happens to a domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Change {
+    Shutdown,
+    /// A shutdown that is taken back, as at a resume.
+    Running,
+    Dying,
+    Destroyed,
+}
+
+/// Socket clients have any names; guests are `d1`, `d2`, as their domains.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    daemon: Daemon,
+    sockets: BTreeMap<String, Connection>,
+    domains: BTreeMap<u16, Guest>,
+    /// Domains whose rings are served.
+    served: BTreeSet<u16>,
+}
+
+/// The domain that a guest's name stands for.
+fn domid_of(name: &str) -> Option<u16> {
+    name.strip_prefix('d')?.parse().ok()
+}
+
+impl Stage {
+    /// Starts a server; the only client is `dom0`.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub(crate) fn start(programs: &Programs, store: Store) -> Result<Self> {
+        let daemon = Daemon::start(programs, store, Placement::default(), &[])?;
+        let sockets = [("dom0".to_owned(), daemon.connect()?)].into();
+        Ok(Self { daemon, sockets, domains: BTreeMap::new(), served: BTreeSet::new() })
+    }
+
+    pub(crate) fn store(&self) -> Store {
+        self.daemon.store
+    }
+
+    /// Whether the server's process has ended.
+    pub(crate) fn has_died(&mut self) -> bool {
+        self.daemon.has_died()
+    }
+
+    /// A new socket client, unless there is one of this name.
+    ///
+    /// # Errors
+    /// The server does not listen.
+    pub(crate) fn connect(&mut self, name: &str) -> Result<()> {
+        if !self.sockets.contains_key(name) {
+            self.sockets.insert(name.to_owned(), self.daemon.connect()?);
+        }
+        Ok(())
+    }
+
+    /// Closes a client's socket. What others are told of that is theirs to see.
+    pub(crate) fn close(&mut self, name: &str) {
+        self.sockets.remove(name);
+    }
+
+    /// Whether requests of that name reach the server.
+    pub(crate) fn is_served(&self, name: &str) -> bool {
+        self.sockets.contains_key(name)
+            || domid_of(name).is_some_and(|domid| self.served.contains(&domid))
+    }
+
+    /// # Errors
+    /// The server is stuck or ended the connection.
+    pub(crate) fn ask(
+        &mut self,
+        name: &str,
+        code: u32,
+        transaction: u32,
+        payload: &[u8],
+    ) -> Result<Answer> {
+        let answer = if let Some(socket) = self.sockets.get_mut(name) {
+            socket.call_raw(code, transaction, payload)
+        } else {
+            let domain = domid_of(name).and_then(|domid| self.domains.get_mut(&domid));
+            let Some(guest) = domain else { bail!("there is no {name}") };
+            guest.call_raw(code, transaction, payload)
+        };
+        answer.with_context(|| format!("{name}, on the {} server", self.daemon.store))
+    }
+
+    /// Waits until everybody was told what there is to tell.
+    ///
+    /// # Errors
+    /// As for [`ask`](Self::ask).
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        // A reply comes after every event that was queued before.
+        let names: Vec<String> = self.sockets.keys().cloned().collect();
+        let guests = self.served.iter().map(|domid| format!("d{domid}"));
+        for name in names.into_iter().chain(guests.collect::<Vec<_>>()) {
+            self.ask(&name, MessageType::GetDomainPath.code(), 0, b"0\0")?.ok();
+        }
+        Ok(())
+    }
+
+    /// Events that came for a client since it was last asked for.
+    pub(crate) fn take_events(&mut self, name: &str) -> Vec<Event> {
+        if let Some(socket) = self.sockets.get_mut(name) {
+            return socket.take_events();
+        }
+        let guest = domid_of(name).and_then(|domid| self.domains.get_mut(&domid));
+        guest.map(Guest::take_events).unwrap_or_default()
+    }
+
+    /// Xen has a new domain; the store does not know it.
+    ///
+    /// # Errors
+    /// Its files cannot be made.
+    pub(crate) fn create_domain(&mut self, domid: u16) -> Result<()> {
+        let guest = self.daemon.create_domain(domid)?;
+        self.domains.insert(domid, guest);
+        Ok(())
+    }
+
+    /// The domain was introduced: `d<domid>` may ask now.
+    pub(crate) fn adopt_ring(&mut self, domid: u16) {
+        self.served.insert(domid);
+    }
+
+    /// Xen has a new domain, and the toolstack introduces it.
+    ///
+    /// # Errors
+    /// The server refuses it.
+    pub(crate) fn add_guest(&mut self, domid: u16) -> Result<()> {
+        self.create_domain(domid)?;
+        let payload = format!("{domid}\x005\x007\0");
+        let answer = self.ask("dom0", MessageType::Introduce.code(), 0, payload.as_bytes())?;
+        if let Err(error) = answer {
+            bail!("domain {domid} is not introduced: {error}");
+        }
+        self.adopt_ring(domid);
+        Ok(())
+    }
+
+    /// Changes domains; the server hears of all of them at once.
+    ///
+    /// # Errors
+    /// There is no such domain.
+    pub(crate) fn change(&mut self, change: Change, domids: &[u16]) -> Result<()> {
+        for domid in domids {
+            let guest = self.domains.get(domid).with_context(|| format!("no domain {domid}"))?;
+            match change {
+                Change::Shutdown => guest.set_state(State::Shutdown)?,
+                Change::Running => guest.set_state(State::Running)?,
+                Change::Dying => guest.set_state(State::Dying)?,
+                Change::Destroyed => guest.destroy()?,
+            }
+            if matches!(change, Change::Dying | Change::Destroyed) {
+                self.served.remove(domid);
+            }
+            if change == Change::Destroyed {
+                self.domains.remove(domid);
+            }
+        }
+        if change != Change::Running {
+            self.daemon.raise()?;
+        }
+        // The datagram was there before the requests, but one turn may take sockets alone.
+        self.settle()?;
+        self.settle()
+    }
+}
