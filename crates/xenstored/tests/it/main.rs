@@ -1,5 +1,6 @@
 //! The daemon itself, on sockets and with fake guests: no Xen is needed for any of this.
 
+mod clients;
 mod crash;
 mod daemon;
 mod guests;
