@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Port 1000+N is the daemon's end of domain N's event channel, port 1 fires when a domain changed.
-//! All of it survives the daemon: a successor, by exec or after a crash, finds the same files.
+//! Everybody may write to the pages and sockets. All of it survives the daemon: a successor, by exec or after a crash, finds the same files.
 
 mod folder;
 mod guest;

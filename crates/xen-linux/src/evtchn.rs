@@ -46,6 +46,10 @@ pub struct EventChannels {
 impl EventChannels {
     const PATH: &str = "/dev/xen/evtchn";
 
+    /// The requests that are made on this device: what a filter of system calls has to let through.
+    pub const REQUESTS: &[c_ulong] =
+        &[BIND_VIRQ, BIND_INTERDOMAIN, BIND_UNBOUND, UNBIND, NOTIFY, RESET];
+
     /// # Errors
     /// If the device cannot be opened.
     pub fn open() -> Result<Self, HostError> {

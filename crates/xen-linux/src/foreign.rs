@@ -97,6 +97,9 @@ pub struct ForeignMemory {
 }
 
 impl ForeignMemory {
+    /// The requests that are made on this device: what a filter of system calls has to let through.
+    pub const REQUESTS: &[c_ulong] = &[MMAP_BATCH_V2];
+
     /// # Errors
     /// If the device cannot be opened.
     pub fn open() -> Result<Self, HostError> {

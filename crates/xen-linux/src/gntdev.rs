@@ -41,6 +41,9 @@ pub struct GrantDevice {
 impl GrantDevice {
     const PATH: &str = "/dev/xen/gntdev";
 
+    /// The requests that are made on this device: what a filter of system calls has to let through.
+    pub const REQUESTS: &[c_ulong] = &[MAP_GRANT_REF, UNMAP_GRANT_REF];
+
     /// # Errors
     /// If the device cannot be opened.
     pub fn open() -> Result<Self, HostError> {

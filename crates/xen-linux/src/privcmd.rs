@@ -51,6 +51,9 @@ pub struct LinuxHypervisor {
 }
 
 impl LinuxHypervisor {
+    /// The requests that are made on this device: what a filter of system calls has to let through.
+    pub const REQUESTS: &[c_ulong] = &[HYPERCALL];
+
     const HYPERCALL_PATH: &str = "/dev/xen/hypercall";
 
     /// Opens the devices and allocates an arena of at least `arena_bytes` (see

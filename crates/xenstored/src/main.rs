@@ -1,6 +1,7 @@
 //! `xylem-xenstored`: the xenstore daemon. Sockets, rings and event channels around `xenstore::server`.
 
 mod background;
+mod confinement;
 mod daemon;
 mod file_platform;
 mod journal;
@@ -11,7 +12,7 @@ mod rings;
 mod xen_platform;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -70,7 +71,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         background::leave_terminal()?;
     }
     raise_descriptor_limit();
-    let mut log = Log::open(trace_file)?;
+    let mut log = Log::open(trace_file.clone())?;
     // First, since it waits until a daemon that was killed is gone.
     let (journal, store) = Journal::open(&journal_file, options.start, &mut log)?;
     let platform: Option<Box<dyn Platform>> = match domains {
@@ -94,10 +95,17 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     server.set_tracing(rings.log.trace.is_some());
     let mut daemon = Daemon::new(server, rings, listener, waiting)?;
 
+    let pid_file = pid_file.as_deref().map(PidFile::create).transpose()?;
+    if let Some(account) = options.user {
+        let written = [socket.parent(), journal_file.parent(), trace_file.as_deref()];
+        for path in written.into_iter().flatten() {
+            account.own(path)?;
+        }
+        confinement::enter(account)?;
+    }
     let id = std::process::id();
-    if let Some(path) = &pid_file {
-        std::fs::write(path, format!("{id}\n"))
-            .with_context(|| format!("cannot write the pid file {}", path.display()))?;
+    if let Some(file) = pid_file {
+        file.write(id)?;
     }
     if options.output == Output::ProcessId {
         writeln!(std::io::stdout(), "{id}")?;
@@ -107,6 +115,25 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         background::tell_parent()?;
     }
     daemon.run()
+}
+
+/// The pid file: made while the daemon may, written when it serves.
+struct PidFile {
+    path: PathBuf,
+    file: std::fs::File,
+}
+
+impl PidFile {
+    fn create(path: &Path) -> anyhow::Result<Self> {
+        let file = std::fs::File::create(path)
+            .with_context(|| format!("cannot write the pid file {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    fn write(mut self, id: u32) -> anyhow::Result<()> {
+        writeln!(self.file, "{id}")
+            .with_context(|| format!("cannot write the pid file {}", self.path.display()))
+    }
 }
 
 /// As many clients as the system allows.

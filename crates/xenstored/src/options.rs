@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use lexopt::prelude::*;
 use xenstore::Quota;
 
+use crate::confinement::Account;
 use crate::journal::Start;
 
 pub(crate) const HELP: &str = "\
@@ -16,6 +17,8 @@ Usage: xylem-xenstored [options]
 
   -N, --no-fork              stay in the foreground
   -D, --no-domain-init       serve sockets only: for machines without Xen
+      --user NAME            once everything is open, become this user without capabilities and
+                             with few system calls; UID:GID is a user as well
       --host dir:PATH        serve fake guests, which are files in the folder PATH: for tests
   -F, --pid-file FILE        write the process id to FILE once clients are served
   -P, --output-pid           print the process id
@@ -74,6 +77,8 @@ pub(crate) struct Options {
     pub(crate) start: Start,
     /// How long an event waits for a guest that does not read.
     pub(crate) event_timeout: Option<Duration>,
+    /// Whom to become, and what to give up with it.
+    pub(crate) user: Option<Account>,
     /// Where clients connect.
     pub(crate) socket: PathBuf,
     /// Set for the process that the foreground part starts: say on standard output when ready.
@@ -113,6 +118,7 @@ pub(crate) fn parse(
         journal: rundir.join("journal"),
         start: Start::Continue,
         event_timeout: Some(Duration::from_secs(20)),
+        user: None,
         socket,
         tells_parent: false,
     };
@@ -141,6 +147,7 @@ pub(crate) fn parse(
         match argument {
             Short('N') | Long("no-fork") => options.place = Place::Foreground,
             Short('D') | Long("no-domain-init") => options.domains = Domains::None,
+            Long("user") => options.user = Some(Account::find(&parser.value()?.string()?)?),
             Long("host") => options.domains = host(&parser.value()?.string()?)?,
             Short('F') | Long("pid-file") => options.pid_file = Some(parser.value()?.into()),
             Short('P') | Long("output-pid") => options.output = Output::ProcessId,

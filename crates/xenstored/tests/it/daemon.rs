@@ -12,7 +12,7 @@ use crate::process::{Daemon, Folder, Socket, command, signal};
 
 #[test]
 fn clients_share_one_store() {
-    let daemon = Daemon::start("share", &[]);
+    let daemon = Daemon::start_confined("share", &[]);
     let (mut one, mut two) = (daemon.client(), daemon.client());
     one.watch("/a", "token").unwrap();
     one.next_event().unwrap();
@@ -30,7 +30,7 @@ fn clients_share_one_store() {
 
 #[test]
 fn a_client_that_reads_late_misses_nothing_and_delays_nobody() {
-    let daemon = Daemon::start("late", &[]);
+    let daemon = Daemon::start_confined("late", &[]);
     let (mut late, mut writer) = (daemon.client(), daemon.client());
     let mut watches = Batch::new();
     for i in 0..500 {
@@ -54,7 +54,7 @@ fn a_client_that_reads_late_misses_nothing_and_delays_nobody() {
 
 #[test]
 fn requests_beyond_every_buffer_are_all_answered() {
-    let daemon = Daemon::start("flood", &[]);
+    let daemon = Daemon::start_confined("flood", &[]);
     let mut stream = daemon.stream();
     let value = [b'v'; 4000];
     let mut bytes = Vec::new();
@@ -76,7 +76,7 @@ fn requests_beyond_every_buffer_are_all_answered() {
 
 #[test]
 fn a_message_that_is_too_long_closes_its_connection_only() {
-    let daemon = Daemon::start("oversize", &[]);
+    let daemon = Daemon::start_confined("oversize", &[]);
     let mut other = daemon.client();
     let mut stream = daemon.stream();
     let header: Vec<u8> = [2u32, 1, 0, 4097].iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -88,7 +88,7 @@ fn a_message_that_is_too_long_closes_its_connection_only() {
 
 #[test]
 fn a_client_that_goes_away_takes_its_watches_along() {
-    let daemon = Daemon::start("gone", &[]);
+    let daemon = Daemon::start_confined("gone", &[]);
     let mut stays = daemon.client();
     for _ in 0..20 {
         let mut goes = daemon.client();
@@ -130,7 +130,7 @@ fn clients_beyond_the_descriptors_wait_until_others_leave() {
 
 #[test]
 fn limits_of_the_command_line_are_those_of_guests() {
-    let daemon = Daemon::start("limits", &["-E", "7", "-Q", "watches=9"]);
+    let daemon = Daemon::start_confined("limits", &["-E", "7", "-Q", "watches=9"]);
     let mut client = daemon.client();
     let report = client.control(&["quota"]).unwrap();
     let shown = |name: &str, value| {

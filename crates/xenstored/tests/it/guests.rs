@@ -37,7 +37,7 @@ fn read_request(id: u32, path: &str) -> Vec<u8> {
 
 #[test]
 fn a_guest_reads_writes_and_watches_through_its_ring() {
-    let daemon = Daemon::start("guest", &[]);
+    let daemon = Daemon::start_confined("guest", &[]);
     let mut dom0 = daemon.client();
     let mut guest = guest_at_home(&daemon, 1);
     assert_eq!(guest.write("/data", b"1").unwrap_err().refusal(), Some(Error::EACCES));
@@ -60,13 +60,14 @@ fn a_guest_reads_writes_and_watches_through_its_ring() {
 
 #[test]
 fn dom0s_kernel_is_served_through_its_own_ring() {
-    let daemon = Daemon::start("dom0", &[]);
+    let daemon = Daemon::start_confined("dom0", &[]);
     let host = daemon.host();
     let ring = xenstore::ring::ClientRing::new(host.map_ring(DomId::DOM0).unwrap());
     let mut request = Vec::new();
     xenstore::wire::encode(&mut request, 2, 7, 0, &[b"/\0"]);
-    assert_eq!(ring.put_requests(&request), Ok(17 + 1));
     let events = host.bind_guest_events(DomId::DOM0).unwrap();
+    events.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(ring.put_requests(&request), Ok(17 + 1));
     let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
     let datagram = file_host::HostFolder::datagram_of_domain(DomId::DOM0);
     socket.send_to(&datagram, host.daemon_events()).unwrap();
@@ -78,7 +79,7 @@ fn dom0s_kernel_is_served_through_its_own_ring() {
 
 #[test]
 fn a_shutdown_and_a_death_are_reported_once_each() {
-    let daemon = Daemon::start("fates", &[]);
+    let daemon = Daemon::start_confined("fates", &[]);
     let mut dom0 = daemon.client();
     let guest = daemon.guest(1);
     dom0.watch("@releaseDomain", "token").unwrap();
@@ -97,7 +98,7 @@ fn a_shutdown_and_a_death_are_reported_once_each() {
 
 #[test]
 fn a_message_that_is_too_long_ends_the_service_until_the_domain_dies() {
-    let daemon = Daemon::start("ringlong", &[]);
+    let daemon = Daemon::start_confined("ringlong", &[]);
     let mut guest = daemon.guest(1);
     let header: Vec<u8> = [2u32, 1, 0, 4097].iter().flat_map(|word| word.to_ne_bytes()).collect();
     guest.transport_mut().send(&header).unwrap();
@@ -108,7 +109,7 @@ fn a_message_that_is_too_long_ends_the_service_until_the_domain_dies() {
 
 #[test]
 fn indexes_that_cannot_be_end_the_service_and_the_death_is_still_reported() {
-    let daemon = Daemon::start("index", &[]);
+    let daemon = Daemon::start_confined("index", &[]);
     let mut dom0 = daemon.client();
     let mut other = daemon.guest(2);
     for (domid, offset) in [(10, field::REQUEST_PRODUCER), (11, field::REPLY_CONSUMER)] {
@@ -135,7 +136,7 @@ fn indexes_that_cannot_be_end_the_service_and_the_death_is_still_reported() {
 
 #[test]
 fn a_full_ring_is_served_like_any_other() {
-    let daemon = Daemon::start("fullring", &[]);
+    let daemon = Daemon::start_confined("fullring", &[]);
     let client = guest_at_home(&daemon, 1);
     let guest = client.transport();
     // Requests wait in the ring before the daemon looks at it.
@@ -173,7 +174,7 @@ fn a_full_ring_is_served_like_any_other() {
 
 #[test]
 fn a_guest_that_asks_for_a_new_start_gets_one() {
-    let daemon = Daemon::start("reconnect", &[]);
+    let daemon = Daemon::start_confined("reconnect", &[]);
     let mut client = guest_at_home(&daemon, 1);
     client.watch("a", "token").unwrap();
     client.next_event().unwrap();
@@ -192,7 +193,7 @@ fn a_guest_that_asks_for_a_new_start_gets_one() {
 
 #[test]
 fn a_second_introduction_begins_anew_without_an_event() {
-    let daemon = Daemon::start("again", &[]);
+    let daemon = Daemon::start_confined("again", &[]);
     let mut dom0 = daemon.client();
     let mut client = guest_at_home(&daemon, 1);
     client.watch("a", "token").unwrap();
@@ -210,7 +211,7 @@ fn a_second_introduction_begins_anew_without_an_event() {
 
 #[test]
 fn a_domain_without_a_ring_cannot_be_introduced() {
-    let daemon = Daemon::start("noring", &[]);
+    let daemon = Daemon::start_confined("noring", &[]);
     let mut dom0 = daemon.client();
     let mut introduce =
         |domid| dom0.introduce(DomId(domid), Gfn(1), EvtchnPort(1)).unwrap_err().refusal();
@@ -222,7 +223,7 @@ fn a_domain_without_a_ring_cannot_be_introduced() {
 
 #[test]
 fn domains_that_die_together_are_each_reported() {
-    let daemon = Daemon::start("together", &[]);
+    let daemon = Daemon::start_confined("together", &[]);
     let mut dom0 = daemon.client();
     // A guest and the stubdomain that serves it, in both orders of their numbers.
     for (stubdomain, target) in [(1, 2), (4, 3)] {
@@ -248,7 +249,7 @@ fn domains_that_die_together_are_each_reported() {
 
 #[test]
 fn another_domain_of_the_same_number_inherits_nothing() {
-    let daemon = Daemon::start("second", &[]);
+    let daemon = Daemon::start_confined("second", &[]);
     let mut dom0 = daemon.client();
     let mut first = guest_at_home(&daemon, 1);
     first.write("a", b"1").unwrap();
@@ -267,7 +268,7 @@ fn another_domain_of_the_same_number_inherits_nothing() {
 
 #[test]
 fn a_guest_that_never_reads_costs_little_and_holds_nobody_up() {
-    let daemon = Daemon::start("mute", &[]);
+    let daemon = Daemon::start_confined("mute", &[]);
     let mut dom0 = daemon.client();
     let mut mute = guest_at_home(&daemon, 1);
     for i in 0..100 {
@@ -293,7 +294,7 @@ fn a_guest_that_never_reads_costs_little_and_holds_nobody_up() {
 
 #[test]
 fn words_of_a_page_that_change_all_the_time_upset_nobody_else() {
-    let daemon = Daemon::start("flip", &[]);
+    let daemon = Daemon::start_confined("flip", &[]);
     let mut dom0 = daemon.client();
     let mut other = guest_at_home(&daemon, 2);
     for round in 0..20u32 {

@@ -1,6 +1,7 @@
 //! The daemon itself, on sockets and with fake guests: no Xen is needed for any of this.
 
 mod clients;
+mod confinement;
 mod crash;
 mod daemon;
 mod guests;

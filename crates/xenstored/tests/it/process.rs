@@ -1,6 +1,8 @@
 //! A daemon as a process, the folder it works in, and how to talk to it.
 
+use std::fs::Permissions;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -58,6 +60,8 @@ impl Daemon {
         // The service manager's datagram says when it serves.
         let notify = folder.path().join("notify");
         let manager = UnixDatagram::bind(&notify).unwrap();
+        // As systemd's, it takes words from everybody.
+        std::fs::set_permissions(&notify, Permissions::from_mode(0o666)).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let process = spawn(&folder, &manager, arguments);
         Self { folder, process, manager }
@@ -72,6 +76,11 @@ impl Daemon {
     /// Starts it once more in the same folder, after it ended.
     pub(crate) fn restart(&mut self, arguments: &[&str]) {
         self.process = spawn(&self.folder, &self.manager, arguments);
+    }
+
+    /// As [`start`](Self::start), with everything given up that serving does not need.
+    pub(crate) fn start_confined(name: &str, arguments: &[&str]) -> Self {
+        Self::start(name, &[&["--user", &unprivileged_user()], arguments].concat())
     }
 
     pub(crate) fn stream(&self) -> UnixStream {
@@ -146,4 +155,12 @@ impl Transport for Socket {
 pub(crate) fn signal(process: u32, signal: rustix::process::Signal) {
     let process = rustix::process::Pid::from_raw(process.try_into().unwrap()).unwrap();
     rustix::process::kill_process(process, signal).unwrap();
+}
+
+/// A user for the daemon: only root can become another one.
+pub(crate) fn unprivileged_user() -> String {
+    match rustix::process::getuid().as_raw() {
+        0 => "65534:65534".to_owned(),
+        own => format!("{own}:{}", rustix::process::getgid().as_raw()),
+    }
 }

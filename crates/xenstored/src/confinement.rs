@@ -1,0 +1,130 @@
+//! What the daemon gives up once it has all it needs: root, every capability, most system calls.
+//!
+//! Sockets, ring pages and `/dev/xen` are open by then, and stay open over an exec, so a successor
+//! (live update) needs no more than its predecessor had. What it is started with stays with it: the
+//! account, the empty sets of capabilities and the filter. So starting a program is no way out, and
+//! is allowed. A successor that has to open devices itself, as the C daemon does, cannot run here:
+//! a host that may want to go back to it leaves `--user` out.
+
+mod system_calls;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use rustix::fs::{Gid, Uid, chown};
+use rustix::thread::{self, CapabilitySet, CapabilitySets};
+
+/// Whom the daemon runs as from some moment on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Account {
+    uid: Uid,
+    gid: Gid,
+}
+
+impl Account {
+    /// Finds a name of `/etc/passwd`, or takes `UID:GID`.
+    pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
+        let accounts = std::fs::read_to_string("/etc/passwd")
+            .context("cannot read /etc/passwd; write --user UID:GID")?;
+        Self::find_in(&accounts, name)
+    }
+
+    fn find_in(accounts: &str, name: &str) -> anyhow::Result<Self> {
+        let account = |uid: &str, gid: &str| {
+            let (uid, gid) = uid.parse().ok().zip(gid.parse().ok())?;
+            Some(Self { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) })
+        };
+        if let Some((uid, gid)) = name.split_once(':') {
+            return account(uid, gid)
+                .with_context(|| format!("'{name}' is not of the form UID:GID"));
+        }
+        for line in accounts.lines() {
+            let mut words = line.split(':');
+            if words.next() == Some(name)
+                && let (Some(_password), Some(uid), Some(gid)) =
+                    (words.next(), words.next(), words.next())
+            {
+                return account(uid, gid)
+                    .with_context(|| format!("/etc/passwd has no numbers for '{name}'"));
+            }
+        }
+        bail!("there is no user '{name}'; make one, or write --user UID:GID")
+    }
+
+    /// Gives the account a folder or file that it will write to.
+    pub(crate) fn own(self, path: &Path) -> anyhow::Result<()> {
+        let context = || format!("cannot give {} to the daemon's user", path.display());
+        let metadata = std::fs::metadata(path).with_context(context)?;
+        // A folder that everybody shares is nobody's.
+        let is_shared = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
+        if is_shared || metadata.uid() == self.uid.as_raw() {
+            return Ok(());
+        }
+        chown(path, Some(self.uid), Some(self.gid)).with_context(context)
+    }
+}
+
+/// Gives up everything that serving does not need, for good.
+pub(crate) fn enter(account: Account) -> anyhow::Result<()> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    assert_eq!(threads, 1, "threads of before would keep what this one gives up");
+    become_account(account)?;
+    drop_capabilities().context("cannot give up all capabilities")?;
+    thread::set_no_new_privs(true).context("cannot give up set-user-id programs")?;
+    system_calls::allow_only_those_needed()
+}
+
+fn become_account(account: Account) -> anyhow::Result<()> {
+    let now = (rustix::process::getuid(), rustix::process::getgid());
+    if now == (account.uid, account.gid) {
+        return Ok(());
+    }
+    let (uid, gid) = (account.uid, account.gid);
+    thread::set_thread_groups(&[])
+        .and_then(|()| thread::set_thread_res_gid(gid, gid, gid))
+        // Last: afterwards nothing of this is allowed.
+        .and_then(|()| {
+            forget_capability_bounds();
+            thread::set_thread_res_uid(uid, uid, uid)
+        })
+        .with_context(|| {
+            let (uid, gid) = (uid.as_raw(), gid.as_raw());
+            format!("cannot become user {uid}:{gid}; only root can")
+        })
+}
+
+/// No program that is started has a capability, whatever its file says.
+fn forget_capability_bounds() {
+    for bit in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        // Refused for those that the kernel does not know; `no_new_privs` makes up for any other.
+        let _unknown = thread::remove_capability_from_bounding_set(capability);
+    }
+}
+
+fn drop_capabilities() -> rustix::io::Result<()> {
+    thread::clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    thread::set_capabilities(None, none)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_a_name_or_two_numbers() {
+        let accounts = "root:x:0:0:root:/root:/bin/sh\nbroken\nxenstored:x:110:112::/:/bin/false\n\
+                        odd:x:many:1::/:\n";
+        let find = |name| Account::find_in(accounts, name);
+        let account = |uid, gid| Account { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) };
+        assert_eq!(find("xenstored").unwrap(), account(110, 112));
+        assert_eq!(find("5:6").unwrap(), account(5, 6));
+        for name in ["nobody", "xen", "broken", "odd", "5:", "a:b"] {
+            let error = format!("{:#}", find(name).unwrap_err());
+            assert!(error.contains(&format!("'{name}'")), "{error}");
+        }
+    }
+}
