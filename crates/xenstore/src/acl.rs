@@ -67,6 +67,12 @@ pub(crate) struct Entry {
     pub(crate) life: Option<Life>,
 }
 
+impl Entry {
+    fn is_of(&self, being: Being) -> bool {
+        self.permission.domid == being.domid && self.life == Some(being.life)
+    }
+}
+
 /// A node's permission list.
 ///
 /// Invariant: never empty; the first entry names the owner.
@@ -133,9 +139,25 @@ impl Acl {
 
     /// The list without the rights of a domain that died. Its ownership is dealt with elsewhere.
     pub(crate) fn without(&self, domid: DomId) -> Self {
-        let named = |entry: &&Entry| entry.permission.domid != domid || entry.life.is_none();
-        let others = self.entries[1..].iter().filter(named);
+        self.without_named(|entry| entry.permission.domid == domid && entry.life.is_some())
+    }
+
+    /// The list without the rights of this one life.
+    pub(crate) fn without_being(&self, being: Being) -> Self {
+        self.without_named(|entry| entry.is_of(being))
+    }
+
+    fn without_named(&self, leaves: impl Fn(&Entry) -> bool) -> Self {
+        let others = self.entries[1..].iter().filter(|entry| !leaves(entry));
         Self { entries: core::iter::once(&self.entries[0]).chain(others).copied().collect() }
+    }
+
+    /// Whether the guest owns the node, or is named for it.
+    pub(crate) fn mentions(&self, role: Role, being: Being) -> bool {
+        match role {
+            Role::Owner => self.entries[0].is_of(being),
+            Role::Named => self.entries[1..].iter().any(|entry| entry.is_of(being)),
+        }
     }
 
     /// Guests that live and own the node or are named for it.

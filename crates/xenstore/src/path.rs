@@ -139,6 +139,11 @@ impl<'a> Path<'a> {
         }
     }
 
+    /// As [`join`](Self::join).
+    pub(crate) fn join_owned(self, name: &str) -> OwnedPath {
+        OwnedPath(self.join(name).into())
+    }
+
     /// This path followed by one more name.
     pub(crate) fn join(self, name: &str) -> String {
         let mut text = self.0.to_owned();

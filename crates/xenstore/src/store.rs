@@ -1,43 +1,91 @@
-//! The committed tree with what is known about it per domain: nodes it owns, nodes that name it.
+//! The committed tree with what is known about it per domain: what it owns, where lists name it.
 //!
 //! Every change of the tree goes through here, so the index is always that of a recount, and what a
 //! dead domain leaves is found without a walk. Rights and quotas were checked before.
+//!
+//! The index holds edges only: nodes that are a domain's while their parent is not. What lies below an
+//! edge follows from the tree, so a node within its owner's own subtree costs the index nothing.
+//!
+//! Removal takes a subtree out of the tree at once. What it held is uncounted and freed afterwards, a
+//! few at a time ([`Store::clear_up`]): until then it counts.
 
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use xen::DomId;
 
-use crate::acl::{Acl, Being, Role, private_to_dom0};
+use crate::acl::{Acl, Being, Life, Role, private_to_dom0};
 use crate::journal::{Record, Recorder, encode_acl};
 use crate::path::{OwnedPath, Path};
-use crate::tree::{Node, Tree, for_each_bottom_up, held_bytes};
+use crate::tree::{Node, Remains, Removed, Tree, for_each_bottom_up, held_bytes};
+
+/// Pieces that a removal clears up itself. A node has one or two, so this is more than a guest may own
+/// by default.
+const CLEARED_AT_ONCE: usize = 3_000;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     tree: Tree,
     node_count: usize,
     domains: BTreeMap<DomId, Mentions>,
+    /// Subtrees that were removed and are still counted, and snapshots that nobody needs any more.
+    remains: Remains,
+    /// Dead domains whose rights still stand in lists, with where to look. They entitle nobody.
+    fading: Vec<(Being, Vec<OwnedPath>)>,
     /// Where each change is noted, those of the server around the tree as well.
     pub(crate) recorder: Recorder,
 }
 
 /// Where a living guest occurs in permission lists.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 struct Mentions {
-    owned: BTreeSet<OwnedPath>,
-    named: BTreeSet<OwnedPath>,
+    life: Life,
+    owned_count: usize,
     /// What the owned nodes take.
     owned_bytes: usize,
+    /// Nodes that it owns while it does not own their parent.
+    owned_edges: BTreeSet<OwnedPath>,
+    /// Nodes whose list names it while their parent's does not.
+    named_edges: BTreeSet<OwnedPath>,
+}
+
+impl Mentions {
+    fn new(life: Life) -> Self {
+        Self {
+            life,
+            owned_count: 0,
+            owned_bytes: 0,
+            owned_edges: BTreeSet::new(),
+            named_edges: BTreeSet::new(),
+        }
+    }
+
+    fn edges(&mut self, role: Role) -> &mut BTreeSet<OwnedPath> {
+        match role {
+            Role::Owner => &mut self.owned_edges,
+            Role::Named => &mut self.named_edges,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.owned_count == 0 && self.owned_edges.is_empty() && self.named_edges.is_empty()
+    }
 }
 
 impl Store {
     pub(crate) fn new() -> Self {
+        Self::of_tree(Tree::new(private_to_dom0()))
+    }
+
+    fn of_tree(tree: Tree) -> Self {
         Self {
-            tree: Tree::new(private_to_dom0()),
+            tree,
             node_count: 1,
             domains: BTreeMap::new(),
+            remains: Remains::default(),
+            fading: Vec::new(),
             recorder: Recorder::default(),
         }
     }
@@ -46,14 +94,14 @@ impl Store {
         &self.tree
     }
 
-    /// Nodes in the tree, the root included.
+    /// Nodes in the tree, the root included, and removed ones that were not cleared up.
     pub(crate) fn node_count(&self) -> usize {
         self.node_count
     }
 
     /// Nodes that the guest owns.
     pub(crate) fn owned_count(&self, domid: DomId) -> usize {
-        self.domains.get(&domid).map_or(0, |mentions| mentions.owned.len())
+        self.domains.get(&domid).map_or(0, |mentions| mentions.owned_count)
     }
 
     /// Bytes that the nodes which the guest owns take.
@@ -61,14 +109,18 @@ impl Store {
         self.domains.get(&domid).map_or(0, |mentions| mentions.owned_bytes)
     }
 
-    /// Topmost nodes of what the guest owns.
+    /// Nodes that, together with all below them, hold everything the guest owns; what lies below
+    /// another comes after it.
     pub(crate) fn owned_tops(&self, domid: DomId) -> Vec<OwnedPath> {
         let Some(mentions) = self.domains.get(&domid) else { return Vec::new() };
-        let below_another = |path: Path<'_>| {
-            core::iter::successors(path.parent(), |parent| parent.parent())
-                .any(|parent| mentions.owned.contains(parent.as_str()))
+        let owner = Being { domid, life: mentions.life };
+        let edges = mentions.owned_edges.iter();
+        // An edge may be one of a subtree that was removed and is not cleared up.
+        let is_there = |path: &&OwnedPath| {
+            let node = self.tree.get(path.as_path());
+            node.is_some_and(|node| node.acl().mentions(Role::Owner, owner))
         };
-        mentions.owned.iter().filter(|path| !below_another(path.as_path())).cloned().collect()
+        edges.filter(is_there).cloned().collect()
     }
 
     /// Lists of children get generations beyond this from now on.
@@ -80,7 +132,7 @@ impl Store {
     pub(crate) fn ensure(&mut self, path: Path<'_>, creator: Option<Being>) {
         self.recorder.record(&Record::Ensure { path, creator: creator.map(|being| being.domid) });
         let created = self.tree.ensure(path, creator);
-        self.index_created(path, created);
+        self.count_created(path, created);
     }
 
     pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) {
@@ -88,10 +140,12 @@ impl Store {
         self.recorder.record(&Record::Write { path, creator: domid, value });
         let written = self.tree.write(path, creator, value);
         if written.created > 0 {
-            return self.index_created(path, written.created);
+            return self.count_created(path, written.created);
         }
-        if let Some(mentions) = self.domains.get_mut(&written.owner.permission.domid)
-            && written.owner.life.is_some()
+        let owner = written.owner;
+        if owner.permission.domid != DomId::DOM0
+            && let Some(life) = owner.life
+            && let Some(mentions) = self.mentions_of(Being { domid: owner.permission.domid, life })
         {
             mentions.owned_bytes = mentions.owned_bytes + value.len() - written.value_bytes_before;
         }
@@ -103,7 +157,7 @@ impl Store {
         if self.recorder.is_on() {
             self.recorder.record(&Record::SetAcl { path, acl: &encode_acl(acl) });
         }
-        self.index_replaced(path, &old, acl);
+        self.index_list(path, &old, acl);
         Some(old)
     }
 
@@ -111,12 +165,10 @@ impl Store {
     pub(crate) fn remove(&mut self, path: Path<'_>) -> Option<Arc<Node>> {
         let removed = self.tree.remove(path)?;
         self.recorder.record(&Record::Remove { path });
-        let mut count = 0;
-        for_each_bottom_up(&removed, path, |path, node| {
-            count += 1;
-            self.forget(path, node.acl(), node.held_bytes(path.as_str().len()));
-        });
-        self.node_count -= count;
+        let parent = path.parent()?;
+        let parent_acl = self.tree.get(parent).map(|node| Arc::clone(node.acl()))?;
+        self.remains.add(parent, &parent_acl, Arc::clone(&removed));
+        self.clear_up(CLEARED_AT_ONCE);
         Some(removed)
     }
 
@@ -124,78 +176,196 @@ impl Store {
     pub(crate) fn forget_domain(&mut self, domid: DomId) {
         let Some(mentions) = self.domains.remove(&domid) else { return };
         self.recorder.record(&Record::ForgetDomain { domid });
-        assert!(mentions.owned.is_empty(), "domain {domid} still owns nodes");
-        for path in mentions.named {
-            let path = path.as_path();
-            let node = self.tree.get(path).expect("the index names nodes that exist");
-            let acl = Arc::new(node.acl().without(domid));
-            if let Some(old) = self.tree.set_acl(path, Arc::clone(&acl)) {
-                self.index_replaced(path, &old, &acl);
+        let being = Being { domid, life: mentions.life };
+        if !mentions.named_edges.is_empty() {
+            self.fading.push((being, mentions.named_edges.into_iter().collect()));
+        }
+        self.clear_up(CLEARED_AT_ONCE);
+    }
+
+    /// Frees a snapshot, which may be the last to hold what was removed meanwhile.
+    pub(crate) fn discard(&mut self, snapshot: Tree) {
+        self.remains.add_snapshot(snapshot);
+        self.clear_up(CLEARED_AT_ONCE);
+    }
+
+    /// Whether nothing waits to be cleared up.
+    pub(crate) fn is_cleared_up(&self) -> bool {
+        self.remains.is_empty() && self.fading.is_empty()
+    }
+
+    /// Uncounts and frees so many pieces of what was removed: nodes, and blocks of their children.
+    pub(crate) fn clear_up(&mut self, pieces: usize) {
+        if self.is_cleared_up() {
+            return;
+        }
+        // Moved out, as each node that is seen changes the index.
+        let mut remains = core::mem::take(&mut self.remains);
+        for _ in 0..pieces {
+            if self.fade_one().is_none() && remains.step(|removed| self.uncount(removed)).is_none()
+            {
+                break;
             }
+        }
+        self.remains = remains;
+    }
+
+    /// Takes a dead domain's rights out of one list, and has those below that follow it looked at.
+    /// `None`: nothing is left.
+    fn fade_one(&mut self) -> Option<()> {
+        let (being, paths) = self.fading.last_mut()?;
+        let being = *being;
+        let Some(path) = paths.pop() else { return self.fading.pop().map(drop) };
+        let path = path.as_path();
+        let node = self.tree.get(path).filter(|node| node.acl().mentions(Role::Named, being));
+        let Some(node) = node else { return Some(()) };
+        let named = mentioned_below(node, Role::Named, being);
+        paths.extend(named.map(|child| path.join_owned(child.name())));
+        let old = Arc::clone(node.acl());
+        let acl = Arc::new(old.without_being(being));
+        self.tree.set_acl(path, Arc::clone(&acl));
+        if let Some((Role::Owner, owner)) = acl.guests().next()
+            && let Some(mentions) = self.mentions_of(owner)
+        {
+            let (before, now) = (held_bytes(0, 0, &old), held_bytes(0, 0, &acl));
+            mentions.owned_bytes = mentions.owned_bytes + now - before;
+        }
+        Some(())
+    }
+
+    fn uncount(&mut self, removed: Removed<'_>) {
+        self.node_count -= 1;
+        let acl = removed.node.acl();
+        for (role, being) in acl.guests() {
+            if role == Role::Owner
+                && let Some(mentions) = self.mentions_of(being)
+            {
+                mentions.owned_count -= 1;
+                mentions.owned_bytes -= removed.node.held_bytes(removed.path_bytes());
+            }
+            if !removed.parent_acl.mentions(role, being) {
+                self.drop_edge(removed.path().as_path(), role, being);
+            }
+            self.drop_if_empty(being);
         }
     }
 
-    fn index_replaced(&mut self, path: Path<'_>, old: &Acl, new: &Acl) {
-        let value_bytes = self.tree.get(path).map_or(0, |node| node.value().len());
-        let path_bytes = path.as_str().len();
-        self.forget(path, old, held_bytes(path_bytes, value_bytes, old));
-        self.mention(path, new, held_bytes(path_bytes, value_bytes, new));
+    /// Forgets an edge of a removed node, unless there is another node at its place by now.
+    fn drop_edge(&mut self, path: Path<'_>, role: Role, being: Being) {
+        if !self.is_edge(path, role, being)
+            && let Some(mentions) = self.mentions_of(being)
+        {
+            mentions.edges(role).remove(path.as_str());
+        }
     }
 
-    fn index_created(&mut self, path: Path<'_>, created: usize) {
+    fn is_edge(&self, path: Path<'_>, role: Role, being: Being) -> bool {
+        let mentioned = |path: Path<'_>| {
+            self.tree.get(path).is_some_and(|node| node.acl().mentions(role, being))
+        };
+        mentioned(path) && !path.parent().is_some_and(mentioned)
+    }
+
+    fn mentions_of(&mut self, being: Being) -> Option<&mut Mentions> {
+        self.domains.get_mut(&being.domid).filter(|mentions| mentions.life == being.life)
+    }
+
+    /// The entry of a guest in the index; `None` for one that is dead.
+    fn mentions_or_new(&mut self, being: Being) -> Option<&mut Mentions> {
+        if self.fading.iter().any(|(dead, _)| *dead == being) {
+            return None;
+        }
+        let mentions = self.domains.entry(being.domid).or_insert_with(|| Mentions::new(being.life));
+        Some(mentions).filter(|mentions| mentions.life == being.life)
+    }
+
+    fn drop_if_empty(&mut self, being: Being) {
+        if self.mentions_of(being).is_some_and(|mentions| mentions.is_empty()) {
+            self.domains.remove(&being.domid);
+        }
+    }
+
+    fn count_created(&mut self, path: Path<'_>, created: usize) {
         if created == 0 {
             return;
         }
         self.node_count += created;
         let node = self.tree.get(path).expect("created just now");
-        let (acl, mut value_bytes) = (Arc::clone(node.acl()), node.value().len());
-        if acl.guests().next().is_none() {
+        if node.acl().guests().next().is_none() {
             return;
         }
-        let created = core::iter::successors(Some(path), |path| path.parent()).take(created);
-        for path in created {
-            self.mention(path, &acl, held_bytes(path.as_str().len(), value_bytes, &acl));
+        let (acl, mut value_bytes) = (Arc::clone(node.acl()), node.value().len());
+        let mut upwards = core::iter::successors(Some(path), |path| path.parent());
+        let mut top = path;
+        let mut bytes = 0;
+        for path in upwards.by_ref().take(created) {
+            bytes += held_bytes(path.as_str().len(), value_bytes, &acl);
             // Those above it were created empty.
             value_bytes = 0;
+            top = path;
         }
-    }
-
-    /// Notes who owns the node or is named for it, and what its owner is charged.
-    fn mention(&mut self, path: Path<'_>, acl: &Acl, bytes: usize) {
+        let above = upwards.next().and_then(|parent| self.tree.get(parent));
+        let above = Arc::clone(above.expect("the root is never created").acl());
         for (role, being) in acl.guests() {
-            let mentions = self.domains.entry(being.domid).or_default();
-            match role {
-                Role::Owner => {
-                    mentions.owned_bytes += bytes;
-                    mentions.owned.insert(path.to_owned_path())
-                }
-                Role::Named => mentions.named.insert(path.to_owned_path()),
-            };
-        }
-    }
-
-    fn forget(&mut self, path: Path<'_>, acl: &Acl, bytes: usize) {
-        for (role, being) in acl.guests() {
-            let Some(mentions) = self.domains.get_mut(&being.domid) else { continue };
-            match role {
-                Role::Owner => {
-                    mentions.owned_bytes -= bytes;
-                    mentions.owned.remove(path.as_str())
-                }
-                Role::Named => mentions.named.remove(path.as_str()),
-            };
-            if mentions.owned.is_empty() && mentions.named.is_empty() {
-                self.domains.remove(&being.domid);
+            let Some(mentions) = self.mentions_or_new(being) else { continue };
+            if role == Role::Owner {
+                mentions.owned_count += created;
+                mentions.owned_bytes += bytes;
+            }
+            if !above.mentions(role, being) {
+                mentions.edges(role).insert(top.to_owned_path());
             }
         }
     }
 
-    /// Compares counters and index with a walk over the tree.
+    /// Follows the change of a list: counts, and edges at this node and below it.
+    fn index_list(&mut self, path: Path<'_>, old: &Acl, new: &Acl) {
+        let Some(node) = self.tree.get(path) else { return };
+        let node = Arc::clone(node);
+        let above = path.parent().and_then(|parent| self.tree.get(parent));
+        let above = above.map(|node| Arc::clone(node.acl()));
+        let bytes = |acl: &Acl| held_bytes(path.as_str().len(), node.value().len(), acl);
+        let is_above = |role, being| above.as_ref().is_some_and(|acl| acl.mentions(role, being));
+        for (role, being) in old.guests() {
+            let Some(mentions) = self.mentions_of(being) else { continue };
+            if role == Role::Owner {
+                mentions.owned_count -= 1;
+                mentions.owned_bytes -= bytes(old);
+            }
+            if !new.mentions(role, being) {
+                mentions.edges(role).remove(path.as_str());
+                for child in mentioned_below(&node, role, being) {
+                    mentions.edges(role).insert(path.join_owned(child.name()));
+                }
+            }
+        }
+        for (role, being) in new.guests() {
+            let Some(mentions) = self.mentions_or_new(being) else { continue };
+            if role == Role::Owner {
+                mentions.owned_count += 1;
+                mentions.owned_bytes += bytes(new);
+            }
+            if !old.mentions(role, being) {
+                if !is_above(role, being) {
+                    mentions.edges(role).insert(path.to_owned_path());
+                }
+                for child in mentioned_below(&node, role, being) {
+                    mentions.edges(role).remove(path.join(child.name()).as_str());
+                }
+            }
+        }
+        for (_, being) in old.guests() {
+            self.drop_if_empty(being);
+        }
+    }
+
+    /// Compares counters and index with a walk over the tree and what was removed from it.
     ///
     /// # Errors
     /// A sentence about the first difference.
-    pub(crate) fn check(&self) -> Result<(), alloc::string::String> {
-        let mut recount = Self { tree: self.tree.clone(), node_count: 0, ..Self::new() };
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut recount = Self::of_tree(self.tree.clone());
+        recount.fading.clone_from(&self.fading);
         let mut nodes = Vec::new();
         for_each_bottom_up(self.tree.root(), Path::ROOT, |path, node| {
             nodes.push((path.to_owned_path(), node));
@@ -203,8 +373,14 @@ impl Store {
         recount.node_count = nodes.len();
         for (path, node) in nodes {
             let path = path.as_path();
-            recount.mention(path, node.acl(), node.held_bytes(path.as_str().len()));
+            let bytes = node.held_bytes(path.as_str().len());
+            for (role, being) in node.acl().guests() {
+                let is_edge = recount.is_edge(path, role, being);
+                recount.recount_mention(role, being, bytes, is_edge.then(|| path.to_owned_path()));
+            }
         }
+        let mut remains = self.remains.clone();
+        while remains.step(|removed| recount.recount_removed(removed, self)).is_some() {}
         if recount.node_count != self.node_count {
             let (counted, kept) = (recount.node_count, self.node_count);
             return Err(alloc::format!("the tree has {counted} nodes, the counter says {kept}"));
@@ -215,6 +391,34 @@ impl Store {
             Err("the index of permission lists differs from a recount".into())
         }
     }
+
+    fn recount_mention(&mut self, role: Role, being: Being, bytes: usize, edge: Option<OwnedPath>) {
+        let Some(mentions) = self.mentions_or_new(being) else { return };
+        if role == Role::Owner {
+            mentions.owned_count += 1;
+            mentions.owned_bytes += bytes;
+        }
+        mentions.edges(role).extend(edge);
+    }
+
+    /// Counts a removed node as long as its domain lives; its edge may be gone already.
+    fn recount_removed(&mut self, removed: Removed<'_>, kept: &Self) {
+        self.node_count += 1;
+        for (role, being) in removed.node.acl().guests() {
+            let Some(mentions) = kept.domains.get(&being.domid) else { continue };
+            if mentions.life == being.life {
+                let path = Some(removed.path())
+                    .filter(|path| mentions.clone().edges(role).contains(path.as_path().as_str()));
+                let bytes = removed.node.held_bytes(removed.path_bytes());
+                self.recount_mention(role, being, bytes, path);
+            }
+        }
+    }
+}
+
+/// The children whose list mentions the guest as well.
+fn mentioned_below(node: &Node, role: Role, being: Being) -> impl Iterator<Item = &Arc<Node>> {
+    node.children().filter(move |child| child.acl().mentions(role, being))
 }
 
 #[cfg(test)]
@@ -254,5 +458,70 @@ mod tests {
         store.forget_domain(DomId(1));
         assert_eq!(store.check(), Ok(()));
         assert_eq!(store.node_count(), 2);
+    }
+
+    #[test]
+    fn edges_follow_lists_that_change_above_and_below() {
+        let mut store = Store::new();
+        for name in ["/home/a/x", "/home/a/y", "/home/b"] {
+            store.write(path(name), None, b"");
+        }
+        let names = ["/home/a", "/home", "/home/a/x", "/home/a", "/home", "/home/b"];
+        for (i, name) in names.into_iter().enumerate() {
+            for (owner, reader) in [(1, 2), (2, 1), (1, 3)] {
+                store.set_acl(path(name), &acl(owner, reader));
+                assert_eq!(store.check(), Ok(()), "{i}, {name}, {owner}");
+            }
+        }
+        assert_eq!(store.owned_tops(DomId(1)), [path("/home").to_owned_path()]);
+        store.set_acl(path("/home"), &private_to_dom0());
+        let tops = ["/home/a", "/home/b"].map(|name| path(name).to_owned_path());
+        assert_eq!(store.owned_tops(DomId(1)), tops);
+        assert_eq!(store.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_large_subtree_is_uncounted_in_pieces_while_others_take_its_place() {
+        let mut store = Store::new();
+        store.write(path("/home/1"), None, b"");
+        store.set_acl(path("/home/1"), &acl(1, 2));
+        for i in 0..5_000 {
+            store.write(path(&alloc::format!("/home/1/{}/{i}", i / 100)), None, b"value");
+        }
+        // An edge within, of another guest.
+        store.set_acl(path("/home/1/7/700"), &acl(3, 2));
+        store.remove(path("/home/1"));
+        assert!(!store.is_cleared_up());
+        assert_eq!(store.check(), Ok(()));
+        store.write(path("/home/1/7/700"), None, b"");
+        store.set_acl(path("/home/1/7/700"), &acl(3, 2));
+        assert_eq!(store.check(), Ok(()));
+        while !store.is_cleared_up() {
+            store.clear_up(100);
+            assert_eq!(store.check(), Ok(()));
+        }
+        assert_eq!(store.owned_count(DomId(1)), 0);
+        assert_eq!(store.owned_tops(DomId(3)), [path("/home/1/7/700").to_owned_path()]);
+        assert_eq!(store.node_count(), 5);
+    }
+
+    #[test]
+    fn a_dead_domains_rights_fade_from_lists_in_pieces() {
+        let mut store = Store::new();
+        store.write(path("/shared"), None, b"");
+        store.set_acl(path("/shared"), &acl(1, 2));
+        for i in 0..5_000 {
+            store.write(path(&alloc::format!("/shared/{}/{i}", i / 100)), None, b"");
+        }
+        store.forget_domain(DomId(2));
+        assert!(!store.is_cleared_up());
+        store.write(path("/shared/0/late"), None, b"");
+        while !store.is_cleared_up() {
+            store.clear_up(100);
+            assert_eq!(store.check(), Ok(()));
+        }
+        for_each_bottom_up(store.tree().root(), Path::ROOT, |path, node| {
+            assert_eq!(node.acl().entries().len(), 1, "{path}");
+        });
     }
 }

@@ -132,6 +132,11 @@ impl Transaction {
         Err(alloc::format!("a transaction takes {recount} bytes, not {kept}"))
     }
 
+    /// What it holds of trees that others may have forgotten by now.
+    pub(crate) fn into_trees(self) -> [Tree; 2] {
+        [self.snapshot, self.tree]
+    }
+
     /// The tree as the transaction sees it.
     pub(crate) fn tree(&self) -> &Tree {
         &self.tree
@@ -281,7 +286,7 @@ impl Transaction {
     /// `EAGAIN` if something that was seen has changed; `ENOMEM` if the transaction failed earlier;
     /// `ENOSPC` if the caller would own more than `owned_max` nodes. Nothing is changed then.
     pub(crate) fn commit(
-        self,
+        &self,
         store: &mut Store,
         caller: Option<Being>,
         owned_max: usize,
@@ -315,7 +320,11 @@ impl Transaction {
         }
         writes.sort_unstable_by_key(|(_, touch)| touch.order);
         if let Some(caller) = caller {
-            self.check_owned(store, &writes, caller, owned_max)?;
+            if self.check_owned(store, &writes, caller, owned_max).is_err() {
+                // What the caller removed before may still be counted.
+                store.clear_up(usize::MAX);
+                self.check_owned(store, &writes, caller, owned_max)?;
+            }
         }
         Ok(self.apply(store, &writes, caller))
     }

@@ -186,11 +186,10 @@ impl Watches {
             children: alloc::vec::IntoIter<&'a Arc<Node>>,
         }
         let level = |trie: usize, node: &'a Arc<Node>| {
-            // Of the names that are watched and those that exist, the fewer are looked at.
-            let watched = &self.nodes[trie].children;
+            let watched = self.nodes[trie].children.keys();
             let mut children: Vec<&Arc<Node>> =
-                if watched.is_empty() { Vec::new() } else { node.children_by_age() };
-            children.retain(|child| watched.contains_key(child.name().as_bytes()));
+                watched.filter_map(|name| node.child_named(name)).collect();
+            children.sort_unstable_by_key(|child| child.age());
             Level { trie, node, children: children.into_iter() }
         };
         let mut found = Vec::new();

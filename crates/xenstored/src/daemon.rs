@@ -21,6 +21,9 @@ const READ_BYTES: usize = 16 * 1024;
 /// Files that one wait reports: who waits behind them is not answered before them.
 const EVENTS_MAX: usize = 64;
 
+/// Pieces of removed subtrees that are freed between two turns: about a tenth of a millisecond.
+const PIECES_CLEARED_UP: usize = 1_000;
+
 const LISTENER: u64 = 0;
 const EVENT_CHANNELS: u64 = 1;
 const STOP: u64 = 2;
@@ -132,6 +135,7 @@ impl Daemon {
         loop {
             // Everybody is heard first and answered then.
             self.serve_ready();
+            self.server.clear_up(PIECES_CLEARED_UP);
             let events = self.wait()?;
             self.server.advance(&mut self.rings, self.started.elapsed());
             // First, so that nobody is answered about a domain that is gone.
@@ -180,8 +184,10 @@ impl Daemon {
 
     /// How long to wait if nothing happens; `None` for ever.
     fn timeout(&mut self) -> Option<Timespec> {
-        let is_idle =
-            self.unfinished.is_empty() && self.unread.is_empty() && !self.server.has_ready();
+        let is_idle = self.unfinished.is_empty()
+            && self.unread.is_empty()
+            && !self.server.has_ready()
+            && self.server.is_cleared_up();
         let journal = self.rings.work_on_journal(&self.server);
         if !is_idle {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });

@@ -13,6 +13,7 @@
 mod batch;
 mod by_connection;
 mod checkpoint;
+mod clearing;
 mod connection;
 mod control;
 mod counters;
@@ -243,6 +244,7 @@ impl Server {
             self.watches.remove(watch);
         }
         self.transactions_open -= connection.transactions.len();
+        self.discard(connection.transactions.into_values());
         self.ready.remove(&id);
         self.crowded.remove(&id);
     }
@@ -260,11 +262,12 @@ impl Server {
     fn reset_watches(&mut self, id: ConnId) {
         self.record_reset_watches(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        self.transactions_open -= connection.transactions.len();
-        connection.transactions.clear();
+        let transactions = core::mem::take(&mut connection.transactions);
+        self.transactions_open -= transactions.len();
         for watch in connection.watches.take() {
             self.watches.remove(watch);
         }
+        self.discard(transactions.into_values());
     }
 
     /// The ring's indexes make no sense: nothing more is taken from it or sent to it.
@@ -365,6 +368,7 @@ impl Server {
         id: ConnId,
         bytes: &[u8],
     ) -> Result<(), Oversized> {
+        self.store.clear_up(clearing::PIECES_WITH_INPUT);
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         if connection.broken {
             return Ok(());
@@ -569,6 +573,7 @@ impl Server {
         self.transactions_open -= 1;
         if !commits {
             self.counters.transactions_aborted += 1;
+            self.discard([transaction]);
             return Ok(Then::Nothing);
         }
         let caller = self.subject(request.id).guest();
@@ -577,7 +582,9 @@ impl Server {
         });
         let domains = &self.domains;
         let lives = |being| domains.lives(being);
-        match transaction.commit(&mut self.store, caller, owned_max, &lives) {
+        let result = transaction.commit(&mut self.store, caller, owned_max, &lives);
+        self.discard([transaction]);
+        match result {
             Ok(changes) => {
                 self.counters.transactions_committed += 1;
                 for change in &changes {

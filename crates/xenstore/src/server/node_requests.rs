@@ -253,7 +253,12 @@ impl Server {
         if subject == Subject::Privileged {
             return Ok(());
         }
-        let result = self.check_write_limits(request, path, value_bytes);
+        let mut result = self.check_write_limits(request, path, value_bytes);
+        if result.is_err() && !self.store.is_cleared_up() {
+            // What the guest removed before may still be counted.
+            self.store.clear_up(usize::MAX);
+            result = self.check_write_limits(request, path, value_bytes);
+        }
         if result.is_err()
             && let Some(transaction) = self.transaction_mut(request)
         {

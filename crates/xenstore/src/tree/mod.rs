@@ -3,6 +3,7 @@
 //! A clone of a [`Tree`] is a snapshot and costs one reference. Nothing here knows of quotas, rights or
 //! watches. No function recurses on the depth of a path: guests choose it.
 
+mod remains;
 mod small_bytes;
 mod sorted;
 
@@ -13,6 +14,7 @@ use alloc::vec::Vec;
 use crate::acl::{Acl, Being, Entry};
 use crate::path::Path;
 
+pub(crate) use remains::{Remains, Removed};
 pub(crate) use small_bytes::SmallBytes;
 use sorted::{Keyed, Sorted};
 
@@ -94,7 +96,16 @@ impl Node {
     }
 
     pub(crate) fn child(&self, name: &str) -> Option<&Arc<Node>> {
-        self.children.as_ref()?.nodes.get(name.as_bytes())
+        self.child_named(name.as_bytes())
+    }
+
+    pub(crate) fn child_named(&self, name: &[u8]) -> Option<&Arc<Node>> {
+        self.children.as_ref()?.nodes.get(name)
+    }
+
+    /// Siblings with a smaller number were created earlier.
+    pub(crate) fn age(&self) -> u32 {
+        self.sequence
     }
 
     /// The children in the order of their names.

@@ -95,13 +95,56 @@ impl<T: Keyed + Clone> Sorted<T> {
 
     /// Moves out every item that no clone of this set holds, and forgets the others.
     pub(crate) fn drain_unshared(self, into: &mut Vec<T>) {
-        let mut blocks = alloc::vec![self.root];
-        while let Some(block) = blocks.pop() {
-            match block {
-                Block::Leaf(items) => into.extend(items),
-                Block::Inner(children) => {
-                    blocks.extend(children.into_iter().filter_map(Arc::into_inner));
-                }
+        let mut parts = alloc::vec![self.into_part()];
+        while let Some(part) = parts.pop() {
+            part.take_apart_unshared(&mut parts, into);
+        }
+    }
+
+    /// The set as something to take apart.
+    pub(crate) fn into_part(self) -> Part<T> {
+        Part(Held::Alone(self.root))
+    }
+}
+
+/// A piece of a set, to be taken apart: each step gives at most as many items as a block has.
+#[derive(Clone, Debug)]
+pub(crate) struct Part<T>(Held<T>);
+
+#[derive(Clone, Debug)]
+enum Held<T> {
+    Alone(Block<T>),
+    PerhapsShared(Arc<Block<T>>),
+}
+
+impl<T: Clone> Part<T> {
+    /// Gives out the items, copies of those that a clone of the set holds as well.
+    pub(crate) fn take_apart(self, parts: &mut Vec<Self>, items: &mut Vec<T>) {
+        let block = match self.0 {
+            Held::Alone(block) => block,
+            Held::PerhapsShared(block) => Arc::unwrap_or_clone(block),
+        };
+        block.give(parts, items);
+    }
+
+    /// Gives out the items that no clone of the set holds, and forgets the others.
+    pub(crate) fn take_apart_unshared(self, parts: &mut Vec<Self>, items: &mut Vec<T>) {
+        let block = match self.0 {
+            Held::Alone(block) => Some(block),
+            Held::PerhapsShared(block) => Arc::into_inner(block),
+        };
+        if let Some(block) = block {
+            block.give(parts, items);
+        }
+    }
+}
+
+impl<T> Block<T> {
+    fn give(self, parts: &mut Vec<Part<T>>, items: &mut Vec<T>) {
+        match self {
+            Self::Leaf(own) => items.extend(own),
+            Self::Inner(children) => {
+                parts.extend(children.into_iter().map(|child| Part(Held::PerhapsShared(child))));
             }
         }
     }
