@@ -151,6 +151,10 @@ impl Transaction {
         self.owned_delta
     }
 
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
     /// Lets the commit fail.
     pub(crate) fn fail(&mut self) {
         self.failed = true;

@@ -476,7 +476,11 @@ impl Server {
         }
         let ignores_transaction = matches!(request.kind, M::Watch | M::Unwatch);
         if !ignores_transaction && request.transaction != 0 {
-            self.transaction_mut(request).ok_or(Error::ENOENT)?;
+            let transaction = self.transaction_mut(request).ok_or(Error::ENOENT)?;
+            // It will never be committed: nothing more is kept for it.
+            if transaction.has_failed() && is_change(request.kind) {
+                return Err(Error::ENOMEM);
+            }
         }
         match request.kind {
             M::Read => self.read(request, payload, reply)?,
@@ -527,8 +531,11 @@ impl Server {
         if reply.is_empty() && answers_with_ok {
             reply.extend_from_slice(b"OK\0");
         }
-        let changes = matches!(request.kind, M::Write | M::Mkdir | M::Rm | M::SetPerms);
-        Ok(if changes && request.transaction == 0 { Then::Changed } else { Then::Nothing })
+        Ok(if is_change(request.kind) && request.transaction == 0 {
+            Then::Changed
+        } else {
+            Then::Nothing
+        })
     }
 
     fn transaction_start(&mut self, request: Request, reply: &mut Vec<u8>) -> Result<(), Error> {
@@ -700,6 +707,11 @@ struct Request {
 /// Whether `count` has reached the limit.
 fn admits_all(limit: u32, count: usize) -> bool {
     usize::try_from(limit).is_ok_and(|limit| count >= limit)
+}
+
+fn is_change(kind: MessageType) -> bool {
+    use MessageType as M;
+    matches!(kind, M::Write | M::Mkdir | M::Rm | M::SetPerms)
 }
 
 fn needs_privilege(kind: MessageType, payload: &[u8]) -> bool {

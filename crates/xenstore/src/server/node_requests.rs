@@ -49,6 +49,9 @@ impl Server {
         }
         let limit = self.guest_quota(request.id).map_or(0, |quota| quota.transaction_nodes);
         let Some(transaction) = self.transaction_mut(request) else { return Ok(()) };
+        if transaction.has_failed() {
+            return Ok(());
+        }
         for &facet in facets {
             transaction.see(path, facet);
         }

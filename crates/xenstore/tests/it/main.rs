@@ -6,6 +6,7 @@ mod model;
 mod noise;
 mod rings;
 mod scripts;
+mod security;
 mod server;
 mod time;
 mod world;

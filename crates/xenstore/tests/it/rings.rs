@@ -1,7 +1,9 @@
 //! Guests that talk through ring pages, served as a daemon does it.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use xen::DomId;
 use xenstore::Quota;
@@ -191,4 +193,186 @@ fn a_guest_that_breaks_its_ring_harms_nobody_else() {
     world.take_events("dom0");
     world.destroy_domain(1);
     assert_eq!(world.take_events("dom0"), ["@releaseDomain:t"]);
+}
+
+/// A page whose every access is one word or one byte, and which a hostile guest changes meanwhile.
+struct SharedPage(Vec<AtomicU8>);
+
+impl SharedPage {
+    fn new() -> Self {
+        Self((0..4096).map(|_| AtomicU8::new(0)).collect())
+    }
+}
+
+impl RingPage for SharedPage {
+    fn load_u32(&self, offset: usize) -> u32 {
+        let byte = |i: usize| self.0[offset + i].load(Ordering::Relaxed);
+        u32::from_ne_bytes([byte(0), byte(1), byte(2), byte(3)])
+    }
+
+    fn store_u32(&self, offset: usize, value: u32) {
+        self.write(offset, &value.to_ne_bytes());
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        for (i, byte) in into.iter_mut().enumerate() {
+            *byte = self.0[offset + i].load(Ordering::Relaxed);
+        }
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        for (i, byte) in bytes.iter().enumerate() {
+            self.0[offset + i].store(*byte, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A page that counts how often each word is loaded.
+struct CountingPage {
+    page: SharedPage,
+    loads: RefCell<BTreeMap<usize, usize>>,
+}
+
+impl RingPage for CountingPage {
+    fn load_u32(&self, offset: usize) -> u32 {
+        *self.loads.borrow_mut().entry(offset).or_default() += 1;
+        self.page.load_u32(offset)
+    }
+
+    fn store_u32(&self, offset: usize, value: u32) {
+        self.page.store_u32(offset, value);
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset + into.len() <= 2048, "only the rings are copied");
+        self.page.read(offset, into);
+    }
+
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= 2048, "only the rings are copied");
+        self.page.write(offset, bytes);
+    }
+}
+
+#[test]
+fn xsa_38_each_index_is_read_once() {
+    let page = CountingPage { page: SharedPage::new(), loads: RefCell::default() };
+    page.page.store_u32(2052, 500);
+    page.page.store_u32(2056, 100);
+    page.page.store_u32(2060, 300);
+    let ring = ServerRing::new(&page);
+    assert_eq!(ring.take_requests(&mut [0; 1024]), Ok(500));
+    assert_eq!(*page.loads.borrow(), BTreeMap::from([(2048, 1), (2052, 1)]));
+    page.loads.borrow_mut().clear();
+    assert_eq!(ring.put_replies(&[0; 1024]), Ok(1024 - 200));
+    assert_eq!(*page.loads.borrow(), BTreeMap::from([(2056, 1), (2060, 1)]));
+}
+
+#[test]
+fn xsa_38_a_full_ring_is_valid_and_one_byte_more_is_not() {
+    let mut world = World::new(Quota { outstanding: 0, ..Quota::default() });
+    let mut guest = Guest::new(&mut world, 1);
+    world.call("dom0", MessageType::Mkdir, 0, "/local/domain/1|").unwrap();
+    world.call("dom0", MessageType::SetPerms, 0, "/local/domain/1|n1|").unwrap();
+    // 32 requests of 32 bytes are all that fits, wherever the indexes stand.
+    for _ in 0..10 {
+        for _ in 0..32 {
+            guest.machine.request(MessageType::Read, 0, &[b"/local/domain/1\0"]).unwrap();
+        }
+        let sent = guest.near.put_requests(guest.machine.outgoing()).unwrap();
+        assert_eq!(sent, 1024);
+        guest.machine.sent(sent);
+        guest.settle(&mut world);
+        for _ in 0..32 {
+            assert_eq!(guest.machine.poll_reply(), Some(Ok(Vec::new())));
+        }
+    }
+    let page = guest.far.page().clone();
+    let consumer = page.load_u32(2048);
+    page.store_u32(2052, consumer.wrapping_add(1025));
+    assert_eq!(guest.serve(&mut world), Err(RingError::BadIndex));
+}
+
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A longer run by hand: `RING_ROUNDS=1000000`.
+#[expect(clippy::disallowed_methods, reason = "not the store's setting but the test's")]
+fn rounds() -> u32 {
+    std::env::var("RING_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(3000)
+}
+
+#[test]
+fn xsa_38_a_page_that_changes_while_it_is_served_harms_nobody_else() {
+    let page = SharedPage::new();
+    let (is_over, flips) = (AtomicBool::new(false), AtomicU32::new(0));
+    let flip = || {
+        // A small generator of its own: what matters is that nobody waits for it.
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        while !is_over.load(Ordering::Relaxed) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            flips.fetch_add(1, Ordering::Relaxed);
+            let [kind, value, a, b, ..] = state.to_le_bytes();
+            let at = usize::from(u16::from_le_bytes([a, b]));
+            match kind % 8 {
+                // Indexes: sensible ones, so that bytes flow, and others.
+                0 => page.store_u32(2052, page.load_u32(2048).wrapping_add(u32::from(value))),
+                1 => page.store_u32(2056, page.load_u32(2060)),
+                2 => page.store_u32(2048 + 4 * (at % 8), u32::from(value)),
+                3 => page.0[2048 + at % 48].store(value, Ordering::Relaxed),
+                // A header that may make sense: a type, and a short payload.
+                4 => page.store_u32(at % 1000, u32::from(value % 30)),
+                _ => page.0[at % 1024].store(value, Ordering::Relaxed),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let flipper = std::thread::Builder::new().spawn_scoped(scope, flip).unwrap();
+        let mut world = World::new(Quota::default());
+        world.connect("other");
+        let ring = ServerRing::new(&page);
+        let mut stopped = 0;
+        let _ends_also_by_panic = SetWhenDropped(&is_over);
+        for round in 0..rounds() {
+            let before = flips.load(Ordering::Relaxed);
+            while flips.load(Ordering::Relaxed) == before {
+                std::thread::yield_now();
+            }
+            if !world.machine.rings.contains_key(&DomId(1)) {
+                world.create_domain(1);
+                world.call("other", MessageType::Introduce, 0, "1|5|7|").unwrap();
+                ring.reset();
+            }
+            let id = world.machine.rings[&DomId(1)];
+            let mut bytes = [0; 1024];
+            let server = &mut world.server;
+            let served = ring.put_replies(server.output(id)).and_then(|sent| {
+                server.consume(id, sent);
+                let taken = ring.take_requests(&mut bytes)?;
+                let received = server.receive(&mut world.machine, id, &bytes[..taken]);
+                received.map_err(|_| RingError::PayloadTooLong)
+            });
+            if let Err(error) = served {
+                ring.set_error(error);
+                server.stop_serving(id);
+                stopped += 1;
+                world.call("other", MessageType::Release, 0, "1|").unwrap();
+            }
+            if round % 64 == 0 {
+                let path = world.call("other", MessageType::GetDomainPath, 0, "1|");
+                assert_eq!(path, Ok(b"/local/domain/1\0".to_vec()));
+                world.assert_counts();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        flipper.join().unwrap();
+        assert!(stopped > 0, "some pages made no sense");
+    });
 }
