@@ -17,7 +17,8 @@ use crate::session::{Failure, Session};
 const QUIET_MS: u32 = 20;
 const QUIETS_MAX: u32 = 10;
 
-const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
+/// What was on the screen before stays in the scrollback.
+const CLEAR: &str = "\x1b[2J\x1b[H";
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
 
@@ -134,14 +135,16 @@ fn tell(changes: &Changes<'_>, style: Style) -> String {
 fn draw(tree: &[Node], changes: &Changes<'_>, style: Style, paths: &[String]) -> String {
     let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| size.ws_row);
     let rows = usize::from(rows).saturating_sub(2).max(1);
-    let mut text = format!(
-        "{CLEAR}{}: {} nodes, {} new, {} changed, {} gone\n",
-        paths.join(" "),
-        tree.len(),
-        changes.new.len(),
-        changes.changed.len(),
-        changes.gone.len()
-    );
+    let mut text = format!("{CLEAR}{}: {} nodes", paths.join(" "), tree.len());
+    let counts = [
+        (changes.new.len(), "new"),
+        (changes.changed.len(), "changed"),
+        (changes.gone.len(), "gone"),
+    ];
+    for (count, what) in counts.into_iter().filter(|(count, _)| *count > 0) {
+        text.push_str(&format!(", {count} {what}"));
+    }
+    text.push('\n');
     let shown = if tree.len() > rows { rows.saturating_sub(1) } else { tree.len() };
     for node in &tree[..shown] {
         let path = node.path.as_str();
@@ -151,7 +154,9 @@ fn draw(tree: &[Node], changes: &Changes<'_>, style: Style, paths: &[String]) ->
         }
         render_node(&mut text, node, style);
         if is_news {
+            text.pop();
             text.push_str(PLAIN);
+            text.push('\n');
         }
     }
     if shown < tree.len() {
