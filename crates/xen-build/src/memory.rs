@@ -1,10 +1,9 @@
 //! A new domain's memory: allocated by large extents, written by large batches.
 
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use xen::{DomId, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
+use xen::{DomId, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Piece, Xen};
 
 use crate::BuildError;
 
@@ -102,78 +101,100 @@ impl FrameNames<'_> {
 /// Writes a domain's memory in ascending order, joining neighbours into as few mappings as sensible.
 ///
 /// Gaps up to [`GAP_BYTES_MAX`] are filled with zeros rather than jumped over: a mapping costs more,
-/// and what a guest may take for zero then is.
-pub(crate) struct Loader<'a, H> {
+/// and what a guest may take for zero then is. Bytes are copied once, into the mapping.
+pub(crate) struct Loader<'a, 'b, H> {
     xen: &'a mut Xen<H>,
     domid: DomId,
-    names: FrameNames<'a>,
+    names: FrameNames<'b>,
     /// Pseudo-physical address of the first pending byte.
     start: u64,
-    pending: Vec<u8>,
+    pending: Vec<Piece<'b>>,
+    pending_bytes: usize,
 }
 
 /// Most bytes in one mapping.
 const BATCH_BYTES: usize = 1024 * PAGE_BYTES;
 const GAP_BYTES_MAX: u64 = 64 << 10;
 
-impl<'a, H: Hypervisor> Loader<'a, H> {
-    pub(crate) fn new(xen: &'a mut Xen<H>, domid: DomId, names: FrameNames<'a>) -> Self {
-        Self { xen, domid, names, start: 0, pending: Vec::new() }
+impl<'a, 'b, H: Hypervisor> Loader<'a, 'b, H> {
+    pub(crate) fn new(xen: &'a mut Xen<H>, domid: DomId, names: FrameNames<'b>) -> Self {
+        Self { xen, domid, names, start: 0, pending: Vec::new(), pending_bytes: 0 }
     }
 
     /// Writes `bytes` at a pseudo-physical address, not below what was put before.
-    pub(crate) fn put(&mut self, address: u64, bytes: &[u8]) -> Result<(), BuildError> {
+    pub(crate) fn put(&mut self, address: u64, bytes: &'b [u8]) -> Result<(), BuildError> {
+        self.put_piece(address, Piece::Bytes(bytes))
+    }
+
+    /// Writes zeros.
+    pub(crate) fn zero(&mut self, address: u64, bytes: u64) -> Result<(), BuildError> {
+        self.put_piece(address, Piece::Zeros(index(bytes)))
+    }
+
+    fn put_piece(&mut self, address: u64, piece: Piece<'b>) -> Result<(), BuildError> {
         self.seek(address)?;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let room = BATCH_BYTES - self.pending.len();
-            let (now, later) = rest.split_at(room.min(rest.len()));
-            self.pending.extend_from_slice(now);
-            rest = later;
-            if self.pending.len() == BATCH_BYTES {
+        let mut rest = piece;
+        while rest.bytes() > 0 {
+            let room = BATCH_BYTES - self.pending_bytes;
+            let now;
+            (now, rest) = rest.split_at(room.min(rest.bytes()));
+            self.pending.push(now);
+            self.pending_bytes += now.bytes();
+            if self.pending_bytes == BATCH_BYTES {
                 self.flush()?;
             }
         }
         Ok(())
     }
 
-    /// Writes zeros.
-    pub(crate) fn zero(&mut self, address: u64, bytes: u64) -> Result<(), BuildError> {
-        let zeros = vec![0; BATCH_BYTES.min(index(bytes))];
-        let mut done = 0;
-        while done < bytes {
-            let now = zeros.len().min(index(bytes - done));
-            self.put(address + done, &zeros[..now])?;
-            done += now as u64;
-        }
-        Ok(())
-    }
-
     /// Writes what is pending.
     pub(crate) fn flush(&mut self) -> Result<(), BuildError> {
-        if self.pending.is_empty() {
-            return Ok(());
+        self.flush_with(&[])
+    }
+
+    /// Writes what is pending and, by the same mapping, further whole frames that the domain's memory
+    /// does not have.
+    pub(crate) fn flush_with(&mut self, outside: &[(u64, &'b [u8])]) -> Result<(), BuildError> {
+        let end = self.start + self.pending_bytes as u64;
+        let pfns =
+            if self.pending_bytes > 0 { self.start >> PAGE_SHIFT..pages_of(end) } else { 0..0 };
+        let mut frames: Vec<u64> = pfns.map(|pfn| self.names.name(pfn)).collect();
+        let mut offset = index(self.start % PAGE_BYTES as u64);
+        if !outside.is_empty() {
+            if frames.is_empty() {
+                offset = 0;
+            }
+            let filled = offset + self.pending_bytes;
+            self.pending.push(Piece::Zeros(filled.next_multiple_of(PAGE_BYTES) - filled));
+            for (frame, page) in outside {
+                assert_eq!(page.len(), PAGE_BYTES, "a frame is written whole");
+                frames.push(*frame);
+                self.pending.push(Piece::Bytes(page));
+            }
         }
-        let end = self.start + self.pending.len() as u64;
-        let pfns = self.start >> PAGE_SHIFT..pages_of(end);
-        let frames: Vec<u64> = pfns.map(|pfn| self.names.name(pfn)).collect();
-        let offset = index(self.start % PAGE_BYTES as u64);
-        self.xen.write_foreign(self.domid, &frames, offset, &self.pending)?;
+        if !frames.is_empty() {
+            self.xen.write_foreign_pieces(self.domid, &frames, offset, &self.pending)?;
+        }
         self.pending.clear();
+        self.pending_bytes = 0;
         self.start = end;
         Ok(())
     }
 
     /// Continues at `address`.
     fn seek(&mut self, address: u64) -> Result<(), BuildError> {
-        let end = self.start + self.pending.len() as u64;
-        assert!(address >= end || self.pending.is_empty(), "loading goes upwards");
-        if self.pending.is_empty() {
+        let end = self.start + self.pending_bytes as u64;
+        assert!(address >= end || self.pending_bytes == 0, "loading goes upwards");
+        if self.pending_bytes == 0 {
             self.start = address;
         } else if address - end <= GAP_BYTES_MAX
-            && self.pending.len() + index(address - end) < BATCH_BYTES
+            && self.pending_bytes + index(address - end) < BATCH_BYTES
         {
-            self.pending.resize(self.pending.len() + index(address - end), 0);
+            let gap = index(address - end);
+            if gap > 0 {
+                self.pending.push(Piece::Zeros(gap));
+                self.pending_bytes += gap;
+            }
         } else {
             self.flush()?;
             self.start = address;

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use xen::{ARENA_BYTES_MIN, DomId, ForeignRange, Hypervisor, Op, PAGE_BYTES, Resource};
+use xen::{ARENA_BYTES_MIN, DomId, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, Resource};
 
 use crate::HostError;
 use crate::error::Refused;
@@ -211,12 +211,35 @@ impl Hypervisor for LinuxHypervisor {
         .map_err(as_xen)
     }
 
-    fn write_foreign(&mut self, range: ForeignRange<'_>, bytes: &[u8]) -> Result<(), xen::Errno> {
-        self.through_windows(range, bytes.len(), Access::ReadWrite, |window, part| {
-            let from = &bytes[part];
-            // SAFETY: the window holds that many bytes, and no reference to it exists. A domain that
-            // runs meanwhile can only spoil its own memory.
-            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), window, from.len()) };
+    fn write_foreign(
+        &mut self,
+        range: ForeignRange<'_>,
+        pieces: &[Piece<'_>],
+    ) -> Result<(), xen::Errno> {
+        let bytes = pieces.iter().map(Piece::bytes).sum();
+        let mut later = pieces.iter().copied();
+        let mut piece = Piece::Zeros(0);
+        self.through_windows(range, bytes, Access::ReadWrite, |window, part| {
+            let mut done = 0;
+            while done < part.len() {
+                if piece.bytes() == 0 {
+                    piece = later.next().expect("windows are as long as the pieces together");
+                }
+                let now;
+                (now, piece) = piece.split_at(piece.bytes().min(part.len() - done));
+                // SAFETY: the window holds as many bytes as the part has.
+                let to = unsafe { window.add(done) };
+                match now {
+                    // SAFETY: what is left of the window is not shorter, and no reference to it exists. A
+                    // domain that runs meanwhile can only spoil its own memory.
+                    Piece::Bytes(from) => unsafe {
+                        std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
+                    },
+                    // SAFETY: as above.
+                    Piece::Zeros(count) => unsafe { std::ptr::write_bytes(to, 0, count) },
+                }
+                done += now.bytes();
+            }
         })
         .map_err(as_xen)
     }

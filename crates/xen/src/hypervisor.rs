@@ -3,6 +3,8 @@
 //! `xen-linux` implements it on `/dev/xen/privcmd`, `sim` on a simulated Xen. It is the lowest
 //! boundary there is, so that encoders, probing and quirks are under test as well.
 
+use alloc::vec::Vec;
+
 use crate::{DomId, Errno};
 
 /// Hypercall numbers. Source: `xen/include/public/xen.h`.
@@ -42,6 +44,53 @@ pub struct ForeignRange<'a> {
     pub offset_bytes: usize,
 }
 
+/// Part of what is written into foreign memory, one after the other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Piece<'a> {
+    Bytes(&'a [u8]),
+    /// So many zeros.
+    Zeros(usize),
+}
+
+impl Piece<'_> {
+    /// Bytes that it fills.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Zeros(count) => *count,
+        }
+    }
+
+    /// The piece up to `at` and the rest of it.
+    ///
+    /// # Panics
+    /// If it is shorter than that.
+    #[must_use]
+    pub fn split_at(self, at: usize) -> (Self, Self) {
+        match self {
+            Self::Bytes(bytes) => {
+                let (now, later) = bytes.split_at(at);
+                (Self::Bytes(now), Self::Bytes(later))
+            }
+            Self::Zeros(count) => (Self::Zeros(at), Self::Zeros(count - at)),
+        }
+    }
+
+    /// All pieces in one, for a hypervisor that has nothing to gain from their being apart.
+    #[must_use]
+    pub fn joined(pieces: &[Self]) -> Vec<u8> {
+        let mut all = Vec::with_capacity(pieces.iter().map(Self::bytes).sum());
+        for piece in pieces {
+            match piece {
+                Self::Bytes(bytes) => all.extend_from_slice(bytes),
+                Self::Zeros(count) => all.resize(all.len() + count, 0),
+            }
+        }
+        all
+    }
+}
+
 /// An arena that holds the list of all domains a host can have (32,752 entries of 112 bytes) and the
 /// structures around it, in bytes.
 pub const ARENA_BYTES_FULL: usize = 32_752 * 112 + 64 * 1024;
@@ -66,14 +115,15 @@ pub trait Hypervisor {
     /// The error that Xen (or the kernel in front of it) returned.
     fn hypercall(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno>;
 
-    /// Copies bytes into another domain's memory.
+    /// Writes pieces, one behind the other, into another domain's memory.
     ///
     /// # Errors
     /// The mapping's error; nothing may be assumed about what was written then.
     ///
     /// # Panics
-    /// If `bytes` does not fit into the range's frames.
-    fn write_foreign(&mut self, range: ForeignRange<'_>, bytes: &[u8]) -> Result<(), Errno>;
+    /// If the pieces do not fit into the range's frames.
+    fn write_foreign(&mut self, range: ForeignRange<'_>, pieces: &[Piece<'_>])
+    -> Result<(), Errno>;
 
     /// Copies bytes out of another domain's memory.
     ///

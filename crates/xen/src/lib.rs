@@ -25,7 +25,9 @@ pub use domain::{
     PAUSE_COUNT_MAX,
 };
 pub use errno::Errno;
-pub use hypervisor::{ARENA_BYTES_FULL, ARENA_BYTES_MIN, ForeignRange, Hypervisor, Op, Resource};
+pub use hypervisor::{
+    ARENA_BYTES_FULL, ARENA_BYTES_MIN, ForeignRange, Hypervisor, Op, Piece, Resource,
+};
 pub use ids::{
     DomId, EvtchnPort, Gfn, GrantRef, Mfn, PAGE_BYTES, PAGE_SHIFT, ParseUuidError, Pfn,
     ShutdownReason, Uuid, XenbusState,

@@ -4,7 +4,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::abi::{DOMCTL_BYTES, DOMCTL_HEADER_BYTES, SYSCTL_BYTES, SYSCTL_HEADER_BYTES};
-use crate::{Abi, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, ProbeError, Resource};
+use crate::{
+    Abi, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, ProbeError, Resource,
+};
 
 /// Where the arena's parts lie. The call structure is first, what it points to follows, and the rest
 /// is for listings, so that a list never moves what a call in progress has laid out.
@@ -99,9 +101,23 @@ impl<H: Hypervisor> Xen<H> {
         offset_bytes: usize,
         bytes: &[u8],
     ) -> Result<(), ForeignError> {
+        self.write_foreign_pieces(domid, frames, offset_bytes, &[Piece::Bytes(bytes)])
+    }
+
+    /// As [`Xen::write_foreign`], of pieces that lie in different places here.
+    ///
+    /// # Errors
+    /// [`ForeignError`] if the frames cannot be mapped.
+    pub fn write_foreign_pieces(
+        &mut self,
+        domid: DomId,
+        frames: &[u64],
+        offset_bytes: usize,
+        pieces: &[Piece<'_>],
+    ) -> Result<(), ForeignError> {
         self.counters.count("map_foreign");
         self.hypervisor
-            .write_foreign(ForeignRange { domid, frames, offset_bytes }, bytes)
+            .write_foreign(ForeignRange { domid, frames, offset_bytes }, pieces)
             .map_err(|errno| foreign_error(domid, frames, errno))
     }
 

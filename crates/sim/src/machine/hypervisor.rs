@@ -3,7 +3,9 @@
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
 
-use xen::{ARENA_BYTES_FULL, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Resource};
+use xen::{
+    ARENA_BYTES_FULL, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, Resource,
+};
 
 use super::hypercall::Arena;
 use super::{Release, SimXen};
@@ -128,10 +130,15 @@ impl Hypervisor for SimHypervisor {
         self.machine.get_mut().hypercall(self.caller, &mut arena, op, args)
     }
 
-    fn write_foreign(&mut self, range: ForeignRange<'_>, bytes: &[u8]) -> Result<(), Errno> {
+    fn write_foreign(
+        &mut self,
+        range: ForeignRange<'_>,
+        pieces: &[Piece<'_>],
+    ) -> Result<(), Errno> {
+        let bytes = Piece::joined(pieces);
         let mut xen = self.machine.get_mut();
         let mfns = frames_of(&mut xen, self.caller, range, bytes.len(), Access::Write)?;
-        let mut rest = bytes;
+        let mut rest = bytes.as_slice();
         let mut skip = range.offset_bytes;
         for mfn in mfns {
             if skip >= PAGE_BYTES {

@@ -211,8 +211,11 @@ fn initial_mapping(virt_base: u64, tables_pfn: u64) -> Result<(Mapping, u64), Im
 
 /// The p2m list as the guest reads it, padded to whole pages with entries that name no frame.
 pub(crate) fn p2m_bytes(machine: &[u64]) -> alloc::vec::Vec<u8> {
-    let mut bytes: alloc::vec::Vec<u8> =
-        machine.iter().flat_map(|frame| frame.to_le_bytes()).collect();
-    bytes.resize(index(pages_of(bytes.len() as u64) << PAGE_SHIFT), 0xff);
+    let length = index(pages_of(machine.len() as u64 * 8) << PAGE_SHIFT);
+    let mut bytes = alloc::vec::Vec::with_capacity(length);
+    for frame in machine {
+        bytes.extend_from_slice(&frame.to_le_bytes());
+    }
+    bytes.resize(length, 0xff);
     bytes
 }

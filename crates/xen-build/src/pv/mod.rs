@@ -43,8 +43,8 @@ pub(crate) fn build<H: Hypervisor>(
     let shared_info_frame = info.ok_or(BuildError::Gone(domid))?.shared_info_frame;
 
     let start_info = start::start_info(config, &layout, channels, &machine, shared_info_frame);
-    load(xen, domid, config, &layout, &machine, &start_info)?;
-    xen.write_foreign(domid, &[shared_info_frame], 0, &start::shared_info())?;
+    let shared_info = (shared_info_frame, start::shared_info());
+    load(xen, domid, config, &layout, &machine, &start_info, &shared_info)?;
 
     if let Some(pfn) = layout.hypercall_pfn {
         xen.init_hypercall_page(domid, machine[index(pfn)])
@@ -61,7 +61,7 @@ pub(crate) fn build<H: Hypervisor>(
     Ok(Built { store_frame, console_frame, entry: layout.entry, pages: config.memory_pages })
 }
 
-/// Writes everything the kernel finds in its memory, upwards.
+/// Writes everything the kernel finds in its memory, upwards, and the shared info page.
 fn load<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -69,7 +69,11 @@ fn load<H: Hypervisor>(
     layout: &PvLayout,
     machine: &[u64],
     start_info: &[u8],
+    (shared_info_frame, shared_info): &(u64, Vec<u8>),
 ) -> Result<(), BuildError> {
+    let p2m = layout::p2m_bytes(machine);
+    let mut tables = layout.tables.contents(machine);
+    let outer_tables = tables.split_off(&layout.table_pfns.end);
     let mut loader = Loader::new(xen, domid, FrameNames::Machine(machine));
     let address = |pfn: u64| pfn << PAGE_SHIFT;
     for segment in config.kernel.segments() {
@@ -82,7 +86,6 @@ fn load<H: Hypervisor>(
     if let Some(place) = layout.ramdisk.filter(|place| place.mapped) {
         loader.put(address(place.pfn), ramdisk)?;
     }
-    let p2m = layout::p2m_bytes(machine);
     if layout.p2m.outside.is_none() {
         loader.put(address(layout.p2m.pfn), &p2m)?;
     }
@@ -90,8 +93,6 @@ fn load<H: Hypervisor>(
     // Rings start empty, and with every flag that a newer peer may look for off.
     loader.zero(address(layout.store_pfn), PAGE_BYTES as u64)?;
     loader.zero(address(layout.console_pfn), PAGE_BYTES as u64)?;
-    let mut tables = layout.tables.contents(machine);
-    let outer_tables = tables.split_off(&layout.table_pfns.end);
     for (pfn, table) in &tables {
         loader.put(address(*pfn), table)?;
     }
@@ -105,5 +106,5 @@ fn load<H: Hypervisor>(
     if let Some(place) = layout.ramdisk.filter(|place| !place.mapped) {
         loader.put(address(place.pfn), ramdisk)?;
     }
-    loader.flush()
+    loader.flush_with(&[(*shared_info_frame, shared_info.as_slice())])
 }

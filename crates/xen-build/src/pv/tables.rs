@@ -119,28 +119,52 @@ impl Tables {
         };
         let mut contents: BTreeMap<u64, Vec<u8>> =
             table_pfns.iter().map(|&pfn| (pfn, vec![0; PAGE_BYTES])).collect();
-        let mut set = |table: u64, slot: u64, entry: u64| {
-            let page = contents.get_mut(&table).expect("every table has a page");
-            let at = index(slot % ENTRIES) * 8;
-            page[at..at + 8].copy_from_slice(&entry.to_le_bytes());
-        };
         for (&core::cmp::Reverse((level, at)), &pfn) in &self.frames {
             if level < 4 {
                 let parent = self.frames[&core::cmp::Reverse(key(level + 1, at << shift(level)))];
-                set(parent, at, machine[index(pfn)] << PAGE_SHIFT | TABLE);
+                let entry = machine[index(pfn)] << PAGE_SHIFT | TABLE;
+                set(&mut contents, parent, at, entry);
             }
         }
         for mapping in &self.mappings {
-            for (page, pfn) in mapping.pfns.clone().enumerate() {
-                let virt = mapping.virt + ((page as u64) << PAGE_SHIFT);
+            let mut virt = mapping.virt;
+            let mut pfns = mapping.pfns.clone();
+            while !pfns.is_empty() {
+                // All entries of one table, which is looked up once.
                 let table = self.frames[&core::cmp::Reverse(key(1, virt))];
-                let read_only = table_pfns.binary_search(&pfn).is_ok();
-                let flags = if read_only { LEAF & !WRITABLE } else { LEAF };
-                set(table, virt >> PAGE_SHIFT, machine[index(pfn)] << PAGE_SHIFT | flags);
+                let page = contents.get_mut(&table).expect("every table has a page");
+                let slot = virt >> PAGE_SHIFT & (ENTRIES - 1);
+                let here = (ENTRIES - slot).min(pfns.end - pfns.start);
+                let mapped = &machine[index(pfns.start)..index(pfns.start + here)];
+                let entries = page[index(slot) * 8..].chunks_exact_mut(8);
+                for (entry, frame) in entries.zip(mapped) {
+                    entry.copy_from_slice(&(frame << PAGE_SHIFT | LEAF).to_le_bytes());
+                }
+                virt += here << PAGE_SHIFT;
+                pfns.start += here;
             }
         }
+        self.protect(&table_pfns, machine, &mut contents);
         contents
     }
+
+    /// Makes every entry that maps a table read-only.
+    fn protect(&self, table_pfns: &[u64], machine: &[u64], contents: &mut BTreeMap<u64, Vec<u8>>) {
+        for mapping in &self.mappings {
+            for &pfn in table_pfns.iter().filter(|&pfn| mapping.pfns.contains(pfn)) {
+                let virt = mapping.virt + ((pfn - mapping.pfns.start) << PAGE_SHIFT);
+                let table = self.frames[&core::cmp::Reverse(key(1, virt))];
+                let entry = machine[index(pfn)] << PAGE_SHIFT | LEAF & !WRITABLE;
+                set(contents, table, virt >> PAGE_SHIFT, entry);
+            }
+        }
+    }
+}
+
+fn set(contents: &mut BTreeMap<u64, Vec<u8>>, table: u64, slot: u64, entry: u64) {
+    let page = contents.get_mut(&table).expect("every table has a page");
+    let at = index(slot % ENTRIES) * 8;
+    page[at..at + 8].copy_from_slice(&entry.to_le_bytes());
 }
 
 #[cfg(test)]

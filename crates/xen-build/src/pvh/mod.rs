@@ -45,6 +45,7 @@ pub(crate) fn build<H: Hypervisor>(
     populate(xen, domid, &ram, |_, _| {})?;
     special_pages(xen, domid, config.vcpus)?;
 
+    let start_info_bytes = start::start_info(config, &layout, &e820);
     let mut loader = Loader::new(xen, domid, FrameNames::Same);
     for segment in config.kernel.segments() {
         let bytes = config.kernel.bytes(segment);
@@ -54,7 +55,7 @@ pub(crate) fn build<H: Hypervisor>(
     }
     loader.put(layout.ramdisk_pfn << PAGE_SHIFT, config.ramdisk.unwrap_or_default())?;
     let start_info = layout.start_info_pfn << PAGE_SHIFT;
-    loader.put(start_info, &start::start_info(config, &layout, &e820))?;
+    loader.put(start_info, &start_info_bytes)?;
     loader.flush()?;
 
     /// Ticks that a descheduled vCPU missed are not made up for: Linux keeps time by another clock.

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use xen::{ARENA_BYTES_MIN, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Resource, Xen};
+use xen::{
+    ARENA_BYTES_MIN, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, Resource, Xen,
+};
 
 const ARENA_ADDRESS: u64 = 0x7f00_0000_0000;
 pub(crate) const SHARED_INFO_FRAME: u64 = 0xabcde;
@@ -188,11 +190,16 @@ impl Hypervisor for Fake {
         }
     }
 
-    fn write_foreign(&mut self, range: ForeignRange<'_>, bytes: &[u8]) -> Result<(), Errno> {
+    fn write_foreign(
+        &mut self,
+        range: ForeignRange<'_>,
+        pieces: &[Piece<'_>],
+    ) -> Result<(), Errno> {
+        let bytes = Piece::joined(pieces);
         assert_eq!(range.domid, DOMAIN);
         assert_eq!(self.pinned, None, "page tables are Xen's once they are pinned");
         assert_eq!((range.offset_bytes + bytes.len()).div_ceil(PAGE_BYTES), range.frames.len());
-        let mut rest = bytes;
+        let mut rest = bytes.as_slice();
         let mut offset = range.offset_bytes;
         for frame in range.frames {
             if *frame != SHARED_INFO_FRAME && !self.owns(*frame) {

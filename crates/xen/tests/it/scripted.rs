@@ -1,6 +1,6 @@
 //! A hypervisor that answers by script and keeps what it was asked.
 
-use xen::{ARENA_BYTES_MIN, DomId, Errno, ForeignRange, Hypervisor, Op, Resource};
+use xen::{ARENA_BYTES_MIN, DomId, Errno, ForeignRange, Hypervisor, Op, Piece, Resource};
 
 /// Where the arena pretends to lie.
 pub(crate) const ARENA_ADDRESS: u64 = 0x7000_0000_0000;
@@ -49,7 +49,7 @@ impl Hypervisor for Scripted<'_> {
         (self.answer)(op, args, &mut self.arena)
     }
 
-    fn write_foreign(&mut self, _: ForeignRange<'_>, _: &[u8]) -> Result<(), Errno> {
+    fn write_foreign(&mut self, _: ForeignRange<'_>, _: &[Piece<'_>]) -> Result<(), Errno> {
         Err(Errno::ESRCH)
     }
 
