@@ -589,7 +589,7 @@ impl Toolstack {
                 return;
             }
         };
-        let half_made = self.adopt(&survey, records);
+        let Adopted { half_made, unstarted } = self.adopt(&survey, records);
         let orphans = self.adopt_loops(loops);
         if !orphans.is_empty() {
             let devices = orphans.iter().map(|a| a.device().path.clone()).collect();
@@ -598,15 +598,18 @@ impl Toolstack {
         for uuid in half_made {
             self.tear_down(now, uuid, Then::Gone, out);
         }
+        for domid in unstarted {
+            self.give_out(Purpose::Aside, Work::Unpause { domid }, out);
+        }
         for (client, request) in self.backlog.take().into_iter().flatten() {
             self.handle_request(now, client, request, out);
         }
         self.handle_survey(now, &survey, out);
     }
 
-    /// Makes a VM of each record; returns those that must not live on.
-    fn adopt(&mut self, survey: &Survey, records: Vec<Record>) -> Vec<Uuid> {
-        let mut half_made = Vec::new();
+    /// Makes a VM of each record.
+    fn adopt(&mut self, survey: &Survey, records: Vec<Record>) -> Adopted {
+        let mut adopted = Adopted::default();
         for record in records {
             let source =
                 xlcfg::Source { file: "record", text: &record.config_text, overrides: &[] };
@@ -617,14 +620,21 @@ impl Toolstack {
             let lives = |info: &&DomainInfo| !info.flags.dying() && info.handle == record.uuid;
             let domain = survey.domains.iter().find(lives);
             let domid = domain.map(|info| info.domid).or(record.domid);
-            if !(record.complete && readable && domain.is_some()) {
-                half_made.push(record.uuid);
+            match (record.complete, domain) {
+                (Some(start), Some(info)) if readable => {
+                    // Who has run once is paused because somebody wanted that.
+                    let unstarted = info.flags.paused() && info.cpu_time_ns == 0;
+                    if start == Start::Running && unstarted {
+                        adopted.unstarted.push(info.domid);
+                    }
+                }
+                _ => adopted.half_made.push(record.uuid),
             }
             let facts = Facts { recorded: true, domid, nodes: domid.is_some(), ..Facts::default() };
             let vm = Vm::new(config, record.uuid, facts);
             self.vms.insert(record.uuid, vm);
         }
-        half_made
+        adopted
     }
 
     /// Gives loop devices back to the VMs that their tags name; returns the others.
@@ -645,6 +655,15 @@ impl Toolstack {
         }
         orphans
     }
+}
+
+/// What has to be done about VMs that an earlier daemon made.
+#[derive(Debug, Default)]
+struct Adopted {
+    /// They must not live on.
+    half_made: Vec<Uuid>,
+    /// All that is missing is their unpause.
+    unstarted: Vec<DomId>,
 }
 
 /// Stands in for a record that cannot be read, so that what it left can still be taken down.

@@ -101,8 +101,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 store::write_as_one(&mut self.store, &nodes)?;
                 Ok(Output::Done)
             }
-            Work::Complete { uuid } => {
-                store::complete_record(&mut self.store, uuid)?;
+            Work::Complete { uuid, start } => {
+                store::complete_record(&mut self.store, uuid, start)?;
                 Ok(Output::Done)
             }
             Work::CreateDomain { config, uuid, images } => {

@@ -28,9 +28,9 @@ pub enum Step {
     AwaitBackend(DeviceRef),
     /// Put the host's end of the vif with this index on its bridge.
     JoinBridge(usize),
+    /// Mark our record: from here on a restarted daemon keeps the VM, and unpauses it if it was to run.
+    Complete(Start),
     Unpause,
-    /// Mark our record: from here on a restarted daemon keeps the VM.
-    Complete,
     Pause,
     /// Tell all backends that their devices go.
     CloseDevices,
@@ -76,7 +76,7 @@ impl Step {
             Self::AwaitBackend(_) => "await backends",
             Self::JoinBridge(_) => "join bridges",
             Self::Unpause => "unpause",
-            Self::Complete => "complete",
+            Self::Complete(_) => "complete",
             Self::Pause => "pause",
             Self::CloseDevices => "close devices",
             Self::AwaitClosed(_) => "await closed",
@@ -158,10 +158,25 @@ impl fmt::Display for Plan {
 }
 
 /// How a new domain begins.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Start {
     Running,
     Paused,
+}
+
+impl Start {
+    /// The word for it in a record.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+        }
+    }
+
+    /// What a record says. A word that is not understood leaves the domain as it is.
+    pub(crate) fn decode(word: &[u8]) -> Self {
+        if word == Self::Running.as_str().as_bytes() { Self::Running } else { Self::Paused }
+    }
 }
 
 /// The steps from a configuration to a domain.
@@ -195,10 +210,11 @@ pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
             done.push(plan.add(Step::JoinBridge(index), &[seen]));
         }
     }
+    // The guest begins to work with its first moment, and what it wants of dom0 would keep the rest waiting.
+    let complete = plan.add(Step::Complete(start), &done);
     if start == Start::Running {
-        done = vec![plan.add(Step::Unpause, &done)];
+        plan.add(Step::Unpause, &[complete]);
     }
-    plan.add(Step::Complete, &done);
     plan
 }
 

@@ -10,6 +10,7 @@ use xen_build::{Built, KernelImage};
 
 use crate::config::VmConfig;
 use crate::layout::{DeviceRef, Nodes, Removal};
+use crate::plan::Start;
 
 /// Kernel and ramdisk of a VM, shared with every other VM that has the same.
 #[derive(Clone, Debug)]
@@ -84,6 +85,7 @@ pub enum Work {
     },
     Complete {
         uuid: Uuid,
+        start: Start,
     },
     Pause {
         domid: DomId,
@@ -186,8 +188,8 @@ pub struct Record {
     pub config_text: String,
     /// Present once the domain's nodes were written.
     pub domid: Option<DomId>,
-    /// The create that made it came to its end.
-    pub complete: bool,
+    /// The create that made it came to its end, but for the unpause of a domain that starts running.
+    pub complete: Option<Start>,
 }
 
 /// One line of `xl block-list` or `xl network-list`, as read from the store.

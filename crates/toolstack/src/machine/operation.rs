@@ -253,7 +253,7 @@ impl Toolstack {
                 }
             }
             Step::Unpause => Work::Unpause { domid: domid() },
-            Step::Complete => Work::Complete { uuid },
+            Step::Complete(start) => Work::Complete { uuid, start },
             Step::Pause => Work::Pause { domid: domid() },
             Step::CloseDevices => {
                 Work::CloseDevices { domid: domid(), devices: layout::devices(&config) }

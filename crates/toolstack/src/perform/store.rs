@@ -7,6 +7,7 @@ use xenstore::Error;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
 
 use crate::layout::{DeviceKind, DeviceRef, Nodes, RECORDS, Removal, record_path};
+use crate::plan::Start;
 use crate::work::{DeviceReading, Failure, Record};
 
 fn batch_of(nodes: &Nodes) -> Batch {
@@ -63,8 +64,9 @@ pub(super) fn request_shutdown<T: Transport>(
 pub(super) fn complete_record<T: Transport>(
     store: &mut Client<T>,
     uuid: Uuid,
+    start: Start,
 ) -> Result<(), ClientError> {
-    write_one(store, &format!("{}/complete", record_path(uuid)), "1")
+    write_one(store, &format!("{}/complete", record_path(uuid)), start.as_str())
 }
 
 /// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
@@ -189,7 +191,8 @@ pub(super) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         }
         let domid = store.read_optional(&format!("{path}/domid"))?;
         let domid = domid.and_then(|bytes| text(&bytes).parse().ok()).map(DomId);
-        let complete = store.read_optional(&format!("{path}/complete"))?.is_some();
+        let complete = store.read_optional(&format!("{path}/complete"))?;
+        let complete = complete.map(|bytes| Start::decode(&bytes));
         records.push(Record { uuid, config_text, domid, complete });
     }
     Ok(records)

@@ -119,7 +119,7 @@ fn destruction_overtakes_a_create() {
     assert_eq!((replies, machine.is_quiet()), (2, true), "{end:?}");
 }
 
-fn record(uuid: Uuid, complete: bool) -> Record {
+fn record(uuid: Uuid, complete: Option<Start>) -> Record {
     let config_text = config("name = 'old'\ndisk = ['/a,raw,xvda,w']").to_cfg_text();
     Record { uuid, config_text, domid: Some(DomId(5)), complete }
 }
@@ -133,7 +133,7 @@ fn own_loop(index: u32, tag: String) -> OwnLoop {
 #[test]
 fn what_an_earlier_daemon_left_half_made_is_taken_down() {
     let uuid = Uuid([9; 16]);
-    let (_, actions) = started(vec![record(uuid, false)], vec![own_loop(3, loop_tag(uuid, 51712))]);
+    let (_, actions) = started(vec![record(uuid, None)], vec![own_loop(3, loop_tag(uuid, 51712))]);
     assert!(matches!(works(&actions)[..], [Work::Pause { domid: DomId(5) }]), "{actions:?}");
 }
 
@@ -141,7 +141,7 @@ fn what_an_earlier_daemon_left_half_made_is_taken_down() {
 fn a_domain_that_cannot_be_destroyed_stays_ours_and_can_be_tried_again() {
     let uuid = Uuid([9; 16]);
     let config_text = config("name = 'old'").to_cfg_text();
-    let left = Record { uuid, config_text, domid: Some(DomId(5)), complete: false };
+    let left = Record { uuid, config_text, domid: Some(DomId(5)), complete: None };
     let (mut machine, pause) = started(vec![left], Vec::new());
     let destroy = end_first(&mut machine, &pause, Ok(Output::Done));
     assert!(matches!(works(&destroy)[..], [Work::DestroyDomain { .. }]), "{destroy:?}");

@@ -25,8 +25,8 @@ fn a_domain_without_devices_is_a_chain() {
             3   build  (after 2)
             4   write nodes  (after 3)  [undo: remove nodes]
             5   introduce  (after 4)
-            6   unpause  (after 5)
-            7   complete  (after 6)
+            6   complete  (after 5)
+            7   unpause  (after 6)
         "#]],
     );
 }
