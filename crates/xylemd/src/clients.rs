@@ -1,12 +1,12 @@
 //! Clients: a thread each, which reads requests and asks the core until they are answered.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,11 +17,13 @@ use toolstack::plan::Start;
 use toolstack::{DomainRow, Reply, ReplyWhen, ShutdownRequest, xlcfg};
 use xen::{DomId, Uuid};
 
-use crate::core::{Answered, Input};
+use crate::core::{Answered, Core, Ended, Progress};
 use crate::{host, render};
 
 /// Connections served at a time; further ones are told so.
 const CLIENTS_MAX: usize = 256;
+/// Threads that wait for a client while there is none. A thread that has to be made first keeps it waiting.
+const THREADS_WAITING: usize = 4;
 /// How long a console may take to get its terminal from xenconsoled.
 const CONSOLE_WAIT: Duration = Duration::from_secs(10);
 
@@ -48,37 +50,66 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Accepts clients, on a thread of its own.
-pub(crate) fn serve(listener: UnixListener, inputs: Sender<Input>) {
-    let open = Arc::new(AtomicUsize::new(0));
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(stream) = stream else {
-                // Out of descriptors: some client has to leave first.
-                thread::sleep(Duration::from_millis(100));
-                continue;
-            };
-            let (inputs, open) = (inputs.clone(), Arc::clone(&open));
-            if open.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-                open.fetch_sub(1, Ordering::Relaxed);
-                let message = format!("{CLIENTS_MAX} clients are connected already; try again");
-                let _gone =
-                    (&stream).write_all(api::encode_answer(&Answer::Error(message)).as_bytes());
-                continue;
-            }
-            thread::spawn(move || {
-                let mut client = Client { stream, inputs };
-                // A connection that breaks ends the client, nothing else.
-                let _broken = client.run();
-                open.fetch_sub(1, Ordering::Relaxed);
-            });
-        }
+/// Accepts clients, on threads that serve them: whoever is accepted finds one that waits for work.
+pub(crate) fn serve(listener: UnixListener, core: &Arc<Core>) -> std::io::Result<()> {
+    let door = Arc::new(Door {
+        listener,
+        core: Arc::clone(core),
+        waiting: AtomicUsize::new(0),
+        open: AtomicUsize::new(0),
     });
+    (0..THREADS_WAITING).try_for_each(|_| add_thread(&door))
 }
 
-struct Client {
-    stream: UnixStream,
-    inputs: Sender<Input>,
+/// Where clients come in.
+struct Door {
+    listener: UnixListener,
+    core: Arc<Core>,
+    /// Threads that wait for a client, or are about to.
+    waiting: AtomicUsize,
+    /// Clients that are being served.
+    open: AtomicUsize,
+}
+
+fn add_thread(door: &Arc<Door>) -> std::io::Result<()> {
+    door.waiting.fetch_add(1, Ordering::Relaxed);
+    let door = Arc::clone(door);
+    thread::Builder::new().name("client".to_owned()).spawn(move || welcome(&door)).map(drop)
+}
+
+/// Serves one client after another, until enough other threads wait for the next.
+fn welcome(door: &Arc<Door>) {
+    loop {
+        let Ok((stream, _)) = door.listener.accept() else {
+            // Out of descriptors: some client has to leave first.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if door.open.fetch_add(1, Ordering::Relaxed) < CLIENTS_MAX {
+            if door.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
+                // Nobody waits at the door any more. Without a further thread the next client waits for this
+                // one, and that is all that goes wrong.
+                let _later = add_thread(door);
+            }
+            // A connection that breaks ends the client, nothing else.
+            let _broken = Client { stream: &stream, core: &door.core }.run();
+            door.open.fetch_sub(1, Ordering::Relaxed);
+            if door.waiting.fetch_add(1, Ordering::Relaxed) >= THREADS_WAITING {
+                door.waiting.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+        } else {
+            door.open.fetch_sub(1, Ordering::Relaxed);
+            let message = format!("{CLIENTS_MAX} clients are connected already; try again");
+            let refusal = api::encode_answer(&Answer::Error(message));
+            let _gone = (&stream).write_all(refusal.as_bytes());
+        }
+    }
+}
+
+struct Client<'a> {
+    stream: &'a UnixStream,
+    core: &'a Core,
 }
 
 /// Why a request has no result: the connection is gone, or one line for the client.
@@ -93,9 +124,15 @@ impl From<std::io::Error> for Failed {
     }
 }
 
-impl Client {
+impl From<Ended> for Failed {
+    fn from(Ended: Ended) -> Self {
+        Self::Gone
+    }
+}
+
+impl Client<'_> {
     fn run(&mut self) -> std::io::Result<()> {
-        let mut reader = BufReader::new(self.stream.try_clone()?);
+        let mut reader = BufReader::new(self.stream);
         loop {
             let mut line = Vec::new();
             let limit = api::LINE_BYTES_MAX as u64 + 1;
@@ -114,20 +151,13 @@ impl Client {
         }
     }
 
-    fn send(&mut self, answer: &Answer) -> std::io::Result<()> {
-        self.stream.write_all(api::encode_answer(answer).as_bytes())
-    }
-
-    fn begin(&self, request: toolstack::Request) -> Receiver<Answered> {
-        let (answers, answered) = mpsc::channel();
-        // Without a core the receiver ends, which says so.
-        let _ended = self.inputs.send(Input::Ask { request, answers });
-        answered
+    fn send(&self, answer: &Answer) -> std::io::Result<()> {
+        let mut stream = self.stream;
+        stream.write_all(api::encode_answer(answer).as_bytes())
     }
 
     fn ask(&self, request: toolstack::Request) -> Result<Reply, Failed> {
-        let answered = self.begin(request);
-        last_reply(&answered)
+        told(self.core.ask(request, Progress::Unwanted, |_, _, _| Ok(()))?)
     }
 
     fn answer(&mut self, request: Request) -> Result<api::Reply, Failed> {
@@ -204,11 +234,8 @@ impl Client {
                 other => Err(unexpected(&other)),
             },
             Request::Counters => {
-                let (answers, answered) = mpsc::channel();
-                let _ended = self.inputs.send(Input::AskCounters { answers });
-                let cost = answered.recv().map_err(|_| Failed::Gone)?;
-                let counters = api::Counters { cost: render::cost(&cost), ..Default::default() };
-                Ok(api::Reply::Counters(counters))
+                let cost = render::cost(&self.core.totals());
+                Ok(api::Reply::Counters(api::Counters { cost, ..Default::default() }))
             }
         }
     }
@@ -228,23 +255,19 @@ impl Client {
         let fresh_uuid = random_uuid().map_err(|error| Failed::Told(format!("{error:#}")))?;
         let vm = config.name.clone();
         let config = Box::new(config);
-        let answered = self.begin(toolstack::Request::Create { config, fresh_uuid, start });
-        loop {
-            match answered.recv().map_err(|_| Failed::Gone)? {
-                Answered::Progress { .. } if !create.progress => {}
-                Answered::Progress { done, total, step } => {
-                    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-                    let (done, total) = (number(done), number(total));
-                    let progress = api::Progress { vm: vm.clone(), done, total, step };
-                    self.send(&Answer::Progress(progress))?;
-                }
-                Answered::Reply(Reply::Created(created)) => {
-                    return Ok(api::Reply::Created(render::create_report(&created)));
-                }
-                Answered::Reply(Reply::Failed(message)) => return Err(Failed::Told(message)),
-                // Destroyed by somebody else while it was being made.
-                Answered::Reply(other) => return Err(unexpected(&other)),
-            }
+        let request = toolstack::Request::Create { config, fresh_uuid, start };
+        let progress = if create.progress { Progress::Wanted } else { Progress::Unwanted };
+        let reply = self.core.ask(request, progress, |done, total, step| {
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            let (done, total) = (number(done), number(total));
+            let step = step.to_string();
+            let progress = api::Progress { vm: vm.clone(), done, total, step };
+            self.send(&Answer::Progress(progress)).map_err(|_| Ended)
+        })?;
+        match told(reply)? {
+            Reply::Created(created) => Ok(api::Reply::Created(render::create_report(&created))),
+            // Destroyed by somebody else while it was being made.
+            other => Err(unexpected(&other)),
         }
     }
 
@@ -303,7 +326,7 @@ impl Client {
                 other => return Err(unexpected(&other)),
             };
             self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
-            waiting.push(self.begin(toolstack::Request::Shutdown { target, how, reply }));
+            waiting.push(self.core.begin(toolstack::Request::Shutdown { target, how, reply }));
         }
         for answered in waiting {
             if let Reply::Gone { domid, reason } = last_reply(&answered)? {
@@ -366,14 +389,20 @@ impl Client {
     }
 }
 
-/// Waits for the end of a request.
+/// Waits for the end of a request that was only begun.
 fn last_reply(answered: &Receiver<Answered>) -> Result<Reply, Failed> {
     loop {
-        match answered.recv().map_err(|_| Failed::Gone)? {
-            Answered::Progress { .. } => {}
-            Answered::Reply(Reply::Failed(message)) => return Err(Failed::Told(message)),
-            Answered::Reply(reply) => return Ok(reply),
+        if let Answered::Reply(reply) = answered.recv().map_err(|_| Failed::Gone)? {
+            return told(reply);
         }
+    }
+}
+
+/// A reply that is none is the operator's to read.
+fn told(reply: Reply) -> Result<Reply, Failed> {
+    match reply {
+        Reply::Failed(message) => Err(Failed::Told(message)),
+        reply => Ok(reply),
     }
 }
 
@@ -401,9 +430,10 @@ fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
 /// A version 4 UUID.
 fn random_uuid() -> Result<Uuid> {
     let mut bytes = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut bytes))
-        .context("no random numbers for a UUID")?;
+    let length = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    if length.context("no random numbers for a UUID")? < bytes.len() {
+        bail!("too few random numbers for a UUID");
+    }
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(Uuid(bytes))

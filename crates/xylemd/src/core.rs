@@ -1,120 +1,222 @@
-//! The thread that owns the machine: every event enters here, every action leaves here.
+//! The core: the machine behind a lock, and what follows from each event.
+//!
+//! Whoever brings an event, a client, a worker or the watches, takes the lock, lets the machine decide and
+//! hands out its actions, which takes no time. Of the work that follows, one piece may stay with the
+//! thread that caused it: a create goes from step to step on one thread, without a switch between them.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::ops::ControlFlow;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
-use toolstack::work::{Cost, Failure, Output};
-use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack, WorkId};
+use toolstack::plan::Step;
+use toolstack::work::{Cost, WorkClass};
+use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
 
-use crate::pool::Pool;
-use crate::watch::Watcher;
-
-/// Everything that can wake the daemon.
-pub(crate) enum Input {
-    Ask {
-        request: Request,
-        answers: Sender<Answered>,
-    },
-    Worked {
-        work: WorkId,
-        result: Result<Output, Failure>,
-        cost: Cost,
-    },
-    Node {
-        path: String,
-        value: Option<Vec<u8>>,
-    },
-    Introduced {
-        domid: Option<xen::DomId>,
-    },
-    DomainsChanged,
-    /// Totals since the start.
-    AskCounters {
-        answers: Sender<Cost>,
-    },
-    /// A thread that the daemon cannot do without has ended.
-    Lost {
-        what: String,
-    },
-}
+use crate::pool::{Job, Pool, Taken};
+use crate::watch::Orders;
 
 /// What a client hears.
 pub(crate) enum Answered {
-    Progress { done: usize, total: usize, step: String },
+    Progress { done: usize, total: usize, step: Step },
     Reply(Reply),
 }
 
-/// Time since the daemon began.
-fn now(begin: std::time::Instant) -> Instant {
-    Instant(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+/// Whether a client wants to hear of each step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Progress {
+    Wanted,
+    Unwanted,
 }
 
-/// Runs the machine until something it needs is lost.
-pub(crate) fn run(incoming: &Receiver<Input>, pool: &Pool, watcher: &Watcher) -> Result<()> {
-    let begin = std::time::Instant::now();
-    let mut machine = Toolstack::new();
-    let mut clients: BTreeMap<ClientId, Sender<Answered>> = BTreeMap::new();
-    let mut next_client = 0;
-    let mut totals = Cost::default();
-    let mut event = Some(Event::Started);
-    let mut actions = Vec::new();
-    loop {
-        if let Some(event) = event.take() {
-            machine.handle(now(begin), event, &mut actions);
+/// The daemon is about to end.
+#[derive(Debug)]
+pub(crate) struct Ended;
+
+pub(crate) struct Core {
+    begin: std::time::Instant,
+    state: Mutex<State>,
+    pool: Pool,
+    orders: Orders,
+}
+
+#[derive(Default)]
+struct State {
+    machine: Toolstack,
+    clients: BTreeMap<ClientId, Waiting>,
+    next_client: u64,
+    totals: Cost,
+    /// Empty between events; kept for its room.
+    actions: Vec<Action>,
+}
+
+struct Waiting {
+    answers: Sender<Answered>,
+    progress: Progress,
+}
+
+impl Waiting {
+    fn hear(&self, done: usize, total: usize, step: Step) {
+        if self.progress == Progress::Wanted {
+            let _gone = self.answers.send(Answered::Progress { done, total, step });
         }
+    }
+}
+
+impl Core {
+    pub(crate) fn new(pool: Pool, orders: Orders) -> Self {
+        Self { begin: std::time::Instant::now(), state: Mutex::default(), pool, orders }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The machine asserts what it cannot do without: after that nothing may go on with it.
+        self.state.lock().expect("no thread has failed while it held the machine")
+    }
+
+    /// Time since the daemon began. Asked for under the lock, so that the machine's time never runs back.
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Something happened that nobody here waits for.
+    pub(crate) fn happened(&self, event: Event) {
+        self.handle(&mut self.lock(), event, |_| false);
+    }
+
+    /// How long the machine can be left alone.
+    pub(crate) fn until_wakeup(&self) -> Option<Duration> {
+        let state = self.lock();
+        let due = state.machine.next_wakeup()?;
+        Some(Duration::from_nanos(due.0.saturating_sub(self.now().0)))
+    }
+
+    /// What all work has cost since the start.
+    pub(crate) fn totals(&self) -> Cost {
+        self.lock().totals.clone()
+    }
+
+    /// Puts a request in. All that follows from it is done elsewhere.
+    pub(crate) fn begin(&self, request: Request) -> Receiver<Answered> {
+        let (answers, answered) = mpsc::channel();
+        self.put(request, Waiting { answers, progress: Progress::Unwanted }, |_| false);
+        answered
+    }
+
+    /// Puts a request in and waits for the reply. What follows from it is done here, as far as a performer is
+    /// idle. `on_progress` hears of the steps, if the client wants that, and may give up.
+    pub(crate) fn ask(
+        &self,
+        request: Request,
+        progress: Progress,
+        mut on_progress: impl FnMut(usize, usize, Step) -> Result<(), Ended>,
+    ) -> Result<Reply, Ended> {
+        let (answers, answered) = mpsc::channel();
+        let job = self.put(request, Waiting { answers, progress }, |_| true);
+        let mut reply = None;
+        if let Some(job) = job {
+            match self.pool.take_idle(job.1.class()) {
+                None => self.pool.submit(job),
+                Some(mut taken) => self.carry(&mut taken, job, || {
+                    for answer in answered.try_iter() {
+                        match answer {
+                            Answered::Progress { done, total, step } => {
+                                // A client that has gone notices so when it gets its reply.
+                                let _gone = on_progress(done, total, step);
+                            }
+                            Answered::Reply(last) => reply = Some(last),
+                        }
+                    }
+                    // With the reply the client is done: further work is not what it waits for.
+                    if reply.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                }),
+            }
+        }
+        loop {
+            match reply.take() {
+                Some(reply) => return Ok(reply),
+                None => match answered.recv().map_err(|_| Ended)? {
+                    Answered::Progress { done, total, step } => on_progress(done, total, step)?,
+                    Answered::Reply(last) => reply = Some(last),
+                },
+            }
+        }
+    }
+
+    /// Works for ever, on what waits in the pool.
+    pub(crate) fn work(&self, class: WorkClass) {
+        loop {
+            let (mut taken, job) = self.pool.next(class);
+            self.carry(&mut taken, job, || ControlFlow::Continue(()));
+        }
+    }
+
+    /// Carries out work and what follows from it, as long as that is for the same performer and
+    /// `between` lets it.
+    fn carry(&self, taken: &mut Taken<'_>, job: Job, mut between: impl FnMut() -> ControlFlow<()>) {
+        let mut next = Some(job);
+        while let Some((work, what)) = next.take() {
+            let (result, cost) = taken.performer().perform(what);
+            if let Err(failure) = &result {
+                crate::log(failure);
+            }
+            let mut state = self.lock();
+            state.totals.add(&cost);
+            let event = Event::Worked { work, result, cost };
+            next = self.handle(&mut state, event, |class| taken.carries(class));
+            drop(state);
+            if between().is_break() {
+                next.take().into_iter().for_each(|job| self.pool.submit(job));
+            }
+        }
+    }
+
+    fn put(
+        &self,
+        request: Request,
+        waiting: Waiting,
+        may_stay: impl Fn(WorkClass) -> bool,
+    ) -> Option<Job> {
+        let mut state = self.lock();
+        let client = ClientId(state.next_client);
+        state.next_client += 1;
+        state.clients.insert(client, waiting);
+        self.handle(&mut state, Event::Request { client, request }, may_stay)
+    }
+
+    /// Takes one event in and hands out all actions, but for the first work that may stay with the caller.
+    fn handle(
+        &self,
+        state: &mut State,
+        event: Event,
+        may_stay: impl Fn(WorkClass) -> bool,
+    ) -> Option<Job> {
+        let mut actions = std::mem::take(&mut state.actions);
+        state.machine.handle(self.now(), event, &mut actions);
+        let mut stays = None;
         for action in actions.drain(..) {
             match action {
-                Action::Work { id, work } => pool.submit(id, work),
-                Action::Watch { path } => watcher.watch(path),
-                Action::Unwatch { path } => watcher.unwatch(path),
+                Action::Work { id, work } if stays.is_none() && may_stay(work.class()) => {
+                    stays = Some((id, work));
+                }
+                Action::Work { id, work } => self.pool.submit((id, work)),
+                Action::Watch { path } => self.orders.watch(path),
+                Action::Unwatch { path } => self.orders.unwatch(path),
                 Action::Reply { client, reply } => {
-                    if let Some(answers) = clients.remove(&client) {
+                    if let Some(waiting) = state.clients.remove(&client) {
                         // A client that has hung up no longer wants to know.
-                        let _gone = answers.send(Answered::Reply(reply));
+                        let _gone = waiting.answers.send(Answered::Reply(reply));
                     }
                 }
                 Action::Note { message } => crate::log(message),
                 Action::Progress { client, done, total, step } => {
-                    if let Some(answers) = clients.get(&client) {
-                        let step = step.to_string();
-                        let _gone = answers.send(Answered::Progress { done, total, step });
+                    if let Some(waiting) = state.clients.get(&client) {
+                        waiting.hear(done, total, step);
                     }
                 }
             }
         }
-        let input = match machine.next_wakeup() {
-            None => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(due) => {
-                let wait = due.0.saturating_sub(now(begin).0);
-                incoming.recv_timeout(Duration::from_nanos(wait))
-            }
-        };
-        event = match input {
-            Ok(Input::Ask { request, answers }) => {
-                let client = ClientId(next_client);
-                next_client += 1;
-                clients.insert(client, answers);
-                Some(Event::Request { client, request })
-            }
-            Ok(Input::Worked { work, result, cost }) => {
-                totals.add(&cost);
-                if let Err(failure) = &result {
-                    crate::log(failure);
-                }
-                Some(Event::Worked { work, result, cost })
-            }
-            Ok(Input::Node { path, value }) => Some(Event::Node { path, value }),
-            Ok(Input::Introduced { domid }) => Some(Event::Introduced { domid }),
-            Ok(Input::DomainsChanged) => Some(Event::DomainsChanged),
-            Ok(Input::AskCounters { answers }) => {
-                let _gone = answers.send(totals.clone());
-                None
-            }
-            Ok(Input::Lost { what }) => bail!("{what}"),
-            Err(RecvTimeoutError::Timeout) => Some(Event::Tick),
-            Err(RecvTimeoutError::Disconnected) => bail!("all clients and workers are gone"),
-        };
+        state.actions = actions;
+        stays
     }
 }

@@ -1,8 +1,9 @@
 //! `xylemd`, the toolstack daemon: threads, sockets and devices around [`toolstack::Toolstack`].
 //!
-//! One thread owns the machine and does nothing that blocks (`core`). Work goes to a bounded pool
-//! with a queue per class (`pool`), watches have a connection of their own (`watch`), and each
-//! client has a thread that speaks the API (`clients`). Nothing here decides about VMs.
+//! The machine is behind a lock under which nothing blocks (`core`). Work needs a performer, of which
+//! there are few for each class of it (`pool`): a client's thread (`clients`) takes one for what its
+//! request causes, and threads of the pool do the rest. Watches have a connection of their own
+//! (`watch`). Nothing here decides about VMs.
 
 mod clients;
 mod core;
@@ -14,9 +15,12 @@ mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::thread;
 
 use anyhow::{Context, Result, bail};
+
+use crate::core::Core;
 
 /// Settings of a run.
 #[derive(Debug)]
@@ -86,14 +90,20 @@ pub(crate) fn log(message: impl std::fmt::Display) {
 
 fn run(options: &Options) -> Result<()> {
     let listener = clients::listen(&options.socket)?;
-    let (inputs, incoming) = mpsc::channel();
     let images = host::Images::default();
-    let pool = pool::Pool::start(options, &images, &inputs).context("cannot start")?;
-    let watcher = watch::Watcher::start(&options.store_socket, &inputs).context("cannot start")?;
-    clients::serve(listener, inputs);
+    let pool = pool::Pool::open(options, &images).context("cannot start")?;
+    let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
+    let workers: Vec<_> = pool.threads().collect();
+    let core = Arc::new(Core::new(pool, orders));
+    for (class, name) in workers {
+        let core = Arc::clone(&core);
+        thread::Builder::new().name(name).spawn(move || core.work(class))?;
+    }
+    core.happened(toolstack::Event::Started);
+    clients::serve(listener, &core).context("cannot serve clients")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     notify_ready();
-    core::run(&incoming, &pool, &watcher)
+    Err(watcher.run(&core).context("the watches ended"))
 }
 
 /// Tells a service manager that waits for it, as `sd_notify(3)` says.

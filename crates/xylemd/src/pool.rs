@@ -1,11 +1,11 @@
-//! The pool: threads that carry work out, with a queue for each class of it.
+//! The pool: those who can carry work out, and threads for work that waits for one.
 //!
-//! A hypercall can keep its thread for long, and destroying a domain does. Because each class has
-//! its own threads, a list never waits for either.
+//! A performer, a connection each to Xen, the store and the host, is what is scarce: whoever has one may
+//! work. A hypercall can keep it for long, and destroying a domain does. Because each class of work
+//! has performers of its own, a list never waits for either.
 
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 use toolstack::WorkId;
@@ -16,56 +16,137 @@ use xen_linux::LinuxHypervisor;
 use xenstore_socket::StoreSocket;
 
 use crate::Options;
-use crate::core::Input;
 use crate::host::{Images, LinuxHost};
 use crate::store;
 
-type Job = (WorkId, Work);
+pub(crate) type Job = (WorkId, Work);
 type LinuxPerformer = Performer<LinuxHypervisor, StoreSocket, LinuxHost>;
 
-/// Threads that tear down. More only contend for the hypervisor's heap lock.
+/// Performers that tear down. More only contend for the hypervisor's heap lock.
 const DESTROYERS: usize = 2;
-/// Threads that read and list.
+/// Performers that read and list.
 const READERS: usize = 2;
 
 pub(crate) struct Pool {
-    queries: Sender<Job>,
-    changes: Sender<Job>,
-    destroys: Sender<Job>,
+    queries: Queue,
+    changes: Queue,
+    destroys: Queue,
+}
+
+/// Work and performers of one class.
+struct Queue {
+    class: WorkClass,
+    performers: usize,
+    state: Mutex<Waiting>,
+    /// There is a job and a performer for it.
+    matched: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    /// The one that worked last is taken first: what it touches is still at hand.
+    idle: Vec<LinuxPerformer>,
+}
+
+/// A performer that somebody has taken; it goes back to its queue by itself.
+pub(crate) struct Taken<'a> {
+    queue: &'a Queue,
+    /// Absent only while it goes back.
+    performer: Option<LinuxPerformer>,
 }
 
 impl Pool {
-    pub(crate) fn start(
-        options: &Options,
-        images: &Images,
-        inputs: &Sender<Input>,
-    ) -> Result<Self> {
-        let start = |class: &str, threads: usize, arena: usize| -> Result<Sender<Job>> {
-            let (jobs, queue) = mpsc::channel();
-            let queue = Arc::new(Mutex::new(queue));
-            for index in 0..threads {
-                let performer = performer(options, images, arena)?;
-                let (queue, inputs) = (Arc::clone(&queue), inputs.clone());
-                thread::Builder::new()
-                    .name(format!("{class}-{index}"))
-                    .spawn(move || work(performer, &queue, &inputs))?;
-            }
-            Ok(jobs)
+    pub(crate) fn open(options: &Options, images: &Images) -> Result<Self> {
+        let queue = |class, performers: usize, arena| -> Result<Queue> {
+            let idle: Result<_> =
+                (0..performers).map(|_| performer(options, images, arena)).collect();
+            let state = Mutex::new(Waiting { jobs: VecDeque::new(), idle: idle? });
+            Ok(Queue { class, performers, state, matched: Condvar::new() })
         };
         Ok(Self {
-            queries: start("query", READERS, xen::ARENA_BYTES_FULL)?,
-            changes: start("change", options.workers, xen::ARENA_BYTES_MIN)?,
-            destroys: start("destroy", DESTROYERS, xen::ARENA_BYTES_MIN)?,
+            queries: queue(WorkClass::Query, READERS, xen::ARENA_BYTES_FULL)?,
+            changes: queue(WorkClass::Change, options.workers, xen::ARENA_BYTES_MIN)?,
+            destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
         })
     }
 
-    pub(crate) fn submit(&self, id: WorkId, work: Work) {
-        let queue = match work.class() {
+    /// How many threads each class has use for, with a name for them.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = (WorkClass, String)> + '_ {
+        let named =
+            [("query", &self.queries), ("change", &self.changes), ("destroy", &self.destroys)];
+        named.into_iter().flat_map(|(name, queue)| {
+            (0..queue.performers).map(move |index| (queue.class, format!("{name}-{index}")))
+        })
+    }
+
+    fn queue(&self, class: WorkClass) -> &Queue {
+        match class {
             WorkClass::Query => &self.queries,
             WorkClass::Change => &self.changes,
             WorkClass::Destroy => &self.destroys,
-        };
-        queue.send((id, work)).expect("workers live as long as the daemon");
+        }
+    }
+
+    /// Leaves work to the threads.
+    pub(crate) fn submit(&self, job: Job) {
+        let queue = self.queue(job.1.class());
+        let mut waiting = queue.lock();
+        waiting.jobs.push_back(job);
+        if !waiting.idle.is_empty() {
+            queue.matched.notify_one();
+        }
+    }
+
+    /// A performer that has nothing else to do, if there is one.
+    pub(crate) fn take_idle(&self, class: WorkClass) -> Option<Taken<'_>> {
+        let queue = self.queue(class);
+        let mut waiting = queue.lock();
+        // Those who came first go first.
+        let performer = if waiting.jobs.is_empty() { waiting.idle.pop() } else { None };
+        Some(Taken { queue, performer: Some(performer?) })
+    }
+
+    /// Waits for a job and a performer for it.
+    pub(crate) fn next(&self, class: WorkClass) -> (Taken<'_>, Job) {
+        let queue = self.queue(class);
+        let mut waiting = queue.lock();
+        loop {
+            if !waiting.jobs.is_empty() && !waiting.idle.is_empty() {
+                let job = waiting.jobs.pop_front().expect("just looked");
+                return (Taken { queue, performer: waiting.idle.pop() }, job);
+            }
+            waiting = queue.matched.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Queue {
+    /// A poisoned queue is whole: the lock is held only to put into it and take from it.
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken<'_> {
+    pub(crate) fn performer(&mut self) -> &mut LinuxPerformer {
+        self.performer.as_mut().expect("taken until it is dropped")
+    }
+
+    /// Whether this performer may go on with work of `class` after its own: the same, or a query, which
+    /// is short.
+    pub(crate) fn carries(&self, class: WorkClass) -> bool {
+        class == self.queue.class || class == WorkClass::Query
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.queue.lock();
+        waiting.idle.extend(self.performer.take());
+        if !waiting.jobs.is_empty() {
+            self.queue.matched.notify_one();
+        }
     }
 }
 
@@ -74,16 +155,4 @@ fn performer(options: &Options, images: &Images, arena: usize) -> Result<LinuxPe
     let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
     let store = store::connect(&options.store_socket)?;
     Ok(Performer { xen, store, host: LinuxHost::open(images.clone())? })
-}
-
-fn work(mut performer: LinuxPerformer, queue: &Mutex<Receiver<Job>>, inputs: &Sender<Input>) {
-    loop {
-        // A poisoned queue is whole: the lock is held only to take from it.
-        let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok((id, work)) = job else { return };
-        let (result, cost) = performer.perform(work);
-        if inputs.send(Input::Worked { work: id, result, cost }).is_err() {
-            return;
-        }
-    }
 }
