@@ -188,7 +188,7 @@ impl Daemon {
             && self.unread.is_empty()
             && !self.server.has_ready()
             && self.server.is_cleared_up();
-        let journal = self.rings.work_on_journal(&self.server);
+        let journal = self.rings.work_on_journal(&mut self.server);
         if !is_idle {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }

@@ -94,7 +94,9 @@ impl Rings {
     }
 
     /// Keeps the journal short. Says when it wants to be called again for this alone.
-    pub(crate) fn work_on_journal(&mut self, server: &Server) -> Option<Duration> {
+    pub(crate) fn work_on_journal(&mut self, server: &mut Server) -> Option<Duration> {
+        // A checkpoint of what is also recorded after it would make it twice.
+        self.commit(server);
         self.journal.work(server, &mut self.log);
         self.journal.wakeup()
     }

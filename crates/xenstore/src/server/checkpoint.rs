@@ -51,7 +51,7 @@ impl Checkpoint {
 }
 
 impl Server {
-    /// The state as it is now.
+    /// The state as it is now; what was [recorded](Self::recorded) up to now belongs before it.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         let mut head = Vec::new();

@@ -2,6 +2,7 @@
 
 mod batch;
 mod client;
+mod journal;
 mod model;
 mod noise;
 mod rings;
