@@ -194,6 +194,11 @@ impl Store {
         self.remains.is_empty() && self.fading.is_empty()
     }
 
+    /// Dead domains whose rights still stand in lists.
+    pub(crate) fn fading(&self) -> impl Iterator<Item = Being> {
+        self.fading.iter().map(|(being, _)| *being)
+    }
+
     /// Uncounts and frees so many pieces of what was removed: nodes, and blocks of their children.
     pub(crate) fn clear_up(&mut self, pieces: usize) {
         if self.is_cleared_up() {

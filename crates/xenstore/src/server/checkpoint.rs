@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use xen::DomId;
 
-use crate::acl::Acl;
+use crate::acl::{Acl, Being, Role};
 use crate::journal::{Record, encode_acl};
 use crate::server::connection::{Connection, Peer};
 use crate::server::domains::Domain;
@@ -81,14 +81,21 @@ impl Server {
             watch_record(watch).encode(&mut head);
         }
         let root = self.store.tree().root();
-        let acl = encode_acl(root.acl());
+        let fading: Vec<Being> = self.store.fading().collect();
+        let acl = encode_acl(&without(root.acl(), &fading));
         Record::SetAcl { path: crate::Path::ROOT, acl: &acl }.encode(&mut head);
         if !root.value().is_empty() {
             let (path, value) = (crate::Path::ROOT, root.value());
             Record::Write { path, creator: None, value }.encode(&mut head);
         }
-        Checkpoint { head, walk: Walk::new(root), tail }
+        Checkpoint { head, walk: Walk::new(root, fading), tail }
     }
+}
+
+/// The list without rights of the dead, which have no life that could be named.
+fn without(acl: &Arc<Acl>, fading: &[Being]) -> Arc<Acl> {
+    let dead = fading.iter().filter(|being| acl.mentions(Role::Named, **being));
+    dead.fold(Arc::clone(acl), |acl, being| Arc::new(acl.without_being(*being)))
 }
 
 fn encode_ring(id: ConnId, connection: &Connection, head: &mut Vec<u8>, tail: &mut Vec<u8>) {
@@ -164,6 +171,8 @@ struct Walk {
     levels: Vec<Level>,
     /// Names to go up from the node that was written last.
     up: u64,
+    /// Dead domains whose rights still stood in lists.
+    fading: Vec<Being>,
 }
 
 #[derive(Debug)]
@@ -173,26 +182,28 @@ struct Level {
 }
 
 impl Level {
-    fn new(node: &Arc<Node>) -> Self {
+    fn new(node: &Arc<Node>, acl: Arc<Acl>) -> Self {
         let children: Vec<Arc<Node>> = node.children_by_age().into_iter().cloned().collect();
-        Self { acl: Arc::clone(node.acl()), children: children.into_iter() }
+        Self { acl, children: children.into_iter() }
     }
 }
 
 impl Walk {
-    fn new(root: &Arc<Node>) -> Self {
-        Self { levels: alloc::vec![Level::new(root)], up: 0 }
+    fn new(root: &Arc<Node>, fading: Vec<Being>) -> Self {
+        let level = Level::new(root, without(root.acl(), &fading));
+        Self { levels: alloc::vec![level], up: 0, fading }
     }
 
     fn write_node(&mut self, out: &mut Vec<u8>) -> Progress {
         while let Some(level) = self.levels.last_mut() {
             if let Some(node) = level.children.next() {
-                let inherits = Arc::ptr_eq(node.acl(), &level.acl) || *node.acl() == level.acl;
-                let acl = if inherits { Vec::new() } else { encode_acl(node.acl()) };
+                let list = without(node.acl(), &self.fading);
+                let inherits = Arc::ptr_eq(&list, &level.acl) || list == level.acl;
+                let acl = if inherits { Vec::new() } else { encode_acl(&list) };
                 let (up, name, value) = (self.up, node.name(), node.value());
                 Record::Node { up, name, acl: &acl, value }.encode(out);
                 self.up = 0;
-                self.levels.push(Level::new(&node));
+                self.levels.push(Level::new(&node, list));
                 return Progress::More;
             }
             self.levels.pop();

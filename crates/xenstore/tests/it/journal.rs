@@ -660,3 +660,23 @@ proptest! {
         check(&script);
     }
 }
+
+#[test]
+fn rights_of_the_dead_are_in_no_checkpoint_even_while_they_still_stand_in_lists() {
+    let mut rig = Rig::new();
+    rig.must(MessageType::SetPerms, "/s|n0|r1|");
+    for i in 0..4000 {
+        rig.must(MessageType::Write, &format!("/s/{i}|"));
+    }
+    rig.outside.guests.remove(&1);
+    assert!(rig.handle_domains().is_ok());
+    assert!(!rig.server.is_cleared_up(), "a checkpoint of this moment is what is asked for");
+    rig.make_checkpoint();
+    rig.create_domain(1);
+    rig.restart();
+    rig.must(MessageType::Introduce, "1|1|1|");
+    for path in ["/s", "/s/3999"] {
+        let list = rig.call(MessageType::GetPerms, &format!("{path}|")).expect("it lives");
+        assert_eq!(list.1, b"n0\0", "{path}");
+    }
+}

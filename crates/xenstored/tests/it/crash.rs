@@ -8,7 +8,7 @@ use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::client::{Client, ClientError, Nodes, Transport};
 use xenstore::{Access, Error, Permission};
 
-use crate::process::{Daemon, command, signal};
+use crate::process::{Daemon, command, signal, unprivileged_user};
 
 /// A guest with a home of its own.
 fn guest_at_home(daemon: &Daemon, domid: u16) -> Client<file_host::Guest> {
@@ -122,7 +122,7 @@ fn a_stopped_daemon_leaves_its_store_to_the_next_unless_that_begins_anew() {
 
 #[test]
 fn the_journal_is_made_anew_when_changes_outgrow_the_store() {
-    let mut daemon = Daemon::start("compact", &[]);
+    let mut daemon = Daemon::start_confined("compact", &[]);
     let mut guest = guest_at_home(&daemon, 1);
     let mut dom0 = daemon.client();
     // Three times what makes it begin.
@@ -133,7 +133,7 @@ fn the_journal_is_made_anew_when_changes_outgrow_the_store() {
     let size = daemon.folder.path().join("journal").metadata().unwrap().len();
     assert!(size < 12 << 20, "{size} bytes");
     daemon.kill();
-    daemon.restart(&[]);
+    daemon.restart(&["--user", &unprivileged_user()]);
     let mut dom0 = daemon.client();
     for i in 6300..6400_u32 {
         let value = vec![i.to_le_bytes()[0]; 4000];
