@@ -243,7 +243,7 @@ fn a_small_domain_takes_few_calls() {
     expect![[r#"
         getdomaininfo 1
         hypercall_init 1
-        map_foreign 2
+        map_foreign 1
         map_resource 1
         max_mem 1
         pin_table 1
