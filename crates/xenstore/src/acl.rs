@@ -59,7 +59,7 @@ pub(crate) enum Right {
     Own,
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Entry {
     pub(crate) permission: Permission,
     /// `None`: stale, it names no living domain. `DomId::ANY`, which every guest is, has `Life(0)`; a
@@ -137,6 +137,16 @@ impl Acl {
         }
     }
 
+    /// The list with the control domain as the owner; nobody gains a right by it.
+    pub(crate) fn owned_by_dom0(&self) -> Self {
+        let mut entries = self.entries.clone();
+        entries[0] = Entry {
+            permission: Permission::new(self.owner().permission.access, DomId::DOM0),
+            life: Some(Life(0)),
+        };
+        Self { entries }
+    }
+
     /// The list without the rights of a domain that died. Its ownership is dealt with elsewhere.
     pub(crate) fn without(&self, domid: DomId) -> Self {
         self.without_named(|entry| entry.permission.domid == domid && entry.life.is_some())
@@ -158,6 +168,20 @@ impl Acl {
             Role::Owner => self.entries[0].is_of(being),
             Role::Named => self.entries[1..].iter().any(|entry| entry.is_of(being)),
         }
+    }
+
+    /// The list without the rights of those who died; one who is still the owner owns it in vain.
+    pub(crate) fn of_the_living(&self, lives: impl Fn(Being) -> bool) -> Self {
+        let is_dead = |entry: &Entry| {
+            let domid = entry.permission.domid;
+            let is_guest = domid != DomId::DOM0 && domid != DomId::ANY;
+            is_guest && entry.life.is_some_and(|life| !lives(Being { domid, life }))
+        };
+        let mut list = self.without_named(&is_dead);
+        if is_dead(&list.entries[0]) {
+            list.entries[0].life = None;
+        }
+        list
     }
 
     /// Guests that live and own the node or are named for it.

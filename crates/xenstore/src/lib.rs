@@ -17,6 +17,7 @@ mod permission;
 mod quota;
 pub mod ring;
 pub mod server;
+pub mod state;
 mod store;
 mod transaction;
 mod tree;

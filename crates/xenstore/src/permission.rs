@@ -33,7 +33,7 @@ impl Access {
         }
     }
 
-    fn from_letter(letter: u8) -> Option<Self> {
+    pub(crate) fn from_letter(letter: u8) -> Option<Self> {
         match letter {
             b'n' => Some(Self::None),
             b'r' => Some(Self::Read),

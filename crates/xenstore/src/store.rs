@@ -19,7 +19,7 @@ use xen::DomId;
 use crate::acl::{Acl, Being, Life, Role, private_to_dom0};
 use crate::journal::{Record, Recorder, encode_acl};
 use crate::path::{OwnedPath, Path};
-use crate::tree::{Node, Remains, Removed, Tree, for_each_bottom_up, held_bytes};
+use crate::tree::{Laid, Node, Remains, Removed, Tree, for_each_bottom_up, held_bytes};
 
 /// Pieces that a removal clears up itself. A node has one or two, so this is more than a guest may own
 /// by default.
@@ -170,6 +170,49 @@ impl Store {
         self.remains.add(parent, &parent_acl, Arc::clone(&removed));
         self.clear_up(CLEARED_AT_ONCE);
         Some(removed)
+    }
+
+    /// Puts a node where it was when the tree was saved; says whether its parent was there.
+    pub(crate) fn lay(&mut self, path: Path<'_>, laid: &Laid<'_>) -> bool {
+        let before = self.tree.get(path).map(|node| (Arc::clone(node.acl()), node.value().len()));
+        if !self.tree.lay(path, laid) {
+            return false;
+        }
+        let Some((acl, value_bytes)) = before else {
+            self.count_created(path, 1);
+            return true;
+        };
+        if let Some((Role::Owner, owner)) = acl.guests().next()
+            && let Some(mentions) = self.mentions_of(owner)
+        {
+            mentions.owned_bytes = mentions.owned_bytes + laid.value.len() - value_bytes;
+        }
+        self.index_list(path, &acl, &laid.acl);
+        true
+    }
+
+    /// Takes a node out that was gone when the tree was saved; its parent stays as it is.
+    pub(crate) fn cut(&mut self, path: Path<'_>) {
+        let parent = path.parent().and_then(|parent| Some((parent, self.tree.get(parent)?)));
+        let Some((parent, node)) = parent else { return };
+        let acl = Arc::clone(node.acl());
+        if let Some(removed) = self.tree.cut(path) {
+            self.remains.add(parent, &acl, removed);
+            self.clear_up(CLEARED_AT_ONCE);
+        }
+    }
+
+    /// Goes on with the generations of the tree that was saved.
+    pub(crate) fn continue_generations(&mut self, generation: u64) {
+        self.tree.continue_generations(generation);
+    }
+
+    /// The root stays for ever: if it is the domain's, it falls to the control domain.
+    pub(crate) fn disown_root(&mut self, domid: DomId) {
+        let acl = Arc::clone(self.tree.root().acl());
+        if acl.guests().any(|(role, being)| role == Role::Owner && being.domid == domid) {
+            self.set_acl(Path::ROOT, &Arc::new(acl.owned_by_dom0()));
+        }
     }
 
     /// Takes a dead domain's rights out of every list that names it. Its own nodes are gone by now.

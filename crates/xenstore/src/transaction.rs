@@ -5,6 +5,8 @@
 //! nothing. Two transactions that create siblings do not conflict, one that looked for a node and did
 //! not find it conflicts with the node's creation.
 
+pub(crate) mod saved;
+
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::sync::Arc;

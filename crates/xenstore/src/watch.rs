@@ -37,6 +37,11 @@ impl Watch {
     pub(crate) fn spell<'a>(&self, path: Path<'a>) -> &'a str {
         &path.as_str()[self.home_bytes..]
     }
+
+    /// What is left out of reported paths.
+    pub(crate) fn home(&self) -> &str {
+        &self.path.as_path().as_str()[..self.home_bytes]
+    }
 }
 
 /// A watch as a client asks for it.
@@ -79,6 +84,11 @@ impl Watches {
 
     pub(crate) fn get(&self, id: WatchId) -> Option<&Watch> {
         self.by_id.get(&id).map(|watch| &**watch)
+    }
+
+    /// Every watch, oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Watch>> {
+        self.by_id.values()
     }
 
     pub(crate) fn add(&mut self, connection: ConnId, request: WatchRequest<'_>) -> Arc<Watch> {

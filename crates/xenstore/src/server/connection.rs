@@ -1,5 +1,7 @@
 //! One client of the store: bytes that came in, messages that wait to go out.
 
+pub(super) mod saved;
+
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
@@ -16,7 +18,7 @@ use crate::transaction::Transaction;
 use crate::watch::{Watch, WatchId};
 use crate::wire::{self, HEADER_BYTES, MessageType, PAYLOAD_BYTES_MAX};
 
-/// A connection, never given out twice.
+/// A connection. A number comes again only after four billion others.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ConnId(pub(super) u64);
 
@@ -198,6 +200,8 @@ pub(super) struct Output {
     consumed: u64,
     /// Where in the stream each unread reply ends.
     reply_ends: VecDeque<u64>,
+    /// The first bytes ever appended may belong to a message that was begun before.
+    begins_within: bool,
 }
 
 #[derive(Debug)]
@@ -357,7 +361,8 @@ impl Output {
 
     /// An output with what [`unsent`](Self::unsent) gave.
     pub(super) fn of_unsent(bytes: &[u8], reply_ends: Vec<u64>) -> Self {
-        let mut output = Self { reply_ends: reply_ends.into(), ..Self::default() };
+        let begins_within = true;
+        let mut output = Self { reply_ends: reply_ends.into(), begins_within, ..Self::default() };
         output.message(bytes.to_vec());
         output
     }
@@ -367,6 +372,7 @@ impl Output {
         if self.chunk_start == self.chunk.len() {
             self.chunk.clear();
             self.chunk_start = 0;
+            self.begins_within &= self.consumed == 0;
             // One unusually long chunk should not stay for ever.
             self.chunk.shrink_to(2 * CHUNK_BYTES);
         }

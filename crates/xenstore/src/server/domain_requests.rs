@@ -72,8 +72,7 @@ impl Server {
         if !domid.is_ordinary() {
             return Err(Error::EINVAL);
         }
-        self.last_connection += 1;
-        let connection = ConnId(self.last_connection);
+        let connection = self.next_connection();
         host.connect_ring(connection, domid, gfn, port)?;
         let domain = self.domains.get_or_begin(host, domid);
         domain.connection = Some(connection);
@@ -290,6 +289,7 @@ impl Server {
                 host.trace(format_args!("domain {domid} is gone"));
             }
         }
+        self.store.disown_root(domid);
         for path in self.store.owned_tops(domid) {
             if let Some(node) = self.store.remove(path.as_path()) {
                 self.fire(&Change::Removed { path, node });

@@ -111,11 +111,24 @@ impl Domains {
         self.by_id.iter().map(|(domid, domain)| (*domid, domain))
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (DomId, &mut Domain)> {
+        self.by_id.iter_mut().map(|(domid, domain)| (*domid, domain))
+    }
+
     /// The record of a domain that exists; a new one begins a life.
     pub(super) fn get_or_begin(&mut self, host: &mut dyn Host, domid: DomId) -> &mut Domain {
+        self.get_or_begin_with(domid, || host.unique_id(domid))
+    }
+
+    /// As [`get_or_begin`](Self::get_or_begin); `unique_id` is asked if it is a new one.
+    pub(super) fn get_or_begin_with(
+        &mut self,
+        domid: DomId,
+        unique_id: impl FnOnce() -> Option<u64>,
+    ) -> &mut Domain {
         self.by_id.entry(domid).or_insert_with(|| {
             self.last_life += 1;
-            let unique_id = host.unique_id(domid);
+            let unique_id = unique_id();
             Domain { unique_id, ..Domain::new(Life(self.last_life), self.quota) }
         })
     }

@@ -24,6 +24,8 @@ mod memory;
 mod node_requests;
 mod recording;
 mod replay;
+mod restore;
+mod save;
 mod time;
 mod trace;
 mod write_rate;
@@ -54,6 +56,8 @@ pub use counters::Counters;
 pub use domains::DomainState;
 pub use recording::{KnownRing, Resumption};
 pub use replay::{Corrupt, Replay};
+pub use restore::{Restore, Restored, RestoredPeer, Service};
+pub use save::{Endpoint, Endpoints, Save};
 pub use trace::Topic;
 
 use by_connection::Ready;
@@ -230,11 +234,22 @@ impl Server {
     }
 
     fn add_connection(&mut self, peer: Peer, home: String) -> ConnId {
-        self.last_connection += 1;
-        let id = ConnId(self.last_connection);
+        let id = self.next_connection();
         self.connections.insert(id, Connection::new(peer, home));
         self.record_numbers();
         id
+    }
+
+    /// A number for a new connection. The state stream has 32 bits for it, and 0 for nobody.
+    fn next_connection(&mut self) -> ConnId {
+        loop {
+            self.last_connection =
+                if self.last_connection < u32::MAX.into() { self.last_connection + 1 } else { 1 };
+            let id = ConnId(self.last_connection);
+            if !self.connections.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     /// The socket was closed. What the client had is dropped; a second call does nothing.

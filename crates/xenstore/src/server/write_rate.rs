@@ -37,6 +37,10 @@ pub(super) struct Credit {
 }
 
 impl Credit {
+    pub(super) fn amount(self) -> Milliwrites {
+        self.amount
+    }
+
     pub(super) fn is_used_up(self) -> bool {
         self.amount < 0
     }
@@ -56,6 +60,22 @@ impl WriteRate {
         let amount = (self.reserve - RESERVE_MIN).clamp(0, BURST);
         self.reserve -= amount;
         Credit { amount, paid_until: now }
+    }
+
+    /// What the domains saved together.
+    pub(super) fn reserve(&self) -> Milliwrites {
+        self.reserve
+    }
+
+    /// What they had when the state was saved.
+    pub(super) fn with_reserve(reserve: Milliwrites) -> Self {
+        Self { domains: 0, reserve: reserve.clamp(RESERVE_MIN, RESERVE_MAX) }
+    }
+
+    /// A domain was introduced when the state was saved, and may write as much as then.
+    pub(super) fn rejoin(&mut self, amount: Milliwrites, now: Duration) -> Credit {
+        self.domains += 1;
+        Credit { amount: amount.clamp(-BURST, BURST), paid_until: now }
     }
 
     /// A domain goes, and leaves what it had.

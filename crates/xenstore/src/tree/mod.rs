@@ -3,6 +3,7 @@
 //! A clone of a [`Tree`] is a snapshot and costs one reference. Nothing here knows of quotas, rights or
 //! watches. No function recurses on the depth of a path: guests choose it.
 
+mod laying;
 mod remains;
 mod small_bytes;
 mod sorted;
@@ -14,6 +15,7 @@ use alloc::vec::Vec;
 use crate::acl::{Acl, Being, Entry};
 use crate::path::Path;
 
+pub(crate) use laying::{Laid, Walk, for_each_difference};
 pub(crate) use remains::{Remains, Removed};
 pub(crate) use small_bytes::SmallBytes;
 use sorted::{Keyed, Sorted};
@@ -32,7 +34,7 @@ pub(crate) struct Node {
     sequence: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Children {
     nodes: Sorted<Arc<Node>>,
     /// Differs from that of every other list of children this tree ever had.

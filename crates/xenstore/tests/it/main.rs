@@ -9,5 +9,7 @@ mod rings;
 mod scripts;
 mod security;
 mod server;
+mod state;
 mod time;
+mod twins;
 mod world;
