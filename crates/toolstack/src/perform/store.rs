@@ -53,12 +53,15 @@ pub(super) fn request_shutdown<T: Transport>(
     request: &str,
 ) -> Result<(), Failure> {
     let path = format!("/local/domain/{domid}/control/shutdown");
-    store.transaction(|transaction| {
-        if transaction.read_optional(&path)?.is_none() {
-            return Err(Failure(format!("domain {domid} is being taken down")));
+    let mut batch = Batch::new();
+    batch.guard_present(&path);
+    batch.write(&path, request);
+    match store.commit(&batch) {
+        Err(error) if error.is_not_found() => {
+            Err(Failure(format!("domain {domid} is being taken down")))
         }
-        Ok(transaction.write(&path, request.as_bytes())?)
-    })
+        other => Ok(other.map(drop)?),
+    }
 }
 
 pub(super) fn complete_record<T: Transport>(
@@ -69,8 +72,30 @@ pub(super) fn complete_record<T: Transport>(
     write_one(store, &format!("{}/complete", record_path(uuid)), start.as_str())
 }
 
+/// How often devices are looked at again because their backends changed state meanwhile.
+const CLOSE_ATTEMPTS_MAX: u32 = 100;
+
 /// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
 pub(super) fn close_devices<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    devices: &[DeviceRef],
+) -> Result<(), ClientError> {
+    let mut attempt = 1;
+    loop {
+        match close_devices_once(store, domid, devices) {
+            // A backend changed its state while we looked, or went.
+            Err(ClientError::Refused { error: Error::EAGAIN | Error::ENOENT, .. })
+                if attempt < CLOSE_ATTEMPTS_MAX =>
+            {
+                attempt += 1;
+            }
+            other => return other,
+        }
+    }
+}
+
+fn close_devices_once<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     devices: &[DeviceRef],
@@ -79,24 +104,22 @@ pub(super) fn close_devices<T: Transport>(
     for device in devices {
         look.read(&format!("{}/state", device.backend(domid)));
     }
-    // One transaction, because a backend may change its state while we look.
-    store.transaction(|transaction| {
-        let states = transaction.run(&look)?;
-        let mut close = Batch::new();
-        for (index, device) in devices.iter().enumerate() {
-            // A backend that never came to be must not be conjured up by writing its state.
-            let Some(state) = states.get_optional(index)? else { continue };
-            let backend = device.backend(domid);
-            close.write(&format!("{backend}/online"), "0");
-            // Linux's backends do not repeat a state they are in already: one that has closed with its
-            // guest would leave our Closing where it is.
-            if XenbusState::decode(state) != XenbusState::Closed {
-                close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
-            }
-            close.rm(&device.frontend(domid));
+    let states = store.run(&look)?;
+    let mut close = Batch::new();
+    for (index, device) in devices.iter().enumerate() {
+        // A backend that never came to be must not be conjured up by writing its state.
+        let Some(state) = states.get_optional(index)? else { continue };
+        let backend = device.backend(domid);
+        close.guard_value(&format!("{backend}/state"), state);
+        close.write(&format!("{backend}/online"), "0");
+        // Linux's backends do not repeat a state they are in already: one that has closed with its
+        // guest would leave our Closing where it is.
+        if XenbusState::decode(state) != XenbusState::Closed {
+            close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
         }
-        if close.is_empty() { Ok(()) } else { transaction.run(&close)?.all_ok() }
-    })
+        close.rm(&device.frontend(domid));
+    }
+    if close.is_empty() { Ok(()) } else { store.commit(&close).map(drop) }
 }
 
 /// Removes paths, and the directories above them that are empty then.
@@ -112,27 +135,45 @@ pub(super) fn remove<T: Transport>(
     for index in 0..removals.len() {
         replies.get_optional(index)?;
     }
+    let mut directories = BTreeMap::new();
     for removal in removals {
-        let mut path = removal.path.as_str();
-        for _ in 0..removal.levels_above {
-            let Some((above, _)) = path.rsplit_once('/') else { break };
-            path = above;
-            if !remove_if_empty(store, path)? {
-                break;
+        note_above(&mut directories, &removal.path, removal.levels_above);
+    }
+    while !directories.is_empty() {
+        // Mostly they are not empty, and then one look at all of them has said so.
+        let mut look = Batch::new();
+        for path in directories.keys() {
+            look.directory(path);
+        }
+        let replies = store.run(&look)?;
+        let mut above = BTreeMap::new();
+        for (index, (path, levels)) in directories.into_iter().enumerate() {
+            let is_gone = match replies.get_optional(index) {
+                Ok(None) => true,
+                Ok(Some(children)) => children.is_empty() && remove_if_empty(store, &path)?,
+                Err(error) if error.refusal() == Some(Error::E2BIG) => false,
+                Err(error) => return Err(error),
+            };
+            if is_gone {
+                note_above(&mut above, &path, levels);
             }
         }
+        directories = above;
     }
     Ok(())
 }
 
+/// Notes the directory that `path` was in, if so many levels above it concern us.
+fn note_above(directories: &mut BTreeMap<String, usize>, path: &str, levels: usize) {
+    let Some(levels_left) = levels.checked_sub(1) else { return };
+    if let Some((above, _)) = path.rsplit_once('/') {
+        let levels = directories.entry(above.to_owned()).or_default();
+        *levels = levels_left.max(*levels);
+    }
+}
+
 /// Whether the directory is gone now. Checked and removed as one, so that nobody's new entry is lost.
 fn remove_if_empty<T: Transport>(store: &mut Client<T>, path: &str) -> Result<bool, ClientError> {
-    // Mostly it is not empty, and then one read outside a transaction has said so.
-    match store.directory(path) {
-        Ok(children) if !children.is_empty() => return Ok(false),
-        Err(error) if error.is_not_found() => return Ok(true),
-        other => drop(other?),
-    }
     store.transaction(|transaction| match transaction.directory(path) {
         Ok(children) if children.is_empty() => {
             transaction.rm(path)?;
