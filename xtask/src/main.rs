@@ -4,6 +4,7 @@ mod bench;
 mod ci;
 mod demo;
 mod lab;
+mod store_clients;
 mod store_scripts;
 mod stores;
 mod tidy;
@@ -21,6 +22,7 @@ cargo xtask COMMAND
   ci      format, lints, tests, simulation seeds, scenarios on real Xen
   lab     boot a real Xen host in QEMU and run a scenario in its dom0
   bench   ours and the peer, measured in turn
+  store-clients   packaged clients, run on our store and on the packaged one
   store-scripts   conformance scripts, asked of our store and of the packaged one
   tidy    rules of this workspace that no compiler checks
 
@@ -43,6 +45,7 @@ fn dispatch() -> Result<ExitCode> {
             "demo" => demo::main(&mut parser),
             "ci" => ci::main(),
             "bench" => bench::main(&mut parser),
+            "store-clients" => store_clients::main(&mut parser),
             "store-scripts" => store_scripts::main(&mut parser),
             "tidy" => tidy::main(),
             "lab" => lab::command::main(&mut parser),

@@ -43,27 +43,9 @@ impl Peers {
     /// # Errors
     /// A package or a compiler cannot be had.
     pub(crate) fn prepare() -> Result<Self> {
-        let cache = lab::cache_directory()?;
-        let names: Vec<String> = PACKAGES.iter().map(|name| (*name).to_owned()).collect();
-        let resolved = packages::resolve(&names)?;
-        let utils = resolved.iter().find(|package| package.file.starts_with("xen-utils"));
-        let version = &utils.context("apt resolved no xen-utils")?.sha256[..16];
-        let folder = cache.join("peers");
-        let root = folder.join(version);
-        if !root.is_dir() {
-            let files = packages::download(&names, &resolved, &cache.join("packages"))?;
-            // Built beside its place and renamed, so that nobody uses half of it.
-            let partial = folder.join(format!("partial-{}", std::process::id()));
-            std::fs::create_dir_all(&partial)?;
-            for file in &files {
-                packages::unpack(file, &partial)?;
-            }
-            // Another run may have been faster; its files are as good as ours.
-            if std::fs::rename(&partial, &root).is_err() {
-                std::fs::remove_dir_all(&partial)?;
-            }
-        }
-        Ok(Self { shim: shim(&folder)?, root })
+        let root = unpack_packages("peers", &PACKAGES)?;
+        let folder = root.parent().context("the cache is a folder")?;
+        Ok(Self { shim: shim(folder)?, root })
     }
 
     /// A command that runs a program of the package's `bin` folder on the fake Xen of `folder`.
@@ -77,6 +59,33 @@ impl Peers {
         ];
         (environment, self.root.join("usr/lib/xen-4.17/bin"))
     }
+}
+
+/// Packages as apt has them today, unpacked together into a folder of the cache.
+///
+/// # Errors
+/// A package cannot be had.
+pub(crate) fn unpack_packages(name: &str, packages: &[&str]) -> Result<PathBuf> {
+    let cache = lab::cache_directory()?;
+    let names: Vec<String> = packages.iter().map(|name| (*name).to_owned()).collect();
+    let resolved = packages::resolve(&names)?;
+    let version: String = resolved.iter().map(|package| &package.sha256[..4]).collect();
+    let folder = cache.join(name);
+    let root = folder.join(version);
+    if !root.is_dir() {
+        let files = packages::download(&names, &resolved, &cache.join("packages"))?;
+        // Built beside its place and renamed, so that nobody uses half of it.
+        let partial = folder.join(format!("partial-{}", std::process::id()));
+        std::fs::create_dir_all(&partial)?;
+        for file in &files {
+            packages::unpack(file, &partial)?;
+        }
+        // Another run may have been faster; its files are as good as ours.
+        if std::fs::rename(&partial, &root).is_err() {
+            std::fs::remove_dir_all(&partial)?;
+        }
+    }
+    Ok(root)
 }
 
 /// Compiles the shim, unless it was compiled from the same source before.
