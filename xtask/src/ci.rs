@@ -62,6 +62,11 @@ pub(crate) fn main() -> Result<ExitCode> {
     step("tests of the guest's protocols", &mut || {
         cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
     });
+    step("packaged clients of the store", &mut || {
+        let findings = crate::store_clients::run(&[Store::Xylem, Store::C])?;
+        ensure!(findings == 0, "{findings} commands were answered otherwise");
+        Ok(())
+    });
     step("simulation seeds", &mut || {
         for seed in SEEDS {
             crate::demo::simulate(&["--vms", "100", "--seed", &seed.to_string()])?;
