@@ -3,6 +3,7 @@
 mod batch;
 mod client;
 mod journal;
+mod limits;
 mod model;
 mod noise;
 mod rings;

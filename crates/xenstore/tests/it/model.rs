@@ -478,13 +478,13 @@ fn step(with_deaths: bool) -> impl Strategy<Value = Step> {
 
 /// A longer run by hand: `PROPTEST_CASES=10000`.
 #[expect(clippy::disallowed_methods, reason = "not the store's setting but the test's")]
-fn config(cases: u32) -> ProptestConfig {
+pub(crate) fn config(cases: u32) -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(cases);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
-    #![proptest_config(config(96))]
+    #![proptest_config(config(64))]
 
     #[test]
     fn random_scripts_end_as_the_model_does(steps in prop::collection::vec(step(false), 1..120)) {
