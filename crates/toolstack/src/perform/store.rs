@@ -211,32 +211,58 @@ pub(super) fn names<T: Transport>(
     Ok(names)
 }
 
-/// All records of ours.
+/// All records of ours, however many, in a few round trips.
 pub(super) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>, Failure> {
     let names = match store.directory(RECORDS) {
         Ok(names) => names,
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
-    let mut records = Vec::new();
-    for name in names {
-        // Nothing but UUIDs is ours.
-        let Ok(uuid) = name.parse::<Uuid>() else { continue };
-        let path = record_path(uuid);
-        let mut config_text = String::new();
-        for index in 0.. {
-            match store.read_optional(&format!("{path}/config-{index}"))? {
-                Some(chunk) => config_text.push_str(&text(&chunk)),
-                None => break,
+    // Nothing but UUIDs is ours.
+    let uuids: Vec<Uuid> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    let mut look = Batch::new();
+    for uuid in &uuids {
+        let path = record_path(*uuid);
+        look.read(&format!("{path}/domid"));
+        look.read(&format!("{path}/complete"));
+    }
+    let replies = store.run(&look)?;
+    let mut records = Vec::with_capacity(uuids.len());
+    for (index, uuid) in uuids.into_iter().enumerate() {
+        let domid = replies.get_optional(2 * index)?;
+        let domid = domid.and_then(|bytes| text(bytes).parse().ok()).map(DomId);
+        let complete = replies.get_optional(2 * index + 1)?.map(Start::decode);
+        records.push(Record { uuid, config_text: String::new(), domid, complete });
+    }
+    read_configs(store, &mut records)?;
+    Ok(records)
+}
+
+/// The next chunk of each configuration that has one, until none has.
+fn read_configs<T: Transport>(
+    store: &mut Client<T>,
+    records: &mut [Record],
+) -> Result<(), ClientError> {
+    let mut open: Vec<&mut Record> = records.iter_mut().collect();
+    for chunk in 0.. {
+        if open.is_empty() {
+            break;
+        }
+        let mut look = Batch::new();
+        for record in &open {
+            look.read(&format!("{}/config-{chunk}", record_path(record.uuid)));
+        }
+        let replies = store.run(&look)?;
+        let mut more = Vec::new();
+        for (index, record) in open.into_iter().enumerate() {
+            if let Some(bytes) = replies.get_optional(index)? {
+                record.config_text.push_str(&text(bytes));
+                more.push(record);
             }
         }
-        let domid = store.read_optional(&format!("{path}/domid"))?;
-        let domid = domid.and_then(|bytes| text(&bytes).parse().ok()).map(DomId);
-        let complete = store.read_optional(&format!("{path}/complete"))?;
-        let complete = complete.map(|bytes| Start::decode(&bytes));
-        records.push(Record { uuid, config_text, domid, complete });
+        open = more;
     }
-    Ok(records)
+    Ok(())
 }
 
 /// The terminal that xenconsoled made for the domain.
