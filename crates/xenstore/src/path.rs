@@ -35,17 +35,18 @@ impl<'a> CanonicalPath<'a> {
     /// # Errors
     /// `EINVAL` if it is no path or too long.
     pub fn new(text: &'a [u8], home: &str) -> Result<Self, Error> {
-        if !text.iter().all(|&byte| is_path_byte(byte)) {
+        let is_special = text.first() == Some(&b'@');
+        let mut is_path = !text.is_empty() && text.len() <= ABSOLUTE_BYTES_MAX;
+        let mut previous = 0;
+        for &byte in text {
+            is_path &= IS_PATH_BYTE[usize::from(byte)] && !(byte == b'/' && previous == b'/');
+            previous = byte;
+        }
+        if !is_path || (previous == b'/' && text != b"/") {
             return Err(Error::EINVAL);
         }
         let text = core::str::from_utf8(text).map_err(|_| Error::EINVAL)?;
-        if text.is_empty() || text.len() > ABSOLUTE_BYTES_MAX || text.contains("//") {
-            return Err(Error::EINVAL);
-        }
-        if text.ends_with('/') && text != "/" {
-            return Err(Error::EINVAL);
-        }
-        let absolute = if text.starts_with(['/', '@']) {
+        let absolute = if is_special || text.starts_with('/') {
             Cow::Borrowed(text)
         } else {
             let mut absolute = String::with_capacity(home.len() + 1 + text.len());
@@ -55,11 +56,10 @@ impl<'a> CanonicalPath<'a> {
             Cow::Owned(absolute)
         };
         let path = Self(absolute);
-        let relative_bytes = path.as_path().relative_bytes();
-        if path.0.len() > ABSOLUTE_BYTES_MAX || relative_bytes > RELATIVE_BYTES_MAX {
-            return Err(Error::EINVAL);
-        }
-        Ok(path)
+        let fits = path.0.len() <= RELATIVE_BYTES_MAX
+            || (path.0.len() <= ABSOLUTE_BYTES_MAX
+                && path.as_path().relative_bytes() <= RELATIVE_BYTES_MAX);
+        if fits { Ok(path) } else { Err(Error::EINVAL) }
     }
 
     #[must_use]
@@ -115,7 +115,17 @@ impl<'a> Path<'a> {
 
     /// The names on the way from the root; none for the root itself.
     pub fn components(self) -> impl Iterator<Item = &'a str> {
-        self.0.split('/').filter(|name| !name.is_empty())
+        let mut rest = self.0.strip_prefix('/').unwrap_or(self.0);
+        core::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            // Names are short: a loop is over before a search has begun.
+            let end = rest.bytes().position(|byte| byte == b'/').unwrap_or(rest.len());
+            let name = &rest[..end];
+            rest = rest.get(end + 1..).unwrap_or_default();
+            Some(name)
+        })
     }
 
     /// The path without its last name.
@@ -161,9 +171,16 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-fn is_path_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/' | b'_' | b'@')
-}
+const IS_PATH_BYTE: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'/' | b'_' | b'@');
+        byte += 1;
+    }
+    table
+};
 
 fn is_number(text: &str) -> bool {
     !text.is_empty() && text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit())

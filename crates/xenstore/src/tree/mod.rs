@@ -57,6 +57,10 @@ impl Keyed for Arc<Node> {
     fn key(&self) -> &[u8] {
         &self.name
     }
+
+    fn compare(&self, key: &small_bytes::Key<'_>) -> core::cmp::Ordering {
+        self.name.compare(key)
+    }
 }
 
 impl Node {
@@ -122,11 +126,19 @@ impl Node {
         nodes
     }
 
-    fn insert(&mut self, mut child: Node, generation: u64) {
-        let children = self.children.get_or_insert_with(|| {
+    /// The child of this name, and whether it had to be made. A list that gets a new child takes the
+    /// next of the tree's `generations`.
+    fn child_or_new(
+        &mut self,
+        name: &[u8],
+        creator: Option<Being>,
+        generations: &mut u64,
+    ) -> (&mut Arc<Node>, bool) {
+        let Self { acl, children, .. } = self;
+        let children = children.get_or_insert_with(|| {
             Arc::new(Children {
                 nodes: Sorted::default(),
-                generation,
+                generation: 0,
                 name_bytes: 0,
                 next_sequence: 0,
             })
@@ -135,11 +147,16 @@ impl Node {
         if children.next_sequence == u32::MAX {
             children.renumber();
         }
-        child.sequence = children.next_sequence;
-        children.next_sequence += 1;
-        children.generation = generation;
-        children.name_bytes += child.name.len() + 1;
-        children.nodes.insert(Arc::new(child));
+        let Children { nodes, generation, name_bytes, next_sequence } = children;
+        nodes.get_or_insert_with(name, || {
+            let mut child = Node::new(name, acl.inherited(creator));
+            child.sequence = *next_sequence;
+            *next_sequence += 1;
+            *generations += 1;
+            *generation = *generations;
+            *name_bytes += name.len() + 1;
+            Arc::new(child)
+        })
     }
 
     fn remove(&mut self, name: &[u8], generation: u64) -> Option<Arc<Node>> {
@@ -298,17 +315,10 @@ impl Tree {
         let mut slot = &mut self.root;
         for name in path.components() {
             let node = Arc::make_mut(slot);
-            if node.child(name).is_none() {
-                let acl = node.acl.inherited(creator);
-                self.generation += 1;
-                node.insert(Node::new(name.as_bytes(), acl), self.generation);
-                created += 1;
-            }
-            let children = node.children.as_mut().expect("has at least this child");
-            slot = Arc::make_mut(children)
-                .nodes
-                .get_mut(name.as_bytes())
-                .expect("found or inserted just now");
+            let (child, is_new) =
+                node.child_or_new(name.as_bytes(), creator, &mut self.generation);
+            created += usize::from(is_new);
+            slot = child;
         }
         (change(Arc::make_mut(slot)), created)
     }

@@ -32,6 +32,60 @@ impl SmallBytes {
     }
 }
 
+/// A name to look for. Most comparisons of names end in its first words, without a call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a> {
+    words: [u64; 3],
+    bytes: &'a [u8],
+}
+
+impl<'a> Key<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { words: leading_words(bytes), bytes }
+    }
+
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+/// The first 22 bytes, filled up with zeros, as numbers that compare as they do.
+fn leading_words(bytes: &[u8]) -> [u64; 3] {
+    match bytes.first_chunk::<INLINE_BYTES_MAX>() {
+        Some(leading) => words(leading),
+        None => {
+            let mut leading = [0; INLINE_BYTES_MAX];
+            leading[..bytes.len()].copy_from_slice(bytes);
+            words(&leading)
+        }
+    }
+}
+
+fn words(bytes: &[u8; INLINE_BYTES_MAX]) -> [u64; 3] {
+    let word = |at: usize| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&bytes[at..at + 8]);
+        u64::from_be_bytes(word)
+    };
+    // The last two overlap, which does not change how they compare.
+    [word(0), word(8), word(INLINE_BYTES_MAX - 8)]
+}
+
+impl SmallBytes {
+    /// How this compares to the key, byte by byte.
+    pub(crate) fn compare(&self, key: &Key<'_>) -> Ordering {
+        let own = match &self.0 {
+            Repr::Inline { bytes, .. } => words(bytes),
+            Repr::Shared(bytes) => leading_words(bytes),
+        };
+        // Equal in front: a zero at the end and none at all differ, and so do long ones further on.
+        own.cmp(&key.words).then_with(|| match &self.0 {
+            Repr::Inline { length, .. } => usize::from(*length).cmp(&key.bytes.len()),
+            Repr::Shared(bytes) => (**bytes).cmp(key.bytes),
+        })
+    }
+}
+
 impl Default for SmallBytes {
     fn default() -> Self {
         Self::new(b"")
@@ -91,6 +145,23 @@ mod tests {
         for length in [0, 1, 21, 22, 23, 4096] {
             let content = vec![b'x'; length];
             assert_eq!(&*SmallBytes::new(&content), &content[..]);
+        }
+    }
+
+    #[test]
+    fn a_key_compares_as_its_bytes_do() {
+        let alphabet: [&[u8]; 4] = [b"", b"\0", b"a", b"b"];
+        let mut texts = vec![];
+        for length in [0, 1, 7, 8, 14, 16, 21, 22, 23, 30] {
+            for (front, end) in alphabet.iter().flat_map(|a| alphabet.iter().map(move |b| (a, b))) {
+                texts.push([*front, &vec![b'x'; length], *end].concat());
+            }
+        }
+        for one in &texts {
+            for other in &texts {
+                let compared = SmallBytes::new(one).compare(&Key::new(other));
+                assert_eq!(compared, one.cmp(other), "{one:?} {other:?}");
+            }
         }
     }
 

@@ -6,14 +6,33 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 use core::mem;
+
+use crate::tree::small_bytes::Key;
 
 /// Items in a block, at most.
 const BLOCK_LENGTH_MAX: usize = 32;
 
+/// Blocks on the way to an item, at most: each but the root was half full when it was made.
+const HEIGHT_MAX: usize = 16;
+
+/// Where an item is: which way to go in each block.
+#[derive(Clone, Copy)]
+struct Place([u8; HEIGHT_MAX]);
+
+#[expect(clippy::cast_possible_truncation, reason = "a block has at most 32 items")]
+fn narrow(at: usize) -> u8 {
+    at as u8
+}
+
 /// What the items are sorted by.
 pub(crate) trait Keyed {
     fn key(&self) -> &[u8];
+
+    fn compare(&self, key: &Key<'_>) -> Ordering {
+        self.key().cmp(key.bytes())
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -36,27 +55,65 @@ impl<T> Default for Sorted<T> {
 
 impl<T: Keyed + Clone> Sorted<T> {
     pub(crate) fn get(&self, key: &[u8]) -> Option<&T> {
+        let key = Key::new(key);
         let mut block = &self.root;
         loop {
             match block {
-                Block::Leaf(items) => return items.get(position(items, key).ok()?),
-                Block::Inner(children) => block = &children[child_for(children, key)],
+                Block::Leaf(items) => return items.get(position(items, &key).ok()?),
+                Block::Inner(children) => block = &children[child_for(children, &key)],
             }
         }
     }
 
     pub(crate) fn get_mut(&mut self, key: &[u8]) -> Option<&mut T> {
-        let mut block = &mut self.root;
-        loop {
+        let place = self.find(&Key::new(key))?;
+        Some(self.at_mut(place))
+    }
+
+    /// The item with this key, and whether it had to be made.
+    pub(crate) fn get_or_insert_with(
+        &mut self,
+        key: &[u8],
+        make: impl FnOnce() -> T,
+    ) -> (&mut T, bool) {
+        let key = Key::new(key);
+        match self.find(&key) {
+            Some(place) => (self.at_mut(place), false),
+            None => {
+                self.insert(make());
+                let place = self.find(&key).expect("inserted just now");
+                (self.at_mut(place), true)
+            }
+        }
+    }
+
+    fn find(&self, key: &Key<'_>) -> Option<Place> {
+        let mut steps = [0; HEIGHT_MAX];
+        let mut block = &self.root;
+        for step in &mut steps {
             match block {
                 Block::Leaf(items) => {
-                    let at = position(items, key).ok()?;
-                    return items.get_mut(at);
+                    *step = narrow(position(items, key).ok()?);
+                    return Some(Place(steps));
                 }
                 Block::Inner(children) => {
                     let at = child_for(children, key);
-                    block = Arc::make_mut(&mut children[at]);
+                    *step = narrow(at);
+                    block = &children[at];
                 }
+            }
+        }
+        unreachable!("a set this high has more items than memory")
+    }
+
+    fn at_mut(&mut self, place: Place) -> &mut T {
+        let mut steps = place.0.into_iter().map(usize::from);
+        let mut block = &mut self.root;
+        loop {
+            let at = steps.next().expect("as many steps as blocks on the way");
+            match block {
+                Block::Leaf(items) => return &mut items[at],
+                Block::Inner(children) => block = Arc::make_mut(&mut children[at]),
             }
         }
     }
@@ -75,7 +132,7 @@ impl<T: Keyed + Clone> Sorted<T> {
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<T> {
         // Looked up first, so that a miss copies nothing.
         self.get(key)?;
-        let removed = self.root.remove(key)?;
+        let removed = self.root.remove(&Key::new(key))?;
         while let Block::Inner(children) = &mut self.root {
             match children.len() {
                 0 => self.root = Block::Leaf(Vec::new()),
@@ -151,12 +208,12 @@ impl<T> Block<T> {
 }
 
 impl<T: Keyed + Clone> Block<T> {
-    /// The smallest key below this block.
-    fn first_key(&self) -> &[u8] {
+    /// The smallest item below this block.
+    fn first(&self) -> &T {
         let mut block = self;
         loop {
             match block {
-                Self::Leaf(items) => return items[0].key(),
+                Self::Leaf(items) => return &items[0],
                 Self::Inner(children) => block = &children[0],
             }
         }
@@ -166,7 +223,8 @@ impl<T: Keyed + Clone> Block<T> {
     fn insert(&mut self, item: T) -> Option<Self> {
         match self {
             Self::Leaf(items) => {
-                let at = position(items, item.key()).expect_err("an item with this key is there");
+                let key = Key::new(item.key());
+                let at = position(items, &key).expect_err("an item with this key is there");
                 let upper = split_full(items, at);
                 match upper {
                     None => {
@@ -184,7 +242,7 @@ impl<T: Keyed + Clone> Block<T> {
                 }
             }
             Self::Inner(children) => {
-                let at = child_for(children, item.key());
+                let at = child_for(children, &Key::new(item.key()));
                 let right = Arc::new(Arc::make_mut(&mut children[at]).insert(item)?);
                 let at = at + 1;
                 match split_full(children, at) {
@@ -205,7 +263,7 @@ impl<T: Keyed + Clone> Block<T> {
         }
     }
 
-    fn remove(&mut self, key: &[u8]) -> Option<T> {
+    fn remove(&mut self, key: &Key<'_>) -> Option<T> {
         match self {
             Self::Leaf(items) => {
                 let at = position(items, key).ok()?;
@@ -231,13 +289,14 @@ impl<T: Keyed + Clone> Block<T> {
     }
 }
 
-fn position<T: Keyed>(items: &[T], key: &[u8]) -> Result<usize, usize> {
-    items.binary_search_by(|item| item.key().cmp(key))
+fn position<T: Keyed>(items: &[T], key: &Key<'_>) -> Result<usize, usize> {
+    items.binary_search_by(|item| item.compare(key))
 }
 
 /// The child whose range holds `key`: the last that begins at or before it, else the first.
-fn child_for<T: Keyed + Clone>(children: &[Arc<Block<T>>], key: &[u8]) -> usize {
-    children.partition_point(|child| child.first_key() <= key).saturating_sub(1)
+fn child_for<T: Keyed + Clone>(children: &[Arc<Block<T>>], key: &Key<'_>) -> usize {
+    let begins_before = |child: &Arc<Block<T>>| child.first().compare(key) != Ordering::Greater;
+    children.partition_point(begins_before).saturating_sub(1)
 }
 
 /// Splits a full block; one that grows at its end keeps its items, as names often come in order.
