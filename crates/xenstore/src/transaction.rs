@@ -17,7 +17,7 @@ use crate::Error;
 use crate::acl::{Acl, Being};
 use crate::path::{OwnedPath, Path};
 use crate::store::Store;
-use crate::tree::{Node, Tree, for_each_bottom_up};
+use crate::tree::{Node, SmallBytes, Tree, for_each_bottom_up};
 
 /// A part of a node that a request can depend on, or change, without the others.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -63,6 +63,8 @@ struct Touch {
     acl_before: Option<Arc<Acl>>,
     /// Length of the value that was written.
     value_bytes: usize,
+    /// The value that was written, until somebody looks at it in the tree.
+    delayed: Option<SmallBytes>,
 }
 
 /// What a commit or a request changed, for the watches.
@@ -77,7 +79,11 @@ pub(crate) enum Change {
 #[derive(Clone, Debug)]
 pub(crate) struct Transaction {
     snapshot: Tree,
-    tree: Tree,
+    /// The transaction's own tree, but for the values in [`Touch::delayed`]: one that only sets values
+    /// needs no tree of its own.
+    partial: Tree,
+    /// Touches with a value that the tree does not have yet.
+    delayed_count: usize,
     touched: BTreeMap<OwnedPath, Touch>,
     next_order: u32,
     /// Some path has `removed` set.
@@ -100,7 +106,8 @@ impl Transaction {
     pub(crate) fn new(store: &Store) -> Self {
         Self {
             snapshot: store.tree().clone(),
-            tree: store.tree().private_copy(),
+            partial: store.tree().private_copy(),
+            delayed_count: 0,
             touched: BTreeMap::new(),
             next_order: 0,
             removes: false,
@@ -136,12 +143,33 @@ impl Transaction {
 
     /// What it holds of trees that others may have forgotten by now.
     pub(crate) fn into_trees(self) -> [Tree; 2] {
-        [self.snapshot, self.tree]
+        [self.snapshot, self.partial]
     }
 
-    /// The tree as the transaction sees it.
+    /// The tree as the transaction sees it. A value in it may be an old one, unless it was
+    /// [settled](Self::settle_value).
     pub(crate) fn tree(&self) -> &Tree {
-        &self.tree
+        &self.partial
+    }
+
+    /// Makes sure that the tree has the value that was written last.
+    pub(crate) fn settle_value(&mut self, path: Path<'_>) {
+        let touch = self.touched.get(path.as_str());
+        if self.delayed_count > 0 && touch.is_some_and(|touch| touch.delayed.is_some()) {
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        if self.delayed_count == 0 {
+            return;
+        }
+        self.delayed_count = 0;
+        for (path, touch) in &mut self.touched {
+            if let Some(value) = touch.delayed.take() {
+                self.partial.write(path.as_path(), None, &value);
+            }
+        }
     }
 
     /// Paths whose state is kept for this transaction.
@@ -204,7 +232,8 @@ impl Transaction {
 
     /// Creates the node unless it is there.
     pub(crate) fn ensure(&mut self, path: Path<'_>, creator: Option<Being>) {
-        let created = self.tree.ensure(path, creator);
+        self.settle();
+        let created = self.partial.ensure(path, creator);
         self.mark_created(path, created, creator);
         if created > 0 {
             self.touch(path).fires = true;
@@ -212,9 +241,19 @@ impl Transaction {
     }
 
     pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) {
-        let created = self.tree.write(path, creator, value).created;
-        self.mark_created(path, created, creator);
+        // A guest's limits count the values that it wrote before.
+        let delays = creator.is_none() && self.partial.contains(path);
+        if !delays {
+            self.settle();
+            let created = self.partial.write(path, creator, value).created;
+            self.mark_created(path, created, creator);
+        }
         self.mark_set(path, Facet::Value, Created::Before);
+        let touch = self.touch(path);
+        if delays {
+            let before = touch.delayed.replace(SmallBytes::new(value));
+            self.delayed_count += usize::from(before.is_none());
+        }
         let touch = self.touch(path);
         touch.fires = true;
         let value_before = core::mem::replace(&mut touch.value_bytes, value.len());
@@ -241,8 +280,9 @@ impl Transaction {
 
     /// Replaces the permission list of a node that exists.
     pub(crate) fn set_acl(&mut self, path: Path<'_>, acl: Arc<Acl>) {
+        self.settle();
         self.see(path, Facet::Existence);
-        let Some(old) = self.tree.set_acl(path, acl) else { return };
+        let Some(old) = self.partial.set_acl(path, acl) else { return };
         self.mark_set(path, Facet::Acl, Created::Before);
         let touch = self.touch(path);
         touch.fires = true;
@@ -251,7 +291,8 @@ impl Transaction {
 
     /// Removes the node with all below it, if it is there.
     pub(crate) fn remove(&mut self, path: Path<'_>, caller: Option<Being>) {
-        let Some(removed) = self.tree.remove(path) else { return };
+        self.settle();
+        let Some(removed) = self.partial.remove(path) else { return };
         if let Some(caller) = caller {
             for_each_bottom_up(&removed, path, |_, node| {
                 let owner = node.acl().owner();
@@ -318,7 +359,7 @@ impl Transaction {
         }
         // A domain that died meanwhile must not come back by a list that was made before.
         let is_dead = |path: &OwnedPath| {
-            let node = self.tree.get(path.as_path());
+            let node = self.partial.get(path.as_path());
             node.is_some_and(|node| node.acl().guests().any(|(_, being)| !lives(being)))
         };
         if writes.iter().any(|(path, _)| is_dead(path)) {
@@ -356,7 +397,7 @@ impl Transaction {
     /// permission list: what was created below it has the list from there.
     fn is_created_alike(&self, path: &OwnedPath, touch: &Touch, current: &Tree) -> bool {
         let path = path.as_path();
-        let (Some(ours), Some(theirs)) = (self.tree.get(path), current.get(path)) else {
+        let (Some(ours), Some(theirs)) = (self.partial.get(path), current.get(path)) else {
             return true;
         };
         let ours = touch.acl_before.as_ref().unwrap_or(ours.acl());
@@ -385,7 +426,7 @@ impl Transaction {
                     lost += usize::from(node.acl().owner().permission.domid == caller.domid);
                 });
             }
-            if self.tree.contains(path) && (now.is_none() || self.replaces(path)) {
+            if self.partial.contains(path) && (now.is_none() || self.replaces(path)) {
                 gained += 1;
             }
         }
@@ -412,13 +453,14 @@ impl Transaction {
             }
         }
         for (path, touch) in writes {
-            let Some(node) = self.tree.get(path.as_path()) else { continue };
+            let Some(node) = self.partial.get(path.as_path()) else { continue };
             if touch.set == Facets::default() {
                 continue;
             }
             let is_new = !store.tree().contains(path.as_path());
             if touch.set.has(Facet::Value) {
-                store.write(path.as_path(), caller, node.value());
+                let delayed = touch.delayed.as_deref();
+                store.write(path.as_path(), caller, delayed.unwrap_or(node.value()));
             } else {
                 store.ensure(path.as_path(), caller);
             }

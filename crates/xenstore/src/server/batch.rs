@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::Error;
 use crate::server::connection::Peer;
-use crate::server::node_requests::list;
+use crate::server::listings::list;
 use crate::server::{ConnId, Host, Request, Server};
 use crate::transaction::Facet;
 use crate::tree::Node;

@@ -1,5 +1,7 @@
 //! What was removed is freed between requests, so that nobody waits for the end of a large subtree.
 
+use alloc::boxed::Box;
+
 use crate::server::Server;
 use crate::transaction::Transaction;
 
@@ -20,8 +22,8 @@ impl Server {
     }
 
     /// Drops transactions. Each may be the last to know a large subtree.
-    pub(super) fn discard(&mut self, transactions: impl IntoIterator<Item = Transaction>) {
-        for tree in transactions.into_iter().flat_map(Transaction::into_trees) {
+    pub(super) fn discard(&mut self, transactions: impl IntoIterator<Item = Box<Transaction>>) {
+        for tree in transactions.into_iter().flat_map(|open| open.into_trees()) {
             self.store.discard(tree);
         }
     }

@@ -61,7 +61,7 @@ pub(super) struct Connection {
     pub(super) input: Vec<u8>,
     pub(super) output: Output,
     pub(super) watches: OwnWatches,
-    pub(super) transactions: BTreeMap<u32, Transaction>,
+    pub(super) transactions: BTreeMap<u32, Box<Transaction>>,
     pub(super) last_transaction: u32,
     /// The peer broke the protocol: nothing more is taken from it or sent to it.
     pub(super) broken: bool,
@@ -105,7 +105,7 @@ impl Connection {
     /// Bytes that are held for this client: what it sent and has not finished, what it has not read,
     /// its watches and its transactions.
     pub(super) fn held_bytes(&self) -> usize {
-        let transactions = self.transactions.values().map(Transaction::held_bytes).sum::<usize>();
+        let transactions = self.transactions.values().map(|open| open.held_bytes()).sum::<usize>();
         self.input.len() + self.output.held_bytes() + self.watches.bytes() + transactions
     }
 
@@ -113,7 +113,7 @@ impl Connection {
     pub(super) fn check(&self) -> Result<(), String> {
         self.output.check()?;
         self.watches.check()?;
-        self.transactions.values().try_for_each(Transaction::check)
+        self.transactions.values().try_for_each(|open| open.check())
     }
 }
 

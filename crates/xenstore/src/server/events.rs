@@ -96,14 +96,7 @@ impl Server {
     pub(super) fn fire(&mut self, change: &Change) {
         match change {
             Change::Changed { path, acl_before } => {
-                let path = path.as_path();
-                let reaching = self.watches.reaching(path);
-                if reaching.is_empty() {
-                    return;
-                }
-                let node = self.store.tree().get(path).map(|node| Arc::clone(node.acl()));
-                let acls = [acl_before.clone(), node, self.parent_acl(path)];
-                self.report(&reaching, path, &acls);
+                self.fire_changed(path.as_path(), acl_before.clone());
             }
             Change::Removed { path, node } => {
                 let path = path.as_path();
@@ -119,6 +112,17 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// Reports that the node was created, written, or got another list than this one.
+    pub(super) fn fire_changed(&mut self, path: Path<'_>, acl_before: Option<Arc<Acl>>) {
+        let reaching = self.watches.reaching(path);
+        if reaching.is_empty() {
+            return;
+        }
+        let node = self.store.tree().get(path).map(|node| Arc::clone(node.acl()));
+        let acls = [acl_before, node, self.parent_acl(path)];
+        self.report(&reaching, path, &acls);
     }
 
     fn parent_acl(&self, path: Path<'_>) -> Option<Arc<Acl>> {

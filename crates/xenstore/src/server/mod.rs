@@ -20,6 +20,7 @@ mod counters;
 mod domain_requests;
 mod domains;
 mod events;
+mod listings;
 mod memory;
 mod node_requests;
 mod recording;
@@ -31,6 +32,7 @@ mod trace;
 mod write_rate;
 
 use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -63,6 +65,7 @@ pub use trace::Topic;
 use by_connection::Ready;
 use connection::{Connection, Peer};
 use domains::Domains;
+use listings::Listings;
 use time::{EVENT_TIMEOUT, Task};
 use trace::Topics;
 use write_rate::WriteRate;
@@ -152,6 +155,7 @@ pub struct Server {
     /// Connections that the shell has to look at.
     ready: Ready,
     counters: Counters,
+    listings: Listings,
     /// A reply's payload while it is put together.
     scratch: Vec<u8>,
     tracing: bool,
@@ -200,6 +204,7 @@ impl Server {
             special: events::special_nodes(),
             ready: Ready::default(),
             counters: Counters::default(),
+            listings: Listings::default(),
             scratch: Vec::new(),
             tracing: false,
             topics: Topics::default(),
@@ -577,7 +582,7 @@ impl Server {
                 break number;
             }
         };
-        connection.transactions.insert(number, transaction);
+        connection.transactions.insert(number, Box::new(transaction));
         self.transactions_open += 1;
         self.counters.transactions_started += 1;
         Ok(number)
@@ -641,7 +646,11 @@ impl Server {
     }
 
     fn transaction_mut(&mut self, request: Request) -> Option<&mut Transaction> {
-        self.connections.get_mut(&request.id)?.transactions.get_mut(&request.transaction)
+        if request.transaction == 0 {
+            return None;
+        }
+        let transactions = &mut self.connections.get_mut(&request.id)?.transactions;
+        transactions.get_mut(&request.transaction).map(|open| &mut **open)
     }
 
     fn path<'a>(&self, id: ConnId, text: &'a [u8]) -> Result<CanonicalPath<'a>, Error> {

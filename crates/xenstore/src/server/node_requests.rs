@@ -8,6 +8,7 @@ use crate::acl::{Acl, Right, Subject};
 use crate::path::Path;
 use crate::permission::Permission;
 use crate::quota::admits;
+use crate::server::listings::list;
 use crate::server::{ConnId, Host, Request, Server};
 use crate::transaction::{Change, Facet, Transaction};
 use crate::tree::{Node, Tree, held_bytes};
@@ -102,6 +103,11 @@ impl Server {
         facet: Facet,
         answer: impl FnOnce(&Node) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        if facet == Facet::Value
+            && let Some(transaction) = self.transaction_mut(request)
+        {
+            transaction.settle_value(path);
+        }
         self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         let result = match lookup(self.tree(request), path, subject, Right::Read) {
@@ -133,13 +139,16 @@ impl Server {
         reply: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let path = self.node_path(request.id, wire::one_string(payload)?)?;
-        self.look(request, path.as_path(), Facet::Children, |node| {
+        let mut listings = core::mem::take(&mut self.listings);
+        let result = self.look(request, path.as_path(), Facet::Children, |node| {
             if node.name_bytes() > PAYLOAD_BYTES_MAX {
                 return Err(Error::E2BIG);
             }
-            list(node, reply);
+            listings.list(node, reply);
             Ok(())
-        })
+        });
+        self.listings = listings;
+        result
     }
 
     pub(super) fn directory_part(
@@ -213,7 +222,7 @@ impl Server {
         let creator = self.subject(request.id).guest();
         if request.transaction == 0 {
             self.store.write(path, creator, value);
-            self.fire(&Change::Changed { path: path.to_owned_path(), acl_before: None });
+            self.fire_changed(path, None);
         } else if let Some(transaction) = self.transaction_mut(request) {
             transaction.write(path, creator, value);
         }
@@ -233,7 +242,7 @@ impl Server {
         let creator = subject.guest();
         if request.transaction == 0 {
             self.store.ensure(path, creator);
-            self.fire(&Change::Changed { path: path.to_owned_path(), acl_before: None });
+            self.fire_changed(path, None);
         } else if let Some(transaction) = self.transaction_mut(request) {
             transaction.ensure(path, creator);
         }
@@ -314,7 +323,7 @@ impl Server {
             .get(&request.id)
             .and_then(|connection| connection.transactions.get(&request.transaction));
         let owned = self.store.owned_count(guest.domid);
-        let delta = transaction.map_or(0, Transaction::owned_delta);
+        let delta = transaction.map_or(0, |open| open.owned_delta());
         if admits(quota.nodes, owned.saturating_add_signed(delta) + missing) {
             Ok(())
         } else {
@@ -405,7 +414,7 @@ impl Server {
         }
         if request.transaction == 0 {
             let acl_before = self.store.set_acl(path, &acl);
-            self.fire(&Change::Changed { path: path.to_owned_path(), acl_before });
+            self.fire_changed(path, acl_before);
         } else if let Some(transaction) = self.transaction_mut(request) {
             transaction.set_acl(path, acl);
         }
@@ -437,13 +446,5 @@ impl Server {
         let is_release = path.parent() == Some(Path::RELEASE_DOMAIN);
         let number = path.as_str().rsplit('/').next().and_then(|text| text.parse().ok());
         is_release && number.is_some_and(|id| self.domains.introduced(xen::DomId(id)).is_some())
-    }
-}
-
-/// The payload of a `DIRECTORY` reply.
-pub(super) fn list(node: &Node, out: &mut Vec<u8>) {
-    for child in node.children_by_age() {
-        out.extend_from_slice(child.name().as_bytes());
-        out.push(0);
     }
 }

@@ -1,5 +1,6 @@
 //! From records back to a store.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -290,7 +291,7 @@ impl Replay {
                 let mut transaction = Transaction::new(&self.server.store);
                 transaction.outdate();
                 let transactions = &mut self.connection(connection)?.transactions;
-                if transactions.insert(transaction_id, transaction).is_none() {
+                if transactions.insert(transaction_id, Box::new(transaction)).is_none() {
                     self.server.transactions_open += 1;
                 }
             }

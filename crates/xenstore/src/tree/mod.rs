@@ -101,6 +101,12 @@ impl Node {
         self.children.as_ref().map_or(0, |children| children.generation)
     }
 
+    /// The generation, if the list of children is one of the store's own tree and had a child.
+    pub(crate) fn shared_generation(&self) -> Option<u64> {
+        Some(self.generation())
+            .filter(|generation| *generation != 0 && generation & PRIVATE_GENERATION == 0)
+    }
+
     pub(crate) fn child(&self, name: &str) -> Option<&Arc<Node>> {
         self.child_named(name.as_bytes())
     }
@@ -315,8 +321,7 @@ impl Tree {
         let mut slot = &mut self.root;
         for name in path.components() {
             let node = Arc::make_mut(slot);
-            let (child, is_new) =
-                node.child_or_new(name.as_bytes(), creator, &mut self.generation);
+            let (child, is_new) = node.child_or_new(name.as_bytes(), creator, &mut self.generation);
             created += usize::from(is_new);
             slot = child;
         }

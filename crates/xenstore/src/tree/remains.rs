@@ -108,9 +108,12 @@ impl Remains {
                 } else {
                     part.take_apart_unshared(&mut self.parts, &mut self.nodes);
                 }
-                let parts = self.parts.drain(..).map(Content::Nodes);
-                let contents = parts.chain(self.nodes.drain(..).map(Content::Node));
-                self.pieces.extend(contents.map(|content| Piece { above: above.clone(), content }));
+                // Most of a snapshot is somebody else's as well, and costs no step.
+                let counts = |node: &Arc<Node>| above.is_some() || Arc::strong_count(node) == 1;
+                let nodes = self.nodes.drain(..).filter(counts).map(Content::Node);
+                let contents = self.parts.drain(..).map(Content::Nodes).chain(nodes);
+                let piece = |content| Piece { above: above.clone(), content };
+                self.pieces.extend(contents.map(piece));
             }
         }
         Some(())
