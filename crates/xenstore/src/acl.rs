@@ -177,7 +177,7 @@ impl Acl {
             let is_guest = domid != DomId::DOM0 && domid != DomId::ANY;
             is_guest && entry.life.is_some_and(|life| !lives(Being { domid, life }))
         };
-        let mut list = self.without_named(&is_dead);
+        let mut list = self.without_named(is_dead);
         if is_dead(&list.entries[0]) {
             list.entries[0].life = None;
         }

@@ -160,6 +160,17 @@ impl Transaction {
         }
     }
 
+    /// The tree with every value that was written.
+    fn settled_tree(&self) -> Tree {
+        let mut tree = self.partial.clone();
+        for (path, touch) in &self.touched {
+            if let Some(value) = &touch.delayed {
+                tree.write(path.as_path(), None, value);
+            }
+        }
+        tree
+    }
+
     fn settle(&mut self) {
         if self.delayed_count == 0 {
             return;

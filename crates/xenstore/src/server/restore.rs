@@ -3,6 +3,7 @@
 //! Whatever the bytes are, the result is a store whose counters are right, or a [`StateError`].
 
 use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -517,7 +518,7 @@ impl Restore {
         for (key, (state, mut transaction, mut layer)) in core::mem::take(&mut self.transactions) {
             enter_own_tree(&state, &mut transaction, &mut layer);
             let arriving = self.connections.get_mut(&key.0).expect("looked up when it came");
-            arriving.connection.transactions.insert(key.1, transaction);
+            arriving.connection.transactions.insert(key.1, Box::new(transaction));
         }
         let mut server = Server::without_nodes(self.domains.quota);
         server.now = now;

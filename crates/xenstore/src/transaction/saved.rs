@@ -61,6 +61,7 @@ fn push_acl(list: &mut Vec<u8>, acl: &Acl) {
 impl Transaction {
     /// Appends everything about this transaction.
     pub(crate) fn save(&self, out: &mut Vec<u8>, connection: u32, number: u32, store: &Store) {
+        let own = self.settled_tree();
         let state = TransactionState {
             connection,
             transaction: number,
@@ -69,12 +70,12 @@ impl Transaction {
             outdated: self.outdated,
             owned_delta: self.owned_delta as i64,
             snapshot_generation: self.snapshot.generation(),
-            own_generation: self.tree.generation(),
+            own_generation: own.generation(),
         };
         Record::TransactionState(state).encode(out);
         let owner = |layer| Owner { connection, transaction: number, layer };
         save_differences(out, owner(Layer::Snapshot), store.tree(), &self.snapshot, Arc::clone);
-        save_differences(out, owner(Layer::Own), &self.snapshot, &self.tree, Arc::clone);
+        save_differences(out, owner(Layer::Own), &self.snapshot, &own, Arc::clone);
         let mut list = Vec::new();
         for (path, touch) in &self.touched {
             list.clear();
@@ -115,13 +116,13 @@ impl Transaction {
 
     /// The snapshot is complete: what comes now are the transaction's own changes.
     pub(crate) fn begin_own_tree(&mut self, state: &TransactionState) {
-        self.tree = self.snapshot.private_copy();
-        self.tree.continue_generations(state.own_generation);
+        self.partial = self.snapshot.private_copy();
+        self.partial.continue_generations(state.own_generation);
     }
 
     /// The transaction's own tree, while its differences come in.
     pub(crate) fn own_mut(&mut self) -> &mut Tree {
-        &mut self.tree
+        &mut self.partial
     }
 
     /// Notes what was seen and done with one path.
@@ -143,6 +144,7 @@ impl Transaction {
             fires: touch.fires,
             acl_before,
             value_bytes: usize::from(touch.value_bytes),
+            delayed: None,
         };
         self.removes |= touch.removed;
         self.touched_bytes += Self::held_bytes_of(path, restored.value_bytes);
