@@ -42,11 +42,17 @@ fn section(lines: &mut String, sections: &mut String, name: &str, value: &Value)
         line(lines, name, value);
         return;
     };
-    for (key, value) in members {
+    let histograms: Vec<(&String, Histogram)> =
+        members.iter().filter_map(|(key, value)| Some((key, Histogram::read(value)?))).collect();
+    if !histograms.is_empty() {
+        histogram_table(sections, name, &histograms);
+    }
+    for (key, value) in by_size(members) {
         match value {
+            Value::Object(_) if Histogram::read(value).is_some() => {}
             Value::Object(_) => {
                 let (mut inner, mut deeper) = (String::new(), String::new());
-                section(&mut inner, &mut deeper, key, value);
+                section(&mut inner, &mut deeper, &words(name, key), value);
                 if !inner.is_empty() {
                     let _ = write!(sections, "\n{}\n{inner}", words(name, key));
                 }
@@ -57,6 +63,65 @@ fn section(lines: &mut String, sections: &mut String, name: &str, value: &Value)
             }
             _ => line(lines, key, value),
         }
+    }
+}
+
+/// The members, the largest first if all are numbers of the same kind: requests by type.
+fn by_size(members: &serde_json::Map<String, Value>) -> Vec<(&String, &Value)> {
+    let mut sorted: Vec<_> = members.iter().collect();
+    if members.keys().any(|key| key == "read") {
+        sorted.sort_by_key(|(_, value)| std::cmp::Reverse(value.as_u64()));
+    }
+    sorted
+}
+
+/// How many of something took up to how long.
+struct Histogram {
+    count: u64,
+    sum: u64,
+    /// Upper bounds in nanoseconds, with how many were within.
+    up_to: Vec<(u64, u64)>,
+}
+
+impl Histogram {
+    fn read(value: &Value) -> Option<Self> {
+        let number = |key: &str| value.get(key)?.as_u64();
+        let pair = |pair: &Value| Some((pair.get(0)?.as_u64()?, pair.get(1)?.as_u64()?));
+        let up_to = value.get("up_to")?.as_array()?.iter().map(pair).collect::<Option<_>>()?;
+        Some(Self { count: number("count")?, sum: number("sum")?, up_to })
+    }
+
+    /// The bound below which so many of a thousand are; that of the last if they are beyond all.
+    fn quantile(&self, of_thousand: u64) -> String {
+        let wanted = self.count.saturating_mul(of_thousand).div_ceil(1000);
+        match self.up_to.iter().find(|(_, within)| *within >= wanted) {
+            Some((bound, _)) => format!("< {}", micros(*bound)),
+            None => format!("> {}", micros(self.up_to.last().map_or(0, |(bound, _)| *bound))),
+        }
+    }
+}
+
+fn micros(nanoseconds: u64) -> String {
+    format!("{}.{}", nanoseconds / 1000, nanoseconds % 1000 / 100)
+}
+
+fn histogram_table(text: &mut String, title: &str, histograms: &[(&String, Histogram)]) {
+    let title = title.replace("nanoseconds", "times").replace(" types", "");
+    let _ = write!(
+        text,
+        "\n{title}, microseconds\n{:<26} {:>16} {:>10} {:>10} {:>10}\n",
+        "", "count", "mean", "50 %", "99 %"
+    );
+    for (name, histogram) in histograms {
+        let mean = micros(histogram.sum.checked_div(histogram.count).unwrap_or(0));
+        let _ = writeln!(
+            text,
+            "{:<26} {:>16} {mean:>10} {:>10} {:>10}",
+            name.replace('_', " "),
+            grouped(&histogram.count.to_string()),
+            histogram.quantile(500),
+            histogram.quantile(990),
+        );
     }
 }
 
@@ -72,7 +137,9 @@ fn line(text: &mut String, key: &str, value: &Value) {
 /// One line for each object, one column for each member of the first.
 fn table(text: &mut String, title: &str, rows: &[Value]) {
     let Some(Value::Object(first)) = rows.first() else { return };
-    let keys: Vec<&String> = first.keys().collect();
+    // Whose line it is comes first.
+    let mut keys: Vec<&String> = first.keys().collect();
+    keys.sort_by_key(|key| !matches!(key.as_str(), "domid" | "connection"));
     let mut cells = vec![keys.iter().map(|key| key.replace('_', " ")).collect::<Vec<_>>()];
     for row in rows {
         cells.push(
@@ -90,24 +157,76 @@ fn table(text: &mut String, title: &str, rows: &[Value]) {
     }
 }
 
-/// Numbers with a blank between thousands.
 fn scalar(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Number(number) => {
-            let text = number.to_string();
-            if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-                return text;
-            }
-            let mut grouped = String::new();
-            for (i, digit) in text.chars().enumerate() {
-                if i > 0 && (text.len() - i) % 3 == 0 {
-                    grouped.push(' ');
-                }
-                grouped.push(digit);
-            }
-            grouped
-        }
+        Value::Number(number) => grouped(&number.to_string()),
         other => other.to_string(),
+    }
+}
+
+/// A whole number with a blank between thousands.
+fn grouped(text: &str) -> String {
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.to_owned();
+    }
+    let mut grouped = String::new();
+    for (i, digit) in text.chars().enumerate() {
+        if i > 0 && (text.len() - i) % 3 == 0 {
+            grouped.push(' ');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn whatever_the_daemon_tells_has_its_place() {
+        let value = serde_json::json!({
+            "nodes": 1_234_567,
+            "requests": { "read": 5, "write": 1000, "set_perms": 7 },
+            "journal": { "state": "kept", "bytes": 4096 },
+            "by_domain": [
+                { "domid": 1, "nodes": 30, "bytes": 12_000 },
+                { "domid": 12, "nodes": 4, "bytes": 90 },
+            ],
+            "request_nanoseconds": {
+                "sampled_each": 64,
+                "types": {
+                    "read": { "count": 200, "sum": 90_000, "up_to": [[500, 150], [1000, 199]] },
+                },
+            },
+        });
+        expect![[r#"
+            nodes                             1 234 567
+
+            by domain
+            domid   bytes  nodes
+                1  12 000     30
+               12      90      4
+
+            journal
+            bytes                                 4 096
+            state                                  kept
+
+            request nanoseconds
+            sampled each                             64
+
+            request times, microseconds
+                                                  count       mean       50 %       99 %
+            read                                    200        0.4      < 0.5      < 1.0
+
+            requests
+            write                                 1 000
+            set perms                                 7
+            read                                      5
+        "#]]
+        .assert_eq(&render(&value));
     }
 }
