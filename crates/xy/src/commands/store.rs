@@ -117,7 +117,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "store stats",
         usage: "[options]",
         about: "Print what xylem-xenstored has done and holds",
-        flags: &[JSON],
+        flags: &[JSON, Flag::new('\0', "metrics", "Print Prometheus' text.")],
         operands: (0, 0),
         dry_run: DryRun::Impossible,
         run: stats::stats,

@@ -383,6 +383,37 @@ fn stats_are_a_table_or_json() {
 }
 
 #[test]
+fn a_status_socket_is_asked_first() {
+    let store = Store::new();
+    let listener = UnixListener::bind(store.scratch.path.join("status")).unwrap();
+    let answering = thread::spawn(move || {
+        for answer in ["{\"nodes\":7}\n", "xenstore_nodes 7\n"] {
+            let (stream, _) = listener.accept().unwrap();
+            let mut question = String::new();
+            BufReader::new(&stream).read_line(&mut question).unwrap();
+            (&stream).write_all(format!("{answer}# {question}").as_bytes()).unwrap();
+        }
+    });
+    // The question comes back, which is no JSON: the short form would have been.
+    store.check(
+        &["stats"],
+        &expect![[r"
+            ! xy: this store tells no statistics: it is not xylem-xenstored
+            = 1
+        "]],
+    );
+    store.check(
+        &["stats", "--metrics"],
+        &expect![[r"
+            xenstore_nodes 7
+            # metrics
+            = 0
+        "]],
+    );
+    answering.join().unwrap();
+}
+
+#[test]
 fn without_a_store_the_error_names_the_socket() {
     let scratch = Scratch::new();
     let socket = scratch.path.join("nobody");

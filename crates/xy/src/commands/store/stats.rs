@@ -1,9 +1,12 @@
 //! `xy store stats`: the daemon's counters as a table.
 //!
-//! The daemon tells a JSON object (`CONTROL stats`). Whatever it holds is shown: numbers as lines,
-//! objects as sections, so that a newer daemon's counters need no newer `xy`.
+//! The daemon tells a JSON object: all of it at its status socket, a short form by `CONTROL stats`.
+//! Whatever it holds is shown: numbers as lines, objects as sections, lists as tables, so that a newer
+//! daemon's counters need no newer `xy`.
 
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
 
@@ -12,20 +15,49 @@ use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(super) fn stats(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let mut store = connect()?;
-    let unknown = || Failure::failed("this store tells no statistics: it is not xylem-xenstored");
-    let reply = match store.control(&["stats"]) {
-        Err(error) if error.refusal().is_some() => return Err(unknown()),
-        other => other?,
+    if options.has("metrics") {
+        let Some(metrics) = ask_status("metrics") else {
+            return Err(Failure::failed("the store has no status socket that tells metrics"));
+        };
+        session.print(&metrics);
+        return Ok(());
+    }
+    let value = match ask_status("json") {
+        Some(text) => parse(&text)?,
+        None => short_form()?,
     };
-    // oxenstored answers OK to whatever it does not know.
-    let value: Value = serde_json::from_str(&reply).map_err(|_| unknown())?;
     if options.has("json") {
         session.print_json(&value);
     } else {
         session.print(&render(&value));
     }
     Ok(())
+}
+
+fn unknown() -> Failure {
+    Failure::failed("this store tells no statistics: it is not xylem-xenstored")
+}
+
+fn parse(text: &str) -> Result<Value, Failure> {
+    serde_json::from_str(text).map_err(|_| unknown())
+}
+
+/// What the socket beside the store's says to `word`, if there is one.
+fn ask_status(word: &str) -> Option<String> {
+    let path = xenstore_socket::default_path().with_file_name("status");
+    let mut stream = UnixStream::connect(path).ok()?;
+    stream.write_all(format!("{word}\n").as_bytes()).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
+fn short_form() -> Result<Value, Failure> {
+    match connect()?.control(&["stats"]) {
+        Err(error) if error.refusal().is_some() => Err(unknown()),
+        // oxenstored answers OK to whatever it does not know.
+        reply => parse(&reply?),
+    }
 }
 
 /// Lines of the top level, then a section for each object and for each list of objects.
