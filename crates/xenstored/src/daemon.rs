@@ -13,6 +13,7 @@ use xen_linux::{HangupSignals, StopSignals};
 use xenstore::server::{ByConnection, ConnId, Server};
 
 use crate::rings::{Rings, Turn};
+use crate::status::{self, StatusSocket};
 
 /// Read from a socket in one turn: enough to answer many requests at once, too little for one client
 /// to hold the others up.
@@ -46,6 +47,7 @@ pub(crate) struct Daemon {
     is_full: bool,
     stop: StopSignals,
     hangup: HangupSignals,
+    status: StatusSocket,
     clients: ByConnection<Client>,
     /// Clients that had more to say than one turn gave them. The kernel reports what arrives, not what
     /// lies there, so nothing else leads back to them.
@@ -89,6 +91,7 @@ impl Daemon {
         server: Server,
         rings: Rings,
         listener: OwnedFd,
+        status: OwnedFd,
         waiting: Vec<ConnId>,
     ) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make an epoll")?;
@@ -100,6 +103,7 @@ impl Daemon {
             is_full: false,
             stop: StopSignals::open()?,
             hangup: HangupSignals::open()?,
+            status: StatusSocket::new(status),
             clients: ByConnection::new(),
             unread: Vec::new(),
             unfinished: waiting.into_iter().collect(),
@@ -111,6 +115,11 @@ impl Daemon {
         daemon.add(LISTENER, &daemon.listener)?;
         daemon.add(STOP, &daemon.stop)?;
         daemon.add(HANGUP, &daemon.hangup)?;
+        // Reported once: without a descriptor left, nobody is accepted and this must not go on.
+        let token = epoll::EventData::new_u64(status::TOKENS);
+        let once = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&daemon.epoll, daemon.status.listener(), token, once)
+            .context("cannot wait for a file")?;
         let epoll = &daemon.epoll;
         if let Some(platform) = daemon.rings.platform() {
             epoll::add(
@@ -156,6 +165,9 @@ impl Daemon {
                         if self.hangup.received()? {
                             self.rings.log.reopen();
                         }
+                    }
+                    token if token & status::TOKENS != 0 => {
+                        self.status.handle(&self.epoll, &self.server, token);
                     }
                     token => self.handle_client(token, event.flags),
                 }

@@ -9,6 +9,7 @@ mod log;
 mod options;
 mod platform;
 mod rings;
+mod status;
 mod xen_platform;
 
 use std::io::Write;
@@ -63,6 +64,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     let pid_file = options.pid_file.as_ref().map(absolute).transpose()?;
     let trace_file = options.trace_file.as_ref().map(absolute).transpose()?;
     let journal_file = absolute(&options.journal)?;
+    let status_socket = absolute(&options.status)?;
     let domains = match &options.domains {
         Domains::OfFolder(path) => Domains::OfFolder(absolute(path)?),
         other => other.clone(),
@@ -80,6 +82,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         Domains::None => None,
     };
     let listener = daemon::listen(&socket)?;
+    let status = daemon::listen(&status_socket)?;
     let mut rings = Rings::new(platform, journal, log);
     let mut server;
     let waiting;
@@ -93,7 +96,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     }
     server.set_event_timeout(options.event_timeout);
     server.set_tracing(rings.log.trace.is_some());
-    let mut daemon = Daemon::new(server, rings, listener, waiting)?;
+    let mut daemon = Daemon::new(server, rings, listener, status, waiting)?;
 
     let pid_file = pid_file.as_deref().map(PidFile::create).transpose()?;
     if let Some(account) = options.user {

@@ -41,7 +41,8 @@ Usage: xylem-xenstored [options]
 
 Socket and journal are in $XENSTORED_RUNDIR (/run/xenstored); the socket may be at $XENSTORED_PATH
 instead. A daemon that is started again goes on with the store of the one before, limits included.
-A limit of 0 is none.
+A limit of 0 is none. At 'status' beside the socket, one line 'json' or 'metrics', or GET /metrics over
+HTTP, is answered with counters of everything.
 ";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -79,6 +80,8 @@ pub(crate) struct Options {
     pub(crate) event_timeout: Option<Duration>,
     /// Whom to become, and what to give up with it.
     pub(crate) user: Option<Account>,
+    /// Where the daemon tells about itself.
+    pub(crate) status: PathBuf,
     /// Where clients connect.
     pub(crate) socket: PathBuf,
     /// Set for the process that the foreground part starts: say on standard output when ready.
@@ -116,6 +119,7 @@ pub(crate) fn parse(
         trace_file: None,
         quota: Quota::default(),
         journal: rundir.join("journal"),
+        status: rundir.join("status"),
         start: Start::Continue,
         event_timeout: Some(Duration::from_secs(20)),
         user: None,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use xen::{DomId, EvtchnPort, Gfn};
@@ -41,6 +41,8 @@ pub(crate) struct Rings {
     /// Rings that were introduced again: emptied when it is safe that they were.
     to_reset: Vec<ConnId>,
     journal: Journal,
+    /// The time of requests is counted from here.
+    started: Instant,
     pub(crate) log: Log,
 }
 
@@ -53,6 +55,7 @@ impl Rings {
             rings: BTreeMap::new(),
             by_port: BTreeMap::new(),
             by_domid: BTreeMap::new(),
+            started: Instant::now(),
             log,
         }
     }
@@ -330,6 +333,10 @@ impl Host for Rings {
 
     fn unique_id(&mut self, domid: DomId) -> Option<u64> {
         self.platform.as_mut()?.unique_id(domid)
+    }
+
+    fn clock(&mut self) -> Option<Duration> {
+        Some(self.started.elapsed())
     }
 
     fn log(&mut self, line: &str) {

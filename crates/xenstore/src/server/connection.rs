@@ -63,6 +63,8 @@ pub(super) struct Connection {
     pub(super) watches: OwnWatches,
     pub(super) transactions: BTreeMap<u32, Box<Transaction>>,
     pub(super) last_transaction: u32,
+    /// Requests since it connected, or since this daemon took it over.
+    pub(super) requests: u64,
     /// The peer broke the protocol: nothing more is taken from it or sent to it.
     pub(super) broken: bool,
     /// It is looked whether events wait for too long.
@@ -92,6 +94,7 @@ impl Connection {
             watches: OwnWatches::default(),
             transactions: BTreeMap::new(),
             last_transaction: 0,
+            requests: 0,
             broken: false,
             events_have_deadline: false,
             seat: RingSeat::default(),

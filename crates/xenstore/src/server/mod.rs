@@ -20,6 +20,7 @@ mod counters;
 mod domain_requests;
 mod domains;
 mod events;
+mod latency;
 mod listings;
 mod memory;
 mod node_requests;
@@ -27,6 +28,7 @@ mod recording;
 mod replay;
 mod restore;
 mod save;
+mod status;
 mod time;
 mod trace;
 mod write_rate;
@@ -65,6 +67,7 @@ pub use trace::Topic;
 use by_connection::Ready;
 use connection::{Connection, Peer};
 use domains::Domains;
+use latency::Latencies;
 use listings::Listings;
 use time::{EVENT_TIMEOUT, Task};
 use trace::Topics;
@@ -101,6 +104,11 @@ pub trait Host {
     /// What tells this domain from every other one that has or had its domid, if Xen knows.
     fn unique_id(&mut self, domid: DomId) -> Option<u64> {
         let _unused = domid;
+        None
+    }
+
+    /// The time, counted from any moment, if somebody wants to know how long requests take.
+    fn clock(&mut self) -> Option<Duration> {
         None
     }
 
@@ -156,6 +164,7 @@ pub struct Server {
     ready: Ready,
     counters: Counters,
     listings: Listings,
+    latencies: Latencies,
     /// A reply's payload while it is put together.
     scratch: Vec<u8>,
     tracing: bool,
@@ -205,6 +214,7 @@ impl Server {
             ready: Ready::default(),
             counters: Counters::default(),
             listings: Listings::default(),
+            latencies: Latencies::default(),
             scratch: Vec::new(),
             tracing: false,
             topics: Topics::default(),
@@ -436,6 +446,7 @@ impl Server {
         let kind = MessageType::from_code(header.code);
         let kind = kind.filter(|kind| *kind != MessageType::Batch || self.offers_batches(id));
         self.counters.count_request(kind);
+        let begun = self.latencies.begin(host);
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.clear();
         if self.traces(Topic::Io) {
@@ -451,6 +462,7 @@ impl Server {
         };
         let (request_id, transaction_id) = (header.request_id, header.transaction_id);
         if let Some(connection) = self.connections.get_mut(&id) {
+            connection.requests += 1;
             connection.output.reply(|out| match &result {
                 Ok(_) => wire::encode(out, header.code, request_id, transaction_id, &[&scratch]),
                 Err(error) => wire::encode_error(out, request_id, transaction_id, *error),
@@ -477,6 +489,9 @@ impl Server {
             Err(_) => self.counters.requests_refused += 1,
         }
         self.note_use(host, id);
+        if let (Some(begun), Some(kind)) = (begun, kind) {
+            self.latencies.end(host, kind, begun);
+        }
     }
 
     fn execute(

@@ -6,3 +6,4 @@ mod crash;
 mod daemon;
 mod guests;
 mod process;
+mod status;
