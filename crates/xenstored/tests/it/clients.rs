@@ -110,8 +110,15 @@ fn clients_outlive_a_killed_daemon() {
         client = returned;
         assert_eq!(first, event("/a"));
         assert_eq!(client.read("/a/b").unwrap(), b"1");
-        other.write("/a/c", format!("{round}").as_bytes()).unwrap();
+        let mut batch = Batch::new();
+        batch.write("/a/c", format!("{round}"));
+        batch.write("/b", format!("{round}"));
+        other.commit(&batch).unwrap();
         assert_eq!(client.next_event().unwrap(), event("/a/c"));
+        assert_eq!((client.counters.transactions, other.counters.transactions), (0, 0));
     }
+    daemon.kill();
+    daemon.restart(&[]);
+    assert_eq!(connect(&daemon).read("/b").unwrap(), b"2");
     assert_eq!((client.counters.reconnects, other.counters.reconnects), (3, 3));
 }
