@@ -166,7 +166,7 @@ fn print(rows: &[Row]) {
         let goal = match (row.goal, row.bound) {
             (None, _) => "-".to_owned(),
             (Some(goal), Bound::RatioAtLeast) => format!("{goal}x"),
-            (Some(goal), Bound::RatioAtMost) => format!("<= {goal}x"),
+            (Some(goal), Bound::RatioAtMost) => format!("<= {goal:.2}x"),
             (Some(goal), Bound::OursAtMost) => format!("<= {goal}"),
         };
         let met = match (row.goal, row.ok) {

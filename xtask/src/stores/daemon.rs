@@ -78,7 +78,10 @@ impl Daemon {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         // Short: a socket's path has at most 107 bytes.
         let name = format!("xylem-store-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        // In memory, as /run is on a host.
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let folder = parent.join(name);
         std::fs::create_dir_all(&folder)?;
         let host = HostFolder::open(&folder)?;
 

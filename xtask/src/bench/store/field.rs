@@ -22,6 +22,21 @@ pub(super) struct Bench {
     pub slice: Duration,
 }
 
+/// A server that takes part, and what its variant means to the section.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub store: Store,
+    pub variant: usize,
+    /// Of its command line.
+    pub options: &'static [&'static str],
+}
+
+impl Entry {
+    pub(super) fn new(store: Store, variant: usize) -> Self {
+        Self { store, variant, options: &[] }
+    }
+}
+
 /// Samples by store, variant and column.
 pub(super) struct Figures {
     samples: BTreeMap<(Store, usize), Vec<Vec<f64>>>,
@@ -50,7 +65,11 @@ impl Bench {
     }
 
     pub(super) fn start(&self, store: Store) -> Result<Daemon> {
-        Daemon::start(&self.programs, store, self.placement, &[])
+        self.start_with(store, &[])
+    }
+
+    fn start_with(&self, store: Store, options: &[&str]) -> Result<Daemon> {
+        Daemon::start(&self.programs, store, self.placement, options)
     }
 
     pub(super) fn stores(&self) -> impl Iterator<Item = Store> {
@@ -64,26 +83,24 @@ impl Bench {
         prepare: impl Fn(&Daemon, usize) -> Result<S>,
         sample: impl Fn(&Daemon, &mut S) -> Result<Vec<f64>>,
     ) -> Result<Figures> {
-        let all: Vec<Store> = self.stores().collect();
-        self.in_turn_for(&all, variants, prepare, sample)
+        let both = |store| variants.iter().map(move |&variant| Entry::new(store, variant));
+        let lineup: Vec<Entry> = self.stores().flat_map(both).collect();
+        self.in_turn_for(&lineup, prepare, sample)
     }
 
-    /// As [`in_turn`](Self::in_turn), for some of the stores.
+    /// As [`in_turn`](Self::in_turn), for these servers.
     pub(super) fn in_turn_for<S>(
         &self,
-        stores: &[Store],
-        variants: &[usize],
+        lineup: &[Entry],
         prepare: impl Fn(&Daemon, usize) -> Result<S>,
         sample: impl Fn(&Daemon, &mut S) -> Result<Vec<f64>>,
     ) -> Result<Figures> {
         let mut field = Vec::new();
-        for &store in stores {
-            for &variant in variants {
-                let daemon = self.start(store)?;
-                let context = || format!("preparing the {store} server");
-                let state = prepare(&daemon, variant).with_context(context)?;
-                field.push((daemon, variant, state));
-            }
+        for &Entry { store, variant, options } in lineup {
+            let daemon = self.start_with(store, options)?;
+            let context = || format!("preparing the {store} server");
+            let state = prepare(&daemon, variant).with_context(context)?;
+            field.push((daemon, variant, state));
         }
         let mut samples: BTreeMap<_, Vec<Vec<f64>>> = BTreeMap::new();
         for _ in 0..self.rounds {
@@ -148,8 +165,8 @@ impl Figures {
         with: (usize, usize),
         without: (usize, usize),
         what: &str,
-        unit: &'static str,
-        better: Better,
+        (unit, better): (&'static str, Better),
+        within: f64,
     ) -> Result<Row> {
         let ours = self.value(Store::Xylem, with.0, with.1)?;
         let base = self.value(Store::Xylem, without.0, without.1)?;
@@ -158,6 +175,6 @@ impl Figures {
             Better::Less => ours / base,
             Better::More => base / ours,
         };
-        Ok(row.within(1.15))
+        Ok(row.within(within))
     }
 }

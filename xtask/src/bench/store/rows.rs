@@ -7,10 +7,13 @@ use xenstore::wire::MessageType as M;
 use xenstore::wire::batch::{self, EntryKind, Refusal};
 
 use super::super::{Better, Row};
-use super::field::{Bench, Figures};
+use super::field::{Bench, Entry, Figures};
 use super::load::{Same, Sequence, Step, measure};
 use crate::lab::Store;
 use crate::stores::{Connection, Daemon, request};
+
+/// As many times worse, at most, counts as the same.
+const FLAT: f64 = 1.15;
 
 /// A section's name, and what measures its rows.
 type Named = (&'static str, Section);
@@ -28,6 +31,7 @@ pub(super) const SECTIONS: &[Named] = &[
     ("idle", idle),
     ("death", death),
     ("memory", memory),
+    ("journal", journal),
 ];
 
 pub(super) fn names() -> String {
@@ -137,9 +141,13 @@ fn transactions(bench: &Bench) -> Result<Vec<Row>> {
     let what = "server CPU per start+read+write+commit, 8 connections, 100k nodes";
     let mut rows = vec![figures.row((large, 0), what, "us", Better::Less)?.at_least(3.0)];
     drop(figures);
-    let figures = bench.in_turn_for(&[Store::Xylem], &[SMALL, huge], prepare, sample)?;
+    let figures = bench.in_turn_for(
+        &[SMALL, huge].map(|nodes| Entry::new(Store::Xylem, nodes)),
+        prepare,
+        sample,
+    )?;
     let what = "the same, 1M nodes (ratio: 1M / 200 nodes)";
-    rows.push(figures.row_with((huge, 0), (SMALL, 0), what, "us", Better::Less)?);
+    rows.push(figures.row_with((huge, 0), (SMALL, 0), what, ("us", Better::Less), FLAT)?);
     Ok(rows)
 }
 
@@ -325,7 +333,7 @@ fn watches(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (column, name, unit, better) in columns {
         let what = format!("{name}, 10k other watches (ratio: with / without them)");
-        rows.push(figures.row_with((others, column), (0, column), &what, unit, better)?);
+        rows.push(figures.row_with((others, column), (0, column), &what, (unit, better), FLAT)?);
         let what = format!("{name}, 10k other watches, the peers without them");
         let ours = figures.value(Store::Xylem, others, column)?;
         let row = Row::against(what, unit, ours, figures.peers(0, column), better);
@@ -406,7 +414,13 @@ fn idle(bench: &Bench) -> Result<Vec<Row>> {
     for (column, clients) in ["1 busy client", "8 busy clients"].into_iter().enumerate() {
         let what =
             format!("server CPU per READ, 500 idle sockets, {clients} (ratio: with / without)");
-        rows.push(figures.row_with((others, column), (0, column), &what, "us", Better::Less)?);
+        rows.push(figures.row_with(
+            (others, column),
+            (0, column),
+            &what,
+            ("us", Better::Less),
+            FLAT,
+        )?);
     }
     Ok(rows)
 }
@@ -493,6 +507,39 @@ fn memory(bench: &Bench) -> Result<Vec<Row>> {
         }
         let what = format!("memory above empty, {name} nodes of 30-byte paths, 16-byte values");
         rows.push(figures.row((0, 0), &what, "MiB", Better::Less)?.at_most(limit));
+    }
+    Ok(rows)
+}
+
+/// What crash safety, which is always on, costs WRITEs.
+fn journal(bench: &Bench) -> Result<Vec<Row>> {
+    const OFF: usize = 0;
+    const ON: usize = 1;
+    let path = |i: usize| format!("/local/domain/{i}/device/vif/0/state");
+    let lineup = [
+        Entry { store: Store::Xylem, variant: OFF, options: &["--no-journal"] },
+        Entry::new(Store::Xylem, ON),
+    ];
+    let prepare = |daemon: &Daemon, _| {
+        let mut connections = connect(daemon, 8)?;
+        connections[0].call_all(M::Write, (0..8).map(|i| write(&path(i), "4")))?;
+        Ok(connections)
+    };
+    let figures = bench.in_turn_for(&lineup, prepare, |daemon, connections| {
+        let load = |i| Same::new(M::Write, &write(&path(i), "4"));
+        let mut loads: Vec<Same> = (0..8).map(load).collect();
+        let eight = measure(daemon, connections, &mut loads, 1, bench.slice)?;
+        let (one, load) = (&mut connections[..1], &mut loads[..1]);
+        let pipelined = measure(daemon, one, load, 16, bench.slice)?;
+        Ok(vec![eight.per_second, pipelined.per_second])
+    })?;
+    let mut rows = Vec::new();
+    for (column, clients) in ["8 connections", "1 connection, 16 in flight"].into_iter().enumerate()
+    {
+        let what = format!("WRITEs a second with crash safety, {clients} (ratio: without / with)");
+        let kind = ("1/s", Better::More);
+        // A share of 15 % of the throughput.
+        rows.push(figures.row_with((ON, column), (OFF, column), &what, kind, 1.0 / 0.85)?);
     }
     Ok(rows)
 }
