@@ -5,6 +5,7 @@ mod ci;
 mod demo;
 mod lab;
 mod store_clients;
+mod store_diff;
 mod store_scripts;
 mod stores;
 mod tidy;
@@ -23,6 +24,7 @@ cargo xtask COMMAND
   lab     boot a real Xen host in QEMU and run a scenario in its dom0
   bench   ours and the peer, measured in turn
   store-clients   packaged clients, run on our store and on the packaged one
+  store-diff      a random script, asked of our store and of the packaged one
   store-scripts   conformance scripts, asked of our store and of the packaged one
   tidy    rules of this workspace that no compiler checks
 
@@ -46,6 +48,7 @@ fn dispatch() -> Result<ExitCode> {
             "ci" => ci::main(),
             "bench" => bench::main(&mut parser),
             "store-clients" => store_clients::main(&mut parser),
+            "store-diff" => store_diff::main(&mut parser),
             "store-scripts" => store_scripts::main(&mut parser),
             "tidy" => tidy::main(),
             "lab" => lab::command::main(&mut parser),

@@ -17,6 +17,6 @@ mod stage;
 
 pub(crate) use client::Connection;
 pub(crate) use daemon::{Daemon, Placement, Programs};
-pub(crate) use message::{Answer, Message, request};
+pub(crate) use message::{Answer, Event, Message, request};
 pub(crate) use peers::unpack_packages;
 pub(crate) use stage::{Change, Stage};

@@ -104,12 +104,16 @@ impl Stage {
     /// As for [`ask`](Self::ask).
     pub(crate) fn settle(&mut self) -> Result<()> {
         // A reply comes after every event that was queued before.
-        let names: Vec<String> = self.sockets.keys().cloned().collect();
-        let guests = self.served.iter().map(|domid| format!("d{domid}"));
-        for name in names.into_iter().chain(guests.collect::<Vec<_>>()) {
+        for name in self.names() {
             self.ask(&name, MessageType::GetDomainPath.code(), 0, b"0\0")?.ok();
         }
         Ok(())
+    }
+
+    /// Everybody who can ask.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let guests = self.served.iter().map(|domid| format!("d{domid}"));
+        self.sockets.keys().cloned().chain(guests).collect()
     }
 
     /// Events that came for a client since it was last asked for.
