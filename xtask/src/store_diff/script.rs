@@ -118,6 +118,11 @@ pub(super) struct Script {
     watches: BTreeMap<String, Vec<Vec<u8>>>,
 }
 
+/// Guests are `d1`, `d2`, as their domains.
+fn is_guest(who: &str) -> bool {
+    !SOCKETS.contains(&who)
+}
+
 const SOCKETS: [&str; 3] = ["dom0", "s1", "s2"];
 const GUESTS_MAX: usize = 4;
 /// Domids are used again after so many.
@@ -258,7 +263,7 @@ impl Script {
         if self.random.percent(10) {
             let kind = *self.random.pick(&[M::Release, M::Resume, M::SetTarget, M::Introduce]);
             // Of guests, which may not; of the control domain they are steps of their own.
-            if who.starts_with('d') {
+            if is_guest(&who) {
                 self.ask_later(&who, kind, format!("{domid}\x001\x001\0"));
             }
         }
@@ -441,7 +446,7 @@ impl Script {
             0 => "/".to_owned(),
             1 => "@introduceDomain".to_owned(),
             // Guests are not told by 4.17.
-            2 if !who.starts_with('d') => "@releaseDomain".to_owned(),
+            2 if !is_guest(&who) => "@releaseDomain".to_owned(),
             _ => self.path(&who).0,
         };
         let token = self.random.below(3);
@@ -464,7 +469,8 @@ impl Script {
                 self.random.pick(&kinds).code()
             }
         };
-        let payloads = ["", "/open", "//\0", "/open/\0", "/op en\0", "/open.x\0", "@x\0", "\0"];
+        // Without a NUL they may be the end of 4.17: it then sends no answer, and fails an assertion.
+        let payloads = ["//\0", "a//b\0", "/open/\0", "/op en\0", "/open.x\0", "@x\0", "\0"];
         let payload = self.random.pick(&payloads).as_bytes().to_vec();
         self.queue.push_back(Step::Ask { who, slot: None, code, payload, why: Care::Malformed });
     }

@@ -60,6 +60,7 @@ impl Programs {
 pub(crate) struct Daemon {
     pub store: Store,
     host: HostFolder,
+    program: String,
     process: Child,
 }
 
@@ -96,7 +97,8 @@ impl Daemon {
         // Only the server gets the shim, not what places it.
         words.push("env".to_owned());
         words.extend(environment.iter().map(|(name, value)| format!("{name}={}", value.display())));
-        words.push(program.to_string_lossy().into_owned());
+        let program = program.to_string_lossy().into_owned();
+        words.push(program.clone());
         words.extend(arguments);
         let output = std::fs::File::create(folder.join("output"))?;
         let process = Command::new(&words[0])
@@ -108,8 +110,8 @@ impl Daemon {
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()
-            .with_context(|| format!("{} does not start", program.display()))?;
-        let mut daemon = Self { store, host, process };
+            .with_context(|| format!("{program} does not start"))?;
+        let mut daemon = Self { store, host, program, process };
         daemon.wait_until_it_serves()?;
         Ok(daemon)
     }
@@ -135,6 +137,11 @@ impl Daemon {
     pub(crate) fn has_died(&mut self) -> bool {
         std::thread::sleep(Duration::from_millis(200));
         !matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// The file of its program.
+    pub(crate) fn program(&self) -> &str {
+        &self.program
     }
 
     /// What it printed.

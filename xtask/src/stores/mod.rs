@@ -19,4 +19,4 @@ pub(crate) use client::Connection;
 pub(crate) use daemon::{Daemon, Placement, Programs};
 pub(crate) use message::{Answer, Event, Message, request};
 pub(crate) use peers::unpack_packages;
-pub(crate) use stage::{Change, Stage};
+pub(crate) use stage::{Change, Stage, domid_of};

@@ -33,7 +33,7 @@ pub(crate) struct Stage {
 }
 
 /// The domain that a guest's name stands for.
-fn domid_of(name: &str) -> Option<u16> {
+pub(crate) fn domid_of(name: &str) -> Option<u16> {
     name.strip_prefix('d')?.parse().ok()
 }
 

@@ -19,7 +19,7 @@ const NODE_BYTES: usize = 16;
 const PERMISSION_BYTES: usize = 8;
 
 /// The node, if there is one and the right is granted. Whether it exists is told only to those who
-/// have the right on the nearest node above it.
+/// have the right on the nearest node above it; of the owner's right, its writing half will do.
 fn lookup<'t>(
     tree: &'t Tree,
     path: Path<'_>,
@@ -27,7 +27,11 @@ fn lookup<'t>(
     right: Right,
 ) -> Result<&'t Arc<Node>, Error> {
     let (nearest, missing) = tree.nearest(path);
-    match (nearest.acl().allows(subject, right), missing) {
+    let wanted = match right {
+        Right::Own if missing > 0 => Right::Write,
+        right => right,
+    };
+    match (nearest.acl().allows(subject, wanted), missing) {
         (true, 0) => Ok(nearest),
         (true, _) => Err(Error::ENOENT),
         (false, _) => Err(Error::EACCES),

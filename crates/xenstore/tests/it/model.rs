@@ -86,6 +86,11 @@ impl Model {
         while !self.nodes.contains_key(&nearest) {
             nearest = parent(&nearest).expect("the root exists");
         }
+        // Whoever may write there may know that there is no node to own.
+        let wanted = match wanted {
+            Wanted::Own if nearest != path => Wanted::Write,
+            wanted => wanted,
+        };
         if !Self::allows(&self.nodes[&nearest], who, wanted) {
             return Err(Error::EACCES);
         }
