@@ -17,6 +17,10 @@ const NEEDS: [(&str, &str, &str); 2] = [
 /// Seeds of the simulation that every run tries.
 const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
 
+/// Seeds and steps of the comparison with the packaged store.
+const DIFF_SEEDS: [u64; 3] = [1, 2, 3];
+const DIFF_STEPS: u32 = 1500;
+
 /// Scenarios on real Xen, each with its store and its limit in seconds.
 const SCENARIOS: [(&str, Store, u64); 5] = [
     ("smoke", Store::Xylem, 300),
@@ -72,6 +76,20 @@ pub(crate) fn main() -> Result<ExitCode> {
             crate::demo::simulate(&["--vms", "100", "--seed", &seed.to_string()])?;
         }
         Ok(())
+    });
+    step("store: conformance scripts on running servers", &mut || {
+        let findings = crate::store_scripts::run(&[Store::Xylem, Store::C], &[])?;
+        ensure!(findings == 0, "{findings} answers are not the expected ones");
+        Ok(())
+    });
+    step("store: the same random script for ours and the packaged one", &mut || {
+        for seed in DIFF_SEEDS {
+            ensure!(crate::store_diff::run(seed, DIFF_STEPS)?, "seed {seed} shows a difference");
+        }
+        Ok(())
+    });
+    step("store: every row of its benchmark", &mut || {
+        cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
     });
     for (scenario, store, seconds) in SCENARIOS {
         step(&format!("lab: {scenario}"), &mut || run_scenario(scenario, store, seconds));
