@@ -43,7 +43,7 @@ impl Server {
                 host.log(&format!("check: {difference}"));
                 difference
             }
-            ["help"] => HELP.iter().map(|(name, rest)| format!("{name:<15} {rest}\n")).collect(),
+            ["help"] => help(),
             ["live-update", ref words @ ..] => host.live_update(client, words)?,
             ["log"] => format!("Log switch settings:\n{}", self.topics.report()),
             ["log", "on"] => {
@@ -184,6 +184,11 @@ impl Server {
         }
         report
     }
+}
+
+fn help() -> String {
+    let line = |(name, rest): &(&str, &str)| format!("{name:<15} {rest}");
+    HELP.iter().map(|command| format!("{}\n", line(command).trim_end())).collect()
 }
 
 /// What happens to a guest beyond a limit.

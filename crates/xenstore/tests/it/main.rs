@@ -2,6 +2,7 @@
 
 mod batch;
 mod client;
+mod control;
 mod journal;
 mod limits;
 mod model;

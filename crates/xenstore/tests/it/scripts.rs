@@ -56,6 +56,8 @@ impl Script {
             return self.xen(row, words);
         }
         let (who, transaction) = match who.split_once(':') {
+            // A number that no transaction has.
+            Some((who, "none")) => (who, 4711),
             Some((who, name)) => (who, self.transactions[name]),
             None => (who, 0),
         };
@@ -76,6 +78,13 @@ impl Script {
     }
 
     fn xen(&mut self, row: &str, words: &[&str]) {
+        if let ["shutdown-and-destroy", stops, dies] = words {
+            let domid = |word: &str| DomId(word.parse().expect(row));
+            let states = &mut self.world.machine.states;
+            states.get_mut(&domid(stops)).expect(row).shutdown = true;
+            states.remove(&domid(dies)).expect(row);
+            return self.world.raise_exception();
+        }
         let domids = words[1..].iter().map(|word| word.parse::<u16>().expect(row));
         for domid in domids {
             match words[0] {
@@ -198,6 +207,9 @@ scripts! {
     domains_come_and_go: "domains.txt";
     special_nodes_have_rules_of_their_own: "special.txt";
     guests_may_not_do_what_the_control_domain_may: "privileges.txt";
+    each_limit_admits_exactly_what_it_says: "limits.txt";
+    errors_and_events_come_in_order: "orders.txt";
+    what_the_other_stores_are_tested_for_holds_here: "two-stores.txt";
     a_domid_used_again_inherits_nothing: "second-life.txt";
     a_device_model_acts_for_its_target: "target.txt";
 }

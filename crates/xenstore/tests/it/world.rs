@@ -278,7 +278,7 @@ fn decode(header: Header, payload: &[u8]) -> Message {
         assert_eq!((header.request_id, header.transaction_id), (0, 0));
         let strings: Vec<_> = wire::strings(payload).collect();
         let [path, token] = strings[..] else { panic!("{strings:?} is no event") };
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         return Message::Event { path: text(path), token: text(token) };
     }
     let result = if header.code == MessageType::Error.code() {
