@@ -19,6 +19,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use xenstore::server::Server;
 
+use crate::confinement::Account;
 use crate::daemon::Daemon;
 use crate::file_platform::FilePlatform;
 use crate::journal::Journal;
@@ -69,6 +70,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         Domains::OfFolder(path) => Domains::OfFolder(absolute(path)?),
         other => other.clone(),
     };
+    let account = options.user.as_deref().map(Account::find).transpose()?;
     if options.tells_parent {
         background::leave_terminal()?;
     }
@@ -99,7 +101,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     let mut daemon = Daemon::new(server, rings, listener, status, waiting)?;
 
     let pid_file = pid_file.as_deref().map(PidFile::create).transpose()?;
-    if let Some(account) = options.user {
+    if let Some(account) = account {
         let written = [socket.parent(), journal_file.parent(), trace_file.as_deref()];
         for path in written.into_iter().flatten() {
             account.own(path)?;

@@ -7,7 +7,6 @@ use anyhow::{Context, bail};
 use lexopt::prelude::*;
 use xenstore::Quota;
 
-use crate::confinement::Account;
 use crate::journal::Start;
 
 pub(crate) const HELP: &str = "\
@@ -36,6 +35,7 @@ Usage: xylem-xenstored [options]
       --fresh                begin with an empty store, whatever a daemon before this one had
       --no-journal           keep no journal: whoever ends this daemon ends the store
   -U, --live-update          accepted when nothing has to be taken over
+  -I, -K, -L, -R, -V         accepted and without effect: they are about what is not here
       --help                 this text
       --version              the version
 
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     /// How long an event waits for a guest that does not read.
     pub(crate) event_timeout: Option<Duration>,
     /// Whom to become, and what to give up with it.
-    pub(crate) user: Option<Account>,
+    pub(crate) user: Option<String>,
     /// Where the daemon tells about itself.
     pub(crate) status: PathBuf,
     /// Where clients connect.
@@ -91,7 +91,7 @@ pub(crate) struct Options {
 /// What the command line asks for.
 #[derive(Debug)]
 pub(crate) enum Wanted {
-    Serve(Options),
+    Serve(Box<Options>),
     Help,
     Version,
 }
@@ -151,7 +151,7 @@ pub(crate) fn parse(
         match argument {
             Short('N') | Long("no-fork") => options.place = Place::Foreground,
             Short('D') | Long("no-domain-init") => options.domains = Domains::None,
-            Long("user") => options.user = Some(Account::find(&parser.value()?.string()?)?),
+            Long("user") => options.user = Some(parser.value()?.string()?),
             Long("host") => options.domains = host(&parser.value()?.string()?)?,
             Short('F') | Long("pid-file") => options.pid_file = Some(parser.value()?.into()),
             Short('P') | Long("output-pid") => options.output = Output::ProcessId,
@@ -174,13 +174,23 @@ pub(crate) fn parse(
             Short('U') | Long("live-update") => {}
             Long("fresh") => options.start = Start::Fresh,
             Long("no-journal") => options.start = Start::WithoutJournal,
+            // About a store on disk, a debugging aid and a domain's leavings: there is none of that.
+            Short('R')
+            | Long("no-recovery")
+            | Short('L')
+            | Long("preserve-local")
+            | Short('K')
+            | Long("keep-orphans")
+            | Short('V')
+            | Long("verbose") => {}
+            Short('I') | Long("internal-db") => drop(parser.optional_value()),
             Long("help") | Short('H') => return Ok(Wanted::Help),
-            Long("version") | Short('V') => return Ok(Wanted::Version),
+            Long("version") => return Ok(Wanted::Version),
             Long(name) if name == READY_OPTION => options.tells_parent = true,
             other => bail!("{}; --help lists the options", other.unexpected()),
         }
     }
-    Ok(Wanted::Serve(options))
+    Ok(Wanted::Serve(Box::new(options)))
 }
 
 fn host(text: &str) -> anyhow::Result<Domains> {
@@ -211,7 +221,7 @@ mod tests {
 
     fn options(arguments: &[&str]) -> anyhow::Result<Options> {
         match parse(lexopt::Parser::from_args(arguments), Environment::default())? {
-            Wanted::Serve(options) => Ok(options),
+            Wanted::Serve(options) => Ok(*options),
             other => bail!("{other:?}"),
         }
     }
@@ -241,6 +251,10 @@ mod tests {
             "-w",
             "watch-event=10",
             "-U",
+            "-R",
+            "-Ioff",
+            "--internal-db=on",
+            "-V",
         ])
         .unwrap();
         assert_eq!(options.place, Place::Foreground);
@@ -260,6 +274,15 @@ mod tests {
         for (name, value) in limits {
             assert_eq!(limit(name), value, "{name}");
         }
+    }
+
+    #[test]
+    fn the_unit_files_options_are_known() {
+        let unit = include_str!("../../../dist/xylem-xenstored.service");
+        let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let words: Vec<&str> = start.split(' ').skip(1).collect();
+        let options = options(&words).unwrap();
+        assert_eq!((options.place, options.user.as_deref()), (Place::Foreground, Some("xenstore")));
     }
 
     #[test]

@@ -129,12 +129,12 @@ fn answer(question: &[u8], server: &Server) -> Option<Vec<u8>> {
     let mut words = line.split_whitespace();
     let first = words.next().unwrap_or_default();
     if first != "GET" {
-        return Some(match first {
+        let text = match first {
             "json" => server.status_json() + "\n",
             "metrics" => server.metrics(),
             _ => "say 'json' or 'metrics'\n".to_owned(),
-        })
-        .map(String::into_bytes);
+        };
+        return Some(text.into_bytes());
     }
     // HTTP: up to the empty line, lest the client is cut off while it speaks.
     let is_complete = question.ends_with(b"\r\n\r\n") || question.ends_with(b"\n\n");
