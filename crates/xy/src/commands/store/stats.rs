@@ -82,6 +82,11 @@ fn section(lines: &mut String, sections: &mut String, name: &str, value: &Value)
     for (key, value) in by_size(members) {
         match value {
             Value::Object(_) if Histogram::read(value).is_some() => {}
+            Value::Object(sample) if sample.contains_key("sampled_each") => {
+                let (each, types) = (&sample["sampled_each"], sample.get("types"));
+                let name = format!("{} (one of {each} is measured)", words(name, key));
+                section(&mut String::new(), sections, &name, types.unwrap_or(&Value::Null));
+            }
             Value::Object(_) => {
                 let (mut inner, mut deeper) = (String::new(), String::new());
                 section(&mut inner, &mut deeper, &words(name, key), value);
@@ -138,10 +143,10 @@ fn micros(nanoseconds: u64) -> String {
 }
 
 fn histogram_table(text: &mut String, title: &str, histograms: &[(&String, Histogram)]) {
-    let title = title.replace("nanoseconds", "times").replace(" types", "");
+    let title = title.replace("nanoseconds", "times in microseconds");
     let _ = write!(
         text,
-        "\n{title}, microseconds\n{:<26} {:>16} {:>10} {:>10} {:>10}\n",
+        "\n{title}\n{:<26} {:>16} {:>10} {:>10} {:>10}\n",
         "", "count", "mean", "50 %", "99 %"
     );
     for (name, histogram) in histograms {
@@ -204,7 +209,7 @@ fn grouped(text: &str) -> String {
     }
     let mut grouped = String::new();
     for (i, digit) in text.chars().enumerate() {
-        if i > 0 && (text.len() - i) % 3 == 0 {
+        if i > 0 && (text.len() - i).is_multiple_of(3) {
             grouped.push(' ');
         }
         grouped.push(digit);
@@ -247,10 +252,7 @@ mod tests {
             bytes                                 4 096
             state                                  kept
 
-            request nanoseconds
-            sampled each                             64
-
-            request times, microseconds
+            request times in microseconds (one of 64 is measured)
                                                   count       mean       50 %       99 %
             read                                    200        0.4      < 0.5      < 1.0
 
