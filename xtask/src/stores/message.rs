@@ -55,9 +55,11 @@ impl Message<'_> {
 /// Bytes that came, cut into messages.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    bytes: Vec<u8>,
-    /// Where the first message that was not taken begins.
+    /// Longer than what came, so that no read begins with clearing its space.
+    buffer: Vec<u8>,
+    /// Where the first message that was not taken begins, and where what came ends.
     start: usize,
+    end: usize,
     events: VecDeque<Event>,
 }
 
@@ -68,23 +70,23 @@ impl Inbox {
         room: usize,
         read: impl FnOnce(&mut [u8]) -> std::io::Result<usize>,
     ) -> std::io::Result<usize> {
-        if self.start == self.bytes.len() {
-            self.bytes.clear();
-            self.start = 0;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
         } else if self.start > 64 * 1024 {
-            self.bytes.drain(..self.start);
-            self.start = 0;
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
         }
-        let end = self.bytes.len();
-        self.bytes.resize(end + room, 0);
-        let filled = read(&mut self.bytes[end..]);
-        self.bytes.truncate(end + *filled.as_ref().unwrap_or(&0));
+        if self.buffer.len() < self.end + room {
+            self.buffer.resize(self.end + room, 0);
+        }
+        let filled = read(&mut self.buffer[self.end..self.end + room]);
+        self.end += *filled.as_ref().unwrap_or(&0);
         filled
     }
 
     /// The next message, event or reply, if it is complete.
     pub(crate) fn next_message(&mut self) -> Result<Option<Message<'_>>> {
-        let bytes = &self.bytes[self.start..];
+        let bytes = &self.buffer[self.start..self.end];
         let Some(header) =
             Header::decode_with_batches(bytes).context("the server sends nonsense")?
         else {
@@ -96,7 +98,7 @@ impl Inbox {
         }
         let start = self.start + HEADER_BYTES;
         self.start += length;
-        let payload = &self.bytes[start..self.start];
+        let payload = &self.buffer[start..self.start];
         Ok(Some(Message { code: header.code, request_id: header.request_id, payload }))
     }
 
