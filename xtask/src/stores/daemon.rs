@@ -60,6 +60,7 @@ impl Programs {
 pub(crate) struct Daemon {
     pub store: Store,
     host: HostFolder,
+    program: String,
     process: Child,
 }
 
@@ -110,7 +111,7 @@ impl Daemon {
             .stderr(output)
             .spawn()
             .with_context(|| format!("{program} does not start"))?;
-        let mut daemon = Self { store, host, process };
+        let mut daemon = Self { store, host, program, process };
         daemon.wait_until_it_serves()?;
         Ok(daemon)
     }
@@ -136,6 +137,11 @@ impl Daemon {
     pub(crate) fn has_died(&mut self) -> bool {
         std::thread::sleep(Duration::from_millis(200));
         !matches!(self.process.try_wait(), Ok(None))
+    }
+
+    /// The file of its program.
+    pub(crate) fn program(&self) -> &str {
+        &self.program
     }
 
     /// What it printed.

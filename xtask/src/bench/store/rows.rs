@@ -30,6 +30,7 @@ pub(super) const SECTIONS: &[Named] = &[
     ("fan-out", fan_out),
     ("idle", idle),
     ("death", death),
+    ("live-update", live_update),
     ("memory", memory),
     ("journal", journal),
 ];
@@ -484,6 +485,44 @@ fn longest_read(
         }
     }
     Ok(longest)
+}
+
+/// Longest READ while a server with 100k nodes is replaced by a new process of the same program.
+fn live_update(bench: &Bench) -> Result<Vec<Row>> {
+    let nodes = bench.size(100_000);
+    let prepare = |daemon: &Daemon, _| {
+        fill(daemon, nodes)?;
+        Ok((daemon.connect()?, daemon.connect()?))
+    };
+    // oxenstored waits until nobody has asked for a while, minutes long, and gives up.
+    let takes_part = |store: &Store| *store != Store::Oxen;
+    let lineup: Vec<Entry> =
+        bench.stores().filter(takes_part).map(|store| Entry::new(store, 0)).collect();
+    let figures = bench.in_turn_for(&lineup, prepare, |daemon, (client, operator)| {
+        let program = daemon.program();
+        let command = |words: &[&str]| [words.join("\0").as_bytes(), b"\0"].concat();
+        let file = command(&["live-update", "-f", program]);
+        if operator.call_raw(M::Control.code(), 0, &file)? != Ok(b"OK\0".to_vec()) {
+            // It does not know how: no figure, and no goal met.
+            return Ok(vec![f64::NAN]);
+        }
+        operator.set_patience(Duration::from_secs(120))?;
+        client.set_patience(Duration::from_secs(120))?;
+        std::thread::scope(|scope| {
+            // Waits for its answer, which comes from the new process.
+            let start = command(&["live-update", "-s", "-t", "30"]);
+            let update = scope.spawn(move || operator.call(M::Control, 0, &start));
+            let longest = longest_read(client, |_| Ok(update.is_finished()));
+            let answer = update.join().map_err(|_| anyhow::anyhow!("the operator panicked"))??;
+            ensure!(answer.starts_with(b"OK"), "{}", String::from_utf8_lossy(&answer));
+            Ok(vec![longest?.as_secs_f64() * 1e3])
+        })
+    })?;
+    let what =
+        "longest READ of dom0 during a live update, 100k nodes (oxen: BUSY while anybody asks)";
+    let ours = figures.value(Store::Xylem, 0, 0).unwrap_or(f64::NAN);
+    let row = Row::against(what.to_owned(), "ms", ours, figures.peers(0, 0), Better::Less);
+    Ok(vec![row.at_most(40.0)])
 }
 
 /// Memory above an empty store.
