@@ -75,6 +75,42 @@ fn requests_beyond_every_buffer_are_all_answered() {
 }
 
 #[test]
+fn a_client_that_floods_gets_no_more_than_its_turn() {
+    let daemon = Daemon::start_confined("fair", &[]);
+    let (mut flood, mut other) = (daemon.stream(), daemon.stream());
+    flood.set_nonblocking(true).unwrap();
+    // Both wait for a daemon that sleeps, so that one turn finds them.
+    signal(daemon.id(), rustix::process::Signal::STOP);
+    let state = format!("/proc/{}/stat", daemon.id());
+    while !std::fs::read_to_string(&state).unwrap().contains(") T ") {
+        std::thread::yield_now();
+    }
+    let mut requests = Vec::new();
+    for _ in 0..100 {
+        wire::encode(&mut requests, 2, 0, 0, &[b"/\0"]);
+    }
+    let mut flooded = 0;
+    while let Ok(sent) = flood.write(&requests) {
+        flooded += sent;
+    }
+    let mut request = Vec::new();
+    wire::encode(&mut request, 0, 0, 0, &[b"stats\0"]);
+    other.write_all(&request).unwrap();
+    signal(daemon.id(), rustix::process::Signal::CONT);
+    let mut reply = [0; 4096];
+    let length = other.read(&mut reply).unwrap();
+    let text = String::from_utf8_lossy(&reply[..length]).into_owned();
+    let (_, count) = text.split_once("\"requests_total\":").unwrap();
+    let count: usize = count[..count.find(',').unwrap()].parse().unwrap();
+    let flooded = flooded / 18;
+    assert!(flooded > 2000, "the kernel took only {flooded} requests; too few to see a difference");
+    assert!(
+        count <= 1000,
+        "{count} of {flooded} requests were executed ahead of the other client's"
+    );
+}
+
+#[test]
 fn a_message_that_is_too_long_closes_its_connection_only() {
     let daemon = Daemon::start_confined("oversize", &[]);
     let mut other = daemon.client();
