@@ -180,6 +180,8 @@ pub struct Server {
     most_seen: Seen,
     /// Guests for which so much is held that the operator may have to be told.
     crowded: BTreeSet<ConnId>,
+    /// Requests of before are executed again, whose answers are known.
+    is_replaying: bool,
 }
 
 /// What follows the reply to a request.
@@ -225,6 +227,7 @@ impl Server {
             write_rate: WriteRate::default(),
             most_seen: Seen::default(),
             crowded: BTreeSet::new(),
+            is_replaying: false,
         }
     }
 
@@ -461,6 +464,13 @@ impl Server {
             None => Err(Error::ENOSYS),
         };
         let (request_id, transaction_id) = (header.request_id, header.transaction_id);
+        if matches!(result, Err(Error::ENOSPC | Error::ENOMEM))
+            && kind.is_some_and(replay::is_replayed)
+            && let Some(connection) = self.connections.get_mut(&id)
+            && let Some(transaction) = connection.transactions.get_mut(&transaction_id)
+        {
+            transaction.fail();
+        }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.requests += 1;
             connection.output.reply(|out| match &result {
@@ -585,7 +595,6 @@ impl Server {
     fn open_transaction(&mut self, id: ConnId) -> Result<u32, Error> {
         let limit = self.guest_quota(id).map_or(0, |quota| quota.transactions);
         let transaction = Transaction::new(&self.store);
-        self.check_room(id, transaction.held_bytes())?;
         let connection = self.connections.get_mut(&id).ok_or(Error::EINVAL)?;
         if !admits(limit, connection.transactions.len() + 1) {
             return Err(Error::ENOSPC);

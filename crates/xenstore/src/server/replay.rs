@@ -30,6 +30,8 @@ pub struct Replay {
     server: Server,
     node: NodePath,
     read: usize,
+    /// The request in a transaction whose answer comes next.
+    unanswered: Option<(u64, u32)>,
 }
 
 impl Default for Replay {
@@ -59,8 +61,9 @@ pub(super) fn is_replayed(kind: MessageType) -> bool {
 impl Replay {
     #[must_use]
     pub fn new() -> Self {
-        let server = Server::without_nodes(Quota::default());
-        Self { server, node: NodePath::default(), read: 0 }
+        let mut server = Server::without_nodes(Quota::default());
+        server.is_replaying = true;
+        Self { server, node: NodePath::default(), read: 0, unanswered: None }
     }
 
     /// Takes records: a checkpoint, then what happened since, cut between records if at all.
@@ -80,7 +83,8 @@ impl Replay {
     /// The store as it was, without sockets. Its rings are to be
     /// [resumed](Server::resume_ring).
     #[must_use]
-    pub fn finish(self) -> Server {
+    pub fn finish(mut self) -> Server {
+        self.server.is_replaying = false;
         self.server
     }
 
@@ -236,6 +240,7 @@ impl Replay {
                 self.connection(connection)?.input = bytes.to_vec();
             }
             Record::Reply { connection, code, request_id, transaction_id, payload } => {
+                self.answer(connection, code, transaction_id, payload)?;
                 self.connection(connection)?.output.reply(|out| {
                     wire::encode(out, code, request_id, transaction_id, &[payload]);
                 });
@@ -285,6 +290,7 @@ impl Replay {
             }
             Record::Request { connection, code, transaction_id, payload } => {
                 self.connection(connection)?;
+                self.unanswered = Some((connection, transaction_id));
                 self.execute_again(ConnId(connection), code, transaction_id, payload)?;
             }
             Record::OldTransaction { connection, transaction_id } => {
@@ -297,6 +303,20 @@ impl Replay {
             }
             // All others were handled on the way here.
             _ => return None,
+        }
+        Some(())
+    }
+
+    /// What hit a limit then fails its transaction, whatever room there would be now.
+    fn answer(&mut self, number: u64, code: u32, transaction: u32, payload: &[u8]) -> Option<()> {
+        let is_of_transaction = self.unanswered.take() == Some((number, transaction));
+        let is_refusal =
+            code == MessageType::Error.code() && matches!(payload, b"ENOSPC\0" | b"ENOMEM\0");
+        if is_of_transaction
+            && is_refusal
+            && let Some(transaction) = self.connection(number)?.transactions.get_mut(&transaction)
+        {
+            transaction.fail();
         }
         Some(())
     }

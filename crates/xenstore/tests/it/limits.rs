@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
+use xenstore::server::{Progress, Replay};
 use xenstore::wire::MessageType as M;
 use xenstore::{Error, Quota};
 
@@ -248,6 +249,44 @@ fn run(steps: &[Step]) {
     }
     assert_eq!(run.world.server.watch_count(), 0);
     assert_eq!(run.dump().len(), 2, "all that guests had is gone");
+}
+
+/// The store is killed and brought back from its records; sockets are gone with it.
+fn restart(world: &mut World, checkpoint: &[u8]) {
+    let mut replay = Replay::new();
+    replay.apply(checkpoint).expect("our own records");
+    replay.apply(world.server.recorded()).expect("our own records");
+    world.server = replay.finish();
+    world.assert_counts();
+    let guest = world.peers["d1"].id;
+    world.read_all(guest);
+    world.peers.get_mut("d1").expect("a guest").messages.clear();
+    world.connect("dom0");
+}
+
+#[test]
+fn a_restart_fails_the_transactions_that_met_a_limit_and_no_others() {
+    for (value, expected) in [(100, Ok(b"OK\0".to_vec())), (3000, Err(Error::ENOMEM))] {
+        let quota = Quota { memory_bytes: 3000, node_bytes: 0, ..Quota::default() };
+        let mut world = World::new(quota);
+        world.add_guest_with_home(1);
+        let mut checkpoint = Vec::new();
+        world.server.start_recording();
+        let mut writer = world.server.checkpoint();
+        while writer.write(&mut checkpoint, 100) == Progress::More {}
+        // Read by the guest, which the records do not say: what is brought back has them unread.
+        world.call("d1", M::Write, 0, &format!("a|{}", "v".repeat(200))).unwrap();
+        for _ in 0..15 {
+            world.call("d1", M::Read, 0, "a|").unwrap();
+        }
+        world.call("d1", M::TransactionStart, 0, "|").unwrap();
+        let written = world.call("d1", M::Write, 1, &format!("b|{}", "v".repeat(value)));
+        assert_eq!(written, expected);
+        restart(&mut world, &checkpoint);
+        assert_eq!(world.call("d1", M::TransactionEnd, 1, "T|"), expected);
+        assert_eq!(world.call("d1", M::Read, 0, "b|").is_ok(), expected.is_ok());
+        world.assert_counts();
+    }
 }
 
 proptest! {
