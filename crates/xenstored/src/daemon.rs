@@ -12,6 +12,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use xen_linux::{HangupSignals, StopSignals};
 use xenstore::server::{ByConnection, ConnId, Server};
 
+use crate::patience::{LOOK, Manner, Patience};
 use crate::rings::{Rings, Turn};
 use crate::status::{self, StatusSocket};
 
@@ -57,6 +58,7 @@ pub(crate) struct Daemon {
     // Kept from turn to turn, so that a turn allocates nothing.
     buffer: Vec<u8>,
     events: Vec<epoll::Event>,
+    patience: Patience,
     ready: Vec<ConnId>,
     /// The store's time is counted from here.
     started: Instant,
@@ -109,6 +111,7 @@ impl Daemon {
             unfinished: waiting.into_iter().collect(),
             buffer: vec![0; READ_BYTES],
             events: Vec::with_capacity(EVENTS_MAX),
+            patience: Patience::new(),
             ready: Vec::new(),
             started: Instant::now(),
         };
@@ -187,11 +190,22 @@ impl Daemon {
         let timeout = self.timeout();
         let mut events = std::mem::take(&mut self.events);
         events.clear();
-        let room = rustix::buffer::spare_capacity(&mut events);
-        match epoll::wait(&self.epoll, room, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(events),
-            Err(errno) => Err(errno).context("cannot wait for events"),
+        if timeout.is_some_and(|timeout| timeout == NOW) {
+            wait_for(&self.epoll, &mut events, timeout)?;
+            return Ok(events);
         }
+        let begun = self.started.elapsed();
+        let manner = self.patience.manner();
+        if manner == Manner::Looked {
+            while events.is_empty() && self.started.elapsed() - begun < LOOK {
+                wait_for(&self.epoll, &mut events, Some(NOW))?;
+            }
+        }
+        if events.is_empty() {
+            wait_for(&self.epoll, &mut events, timeout)?;
+        }
+        self.patience.note(manner, self.started.elapsed() - begun);
+        Ok(events)
     }
 
     /// How long to wait if nothing happens; `None` for ever.
@@ -202,7 +216,7 @@ impl Daemon {
             && self.server.is_cleared_up();
         let journal = self.rings.work_on_journal(&mut self.server);
         if !is_idle {
-            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+            return Some(NOW);
         }
         let deadline = self.server.next_deadline();
         let deadline = deadline.map(|deadline| deadline.saturating_sub(self.started.elapsed()));
@@ -351,6 +365,21 @@ impl Daemon {
                 Err(error) => self.rings.log.line(&format!("{error:#}")),
             }
         }
+    }
+}
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Waits for events; after a signal there are none.
+fn wait_for(
+    epoll: &OwnedFd,
+    events: &mut Vec<epoll::Event>,
+    timeout: Option<Timespec>,
+) -> anyhow::Result<()> {
+    let room = rustix::buffer::spare_capacity(events);
+    match epoll::wait(epoll, room, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno).context("cannot wait for events"),
     }
 }
 

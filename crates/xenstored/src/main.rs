@@ -7,6 +7,7 @@ mod file_platform;
 mod journal;
 mod log;
 mod options;
+mod patience;
 mod platform;
 mod rings;
 mod status;
