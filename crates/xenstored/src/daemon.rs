@@ -53,6 +53,8 @@ pub(crate) struct Daemon {
     /// Clients that had more to say than one turn gave them. The kernel reports what arrives, not what
     /// lies there, so nothing else leads back to them.
     unread: Vec<ConnId>,
+    /// Clients that asked something in this turn.
+    asked: Vec<ConnId>,
     /// Rings that have more to say than one turn gave them.
     unfinished: BTreeSet<ConnId>,
     // Kept from turn to turn, so that a turn allocates nothing.
@@ -108,6 +110,7 @@ impl Daemon {
             status: StatusSocket::new(status),
             clients: ByConnection::new(),
             unread: Vec::new(),
+            asked: Vec::new(),
             unfinished: waiting.into_iter().collect(),
             buffer: vec![0; READ_BYTES],
             events: Vec::with_capacity(EVENTS_MAX),
@@ -248,6 +251,12 @@ impl Daemon {
     }
 
     fn serve_ready(&mut self) {
+        // Who asked waits for the answer. Who is told of a change by it does not, and would be woken first.
+        let mut asked = std::mem::take(&mut self.asked);
+        for id in asked.drain(..) {
+            self.flush(id);
+        }
+        self.asked = asked;
         let mut ready = std::mem::take(&mut self.ready);
         self.server.take_ready_into(&mut ready);
         for &id in &ready {
@@ -318,6 +327,7 @@ impl Daemon {
         if rest == Rest::MayBeThere || length == self.buffer.len() {
             self.unread.push(id);
         }
+        self.asked.push(id);
         let received = self.server.receive(&mut self.rings, id, &self.buffer[..length]);
         if let Err(_oversized) = received {
             self.close(id);
