@@ -11,6 +11,7 @@ use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
 use xenstore::{Access, Permission};
 
 use crate::config::{DiskConfig, Mac, VifConfig, VmConfig};
+use crate::plan::Start;
 
 /// One node to write.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -129,6 +130,36 @@ pub struct BuiltDomain {
     pub console_gfn: u64,
 }
 
+impl BuiltDomain {
+    #[must_use]
+    pub(crate) fn completion(&self, start: Start) -> Completion {
+        Completion { start, store_port: self.store_port, store_gfn: self.store_gfn }
+    }
+}
+
+/// What a record says once the nodes are written: all that the steps still missing need to know.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Completion {
+    pub start: Start,
+    pub store_port: EvtchnPort,
+    pub store_gfn: u64,
+}
+
+impl Completion {
+    fn encode(self) -> String {
+        format!("{} {} {}", self.start.as_str(), self.store_port, self.store_gfn)
+    }
+
+    /// `None` if it makes no sense.
+    pub(crate) fn decode(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let start = Start::decode(words.next()?)?;
+        let store_port = EvtchnPort(words.next()?.parse().ok()?);
+        let store_gfn = words.next()?.parse().ok()?;
+        words.next().is_none().then_some(Self { start, store_port, store_gfn })
+    }
+}
+
 /// Most bytes of a configuration in one node; the wire's limit is 4096 with path and framing.
 const CONFIG_CHUNK_BYTES: usize = 2048;
 
@@ -171,6 +202,7 @@ pub fn domain_nodes(
     uuid: Uuid,
     built: &BuiltDomain,
     disks: &[Attachment],
+    start: Start,
 ) -> Nodes {
     let mut nodes = Nodes::default();
     let domid = built.domid;
@@ -231,6 +263,7 @@ pub fn domain_nodes(
     nodes.put(format!("{console}/ring-ref"), built.console_gfn.to_string());
     nodes.put(format!("{console}/port"), built.console_port.to_string());
     nodes.put(format!("{}/domid", record_path(uuid)), domid.to_string());
+    nodes.put(format!("{}/complete", record_path(uuid)), built.completion(start).encode());
     nodes
 }
 

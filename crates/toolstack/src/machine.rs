@@ -24,7 +24,8 @@ use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
 use xen_build::Built;
 
 use crate::config::{ShutdownAction, VmConfig};
-use crate::plan::{Reached, Start, Step};
+use crate::layout::Completion;
+use crate::plan::{Reached, Start, Step, plan_finish};
 use crate::work::{
     Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, OwnLoop, Record, Survey,
     Work, parse_loop_tag,
@@ -255,6 +256,7 @@ struct Facts {
     built: Option<Built>,
     /// Nodes of domain and devices were written, or may have been.
     nodes: bool,
+    completion: Option<Completion>,
 }
 
 impl Facts {
@@ -589,7 +591,7 @@ impl Toolstack {
                 return;
             }
         };
-        let Adopted { half_made, unstarted } = self.adopt(&survey, records);
+        let Adopted { half_made, unfinished } = self.adopt(&survey, records);
         let orphans = self.adopt_loops(loops);
         if !orphans.is_empty() {
             let devices = orphans.iter().map(|a| a.device().path.clone()).collect();
@@ -598,8 +600,9 @@ impl Toolstack {
         for uuid in half_made {
             self.tear_down(now, uuid, Then::Gone, out);
         }
-        for domid in unstarted {
-            self.give_out(Purpose::Aside, Work::Unpause { domid }, out);
+        for (uuid, start) in unfinished {
+            let plan = plan_finish(&self.vms[&uuid].config, start);
+            self.begin(now, uuid, plan, Then::Created { client: None }, out);
         }
         for (client, request) in self.backlog.take().into_iter().flatten() {
             self.handle_request(now, client, request, out);
@@ -621,16 +624,21 @@ impl Toolstack {
             let domain = survey.domains.iter().find(lives);
             let domid = domain.map(|info| info.domid).or(record.domid);
             match (record.complete, domain) {
-                (Some(start), Some(info)) if readable => {
-                    // Who has run once is paused because somebody wanted that.
-                    let unstarted = info.flags.paused() && info.cpu_time_ns == 0;
-                    if start == Start::Running && unstarted {
-                        adopted.unstarted.push(info.domid);
+                (Some(Completion { start, .. }), Some(info)) if readable => {
+                    // Who has run once was finished, and is paused because somebody wants that.
+                    if info.flags.paused() && info.cpu_time_ns == 0 {
+                        adopted.unfinished.push((record.uuid, start));
                     }
                 }
                 _ => adopted.half_made.push(record.uuid),
             }
-            let facts = Facts { recorded: true, domid, nodes: domid.is_some(), ..Facts::default() };
+            let facts = Facts {
+                recorded: true,
+                domid,
+                nodes: domid.is_some(),
+                completion: record.complete,
+                ..Facts::default()
+            };
             let vm = Vm::new(config, record.uuid, facts);
             self.vms.insert(record.uuid, vm);
         }
@@ -662,8 +670,8 @@ impl Toolstack {
 struct Adopted {
     /// They must not live on.
     half_made: Vec<Uuid>,
-    /// All that is missing is their unpause.
-    unstarted: Vec<DomId>,
+    /// Their nodes are written; some of the steps behind that may be missing.
+    unfinished: Vec<(Uuid, Start)>,
 }
 
 /// Stands in for a record that cannot be read, so that what it left can still be taken down.

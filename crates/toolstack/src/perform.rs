@@ -101,10 +101,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 store::write_as_one(&mut self.store, &nodes)?;
                 Ok(Output::Done)
             }
-            Work::Complete { uuid, start } => {
-                store::complete_record(&mut self.store, uuid, start)?;
-                Ok(Output::Done)
-            }
             Work::CreateDomain { config, uuid, images } => {
                 self.create_domain(&config, uuid, &images).map(Output::Domain)
             }
@@ -118,8 +114,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     .map(Output::Built)
                     .map_err(|error| build_failure(&config, &error))
             }
-            Work::Introduce { domain, store_frame } => {
-                self.store.introduce(domain.domid, xen::Gfn(store_frame), domain.store_port)?;
+            Work::Introduce { domid, store_port, store_gfn } => {
+                self.store.introduce(domid, xen::Gfn(store_gfn), store_port)?;
                 Ok(Output::Done)
             }
             Work::JoinBridge { bridge, link, mtu, backend } => {

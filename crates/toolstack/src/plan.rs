@@ -21,15 +21,14 @@ pub enum Step {
     Record,
     CreateDomain,
     Build,
-    /// Write the domain's and its devices' nodes, in one transaction.
-    WriteNodes,
+    /// Write the domain's and its devices' nodes and the end of our record, all as one: from here on a
+    /// restarted daemon goes on with the rest.
+    WriteNodes(Start),
     Introduce,
     /// Wait until the backend has seen its device.
     AwaitBackend(DeviceRef),
     /// Put the host's end of the vif with this index on its bridge.
     JoinBridge(usize),
-    /// Mark our record: from here on a restarted daemon keeps the VM, and unpauses it if it was to run.
-    Complete(Start),
     Unpause,
     Pause,
     /// Tell all backends that their devices go.
@@ -48,7 +47,7 @@ impl Step {
         match self {
             Self::AttachDisk(index) => Some(Self::DetachDisk(index)),
             Self::CreateDomain => Some(Self::DestroyDomain),
-            Self::Record | Self::WriteNodes => Some(Self::RemoveNodes),
+            Self::Record | Self::WriteNodes(_) => Some(Self::RemoveNodes),
             Self::AwaitBackend(device) => Some(Self::AwaitClosed(device)),
             _ => None,
         }
@@ -71,12 +70,11 @@ impl Step {
             Self::Record => "record",
             Self::CreateDomain => "create domain",
             Self::Build => "build",
-            Self::WriteNodes => "write nodes",
+            Self::WriteNodes(_) => "write nodes",
             Self::Introduce => "introduce",
             Self::AwaitBackend(_) => "await backends",
             Self::JoinBridge(_) => "join bridges",
             Self::Unpause => "unpause",
-            Self::Complete(_) => "complete",
             Self::Pause => "pause",
             Self::CloseDevices => "close devices",
             Self::AwaitClosed(_) => "await closed",
@@ -173,9 +171,8 @@ impl Start {
         }
     }
 
-    /// What a record says. A word that is not understood leaves the domain as it is.
-    pub(crate) fn decode(word: &[u8]) -> Self {
-        if word == Self::Running.as_str().as_bytes() { Self::Running } else { Self::Paused }
+    pub(crate) fn decode(word: &str) -> Option<Self> {
+        [Self::Running, Self::Paused].into_iter().find(|start| start.as_str() == word)
     }
 }
 
@@ -199,10 +196,24 @@ pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
     before_domain.extend(&attached);
     let domain = plan.add(Step::CreateDomain, &before_domain);
     let build = plan.add(Step::Build, &[domain]);
-    let nodes = plan.add(Step::WriteNodes, &[build]);
-    let mut done = vec![plan.add(Step::Introduce, &[nodes])];
+    let nodes = plan.add(Step::WriteNodes(start), &[build]);
+    add_finish(&mut plan, config, start, &[nodes]);
+    plan
+}
+
+/// The steps from a domain whose nodes are written to one that is there for its user. Each can be taken
+/// once more.
+#[must_use]
+pub fn plan_finish(config: &VmConfig, start: Start) -> Plan {
+    let mut plan = Plan::new(OnFailure::Stop);
+    add_finish(&mut plan, config, start, &[]);
+    plan
+}
+
+fn add_finish(plan: &mut Plan, config: &VmConfig, start: Start, after: &[usize]) {
+    let mut done = vec![plan.add(Step::Introduce, after)];
     for device in layout::devices(config) {
-        let seen = plan.add(Step::AwaitBackend(device), &[nodes]);
+        let seen = plan.add(Step::AwaitBackend(device), after);
         done.push(seen);
         if device.kind == DeviceKind::Vif {
             let index = config.vifs.iter().position(|vif| vif.devid == device.devid);
@@ -210,12 +221,10 @@ pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
             done.push(plan.add(Step::JoinBridge(index), &[seen]));
         }
     }
-    // The guest begins to work with its first moment, and what it wants of dom0 would keep the rest waiting.
-    let complete = plan.add(Step::Complete(start), &done);
     if start == Start::Running {
-        plan.add(Step::Unpause, &[complete]);
+        // Last: what the guest wants of dom0 would keep everything behind it waiting.
+        plan.add(Step::Unpause, &done);
     }
-    plan
 }
 
 /// How far a VM has come: what a teardown has to take back.

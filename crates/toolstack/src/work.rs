@@ -9,8 +9,7 @@ use xen::{DomId, DomainInfo, EvtchnPort, PhysInfo, SetAside, Uuid, VersionInfo};
 use xen_build::{Built, KernelImage};
 
 use crate::config::VmConfig;
-use crate::layout::{DeviceRef, Nodes, Removal};
-use crate::plan::Start;
+use crate::layout::{Completion, DeviceRef, Nodes, Removal};
 
 /// Kernel and ramdisk of a VM, shared with every other VM that has the same.
 #[derive(Clone, Debug)]
@@ -70,8 +69,9 @@ pub enum Work {
         nodes: Nodes,
     },
     Introduce {
-        domain: NewDomain,
-        store_frame: u64,
+        domid: DomId,
+        store_port: EvtchnPort,
+        store_gfn: u64,
     },
     /// Puts the link on the bridge, then tells netback so.
     JoinBridge {
@@ -82,10 +82,6 @@ pub enum Work {
     },
     Unpause {
         domid: DomId,
-    },
-    Complete {
-        uuid: Uuid,
-        start: Start,
     },
     Pause {
         domid: DomId,
@@ -188,8 +184,8 @@ pub struct Record {
     pub config_text: String,
     /// Present once the domain's nodes were written.
     pub domid: Option<DomId>,
-    /// The create that made it came to its end, but for the unpause of a domain that starts running.
-    pub complete: Option<Start>,
+    /// Present once the domain's nodes were written.
+    pub complete: Option<Completion>,
 }
 
 /// One line of `xl block-list` or `xl network-list`, as read from the store.

@@ -218,7 +218,7 @@ impl Toolstack {
                 let domain = facts.domain.expect("planned after the domain");
                 Work::Build { config, images, domain }
             }
-            Step::WriteNodes => {
+            Step::WriteNodes(start) => {
                 let domain = facts.domain.expect("planned after the domain");
                 let built = facts.built.expect("planned after the build");
                 let built = BuiltDomain {
@@ -230,12 +230,15 @@ impl Toolstack {
                 };
                 let disks: Vec<_> = facts.disks.values().cloned().collect();
                 facts.nodes = true;
-                Work::WriteNodes { nodes: layout::domain_nodes(&config, uuid, &built, &disks) }
+                facts.completion = Some(built.completion(start));
+                let nodes = layout::domain_nodes(&config, uuid, &built, &disks, start);
+                Work::WriteNodes { nodes }
             }
-            Step::Introduce => Work::Introduce {
-                domain: facts.domain.expect("planned after the domain"),
-                store_frame: facts.built.expect("planned after the build").store_frame,
-            },
+            Step::Introduce => {
+                let completion = facts.completion.expect("planned after the nodes");
+                let (store_port, store_gfn) = (completion.store_port, completion.store_gfn);
+                Work::Introduce { domid: domid(), store_port, store_gfn }
+            }
             Step::AwaitBackend(device) => {
                 return Carried::Wait { path: backend_state(device), seconds: BACKEND_SECONDS };
             }
@@ -253,7 +256,6 @@ impl Toolstack {
                 }
             }
             Step::Unpause => Work::Unpause { domid: domid() },
-            Step::Complete(start) => Work::Complete { uuid, start },
             Step::Pause => Work::Pause { domid: domid() },
             Step::CloseDevices => {
                 Work::CloseDevices { domid: domid(), devices: layout::devices(&config) }

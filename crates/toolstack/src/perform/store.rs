@@ -6,8 +6,7 @@ use xen::{DomId, Uuid, XenbusState};
 use xenstore::Error;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
 
-use crate::layout::{DeviceKind, DeviceRef, Nodes, RECORDS, Removal, record_path};
-use crate::plan::Start;
+use crate::layout::{Completion, DeviceKind, DeviceRef, Nodes, RECORDS, Removal, record_path};
 use crate::work::{DeviceReading, Failure, Record};
 
 fn batch_of(nodes: &Nodes) -> Batch {
@@ -62,14 +61,6 @@ pub(super) fn request_shutdown<T: Transport>(
         }
         other => Ok(other.map(drop)?),
     }
-}
-
-pub(super) fn complete_record<T: Transport>(
-    store: &mut Client<T>,
-    uuid: Uuid,
-    start: Start,
-) -> Result<(), ClientError> {
-    write_one(store, &format!("{}/complete", record_path(uuid)), start.as_str())
 }
 
 /// How often devices are looked at again because their backends changed state meanwhile.
@@ -231,7 +222,8 @@ pub(super) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
     for (index, uuid) in uuids.into_iter().enumerate() {
         let domid = replies.get_optional(2 * index)?;
         let domid = domid.and_then(|bytes| text(bytes).parse().ok()).map(DomId);
-        let complete = replies.get_optional(2 * index + 1)?.map(Start::decode);
+        let complete = replies.get_optional(2 * index + 1)?.map(text);
+        let complete = complete.and_then(|text| Completion::decode(&text));
         records.push(Record { uuid, config_text: String::new(), domid, complete });
     }
     read_configs(store, &mut records)?;

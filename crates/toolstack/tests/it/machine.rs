@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use storage::{Attachment, BlockDevice, DeviceNumber};
+use toolstack::layout::Completion;
 use toolstack::plan::Start;
 use toolstack::work::{Cost, Failure, Output, OwnLoop, Record, Survey, Work, loop_tag};
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
@@ -119,7 +120,7 @@ fn destruction_overtakes_a_create() {
     assert_eq!((replies, machine.is_quiet()), (2, true), "{end:?}");
 }
 
-fn record(uuid: Uuid, complete: Option<Start>) -> Record {
+fn record(uuid: Uuid, complete: Option<Completion>) -> Record {
     let config_text = config("name = 'old'\ndisk = ['/a,raw,xvda,w']").to_cfg_text();
     Record { uuid, config_text, domid: Some(DomId(5)), complete }
 }

@@ -25,8 +25,7 @@ fn a_domain_without_devices_is_a_chain() {
             3   build  (after 2)
             4   write nodes  (after 3)  [undo: remove nodes]
             5   introduce  (after 4)
-            6   complete  (after 5)
-            7   unpause  (after 6)
+            6   unpause  (after 5)
         "#]],
     );
 }
@@ -51,7 +50,6 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
             10  await the backend of vbd 51728  (after 7)  [undo: await the end of vbd 51728]
             11  await the backend of vif 0  (after 7)  [undo: await the end of vif 0]
             12  put vif 0 on its bridge  (after 11)
-            13  complete  (after 8, 9, 10, 11, 12)
         "#]],
     );
 }
