@@ -88,7 +88,13 @@ pub(crate) fn log(message: impl std::fmt::Display) {
     let _closed = writeln!(std::io::stderr(), "xylemd: {message}");
 }
 
+/// Somebody waits for almost all that we do, and each piece of it is short; who only follows what happens,
+/// such as xenconsoled at each introduction, has time. Inherited by all threads.
+const NICENESS: i32 = -10;
+
 fn run(options: &Options) -> Result<()> {
+    // Where we may not, all is merely slower.
+    let _refused = rustix::process::setpriority_process(None, NICENESS);
     let listener = clients::listen(&options.socket)?;
     let images = host::Images::default();
     let pool = pool::Pool::open(options, &images).context("cannot start")?;
