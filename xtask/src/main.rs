@@ -5,6 +5,7 @@ mod ci;
 mod demo;
 mod lab;
 mod store_clients;
+mod store_crash;
 mod store_diff;
 mod store_scripts;
 mod stores;
@@ -26,6 +27,7 @@ cargo xtask COMMAND
   store-clients   packaged clients, run on our store and on the packaged one
   store-diff      a random script, asked of our store and of the packaged one
   store-scripts   conformance scripts, asked of our store and of the packaged one
+  store-crash     kills our store again and again under guests and clients that must not notice
   tidy    rules of this workspace that no compiler checks
 
 `cargo xtask COMMAND --help` says more.";
@@ -49,6 +51,7 @@ fn dispatch() -> Result<ExitCode> {
             "bench" => bench::main(&mut parser),
             "store-clients" => store_clients::main(&mut parser),
             "store-diff" => store_diff::main(&mut parser),
+            "store-crash" => store_crash::main(&mut parser),
             "store-scripts" => store_scripts::main(&mut parser),
             "tidy" => tidy::main(),
             "lab" => lab::command::main(&mut parser),
