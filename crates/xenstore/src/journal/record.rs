@@ -94,8 +94,8 @@ records! {
     /// The ring begins anew, at this event channel.
     RingReset = 50 { connection: u64, port: u32, }
     RingBroken = 51 { connection: u64, }
-    /// Requests were taken out of the ring up to here.
-    Taken = 52 { connection: u64, requests_taken: u32, }
+    /// Requests were taken out of the ring, and replies were put in before that, up to here.
+    Taken = 52 { connection: u64, requests_taken: u32, replies_put: u32, }
     /// What was taken out and waits to be executed.
     Input = 53 { connection: u64, bytes: &'a [u8], }
     Reply = 54 {

@@ -127,6 +127,16 @@ pub(super) fn indexes_record(id: ConnId, connection: &Connection) -> Option<Reco
     Some(Record::RingIndexes { connection: id.number(), requests_taken, replies_put })
 }
 
+/// The same after requests were taken out.
+pub(super) fn taken_record(id: ConnId, connection: &Connection) -> Option<Record<'static>> {
+    match indexes_record(id, connection)? {
+        Record::RingIndexes { connection, requests_taken, replies_put } => {
+            Some(Record::Taken { connection, requests_taken, replies_put })
+        }
+        _ => None,
+    }
+}
+
 pub(super) fn domain_record(domid: DomId, domain: &Domain) -> Record<'static> {
     Record::Domain {
         domid,

@@ -101,6 +101,24 @@ impl Connection {
         }
     }
 
+    /// Drops the output that is in the ring when the replies' index is this. `None`: there is no such
+    /// output.
+    pub(super) fn consume_to(&mut self, replies_put: u32) -> Option<()> {
+        let consumed = self.output.consumed().to_le_bytes();
+        let consumed = u32::from_le_bytes([consumed[0], consumed[1], consumed[2], consumed[3]]);
+        let begin = self.seat.indexes?.replies_put.wrapping_add(consumed);
+        let mut rest = usize::try_from(replies_put.wrapping_sub(begin)).ok()?;
+        if rest > self.output.bytes() {
+            return None;
+        }
+        while rest > 0 {
+            let piece = self.output.bytes_to_send().len().min(rest);
+            self.output.consume(piece);
+            rest -= piece;
+        }
+        Some(())
+    }
+
     pub(super) fn is_ring(&self) -> bool {
         matches!(self.peer, Peer::Ring(_))
     }

@@ -87,8 +87,9 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Some(indexes) = &mut connection.seat.indexes else { return };
         indexes.requests_taken = requests_taken;
-        let connection = id.number();
-        self.store.recorder.record(&Record::Taken { connection, requests_taken });
+        if let Some(record) = super::checkpoint::taken_record(id, connection) {
+            self.store.recorder.record(&record);
+        }
     }
 
     /// The rings of the domains that are introduced.
@@ -123,18 +124,10 @@ impl Server {
             self.note_indexes(id, page);
             return Ok(Resumption::From(page.requests_taken));
         };
-        let put = page.replies_put.wrapping_sub(ours.replies_put);
-        let put = usize::try_from(put).map_err(|_| RingError::BadIndex)?;
         let ahead = ours.requests_taken.wrapping_sub(page.requests_taken);
         let is_ahead = usize::try_from(ahead).is_ok_and(|ahead| ahead <= RING_BYTES);
-        if put > connection.output.bytes() || !is_ahead {
+        if !is_ahead || connection.consume_to(page.replies_put).is_none() {
             return Err(RingError::BadIndex);
-        }
-        let mut rest = put;
-        while rest > 0 {
-            let piece = connection.output.bytes_to_send().len().min(rest);
-            connection.output.consume(piece);
-            rest -= piece;
         }
         self.ready.insert(id);
         Ok(Resumption::From(ours.requests_taken))

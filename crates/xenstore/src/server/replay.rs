@@ -232,9 +232,10 @@ impl Replay {
                 connection.broken = true;
                 connection.output.clear();
             }
-            Record::Taken { connection, requests_taken } => {
-                let indexes = self.connection(connection)?.seat.indexes.as_mut()?;
-                indexes.requests_taken = requests_taken;
+            Record::Taken { connection, requests_taken, replies_put } => {
+                let connection = self.connection(connection)?;
+                connection.seat.indexes.as_mut()?.requests_taken = requests_taken;
+                connection.consume_to(replies_put)?;
             }
             Record::Input { connection, bytes } => {
                 self.connection(connection)?.input = bytes.to_vec();
