@@ -125,8 +125,7 @@ impl Journal {
         replay.apply(&records).with_context(|| {
             format!("cannot go on with the store of {name}; --fresh begins with an empty one")
         })?;
-        // The next checkpoint tells what is the state and what are changes.
-        journal.checkpoint_bytes = file.length();
+        journal.checkpoint_bytes = checkpoint_bytes(&file.header()).min(file.length());
         journal.file = Some(file);
         Ok((journal, Some(replay.finish())))
     }
@@ -194,8 +193,7 @@ impl Journal {
     fn start_next(&mut self, server: &Server, log: &mut Log) {
         let Some(path) = &self.path else { return };
         match AppendFile::create(&beside(path)) {
-            Ok(mut file) => {
-                file.set_header(&header(&self.boot, Validity::Whole));
+            Ok(file) => {
                 let checkpoint = server.checkpoint();
                 self.next = Some(Next { file, checkpoint, tail: Vec::new() });
             }
@@ -219,6 +217,7 @@ impl Journal {
     fn switch(&mut self, log: &mut Log) {
         let (Some(path), Some(mut next)) = (&self.path, self.next.take()) else { return };
         let checkpoint_bytes = next.file.length();
+        next.file.set_header(&header(&self.boot, Validity::Whole, checkpoint_bytes));
         if let Err(error) = next.file.append(&next.tail) {
             return self.give_up(&format!("{error}"), log);
         }
@@ -252,7 +251,7 @@ impl Journal {
     /// Changes are lost from here on: what the file says must never be taken for the truth.
     fn lose(&mut self, why: &str, log: &mut Log) {
         if let Some(mut file) = self.file.take() {
-            file.set_header(&header(&self.boot, Validity::Lost));
+            file.set_header(&header(&self.boot, Validity::Lost, 0));
         }
         log.line(&format!("the store will not survive a crash of this daemon: {why}"));
         self.retry = Some(Instant::now() + PAUSE);
@@ -263,13 +262,19 @@ fn beside(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-fn header(boot: &[u8; BOOT_BYTES], validity: Validity) -> [u8; 64] {
+fn header(boot: &[u8; BOOT_BYTES], validity: Validity, checkpoint_bytes: u64) -> [u8; 64] {
     let mut header = [0; 64];
     header[..8].copy_from_slice(MAGIC);
     header[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
     header[12] = u8::from(validity == Validity::Whole);
     header[16..16 + BOOT_BYTES].copy_from_slice(boot);
+    header[56..].copy_from_slice(&checkpoint_bytes.to_le_bytes());
     header
+}
+
+/// How much of the journal is its checkpoint.
+fn checkpoint_bytes(header: &[u8; 64]) -> u64 {
+    header.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// Whether the store of a file may be continued.
@@ -310,10 +315,11 @@ mod tests {
 
     #[test]
     fn only_a_whole_journal_of_this_boot_and_version_is_continued() {
-        let whole = header(&BOOT, Validity::Whole);
+        let whole = header(&BOOT, Validity::Whole, 77);
         assert_eq!(judge(&whole, &BOOT), Judgement::Continue);
+        assert_eq!(checkpoint_bytes(&whole), 77);
         assert!(matches!(judge(&whole, &[b'c'; BOOT_BYTES]), Judgement::Ignore(_)));
-        let lost = header(&BOOT, Validity::Lost);
+        let lost = header(&BOOT, Validity::Lost, 0);
         assert!(matches!(judge(&lost, &BOOT), Judgement::Ignore(_)));
         for at in [0, 8] {
             let mut other = whole;
