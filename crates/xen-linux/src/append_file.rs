@@ -95,6 +95,17 @@ impl AppendFile {
         Self::with_file(file, length).refused(context).map(Some)
     }
 
+    /// Goes on with a file that another process opened, and does not append to any more.
+    ///
+    /// # Errors
+    /// If it is none of this kind.
+    pub fn adopt(file: OwnedFd) -> Result<Self, HostError> {
+        let context = || "cannot use the file that was handed over".to_owned();
+        let mut word = [0; 8];
+        rustix::io::pread(&file, &mut word[..], 0).refused(context)?;
+        Self::with_file(file, u64::from_ne_bytes(word)).refused(context)
+    }
+
     fn with_file(file: OwnedFd, length: u64) -> Result<Self, Errno> {
         let allocated = window_start(length) + WINDOW_BYTES;
         allocate(&file, 0, allocated)?;

@@ -58,6 +58,21 @@ impl EventChannels {
         Ok(Self { fd, bound: BTreeSet::new(), lost: BTreeSet::new() })
     }
 
+    /// Goes on with a device that another program opened and bound these ports on.
+    ///
+    /// # Errors
+    /// If the descriptor cannot be used without blocking.
+    pub fn adopt(
+        fd: OwnedFd,
+        ports: impl IntoIterator<Item = EvtchnPort>,
+    ) -> Result<Self, HostError> {
+        let context = || "cannot use the event channel device that was handed over".to_owned();
+        let flags = rustix::fs::fcntl_getfl(&fd).refused(context)?;
+        rustix::fs::fcntl_setfl(&fd, flags | OFlags::NONBLOCK).refused(context)?;
+        let bound = ports.into_iter().map(|port| port.0).collect();
+        Ok(Self { fd, bound, lost: BTreeSet::new() })
+    }
+
     /// Binds to a port that another domain holds for us; returns our end.
     ///
     /// # Errors

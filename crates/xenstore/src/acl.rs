@@ -177,8 +177,9 @@ impl Acl {
             let is_guest = domid != DomId::DOM0 && domid != DomId::ANY;
             is_guest && entry.life.is_some_and(|life| !lives(Being { domid, life }))
         };
+        let owner_is_dead = is_dead(&self.entries[0]);
         let mut list = self.without_named(is_dead);
-        if is_dead(&list.entries[0]) {
+        if owner_is_dead {
             list.entries[0].life = None;
         }
         list

@@ -102,6 +102,11 @@ pub struct Header {
 pub struct Oversized(pub u32);
 
 impl Header {
+    /// The header of a message without a payload.
+    pub(crate) fn of_empty(code: u32, request_id: u32, transaction_id: u32) -> Self {
+        Self { code, request_id, transaction_id, payload_bytes: 0 }
+    }
+
     /// Decodes the first [`HEADER_BYTES`] of `bytes`, or `None` if there are fewer.
     ///
     /// # Errors

@@ -52,18 +52,21 @@ pub(crate) fn tell_parent() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells the service manager, if one started us. Source: sd_notify(3).
-pub(crate) fn tell_service_manager(socket: Option<&std::ffi::OsStr>) -> anyhow::Result<()> {
+/// Tells the service manager, if one started us, what it is to know. Source: sd_notify(3).
+pub(crate) fn tell_service_manager(
+    socket: Option<&std::ffi::OsStr>,
+    line: &str,
+) -> anyhow::Result<()> {
     let Some(socket) = socket else { return Ok(()) };
-    let context = "cannot tell the service manager that the daemon is ready";
+    let context = "cannot tell the service manager how the daemon is";
     let datagram = UnixDatagram::unbound().context(context)?;
     let name = socket.as_encoded_bytes();
     if let Some(name) = name.strip_prefix(b"@") {
         use std::os::linux::net::SocketAddrExt;
         let address = std::os::unix::net::SocketAddr::from_abstract_name(name).context(context)?;
-        datagram.send_to_addr(b"READY=1\n", &address).context(context)?;
+        datagram.send_to_addr(line.as_bytes(), &address).context(context)?;
     } else {
-        datagram.send_to(b"READY=1\n", socket).context(context)?;
+        datagram.send_to(line.as_bytes(), socket).context(context)?;
     }
     Ok(())
 }

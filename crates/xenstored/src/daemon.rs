@@ -15,6 +15,7 @@ use xenstore::server::{ByConnection, ConnId, Server};
 use crate::patience::{LOOK, Manner, Patience};
 use crate::rings::{Rings, Turn};
 use crate::status::{self, StatusSocket};
+use crate::update::Update;
 
 /// Read from a socket in one turn: enough to answer many requests at once, too little for one client
 /// to hold the others up.
@@ -33,23 +34,23 @@ const HANGUP: u64 = 3;
 /// Socket clients have their connection's number plus this.
 const CLIENTS: u64 = 4;
 
-struct Client {
-    fd: OwnedFd,
+pub(crate) struct Client {
+    pub(crate) fd: OwnedFd,
     /// The kernel's buffer was full: wait until it is not.
     waits_to_write: bool,
 }
 
 pub(crate) struct Daemon {
-    server: Server,
-    rings: Rings,
+    pub(crate) server: Server,
+    pub(crate) rings: Rings,
     epoll: OwnedFd,
-    listener: OwnedFd,
+    pub(crate) listener: OwnedFd,
     /// Descriptors ran out: nobody is accepted until one is free.
     is_full: bool,
     stop: StopSignals,
     hangup: HangupSignals,
-    status: StatusSocket,
-    clients: ByConnection<Client>,
+    pub(crate) status: StatusSocket,
+    pub(crate) clients: ByConnection<Client>,
     /// Clients that had more to say than one turn gave them. The kernel reports what arrives, not what
     /// lies there, so nothing else leads back to them.
     unread: Vec<ConnId>,
@@ -64,7 +65,21 @@ pub(crate) struct Daemon {
     ready: Vec<ConnId>,
     /// The store's time is counted from here.
     started: Instant,
+    pub(crate) update: Update,
 }
+
+/// How a daemon ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum End {
+    Stopped,
+    /// This process serves now.
+    HandedOver {
+        successor: u32,
+    },
+}
+
+/// Between two looks at a live update, if nothing else happens.
+const UPDATE_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// Makes the socket at `path`; only root may connect.
 pub(crate) fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
@@ -89,14 +104,24 @@ pub(crate) fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
     Ok(listener)
 }
 
+/// Goes on with the socket of a daemon before this one.
+pub(crate) fn adopt_listener(listener: OwnedFd) -> anyhow::Result<OwnedFd> {
+    let context = "cannot use the socket that was handed over";
+    let flags = rustix::fs::fcntl_getfl(&listener).context(context)?;
+    rustix::fs::fcntl_setfl(&listener, flags | rustix::fs::OFlags::NONBLOCK).context(context)?;
+    Ok(listener)
+}
+
 impl Daemon {
-    /// `waiting` are rings that may hold requests for which no event will come.
+    /// `waiting` are rings that may hold requests for which no event will come; the store's time is
+    /// counted from `started`.
     pub(crate) fn new(
         server: Server,
         rings: Rings,
         listener: OwnedFd,
         status: OwnedFd,
         waiting: Vec<ConnId>,
+        started: Instant,
     ) -> anyhow::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("cannot make an epoll")?;
         let mut daemon = Self {
@@ -116,7 +141,8 @@ impl Daemon {
             events: Vec::with_capacity(EVENTS_MAX),
             patience: Patience::new(),
             ready: Vec::new(),
-            started: Instant::now(),
+            started,
+            update: Update::default(),
         };
         daemon.add(LISTENER, &daemon.listener)?;
         daemon.add(STOP, &daemon.stop)?;
@@ -143,8 +169,8 @@ impl Daemon {
         epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).context("cannot wait for a file")
     }
 
-    /// Serves until it is told to stop.
-    pub(crate) fn run(&mut self) -> anyhow::Result<()> {
+    /// Serves until it is told to stop, or another process serves.
+    pub(crate) fn run(&mut self) -> anyhow::Result<End> {
         // Domains may have come and gone before we listened for it.
         self.compare_domains();
         loop {
@@ -164,7 +190,7 @@ impl Daemon {
                     EVENT_CHANNELS => {}
                     STOP => {
                         if self.stop.received()? {
-                            return Ok(());
+                            return Ok(End::Stopped);
                         }
                     }
                     HANGUP => {
@@ -184,6 +210,9 @@ impl Daemon {
             }
             for id in std::mem::take(&mut self.unfinished) {
                 self.serve_ring(id);
+            }
+            if let Some(successor) = self.work_on_update() {
+                return Ok(End::HandedOver { successor });
             }
         }
     }
@@ -221,9 +250,10 @@ impl Daemon {
         if !is_idle {
             return Some(NOW);
         }
+        let update = self.rings.live_update.started().map(|_| UPDATE_PAUSE);
         let deadline = self.server.next_deadline();
         let deadline = deadline.map(|deadline| deadline.saturating_sub(self.started.elapsed()));
-        let wait = journal.into_iter().chain(deadline).min()?;
+        let wait = journal.into_iter().chain(deadline).chain(update).min()?;
         Timespec::try_from(wait).ok()
     }
 
@@ -242,7 +272,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn compare_domains(&mut self) {
+    pub(crate) fn compare_domains(&mut self) {
         let Some(platform) = self.rings.platform() else { return };
         match platform.domains() {
             Ok(listing) => self.server.handle_domain_states(&mut self.rings, &listing),
@@ -299,6 +329,18 @@ impl Daemon {
         }
     }
 
+    /// Goes on with a client of a daemon before this one.
+    pub(crate) fn adopt(&mut self, id: ConnId, fd: OwnedFd) -> anyhow::Result<()> {
+        let context = "cannot serve a client that was handed over";
+        let flags = rustix::fs::fcntl_getfl(&fd).context(context)?;
+        rustix::fs::fcntl_setfl(&fd, flags | rustix::fs::OFlags::NONBLOCK).context(context)?;
+        epoll::add(&self.epoll, &fd, data(id), CLIENT_EVENTS).context(context)?;
+        self.clients.insert(id, Client { fd, waits_to_write: false });
+        // What lies there is not reported.
+        self.unread.push(id);
+        Ok(())
+    }
+
     fn handle_client(&mut self, token: u64, flags: epoll::EventFlags) {
         let id = ConnId::of_number(token - CLIENTS);
         if flags.contains(epoll::EventFlags::OUT) {
@@ -335,7 +377,7 @@ impl Daemon {
     }
 
     /// Sends what the kernel takes; the rest when it is ready for more.
-    fn flush(&mut self, id: ConnId) {
+    pub(crate) fn flush(&mut self, id: ConnId) {
         self.rings.commit(&mut self.server);
         let Some(client) = self.clients.get_mut(&id) else { return };
         let mut is_blocked = false;
@@ -367,6 +409,7 @@ impl Daemon {
 
     fn close(&mut self, id: ConnId) {
         let Some(client) = self.clients.remove(&id) else { return };
+        self.end_update_of(id);
         self.server.disconnect(id);
         drop(client.fd);
         if self.is_full {

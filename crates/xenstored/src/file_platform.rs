@@ -1,7 +1,7 @@
 //! A host made of files (`--host dir:PATH`), for guests without Xen.
 
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
@@ -26,6 +26,12 @@ impl FilePlatform {
         let folder = HostFolder::open(path).context("cannot use this folder as a host")?;
         let events = folder.bind_daemon_events().context("cannot listen for events of guests")?;
         Self::with_events(folder, events)
+    }
+
+    /// Goes on with the socket for events of a daemon before this one.
+    pub(crate) fn adopt(path: PathBuf, events: OwnedFd) -> anyhow::Result<Self> {
+        let folder = HostFolder::open(path).context("cannot use this folder as a host")?;
+        Self::with_events(folder, events.into())
     }
 
     fn with_events(folder: HostFolder, events: UnixDatagram) -> anyhow::Result<Self> {

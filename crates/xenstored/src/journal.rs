@@ -6,6 +6,7 @@
 //! a host that lost its power has no guests. When the changes outgrow the state, a new checkpoint is
 //! written beside it, piece by piece between turns, and takes its place.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -70,7 +71,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    fn none() -> Self {
+    pub(crate) fn none() -> Self {
         Self {
             path: None,
             boot: [0; BOOT_BYTES],
@@ -89,13 +90,11 @@ impl Journal {
         start: Start,
         log: &mut Log,
     ) -> anyhow::Result<(Self, Option<Server>)> {
-        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let boot = boot.first_chunk().copied().unwrap_or([b'-'; BOOT_BYTES]);
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make the folder of {}", path.display()))?;
         }
-        let mut journal = Self { path: Some(path.to_owned()), boot, ..Self::none() };
+        let mut journal = Self::without_file(path);
         let Some(file) = AppendFile::open(path)? else {
             return Ok((if start == Start::WithoutJournal { Self::none() } else { journal }, None));
         };
@@ -109,7 +108,7 @@ impl Journal {
                 return Ok((Self::none(), None));
             }
         }
-        match judge(&file.header(), &boot) {
+        match judge(&file.header(), &journal.boot) {
             Judgement::Continue => {}
             Judgement::Ignore(why) => {
                 log.line(&format!("{name} is not used, the store begins empty: {why}"));
@@ -128,6 +127,54 @@ impl Journal {
         journal.checkpoint_bytes = checkpoint_bytes(&file.header()).min(file.length());
         journal.file = Some(file);
         Ok((journal, Some(replay.finish())))
+    }
+
+    /// Goes on with the journal of the daemon before this one, which handed it over.
+    pub(crate) fn adopt(path: &Path, file: OwnedFd) -> anyhow::Result<Self> {
+        let mut journal = Self::without_file(path);
+        let file = AppendFile::adopt(file)?;
+        if judge(&file.header(), &journal.boot) == Judgement::Continue {
+            // The next checkpoint tells what is the state and what are changes.
+            journal.checkpoint_bytes = file.length();
+            journal.file = Some(file);
+        }
+        Ok(journal)
+    }
+
+    /// A journal that is to [begin](Self::begin).
+    pub(crate) fn without_file(path: &Path) -> Self {
+        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let boot = boot.first_chunk().copied().unwrap_or([b'-'; BOOT_BYTES]);
+        Self { path: Some(path.to_owned()), boot, ..Self::none() }
+    }
+
+    /// Whether there is a journal that records.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Another process is about to append: nothing is begun anew, and nothing may be recorded until
+    /// that process turns out to have failed. Gives the file.
+    pub(crate) fn lend(&mut self) -> Option<BorrowedFd<'_>> {
+        if self.next.take().is_some()
+            && let Some(path) = &self.path
+        {
+            // It is made again when the journal is too long.
+            let _gone = std::fs::remove_file(beside(path));
+        }
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Another daemon goes on with the store, without a journal: this one must not be continued.
+    pub(crate) fn end(&mut self) {
+        self.next = None;
+        self.file = None;
+        if let Some(path) = &self.path {
+            for path in [beside(path), path.clone()] {
+                // It may not be there.
+                let _gone = std::fs::remove_file(path);
+            }
+        }
     }
 
     /// Records this store from now on, which did not come from the journal.

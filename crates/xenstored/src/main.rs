@@ -5,27 +5,32 @@ mod confinement;
 mod daemon;
 mod file_platform;
 mod journal;
+mod live_update;
 mod log;
 mod options;
 mod patience;
 mod platform;
 mod rings;
 mod status;
+mod update;
 mod xen_platform;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
-use anyhow::Context;
-use xenstore::server::Server;
+use anyhow::{Context, bail};
+use xenstore::server::{RestoredPeer, Server};
 
 use crate::confinement::Account;
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, End};
 use crate::file_platform::FilePlatform;
-use crate::journal::Journal;
+use crate::journal::{Journal, Start};
+use crate::live_update::foreign::{self, Arrival};
+use crate::live_update::successor::Successor;
 use crate::log::Log;
-use crate::options::{Domains, Environment, Options, Output, Place, Wanted};
+use crate::options::{Domains, Environment, Options, Origin, Output, Place, Wanted};
 use crate::platform::Platform;
 use crate::rings::Rings;
 use crate::xen_platform::XenPlatform;
@@ -48,44 +53,143 @@ fn run() -> anyhow::Result<ExitCode> {
     match options::parse(lexopt::Parser::from_env(), environment)? {
         Wanted::Help => stdout.write_all(options::HELP.as_bytes())?,
         Wanted::Version => writeln!(stdout, "xylem-xenstored {}", env!("CARGO_PKG_VERSION"))?,
-        Wanted::Serve(options) if options.place == Place::Background => {
-            return background::start();
-        }
+        Wanted::Serve(options) if goes_to_background(&options) => return background::start(),
         Wanted::Serve(options) => serve(&options)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whoever takes over from another daemon is what that one was: it stays where it is.
+fn goes_to_background(options: &Options) -> bool {
+    let takes_over = match options.origin {
+        Origin::Own => false,
+        Origin::SameProcess => foreign::state_file(&options.rundir).exists(),
+        Origin::Predecessor => true,
+    };
+    options.place == Place::Background && !takes_over
+}
+
 fn serve(options: &Options) -> anyhow::Result<()> {
+    // The store's time; before anything is opened, as descriptors may have been left for us.
+    let started = Instant::now();
+    let state_file = foreign::state_file(&options.rundir);
+    let mut successor = None;
+    let arrival = match options.origin {
+        Origin::SameProcess if state_file.exists() => {
+            Some(foreign::arrive(&state_file, options.quota, started.elapsed())?)
+        }
+        Origin::Predecessor => {
+            let (channel, arrival) = Successor::receive(options.quota, started.elapsed())?;
+            successor = Some(channel);
+            Some(arrival)
+        }
+        _ => None,
+    };
     // Before the working folder changes.
-    let absolute = |path: &PathBuf| {
-        std::path::absolute(path)
-            .with_context(|| format!("cannot find the place of {}", path.display()))
-    };
-    let socket = absolute(&options.socket)?;
-    let pid_file = options.pid_file.as_ref().map(absolute).transpose()?;
-    let trace_file = options.trace_file.as_ref().map(absolute).transpose()?;
-    let journal_file = absolute(&options.journal)?;
-    let status_socket = absolute(&options.status)?;
-    let domains = match &options.domains {
-        Domains::OfFolder(path) => Domains::OfFolder(absolute(path)?),
-        other => other.clone(),
-    };
+    let paths = Paths::new(options)?;
     let account = options.user.as_deref().map(Account::find).transpose()?;
     if options.tells_parent {
         background::leave_terminal()?;
     }
     raise_descriptor_limit();
-    let mut log = Log::open(trace_file.clone())?;
+    let log = Log::open(paths.trace_file.clone())?;
+    let mut daemon = match arrival {
+        Some(arrival) => take_over(options, &paths, log, arrival, started)?,
+        None => begin(options, &paths, log, started)?,
+    };
+    daemon.update.state_file = std::path::absolute(&state_file).context("no working folder")?;
+    daemon.server.set_event_timeout(options.event_timeout);
+    daemon.server.set_tracing(daemon.rings.log.trace.is_some());
+
+    // The one before us has the file until it has ended.
+    let mut pid_file = None;
+    if successor.is_none() {
+        pid_file = paths.pid_file.as_deref().map(PidFile::create).transpose()?;
+    }
+    if let Some(account) = account {
+        let written = [paths.socket.parent(), paths.journal.parent(), paths.trace_file.as_deref()];
+        for path in written.into_iter().flatten() {
+            account.own(path)?;
+        }
+        confinement::enter(account)?;
+    }
+    if let Some(channel) = &successor {
+        channel.wait_for_go()?;
+    }
+    if options.origin != Origin::Own {
+        daemon.answer_for_predecessor();
+    }
+    if let Some(channel) = successor.take() {
+        channel.tell_answered()?;
+        pid_file = paths.pid_file.as_deref().map(PidFile::create).transpose().unwrap_or_default();
+    }
+    let id = std::process::id();
+    if let Some(file) = pid_file {
+        file.write(id)?;
+    }
+    if options.output == Output::ProcessId {
+        writeln!(std::io::stdout(), "{id}")?;
+    }
+    let manager = std::env::var_os("NOTIFY_SOCKET");
+    background::tell_service_manager(manager.as_deref(), "READY=1\n")?;
+    if options.tells_parent {
+        background::tell_parent()?;
+    }
+    match daemon.run()? {
+        End::Stopped => Ok(()),
+        End::HandedOver { successor } => {
+            let line = format!("MAINPID={successor}\n");
+            background::tell_service_manager(manager.as_deref(), &line)
+        }
+    }
+}
+
+/// Files of the daemon, wherever its working folder is.
+struct Paths {
+    socket: PathBuf,
+    pid_file: Option<PathBuf>,
+    trace_file: Option<PathBuf>,
+    journal: PathBuf,
+    status: PathBuf,
+    domains: Domains,
+}
+
+impl Paths {
+    fn new(options: &Options) -> anyhow::Result<Self> {
+        let absolute = |path: &PathBuf| {
+            std::path::absolute(path)
+                .with_context(|| format!("cannot find the place of {}", path.display()))
+        };
+        Ok(Self {
+            socket: absolute(&options.socket)?,
+            pid_file: options.pid_file.as_ref().map(absolute).transpose()?,
+            trace_file: options.trace_file.as_ref().map(absolute).transpose()?,
+            journal: absolute(&options.journal)?,
+            status: absolute(&options.status)?,
+            domains: match &options.domains {
+                Domains::OfFolder(path) => Domains::OfFolder(absolute(path)?),
+                other => other.clone(),
+            },
+        })
+    }
+}
+
+/// Begins with the journal's store, or an empty one.
+fn begin(
+    options: &Options,
+    paths: &Paths,
+    mut log: Log,
+    started: Instant,
+) -> anyhow::Result<Daemon> {
     // First, since it waits until a daemon that was killed is gone.
-    let (journal, store) = Journal::open(&journal_file, options.start, &mut log)?;
-    let platform: Option<Box<dyn Platform>> = match domains {
+    let (journal, store) = Journal::open(&paths.journal, options.start, &mut log)?;
+    let platform: Option<Box<dyn Platform>> = match &paths.domains {
         Domains::OfXen => Some(Box::new(XenPlatform::open()?)),
-        Domains::OfFolder(path) => Some(Box::new(FilePlatform::open(path)?)),
+        Domains::OfFolder(path) => Some(Box::new(FilePlatform::open(path.clone())?)),
         Domains::None => None,
     };
-    let listener = daemon::listen(&socket)?;
-    let status = daemon::listen(&status_socket)?;
+    let listener = daemon::listen(&paths.socket)?;
+    let status = daemon::listen(&paths.status)?;
     let mut rings = Rings::new(platform, journal, log);
     let mut server;
     let waiting;
@@ -97,30 +201,61 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         waiting = rings.connect_control_domain(&mut server)?.into_iter().collect();
         rings.begin_journal(&mut server);
     }
-    server.set_event_timeout(options.event_timeout);
-    server.set_tracing(rings.log.trace.is_some());
-    let mut daemon = Daemon::new(server, rings, listener, status, waiting)?;
+    Daemon::new(server, rings, listener, status, waiting, started)
+}
 
-    let pid_file = pid_file.as_deref().map(PidFile::create).transpose()?;
-    if let Some(account) = account {
-        let written = [socket.parent(), journal_file.parent(), trace_file.as_deref()];
-        for path in written.into_iter().flatten() {
-            account.own(path)?;
+/// Goes on with the store, the clients and the rings of another daemon.
+fn take_over(
+    options: &Options,
+    paths: &Paths,
+    mut log: Log,
+    arrival: Arrival,
+    started: Instant,
+) -> anyhow::Result<Daemon> {
+    let Arrival { restored, mut descriptors, journal, status } = arrival;
+    for note in &restored.notes {
+        log.line(note);
+    }
+    let mut descriptor = |number: Option<i32>| descriptors.remove(&number?);
+    let ports = restored.peers.iter().filter_map(|(_, peer)| match peer {
+        RestoredPeer::Ring { port, .. } => Some(*port),
+        RestoredPeer::Socket { .. } => None,
+    });
+    let events = descriptor(restored.event_channels);
+    let platform: Option<Box<dyn Platform>> = match (&paths.domains, events) {
+        (Domains::OfXen, Some(events)) => Some(Box::new(XenPlatform::adopt(events, ports)?)),
+        (Domains::OfFolder(path), Some(events)) => {
+            Some(Box::new(FilePlatform::adopt(path.clone(), events)?))
         }
-        confinement::enter(account)?;
+        (Domains::None, _) => None,
+        (_, None) => bail!("the daemon before this one left no event channels"),
+    };
+    let listener = match descriptor(restored.listener) {
+        Some(listener) => daemon::adopt_listener(listener)?,
+        None => daemon::listen(&paths.socket)?,
+    };
+    let status = match status {
+        Some(status) => daemon::adopt_listener(status)?,
+        None => daemon::listen(&paths.status)?,
+    };
+    let journal = match (options.start, journal) {
+        (Start::WithoutJournal, _) => Journal::none(),
+        (_, Some(file)) => Journal::adopt(&paths.journal, file)?,
+        (_, None) => Journal::without_file(&paths.journal),
+    };
+    let mut server = restored.server;
+    let mut rings = Rings::new(platform, journal, log);
+    rings.adopt(&mut server, &restored.peers);
+    let waiting = rings.endpoints().map(|(id, _)| id).collect();
+    let mut daemon = Daemon::new(server, rings, listener, status, waiting, started)?;
+    for (id, peer) in restored.peers {
+        let RestoredPeer::Socket { descriptor: number } = peer else { continue };
+        match descriptor(Some(number)) {
+            Some(socket) => daemon.adopt(id, socket)?,
+            None => daemon.server.disconnect(id),
+        }
     }
-    let id = std::process::id();
-    if let Some(file) = pid_file {
-        file.write(id)?;
-    }
-    if options.output == Output::ProcessId {
-        writeln!(std::io::stdout(), "{id}")?;
-    }
-    background::tell_service_manager(std::env::var_os("NOTIFY_SOCKET").as_deref())?;
-    if options.tells_parent {
-        background::tell_parent()?;
-    }
-    daemon.run()
+    Ok(daemon)
 }
 
 /// The pid file: made while the daemon may, written when it serves.

@@ -34,15 +34,15 @@ Usage: xylem-xenstored [options]
                              events wait so long for a guest that does not read (20)
       --fresh                begin with an empty store, whatever a daemon before this one had
       --no-journal           keep no journal: whoever ends this daemon ends the store
-  -U, --live-update          accepted when nothing has to be taken over
+  -U, --live-update          take over the store that another daemon left in state_dump, if it did
   -I, -K, -L, -R, -V         accepted and without effect: they are about what is not here
       --help                 this text
       --version              the version
 
-Socket and journal are in $XENSTORED_RUNDIR (/run/xenstored); the socket may be at $XENSTORED_PATH
-instead. A daemon that is started again goes on with the store of the one before, limits included.
-A limit of 0 is none. At 'status' beside the socket, one line 'json' or 'metrics', or GET /metrics over
-HTTP, is answered with counters of everything.
+Socket, journal and state_dump are in $XENSTORED_RUNDIR (/run/xenstored); the socket may be at
+$XENSTORED_PATH instead. A daemon that is started again goes on with the store of the one before,
+limits included. A limit of 0 is none. At 'status' beside the socket, one line 'json' or 'metrics', or
+GET /metrics over HTTP, is answered with counters of everything.
 ";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -65,6 +65,17 @@ pub(crate) enum Output {
     ProcessId,
 }
 
+/// Whose store the daemon goes on with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Origin {
+    /// Its own: of the journal, or a new one.
+    Own,
+    /// That of the program that this process was before, if it left one.
+    SameProcess,
+    /// That of the daemon at the other end of standard input.
+    Predecessor,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) place: Place,
@@ -84,6 +95,10 @@ pub(crate) struct Options {
     pub(crate) status: PathBuf,
     /// Where clients connect.
     pub(crate) socket: PathBuf,
+    /// Whose store to go on with.
+    pub(crate) origin: Origin,
+    /// Where the state of another daemon is found, and left.
+    pub(crate) rundir: PathBuf,
     /// Set for the process that the foreground part starts: say on standard output when ready.
     pub(crate) tells_parent: bool,
 }
@@ -104,6 +119,9 @@ pub(crate) struct Environment {
 }
 
 pub(crate) const READY_OPTION: &str = "tell-parent";
+const SUCCESSOR_OPTION: &str = "successor";
+/// Given by a daemon that is about to be followed.
+pub(crate) const SUCCESSOR_ARGUMENT: &str = "--successor";
 
 pub(crate) fn parse(
     mut parser: lexopt::Parser,
@@ -123,6 +141,8 @@ pub(crate) fn parse(
         start: Start::Continue,
         event_timeout: Some(Duration::from_secs(20)),
         user: None,
+        origin: Origin::Own,
+        rundir,
         socket,
         tells_parent: false,
     };
@@ -170,8 +190,8 @@ pub(crate) fn parse(
                 let value = parser.value()?.string()?;
                 options.event_timeout = event_timeout(&value)?;
             }
-            // No saved state is found where there is none: a start like any other.
-            Short('U') | Long("live-update") => {}
+            Short('U') | Long("live-update") => options.origin = Origin::SameProcess,
+            Long(name) if name == SUCCESSOR_OPTION => options.origin = Origin::Predecessor,
             Long("fresh") => options.start = Start::Fresh,
             Long("no-journal") => options.start = Start::WithoutJournal,
             // About a store on disk, a debugging aid and a domain's leavings: there is none of that.

@@ -38,6 +38,17 @@ pub(crate) trait Platform {
         None
     }
 
+    /// Another process is about to be told when domains stop or die; see
+    /// [`claim_exceptions`](Self::claim_exceptions).
+    fn yield_exceptions(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// This process is told again.
+    fn claim_exceptions(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
     /// Readable when a port fired.
     fn events(&self) -> BorrowedFd<'_>;
 }

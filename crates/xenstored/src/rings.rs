@@ -9,9 +9,12 @@ use anyhow::Context;
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::Error;
 use xenstore::ring::{RING_BYTES, RingError, RingPage, ServerRing};
-use xenstore::server::{ConnId, Host, KnownRing, Resumption, Server};
+use xenstore::server::{
+    ConnId, Endpoint, Host, KnownRing, RestoredPeer, Resumption, Server, Service,
+};
 
 use crate::journal::Journal;
+use crate::live_update::LiveUpdate;
 use crate::log::Log;
 use crate::platform::Platform;
 
@@ -40,7 +43,8 @@ pub(crate) struct Rings {
     by_domid: BTreeMap<DomId, ConnId>,
     /// Rings that were introduced again: emptied when it is safe that they were.
     to_reset: Vec<ConnId>,
-    journal: Journal,
+    pub(crate) journal: Journal,
+    pub(crate) live_update: LiveUpdate,
     /// The time of requests is counted from here.
     started: Instant,
     pub(crate) log: Log,
@@ -52,6 +56,7 @@ impl Rings {
             platform,
             to_reset: Vec::new(),
             journal,
+            live_update: LiveUpdate::default(),
             rings: BTreeMap::new(),
             by_port: BTreeMap::new(),
             by_domid: BTreeMap::new(),
@@ -152,6 +157,46 @@ impl Rings {
             Err(error) => self.break_ring(server, id, error),
         }
         Ok(())
+    }
+
+    /// Takes the rings of a store that another process served, with its event channels.
+    pub(crate) fn adopt(&mut self, server: &mut Server, peers: &[(ConnId, RestoredPeer)]) {
+        let known: BTreeMap<ConnId, KnownRing> =
+            server.known_rings().into_iter().map(|ring| (ring.connection, ring)).collect();
+        for (id, peer) in peers {
+            let RestoredPeer::Ring { domid, port, service } = *peer else { continue };
+            let gfn = known.get(id).map_or(Gfn(0), |ring| ring.gfn);
+            let page = match &mut self.platform {
+                Some(platform) if domid == DomId::DOM0 => platform.control_ring().map(|r| r.0),
+                Some(platform) => platform.map_ring(domid, gfn),
+                None => Err(anyhow::anyhow!("this host has no rings")),
+            };
+            match page {
+                Ok(page) => {
+                    self.insert(*id, domid, page, port);
+                    if let Some(ring) = self.rings.get_mut(id) {
+                        ring.broken = service == Service::Stopped;
+                    }
+                }
+                Err(error) => {
+                    let line = format!("cannot serve domain {domid} any more: {error:#}");
+                    self.log.line(&line);
+                    server.stop_serving(*id);
+                }
+            }
+        }
+    }
+
+    /// Where each ring's event channel is, for another process.
+    pub(crate) fn endpoints(&self) -> impl Iterator<Item = (ConnId, Endpoint)> {
+        self.rings.iter().map(|(id, ring)| (*id, Endpoint::Ring { port: ring.port }))
+    }
+
+    /// Wakes everybody: events may have been lost in between.
+    pub(crate) fn notify_all(&mut self) {
+        for id in self.rings.keys().copied().collect::<Vec<_>>() {
+            self.notify(id);
+        }
     }
 
     fn insert(&mut self, id: ConnId, domid: DomId, page: Box<dyn RingPage>, port: EvtchnPort) {
@@ -333,6 +378,10 @@ impl Host for Rings {
 
     fn unique_id(&mut self, domid: DomId) -> Option<u64> {
         self.platform.as_mut()?.unique_id(domid)
+    }
+
+    fn live_update(&mut self, client: ConnId, words: &[&str]) -> Result<Option<String>, Error> {
+        self.live_update.command(client, words)
     }
 
     fn clock(&mut self) -> Option<Duration> {

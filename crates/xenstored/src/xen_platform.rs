@@ -1,6 +1,6 @@
 //! Xen through Linux's devices.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use anyhow::Context;
 use xen::{ARENA_BYTES_FULL, DomId, EvtchnPort, Gfn, GrantRef, Xen};
@@ -44,8 +44,19 @@ pub(crate) struct XenPlatform {
 
 impl XenPlatform {
     pub(crate) fn open() -> anyhow::Result<Self> {
+        Self::with_event_channels(EventChannels::open()?)
+    }
+
+    /// Goes on with the event channels of a daemon before this one, which has yielded its exceptions.
+    pub(crate) fn adopt(
+        device: OwnedFd,
+        ports: impl IntoIterator<Item = EvtchnPort>,
+    ) -> anyhow::Result<Self> {
+        Self::with_event_channels(EventChannels::adopt(device, ports)?)
+    }
+
+    fn with_event_channels(mut event_channels: EventChannels) -> anyhow::Result<Self> {
         let xen = Xen::probe(LinuxHypervisor::open(ARENA_BYTES_FULL)?)?;
-        let mut event_channels = EventChannels::open()?;
         let exception_port = event_channels
             .bind_virq(VIRQ_DOM_EXC)
             .context("another xenstored may be running on this host")?;
@@ -109,6 +120,15 @@ impl Platform for XenPlatform {
 
     fn domain_exists(&mut self, domid: DomId) -> bool {
         matches!(self.xen.domain(domid), Ok(Some(info)) if !info.flags.dying())
+    }
+
+    fn yield_exceptions(&mut self) -> anyhow::Result<()> {
+        Ok(self.event_channels.unbind(self.exception_port)?)
+    }
+
+    fn claim_exceptions(&mut self) -> anyhow::Result<()> {
+        self.exception_port = self.event_channels.bind_virq(VIRQ_DOM_EXC)?;
+        Ok(())
     }
 
     fn events(&self) -> BorrowedFd<'_> {

@@ -16,7 +16,7 @@ use crate::path::{OwnedPath, Path};
 use crate::ring::RingIndexes;
 use crate::transaction::Transaction;
 use crate::watch::{Watch, WatchId};
-use crate::wire::{self, HEADER_BYTES, MessageType, PAYLOAD_BYTES_MAX};
+use crate::wire::{self, HEADER_BYTES, Header, MessageType, PAYLOAD_BYTES_MAX};
 
 /// A connection. A number comes again only after four billion others.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -65,6 +65,8 @@ pub(super) struct Connection {
     pub(super) last_transaction: u32,
     /// Requests since it connected, or since this daemon took it over.
     pub(super) requests: u64,
+    /// A request that is answered later. No other is executed before.
+    pub(super) held: Option<Header>,
     /// The peer broke the protocol: nothing more is taken from it or sent to it.
     pub(super) broken: bool,
     /// It is looked whether events wait for too long.
@@ -95,6 +97,7 @@ impl Connection {
             transactions: BTreeMap::new(),
             last_transaction: 0,
             requests: 0,
+            held: None,
             broken: false,
             events_have_deadline: false,
             seat: RingSeat::default(),

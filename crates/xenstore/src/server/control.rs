@@ -26,6 +26,14 @@ const HELP: &[(&str, &str)] = &[
     ("stats", ""),
 ];
 
+/// When a command is answered.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Answer {
+    Now,
+    /// By [`Server::answer_held`].
+    Later,
+}
+
 impl Server {
     pub(super) fn control(
         &mut self,
@@ -33,43 +41,53 @@ impl Server {
         client: ConnId,
         payload: &[u8],
         reply: &mut Vec<u8>,
-    ) -> Result<(), Error> {
+    ) -> Result<Answer, Error> {
         let words: Option<Vec<&str>> =
             wire::strings(payload).map(|word| core::str::from_utf8(word).ok()).collect();
         let words = words.ok_or(Error::EINVAL)?;
         let text = match words[..] {
             ["check"] => {
-                let Err(difference) = self.check() else { return Ok(()) };
+                let Err(difference) = self.check() else { return Ok(Answer::Now) };
                 host.log(&format!("check: {difference}"));
                 difference
             }
             ["help"] => help(),
-            ["live-update", ref words @ ..] => host.live_update(client, words)?,
+            ["live-update", ref words @ ..] => match host.live_update(client, words)? {
+                Some(answer) => answer,
+                None => return Ok(Answer::Later),
+            },
             ["log"] => format!("Log switch settings:\n{}", self.topics.report()),
             ["log", "on"] => {
                 host.open_trace(None)?;
                 self.set_tracing(true);
-                return Ok(());
+                return Ok(Answer::Now);
             }
             ["log", "off"] => {
                 self.set_tracing(false);
-                return Ok(());
+                return Ok(Answer::Now);
             }
-            ["log", switch] => return self.topics.switch(switch).ok_or(Error::EINVAL),
+            ["log", switch] => {
+                self.topics.switch(switch).ok_or(Error::EINVAL)?;
+                return Ok(Answer::Now);
+            }
             ["logfile", file] => {
                 host.open_trace(Some(file))?;
                 self.set_tracing(true);
-                return Ok(());
+                return Ok(Answer::Now);
             }
             ["memreport"] => self.memory_report(),
-            ["memreport", file] => return host.write_report(Some(file), &self.memory_report()),
+            ["memreport", file] => {
+                host.write_report(Some(file), &self.memory_report())?;
+                return Ok(Answer::Now);
+            }
             ["print", text] => {
                 host.log(text);
-                return Ok(());
+                return Ok(Answer::Now);
             }
             ["quota"] => quota_report(&self.domains.quota, Severity::Refuses),
             ["quota", "set", name, value] => {
-                return self.set_default_quota(name, value, Severity::Refuses);
+                self.set_default_quota(name, value, Severity::Refuses)?;
+                return Ok(Answer::Now);
             }
             ["quota", "max"] => self.most_seen_report(),
             ["quota", "max", "-r"] => {
@@ -79,7 +97,8 @@ impl Server {
             ["quota", id] => self.domain_quota_report(id)?,
             ["quota-soft"] => quota_report(&self.domains.quota, Severity::Warns),
             ["quota-soft", "set", name, value] => {
-                return self.set_default_quota(name, value, Severity::Warns);
+                self.set_default_quota(name, value, Severity::Warns)?;
+                return Ok(Answer::Now);
             }
             ["stats"] => self.stats(),
             _ => return Err(Error::EINVAL),
@@ -87,7 +106,7 @@ impl Server {
         let length = text.len().min(PAYLOAD_BYTES_MAX - 1);
         reply.extend_from_slice(&text.as_bytes()[..length]);
         reply.push(0);
-        Ok(())
+        Ok(Answer::Now)
     }
 
     /// `quota set` takes no 0: a limit is lifted by `SET_QUOTA` or on the command line only.

@@ -20,6 +20,7 @@ mod counters;
 mod domain_requests;
 mod domains;
 mod events;
+mod held;
 mod latency;
 mod listings;
 mod memory;
@@ -66,6 +67,7 @@ pub use trace::Topic;
 
 use by_connection::Ready;
 use connection::{Connection, Peer};
+use control::Answer;
 use domains::Domains;
 use latency::Latencies;
 use listings::Listings;
@@ -140,11 +142,12 @@ pub trait Host {
     }
 
     /// A step of handing the store over to another program, by the words after `live-update` as
-    /// `xenstore-control` sends them. Returns the answer; `OK` lets the client go on.
+    /// `xenstore-control` sends them. Returns the answer; `OK` lets the client go on. `None`: it is
+    /// given later, by [`Server::answer_held`], and the client waits.
     ///
     /// # Errors
     /// What the client is told if its words make no sense.
-    fn live_update(&mut self, client: ConnId, words: &[&str]) -> Result<String, Error> {
+    fn live_update(&mut self, client: ConnId, words: &[&str]) -> Result<Option<String>, Error> {
         let _unused = (client, words);
         Err(Error::ENOSYS)
     }
@@ -191,6 +194,8 @@ enum Then {
     Announce(Arc<Watch>),
     /// The tree was changed, which may have spoilt somebody's transaction.
     Changed,
+    /// The reply comes later.
+    Hold,
 }
 
 impl Server {
@@ -367,7 +372,7 @@ impl Server {
     #[must_use]
     pub fn accepts_requests(&self, id: ConnId) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
-        if connection.broken {
+        if connection.broken || connection.held.is_some() {
             return false;
         }
         match connection.peer {
@@ -473,6 +478,11 @@ impl Server {
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.requests += 1;
+            if let Ok(Then::Hold) = result {
+                connection.held = Some(header);
+                self.scratch = scratch;
+                return;
+            }
             connection.output.reply(|out| match &result {
                 Ok(_) => wire::encode(out, header.code, request_id, transaction_id, &[&scratch]),
                 Err(error) => wire::encode_error(out, request_id, transaction_id, *error),
@@ -495,7 +505,7 @@ impl Server {
         match result {
             Ok(Then::Announce(watch)) => self.announce(&watch),
             Ok(Then::Changed) => self.spend_write(host, id),
-            Ok(Then::Nothing) => {}
+            Ok(Then::Nothing | Then::Hold) => {}
             Err(_) => self.counters.requests_refused += 1,
         }
         self.note_use(host, id);
@@ -559,7 +569,11 @@ impl Server {
             M::SetFeature => self.set_feature(host, payload)?,
             M::GetQuota => self.get_quota(host, payload, reply)?,
             M::SetQuota => self.set_quota(host, payload)?,
-            M::Control => self.control(host, request.id, payload, reply)?,
+            M::Control => {
+                if self.control(host, request.id, payload, reply)? == Answer::Later {
+                    return Ok(Then::Hold);
+                }
+            }
             M::Batch => self.batch(host, request, payload, reply)?,
             M::WatchEvent | M::Error => return Err(Error::ENOSYS),
         }

@@ -16,6 +16,7 @@ use xen::{DomId, EvtchnPort, Gfn};
 use crate::acl::{Acl, Being, Entry, Life};
 use crate::path::{CanonicalPath, OwnedPath, Path};
 use crate::quota::Quota;
+use crate::ring::RingIndexes;
 use crate::server::connection::saved::{SavedOutput, SavedPiece};
 use crate::server::connection::{Connection, Output, Peer};
 use crate::server::domain_requests::home;
@@ -31,6 +32,7 @@ use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::tree::Laid;
 use crate::watch::{Watch, WatchRequest, Watches};
+use crate::wire::Header;
 
 /// A store that comes to be from a stream.
 ///
@@ -315,6 +317,11 @@ impl Restore {
         connection.seat.must_reset = client.must_reset;
         connection.seat.gfn = Gfn(client.gfn);
         connection.seat.port = EvtchnPort(client.port);
+        let indexes = |(requests_taken, replies_put)| RingIndexes { requests_taken, replies_put };
+        connection.seat.indexes = client.indexes.map(indexes);
+        connection.held = client.held.map(|(code, request_id, transaction_id)| {
+            Header::of_empty(code, request_id, transaction_id)
+        });
         let numbers = |list: Numbers<'_>| list.iter().map(to_usize).collect::<Vec<usize>>();
         let mut queue = Vec::new();
         let mut pairs = client.queue.iter();
@@ -544,6 +551,7 @@ impl Restore {
         server.domains = self.domains;
         server.special = self.special;
         server.restore_deadlines(self.reserve, &self.credits);
+        server.find_seats();
         let (listener, event_channels) = self.descriptors;
         Ok(Restored { server, listener, event_channels, peers, notes: self.notes })
     }
@@ -559,6 +567,25 @@ fn check_count(count: u64) -> Result<(), Fault> {
 }
 
 impl Server {
+    /// Where a ring is, if the stream does not tell: the toolstack wrote it down for the guest.
+    fn find_seats(&mut self) {
+        for (domid, domain) in self.domains.iter() {
+            let connection = domain.connection.and_then(|id| self.connections.get_mut(&id));
+            let Some(connection) = connection else { continue };
+            let number = |name: &str| -> Option<u64> {
+                let path = format!("{}/store/{name}", home(domid));
+                let node = self.store.tree().get(Path::from_canonical(&path))?;
+                core::str::from_utf8(node.value()).ok()?.parse().ok()
+            };
+            let seat = &mut connection.seat;
+            if seat.port.0 == 0 && domid != DomId::DOM0 {
+                let port = number("port").and_then(|port| u32::try_from(port).ok());
+                seat.port = EvtchnPort(port.unwrap_or(0));
+                seat.gfn = Gfn(number("ring-ref").unwrap_or(0));
+            }
+        }
+    }
+
     /// Guests may write as much as before, and are waited for.
     fn restore_deadlines(&mut self, reserve: Option<i64>, credits: &BTreeMap<DomId, i64>) {
         if let Some(reserve) = reserve {

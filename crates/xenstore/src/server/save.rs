@@ -224,7 +224,13 @@ impl Server {
                 state::Peer::Ring { domid: being.domid, target, port }
             }
         };
-        let output = connection.output.save();
+        let mut output = connection.output.save();
+        if let Some(header) = connection.held.filter(|_| form != Form::Own) {
+            // Whoever waits for the answer waits for the update, of which the stream is the success.
+            let bytes = &mut output.bytes;
+            let (request, transaction) = (header.request_id, header.transaction_id);
+            crate::wire::encode(bytes, header.code, request, transaction, &[b"OK\0"]);
+        }
         Record::Connection(state::Connection {
             id: number(id),
             peer,
@@ -293,6 +299,13 @@ fn save_client(
         let number = piece.watch.and_then(|watch| numbers.get(&watch.id).copied());
         queue.extend_from_slice(&number.unwrap_or(NO_WATCH).to_ne_bytes());
     }
+    let indexes = connection.seat.indexes.map(|indexes| {
+        // The restored output begins with what was not consumed.
+        #[expect(clippy::cast_possible_truncation, reason = "indexes of a ring wrap around")]
+        let consumed = connection.output.consumed() as u32;
+        (indexes.requests_taken, indexes.replies_put.wrapping_add(consumed))
+    });
+    let held = connection.held;
     Record::Client(Client {
         connection: number(id),
         last_transaction: connection.last_transaction,
@@ -300,6 +313,8 @@ fn save_client(
         must_reset: connection.seat.must_reset,
         gfn: connection.seat.gfn.0,
         port: connection.seat.port.0,
+        indexes,
+        held: held.map(|header| (header.code, header.request_id, header.transaction_id)),
         encoded_bytes: u32::try_from(output.encoded_bytes).unwrap_or(u32::MAX),
         reply_ends: Numbers::new(&reply_ends),
         queue: Numbers::new(&queue),

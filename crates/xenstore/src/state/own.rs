@@ -76,6 +76,10 @@ pub struct Client<'a> {
     /// As the domain was introduced.
     pub gfn: u64,
     pub port: u32,
+    /// How far the ring was served, if it was: the indexes of requests taken and of replies put.
+    pub indexes: Option<(u32, u32)>,
+    /// A request that is answered later: its code, number and transaction.
+    pub held: Option<(u32, u32, u32)>,
     /// Bytes of the output whose events are on their way: equal ones are queued again.
     pub encoded_bytes: u32,
     /// Where in the output replies end.
@@ -284,6 +288,14 @@ impl<'a> Client<'a> {
             must_reset: fields.u8()? != 0,
             gfn: fields.u64()?,
             port: fields.u32()?,
+            indexes: match fields.u8()? {
+                0 => None,
+                _ => Some((fields.u32()?, fields.u32()?)),
+            },
+            held: match fields.u8()? {
+                0 => None,
+                _ => Some((fields.u32()?, fields.u32()?, fields.u32()?)),
+            },
             encoded_bytes: fields.u32()?,
             reply_ends: Numbers::decode(fields)?,
             queue: Numbers::decode(fields)?,
@@ -297,6 +309,17 @@ impl<'a> Client<'a> {
         out.push(u8::from(self.must_reset));
         out.extend_from_slice(&self.gfn.to_ne_bytes());
         put_u32(out, self.port);
+        out.push(u8::from(self.indexes.is_some()));
+        if let Some((requests_taken, replies_put)) = self.indexes {
+            put_u32(out, requests_taken);
+            put_u32(out, replies_put);
+        }
+        out.push(u8::from(self.held.is_some()));
+        if let Some((code, request, transaction)) = self.held {
+            put_u32(out, code);
+            put_u32(out, request);
+            put_u32(out, transaction);
+        }
         put_u32(out, self.encoded_bytes);
         self.reply_ends.encode(out);
         self.queue.encode(out);

@@ -5,5 +5,6 @@ mod confinement;
 mod crash;
 mod daemon;
 mod guests;
+mod live_update;
 mod process;
 mod status;

@@ -1,0 +1,90 @@
+//! Between this daemon and others, such as C xenstored: a file with the state, and an exec.
+//!
+//! The file and its descriptors are found by the same path and the same numbers in the program that
+//! follows; that one removes the file.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Context;
+use rustix::io::FdFlags;
+use xen_linux::Inherited;
+use xenstore::Quota;
+use xenstore::server::{Restore, Restored, RestoredPeer};
+
+use crate::live_update::Session;
+
+/// A store that came from another process, with what it is connected by.
+pub(crate) struct Arrival {
+    pub(crate) restored: Restored,
+    /// By the numbers that the store's description has.
+    pub(crate) descriptors: BTreeMap<RawFd, OwnedFd>,
+    /// The journal to go on with.
+    pub(crate) journal: Option<OwnedFd>,
+    /// The socket of the counters.
+    pub(crate) status: Option<OwnedFd>,
+}
+
+pub(crate) fn state_file(rundir: &Path) -> PathBuf {
+    rundir.join("state_dump")
+}
+
+/// Takes over from the program that this process was before.
+pub(crate) fn arrive(file: &Path, quota: Quota, now: Duration) -> anyhow::Result<Arrival> {
+    let mut inherited = Inherited::take_all()?;
+    let context = || format!("cannot take over the store of {}", file.display());
+    let bytes = std::fs::read(file).with_context(context)?;
+    let mut restore = Restore::new(quota);
+    restore.feed(&bytes).with_context(context)?;
+    let restored = restore.finish(now).with_context(context)?;
+    let mut descriptors = BTreeMap::new();
+    let sockets = restored.peers.iter().filter_map(|(_, peer)| match peer {
+        RestoredPeer::Socket { descriptor } => Some(*descriptor),
+        RestoredPeer::Ring { .. } => None,
+    });
+    let numbers = sockets.chain(restored.listener).chain(restored.event_channels);
+    for number in numbers {
+        if let Some(descriptor) = inherited.take(number) {
+            descriptors.insert(number, descriptor);
+        }
+    }
+    // Only now: until here an operator can see what went wrong.
+    std::fs::remove_file(file).with_context(context)?;
+    Ok(Arrival { restored, descriptors, journal: None, status: None })
+}
+
+/// Writes the state for the program that follows.
+pub(crate) fn write_state(file: &Path, state: &[u8]) -> anyhow::Result<()> {
+    let write = || {
+        if file.exists() {
+            std::fs::remove_file(file)?;
+        }
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(file)?;
+        std::io::Write::write_all(&mut file, state)
+    };
+    write().with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Becomes the other program. Returns only if that fails.
+pub(crate) fn become_program(
+    session: &Session,
+    descriptors: &[BorrowedFd<'_>],
+) -> anyhow::Result<std::convert::Infallible> {
+    let keep = |flags| {
+        descriptors.iter().try_for_each(|descriptor| rustix::io::fcntl_setfd(descriptor, flags))
+    };
+    keep(FdFlags::empty()).context("cannot keep the clients' sockets")?;
+    let mut arguments = session.arguments();
+    if !arguments.iter().any(|word| word == "-U") {
+        arguments.push("-U".into());
+    }
+    let error = Command::new(&session.program).args(arguments).exec();
+    keep(FdFlags::CLOEXEC).context("cannot take the clients' sockets back")?;
+    Err(error).with_context(|| format!("cannot start {}", session.program.display()))
+}

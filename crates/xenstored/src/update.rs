@@ -1,0 +1,224 @@
+//! The live update of a running daemon, a step in each turn.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Instant;
+
+use anyhow::Context;
+use xenstore::server::{ConnId, Endpoint, Endpoints};
+
+use crate::daemon::Daemon;
+use crate::live_update::handover::{Handover, Stage};
+use crate::live_update::{Patience, Session, Way, foreign};
+
+/// What a running update has got to.
+#[derive(Default)]
+pub(crate) struct Update {
+    handover: Option<Handover>,
+    way: Option<Way>,
+    /// Where the state is left for another daemon.
+    pub(crate) state_file: std::path::PathBuf,
+}
+
+/// What one step came to.
+enum Step {
+    NotYet,
+    /// The process that serves now.
+    HandedOver(u32),
+}
+
+impl Daemon {
+    /// Everybody is served again after another daemon: whoever waits for the update has the answer
+    /// before anybody else.
+    pub(crate) fn answer_for_predecessor(&mut self) {
+        for id in self.clients.iter().map(|(id, _)| *id).collect::<Vec<_>>() {
+            if self.server.is_held(id) {
+                self.server.answer_held(id, "OK");
+            }
+            self.flush(id);
+        }
+        if self.rings.journal.is_whole() {
+            self.server.start_recording();
+        } else {
+            self.rings.begin_journal(&mut self.server);
+        }
+        self.rings.notify_all();
+    }
+
+    /// One step of an update that was started. `Some`: this process serves no longer.
+    pub(crate) fn work_on_update(&mut self) -> Option<u32> {
+        let session = self.rings.live_update.started()?.clone();
+        match self.step(&session) {
+            Ok(Step::NotYet) => None,
+            Ok(Step::HandedOver(successor)) => Some(successor),
+            Err(error) => {
+                let text = format!("{error:#}");
+                self.rings.log.line(&format!("live update: {text}"));
+                self.end_update(&session, &text);
+                None
+            }
+        }
+    }
+
+    /// The client of an update has gone, and the update with it.
+    pub(crate) fn end_update_of(&mut self, client: ConnId) {
+        let session = self.rings.live_update.started().filter(|session| session.client == client);
+        if let Some(session) = session.cloned() {
+            self.end_update(&session, "");
+        }
+    }
+
+    fn end_update(&mut self, session: &Session, text: &str) {
+        if let Some(handover) = self.update.handover.take() {
+            handover.give_up(&mut self.server);
+        }
+        self.update.way = None;
+        self.rings.live_update.end();
+        self.server.answer_held(session.client, text);
+        self.resume(session.client);
+    }
+
+    /// The client has its answer, and may have asked for more before.
+    fn resume(&mut self, client: ConnId) {
+        // A client that breaks the protocol does so with its next bytes as well.
+        let _closed_later = self.server.receive(&mut self.rings, client, &[]);
+    }
+
+    fn step(&mut self, session: &Session) -> anyhow::Result<Step> {
+        if !self.server.is_held(session.client) {
+            anyhow::bail!("whoever started the update does not wait for it any more");
+        }
+        let way = match self.update.way {
+            Some(way) => way,
+            None => session.way().with_context(|| {
+                format!("cannot read the new program {}", session.program.display())
+            })?,
+        };
+        self.update.way = Some(way);
+        match way {
+            Way::Beside => self.step_beside(session),
+            Way::Exec => self.step_exec(session).map(|()| Step::NotYet),
+        }
+    }
+
+    fn step_beside(&mut self, session: &Session) -> anyhow::Result<Step> {
+        let handover = match &mut self.update.handover {
+            Some(handover) => handover,
+            None => self.update.handover.insert(Handover::start(session, &self.server)?),
+        };
+        if handover.step()? == Stage::Loading {
+            return Ok(Step::NotYet);
+        }
+        let began = Instant::now();
+        let successor = handover.process_id();
+        self.stop_serving()?;
+        match self.hand_over() {
+            Ok(()) => {
+                let milliseconds = began.elapsed().as_millis();
+                let line = format!("process {successor} serves now, after {milliseconds} ms");
+                self.rings.log.line(&line);
+                Ok(Step::HandedOver(successor))
+            }
+            Err(error) => {
+                // It must not be there any more when its events are ours again.
+                if let Some(handover) = self.update.handover.take() {
+                    handover.give_up(&mut self.server);
+                }
+                self.serve_again()?;
+                Err(error).context("the new program failed, and this one goes on")
+            }
+        }
+    }
+
+    /// Everything that was done is safe, and nobody else is told of domains by us.
+    fn stop_serving(&mut self) -> anyhow::Result<()> {
+        self.rings.commit(&mut self.server);
+        match self.rings.platform() {
+            Some(platform) => platform.yield_exceptions(),
+            None => Ok(()),
+        }
+    }
+
+    fn serve_again(&mut self) -> anyhow::Result<()> {
+        if let Some(platform) = self.rings.platform() {
+            platform.claim_exceptions()?;
+        }
+        // Domains may have come and gone.
+        self.compare_domains();
+        Ok(())
+    }
+
+    fn hand_over(&mut self) -> anyhow::Result<()> {
+        let Some(handover) = &mut self.update.handover else { return Ok(()) };
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
+        let mut endpoints = Endpoints { listener: Some(0), ..Endpoints::default() };
+        endpoints.connections.extend(self.rings.endpoints());
+        for (id, client) in self.clients.iter() {
+            let descriptor = i32::try_from(descriptors.len()).context("too many clients")?;
+            endpoints.connections.insert(*id, Endpoint::Socket { descriptor });
+            descriptors.push(client.fd.as_fd());
+        }
+        let journal =
+            self.rings.journal.lend().map(|file| file.try_clone_to_owned()).transpose()?;
+        if let Some(platform) = self.rings.platform() {
+            endpoints.event_channels = i32::try_from(descriptors.len()).ok();
+            descriptors.push(platform.events());
+        }
+        let rest = self.server.save_rest(handover.save(), &endpoints);
+        handover.finish(
+            &rest,
+            &descriptors,
+            journal.as_ref().map(AsFd::as_fd),
+            self.status.listener().as_fd(),
+        )
+    }
+
+    fn step_exec(&mut self, session: &Session) -> anyhow::Result<()> {
+        let Some(start) = session.start else { return Ok(()) };
+        let open = self.server.open_transactions();
+        if open > 0 {
+            if start.since.elapsed() < start.timeout {
+                return Ok(());
+            }
+            if start.patience == Patience::GiveUp {
+                anyhow::bail!("{open} transactions are open; -F drops them");
+            }
+        }
+        self.stop_serving()?;
+        let error = match self.write_and_exec(session, start.form) {
+            Ok(never) => match never {},
+            Err(error) => error,
+        };
+        // It may not have been written.
+        let _gone = std::fs::remove_file(&self.update.state_file);
+        self.serve_again()?;
+        self.rings.begin_journal(&mut self.server);
+        Err(error)
+    }
+
+    fn write_and_exec(
+        &mut self,
+        session: &Session,
+        form: xenstore::state::Form,
+    ) -> anyhow::Result<std::convert::Infallible> {
+        use std::os::fd::AsRawFd;
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
+        let mut endpoints =
+            Endpoints { listener: Some(self.listener.as_raw_fd()), ..Endpoints::default() };
+        endpoints.connections.extend(self.rings.endpoints());
+        for (id, client) in self.clients.iter() {
+            let descriptor = client.fd.as_raw_fd();
+            endpoints.connections.insert(*id, Endpoint::Socket { descriptor });
+            descriptors.push(client.fd.as_fd());
+        }
+        self.rings.journal.end();
+        self.server.stop_recording();
+        if let Some(platform) = self.rings.platform() {
+            endpoints.event_channels = Some(platform.events().as_raw_fd());
+            descriptors.push(platform.events());
+        }
+        let mut state = Vec::new();
+        self.server.save(form, &endpoints).fill_all(&mut state);
+        foreign::write_state(&self.update.state_file, &state)?;
+        foreign::become_program(session, &descriptors)
+    }
+}

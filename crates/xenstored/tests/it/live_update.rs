@@ -1,0 +1,221 @@
+//! The store goes on in another process, with every client in the middle of what it does.
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use xen::DomId;
+use xenstore::client::Nodes;
+use xenstore::wire::{self, HEADER_BYTES, Header, MessageType as M};
+use xenstore::{Access, Permission};
+
+use crate::process::{Daemon, signal};
+
+/// A client that sees every byte.
+struct Raw(UnixStream);
+
+impl Raw {
+    fn new(daemon: &Daemon) -> Self {
+        let stream = daemon.stream();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self(stream)
+    }
+
+    fn receive(&mut self) -> (u32, String) {
+        let mut header = [0; HEADER_BYTES];
+        self.0.read_exact(&mut header).unwrap();
+        let header = Header::decode(&header).unwrap().unwrap();
+        let mut payload = vec![0; header.payload_bytes()];
+        self.0.read_exact(&mut payload).unwrap();
+        (header.code, String::from_utf8(payload).unwrap().replace('\0', "|"))
+    }
+
+    fn encode(kind: M, transaction: u32, payload: &str) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        wire::encode(
+            &mut bytes,
+            kind.code(),
+            1,
+            transaction,
+            &[payload.replace('|', "\0").as_bytes()],
+        );
+        bytes
+    }
+
+    fn call(&mut self, kind: M, transaction: u32, payload: &str) -> String {
+        self.0.write_all(&Self::encode(kind, transaction, payload)).unwrap();
+        loop {
+            let (code, payload) = self.receive();
+            if code != M::WatchEvent.code() {
+                return payload;
+            }
+        }
+    }
+
+    fn live_update(&mut self, words: &[&str]) -> String {
+        let payload: String = words.iter().map(|word| format!("{word}|")).collect();
+        self.call(M::Control, 0, &format!("live-update|{payload}"))
+    }
+}
+
+/// Whoever serves now, until the end of the test.
+struct Served {
+    daemon: Daemon,
+    pid_file: PathBuf,
+}
+
+impl Served {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let daemon = Daemon::start(name, &[&["--pid-file", "pid"], arguments].concat());
+        let pid_file = daemon.folder.path().join("pid");
+        Self { daemon, pid_file }
+    }
+
+    fn process(&self) -> u32 {
+        loop {
+            let text = std::fs::read_to_string(&self.pid_file).unwrap();
+            if let Ok(process) = text.trim().parse() {
+                return process;
+            }
+            // It is being written.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn script(&self, text: &str) -> String {
+        let path = self.daemon.folder.path().join("program");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let process = self.process();
+        if process != self.daemon.id() {
+            signal(process, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+const OURS: &str = env!("CARGO_BIN_EXE_xylem-xenstored");
+
+/// What must go on, and does, when `update` is done in the middle of it.
+fn carries_everything(name: &str, transactions: Carried, update: impl FnOnce(&Served, &mut Raw)) {
+    let served = Served::start(name, &[]);
+    let daemon = &served.daemon;
+    let mut dom0 = daemon.client();
+    let mut guest = daemon.guest(1);
+    dom0.write("/local/domain/1", b"").unwrap();
+    dom0.set_perms("/local/domain/1", &[Permission::new(Access::None, DomId(1))]).unwrap();
+    guest.watch("data", "guest").unwrap();
+    assert_eq!(guest.next_event().unwrap().path, "data");
+    let mut talker = Raw::new(daemon);
+    assert_eq!(talker.call(M::Watch, 0, "/a|token|"), "OK|");
+    assert_eq!(talker.receive().1, "/a|token|");
+    let mut number = String::new();
+    if transactions == Carried::Yes {
+        number = talker.call(M::TransactionStart, 0, "|");
+        let number = number.trim_end_matches('|').parse().unwrap();
+        assert_eq!(talker.call(M::Read, number, "/a|"), "ENOENT|");
+        assert_eq!(talker.call(M::Write, number, "/b|1"), "OK|");
+    }
+    let request = Raw::encode(M::Read, 0, "/a/b|");
+    talker.0.write_all(&request[..19]).unwrap();
+    // The daemon has read that much.
+    dom0.write("/c", b"").unwrap();
+
+    let mut operator = Raw::new(daemon);
+    update(&served, &mut operator);
+
+    dom0.write("/a/b", b"value").unwrap();
+    assert_eq!(talker.receive(), (M::WatchEvent.code(), "/a/b|token|".to_owned()));
+    talker.0.write_all(&request[19..]).unwrap();
+    assert_eq!(talker.receive(), (M::Read.code(), "value".to_owned()));
+    if transactions == Carried::Yes {
+        // It did not find what is there by now.
+        let number = number.trim_end_matches('|').parse().unwrap();
+        assert_eq!(talker.call(M::Read, number, "/b|"), "1");
+        assert_eq!(talker.call(M::TransactionEnd, number, "T|"), "EAGAIN|");
+    }
+    dom0.write("/local/domain/1/data", b"1").unwrap();
+    assert_eq!(guest.next_event().unwrap().path, "data");
+    guest.write("data/own", b"2").unwrap();
+    assert_eq!(guest.next_event().unwrap().path, "data/own");
+    assert_eq!(dom0.read("/local/domain/1/data/own"), Ok(b"2".to_vec()));
+    assert_eq!(daemon.guest(2).read("/").unwrap_err().refusal(), Some(xenstore::Error::EACCES));
+    assert_eq!(operator.call(M::Control, 0, "check|"), "OK|");
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Carried {
+    Yes,
+    No,
+}
+
+#[test]
+fn a_new_build_takes_over_everything() {
+    carries_everything("beside", Carried::Yes, |served, operator| {
+        let before = served.process();
+        assert_eq!(operator.live_update(&["-f", OURS]), "OK|");
+        assert_eq!(operator.live_update(&["-s"]), "OK|");
+        while served.process() == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // And once more, as the one that took over can be followed as well.
+        assert_eq!(operator.live_update(&["-f", OURS]), "OK|");
+        assert_eq!(operator.live_update(&["-s"]), "OK|");
+    });
+}
+
+#[test]
+fn a_confined_daemon_is_followed_by_a_confined_one() {
+    let served =
+        Served::start("follow-confined", &["--user", &crate::process::unprivileged_user()]);
+    let mut operator = Raw::new(&served.daemon);
+    assert_eq!(operator.call(M::Write, 0, "/a|1"), "OK|");
+    assert_eq!(operator.live_update(&["-f", OURS]), "OK|");
+    assert_eq!(operator.live_update(&["-s"]), "OK|");
+    assert_eq!(operator.call(M::Read, 0, "/a|"), "1");
+}
+
+#[test]
+fn a_program_of_another_kind_gets_the_state_in_a_file() {
+    carries_everything("exec", Carried::No, |served, operator| {
+        let before = served.process();
+        let program = served.script(&format!("#!/bin/sh\nexec '{OURS}' \"$@\"\n"));
+        assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+        assert_eq!(operator.live_update(&["-s", "-t", "5"]), "OK|");
+        assert_eq!(served.process(), before);
+        assert!(!served.daemon.folder.path().join("state_dump").exists());
+    });
+}
+
+#[test]
+fn a_program_that_fails_leaves_the_old_one_serving() {
+    carries_everything("fails", Carried::Yes, |served, operator| {
+        let mark = "xylem-xenstored successor, version 1";
+        for text in [
+            format!("#!/bin/sh\n# {mark}\nexit 1\n"),
+            // It loads everything and ends when it should serve.
+            format!("#!/bin/sh\n# {mark}\nulimit -f 0\nexec '{OURS}' --host dir:nowhere \"$@\"\n"),
+        ] {
+            let before = served.process();
+            let program = served.script(&text);
+            assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+            let answer = operator.live_update(&["-s"]);
+            assert!(answer.contains("the other daemon has"), "{answer}");
+            assert_eq!(served.process(), before);
+        }
+        let program = served.script("#!/no/such/interpreter\n");
+        assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+        // The transaction is open; whoever asked does not wait for it.
+        assert!(operator.live_update(&["-s", "-t", "0"]).contains("1 transactions are open"));
+        assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+        let answer = operator.live_update(&["-s", "-t", "0", "-F"]);
+        assert!(answer.contains("cannot start"), "{answer}");
+    });
+}
