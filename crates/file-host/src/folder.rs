@@ -67,6 +67,12 @@ impl HostFolder {
         Ok(folder)
     }
 
+    /// A host that another process has opened before; nothing is made or changed.
+    #[must_use]
+    pub fn existing(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into() }
+    }
+
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -30,8 +30,7 @@ impl FilePlatform {
 
     /// Goes on with the socket for events of a daemon before this one.
     pub(crate) fn adopt(path: PathBuf, events: OwnedFd) -> anyhow::Result<Self> {
-        let folder = HostFolder::open(path).context("cannot use this folder as a host")?;
-        Self::with_events(folder, events.into())
+        Self::with_events(HostFolder::existing(path), events.into())
     }
 
     fn with_events(folder: HostFolder, events: UnixDatagram) -> anyhow::Result<Self> {

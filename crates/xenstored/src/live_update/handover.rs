@@ -14,6 +14,9 @@ use crate::options::SUCCESSOR_ARGUMENT;
 /// A successor that is silent for so long while nobody is served is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A successor that failed has so long to end.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
 /// Of the nodes in one turn: a few hundred, in less than a tenth of a millisecond.
 const SLICE_BYTES: usize = 32 * 1024;
 
@@ -118,7 +121,11 @@ impl Handover {
 
     /// Ends a successor that failed.
     pub(crate) fn give_up(mut self, server: &mut Server) {
-        // It may have ended by itself.
+        // Most fail by themselves, and say why as the last thing they do.
+        let end = Instant::now() + LAST_WORDS;
+        while Instant::now() < end && !matches!(self.child.try_wait(), Ok(Some(_))) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let _ended = self.child.kill();
         let _gone = self.child.wait();
         server.end_save(self.save);
