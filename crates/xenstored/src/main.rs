@@ -107,7 +107,10 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         pid_file = paths.pid_file.as_deref().map(PidFile::create).transpose()?;
     }
     if let Some(account) = account {
-        let written = [paths.socket.parent(), paths.journal.parent(), paths.trace_file.as_deref()];
+        let (folder, journal) = (paths.socket.parent(), paths.journal.parent());
+        // Whoever follows this daemon writes the pid file again.
+        let pid_file = paths.pid_file.as_deref().filter(|_| successor.is_none());
+        let written = [folder, journal, paths.trace_file.as_deref(), pid_file];
         for path in written.into_iter().flatten() {
             account.own(path)?;
         }
@@ -121,7 +124,14 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     }
     if let Some(channel) = successor.take() {
         channel.tell_answered()?;
-        pid_file = paths.pid_file.as_deref().map(PidFile::create).transpose().unwrap_or_default();
+        pid_file = paths.pid_file.as_deref().and_then(|path| match PidFile::create(path) {
+            Ok(file) => Some(file),
+            Err(error) => {
+                // The store is served, which matters more.
+                daemon.rings.log.line(&format!("{error:#}"));
+                None
+            }
+        });
     }
     let id = std::process::id();
     if let Some(file) = pid_file {

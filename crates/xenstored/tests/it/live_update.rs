@@ -74,7 +74,7 @@ impl Served {
     }
 
     fn process(&self) -> u32 {
-        loop {
+        for _ in 0..10_000 {
             let text = std::fs::read_to_string(&self.pid_file).unwrap();
             if let Ok(process) = text.trim().parse() {
                 return process;
@@ -82,6 +82,7 @@ impl Served {
             // It is being written.
             std::thread::sleep(Duration::from_millis(1));
         }
+        panic!("nobody writes the pid file");
     }
 
     fn script(&self, text: &str) -> String {
@@ -162,9 +163,7 @@ fn a_new_build_takes_over_everything() {
         let before = served.process();
         assert_eq!(operator.live_update(&["-f", OURS]), "OK|");
         assert_eq!(operator.live_update(&["-s"]), "OK|");
-        while served.process() == before {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_for_another(served, before);
         // And once more, as the one that took over can be followed as well.
         assert_eq!(operator.live_update(&["-f", OURS]), "OK|");
         assert_eq!(operator.live_update(&["-s"]), "OK|");
@@ -176,10 +175,22 @@ fn a_confined_daemon_is_followed_by_a_confined_one() {
     let served =
         Served::start("follow-confined", &["--user", &crate::process::unprivileged_user()]);
     let mut operator = Raw::new(&served.daemon);
+    let before = served.process();
     assert_eq!(operator.call(M::Write, 0, "/a|1"), "OK|");
     assert_eq!(operator.live_update(&["-f", OURS]), "OK|");
     assert_eq!(operator.live_update(&["-s"]), "OK|");
     assert_eq!(operator.call(M::Read, 0, "/a|"), "1");
+    wait_for_another(&served, before);
+}
+
+fn wait_for_another(served: &Served, before: u32) {
+    for _ in 0..10_000 {
+        if served.process() != before {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("process {before} still is who serves");
 }
 
 #[test]
@@ -201,7 +212,7 @@ fn a_program_that_fails_leaves_the_old_one_serving() {
         for text in [
             format!("#!/bin/sh\n# {mark}\nexit 1\n"),
             // It loads everything and ends when it should serve.
-            format!("#!/bin/sh\n# {mark}\nulimit -f 0\nexec '{OURS}' --host dir:nowhere \"$@\"\n"),
+            format!("#!/bin/sh\n# {mark}\nexec '{OURS}' \"$@\" --trace-file /no/such/folder/f\n"),
         ] {
             let before = served.process();
             let program = served.script(&text);
