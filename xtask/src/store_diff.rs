@@ -54,7 +54,7 @@ const EXCUSES: [(&str, &str); 8] = [
 ];
 
 /// Steps that are shown before a difference.
-const HISTORY: usize = 12;
+const HISTORY: usize = 24;
 
 /// # Errors
 /// A server cannot be had, or is stuck.

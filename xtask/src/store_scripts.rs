@@ -234,6 +234,11 @@ impl Script {
             "unshutdown" => Change::Running,
             "dying" => Change::Dying,
             "destroy" => Change::Destroyed,
+            "shutdown-and-destroy" => {
+                let [stops, goes] = domids[..] else { bail!("two domains, please") };
+                let changes = [(Change::Shutdown, stops), (Change::Destroyed, goes)];
+                return self.stage.change_all(&changes);
+            }
             other => bail!("no such event '{other}'"),
         };
         self.stage.change(change, &domids)
@@ -306,7 +311,11 @@ impl Script {
             }
             [] => bail!("no request"),
         };
-        Ok(spell(self.stage.ask(who, kind.code(), transaction, payload.as_bytes())?))
+        let answer = self.stage.ask(who, kind.code(), transaction, payload.as_bytes())?;
+        if let (["release", domid], Ok(_)) = (words, &answer) {
+            self.stage.abandon_ring(domid.parse()?);
+        }
+        Ok(spell(answer))
     }
 }
 

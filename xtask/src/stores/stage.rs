@@ -135,6 +135,11 @@ impl Stage {
         Ok(())
     }
 
+    /// The domain was released: its ring is not served any more.
+    pub(crate) fn abandon_ring(&mut self, domid: u16) {
+        self.served.remove(&domid);
+    }
+
     /// The domain was introduced: `d<domid>` may ask now.
     pub(crate) fn adopt_ring(&mut self, domid: u16) {
         self.served.insert(domid);
@@ -160,7 +165,15 @@ impl Stage {
     /// # Errors
     /// There is no such domain.
     pub(crate) fn change(&mut self, change: Change, domids: &[u16]) -> Result<()> {
-        for domid in domids {
+        self.change_all(&domids.iter().map(|&domid| (change, domid)).collect::<Vec<_>>())
+    }
+
+    /// As [`change`](Self::change), each in a way of its own.
+    ///
+    /// # Errors
+    /// There is no such domain.
+    pub(crate) fn change_all(&mut self, changes: &[(Change, u16)]) -> Result<()> {
+        for (change, domid) in changes {
             let guest = self.domains.get(domid).with_context(|| format!("no domain {domid}"))?;
             match change {
                 Change::Shutdown => guest.set_state(State::Shutdown)?,
@@ -171,11 +184,11 @@ impl Stage {
             if matches!(change, Change::Dying | Change::Destroyed) {
                 self.served.remove(domid);
             }
-            if change == Change::Destroyed {
+            if *change == Change::Destroyed {
                 self.domains.remove(domid);
             }
         }
-        if change != Change::Running {
+        if changes.iter().any(|(change, _)| *change != Change::Running) {
             self.daemon.raise()?;
         }
         // The datagram was there before the requests, but one turn may take sockets alone.
