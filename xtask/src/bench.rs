@@ -72,8 +72,8 @@ impl Row {
         let values = peers.values().copied();
         let ratio = match better {
             Better::Less => match values.reduce(f64::min) {
-                Some(peer) if ours > 0.0 => peer / ours,
-                Some(peer) => peer.max(1.0),
+                Some(peer) if ours == 0.0 => peer.max(1.0),
+                Some(peer) => peer / ours,
                 None => 1.0,
             },
             Better::More => values.reduce(f64::max).map_or(1.0, |peer| ours / peer),
