@@ -129,13 +129,15 @@ impl Transport for StoreSocket {
         }
         let deadline = Instant::now() + self.patience;
         loop {
+            // At once there is nobody, or the one that is just ending.
+            thread::sleep(ATTEMPT_EVERY);
             match Stream::open(&self.path) {
                 Ok(stream) => {
                     self.stream = stream;
                     return Ok(());
                 }
                 Err(error) if Instant::now() >= deadline => return Err(errno(&error)),
-                Err(_) => thread::sleep(ATTEMPT_EVERY),
+                Err(_) => {}
             }
         }
     }

@@ -8,7 +8,7 @@ use xenstore::client::Client;
 use xenstore_socket::StoreSocket;
 
 /// How long a request waits for a store that is being restarted.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn connect(path: &Path) -> Result<Client<StoreSocket>> {
     StoreSocket::connect_patiently(path, PATIENCE)

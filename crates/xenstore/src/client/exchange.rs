@@ -16,6 +16,9 @@ use crate::wire::{MessageType, PAYLOAD_BYTES_MAX};
 /// does not read.
 const IN_FLIGHT_MAX: usize = 64;
 
+/// How many new connections may break at once before the store counts as gone.
+const RECONNECTS_MAX: u32 = 100;
+
 /// How many broken connections one call survives.
 pub(super) const LOSSES_MAX: u32 = 5;
 
@@ -395,15 +398,33 @@ impl<T: Transport> Client<T> {
     }
 
     /// Connects again and registers the watches that there were.
+    ///
+    /// A daemon that is killed closes its listening socket last: a new connection may still be to it,
+    /// and break at once. So one counts only when something was answered on it.
     pub(super) fn reconnect(&mut self) -> Result<(), ClientError> {
-        self.transport.reconnect().map_err(ClientError::Transport)?;
-        self.machine = ClientMachine::new();
-        if self.serves_batches != ServesBatches::Never {
-            // It may be another program.
-            self.serves_batches = ServesBatches::Unknown;
+        let mut attempt = 1;
+        loop {
+            self.transport.reconnect().map_err(ClientError::Transport)?;
+            self.machine = ClientMachine::new();
+            if self.serves_batches != ServesBatches::Never {
+                // It may be another program.
+                self.serves_batches = ServesBatches::Unknown;
+            }
+            self.is_lost = false;
+            match self.begin_anew() {
+                Ok(()) => {
+                    self.counters.reconnects += 1;
+                    return Ok(());
+                }
+                Err(_) if self.is_lost && attempt < RECONNECTS_MAX => attempt += 1,
+                Err(error) => return Err(error),
+            }
         }
-        self.is_lost = false;
-        self.counters.reconnects += 1;
+    }
+
+    fn begin_anew(&mut self) -> Result<(), ClientError> {
+        // Whatever the answer is: somebody is there.
+        self.exchange(MessageType::Read, 0, &[b"/\0"])?.ok();
         let watches: Vec<_> =
             self.watches.iter().map(|(key, depth)| (key.clone(), *depth)).collect();
         for ((path, token), depth) in watches {

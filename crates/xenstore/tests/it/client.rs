@@ -31,6 +31,8 @@ enum Link {
     BreaksAfter(u32),
     /// The next that is received is the end.
     Closing,
+    /// So many new connections are to a store that is just ending.
+    Ending(u32),
     /// Nothing answers, and no new connection can be made.
     Dead,
 }
@@ -53,7 +55,7 @@ impl Transport for Direct {
             Link::BreaksBefore(more) => self.link.set(Link::BreaksBefore(more - 1)),
             Link::BreaksAfter(0) => self.link.set(Link::Closing),
             Link::BreaksAfter(more) => self.link.set(Link::BreaksAfter(more - 1)),
-            Link::Works | Link::Closing => {}
+            Link::Works | Link::Closing | Link::Ending(_) => {}
         }
         let World { server, machine, .. } = &mut *self.world.borrow_mut();
         server.receive(machine, self.id, bytes).map_err(|_| Errno::EIO)
@@ -62,6 +64,11 @@ impl Transport for Direct {
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         match self.link.get() {
             Link::Dead => return Err(EPIPE),
+            Link::Ending(0) => self.link.set(Link::Works),
+            Link::Ending(more) => {
+                self.link.set(Link::Ending(more - 1));
+                return Ok(0);
+            }
             Link::Closing => {
                 self.break_off();
                 return Ok(0);
@@ -597,6 +604,20 @@ fn watches_are_registered_again_and_report_at_once() {
     breaks(&client, Link::Closing);
     assert_eq!(client.receive(), Ok(false));
     assert_eq!(client.counters.reconnects, 2);
+}
+
+#[test]
+fn a_connection_to_a_store_that_is_just_ending_is_tried_again() {
+    let Bench { mut client, .. } = bench();
+    client.watch("/a", "token").unwrap();
+    client.next_event().unwrap();
+    for (endings, survives) in [(1, true), (50, true), (102, false)] {
+        breaks(&client, Link::Ending(endings));
+        assert_eq!(client.receive().is_ok(), survives, "{endings}");
+    }
+    breaks(&client, Link::Works);
+    assert_eq!(client.read_optional("/a"), Ok(None));
+    assert_eq!(client.counters.reconnects, 3);
 }
 
 #[test]
