@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use anyhow::Context;
 use xen::{ARENA_BYTES_FULL, DomId, EvtchnPort, Gfn, GrantRef, Xen};
 use xen_linux::{
-    EventChannels, ForeignMemory, GrantDevice, LinuxHypervisor, OwnStoreRing, SharedPage,
-    VIRQ_DOM_EXC,
+    EventChannels, ForeignMemory, GrantDevice, HostError, LinuxHypervisor, OwnStoreRing,
+    SharedPage, VIRQ_DOM_EXC,
 };
 use xenstore::ring::RingPage;
 use xenstore::server::DomainState;
@@ -57,13 +57,25 @@ impl XenPlatform {
 
     fn with_event_channels(mut event_channels: EventChannels) -> anyhow::Result<Self> {
         let xen = Xen::probe(LinuxHypervisor::open(ARENA_BYTES_FULL)?)?;
-        let exception_port = event_channels
-            .bind_virq(VIRQ_DOM_EXC)
+        let exception_port = bind_exceptions(&mut event_channels)
             .context("another xenstored may be running on this host")?;
         let grants = GrantDevice::open()?;
         let foreign = ForeignMemory::open()?;
         Ok(Self { xen, event_channels, grants, foreign, exception_port })
     }
+}
+
+/// Binds the port that tells of domains. A daemon that was killed holds it until it is quite gone.
+fn bind_exceptions(event_channels: &mut EventChannels) -> Result<EvtchnPort, HostError> {
+    for _ in 0..100 {
+        match event_channels.bind_virq(VIRQ_DOM_EXC) {
+            Err(error) if error.errno() == xen::Errno::EEXIST => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            result => return result,
+        }
+    }
+    event_channels.bind_virq(VIRQ_DOM_EXC)
 }
 
 impl Platform for XenPlatform {

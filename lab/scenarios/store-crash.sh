@@ -1,0 +1,82 @@
+# The store daemon gets SIGKILL, twenty times: with guests that run, and while VMs are made and
+# destroyed. Nobody but the daemons of dom0, whose sockets close, may notice.
+. /lab/lib.sh
+start_xylemd
+
+# crash: ends the store as nothing else can, and starts it again as a service manager would.
+# xenconsoled uses libxenstore, which does not connect again: it is started again, too.
+crash() {
+    kill -9 "$(pidof xylem-xenstored)"
+    xylem-xenstored >>/var/log/xen/xylem-xenstored.log 2>&1 </dev/null ||
+        fail "the store does not start: $(tail -n 3 /var/log/xen/xylem-xenstored.log)"
+    crashes=$((crashes + 1))
+}
+crashes=0
+
+consoles() {
+    kill "$(pidof xenconsoled)" 2>/dev/null
+    wait_for '! pidof xenconsoled' 5
+    xenconsoled --log=all --log-dir=/var/log/xen/console --pid-file=/run/xenconsoled.pid
+}
+
+# What a restart must not change; the store's own listing with permissions.
+store() { xenstore-ls -fp /; }
+
+host_state >/results/state.before
+
+echo "== guests that run"
+cp /guest/disk.img /tmp/disk1.img
+linux_cfg lin1 "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5'" \
+    "disk = ['/tmp/disk1.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
+check "create lin1" xy create -q /tmp/lin1.cfg
+check "lin1 is up" console_wait lin1 'XYLEM-GUEST: ready' 180
+cp /guest/disk.img /tmp/disk2.img
+unikernel_cfg uni1 "type = 'pvh'" "disk = ['/tmp/disk2.img,raw,xvda,r']" "vif = ['bridge=xenbr0']"
+check "create uni1" xy create -q /tmp/uni1.cfg
+check "uni1 reads its disk" console_wait uni1 'XYLEM-UNIKERNEL: .*vbd 51712 .*first=' 60
+store >/results/store.before
+
+echo "== ten kills with guests that run"
+while [ $crashes -lt 10 ]; do
+    crash
+    sleep 0.2
+done
+store >/results/store.after
+check "the store is as it was" diff /results/store.before /results/store.after
+check "dom0 pings lin1" ping -c 1 -W 5 10.0.0.5
+check "xylemd goes on" wait_for 'xy list | grep -q ^lin1' 20
+consoles
+
+echo "== kills while VMs are made and destroyed"
+for number in 1 2 3; do
+    unikernel_cfg "new$number" "type = 'pvh'" "disk = ['/tmp/disk2.img,raw,xvda,r']" "vif = ['bridge=xenbr0']"
+    { xy create -q "/tmp/new$number.cfg"; echo $? >/tmp/create.status; } >/tmp/create.output 2>&1 &
+    sleep 0.3
+    crash
+    sleep 0.7
+    crash
+    wait $!
+    check "new$number was made" grep -qx 0 /tmp/create.status || cat /tmp/create.output
+    check "new$number is there" sh -c "xl list | grep -q ^new$number"
+    check "its frontends are connected" wait_for "xy block-list new$number | awk 'NR == 2 && \$4 == 4 { good = 1 } END { exit !good }'" 30
+done
+for number in 1 2 3; do
+    { xy destroy "new$number"; echo $? >/tmp/destroy.status; } >/tmp/destroy.output 2>&1 &
+    sleep 0.1
+    crash
+    wait $!
+    check "new$number was destroyed" grep -qx 0 /tmp/destroy.status || cat /tmp/destroy.output
+done
+consoles
+
+echo "== everything still works"
+crash
+linux_cfg lin2 "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT'"
+consoles
+check "create lin2" xy create -q /tmp/lin2.cfg
+check "lin2 is up" console_wait lin2 'XYLEM-GUEST: ready' 180
+echo "$crashes kills"
+check "lin1 and lin2 hear that they shall shut down" xy shutdown -a -w
+check "uni1 is destroyed" sh -c 'xy list | grep -q ^uni1 || exit 0; xy destroy uni1'
+check "dom0 is as before" same_state /results/state.before
+ls -l /run/xenstored >/results/rundir
