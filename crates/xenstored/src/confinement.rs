@@ -25,27 +25,28 @@ pub(crate) struct Account {
 impl Account {
     /// Finds a name of `/etc/passwd`, or takes `UID:GID`.
     pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
+        if let Some((uid, gid)) = name.split_once(':') {
+            return Self::of_numbers(uid, gid)
+                .with_context(|| format!("'{name}' is not of the form UID:GID"));
+        }
         let accounts = std::fs::read_to_string("/etc/passwd")
             .context("cannot read /etc/passwd; write --user UID:GID")?;
         Self::find_in(&accounts, name)
     }
 
+    fn of_numbers(uid: &str, gid: &str) -> Option<Self> {
+        let (uid, gid) = uid.parse().ok().zip(gid.parse().ok())?;
+        Some(Self { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) })
+    }
+
     fn find_in(accounts: &str, name: &str) -> anyhow::Result<Self> {
-        let account = |uid: &str, gid: &str| {
-            let (uid, gid) = uid.parse().ok().zip(gid.parse().ok())?;
-            Some(Self { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) })
-        };
-        if let Some((uid, gid)) = name.split_once(':') {
-            return account(uid, gid)
-                .with_context(|| format!("'{name}' is not of the form UID:GID"));
-        }
         for line in accounts.lines() {
             let mut words = line.split(':');
             if words.next() == Some(name)
                 && let (Some(_password), Some(uid), Some(gid)) =
                     (words.next(), words.next(), words.next())
             {
-                return account(uid, gid)
+                return Self::of_numbers(uid, gid)
                     .with_context(|| format!("/etc/passwd has no numbers for '{name}'"));
             }
         }
@@ -118,7 +119,9 @@ mod tests {
     fn a_user_is_a_name_or_two_numbers() {
         let accounts = "root:x:0:0:root:/root:/bin/sh\nbroken\nxenstored:x:110:112::/:/bin/false\n\
                         odd:x:many:1::/:\n";
-        let find = |name| Account::find_in(accounts, name);
+        let find = |name: &str| {
+            if name.contains(':') { Account::find(name) } else { Account::find_in(accounts, name) }
+        };
         let account = |uid, gid| Account { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) };
         assert_eq!(find("xenstored").unwrap(), account(110, 112));
         assert_eq!(find("5:6").unwrap(), account(5, 6));
