@@ -1,6 +1,7 @@
 //! The live update of a running daemon, a step in each turn.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -14,6 +15,8 @@ use crate::live_update::{Patience, Session, Way, foreign};
 #[derive(Default)]
 pub(crate) struct Update {
     handover: Option<Handover>,
+    /// The program is looked at beside the store's service, as its file may be long.
+    look: Option<JoinHandle<std::io::Result<Way>>>,
     way: Option<Way>,
     /// Where the state is left for another daemon.
     pub(crate) state_file: std::path::PathBuf,
@@ -72,6 +75,7 @@ impl Daemon {
             handover.give_up(&mut self.server);
         }
         self.update.way = None;
+        self.update.look = None;
         self.rings.live_update.end();
         self.server.answer_held(session.client, text);
         self.resume(session.client);
@@ -87,17 +91,32 @@ impl Daemon {
         if !self.server.is_held(session.client) {
             anyhow::bail!("whoever started the update does not wait for it any more");
         }
-        let way = match self.update.way {
-            Some(way) => way,
-            None => session.way().with_context(|| {
-                format!("cannot read the new program {}", session.program.display())
-            })?,
-        };
-        self.update.way = Some(way);
+        let Some(way) = self.look(session)? else { return Ok(Step::NotYet) };
         match way {
             Way::Beside => self.step_beside(session),
             Way::Exec => self.step_exec(session).map(|()| Step::NotYet),
         }
+    }
+
+    /// Which way it goes, as soon as it is known.
+    fn look(&mut self, session: &Session) -> anyhow::Result<Option<Way>> {
+        if self.update.way.is_some() {
+            return Ok(self.update.way);
+        }
+        let Some(look) = self.update.look.take() else {
+            let session = session.clone();
+            self.update.look = Some(std::thread::spawn(move || session.way()));
+            return Ok(None);
+        };
+        if !look.is_finished() {
+            self.update.look = Some(look);
+            return Ok(None);
+        }
+        let way = look.join().map_err(|_| anyhow::anyhow!("the new program's file upsets us"))?;
+        self.update.way = Some(way.with_context(|| {
+            format!("cannot read the new program {}", session.program.display())
+        })?);
+        Ok(self.update.way)
     }
 
     fn step_beside(&mut self, session: &Session) -> anyhow::Result<Step> {
