@@ -4,9 +4,7 @@
 //! thrown away, between any two things that others can see, and brought back from its records and the
 //! pages. In the end every guest must have read the same.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use proptest::prelude::*;
 use xen::{DomId, EvtchnPort, Gfn};
@@ -15,30 +13,10 @@ use xenstore::server::{ConnId, DomainState, Host, Progress, Replay, Resumption, 
 use xenstore::wire::{self, HEADER_BYTES, Header, MessageType};
 use xenstore::{Error, Quota};
 
+use crate::page::Page;
+
 const GUESTS: u16 = 3;
 const SOCKETS: usize = 2;
-
-#[derive(Clone)]
-struct Page(Rc<RefCell<Vec<u8>>>);
-
-impl RingPage for Page {
-    fn load_u32(&self, offset: usize) -> u32 {
-        let page = self.0.borrow();
-        u32::from_ne_bytes(page[offset..offset + 4].try_into().expect("four bytes"))
-    }
-
-    fn store_u32(&self, offset: usize, value: u32) {
-        self.0.borrow_mut()[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
-    }
-
-    fn read(&self, offset: usize, into: &mut [u8]) {
-        into.copy_from_slice(&self.0.borrow()[offset..offset + into.len()]);
-    }
-
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        self.0.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
-    }
-}
 
 /// A guest's side of its page.
 struct Guest {
@@ -51,7 +29,7 @@ struct Guest {
 
 impl Guest {
     fn new(unique_id: u64) -> Self {
-        let page = Page(Rc::new(RefCell::new(vec![0; 4096])));
+        let page = Page::new();
         let guest =
             Self { page, to_send: Vec::new(), received: Vec::new(), unique_id, is_shutdown: false };
         guest.begin();

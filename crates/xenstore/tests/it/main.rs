@@ -7,6 +7,7 @@ mod journal;
 mod limits;
 mod model;
 mod noise;
+mod page;
 mod rings;
 mod scripts;
 mod security;

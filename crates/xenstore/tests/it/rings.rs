@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use xen::DomId;
@@ -12,35 +11,8 @@ use xenstore::ring::{ClientRing, FEATURE_RECONNECTION, RingError, RingPage, Serv
 use xenstore::server::ConnId;
 use xenstore::wire::MessageType;
 
+use crate::page::Page;
 use crate::world::World;
-
-#[derive(Clone)]
-struct Page(Rc<RefCell<Vec<u8>>>);
-
-impl Page {
-    fn new() -> Self {
-        Self(Rc::new(RefCell::new(vec![0; 4096])))
-    }
-}
-
-impl RingPage for Page {
-    fn load_u32(&self, offset: usize) -> u32 {
-        let page = self.0.borrow();
-        u32::from_ne_bytes(page[offset..offset + 4].try_into().expect("four bytes"))
-    }
-
-    fn store_u32(&self, offset: usize, value: u32) {
-        self.0.borrow_mut()[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
-    }
-
-    fn read(&self, offset: usize, into: &mut [u8]) {
-        into.copy_from_slice(&self.0.borrow()[offset..offset + into.len()]);
-    }
-
-    fn write(&self, offset: usize, bytes: &[u8]) {
-        self.0.borrow_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
-    }
-}
 
 /// A guest, its page, and the store's end of it.
 struct Guest {
