@@ -9,7 +9,7 @@ cp /guest/disk.img /tmp/disk1.img
 linux_cfg lin2 "type = 'pv'" "memory = 160" "vcpus = 2" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5'" \
     "disk = ['/tmp/disk1.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
 check "create lin2" xy create -q /tmp/lin2.cfg
-check "lin2 is up" console_wait lin2 'XYLEM-GUEST: ready' 120
+check "lin2 is up" console_wait lin2 'XYLEM-GUEST: ready' 400
 check "lin2 has two vCPUs" guest_says lin2 vcpus=2
 check "lin2 read and wrote its disk through blkfront" guest_says lin2 disk=ok
 check "lin2 pinged dom0 through netfront" guest_says lin2 network=ok
@@ -30,7 +30,7 @@ xy list -l >/results/list.json
 echo "== Linux, PV, 1 vCPU: pause, unpause, reboot, shutdown"
 linux_cfg lin1 "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT'"
 check "create lin1" xy create -q /tmp/lin1.cfg
-check "lin1 is up" console_wait lin1 'XYLEM-GUEST: ready' 120
+check "lin1 is up" console_wait lin1 'XYLEM-GUEST: ready' 400
 check "lin1 has one vCPU" guest_says lin1 vcpus=1
 check "pause" xy pause lin1
 check "lin1 is paused" sh -c 'xy list lin1 | awk "NR == 2 && \$5 ~ /p/ { good = 1 } END { exit !good }"'
@@ -38,7 +38,7 @@ check "unpause" xy unpause lin1
 before=$(xy domid lin1)
 check "reboot lin1" xy reboot lin1
 check "lin1 came back as another domain" wait_for "[ \"\$(xy domid lin1)\" -gt $before ]" 60
-check "lin1 is up again" wait_for "[ \"\$(grep -c 'XYLEM-GUEST: ready' $(console_log lin1))\" -ge 2 ]" 120
+check "lin1 is up again" wait_for "[ \"\$(grep -c 'XYLEM-GUEST: ready' $(console_log lin1))\" -ge 2 ]" 400
 
 echo "== unikernel, PV and PVH"
 cp /guest/disk.img /tmp/disk2.img
@@ -55,7 +55,7 @@ echo "== Linux, PVH"
 linux_cfg linh "type = 'pvh'" "memory = 160" "vcpus = 2" "tsc_mode = 'native'" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.6'" \
     "disk = ['/tmp/disk2.img,raw,xvda,r']" "vif = ['bridge=xenbr0']"
 check "create linh" xy create -q /tmp/linh.cfg
-check "linh is up" console_wait linh 'XYLEM-GUEST: ready' 180
+check "linh is up" console_wait linh 'XYLEM-GUEST: ready' 400
 check "linh has two vCPUs" guest_says linh vcpus=2
 check "linh read its disk" guest_says linh disk=ok
 check "linh pinged dom0" guest_says linh network=ok
@@ -71,7 +71,7 @@ echo "== a guest by xl on our store"
 linux_cfg xlguest "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT'" "disk = ['/tmp/disk3.img,raw,xvda,w']"
 cp /guest/disk.img /tmp/disk3.img
 check "xl create" xl create -q /tmp/xlguest.cfg
-check "xlguest is up" console_wait xlguest 'XYLEM-GUEST: ready' 180
+check "xlguest is up" console_wait xlguest 'XYLEM-GUEST: ready' 400
 check "xlguest read its disk" guest_says xlguest disk=ok
 check "xy list shows xl's guest" sh -c 'xy list | grep -q ^xlguest'
 check "xy does not touch xl's guest" sh -c '! xy destroy xlguest'
