@@ -78,9 +78,14 @@ host_state() {
     ls /sys/bus/xen-backend/devices
 }
 
-# same_state BEFORE: compares a saved host_state with the present one.
+# same_state BEFORE: compares a saved host_state with the present one. dom0's kernel lets go of devices, and Xen of a
+# domain's last pages, a moment after they were told to; what is left after ten seconds is left.
 same_state() {
-    host_state >/tmp/state.now
+    lab_deadline=$(($(date +%s) + 10))
+    while host_state >/tmp/state.now; ! cmp -s "$1" /tmp/state.now; do
+        [ "$(date +%s)" -lt "$lab_deadline" ] || break
+        sleep 0.2
+    done
     diff "$1" /tmp/state.now
 }
 

@@ -37,7 +37,7 @@ check "lin1 is paused" sh -c 'xy list lin1 | awk "NR == 2 && \$5 ~ /p/ { good = 
 check "unpause" xy unpause lin1
 before=$(xy domid lin1)
 check "reboot lin1" xy reboot lin1
-check "lin1 came back as another domain" wait_for "[ \"\$(xy domid lin1)\" -gt $before ]" 60
+check "lin1 came back as another domain" wait_for "[ \"\$(xy domid lin1)\" -gt $before ]" 200
 check "lin1 is up again" wait_for "[ \"\$(grep -c 'XYLEM-GUEST: ready' $(console_log lin1))\" -ge 2 ]" 400
 
 echo "== unikernel, PV and PVH"
@@ -45,10 +45,10 @@ cp /guest/disk.img /tmp/disk2.img
 for type in pv pvh; do
     unikernel_cfg "uni-$type" "type = '$type'" "disk = ['/tmp/disk2.img,raw,xvda,r']" "vif = ['bridge=xenbr0']"
     check "create uni-$type" xy create -q "/tmp/uni-$type.cfg"
-    check "uni-$type says hello" console_wait "uni-$type" "XYLEM-UNIKERNEL: .*mode=$type" 30
-    check "uni-$type reads its disk" console_wait "uni-$type" 'XYLEM-UNIKERNEL: .*vbd 51712 .*first=' 30
+    check "uni-$type says hello" console_wait "uni-$type" "XYLEM-UNIKERNEL: .*mode=$type" 200
+    check "uni-$type reads its disk" console_wait "uni-$type" 'XYLEM-UNIKERNEL: .*vbd 51712 .*first=' 200
     check "uni-$type blocks when idle" wait_for \
-        "xy list uni-$type | awk 'NR == 2 && \$5 ~ /b/ { good = 1 } END { exit !good }'" 20
+        "xy list uni-$type | awk 'NR == 2 && \$5 ~ /b/ { good = 1 } END { exit !good }'" 100
 done
 
 echo "== Linux, PVH"
@@ -64,7 +64,7 @@ echo "== clean ends"
 xy list
 check "shutdown -w of lin2" xy shutdown -w lin2
 check "shutdown -w of all others" xy shutdown -a -w
-check "nothing is left but dom0" sh -c '[ "$(xy list | wc -l)" = 2 ]'
+check "nothing is left but dom0" wait_for '[ "$(xy list | wc -l)" = 2 ]' 10
 check "dom0 is as before" same_state /results/state.before
 
 echo "== a guest by xl on our store"
@@ -76,4 +76,4 @@ check "xlguest read its disk" guest_says xlguest disk=ok
 check "xy list shows xl's guest" sh -c 'xy list | grep -q ^xlguest'
 check "xy does not touch xl's guest" sh -c '! xy destroy xlguest'
 check "xl destroy" xl destroy xlguest
-check "xl's guest is gone" sh -c '! xl list | grep -q ^xlguest'
+check "xl's guest is gone" wait_for '! xl list | grep -q ^xlguest' 20

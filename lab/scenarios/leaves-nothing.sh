@@ -68,7 +68,7 @@ for delay in 0.02 0.05 0.08 0.12 0.16 0.2 0.25 0.3 0.35 0.4 0.5 0.7 1 end; do
         check "killed at $delay: finished, destroyed, nothing is left" same_state /results/state.before
     else
         gone=$((gone + 1))
-        check "killed at $delay: gone, nothing is left" wait_for 'same_state /results/state.before' 20
+        check "killed at $delay: gone, nothing is left" wait_for 'same_state /results/state.before' 60
     fi
 done
 echo "$gone gone, $finished finished; $(grep -c domid /results/left-behind) killed with nodes written"

@@ -91,14 +91,26 @@ pub(crate) fn main() -> Result<ExitCode> {
     step("store: every row of its benchmark", &mut || {
         cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
     });
+    let mut again = Vec::new();
     for (scenario, store, seconds) in SCENARIOS {
-        step(&format!("lab: {scenario}"), &mut || run_scenario(scenario, store, seconds));
+        step(&format!("lab: {scenario}"), &mut || {
+            // An emulated host on a machine that does other work loses seconds now and then, and with them guests
+            // that wait for nobody. What fails twice is ours.
+            run_scenario(scenario, store, seconds).or_else(|error| {
+                println!("lab: {scenario}: {error:#}; once more");
+                again.push(scenario);
+                run_scenario(scenario, store, seconds)
+            })
+        });
     }
 
     println!("\n==== summary");
     for step in &steps {
         let verdict = if step.passed { "ok" } else { "FAILED" };
         println!("{verdict:<7} {:>6.1} s  {}", step.took.as_secs_f32(), step.name);
+    }
+    for scenario in again {
+        println!("lab: {scenario} was run twice: see above what its first run found");
     }
     let failed = steps.iter().filter(|step| !step.passed).count();
     println!("{} passed, {failed} failed", steps.len() - failed);

@@ -9,7 +9,7 @@ use xenstore_socket::StoreSocket;
 use crate::process::Daemon;
 
 fn connect(daemon: &Daemon) -> Client<StoreSocket> {
-    StoreSocket::connect_patiently(&daemon.folder.path().join("socket"), Duration::from_secs(30))
+    StoreSocket::connect_patiently(&daemon.folder.path().join("socket"), Duration::from_secs(120))
         .unwrap()
 }
 

@@ -25,7 +25,7 @@ fn guest_at_home(daemon: &Daemon, domid: u16) -> Client<Guest> {
 /// Waits for events until something holds, which the daemon makes true.
 fn wait_until(guest: &Guest, mut holds: impl FnMut(&Guest) -> bool) {
     while !holds(guest) {
-        assert!(guest.wait(Duration::from_secs(20)).unwrap(), "the daemon has forgotten us");
+        assert!(guest.wait(Duration::from_secs(120)).unwrap(), "the daemon has forgotten us");
     }
 }
 
@@ -66,7 +66,7 @@ fn dom0s_kernel_is_served_through_its_own_ring() {
     let mut request = Vec::new();
     xenstore::wire::encode(&mut request, 2, 7, 0, &[b"/\0"]);
     let events = host.bind_guest_events(DomId::DOM0).unwrap();
-    events.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    events.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     assert_eq!(ring.put_requests(&request), Ok(17 + 1));
     let socket = std::os::unix::net::UnixDatagram::unbound().unwrap();
     let datagram = file_host::HostFolder::datagram_of_domain(DomId::DOM0);

@@ -62,7 +62,7 @@ impl Daemon {
         let manager = UnixDatagram::bind(&notify).unwrap();
         // As systemd's, it takes words from everybody.
         std::fs::set_permissions(&notify, Permissions::from_mode(0o666)).unwrap();
-        manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         let process = spawn(&folder, &manager, arguments);
         Self { folder, process, manager }
     }
