@@ -12,7 +12,7 @@ use xenstore::ring::{ClientRing, RING_BYTES, RingPage, field};
 use crate::{DomainFile, HostFolder, Page, State};
 
 /// A daemon that says nothing for so long has forgotten us.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A domain on a [`HostFolder`] with its end of the ring. The daemon serves it after an `INTRODUCE`
 /// with any frame number and any port.

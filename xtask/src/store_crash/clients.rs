@@ -15,7 +15,7 @@ use xenstore::{Access, Permission};
 use super::Scene;
 
 /// No daemon for so long is an error.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A letter is removed so many letters later.
 const LIFETIME: u64 = 8;
 

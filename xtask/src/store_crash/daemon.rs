@@ -11,7 +11,7 @@ use file_host::HostFolder;
 use crate::lab;
 
 /// How long a daemon may take until it serves.
-const START_MAX: Duration = Duration::from_secs(20);
+const START_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) struct Daemon {
     program: PathBuf,

@@ -15,7 +15,7 @@ use super::Scene;
 use super::clients::{self, Mail};
 
 /// Answers that take longer are lost.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// A written node is removed so many rounds later.
 const LIFETIME: u64 = 6;
 /// Domids of those that come and go begin here.

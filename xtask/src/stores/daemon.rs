@@ -16,7 +16,7 @@ use super::peers::Peers;
 use crate::lab::{self, Store};
 
 /// How long a server may take to serve.
-const START_MAX: Duration = Duration::from_secs(20);
+const START_MAX: Duration = Duration::from_secs(60);
 
 /// Where a server runs.
 #[derive(Clone, Copy, Debug, Default)]

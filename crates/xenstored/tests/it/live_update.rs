@@ -19,7 +19,7 @@ struct Raw(UnixStream);
 impl Raw {
     fn new(daemon: &Daemon) -> Self {
         let stream = daemon.stream();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(240))).unwrap();
         Self(stream)
     }
 
@@ -74,7 +74,7 @@ impl Served {
     }
 
     fn process(&self) -> u32 {
-        for _ in 0..10_000 {
+        for _ in 0..120_000 {
             let text = std::fs::read_to_string(&self.pid_file).unwrap();
             if let Ok(process) = text.trim().parse() {
                 return process;
@@ -184,7 +184,7 @@ fn a_confined_daemon_is_followed_by_a_confined_one() {
 }
 
 fn wait_for_another(served: &Served, before: u32) {
-    for _ in 0..10_000 {
+    for _ in 0..120_000 {
         if served.process() != before {
             return;
         }

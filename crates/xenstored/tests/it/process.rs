@@ -120,7 +120,9 @@ impl Daemon {
 }
 
 fn spawn(folder: &Folder, manager: &UnixDatagram, arguments: &[&str]) -> Child {
-    let process = command(folder, &[&["--no-fork"], arguments].concat())
+    // A test that the machine lets wait must miss no event for it.
+    let as_tested = ["--no-fork", "-w", "watch-event=0"];
+    let process = command(folder, &[&as_tested[..], arguments].concat())
         .env("NOTIFY_SOCKET", folder.path().join("notify"))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
