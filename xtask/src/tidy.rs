@@ -13,14 +13,15 @@ use serde::Deserialize;
 use crate::workspace;
 
 /// Crates that never touch the operating system.
-const PURE: [&str; 6] = ["xen", "xenstore", "xen-build", "storage", "toolstack", "sim"];
+const PURE: [&str; 7] = ["xen", "xenstore", "xen-build", "storage", "timeline", "toolstack", "sim"];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 14] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("xen", &[]),
     ("xenstore", &["xen"]),
     ("xen-build", &["xen"]),
     ("storage", &[]),
+    ("timeline", &[]),
     ("toolstack", &["storage", "xen", "xen-build", "xenstore"]),
     ("api", &[]),
     ("sim", &["storage", "toolstack", "xen", "xen-build", "xenstore"]),
@@ -41,7 +42,7 @@ const EDGES: [(&str, &[&str]); 14] = [
             "xenstore-socket",
         ],
     ),
-    ("xy", &["api", "xen", "xenstore", "xenstore-socket"]),
+    ("xy", &["api", "timeline", "xen", "xenstore", "xenstore-socket"]),
     ("xtask", &["api", "file-host", "xen", "xenstore"]),
 ];
 

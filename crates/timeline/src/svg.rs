@@ -1,0 +1,156 @@
+//! The picture.
+
+use std::fmt::Write as _;
+
+use crate::{Nanoseconds, Outcome, Timeline, scaled};
+
+const WIDTH: u64 = 1200;
+const LEFT: u64 = 140;
+const RIGHT: u64 = 20;
+const TOP: u64 = 62;
+const BOTTOM: u64 = 24;
+/// Most rows that still get a name of their own.
+const NAMED_ROWS: u64 = 80;
+/// Height of the rows together, from which they get thinner.
+const HEIGHT_MAX: u64 = 1400;
+
+/// Colours that differ for most eyes, also without red and green.
+const COLOURS: [&str; 10] = [
+    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997700", "#994455",
+    "#004488", "#999933",
+];
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A step of the axis that gives four to ten marks: 1, 2 or 5 times a power of ten.
+fn tick(range: u64) -> u64 {
+    let mut step = 1;
+    for factor in [2, 5, 10].iter().cycle() {
+        if range / step <= 10 {
+            break;
+        }
+        let decade = 10_u64.pow(step.ilog10());
+        step = decade * factor;
+    }
+    step
+}
+
+/// A picture: a row for each lane of each track, time from left to right; waiting is a thin grey line, failed
+/// spans have a red edge. Pointing at a span shows its figures.
+#[must_use]
+pub fn svg(timeline: &Timeline) -> String {
+    let (first, last) = timeline.range();
+    let range = (last - first).max(1);
+    let kinds = timeline.kinds();
+    let tracks = timeline.tracks();
+
+    // Spans that overlap get a lane each.
+    let mut rows: Vec<(&str, Vec<&crate::Span>)> = Vec::new();
+    for (track, spans) in tracks {
+        let mut lanes: Vec<(u64, Vec<&crate::Span>)> = Vec::new();
+        for span in spans {
+            let from = span.ready_ns.min(span.start_ns);
+            match lanes.iter_mut().find(|(end, _)| *end <= from) {
+                Some((end, lane)) => {
+                    *end = span.end_ns;
+                    lane.push(span);
+                }
+                None => lanes.push((span.end_ns, vec![span])),
+            }
+        }
+        for (index, (_, lane)) in lanes.into_iter().enumerate() {
+            rows.push((if index == 0 { track } else { "" }, lane));
+        }
+    }
+    let count = u64::try_from(rows.len()).unwrap_or(u64::MAX).max(1);
+    let named = count <= NAMED_ROWS;
+    let row_height = if named { 16 } else { (HEIGHT_MAX / count).clamp(1, 15) };
+    let height = TOP + count * row_height + BOTTOM;
+    let plot = WIDTH - LEFT - RIGHT;
+    let x = |moment: u64| LEFT + scaled(moment.saturating_sub(first), range, plot);
+
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+         height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <text x=\"10\" y=\"18\" font-size=\"14\">{} ({})</text>",
+        escaped(&timeline.title),
+        Nanoseconds(range),
+    );
+    let mut legend = 10;
+    for (index, kind) in kinds.iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "<rect x=\"{legend}\" y=\"27\" width=\"10\" height=\"10\" fill=\"{}\"/>\
+             <text x=\"{}\" y=\"36\">{}</text>",
+            COLOURS[index % COLOURS.len()],
+            legend + 14,
+            escaped(kind),
+        );
+        legend += 14 + 7 * u64::try_from(kind.chars().count()).unwrap_or(0) + 12;
+    }
+    let step = tick(range);
+    for mark in (0..).map(|n| n * step).take_while(|mark| *mark <= range) {
+        let at = x(first + mark);
+        let _ = writeln!(
+            out,
+            "<line x1=\"{at}\" x2=\"{at}\" y1=\"{}\" y2=\"{}\" stroke=\"#dddddd\"/>\
+             <text x=\"{at}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>",
+            TOP - 4,
+            height - BOTTOM,
+            TOP - 8,
+            Nanoseconds(mark),
+        );
+    }
+    for (row, (track, spans)) in (0..).zip(&rows) {
+        let y = TOP + row * row_height;
+        let bar = (row_height * 4 / 5).max(1);
+        if named && !track.is_empty() {
+            let _ = writeln!(
+                out,
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6,
+                y + row_height * 3 / 4,
+                escaped(track),
+            );
+        }
+        for span in spans {
+            let (ready, start, end) = (x(span.ready_ns), x(span.start_ns), x(span.end_ns));
+            if ready < start {
+                let middle = y + bar / 2;
+                let _ = writeln!(
+                    out,
+                    "<line x1=\"{ready}\" x2=\"{start}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"#aaaaaa\"/>"
+                );
+            }
+            let kind = kinds.iter().position(|kind| *kind == span.kind).unwrap_or(0);
+            let edge = match span.outcome {
+                Outcome::Ended => "",
+                Outcome::Failed => " stroke=\"red\"",
+                Outcome::Underway => " stroke=\"black\" stroke-dasharray=\"2\"",
+            };
+            let waited_for = span.waited_for.as_deref().unwrap_or("its turn");
+            let waited = match span.waited_ns() {
+                0 => String::new(),
+                ns => format!(", after waiting {} for {waited_for}", Nanoseconds(ns)),
+            };
+            let _ = writeln!(
+                out,
+                "<rect x=\"{start}\" y=\"{y}\" width=\"{}\" height=\"{bar}\" fill=\"{}\"{edge}>\
+                 <title>{}: {}, {}{}</title></rect>",
+                (end - start).max(1),
+                COLOURS[kind % COLOURS.len()],
+                escaped(&span.track),
+                escaped(&span.name),
+                Nanoseconds(span.took_ns()),
+                escaped(&waited),
+            );
+        }
+    }
+    out.push_str("</svg>\n");
+    out
+}
