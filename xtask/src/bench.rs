@@ -1,6 +1,7 @@
 //! `cargo xtask bench NAME`: ours and the real peer, in turn, in one run.
 
 mod create;
+mod list;
 mod store;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,8 @@ const HELP: &str = "\
 cargo xtask bench NAME [--json FILE] [--rounds N]
 
   create   creates of a unikernel by xy and by xl, at 1 and at 50 running domains
+  list     lists of all domains by xy and by xl, and the ways to ask Xen for them, in one boot
+           --sizes 1,100    numbers of unikernels (default 1,100,500,1000, which needs 11 GiB)
   store    the store's requests, transactions, watches and take-over, on this machine without Xen
            --peers c,oxen   and the packaged servers in turn
            --only WORD      only the section of that name, or whose name has WORD in it
@@ -116,6 +119,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut rounds = None;
     let mut peers = Vec::new();
     let mut only = None;
+    let mut sizes = list::SIZES.to_vec();
     let mut is_quick = false;
     while let Some(argument) = parser.next()? {
         match argument {
@@ -126,6 +130,10 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
                 for peer in parser.value()?.string()?.split(',') {
                     peers.push(peer.parse()?);
                 }
+            }
+            Long("sizes") => {
+                let text = parser.value()?.string()?;
+                sizes = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
             }
             Long("only") => only = Some(parser.value()?.string()?),
             Long("quick") => is_quick = true,
@@ -138,6 +146,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     }
     let rows = match name.as_deref() {
         Some("create") => create::run(rounds.unwrap_or(2))?,
+        Some("list") => list::run(rounds.unwrap_or(15), &sizes)?,
         Some("store") => {
             let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
             store::run(&store::Options { peers, rounds, is_quick, only })?

@@ -122,11 +122,8 @@ fn run_scenario(name: &str, store: Store, seconds: u64) -> Result<()> {
     options.store = store;
     options.timeout = Duration::from_secs(seconds);
     if name == "conformance" {
-        cargo(&["build", "--quiet", "--release", "--package", "xen-linux", "--examples"])?;
         for program in ["xen_probe", "xen_conformance"] {
-            let host = lab::target_directory()?.join("release/examples").join(program);
-            let dom0 = format!("/root/{program}");
-            options.files.push(lab::ExtraFile { host, dom0 });
+            options.files.push(lab::build_example("xen-linux", program)?);
         }
     }
     let scenario = lab::Scenario::find(name)?;

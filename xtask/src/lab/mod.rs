@@ -21,7 +21,7 @@ mod session;
 
 pub(crate) use host_tools::{install, require_all as require_tools};
 pub(crate) use image::cache_directory;
-pub(crate) use overlay::{target_directory, workspace};
+pub(crate) use overlay::{build_example, target_directory, workspace};
 
 use std::fmt;
 use std::path::PathBuf;

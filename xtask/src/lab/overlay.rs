@@ -16,6 +16,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../../lab/lib.sh")),
     ("demo.bash", include_str!("../../../lab/demo.bash")),
     ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
+    ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
 ];
 
 /// How a program finds its libraries.
@@ -129,6 +130,22 @@ fn build_programs() -> Result<()> {
         ensure!(status.success(), "the programs for dom0 do not build");
     }
     Ok(())
+}
+
+/// Builds an example program of a package; dom0 finds it in `/root`.
+///
+/// # Errors
+/// It does not build.
+pub(crate) fn build_example(package: &str, name: &str) -> Result<ExtraFile> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--release", "--package", package, "--example", name])
+        .current_dir(workspace())
+        .status()
+        .context("cargo does not start")?;
+    ensure!(status.success(), "the example {name} of {package} does not build");
+    let host = target_directory()?.join("release/examples").join(name);
+    Ok(ExtraFile { host, dom0: format!("/root/{name}") })
 }
 
 /// Our own guest kernel, if the checkout has one: an ELF file, built by its own workspace.

@@ -1,0 +1,3 @@
+# Times and counts of listings: bench-list.sh ROUNDS SIZE...
+# The first two minutes of a run are mostly creates; with xen_listing in /root its ways are timed too.
+exec bash /lab/bench-list.bash "$@"
