@@ -10,6 +10,7 @@ pub mod layout;
 mod machine;
 pub mod perform;
 pub mod plan;
+pub mod scheduler;
 pub mod work;
 pub mod xlcfg;
 

@@ -2,4 +2,5 @@
 
 mod machine;
 mod plan;
+mod scheduler;
 mod xlcfg;

@@ -1,0 +1,444 @@
+//! Who may work next: a sliding window under nested limits.
+//!
+//! An item waits until each limit above it has room: the host's, its VM's, its storage repository's, its
+//! backend's and its class's. As soon as one permit comes back the next item is let go, so nothing ever
+//! waits for the slowest of a group. VMs take turns; what somebody waits for goes before bulk work, which
+//! still gets every eighth permit. Whoever only waits, for a guest or a backend, holds no permit.
+//!
+//! Teardowns, and short writes and calls, have limits of the same size and counts of their own: a destroy
+//! never waits for a start, and of two that could go it goes first.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use xen::Uuid;
+
+/// Which counts an item belongs to.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Track {
+    /// Short writes to the store and short hypercalls of whatever operation.
+    Short,
+    Teardown,
+    Build,
+}
+
+impl Track {
+    const ALL: [Self; 3] = [Self::Short, Self::Teardown, Self::Build];
+}
+
+/// Classes of operations, each with a limit.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Class {
+    /// Attach and detach of disks.
+    Storage,
+    /// Making, building and destroying domains.
+    Domain,
+    /// Short writes to the store and short hypercalls.
+    Short,
+    /// Changes of a VM's record: one at a time for each VM, because each writes all of it.
+    Record,
+}
+
+impl Class {
+    pub const ALL: [Self; 4] = [Self::Storage, Self::Domain, Self::Short, Self::Record];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Storage => "storage",
+            Self::Domain => "domain",
+            Self::Short => "short",
+            Self::Record => "record",
+        }
+    }
+}
+
+/// Whether somebody waits.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Priority {
+    Interactive,
+    Bulk,
+}
+
+/// How many items may be let go at a time; each limit holds for each [`Track`].
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// On the whole host: `worker-pool-size`.
+    pub host: usize,
+    /// For one VM.
+    pub vm: usize,
+    /// On one storage repository.
+    pub sr: usize,
+    /// On one backend.
+    pub backend: usize,
+    /// Of one class; those not named have the host's limit only.
+    pub classes: BTreeMap<Class, usize>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { host: 16, vm: 10, sr: 12, backend: 16, classes: BTreeMap::new() }
+    }
+}
+
+impl Limits {
+    /// The same limits with no 0 among them: nothing would ever go.
+    #[must_use]
+    fn at_least_one(mut self) -> Self {
+        let limits = [&mut self.host, &mut self.vm, &mut self.sr, &mut self.backend];
+        limits.into_iter().chain(self.classes.values_mut()).for_each(|it| *it = (*it).max(1));
+        self
+    }
+
+    fn class(&self, class: Class) -> usize {
+        self.classes.get(&class).copied().unwrap_or(usize::MAX)
+    }
+
+    fn vm_class(&self, class: Class) -> usize {
+        if class == Class::Record { 1 } else { self.vm }
+    }
+}
+
+/// What an item falls under.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Ask {
+    pub vm: Uuid,
+    pub track: Track,
+    pub priority: Priority,
+    pub class: Class,
+    pub sr: Option<Arc<str>>,
+    pub backend: Option<Arc<str>>,
+}
+
+impl Ask {
+    fn lane(&self) -> Lane {
+        Lane {
+            track: self.track,
+            class: self.class,
+            sr: self.sr.clone(),
+            backend: self.backend.clone(),
+        }
+    }
+}
+
+/// An item that waits or holds a permit.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Ticket(u64);
+
+/// Items that fall under the same limits, but for the VM's.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Lane {
+    track: Track,
+    class: Class,
+    sr: Option<Arc<str>>,
+    backend: Option<Arc<str>>,
+}
+
+/// The VMs of a lane that are below their own limits, by when they were last let go.
+#[derive(Debug, Default)]
+struct Ready {
+    interactive: BTreeSet<(u64, Uuid)>,
+    bulk: BTreeSet<(u64, Uuid)>,
+}
+
+impl Ready {
+    fn of(&mut self, priority: Priority) -> &mut BTreeSet<(u64, Uuid)> {
+        match priority {
+            Priority::Interactive => &mut self.interactive,
+            Priority::Bulk => &mut self.bulk,
+        }
+    }
+
+    fn first(&self, priority: Priority) -> Option<(u64, Uuid)> {
+        let set = match priority {
+            Priority::Interactive => &self.interactive,
+            Priority::Bulk => &self.bulk,
+        };
+        set.first().copied()
+    }
+}
+
+type Queues<T> = BTreeMap<(Lane, Priority), VecDeque<(Ticket, T)>>;
+
+#[derive(Debug)]
+struct Vm<T> {
+    /// When it was last let go, or came.
+    stamp: u64,
+    running: BTreeMap<Track, usize>,
+    running_of: BTreeMap<(Track, Class), usize>,
+    queues: Queues<T>,
+}
+
+/// Permits in use below one limit.
+type Counts<K> = BTreeMap<K, usize>;
+
+fn count<K: Ord>(counts: &Counts<K>, key: &K) -> usize {
+    counts.get(key).copied().unwrap_or_default()
+}
+
+fn raise<K: Ord>(counts: &mut Counts<K>, key: K) {
+    *counts.entry(key).or_default() += 1;
+}
+
+fn lower<K: Ord>(counts: &mut Counts<K>, key: &K) {
+    let left = counts.get_mut(key).expect("lowered as often as raised");
+    *left -= 1;
+    if *left == 0 {
+        counts.remove(key);
+    }
+}
+
+/// Every so many permits go to bulk work first, if there is any.
+const BULK_SHARE: u64 = 8;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Scheduler<T> {
+    limits: Limits,
+    vms: BTreeMap<Uuid, Vm<T>>,
+    lanes: BTreeMap<Lane, Ready>,
+    waiting: BTreeMap<Ticket, Ask>,
+    held: BTreeMap<Ticket, Ask>,
+    hosts: Counts<Track>,
+    classes: Counts<(Track, Class)>,
+    srs: Counts<(Track, Arc<str>)>,
+    backends: Counts<(Track, Arc<str>)>,
+    /// Stamps and tickets.
+    next: u64,
+    granted: u64,
+}
+
+impl<T> Default for Scheduler<T> {
+    fn default() -> Self {
+        Self::new(Limits::default())
+    }
+}
+
+impl<T> Scheduler<T> {
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits: limits.at_least_one(),
+            vms: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            held: BTreeMap::new(),
+            hosts: Counts::new(),
+            classes: Counts::new(),
+            srs: Counts::new(),
+            backends: Counts::new(),
+            next: 0,
+            granted: 0,
+        }
+    }
+
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// New limits hold for whatever is let go from now on; permits that are out stay out.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits.at_least_one();
+        let vms: Vec<Uuid> = self.vms.keys().copied().collect();
+        for vm in vms {
+            self.leave_lanes(vm);
+            self.enter_lanes(vm);
+        }
+    }
+
+    /// Items that wait, and permits that are out.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.waiting.len(), self.held.len())
+    }
+
+    /// Puts an item in.
+    pub fn put(&mut self, ask: Ask, item: T) -> Ticket {
+        let ticket = Ticket(self.stamp());
+        let (vm, key) = (ask.vm, (ask.lane(), ask.priority));
+        self.leave_lanes(vm);
+        let entry = self.vms.entry(vm).or_insert_with(|| Vm {
+            stamp: ticket.0,
+            running: BTreeMap::new(),
+            running_of: BTreeMap::new(),
+            queues: BTreeMap::new(),
+        });
+        entry.queues.entry(key).or_default().push_back((ticket, item));
+        self.waiting.insert(ticket, ask);
+        self.enter_lanes(vm);
+        ticket
+    }
+
+    /// Takes an item back that has not been let go.
+    pub fn take_back(&mut self, ticket: Ticket) -> Option<T> {
+        let ask = self.waiting.remove(&ticket)?;
+        self.leave_lanes(ask.vm);
+        let vm = self.vms.get_mut(&ask.vm).expect("a VM with an item is known");
+        let key = (ask.lane(), ask.priority);
+        let queue = vm.queues.get_mut(&key).expect("a waiting item is in its queue");
+        let at = queue.iter().position(|(it, _)| *it == ticket).expect("likewise");
+        let (_, item) = queue.remove(at).expect("just found");
+        if queue.is_empty() {
+            vm.queues.remove(&key);
+        }
+        self.enter_lanes(ask.vm);
+        self.forget_if_idle(ask.vm);
+        Some(item)
+    }
+
+    /// Lets the next item go, if there is one with room above it. Its permit is out until [`Self::done`].
+    pub fn let_go(&mut self) -> Option<(Ticket, T)> {
+        let (lane, priority, vm) = self.choose()?;
+        self.leave_lanes(vm);
+        let stamp = self.stamp();
+        let entry = self.vms.get_mut(&vm).expect("a VM in a lane is known");
+        let key = (lane, priority);
+        let queue = entry.queues.get_mut(&key).expect("a VM in a lane has items there");
+        let (ticket, item) = queue.pop_front().expect("an empty queue is removed");
+        if queue.is_empty() {
+            entry.queues.remove(&key);
+        }
+        entry.stamp = stamp;
+        let ask = self.waiting.remove(&ticket).expect("a queued item waits");
+        raise(&mut entry.running, ask.track);
+        raise(&mut entry.running_of, (ask.track, ask.class));
+        raise(&mut self.hosts, ask.track);
+        raise(&mut self.classes, (ask.track, ask.class));
+        if let Some(sr) = &ask.sr {
+            raise(&mut self.srs, (ask.track, Arc::clone(sr)));
+        }
+        if let Some(backend) = &ask.backend {
+            raise(&mut self.backends, (ask.track, Arc::clone(backend)));
+        }
+        self.held.insert(ticket, ask);
+        self.granted += 1;
+        self.enter_lanes(vm);
+        Some((ticket, item))
+    }
+
+    /// A permit comes back.
+    ///
+    /// # Panics
+    /// If it is not out.
+    pub fn done(&mut self, ticket: Ticket) {
+        let ask = self.held.remove(&ticket).expect("a permit comes back once");
+        self.leave_lanes(ask.vm);
+        let vm = self.vms.get_mut(&ask.vm).expect("a VM with a permit is known");
+        lower(&mut vm.running, &ask.track);
+        lower(&mut vm.running_of, &(ask.track, ask.class));
+        lower(&mut self.hosts, &ask.track);
+        lower(&mut self.classes, &(ask.track, ask.class));
+        if let Some(sr) = ask.sr {
+            lower(&mut self.srs, &(ask.track, sr));
+        }
+        if let Some(backend) = ask.backend {
+            lower(&mut self.backends, &(ask.track, backend));
+        }
+        self.enter_lanes(ask.vm);
+        self.forget_if_idle(ask.vm);
+    }
+
+    /// The limit that keeps an item waiting; `None` if it does not wait.
+    #[must_use]
+    pub fn why(&self, ticket: Ticket) -> Option<String> {
+        let ask = self.waiting.get(&ticket)?;
+        let vm = &self.vms[&ask.vm];
+        let limits = &self.limits;
+        let sr = ask.sr.as_ref().map(|sr| (sr, count(&self.srs, &(ask.track, Arc::clone(sr)))));
+        let backend = ask.backend.as_ref();
+        let backend = backend.map(|it| (it, count(&self.backends, &(ask.track, Arc::clone(it)))));
+        let of_class = count(&self.classes, &(ask.track, ask.class));
+        Some(
+            if count(&vm.running_of, &(ask.track, Class::Record)) >= 1 && ask.class == Class::Record
+            {
+                "an earlier change of the VM's record".to_owned()
+            } else if count(&vm.running, &ask.track) >= limits.vm {
+                format!("the limit of {} for one VM", limits.vm)
+            } else if let Some((sr, _)) = sr.filter(|(_, used)| *used >= limits.sr) {
+                format!("the limit of {} for the storage {sr}", limits.sr)
+            } else if let Some((backend, _)) = backend.filter(|(_, used)| *used >= limits.backend) {
+                format!("the limit of {} for the backend {backend}", limits.backend)
+            } else if of_class >= limits.class(ask.class) {
+                format!("the limit of {} for {}", limits.class(ask.class), ask.class.as_str())
+            } else if count(&self.hosts, &ask.track) >= limits.host {
+                format!("the limit of {} for the host", limits.host)
+            } else {
+                "its turn".to_owned()
+            },
+        )
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// Whether the limits above a lane have room.
+    fn has_room(&self, lane: &Lane) -> bool {
+        let track = lane.track;
+        let under = |counts: &Counts<(Track, Arc<str>)>, key: &Option<Arc<str>>, limit| {
+            key.as_ref().is_none_or(|key| count(counts, &(track, Arc::clone(key))) < limit)
+        };
+        count(&self.classes, &(track, lane.class)) < self.limits.class(lane.class)
+            && under(&self.srs, &lane.sr, self.limits.sr)
+            && under(&self.backends, &lane.backend, self.limits.backend)
+    }
+
+    fn choose(&self) -> Option<(Lane, Priority, Uuid)> {
+        let order = if (self.granted + 1).is_multiple_of(BULK_SHARE) {
+            [Priority::Bulk, Priority::Interactive]
+        } else {
+            [Priority::Interactive, Priority::Bulk]
+        };
+        let tracks = Track::ALL.into_iter();
+        let with_room = tracks.filter(|track| count(&self.hosts, track) < self.limits.host);
+        for track in with_room {
+            for priority in order {
+                let lanes = self.lanes.iter().filter(|(lane, _)| lane.track == track);
+                let first = lanes
+                    .filter_map(|(lane, ready)| Some((ready.first(priority)?, lane)))
+                    .filter(|(_, lane)| self.has_room(lane))
+                    .min();
+                if let Some(((_, vm), lane)) = first {
+                    return Some((lane.clone(), priority, vm));
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes a VM out of all lanes, before anything of it changes.
+    fn leave_lanes(&mut self, uuid: Uuid) {
+        let Some(vm) = self.vms.get(&uuid) else { return };
+        for (lane, priority) in vm.queues.keys() {
+            if let Some(ready) = self.lanes.get_mut(lane) {
+                ready.of(*priority).remove(&(vm.stamp, uuid));
+                if ready.interactive.is_empty() && ready.bulk.is_empty() {
+                    self.lanes.remove(lane);
+                }
+            }
+        }
+    }
+
+    /// Puts a VM into the lanes where its own limits let it go.
+    fn enter_lanes(&mut self, uuid: Uuid) {
+        let Some(vm) = self.vms.get(&uuid) else { return };
+        for (lane, priority) in vm.queues.keys() {
+            let of_class = count(&vm.running_of, &(lane.track, lane.class));
+            let free = count(&vm.running, &lane.track) < self.limits.vm
+                && of_class < self.limits.vm_class(lane.class);
+            if free {
+                let ready = self.lanes.entry(lane.clone()).or_default();
+                ready.of(*priority).insert((vm.stamp, uuid));
+            }
+        }
+    }
+
+    fn forget_if_idle(&mut self, uuid: Uuid) {
+        let idle = |vm: &Vm<T>| vm.queues.is_empty() && vm.running.is_empty();
+        if self.vms.get(&uuid).is_some_and(idle) {
+            self.vms.remove(&uuid);
+        }
+    }
+}
