@@ -101,6 +101,18 @@ pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
     disks.chain(vifs).collect()
 }
 
+/// Says whose nodes a domain's are: its value is the VM's [`vm_path`], and no guest can write it.
+#[must_use]
+pub fn vm_link(domid: DomId) -> String {
+    format!("/local/domain/{domid}/vm")
+}
+
+/// What a VM has in the store whatever its domain is.
+#[must_use]
+pub fn vm_path(uuid: Uuid) -> String {
+    format!("/vm/{uuid}")
+}
+
 /// Where xen-netback puts the host's end of a vif.
 #[must_use]
 pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
@@ -211,7 +223,7 @@ pub fn domain_nodes(
     let guest_owns = [Permission::new(Access::None, domid)];
 
     nodes.put_with(&path, "", &guest_reads);
-    nodes.put(format!("{path}/vm"), format!("/vm/{uuid}"));
+    nodes.put(vm_link(domid), vm_path(uuid));
     nodes.put(format!("{path}/name"), &config.name);
     nodes.put(format!("{path}/domid"), domid.to_string());
     nodes.put(format!("{path}/memory/static-max"), (config.memory_max_mib * 1024).to_string());
@@ -240,7 +252,7 @@ pub fn domain_nodes(
         nodes.put_with(format!("{path}/{writable}"), "", &guest_owns);
     }
 
-    nodes.put_with(format!("/vm/{uuid}"), "", &guest_reads);
+    nodes.put_with(vm_path(uuid), "", &guest_reads);
     nodes.put(format!("/vm/{uuid}/uuid"), uuid.to_string());
     nodes.put(format!("/vm/{uuid}/name"), &config.name);
     // `xl console` and `xl shutdown` ask here what kind of domain they have before them.
@@ -353,17 +365,17 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
             let has = devices(config).iter().any(|device| device.kind == kind);
             if has {
                 let path = format!("/local/domain/0/backend/{}/{domid}", kind.as_str());
-                removals.push(Removal::with_empty_above(path, 2));
+                removals.push(Removal::of_domain(path, 2));
                 // Where the kernel says what went wrong with a backend.
                 let path = format!("/local/domain/0/error/backend/{}/{domid}", kind.as_str());
-                removals.push(Removal::with_empty_above(path, 3));
+                removals.push(Removal::of_domain(path, 3));
             }
         }
-        removals.push(Removal::with_empty_above(format!("/local/domain/{domid}"), 0));
-        removals.push(Removal::with_empty_above(format!("/libxl/{domid}"), 1));
-        removals.push(Removal::with_empty_above(format!("/vm/{uuid}"), 1));
+        removals.push(Removal::of_domain(format!("/local/domain/{domid}"), 0));
+        removals.push(Removal::of_domain(format!("/libxl/{domid}"), 1));
+        removals.push(Removal::of_vm(vm_path(uuid), 1));
     }
-    removals.push(Removal::with_empty_above(record_path(uuid), 2));
+    removals.push(Removal::of_vm(record_path(uuid), 2));
     removals
 }
 
@@ -372,10 +384,16 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
 pub struct Removal {
     pub path: String,
     pub levels_above: usize,
+    /// The path has the domain's number in it, and can be another domain's by now.
+    pub of_domain: bool,
 }
 
 impl Removal {
-    fn with_empty_above(path: String, levels_above: usize) -> Self {
-        Self { path, levels_above }
+    fn of_domain(path: String, levels_above: usize) -> Self {
+        Self { path, levels_above, of_domain: true }
+    }
+
+    fn of_vm(path: String, levels_above: usize) -> Self {
+        Self { path, levels_above, of_domain: false }
     }
 }

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use storage::Attachment;
-use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
+use xen::{DomId, DomainInfo, DomainRef, Life, ShutdownReason, Uuid};
 use xen_build::Built;
 
 use crate::config::{ShutdownAction, VmConfig};
@@ -251,8 +251,9 @@ struct Facts {
     images: Option<Images>,
     /// By index in the configuration.
     disks: BTreeMap<usize, Attachment>,
-    domid: Option<DomId>,
-    domain: Option<NewDomain>,
+    domain: Option<DomainRef>,
+    /// Present if this process made the domain.
+    new: Option<NewDomain>,
     built: Option<Built>,
     /// Nodes of domain and devices were written, or may have been.
     nodes: bool,
@@ -264,8 +265,12 @@ impl Facts {
         self.disks.keys().copied().collect()
     }
 
+    fn domid(&self) -> Option<DomId> {
+        Some(self.domain?.domid)
+    }
+
     fn reached<'a>(&self, disks: &'a [usize]) -> Reached<'a> {
-        Reached { recorded: self.recorded, domain: self.domid.is_some(), nodes: self.nodes, disks }
+        Reached { recorded: self.recorded, domain: self.domain.is_some(), nodes: self.nodes, disks }
     }
 }
 
@@ -369,6 +374,8 @@ pub struct Toolstack {
     backlog: Option<Vec<(ClientId, Request)>>,
     next_work: u64,
     next_operation: u64,
+    /// Of the domains that were spoken of.
+    last_generation: u64,
 }
 
 /// A step that waits for a node.
@@ -399,6 +406,7 @@ impl Toolstack {
             backlog: Some(Vec::new()),
             next_work: 1,
             next_operation: 1,
+            last_generation: 0,
         }
     }
 
@@ -430,8 +438,9 @@ impl Toolstack {
             Event::Node { path, value } => self.handle_node(now, &path, value.as_deref(), out),
             Event::Introduced { domid } => {
                 // Our own creates are no news, and a list for each would make them O(domains).
-                let ours = domid
-                    .is_some_and(|domid| self.vms.values().any(|vm| vm.facts.domid == Some(domid)));
+                let ours = domid.is_some_and(|domid| {
+                    self.vms.values().any(|vm| vm.facts.domid() == Some(domid))
+                });
                 if !ours {
                     self.look(out);
                 }
@@ -494,14 +503,14 @@ impl Toolstack {
 
     /// Domains whose names need not be read.
     fn known_names(&self) -> BTreeMap<DomId, Uuid> {
-        let ours = self.vms.values().filter_map(|vm| Some((vm.facts.domid?, vm.uuid)));
+        let ours = self.vms.values().filter_map(|vm| Some((vm.facts.domid()?, vm.uuid)));
         let foreign = self.foreign.iter().map(|(domid, foreign)| (*domid, foreign.handle));
         ours.chain(foreign).collect()
     }
 
     /// Takes over what a survey says about domains that are not ours.
     fn learn_foreign(&mut self, survey: &Survey) {
-        let ours: Vec<DomId> = self.vms.values().filter_map(|vm| vm.facts.domid).collect();
+        let ours: Vec<DomId> = self.vms.values().filter_map(|vm| vm.facts.domid()).collect();
         let mut foreign = BTreeMap::new();
         for info in &survey.domains {
             if ours.contains(&info.domid) || self.vms.contains_key(&info.handle) {
@@ -524,7 +533,7 @@ impl Toolstack {
             survey.domains.iter().map(|info| (info.domid, info)).collect();
         let mut stopped = Vec::new();
         for vm in self.vms.values_mut() {
-            let Some(domid) = vm.facts.domid else { continue };
+            let Some(domid) = vm.facts.domid() else { continue };
             let info = by_domid.get(&domid).filter(|info| info.handle == vm.uuid);
             let end = match info {
                 None => Some(None),
@@ -583,15 +592,17 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
-        let (survey, records, loops) = match result {
-            Ok(Output::Observed { survey, records, loops }) => (survey, records, loops),
+        let (survey, records, loops, unique_ids) = match result {
+            Ok(Output::Observed { survey, records, loops, unique_ids }) => {
+                (survey, records, loops, unique_ids)
+            }
             // Nothing can be decided unseen: look again, requests wait.
             _ => {
                 self.give_out(Purpose::Observe, Work::Observe, out);
                 return;
             }
         };
-        let Adopted { half_made, unfinished } = self.adopt(&survey, records);
+        let Adopted { half_made, unfinished } = self.adopt(&survey, records, &unique_ids);
         let orphans = self.adopt_loops(loops);
         if !orphans.is_empty() {
             let devices = orphans.iter().map(|a| a.device().path.clone()).collect();
@@ -611,7 +622,12 @@ impl Toolstack {
     }
 
     /// Makes a VM of each record.
-    fn adopt(&mut self, survey: &Survey, records: Vec<Record>) -> Adopted {
+    fn adopt(
+        &mut self,
+        survey: &Survey,
+        records: Vec<Record>,
+        unique_ids: &BTreeMap<DomId, u64>,
+    ) -> Adopted {
         let mut adopted = Adopted::default();
         for record in records {
             let source =
@@ -623,6 +639,12 @@ impl Toolstack {
             let lives = |info: &&DomainInfo| !info.flags.dying() && info.handle == record.uuid;
             let domain = survey.domains.iter().find(lives);
             let domid = domain.map(|info| info.domid).or(record.domid);
+            let unique_id = domain.and_then(|info| unique_ids.get(&info.domid).copied());
+            let domain_ref = domid.map(|domid| {
+                let generation = self.next_generation();
+                let counted = Life::Counted { handle: record.uuid, generation };
+                DomainRef { domid, life: unique_id.map_or(counted, Life::Unique) }
+            });
             match (record.complete, domain) {
                 (Some(Completion { start, .. }), Some(info)) if readable => {
                     // Who has run once was finished, and is paused because somebody wants that.
@@ -634,7 +656,7 @@ impl Toolstack {
             }
             let facts = Facts {
                 recorded: true,
-                domid,
+                domain: domain_ref,
                 nodes: domid.is_some(),
                 completion: record.complete,
                 ..Facts::default()
@@ -643,6 +665,11 @@ impl Toolstack {
             self.vms.insert(record.uuid, vm);
         }
         adopted
+    }
+
+    pub(crate) fn next_generation(&mut self) -> u64 {
+        self.last_generation += 1;
+        self.last_generation
     }
 
     /// Gives loop devices back to the VMs that their tags name; returns the others.

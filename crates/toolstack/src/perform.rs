@@ -4,15 +4,19 @@
 
 mod store;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use storage::HostError;
-use xen::{CreateDomain, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, Uuid, Xen};
+use xen::{
+    CreateDomain, DomId, DomainRef, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, Presence, Uuid, Xen,
+};
 use xen_build::{BuildConfig, BuildError, Channel, Channels};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
 use crate::config::VmConfig;
 use crate::host::{Host, KernelError};
 use crate::work::{
-    Cost, Failure, HostInfo, Images, LOOP_TAG_PREFIX, NewDomain, Output, OwnLoop, Work,
+    Cost, Failure, HostInfo, Images, LOOP_TAG_PREFIX, Look, NewDomain, Output, OwnLoop, Work,
 };
 
 /// Pages of a MiB.
@@ -101,8 +105,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 store::write_as_one(&mut self.store, &nodes)?;
                 Ok(Output::Done)
             }
-            Work::CreateDomain { config, uuid, images } => {
-                self.create_domain(&config, uuid, &images).map(Output::Domain)
+            Work::CreateDomain { config, uuid, images, generation } => {
+                self.create_domain(&config, uuid, &images, generation).map(Output::Domain)
             }
             Work::Build { config, images, domain } => {
                 let build = build_config(&config, &images);
@@ -110,12 +114,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     store: Channel { port: domain.store_port, backend: DomId::DOM0 },
                     console: Channel { port: domain.console_port, backend: DomId::DOM0 },
                 };
-                xen_build::build(&mut self.xen, domain.domid, &build, &channels)
+                xen_build::build(&mut self.xen, domain.domain.domid, &build, &channels)
                     .map(Output::Built)
                     .map_err(|error| build_failure(&config, &error))
             }
-            Work::Introduce { domid, store_port, store_gfn } => {
-                self.store.introduce(domid, xen::Gfn(store_gfn), store_port)?;
+            Work::Introduce { domain, look, store_port, store_gfn } => {
+                self.look(domain, look)?;
+                self.store.introduce(domain.domid, xen::Gfn(store_gfn), store_port)?;
                 Ok(Output::Done)
             }
             Work::JoinBridge { bridge, link, mtu, backend } => {
@@ -129,31 +134,37 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 )?;
                 Ok(Output::Done)
             }
-            Work::Unpause { domid } => {
+            Work::Unpause { domain, look } => {
+                self.look(domain, look)?;
+                let domid = domain.domid;
                 self.xen.unpause_domain(domid).map_err(refused("unpause", domid))?;
                 Ok(Output::Done)
             }
-            Work::Pause { domid } => match self.xen.pause_domain(domid) {
-                Ok(()) => Ok(Output::Done),
-                Err(errno) => Err(refused("pause", domid)(errno)),
-            },
-            Work::CloseDevices { domid, devices } => {
-                store::close_devices(&mut self.store, domid, &devices)?;
+            Work::Pause { domain } => {
+                self.look(domain, Look::First)?;
+                let domid = domain.domid;
+                self.xen.pause_domain(domid).map_err(refused("pause", domid))?;
                 Ok(Output::Done)
             }
-            Work::DestroyDomain { domid, uuid } => self.destroy_domain(domid, uuid),
-            Work::RemoveNodes { removals } => {
-                store::remove(&mut self.store, &removals)?;
+            Work::CloseDevices { domain, uuid, devices } => {
+                store::close_devices(&mut self.store, domain.domid, uuid, &devices)?;
                 Ok(Output::Done)
             }
-            Work::RequestShutdown { domid, request } => {
-                store::request_shutdown(&mut self.store, domid, request)?;
+            Work::DestroyDomain { domain } => self.destroy_domain(domain),
+            Work::RemoveNodes { domain, uuid, removals } => {
+                let domid = domain.map(|domain| domain.domid);
+                store::remove(&mut self.store, domid, uuid, &removals)?;
+                Ok(Output::Done)
+            }
+            Work::RequestShutdown { domain, uuid, request } => {
+                store::request_shutdown(&mut self.store, domain.domid, uuid, request)?;
                 Ok(Output::Done)
             }
             Work::Survey { known } => self.survey(&known).map(Output::Survey),
             Work::Observe => {
-                let survey = self.survey(&std::collections::BTreeMap::new())?;
+                let survey = self.survey(&BTreeMap::new())?;
                 let records = store::records(&mut self.store)?;
+                let unique_ids = self.unique_ids(&survey, &records)?;
                 let loops = self
                     .host
                     .tagged_loops(LOOP_TAG_PREFIX)
@@ -165,13 +176,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                         tag: it.tag,
                     })
                     .collect();
-                Ok(Output::Observed { survey, records, loops })
+                Ok(Output::Observed { survey, records, loops, unique_ids })
             }
-            Work::ReadConsole { domid } => {
-                store::console_tty(&mut self.store, domid).map(Output::Console)
+            Work::ReadConsole { domain, uuid } => {
+                store::console_tty(&mut self.store, domain.domid, uuid).map(Output::Console)
             }
-            Work::ReadDevices { domid, devices } => {
-                store::device_readings(&mut self.store, domid, &devices).map(Output::Devices)
+            Work::ReadDevices { domain, uuid, devices } => {
+                store::device_readings(&mut self.store, domain.domid, uuid, &devices)
+                    .map(Output::Devices)
             }
             Work::HostInfo => {
                 let unreadable = |errno: Errno| failure("Xen's host information", errno);
@@ -182,7 +194,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 };
                 Ok(Output::HostInfo(Box::new(info)))
             }
-            Work::CpuTimes { domid, vcpus } => {
+            Work::CpuTimes { domain, vcpus } => {
+                self.look(domain, Look::First)?;
+                let domid = domain.domid;
                 let read = |vcpu| self.xen.vcpu_info(domid, vcpu);
                 let infos: Result<Vec<_>, Errno> = (0..vcpus).map(read).collect();
                 infos.map(Output::CpuTimes).map_err(refused("tell the vCPUs of", domid))
@@ -214,6 +228,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         config: &VmConfig,
         uuid: Uuid,
         images: &Images,
+        generation: u64,
     ) -> Result<NewDomain, Failure> {
         let needs = xen_build::check(&build_config(config, images))
             .map_err(|error| build_failure(config, &error))?;
@@ -240,14 +255,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let domid = self.xen.create_domain(&wanted).map_err(|errno| {
             Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
         })?;
-        self.finish_domain(domid, config).inspect_err(|_| {
+        self.finish_domain(domid, uuid, generation, config).inspect_err(|_| {
             // The domain is ours alone and empty: gone at once. Should even that fail, the record
             // leads a later look to it.
             let _gone = self.xen.destroy_domain(domid);
         })
     }
 
-    fn finish_domain(&mut self, domid: DomId, config: &VmConfig) -> Result<NewDomain, Failure> {
+    fn finish_domain(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        generation: u64,
+        config: &VmConfig,
+    ) -> Result<NewDomain, Failure> {
+        let domain = self
+            .xen
+            .identify(domid, uuid, generation)
+            .map_err(refused("tell the number of", domid))?;
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("make the vCPUs of", domid))?;
@@ -255,25 +280,57 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let channel = refused("make an event channel of", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
-        Ok(NewDomain { domid, store_port, console_port })
+        Ok(NewDomain { domain, store_port, console_port })
+    }
+
+    /// Looks whether the domain is still the one that is meant.
+    fn look(&mut self, domain: DomainRef, look: Look) -> Result<(), Failure> {
+        if look == Look::Needless || self.presence(domain)? == Presence::Here {
+            return Ok(());
+        }
+        let domid = domain.domid;
+        Err(Failure(format!(
+            "domain {domid} is gone, and nothing was done to whoever bears its number now; \
+             `xy list` shows what is there"
+        )))
+    }
+
+    fn presence(&mut self, domain: DomainRef) -> Result<Presence, Failure> {
+        self.xen.presence(domain).map_err(refused("tell about", domain.domid))
     }
 
     /// Destroys the domain, if it is still the one we mean.
-    fn destroy_domain(&mut self, domid: DomId, uuid: Uuid) -> Result<Output, Failure> {
-        let told = self.xen.domain(domid).map_err(refused("tell about", domid))?;
-        if told.is_some_and(|info| info.handle == uuid) {
-            match self.xen.destroy_domain(domid) {
+    fn destroy_domain(&mut self, domain: DomainRef) -> Result<Output, Failure> {
+        if self.presence(domain)? == Presence::Here {
+            match self.xen.destroy_domain(domain.domid) {
                 Ok(()) | Err(Errno::ESRCH) => {}
-                Err(errno) => return Err(refused("destroy", domid)(errno)),
+                Err(errno) => return Err(refused("destroy", domain.domid)(errno)),
             }
         }
         Ok(Output::Done)
     }
 
-    fn survey(
+    /// Xen's numbers of the domains that our records speak of, where it has such.
+    fn unique_ids(
         &mut self,
-        known: &std::collections::BTreeMap<DomId, Uuid>,
-    ) -> Result<crate::work::Survey, Failure> {
+        survey: &crate::work::Survey,
+        records: &[crate::work::Record],
+    ) -> Result<BTreeMap<DomId, u64>, Failure> {
+        let mut unique_ids = BTreeMap::new();
+        if !self.xen.abi().tells_unique_ids() {
+            return Ok(unique_ids);
+        }
+        let recorded: BTreeSet<Uuid> = records.iter().map(|record| record.uuid).collect();
+        for info in survey.domains.iter().filter(|info| recorded.contains(&info.handle)) {
+            let domid = info.domid;
+            let state = self.xen.life_state(domid).map_err(refused("tell about", domid))?;
+            // What has gone since the list was made is seen to be gone when it is looked for.
+            unique_ids.extend(state.map(|state| (domid, state.unique_id)));
+        }
+        Ok(unique_ids)
+    }
+
+    fn survey(&mut self, known: &BTreeMap<DomId, Uuid>) -> Result<crate::work::Survey, Failure> {
         let domains = self.xen.domains().map_err(|errno| failure("the list of domains", errno))?;
         let unknown: Vec<DomId> = domains
             .iter()

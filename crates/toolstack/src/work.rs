@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use storage::Attachment;
-use xen::{DomId, DomainInfo, EvtchnPort, PhysInfo, SetAside, Uuid, VersionInfo};
+use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, VersionInfo};
 use xen_build::{Built, KernelImage};
 
 use crate::config::VmConfig;
@@ -21,9 +21,18 @@ pub struct Images {
 /// A new domain and its two channels.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NewDomain {
-    pub domid: DomId,
+    pub domain: DomainRef,
     pub store_port: EvtchnPort,
     pub console_port: EvtchnPort,
+}
+
+/// Whether somebody who is about to act on a domain has to look first if it is still that domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Look {
+    First,
+    /// It was made by the operation that the work belongs to, has never run and is nobody else's: its domid
+    /// is not given out again.
+    Needless,
 }
 
 /// Queues of work: one class never waits for another's slow calls.
@@ -59,6 +68,8 @@ pub enum Work {
         config: Arc<VmConfig>,
         uuid: Uuid,
         images: Images,
+        /// No other domain that this machine speaks of has it.
+        generation: u64,
     },
     Build {
         config: Arc<VmConfig>,
@@ -69,7 +80,8 @@ pub enum Work {
         nodes: Nodes,
     },
     Introduce {
-        domid: DomId,
+        domain: DomainRef,
+        look: Look,
         store_port: EvtchnPort,
         store_gfn: u64,
     },
@@ -81,28 +93,33 @@ pub enum Work {
         backend: String,
     },
     Unpause {
-        domid: DomId,
+        domain: DomainRef,
+        look: Look,
     },
     Pause {
-        domid: DomId,
+        domain: DomainRef,
     },
     CloseDevices {
-        domid: DomId,
+        domain: DomainRef,
+        uuid: Uuid,
         devices: Vec<DeviceRef>,
     },
     DestroyDomain {
-        domid: DomId,
-        uuid: Uuid,
+        domain: DomainRef,
     },
     DetachDisk {
         attachment: Attachment,
     },
     RemoveNodes {
+        /// Whose nodes they are, if there was a domain: another VM's under its domid stay.
+        domain: Option<DomainRef>,
+        uuid: Uuid,
         removals: Vec<Removal>,
     },
     /// Writes `control/shutdown`.
     RequestShutdown {
-        domid: DomId,
+        domain: DomainRef,
+        uuid: Uuid,
         request: &'static str,
     },
     /// One list of all domains, and the names of those not in `known`.
@@ -115,20 +132,41 @@ pub enum Work {
         devices: Vec<String>,
     },
     ReadConsole {
-        domid: DomId,
+        domain: DomainRef,
+        uuid: Uuid,
     },
     ReadDevices {
-        domid: DomId,
+        domain: DomainRef,
+        uuid: Uuid,
         devices: Vec<DeviceRef>,
     },
     HostInfo,
     CpuTimes {
-        domid: DomId,
+        domain: DomainRef,
         vcpus: u32,
     },
 }
 
 impl Work {
+    /// The domain that this work acts on or reads of, if it is about one that exists.
+    #[must_use]
+    pub fn domain(&self) -> Option<DomainRef> {
+        match self {
+            Self::Build { domain, .. } => Some(domain.domain),
+            Self::Introduce { domain, .. }
+            | Self::Unpause { domain, .. }
+            | Self::Pause { domain }
+            | Self::CloseDevices { domain, .. }
+            | Self::DestroyDomain { domain }
+            | Self::RequestShutdown { domain, .. }
+            | Self::ReadConsole { domain, .. }
+            | Self::ReadDevices { domain, .. }
+            | Self::CpuTimes { domain, .. } => Some(*domain),
+            Self::RemoveNodes { domain, .. } => *domain,
+            _ => None,
+        }
+    }
+
     /// Which queue this work goes to.
     #[must_use]
     pub fn class(&self) -> WorkClass {
@@ -238,6 +276,8 @@ pub enum Output {
         survey: Survey,
         records: Vec<Record>,
         loops: Vec<OwnLoop>,
+        /// Xen's own numbers of those domains that a record speaks of, where Xen has such.
+        unique_ids: BTreeMap<DomId, u64>,
     },
     /// `None`: xenconsoled has not yet made the terminal.
     Console(Option<String>),

@@ -31,6 +31,12 @@ impl Abi {
         self.domctl.0 <= 0x15
     }
 
+    /// get_domain_state exists, and with it a number for each domain that no other ever has.
+    #[must_use]
+    pub fn tells_unique_ids(self) -> bool {
+        self.xen >= (4, 21)
+    }
+
     /// createdomain has the four altp2m bytes after `grant_opts`.
     #[must_use]
     pub fn createdomain_has_altp2m(self) -> bool {

@@ -13,6 +13,7 @@ pub mod conformance;
 mod domain;
 mod errno;
 mod hypervisor;
+mod identity;
 mod ids;
 mod info;
 mod memory;
@@ -28,6 +29,7 @@ pub use errno::Errno;
 pub use hypervisor::{
     ARENA_BYTES_FULL, ARENA_BYTES_MIN, ForeignRange, Hypervisor, Op, Piece, Resource,
 };
+pub use identity::{DomainRef, Life, LifeState, Presence};
 pub use ids::{
     DomId, EvtchnPort, Gfn, GrantRef, Mfn, PAGE_BYTES, PAGE_SHIFT, ParseUuidError, Pfn,
     ShutdownReason, Uuid, XenbusState,

@@ -18,6 +18,7 @@ mod listing;
 mod memory;
 mod pagetable;
 mod policy;
+mod rival;
 mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -273,6 +274,14 @@ impl SimXen {
 
     pub(crate) fn chance(&mut self, below: u64) -> u64 {
         self.prng.below(below)
+    }
+
+    /// Lets so much time pass that nothing is left that happens by itself.
+    pub fn pass_time(&mut self) {
+        while let Some(due) = self.next_due() {
+            self.now = self.now.max(due);
+            self.settle();
+        }
     }
 
     /// The next moment at which the hypervisor does something by itself.

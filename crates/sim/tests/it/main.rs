@@ -3,6 +3,7 @@
 mod conformance;
 mod faults;
 mod hypercalls;
+mod identity;
 mod lifecycle;
 mod story;
 mod support;

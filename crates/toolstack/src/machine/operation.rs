@@ -11,7 +11,7 @@ use super::{
 };
 use crate::layout::{self, BuiltDomain, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, plan_create, plan_teardown};
-use crate::work::{Cost, Failure, Output, Work, loop_tag};
+use crate::work::{Cost, Failure, Look, Output, Work, loop_tag};
 
 /// How long a backend may take to see its device. xen-blkback and xen-netback take milliseconds;
 /// the rest is for a loaded dom0.
@@ -190,11 +190,14 @@ impl Toolstack {
 
     /// A step with everything it needs filled in from what is known of the VM.
     fn carried(&mut self, uuid: Uuid, step: Step) -> Carried {
+        let generation = self.next_generation();
         let vm = self.vms.get_mut(&uuid).expect("a step of a known VM");
         let config = Arc::clone(&vm.config);
         let facts = &mut vm.facts;
-        let domid = facts.domid;
-        let domid = || domid.expect("planned after the domain was created");
+        let domain = facts.domain;
+        let domain = || domain.expect("planned after the domain was created");
+        let domid = || domain().domid;
+        let look = if facts.new.is_some() { Look::Needless } else { Look::First };
         let backend_state = |device: DeviceRef| format!("{}/state", device.backend(domid()));
         let work = match step {
             Step::LoadImages => Work::LoadImages { config },
@@ -210,19 +213,19 @@ impl Toolstack {
             }
             Step::CreateDomain => {
                 let images = facts.images.clone().expect("planned after the images");
-                Work::CreateDomain { config, uuid, images }
+                Work::CreateDomain { config, uuid, images, generation }
             }
             Step::Build => {
                 // The builder is the images' last user.
                 let images = facts.images.take().expect("planned after the images");
-                let domain = facts.domain.expect("planned after the domain");
+                let domain = facts.new.expect("planned after the domain");
                 Work::Build { config, images, domain }
             }
             Step::WriteNodes(start) => {
-                let domain = facts.domain.expect("planned after the domain");
+                let domain = facts.new.expect("planned after the domain");
                 let built = facts.built.expect("planned after the build");
                 let built = BuiltDomain {
-                    domid: domain.domid,
+                    domid: domain.domain.domid,
                     store_port: domain.store_port,
                     store_gfn: built.store_frame,
                     console_port: domain.console_port,
@@ -237,7 +240,7 @@ impl Toolstack {
             Step::Introduce => {
                 let completion = facts.completion.expect("planned after the nodes");
                 let (store_port, store_gfn) = (completion.store_port, completion.store_gfn);
-                Work::Introduce { domid: domid(), store_port, store_gfn }
+                Work::Introduce { domain: domain(), look, store_port, store_gfn }
             }
             Step::AwaitBackend(device) => {
                 return Carried::Wait { path: backend_state(device), seconds: BACKEND_SECONDS };
@@ -255,15 +258,16 @@ impl Toolstack {
                     backend: device.backend(domid()),
                 }
             }
-            Step::Unpause => Work::Unpause { domid: domid() },
-            Step::Pause => Work::Pause { domid: domid() },
+            Step::Unpause => Work::Unpause { domain: domain(), look },
+            Step::Pause => Work::Pause { domain: domain() },
             Step::CloseDevices => {
-                Work::CloseDevices { domid: domid(), devices: layout::devices(&config) }
+                Work::CloseDevices { domain: domain(), uuid, devices: layout::devices(&config) }
             }
-            Step::DestroyDomain => Work::DestroyDomain { domid: domid(), uuid },
+            Step::DestroyDomain => Work::DestroyDomain { domain: domain() },
             Step::DetachDisk(index) => Work::DetachDisk { attachment: facts.disks[&index].clone() },
             Step::RemoveNodes => {
-                Work::RemoveNodes { removals: layout::removed_paths(&config, uuid, facts.domid) }
+                let removals = layout::removed_paths(&config, uuid, facts.domid());
+                Work::RemoveNodes { domain: facts.domain, uuid, removals }
             }
         };
         Carried::Work(work)
@@ -288,8 +292,8 @@ impl Toolstack {
                 match output {
                     Output::Images(images) => vm.facts.images = Some(images),
                     Output::Domain(domain) => {
-                        vm.facts.domid = Some(domain.domid);
-                        vm.facts.domain = Some(domain);
+                        vm.facts.domain = Some(domain.domain);
+                        vm.facts.new = Some(domain);
                     }
                     Output::Built(built) => vm.facts.built = Some(built),
                     Output::Attached(attachment) => {
@@ -437,7 +441,7 @@ impl Toolstack {
                         let created = Created {
                             name: vm.config.name.clone(),
                             uuid,
-                            domid: vm.facts.domid.expect("a created VM has a domain"),
+                            domid: vm.facts.domid().expect("a created VM has a domain"),
                             started: operation.started,
                             ended: now,
                             steps: operation.times,
@@ -460,7 +464,7 @@ impl Toolstack {
             Then::Restart if vm.condemned => self.forget(uuid, None, operation.failure, out),
             Then::Restart => {
                 let reason = vm.stopped;
-                let domid = vm.facts.domid.unwrap_or_default();
+                let domid = vm.facts.domid().unwrap_or_default();
                 for client in vm.waiters.drain(..) {
                     out.push(Action::Reply { client, reply: Reply::Gone { domid, reason } });
                 }
@@ -494,7 +498,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.remove(&uuid).expect("forgotten once");
-        let domid = vm.facts.domid.unwrap_or_default();
+        let domid = vm.facts.domid().unwrap_or_default();
         let mut replies: BTreeMap<ClientId, Reply> = BTreeMap::new();
         for client in vm.waiters {
             let reply = match &trouble {

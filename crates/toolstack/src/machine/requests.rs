@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xen::{DomId, DomainInfo, Uuid};
+use xen::{DomId, DomainInfo, DomainRef, Uuid};
 
 use super::operation::Then;
 use super::{
@@ -12,7 +12,7 @@ use super::{
 use crate::config::VmConfig;
 use crate::layout;
 use crate::plan::{Start, plan_create};
-use crate::work::{Failure, Output, Survey, Work};
+use crate::work::{Failure, Look, Output, Survey, Work};
 
 fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
     out.push(Action::Reply { client, reply: Reply::Failed(message) });
@@ -47,37 +47,41 @@ impl Toolstack {
                 Err(message) => fail(client, message, out),
             },
             Request::Shutdown { target, how, reply } => {
-                self.with_domain(client, &target, out, |this, uuid, domid, out| {
-                    this.request_shutdown(client, uuid, domid, how, reply, out);
+                self.with_domain(client, &target, out, |this, uuid, domain, out| {
+                    this.request_shutdown(client, uuid, domain, how, reply, out);
                 });
             }
             Request::Pause { target } => {
-                self.with_domain(client, &target, out, |this, _, domid, out| {
-                    this.query(client, Query::Plain { domid }, Work::Pause { domid }, out);
+                self.with_domain(client, &target, out, |this, _, domain, out| {
+                    let query = Query::Plain { domid: domain.domid };
+                    this.query(client, query, Work::Pause { domain }, out);
                 });
             }
             Request::Unpause { target } => {
-                self.with_domain(client, &target, out, |this, _, domid, out| {
-                    this.query(client, Query::Plain { domid }, Work::Unpause { domid }, out);
+                self.with_domain(client, &target, out, |this, _, domain, out| {
+                    let query = Query::Plain { domid: domain.domid };
+                    let work = Work::Unpause { domain, look: Look::First };
+                    this.query(client, query, work, out);
                 });
             }
             Request::Console { target } => {
-                self.with_domain(client, &target, out, |this, _, domid, out| {
-                    this.query(client, Query::Console { domid }, Work::ReadConsole { domid }, out);
+                self.with_domain(client, &target, out, |this, uuid, domain, out| {
+                    let query = Query::Console { domid: domain.domid };
+                    this.query(client, query, Work::ReadConsole { domain, uuid }, out);
                 });
             }
             Request::Devices { target } => {
-                self.with_domain(client, &target, out, |this, uuid, domid, out| {
+                self.with_domain(client, &target, out, |this, uuid, domain, out| {
                     let devices = layout::devices(&this.vms[&uuid].config);
-                    let work = Work::ReadDevices { domid, devices };
-                    this.query(client, Query::Devices { domid }, work, out);
+                    let work = Work::ReadDevices { domain, uuid, devices };
+                    this.query(client, Query::Devices { domid: domain.domid }, work, out);
                 });
             }
             Request::Vcpus { target } => {
-                self.with_domain(client, &target, out, |this, uuid, domid, out| {
+                self.with_domain(client, &target, out, |this, uuid, domain, out| {
                     let config = &this.vms[&uuid].config;
-                    let query = Query::Vcpus { domid, name: config.name.clone() };
-                    let work = Work::CpuTimes { domid, vcpus: config.vcpus_max };
+                    let query = Query::Vcpus { domid: domain.domid, name: config.name.clone() };
+                    let work = Work::CpuTimes { domain, vcpus: config.vcpus_max };
                     this.query(client, query, work, out);
                 });
             }
@@ -94,16 +98,16 @@ impl Toolstack {
         client: ClientId,
         target: &str,
         out: &mut Vec<Action>,
-        then: impl FnOnce(&mut Self, Uuid, DomId, &mut Vec<Action>),
+        then: impl FnOnce(&mut Self, Uuid, DomainRef, &mut Vec<Action>),
     ) {
         let found = self.resolve(target).and_then(|uuid| {
-            let domid = self.vms[&uuid].facts.domid;
-            domid.map(|domid| (uuid, domid)).ok_or_else(|| {
+            let domain = self.vms[&uuid].facts.domain;
+            domain.map(|domain| (uuid, domain)).ok_or_else(|| {
                 format!("{target}: has no domain yet; try again when it has started")
             })
         });
         match found {
-            Ok((uuid, domid)) => then(self, uuid, domid, out),
+            Ok((uuid, domain)) => then(self, uuid, domain, out),
             Err(message) => fail(client, message, out),
         }
     }
@@ -114,7 +118,7 @@ impl Toolstack {
         let uuid: Option<Uuid> = target.parse().ok();
         let ours = self.vms.values().find(|vm| {
             vm.config.name == target
-                || (domid.is_some() && vm.facts.domid == domid)
+                || (domid.is_some() && vm.facts.domid() == domid)
                 || Some(vm.uuid) == uuid
         });
         if let Some(vm) = ours {
@@ -136,7 +140,7 @@ impl Toolstack {
     fn resolve_any(&self, target: &str) -> Result<(DomId, String, Uuid), String> {
         if let Ok(uuid) = self.resolve(target) {
             let vm = &self.vms[&uuid];
-            if let Some(domid) = vm.facts.domid {
+            if let Some(domid) = vm.facts.domid() {
                 return Ok((domid, vm.config.name.clone(), uuid));
             }
         }
@@ -198,7 +202,7 @@ impl Toolstack {
         &mut self,
         client: ClientId,
         uuid: Uuid,
-        domid: DomId,
+        domain: DomainRef,
         how: ShutdownRequest,
         reply: ReplyWhen,
         out: &mut Vec<Action>,
@@ -208,13 +212,13 @@ impl Toolstack {
             ShutdownRequest::Reboot => "reboot",
         };
         let query = match reply {
-            ReplyWhen::Asked => Query::Plain { domid },
+            ReplyWhen::Asked => Query::Plain { domid: domain.domid },
             ReplyWhen::Gone => {
                 self.vms.get_mut(&uuid).expect("resolved").waiters.push(client);
                 Query::Waiting
             }
         };
-        self.query(client, query, Work::RequestShutdown { domid, request }, out);
+        self.query(client, query, Work::RequestShutdown { domain, uuid, request }, out);
     }
 
     /// Answers a client whose read has come back.
@@ -254,7 +258,7 @@ impl Toolstack {
 
     fn rows(&self, survey: Survey) -> Vec<DomainRow> {
         let row = |info: DomainInfo| {
-            let vm = self.vms.get(&info.handle).filter(|vm| vm.facts.domid == Some(info.domid));
+            let vm = self.vms.get(&info.handle).filter(|vm| vm.facts.domid() == Some(info.domid));
             let name = match vm {
                 Some(vm) => Some(vm.config.name.clone()),
                 None => self.foreign.get(&info.domid).and_then(|foreign| foreign.name.clone()),

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use xen::{DomId, Uuid, XenbusState};
 use xenstore::Error;
-use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
+use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transport};
 
-use crate::layout::{Completion, DeviceKind, DeviceRef, Nodes, RECORDS, Removal, record_path};
+use crate::layout::{
+    Completion, DeviceKind, DeviceRef, Nodes, RECORDS, Removal, record_path, vm_link, vm_path,
+};
 use crate::work::{DeviceReading, Failure, Record};
 
 fn batch_of(nodes: &Nodes) -> Batch {
@@ -44,92 +46,126 @@ pub(super) fn write_one<T: Transport>(
     store.write(path, value.as_bytes())
 }
 
-/// Asks the guest to stop. The node must be there already: written after a teardown it would conjure
-/// up the nodes of a domain that is gone.
+fn taken_down(domid: DomId) -> Failure {
+    Failure(format!("domain {domid} is being taken down"))
+}
+
+/// Asks the guest to stop. The node must be there already, and the VM's own: written after a teardown it
+/// would conjure up the nodes of a domain that is gone, or stop another one.
 pub(super) fn request_shutdown<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
+    uuid: Uuid,
     request: &str,
 ) -> Result<(), Failure> {
     let path = format!("/local/domain/{domid}/control/shutdown");
     let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
     batch.guard_present(&path);
     batch.write(&path, request);
     match store.commit(&batch) {
-        Err(error) if error.is_not_found() => {
-            Err(Failure(format!("domain {domid} is being taken down")))
+        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
+            Err(taken_down(domid))
         }
         other => Ok(other.map(drop)?),
     }
 }
 
-/// How often devices are looked at again because their backends changed state meanwhile.
-const CLOSE_ATTEMPTS_MAX: u32 = 100;
+/// How often nodes are looked at again because they changed before something was done about them.
+const ATTEMPTS_MAX: u32 = 100;
 
-/// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
-pub(super) fn close_devices<T: Transport>(
+/// Repeats what met a change between its look and its commit.
+fn steadily<T: Transport>(
     store: &mut Client<T>,
-    domid: DomId,
-    devices: &[DeviceRef],
+    mut attempt: impl FnMut(&mut Client<T>) -> Result<(), ClientError>,
 ) -> Result<(), ClientError> {
-    let mut attempt = 1;
+    let mut attempts = 1;
     loop {
-        match close_devices_once(store, domid, devices) {
-            // A backend changed its state while we looked, or went.
-            Err(ClientError::Refused { error: Error::EAGAIN | Error::ENOENT, .. })
-                if attempt < CLOSE_ATTEMPTS_MAX =>
-            {
-                attempt += 1;
-            }
+        match attempt(store) {
+            Err(ClientError::Refused {
+                error: Error::EAGAIN | Error::ENOENT | Error::EEXIST,
+                ..
+            }) if attempts < ATTEMPTS_MAX => attempts += 1,
             other => return other,
         }
     }
 }
 
-fn close_devices_once<T: Transport>(
+/// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
+pub(super) fn close_devices<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
+    uuid: Uuid,
     devices: &[DeviceRef],
 ) -> Result<(), ClientError> {
-    let mut look = Batch::new();
-    for device in devices {
-        look.read(&format!("{}/state", device.backend(domid)));
-    }
-    let states = store.run(&look)?;
-    let mut close = Batch::new();
-    for (index, device) in devices.iter().enumerate() {
-        // A backend that never came to be must not be conjured up by writing its state.
-        let Some(state) = states.get_optional(index)? else { continue };
-        let backend = device.backend(domid);
-        close.guard_value(&format!("{backend}/state"), state);
-        close.write(&format!("{backend}/online"), "0");
-        // Linux's backends do not repeat a state they are in already: one that has closed with its
-        // guest would leave our Closing where it is.
-        if XenbusState::decode(state) != XenbusState::Closed {
-            close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
+    steadily(store, |store| {
+        let mut look = Batch::new();
+        let link = look.read(&vm_link(domid));
+        let mut states = Vec::with_capacity(devices.len());
+        for device in devices {
+            states.push(look.read(&format!("{}/state", device.backend(domid))));
         }
-        close.rm(&device.frontend(domid));
-    }
-    if close.is_empty() { Ok(()) } else { store.commit(&close).map(drop) }
+        let seen = store.run(&look)?;
+        let mut close = Batch::new();
+        match seen.get_optional(link)? {
+            Some(vm) if vm == vm_path(uuid).as_bytes() => close.guard_value(&vm_link(domid), vm),
+            // Somebody else's devices, or nobody's.
+            _ => return Ok(()),
+        };
+        for (device, index) in devices.iter().zip(states) {
+            // A backend that never came to be must not be conjured up by writing its state.
+            let Some(state) = seen.get_optional(index)? else { continue };
+            let backend = device.backend(domid);
+            close.guard_value(&format!("{backend}/state"), state);
+            close.write(&format!("{backend}/online"), "0");
+            // Linux's backends do not repeat a state they are in already: one that has closed with its
+            // guest would leave our Closing where it is.
+            if XenbusState::decode(state) != XenbusState::Closed {
+                close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
+            }
+            close.rm(&device.frontend(domid));
+        }
+        if close.len() == 1 { Ok(()) } else { store.commit(&close).map(drop) }
+    })
 }
 
-/// Removes paths, and the directories above them that are empty then.
+/// Removes paths, all at once, and the directories above them that are empty then. What has the domain's
+/// number in it stays unless the nodes there are the VM's: they were written as one, and go as one.
 pub(super) fn remove<T: Transport>(
     store: &mut Client<T>,
+    domid: Option<DomId>,
+    uuid: Uuid,
     removals: &[Removal],
 ) -> Result<(), ClientError> {
-    let mut batch = Batch::new();
-    for removal in removals {
-        batch.rm(&removal.path);
-    }
-    let replies = store.run(&batch)?;
-    for index in 0..removals.len() {
-        replies.get_optional(index)?;
-    }
     let mut directories = BTreeMap::new();
-    for removal in removals {
-        note_above(&mut directories, &removal.path, removal.levels_above);
-    }
+    steadily(store, |store| {
+        directories.clear();
+        let mut look = Batch::new();
+        let paths: Vec<usize> = removals.iter().map(|it| look.read(&it.path)).collect();
+        let link = domid.map(|domid| (vm_link(domid), look.read(&vm_link(domid))));
+        let seen = store.run(&look)?;
+        let mut batch = Batch::new();
+        let mut is_ours = false;
+        if let Some((link, index)) = link
+            && let Some(vm) = seen.get_optional(index)?
+            && vm == vm_path(uuid).as_bytes()
+        {
+            is_ours = true;
+            batch.guard_value(&link, vm);
+        }
+        let mut removed = false;
+        for (removal, index) in removals.iter().zip(paths) {
+            if removal.of_domain && !is_ours {
+                continue;
+            }
+            note_above(&mut directories, &removal.path, removal.levels_above);
+            if seen.get_optional(index)?.is_some() {
+                batch.rm(&removal.path);
+                removed = true;
+            }
+        }
+        if removed { store.commit(&batch).map(drop) } else { Ok(()) }
+    })?;
     while !directories.is_empty() {
         // Mostly they are not empty, and then one look at all of them has said so.
         let mut look = Batch::new();
@@ -257,19 +293,33 @@ fn read_configs<T: Transport>(
     Ok(())
 }
 
+/// Refuses to tell about a domain whose nodes are not the VM's.
+fn check_link(replies: &Replies, index: usize, domid: DomId, uuid: Uuid) -> Result<(), Failure> {
+    match replies.get_optional(index)? {
+        Some(vm) if vm == vm_path(uuid).as_bytes() => Ok(()),
+        _ => Err(taken_down(domid)),
+    }
+}
+
 /// The terminal that xenconsoled made for the domain.
 pub(super) fn console_tty<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
+    uuid: Uuid,
 ) -> Result<Option<String>, Failure> {
-    let tty = store.read_optional(&format!("/local/domain/{domid}/console/tty"))?;
-    Ok(tty.map(|tty| text(&tty)).filter(|tty| !tty.is_empty()))
+    let mut batch = Batch::new();
+    let link = batch.read(&vm_link(domid));
+    let tty = batch.read(&format!("/local/domain/{domid}/console/tty"));
+    let replies = store.run(&batch)?;
+    check_link(&replies, link, domid, uuid)?;
+    Ok(replies.get_optional(tty)?.map(text).filter(|tty| !tty.is_empty()))
 }
 
 /// What `block-list` and `network-list` show, in one round trip.
 pub(super) fn device_readings<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
+    uuid: Uuid,
     devices: &[DeviceRef],
 ) -> Result<Vec<DeviceReading>, Failure> {
     const KEYS: [&str; 6] =
@@ -282,7 +332,9 @@ pub(super) fn device_readings<T: Transport>(
         }
         batch.read(&format!("{frontend}/mac"));
     }
+    let link = batch.read(&vm_link(domid));
     let replies = store.run(&batch)?;
+    check_link(&replies, link, domid, uuid)?;
     let mut readings = Vec::new();
     for (index, device) in devices.iter().enumerate() {
         let first = index * (KEYS.len() + 1);
