@@ -26,6 +26,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("api", &[]),
     ("sim", &["storage", "toolstack", "xen", "xen-build", "xenstore"]),
     ("xen-linux", &["xen"]),
+    ("image-parser", &["xen-build", "xen-linux"]),
     ("xenstore-socket", &["xen", "xenstore"]),
     ("file-host", &["xen", "xen-linux", "xenstore"]),
     ("xenstored", &["file-host", "xen", "xen-linux", "xenstore"]),
@@ -33,6 +34,7 @@ const EDGES: [(&str, &[&str]); 15] = [
         "xylemd",
         &[
             "api",
+            "image-parser",
             "storage",
             "toolstack",
             "xen",

@@ -24,7 +24,7 @@ mod record;
 
 pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
 pub use error::BuildError;
-pub use image::{Compression, ImageError, KernelImage, Notes, Relocation};
+pub use image::{Compression, DescriptionError, ImageError, KernelImage, Notes, Relocation};
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 

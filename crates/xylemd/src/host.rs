@@ -1,11 +1,10 @@
-//! The host: files and their cache, loop devices, bridges.
+//! The host: files, loop devices, bridges.
 
-use std::collections::BTreeMap;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use storage::{Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, TaggedLoop};
@@ -13,8 +12,7 @@ use toolstack::host::{Host, KernelError};
 use xen_build::KernelImage;
 use xen_linux::{Links, LoopDevice};
 
-/// Kernels and ramdisks kept; the least recently used goes first.
-const IMAGES_MAX: usize = 16;
+use crate::images::Images;
 
 /// How long an interface may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
@@ -25,91 +23,8 @@ pub(crate) fn absolute(cwd: &Path, path: &str) -> String {
     cwd.join(path).to_string_lossy().into_owned()
 }
 
-/// What tells one state of a file from another.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-enum Image {
-    Kernel(Arc<KernelImage>),
-    Ramdisk(Arc<[u8]>),
-}
-
-#[derive(Debug, Default)]
-struct Slot {
-    loaded: Option<(Stamp, Image)>,
-}
-
-/// Parsed kernels and read ramdisks, shared by all threads.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Images(Arc<Mutex<Slots>>);
-
-#[derive(Debug, Default)]
-struct Slots {
-    by_path: BTreeMap<String, (u64, Arc<Mutex<Slot>>)>,
-    used: u64,
-}
-
-impl Images {
-    /// The file's slot. Whoever holds its lock loads it; others of the same file wait, not of others.
-    fn slot(&self, path: &str) -> Arc<Mutex<Slot>> {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.used += 1;
-        let used = slots.used;
-        let entry = slots.by_path.entry(path.to_owned()).or_default();
-        entry.0 = used;
-        let slot = Arc::clone(&entry.1);
-        if slots.by_path.len() > IMAGES_MAX {
-            let oldest = slots.by_path.iter().min_by_key(|(_, (used, _))| *used);
-            let oldest = oldest.map(|(path, _)| path.clone());
-            oldest.and_then(|path| slots.by_path.remove(&path));
-        }
-        slot
-    }
-
-    fn load(
-        &self,
-        path: &str,
-        read: impl FnOnce(Vec<u8>) -> Result<Image, KernelError>,
-    ) -> Result<Image, KernelError> {
-        let metadata = fs::metadata(path).map_err(|error| refusal(&error))?;
-        if !metadata.is_file() {
-            return Err(HostError::Refused("not a regular file".to_owned()).into());
-        }
-        let stamp = Stamp::of(&metadata);
-        let slot = self.slot(path);
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known, image)) = &slot.loaded {
-            if *known == stamp {
-                return Ok(image.clone());
-            }
-        }
-        let bytes = fs::read(path).map_err(|error| refusal(&error))?;
-        let image = read(bytes)?;
-        slot.loaded = Some((stamp, image.clone()));
-        Ok(image)
-    }
-}
-
-fn refusal(error: &io::Error) -> HostError {
+/// The words for what a file refuses.
+pub(crate) fn refusal(error: &io::Error) -> HostError {
     match error.kind() {
         io::ErrorKind::NotFound => HostError::Missing,
         _ => HostError::Refused(error.to_string()),
@@ -212,24 +127,11 @@ const ENXIO: xen::Errno = xen::Errno(6);
 
 impl Host for LinuxHost {
     fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError> {
-        let image = self
-            .images
-            .load(path, |bytes| Ok(Image::Kernel(Arc::new(KernelImage::parse(&bytes)?))))?;
-        match image {
-            Image::Kernel(kernel) => Ok(kernel),
-            // The same file as kernel and as ramdisk: odd, but possible.
-            Image::Ramdisk(bytes) => Ok(Arc::new(KernelImage::parse(&bytes)?)),
-        }
+        Ok(self.images.kernel(path)?)
     }
 
     fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError> {
-        let image = self.images.load(path, |bytes| Ok(Image::Ramdisk(bytes.into())));
-        match image {
-            Ok(Image::Ramdisk(bytes)) => Ok(bytes),
-            Ok(Image::Kernel(_)) => fs::read(path).map(Into::into).map_err(|error| refusal(&error)),
-            Err(KernelError::Host(error)) => Err(error),
-            Err(KernelError::Image(error)) => Err(HostError::Refused(error.to_string())),
-        }
+        self.images.ramdisk(path)
     }
 
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {

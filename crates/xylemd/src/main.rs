@@ -3,11 +3,13 @@
 //! The machine is behind a lock under which nothing blocks (`core`). Work needs a performer, of which
 //! there are few for each class of it (`pool`): a client's thread (`clients`) takes one for what its
 //! request causes, and threads of the pool do the rest. Watches have a connection of their own
-//! (`watch`). Nothing here decides about VMs.
+//! (`watch`). Kernels are parsed by a process that can do nothing else (`images`). Nothing here decides
+//! about VMs.
 
 mod clients;
 mod core;
 mod host;
+mod images;
 mod pool;
 mod render;
 mod store;
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result, bail};
+use image_parser::{Limits, Parser};
 
 use crate::core::Core;
 
@@ -95,8 +98,12 @@ const NICENESS: i32 = -10;
 fn run(options: &Options) -> Result<()> {
     // Where we may not, all is merely slower.
     let _refused = rustix::process::setpriority_process(None, NICENESS);
+    // Before there is anything that it must not have.
+    let itself = "/proc/self/exe";
+    let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
+        .context("cannot start the parser of kernels")?;
     let listener = clients::listen(&options.socket)?;
-    let images = host::Images::default();
+    let images = images::Images::new(parser);
     let pool = pool::Pool::open(options, &images).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
@@ -122,7 +129,13 @@ fn notify_ready() {
     }
 }
 
+/// What this program is told when it starts itself to parse a kernel; for nobody else to say.
+const PARSER_COMMAND: &str = "parse-kernel";
+
 fn main() -> ExitCode {
+    if std::env::args().nth(1).is_some_and(|word| word == PARSER_COMMAND) {
+        return image_parser::serve();
+    }
     let outcome = options().and_then(|options| match options {
         Some(options) => run(&options),
         None => Ok(()),

@@ -16,7 +16,8 @@ use xen_linux::LinuxHypervisor;
 use xenstore_socket::StoreSocket;
 
 use crate::Options;
-use crate::host::{Images, LinuxHost};
+use crate::host::LinuxHost;
+use crate::images::Images;
 use crate::store;
 
 pub(crate) type Job = (WorkId, Work);

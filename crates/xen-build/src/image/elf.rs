@@ -30,12 +30,14 @@ pub(super) fn parse(file: &[u8]) -> Result<Elf, ImageError> {
         .ok_or(ImageError::CutOff("the ELF program headers"))?;
     let mut segments = Vec::new();
     let mut notes = Notes::default();
+    let mut left = Notes::BYTES_MAX;
     for (index, header) in headers.iter().enumerate() {
         match le::u32_at(header, 0) {
             Some(PT_LOAD) => segments.extend(segment(file, header, index)?),
             Some(PT_NOTE) => {
                 let part = file_range(header, 8, 32).and_then(|range| file.get(range));
-                notes.collect(part.unwrap_or_default(), le::size_at(header, 48).unwrap_or(4));
+                let alignment = le::size_at(header, 48).unwrap_or(4);
+                notes.collect(part.unwrap_or_default(), alignment, &mut left);
             }
             _ => {}
         }
@@ -52,7 +54,8 @@ pub(super) fn parse(file: &[u8]) -> Result<Elf, ImageError> {
         for header in table(file, 40, 58, 60, SECTION_HEADER_BYTES).unwrap_or_default() {
             if le::u32_at(header, 4) == Some(SHT_NOTE) {
                 let part = file_range(header, 24, 32).and_then(|range| file.get(range));
-                notes.collect(part.unwrap_or_default(), le::size_at(header, 48).unwrap_or(4));
+                let alignment = le::size_at(header, 48).unwrap_or(4);
+                notes.collect(part.unwrap_or_default(), alignment, &mut left);
             }
         }
     }

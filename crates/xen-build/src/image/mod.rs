@@ -5,6 +5,7 @@ mod decompress;
 mod elf;
 mod le;
 mod notes;
+mod parts;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,6 +13,7 @@ use core::fmt;
 use core::ops::Range;
 
 pub use notes::{Notes, Relocation};
+pub use parts::DescriptionError;
 
 /// How a kernel was packed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -62,12 +62,19 @@ pub struct Notes {
 }
 
 impl Notes {
+    /// Most bytes of notes that are looked at in a file: a hostile one could have each of its 65,535
+    /// headers name the whole of it. Linux has some hundred bytes.
+    pub(super) const BYTES_MAX: usize = 1 << 20;
+
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Takes what is Xen's from a note segment. Notes behind a damaged one are not seen.
-    pub(super) fn collect(&mut self, mut rest: &[u8], alignment: usize) {
+    /// Takes what is Xen's from a note segment, of which no more than `bytes_left` bytes are read.
+    /// Notes behind a damaged one are not seen.
+    pub(super) fn collect(&mut self, segment: &[u8], alignment: usize, bytes_left: &mut usize) {
+        let mut rest = &segment[..segment.len().min(*bytes_left)];
+        *bytes_left -= rest.len();
         let alignment = if alignment == 8 { 8 } else { 4 };
         let field = |bytes, at| le::u32_at(bytes, at).and_then(|value| usize::try_from(value).ok());
         while let (Some(name_bytes), Some(value_bytes), Some(kind)) =
@@ -124,6 +131,9 @@ fn number(value: &[u8]) -> Option<u64> {
 }
 
 fn text(value: &[u8]) -> String {
+    /// More than any of Linux's lists.
+    const TEXT_BYTES_MAX: usize = 4096;
+    let value = &value[..value.len().min(TEXT_BYTES_MAX)];
     let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
 }

@@ -10,9 +10,14 @@ use crate::pv::{CHANNELS, config};
 
 /// Parses, and builds what can be parsed.
 fn try_out(file: &[u8]) {
-    let Ok(kernel) = KernelImage::parse_bounded(file, 1 << 20) else { return };
+    if let Ok(kernel) = KernelImage::parse_bounded(file, 1 << 20) {
+        try_to_build(&kernel);
+    }
+}
+
+fn try_to_build(kernel: &KernelImage) {
     for kind in [DomainKind::Pv, DomainKind::Pvh] {
-        let config = BuildConfig { ramdisk: Some(&[1; 100]), ..config(kind, &kernel, 5) };
+        let config = BuildConfig { ramdisk: Some(&[1; 100]), ..config(kind, kernel, 5) };
         let mut xen = Fake::xen(kind != DomainKind::Pv);
         let checked = xen_build::check(&config).map(drop);
         let built = xen_build::build(&mut xen, DOMAIN, &config, &CHANNELS).map(drop);
@@ -87,4 +92,57 @@ fn a_byte_changed_anywhere_never_panics() {
             try_out(&file);
         }
     }
+}
+
+#[test]
+fn a_description_says_all_there_is_to_know() {
+    for elf in [kernels::linux(), kernels::unikernel(), small()] {
+        for compression in PACKINGS {
+            let kernel = KernelImage::parse(&bzimage(&pack(&elf.bytes(), compression))).unwrap();
+            let (description, unpacked) = (kernel.describe(), kernel.unpacked().to_vec());
+            let again = KernelImage::assemble(&description, unpacked).unwrap();
+            assert_eq!(format!("{again:?}"), format!("{kernel:?}"));
+            assert_eq!(again.unpacked(), kernel.unpacked());
+        }
+    }
+}
+
+#[test]
+fn a_damaged_description_never_makes_an_unsound_kernel() {
+    let kernel = KernelImage::parse(&small().bytes()).unwrap();
+    let description = kernel.describe();
+    let assemble =
+        |description: &[u8]| KernelImage::assemble(description, kernel.unpacked().to_vec());
+    for end in 0..description.len() {
+        assert!(assemble(&description[..end]).is_err(), "{end}");
+    }
+    assert!(assemble(&[&description[..], &[0]].concat()).is_err());
+    assert!(KernelImage::assemble(&description, vec![0; 100]).is_err());
+    for at in 0..description.len() {
+        for bit in [0, 4, 7] {
+            let mut damaged = description.clone();
+            damaged[at] ^= 1 << bit;
+            if let Ok(kernel) = assemble(&damaged) {
+                try_to_build(&kernel);
+            }
+        }
+    }
+}
+
+#[test]
+fn headers_that_all_name_the_whole_file_cost_no_more_than_one() {
+    // 60,000 headers of notes, each as long as the file, 3 MiB of empty notes: some 10^10 of them.
+    let mut file = small().bytes();
+    let headers = 60_000_usize;
+    let table = file.len();
+    file[32..40].copy_from_slice(&(table as u64).to_le_bytes());
+    file[56..58].copy_from_slice(&u16::try_from(headers).unwrap().to_le_bytes());
+    let total = (table + headers * 56) as u64;
+    for _ in 0..headers {
+        file.extend([4_u32, 0].iter().flat_map(|word| word.to_le_bytes()));
+        for word in [0, 0, 0, total, total, 4] {
+            file.extend(u64::to_le_bytes(word));
+        }
+    }
+    assert!(KernelImage::parse(&file).is_err(), "there is nothing to load");
 }

@@ -1,0 +1,158 @@
+//! What the parser gives up before it sees an image: nearly everything.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use libc::c_long;
+use rustix::fs::{Gid, Uid};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{self, CapabilitySet, CapabilitySets};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, apply_filter,
+};
+
+/// Whom the parser runs as, if it was started by root: nobody.
+const NOBODY: u32 = 65534;
+
+/// The most CPU time that a parser uses if nobody looks after it any more, in seconds.
+const CPU_SECONDS_LAST: u64 = 600;
+
+/// Standard input, output and error, and what a request brings, with some room.
+const DESCRIPTORS_MAX: u64 = 8;
+
+/// Calls that are allowed whatever their arguments. None of them opens anything.
+const FREE: &[c_long] = &[
+    // The request, the file, the result.
+    libc::SYS_close,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_lseek,
+    libc::SYS_pread64,
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_write,
+    libc::SYS_writev,
+    // Memory. That it may not be run is said below.
+    libc::SYS_brk,
+    libc::SYS_madvise,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    // The end, also that of a failed assertion.
+    libc::SYS_clock_gettime,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+];
+
+/// Gives up everything that parsing does not need, for good.
+pub(crate) fn enter(memory_mib: u64) -> io::Result<()> {
+    // Rather this process than a daemon, should the host run out of memory.
+    let _refused = std::fs::write("/proc/self/oom_score_adj", "1000");
+    // The daemon's own haste is not for what it was handed.
+    let _refused = rustix::process::setpriority_process(None, 0);
+    std::env::set_current_dir("/")?;
+    let memory_bytes = memory_mib.saturating_mul(1 << 20);
+    for (resource, most) in [
+        (Resource::As, memory_bytes),
+        (Resource::Fsize, memory_bytes),
+        (Resource::Core, 0),
+        (Resource::Cpu, CPU_SECONDS_LAST),
+        (Resource::Nofile, DESCRIPTORS_MAX),
+    ] {
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+    }
+    become_nobody()?;
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    thread::clear_ambient_capability_set()?;
+    thread::set_capabilities(None, none)?;
+    thread::set_no_new_privs(true)?;
+    allow_only_those_needed()
+}
+
+/// A parser that was not started by root stays who it is.
+fn become_nobody() -> rustix::io::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    for bit in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << bit);
+        // Refused for those that the kernel does not know.
+        let _unknown = thread::remove_capability_from_bounding_set(capability);
+    }
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    thread::set_thread_groups(&[])?;
+    thread::set_thread_res_gid(gid, gid, gid)?;
+    thread::set_thread_res_uid(uid, uid, uid)
+}
+
+fn allow_only_those_needed() -> io::Result<()> {
+    let program = filter().map_err(io::Error::other)?;
+    apply_filter(&program).map_err(io::Error::other)
+}
+
+fn filter() -> Result<BpfProgram, seccompiler::Error> {
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
+        FREE.iter().map(|&call| (call, Vec::new())).collect();
+    // Nothing that was read is ever run.
+    let bits = u64::from(libc::PROT_EXEC.cast_unsigned());
+    let never_run =
+        SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)?;
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        rules.insert(call, vec![SeccompRule::new(vec![never_run.clone()])?]);
+    }
+    let refusal = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let architecture = std::env::consts::ARCH.try_into()?;
+    Ok(SeccompFilter::new(rules, refusal, SeccompAction::Allow, architecture)?.try_into()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind, Result};
+    use std::net::TcpListener;
+    use std::os::unix::net::UnixStream;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A call that is to be refused, by its name.
+    type Forbidden = (&'static str, fn() -> Result<()>);
+
+    #[test]
+    fn a_parser_opens_starts_and_signals_nothing() {
+        let forbidden: [Forbidden; 8] = [
+            ("a file", || std::fs::File::open("/proc/self/status").map(drop)),
+            ("a folder", || std::fs::read_dir("/").map(drop)),
+            ("a new file", || std::fs::write("xylem-parser", "")),
+            ("the network", || TcpListener::bind("127.0.0.1:0").map(drop)),
+            ("a local socket", || UnixStream::pair().map(drop)),
+            ("a program", || Command::new("/bin/true").status().map(drop)),
+            ("a signal", || Ok(rustix::process::test_kill_process(rustix::process::Pid::INIT)?)),
+            ("another user", || {
+                let user = Uid::from_raw(NOBODY);
+                Ok(rustix::thread::set_thread_res_uid(user, user, user)?)
+            }),
+        ];
+        for (name, call) in forbidden {
+            let kind = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    allow_only_those_needed().unwrap();
+                    call().map_err(|error: Error| error.kind())
+                });
+                thread.join().expect("the thread ends by itself")
+            });
+            assert_eq!(kind, Err(ErrorKind::PermissionDenied), "{name}");
+        }
+    }
+}

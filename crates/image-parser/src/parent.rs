@@ -1,0 +1,294 @@
+//! The daemon's end: hands an image to a confined process and believes nothing of what it says.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, IoSlice, Read as _, Seek as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
+    SocketType, recv, sendmsg, socketpair,
+};
+use xen_build::{DescriptionError, KernelImage};
+
+use crate::{ANSWER_BYTES_MAX, ANSWER_ERROR, ANSWER_OK, REQUEST};
+
+/// How often a parser's CPU time is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The longest description: that of an ELF file with all the headers it can have.
+const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
+
+/// Bounds of a parser.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Limits {
+    /// The largest file that is parsed.
+    pub file_bytes: u64,
+    /// All memory of the process: file, unpacked kernel and a decoder's window.
+    pub memory_mib: u64,
+    /// CPU time for any file.
+    pub cpu: Duration,
+    /// CPU time that comes on top for each MiB of the file.
+    pub cpu_per_mib: Duration,
+    /// For a parser that waits instead of working.
+    pub wall: Duration,
+}
+
+impl Default for Limits {
+    /// An emulated CPU, 20 times slower than others, unpacks Debian's kernel in half of this.
+    fn default() -> Self {
+        Self {
+            file_bytes: 256 << 20,
+            memory_mib: 1536,
+            cpu: Duration::from_secs(1),
+            cpu_per_mib: Duration::from_secs(4),
+            wall: Duration::from_secs(900),
+        }
+    }
+}
+
+/// Why there is no kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseError {
+    /// The parser's words about the image.
+    #[error("{0}")]
+    Image(String),
+    #[error("a file of {mib} MiB; kernels of up to {mib_max} MiB are read")]
+    TooLarge { mib: u64, mib_max: u64 },
+    #[error("cannot be read: {0}")]
+    Unreadable(io::Error),
+    #[error(
+        "the parser was stopped: {seconds:.1} s of CPU time did not do; the file is damaged or hostile"
+    )]
+    Slow { seconds: f64 },
+    #[error("the parser was stopped: it did not answer within {seconds} s")]
+    Silent { seconds: u64 },
+    #[error(
+        "the parser ended with {how}; the file is damaged or hostile, or takes more than {memory_mib} MiB to unpack"
+    )]
+    Ended { how: String, memory_mib: u64 },
+    #[error("the parser's answer is not one: {0}")]
+    Nonsense(String),
+    #[error("the parser cannot be started: {0}")]
+    Start(io::Error),
+}
+
+impl From<DescriptionError> for ParseError {
+    fn from(error: DescriptionError) -> Self {
+        Self::Nonsense(error.to_string())
+    }
+}
+
+/// Starts confined processes and hands each of them an image.
+#[derive(Debug)]
+pub struct Parser {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+    limits: Limits,
+    /// Started and waiting for an image.
+    spare: Mutex<Option<Process>>,
+}
+
+/// A parser that has not ended yet.
+#[derive(Debug)]
+struct Process {
+    child: Child,
+    socket: OwnedFd,
+}
+
+impl Parser {
+    /// `program` with `arguments` is to call [`serve`](crate::serve). The first process starts at once.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(
+        program: impl Into<PathBuf>,
+        arguments: impl IntoIterator<Item = OsString>,
+        limits: Limits,
+    ) -> io::Result<Self> {
+        let arguments = arguments.into_iter().collect();
+        let parser = Self { program: program.into(), arguments, limits, spare: Mutex::default() };
+        *parser.lock() = Some(parser.spawn()?);
+        Ok(parser)
+    }
+
+    /// The process that waits for the next image, for whoever wants to look at it.
+    #[must_use]
+    pub fn spare(&self) -> Option<u32> {
+        self.lock().as_ref().map(|process| process.child.id())
+    }
+
+    /// Parses a kernel, from wherever the file is at.
+    ///
+    /// # Errors
+    /// [`ParseError`]; the caller names the file. The next image finds a new process.
+    pub fn parse(&self, file: &File) -> Result<KernelImage, ParseError> {
+        let bytes = file.metadata().map_err(ParseError::Unreadable)?.len();
+        if bytes > self.limits.file_bytes {
+            let mib = bytes.div_ceil(1 << 20);
+            return Err(ParseError::TooLarge { mib, mib_max: self.limits.file_bytes >> 20 });
+        }
+        let result = memfd_create("xylem-kernel", MemfdFlags::CLOEXEC);
+        let result = result.map_err(|errno| ParseError::Start(errno.into()))?;
+        let mut process = self.hand_over(file, &result)?;
+        // While that one works. Without a spare the next image waits for a start, and that is all.
+        if let Ok(spare) = self.spawn() {
+            let _one_too_many = self.lock().replace(spare);
+        }
+        let answer = process.answer(self.cpu_for(bytes), self.limits.wall);
+        // Nobody writes to the result from here on.
+        let ended = process.end();
+        match answer? {
+            Some(answer) => understand(&answer, File::from(result)),
+            None => Err(ParseError::Ended { how: how(ended), memory_mib: self.limits.memory_mib }),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
+        // Held only to put in and take out.
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn spawn(&self) -> io::Result<Process> {
+        let kind = SocketType::SEQPACKET;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        let child = Command::new(&self.program)
+            .args(&self.arguments)
+            .arg(self.limits.memory_mib.to_string())
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Process { child, socket })
+    }
+
+    /// Gives the file to the spare, or to a new process if that has died meanwhile.
+    fn hand_over(&self, file: &File, result: &OwnedFd) -> Result<Process, ParseError> {
+        let spare = self.lock().take();
+        if let Some(process) = spare
+            && process.request(file, result).is_ok()
+        {
+            return Ok(process);
+        }
+        let process = self.spawn().map_err(ParseError::Start)?;
+        // One that is dead already is found to be so when it does not answer.
+        let _dead = process.request(file, result);
+        Ok(process)
+    }
+
+    fn cpu_for(&self, bytes: u64) -> Duration {
+        let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
+        self.limits.cpu.saturating_add(self.limits.cpu_per_mib.saturating_mul(mib))
+    }
+}
+
+impl Process {
+    fn request(&self, file: &File, result: &OwnedFd) -> rustix::io::Result<()> {
+        let descriptors = [file.as_fd(), result.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fits = control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        assert!(fits, "the space is for two descriptors");
+        sendmsg(&self.socket, &[IoSlice::new(REQUEST)], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// What the parser says; `None` if it ends without a word.
+    fn answer(&self, cpu: Duration, wall: Duration) -> Result<Option<Vec<u8>>, ParseError> {
+        let began = Instant::now();
+        let look = Timespec::try_from(LOOK).expect("less than a second");
+        loop {
+            let mut poll_fd = [PollFd::new(&self.socket, PollFlags::IN)];
+            if poll(&mut poll_fd, Some(&look)).is_ok_and(|ready| ready > 0) {
+                let mut answer = [0; ANSWER_BYTES_MAX];
+                return Ok(match recv(&self.socket, &mut answer, RecvFlags::DONTWAIT) {
+                    Ok((0, _)) | Err(_) => None,
+                    Ok((length, _)) => Some(answer[..length].to_vec()),
+                });
+            }
+            let used = cpu_time(self.child.id());
+            if used > cpu {
+                return Err(ParseError::Slow { seconds: used.as_secs_f64() });
+            }
+            if began.elapsed() > wall {
+                return Err(ParseError::Silent { seconds: wall.as_secs() });
+            }
+        }
+    }
+
+    /// Ends it and says how it ended. A process that is about to end by itself keeps its own status.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        self.child.kill()?;
+        self.child.wait()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Also one that never got an image. Neither call fails for a child that was not waited for.
+        let _dead = self.child.kill();
+        let _status = self.child.wait();
+    }
+}
+
+/// CPU time that a process has used, as far as the kernel says. Source: `proc_pid_stat(5)`.
+fn cpu_time(pid: u32) -> Duration {
+    /// `USER_HZ`, the same on every x86 kernel.
+    const TICKS_PER_SECOND: u32 = 100;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in brackets, may have blanks in it.
+    let numbers = stat.rsplit(") ").next().unwrap_or_default();
+    let ticks = numbers.split(' ').skip(11).take(2).filter_map(|word| word.parse::<u32>().ok());
+    Duration::from_secs(1) / TICKS_PER_SECOND * ticks.sum()
+}
+
+fn how(ended: io::Result<ExitStatus>) -> String {
+    match ended.map(|status| (status.signal(), status.code())) {
+        Ok((Some(signal), _)) => format!("signal {signal}"),
+        Ok((None, code)) => format!("status {}", code.unwrap_or_default()),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn understand(answer: &[u8], mut result: File) -> Result<KernelImage, ParseError> {
+    match answer {
+        [ANSWER_ERROR, words @ ..] => {
+            // Whoever says this may be in an attacker's hands: it must not speak to the terminal.
+            let words = String::from_utf8_lossy(words);
+            let plain = |c: char| if c.is_control() { '?' } else { c };
+            Err(ParseError::Image(words.chars().map(plain).collect()))
+        }
+        [ANSWER_OK, length @ ..] => {
+            let nonsense = |what: &str| ParseError::Nonsense(what.to_owned());
+            let length = length.try_into().map_err(|_| nonsense("it has no length"))?;
+            let length = usize::try_from(u64::from_le_bytes(length))
+                .ok()
+                .filter(|length| *length <= KernelImage::UNPACKED_BYTES_MAX)
+                .ok_or(nonsense("it unpacked too much"))?;
+            let size = result.metadata().map_err(ParseError::Unreadable)?.len();
+            if size > (length + DESCRIPTION_BYTES_MAX) as u64 {
+                return Err(nonsense("it is longer than it says"));
+            }
+            let mut bytes = Vec::new();
+            result
+                .rewind()
+                .and_then(|()| result.read_to_end(&mut bytes))
+                .map_err(ParseError::Unreadable)?;
+            if length > bytes.len() {
+                return Err(nonsense("it is shorter than it says"));
+            }
+            let description = bytes.split_off(length);
+            Ok(KernelImage::assemble(&description, bytes)?)
+        }
+        _ => Err(ParseError::Nonsense("it begins otherwise".to_owned())),
+    }
+}
