@@ -88,6 +88,9 @@ pub(crate) fn main() -> Result<ExitCode> {
         }
         Ok(())
     });
+    step("store: handed over and back under clients and guests", &mut || {
+        crate::store_take_over::run(crate::store_take_over::Options::new()?)
+    });
     step("store: every row of its benchmark", &mut || {
         cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
     });

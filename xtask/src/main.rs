@@ -8,6 +8,7 @@ mod store_clients;
 mod store_crash;
 mod store_diff;
 mod store_scripts;
+mod store_take_over;
 mod stores;
 mod tidy;
 
@@ -28,6 +29,7 @@ cargo xtask COMMAND
   store-diff      a random script, asked of our store and of the packaged one
   store-scripts   conformance scripts, asked of our store and of the packaged one
   store-crash     kills our store again and again under guests and clients that must not notice
+  store-take-over hands a running store from Xen's daemon to ours and back under clients and guests
   tidy    rules of this workspace that no compiler checks
 
 `cargo xtask COMMAND --help` says more.";
@@ -53,6 +55,7 @@ fn dispatch() -> Result<ExitCode> {
             "store-diff" => store_diff::main(&mut parser),
             "store-crash" => store_crash::main(&mut parser),
             "store-scripts" => store_scripts::main(&mut parser),
+            "store-take-over" => store_take_over::main(&mut parser),
             "tidy" => tidy::main(),
             "lab" => lab::command::main(&mut parser),
             other => bail!("there is no command '{other}'\n{HELP}"),

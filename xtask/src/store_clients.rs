@@ -85,7 +85,7 @@ pub(crate) fn run(stores: &[Store]) -> Result<usize> {
     if !missing.is_empty() {
         lab::install(&missing)?;
     }
-    let clients = unpack_packages("store-clients", &PACKAGES)?;
+    let clients = unpack()?;
     let programs = Programs::prepare(stores)?;
     let rows = rows(SESSION);
     let mut findings = 0;
@@ -97,6 +97,14 @@ pub(crate) fn run(stores: &[Store]) -> Result<usize> {
         }
     }
     Ok(findings)
+}
+
+/// The clients' files.
+///
+/// # Errors
+/// A package cannot be had.
+pub(crate) fn unpack() -> Result<PathBuf> {
+    unpack_packages("store-clients", &PACKAGES)
 }
 
 /// Only root can become another user; others give up what they have.

@@ -53,11 +53,11 @@ pub(crate) struct Daemon {
     pub(crate) clients: ByConnection<Client>,
     /// Clients that had more to say than one turn gave them. The kernel reports what arrives, not what
     /// lies there, so nothing else leads back to them.
-    unread: Vec<ConnId>,
+    pub(crate) unread: Vec<ConnId>,
     /// Clients that asked something in this turn.
     asked: Vec<ConnId>,
     /// Rings that have more to say than one turn gave them.
-    unfinished: BTreeSet<ConnId>,
+    pub(crate) unfinished: BTreeSet<ConnId>,
     // Kept from turn to turn, so that a turn allocates nothing.
     buffer: Vec<u8>,
     events: Vec<epoll::Event>,
@@ -357,6 +357,9 @@ impl Daemon {
     /// Reads once and executes what came. The replies wait for the end of the turn.
     fn take_requests(&mut self, id: ConnId, rest: Rest) {
         let Some(client) = self.clients.get(&id) else { return };
+        if self.server.waits_with_transaction(id) {
+            return;
+        }
         let length = match net::recv(&client.fd, &mut self.buffer[..], net::RecvFlags::empty()) {
             Err(Errno::AGAIN) => return,
             Err(Errno::INTR) => return self.unread.push(id),

@@ -37,6 +37,8 @@ impl Daemon {
             if self.server.is_held(id) {
                 self.server.answer_held(id, "OK");
             }
+            // The other daemon may have left whole requests, such as those that waited for the update.
+            self.resume(id);
             self.flush(id);
         }
         if self.rings.journal.is_whole() {
@@ -79,9 +81,17 @@ impl Daemon {
         self.rings.live_update.end();
         self.server.answer_held(session.client, text);
         self.resume(session.client);
+        for id in self.server.resume_transactions() {
+            if self.clients.contains_key(&id) {
+                self.resume(id);
+                self.unread.push(id);
+            } else {
+                self.unfinished.insert(id);
+            }
+        }
     }
 
-    /// The client has its answer, and may have asked for more before.
+    /// The client may have asked for more than it was answered.
     fn resume(&mut self, client: ConnId) {
         // A client that breaks the protocol does so with its next bytes as well.
         let _closed_later = self.server.receive(&mut self.rings, client, &[]);
@@ -167,6 +177,7 @@ impl Daemon {
     }
 
     fn hand_over(&mut self) -> anyhow::Result<()> {
+        self.check_inputs()?;
         let Some(handover) = &mut self.update.handover else { return Ok(()) };
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
         let mut endpoints = Endpoints { listener: Some(0), ..Endpoints::default() };
@@ -191,8 +202,20 @@ impl Daemon {
         )
     }
 
+    /// The stream has 16 bits for how much a client has sent that waits.
+    fn check_inputs(&self) -> anyhow::Result<()> {
+        let bytes = self.server.input_bytes_max();
+        let fits = u16::try_from(bytes).is_ok();
+        anyhow::ensure!(fits, "a client has {bytes} bytes of requests that wait; try again");
+        Ok(())
+    }
+
     fn step_exec(&mut self, session: &Session) -> anyhow::Result<()> {
         let Some(start) = session.start else { return Ok(()) };
+        self.server.hold_transactions();
+        if self.server.open_transactions() == 0 || start.since.elapsed() >= start.timeout {
+            self.server.execute_waiting(&mut self.rings);
+        }
         let open = self.server.open_transactions();
         if open > 0 {
             if start.since.elapsed() < start.timeout {
@@ -220,6 +243,7 @@ impl Daemon {
         form: xenstore::state::Form,
     ) -> anyhow::Result<std::convert::Infallible> {
         use std::os::fd::AsRawFd;
+        self.check_inputs()?;
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.listener.as_fd()];
         let mut endpoints =
             Endpoints { listener: Some(self.listener.as_raw_fd()), ..Endpoints::default() };

@@ -53,6 +53,19 @@ impl Programs {
             peers: wants_peers.then(Peers::prepare).transpose()?,
         })
     }
+
+    /// The file of a server's program.
+    ///
+    /// # Errors
+    /// It was not prepared.
+    pub(crate) fn path_of(&self, store: Store) -> Result<PathBuf> {
+        if store == Store::Xylem {
+            return Ok(self.xylem.clone());
+        }
+        let peers = self.peers.as_ref().context("the packaged servers were not prepared")?;
+        let name = if store == Store::C { "xenstored" } else { "oxenstored" };
+        Ok(peers.command(Path::new("")).1.join(name))
+    }
 }
 
 /// A server; ended with this value.
@@ -160,6 +173,18 @@ impl Daemon {
             .with_context(|| format!("the {} server", self.store))
     }
 
+    /// Who serves now: after a live update of ours, that is another process, which says so in the file
+    /// `pid` if it was told to.
+    ///
+    /// # Errors
+    /// The file says nothing.
+    pub(crate) fn serving_process(&self) -> Result<u32> {
+        match std::fs::read_to_string(self.folder().join("pid")) {
+            Err(_) => Ok(self.process.id()),
+            Ok(text) => text.trim().parse().context("the pid file has no number"),
+        }
+    }
+
     /// CPU time that all its threads have used, from the scheduler's accounting.
     ///
     /// # Errors
@@ -220,6 +245,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if let Ok(serving) = self.serving_process()
+            && serving != self.process.id()
+            && let Some(serving) =
+                i32::try_from(serving).ok().and_then(rustix::process::Pid::from_raw)
+        {
+            let _gone = rustix::process::kill_process(serving, rustix::process::Signal::KILL);
+        }
         // It may have ended by itself; then there is nothing to kill.
         let _ended = self.process.kill();
         let _status = self.process.wait();

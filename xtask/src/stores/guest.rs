@@ -6,7 +6,7 @@ use xenstore::client::Transport;
 use xenstore::ring::RING_BYTES;
 use xenstore::wire;
 
-use super::message::{Answer, Event, Inbox};
+use super::message::{Answer, Event, Inbox, Message};
 
 #[derive(Debug)]
 pub(crate) struct Guest {
@@ -51,6 +51,27 @@ impl Guest {
             })?;
             result?;
         }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let domid = self.guest.domid();
+        let sent = self.guest.send(bytes);
+        sent.map_err(|errno| anyhow::anyhow!("domain {domid} cannot send: {errno:?}"))
+    }
+
+    /// Waits for bytes; messages are then taken with [`next_message`](Self::next_message).
+    pub(crate) fn receive(&mut self) -> Result<()> {
+        let guest = &mut self.guest;
+        let error = |errno: xen::Errno| std::io::Error::from_raw_os_error(errno.0);
+        let domid = guest.domid();
+        self.inbox
+            .fill(RING_BYTES, |into| guest.recv(into).map_err(error))
+            .with_context(|| format!("domain {domid} gets nothing on its ring"))?;
+        Ok(())
+    }
+
+    pub(crate) fn next_message(&mut self) -> Result<Option<Message<'_>>> {
+        self.inbox.next_message()
     }
 
     /// Events that came before the last reply.

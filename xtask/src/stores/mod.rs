@@ -17,6 +17,7 @@ mod stage;
 
 pub(crate) use client::Connection;
 pub(crate) use daemon::{Daemon, Placement, Programs};
+pub(crate) use guest::Guest;
 pub(crate) use message::{Answer, Event, Message, request};
 pub(crate) use peers::unpack_packages;
 pub(crate) use stage::{Change, Stage, domid_of};

@@ -67,6 +67,8 @@ pub(super) struct Connection {
     pub(super) requests: u64,
     /// A request that is answered later. No other is executed before.
     pub(super) held: Option<Header>,
+    /// The next request begins a transaction, which may not begin now.
+    pub(super) waits_with_transaction: bool,
     /// The peer broke the protocol: nothing more is taken from it or sent to it.
     pub(super) broken: bool,
     /// It is looked whether events wait for too long.
@@ -98,6 +100,7 @@ impl Connection {
             last_transaction: 0,
             requests: 0,
             held: None,
+            waits_with_transaction: false,
             broken: false,
             events_have_deadline: false,
             seat: RingSeat::default(),

@@ -1,7 +1,9 @@
 //! Requests that are answered later than they are made: the client waits, and everybody else goes on.
 
-use crate::server::{ConnId, Server};
-use crate::wire;
+use alloc::vec::Vec;
+
+use crate::server::{ConnId, Host, Server};
+use crate::wire::{self, HEADER_BYTES, Header, MessageType};
 
 impl Server {
     /// Whether the client waits for an answer that [`answer_held`](Self::answer_held) gives.
@@ -21,5 +23,62 @@ impl Server {
         });
         self.ready.insert(id);
         self.record_reply(id, header, header.code, &payload);
+    }
+
+    /// From now on a client that has no transaction open waits with the next one it begins, so that in
+    /// the end none is open; everything else goes on.
+    pub fn hold_transactions(&mut self) {
+        self.holds_transactions = true;
+    }
+
+    /// Transactions may begin again. Gives the clients that waited: call [`receive`](Self::receive) with
+    /// no bytes for each, then read what it sent meanwhile.
+    pub fn resume_transactions(&mut self) -> Vec<ConnId> {
+        self.holds_transactions = false;
+        let ids: Vec<ConnId> = self.connections.iter().map(|(id, _)| *id).collect();
+        let mut waits = |id: &ConnId| {
+            let connection = self.connections.get_mut(id);
+            connection.is_some_and(|it| core::mem::take(&mut it.waits_with_transaction))
+        };
+        ids.into_iter().filter(|id| waits(id)).collect()
+    }
+
+    /// Whether the client waits with a transaction. It is not to be read meanwhile.
+    #[must_use]
+    pub fn waits_with_transaction(&self, id: ConnId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.waits_with_transaction)
+    }
+
+    /// Executes every whole request that waits, but for transactions that are put off: C xenstored
+    /// takes over whole requests, but the last of a client first.
+    pub fn execute_waiting(&mut self, host: &mut dyn Host) {
+        self.is_leaving = true;
+        for id in self.connections.iter().map(|(id, _)| *id).collect::<Vec<_>>() {
+            // What is no request stays, for others to find.
+            let _oversized = self.receive(host, id, &[]);
+        }
+        self.is_leaving = false;
+    }
+
+    /// Whether this request is one to wait with; then the client does. It does not if it has asked for
+    /// more already.
+    pub(super) fn is_put_off(&mut self, id: ConnId, header: Header, rest: &[u8]) -> bool {
+        if !self.holds_transactions || header.code != MessageType::TransactionStart.code() {
+            return false;
+        }
+        if let Ok(Some(next)) = Header::decode_with_batches(rest)
+            && rest.len() >= HEADER_BYTES + next.payload_bytes()
+        {
+            return false;
+        }
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        connection.waits_with_transaction = connection.transactions.is_empty();
+        connection.waits_with_transaction
+    }
+
+    /// The most that waits of any client's requests, in bytes.
+    #[must_use]
+    pub fn input_bytes_max(&self) -> usize {
+        self.connections.iter().map(|(_, connection)| connection.input.len()).max().unwrap_or(0)
     }
 }

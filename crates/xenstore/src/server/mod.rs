@@ -178,6 +178,10 @@ pub struct Server {
     event_timeout: Option<Duration>,
     /// Of all connections.
     transactions_open: usize,
+    /// None may begin.
+    holds_transactions: bool,
+    /// Guests are served whatever their limits say.
+    is_leaving: bool,
     write_rate: WriteRate,
     /// The most that any guest ever used of each limit.
     most_seen: Seen,
@@ -229,6 +233,8 @@ impl Server {
             deadlines: BTreeSet::new(),
             event_timeout: Some(EVENT_TIMEOUT),
             transactions_open: 0,
+            holds_transactions: false,
+            is_leaving: false,
             write_rate: WriteRate::default(),
             most_seen: Seen::default(),
             crowded: BTreeSet::new(),
@@ -292,6 +298,7 @@ impl Server {
         self.reset_watches(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.input.clear();
+            connection.waits_with_transaction = false;
             connection.output.clear();
         }
         self.record_reset(id);
@@ -372,11 +379,12 @@ impl Server {
     #[must_use]
     pub fn accepts_requests(&self, id: ConnId) -> bool {
         let Some(connection) = self.connections.get(&id) else { return false };
-        if connection.broken || connection.held.is_some() {
+        let waits = connection.held.is_some() || connection.waits_with_transaction;
+        if connection.broken || waits {
             return false;
         }
         match connection.peer {
-            Peer::Ring(being) if being.domid != DomId::DOM0 => {
+            Peer::Ring(being) if being.domid != DomId::DOM0 && !self.is_leaving => {
                 let quota = self.domains.quota(being.domid);
                 let output = &connection.output;
                 let is_out_of_credit =
@@ -429,6 +437,9 @@ impl Server {
                 Ok(Some(header)) => {
                     let length = HEADER_BYTES + header.payload_bytes();
                     let Some(payload) = rest.get(HEADER_BYTES..length) else { break Ok(()) };
+                    if self.is_put_off(id, header, &rest[length..]) {
+                        break Ok(());
+                    }
                     self.handle_request(host, id, header, payload);
                     rest = &rest[length..];
                 }

@@ -310,3 +310,71 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_has_no_transaction_waits_with_the_next_one_while_they_are_held() {
+    let mut world = World::new(Quota::default());
+    let ids = ["busy", "idle"].map(|name| world.connect(name));
+    world.add_guest_with_home(1);
+    let (start, end) = (MessageType::TransactionStart, MessageType::TransactionEnd);
+    let ok = Ok(b"OK\0".to_vec());
+    assert_eq!(world.call("busy", start, 0, "|"), Ok(b"1\0".to_vec()));
+
+    world.server.hold_transactions();
+    // One that is open goes on, and its client may need another one to end it.
+    assert_eq!(world.call("busy", start, 0, "|"), Ok(b"2\0".to_vec()));
+    assert_eq!(world.call("busy", end, 2, "F|"), ok);
+    let waiting = world.send("idle", start.code(), 0, b"\0");
+    assert!(world.server.waits_with_transaction(ids[1]));
+    assert_eq!(world.call("dom0", MessageType::Write, 0, "/a|"), ok);
+    assert_eq!(world.server.open_transactions(), 1);
+    assert_eq!(world.call("busy", end, 1, "T|"), ok);
+    let again = world.send("busy", start.code(), 0, b"\0");
+    // Who has asked for more already does not wait: requests stay in their order.
+    let mut bytes = Vec::new();
+    xenstore::wire::encode(&mut bytes, start.code(), 700, 0, &[b"\0"]);
+    xenstore::wire::encode(&mut bytes, MessageType::GetDomainPath.code(), 701, 0, &[b"1\0"]);
+    world.send_bytes("d1", &bytes);
+    world.server.execute_waiting(&mut world.machine);
+    assert_eq!(world.server.open_transactions(), 1);
+    let request_ids = |world: &World, name: &str| {
+        let ids = world.peers[name].messages.iter().map(|message| match message {
+            crate::world::Message::Reply { request_id, .. } => *request_id,
+            crate::world::Message::Event { .. } => 0,
+        });
+        ids.collect::<Vec<u32>>()
+    };
+    world.pump();
+    assert_eq!(request_ids(&world, "d1"), [700, 701]);
+
+    assert_eq!(world.server.input_bytes_max(), xenstore::wire::HEADER_BYTES + 1);
+    assert_eq!(world.server.resume_transactions(), ids);
+    for name in ["busy", "idle"] {
+        world.send_bytes(name, &[]);
+    }
+    assert_eq!(request_ids(&world, "idle"), [waiting]);
+    assert_eq!(request_ids(&world, "busy"), [again]);
+    assert_eq!(world.server.open_transactions(), 3);
+    world.assert_counts();
+}
+
+#[test]
+fn whole_requests_of_a_guest_that_may_not_be_served_are_executed_before_it_is_handed_over() {
+    let quota = Quota { outstanding: 2, ..Quota::default() };
+    let mut world = World::new(quota);
+    world.add_guest_with_home(1);
+    let id = world.peers["d1"].id;
+    world.deaf.insert(id);
+    for value in 0..5 {
+        world.send("d1", MessageType::Write.code(), 0, format!("data\0{value}").as_bytes());
+    }
+    let read =
+        |world: &mut World| world.call("dom0", MessageType::Read, 0, "/local/domain/1/data|");
+    assert_eq!(read(&mut world), Ok(b"1".to_vec()));
+    assert!(world.server.input_bytes_max() > 0);
+    world.server.execute_waiting(&mut world.machine);
+    assert_eq!(read(&mut world), Ok(b"4".to_vec()));
+    assert_eq!(world.server.input_bytes_max(), 0);
+    // The limit is what it was.
+    assert!(!world.server.accepts_requests(id));
+}

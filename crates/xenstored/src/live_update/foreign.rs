@@ -12,6 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::fs::OFlags;
 use rustix::io::FdFlags;
 use xen_linux::Inherited;
 use xenstore::Quota;
@@ -72,19 +73,26 @@ pub(crate) fn write_state(file: &Path, state: &[u8]) -> anyhow::Result<()> {
 }
 
 /// Becomes the other program. Returns only if that fails.
+///
+/// It gets every descriptor as it would have opened it itself: C xenstored takes a read that would have
+/// to wait for the end of the connection.
 pub(crate) fn become_program(
     session: &Session,
     descriptors: &[BorrowedFd<'_>],
 ) -> anyhow::Result<std::convert::Infallible> {
-    let keep = |flags| {
-        descriptors.iter().try_for_each(|descriptor| rustix::io::fcntl_setfd(descriptor, flags))
+    let change = |inheritance: FdFlags, waiting: OFlags| {
+        descriptors.iter().try_for_each(|descriptor| {
+            rustix::io::fcntl_setfd(descriptor, inheritance)?;
+            let others = rustix::fs::fcntl_getfl(descriptor)? - OFlags::NONBLOCK;
+            rustix::fs::fcntl_setfl(descriptor, others | waiting)
+        })
     };
-    keep(FdFlags::empty()).context("cannot keep the clients' sockets")?;
+    change(FdFlags::empty(), OFlags::empty()).context("cannot keep the clients' sockets")?;
     let mut arguments = session.arguments();
     if !arguments.iter().any(|word| word == "-U") {
         arguments.push("-U".into());
     }
     let error = Command::new(&session.program).args(arguments).exec();
-    keep(FdFlags::CLOEXEC).context("cannot take the clients' sockets back")?;
+    change(FdFlags::CLOEXEC, OFlags::NONBLOCK).context("cannot take the clients' sockets back")?;
     Err(error).with_context(|| format!("cannot start {}", session.program.display()))
 }

@@ -206,6 +206,45 @@ fn a_program_of_another_kind_gets_the_state_in_a_file() {
 }
 
 #[test]
+fn an_update_by_exec_comes_between_transactions() {
+    let served = Served::start("between", &[]);
+    let mut operator = Raw::new(&served.daemon);
+    let program = served.script(&format!("#!/bin/sh\nexec '{OURS}' \"$@\"\n"));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let begun = std::sync::Barrier::new(5);
+    std::thread::scope(|threads| {
+        for client in 0..4 {
+            let (daemon, is_over, begun) = (&served.daemon, &is_over, &begun);
+            threads.spawn(move || {
+                let mut raw = Raw::new(daemon);
+                let mut rounds = 0;
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) || rounds < 10 {
+                    let number = raw.call(M::TransactionStart, 0, "|");
+                    let number = number.trim_end_matches('|').parse().expect("a transaction");
+                    assert_eq!(raw.call(M::Write, number, &format!("/{client}|1")), "OK|");
+                    assert_eq!(raw.call(M::TransactionEnd, number, "T|"), "OK|");
+                    rounds += 1;
+                    if rounds == 5 {
+                        begun.wait();
+                    }
+                }
+            });
+        }
+        begun.wait();
+        for _ in 0..3 {
+            assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+            assert_eq!(operator.live_update(&["-s", "-t", "60"]), "OK|");
+        }
+        // A program that cannot be started gives everybody what they waited for.
+        let program = served.script("#!/no/such/interpreter\n");
+        assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+        let answer = operator.live_update(&["-s", "-t", "60"]);
+        assert!(answer.contains("cannot start"), "{answer}");
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn a_program_that_fails_leaves_the_old_one_serving() {
     carries_everything("fails", Carried::Yes, |served, operator| {
         let mark = "xylem-xenstored successor, version 1";
