@@ -6,6 +6,8 @@
 //! A node inherits its parent's permissions when it is made, so permissions stand only where they
 //! change: the domain's directory (the guest reads) and the few places where the guest writes.
 
+use std::collections::BTreeMap;
+
 use storage::{Attachment, DeviceNumber};
 use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
 use xenstore::{Access, Permission};
@@ -83,6 +85,26 @@ impl DeviceRef {
     #[must_use]
     pub fn backend(self, domid: DomId) -> String {
         format!("/local/domain/0/backend/{}/{domid}/{}", self.kind.as_str(), self.devid)
+    }
+
+    /// Where the guest says what it has against something.
+    #[must_use]
+    pub fn frontend_error(self, domid: DomId) -> String {
+        let (kind, devid) = (self.kind.as_str(), self.devid);
+        format!("/local/domain/{domid}/error/device/{kind}/{devid}/error")
+    }
+
+    /// Where the kernel says what went wrong with the backend.
+    #[must_use]
+    pub fn backend_error(self, domid: DomId) -> String {
+        let (kind, devid) = (self.kind.as_str(), self.devid);
+        format!("/local/domain/0/error/backend/{kind}/{domid}/{devid}/error")
+    }
+
+    /// libxl's own directory of the device, by which `xl` knows that it is there.
+    #[must_use]
+    pub fn libxl(self, domid: DomId) -> String {
+        format!("/libxl/{domid}/device/{}/{}", self.kind.as_str(), self.devid)
     }
 }
 
@@ -192,19 +214,25 @@ pub fn record_nodes(uuid: Uuid, config_text: &str) -> Nodes {
     let path = record_path(uuid);
     // Guests have no business here.
     nodes.put_with(&path, "", &[DOM0_ONLY]);
-    let mut rest = config_text;
-    let mut index = 0;
+    for (index, chunk) in config_chunks(config_text).into_iter().enumerate() {
+        nodes.put(format!("{path}/config-{index}"), chunk);
+    }
+    nodes
+}
+
+fn config_chunks(text: &str) -> Vec<&str> {
+    let mut chunks = Vec::new();
+    let mut rest = text;
     while !rest.is_empty() {
         let mut end = rest.len().min(CONFIG_CHUNK_BYTES);
         while !rest.is_char_boundary(end) {
             end -= 1;
         }
         let (chunk, tail) = rest.split_at(end);
-        nodes.put(format!("{path}/config-{index}"), chunk);
+        chunks.push(chunk);
         rest = tail;
-        index += 1;
     }
-    nodes
+    chunks
 }
 
 /// All nodes of a built domain, its devices and the end of its record.
@@ -213,7 +241,7 @@ pub fn domain_nodes(
     config: &VmConfig,
     uuid: Uuid,
     built: &BuiltDomain,
-    disks: &[Attachment],
+    disks: &BTreeMap<u32, Attachment>,
     start: Start,
 ) -> Nodes {
     let mut nodes = Nodes::default();
@@ -259,8 +287,8 @@ pub fn domain_nodes(
     nodes.put_with(format!("/libxl/{domid}"), "", &[DOM0_ONLY]);
     nodes.put(format!("/libxl/{domid}/type"), kind_name(config.kind));
 
-    for (disk, attachment) in config.disks.iter().zip(disks) {
-        vbd_nodes(&mut nodes, domid, disk, attachment);
+    for disk in &config.disks {
+        vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
     }
     for vif in &config.vifs {
         vif_nodes(&mut nodes, domid, uuid, vif);
@@ -302,6 +330,10 @@ fn device_ends(nodes: &mut Nodes, domid: DomId, device: DeviceRef) -> (String, S
     nodes.put(format!("{backend}/frontend"), &frontend);
     nodes.put(format!("{backend}/frontend-id"), domid.to_string());
     nodes.put(format!("{backend}/online"), "1");
+    let libxl = device.libxl(domid);
+    nodes.put(format!("{libxl}/frontend"), &frontend);
+    nodes.put(format!("{libxl}/backend"), &backend);
+    nodes.put(format!("{libxl}/frontend-id"), domid.to_string());
     (frontend, backend)
 }
 
@@ -319,14 +351,21 @@ fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: &At
     nodes.put(format!("{frontend}/virtual-device"), disk.vdev.number.to_string());
     nodes.put(format!("{frontend}/device-type"), kind);
     nodes.put(format!("{frontend}/trusted"), "1");
-    nodes.put(format!("{backend}/dev"), &disk.vdev.name);
-    nodes.put(format!("{backend}/type"), "phy");
-    nodes.put(format!("{backend}/mode"), disk.access.as_str());
-    nodes.put(format!("{backend}/device-type"), kind);
-    nodes.put(format!("{backend}/removable"), if disk.cdrom { "1" } else { "0" });
+    let removable = if disk.cdrom { "1" } else { "0" };
+    // What `xl block-list` and its like read of a disk, from libxl's copy.
+    for (key, value) in [
+        ("dev", disk.vdev.name.as_str()),
+        ("type", "phy"),
+        ("mode", disk.access.as_str()),
+        ("device-type", kind),
+        ("removable", removable),
+        ("params", disk.target.as_str()),
+    ] {
+        nodes.put(format!("{backend}/{key}"), value);
+        nodes.put(format!("{}/{key}", device.libxl(domid)), value);
+    }
     nodes.put(format!("{backend}/bootable"), "1");
     nodes.put(format!("{backend}/discard-enable"), "1");
-    nodes.put(format!("{backend}/params"), &disk.target);
     nodes.put(format!("{backend}/physical-device-path"), &attachment.device().path);
     nodes.put(format!("{backend}/physical-device"), number.to_string());
     device_states(nodes, &frontend, &backend);
@@ -339,10 +378,15 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
     nodes.put(format!("{frontend}/handle"), vif.devid.to_string());
     nodes.put(format!("{frontend}/mac"), &mac);
     nodes.put(format!("{frontend}/trusted"), "1");
-    nodes.put(format!("{backend}/handle"), vif.devid.to_string());
-    nodes.put(format!("{backend}/mac"), &mac);
-    nodes.put(format!("{backend}/bridge"), &vif.bridge);
-    nodes.put(format!("{backend}/type"), "vif");
+    for (key, value) in [
+        ("handle", vif.devid.to_string()),
+        ("mac", mac),
+        ("bridge", vif.bridge.clone()),
+        ("type", "vif".to_owned()),
+    ] {
+        nodes.put(format!("{backend}/{key}"), &value);
+        nodes.put(format!("{}/{key}", device.libxl(domid)), value);
+    }
     // netback wants the key but not a script: the bridge port is ours to add.
     nodes.put(format!("{backend}/script"), "");
     nodes.put(format!("{backend}/hotplug-status"), "");
@@ -377,6 +421,78 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
     }
     removals.push(Removal::of_vm(record_path(uuid), 2));
     removals
+}
+
+/// What must be removed of a domain whose VM goes on in another. What says that the VM is whole goes first,
+/// and the domain's number last: whoever finds less than all of it can still take it down.
+#[must_use]
+pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
+    let record = record_path(uuid);
+    let mut removals = vec![Removal::of_vm(format!("{record}/complete"), 0)];
+    removals.push(Removal::of_vm(format!("{record}/{PENDING}"), 0));
+    let mut paths = removed_paths(config, uuid, domid);
+    paths.pop().expect("the record itself is the last");
+    removals.extend(paths);
+    removals.push(Removal::of_vm(format!("{record}/domid"), 0));
+    removals
+}
+
+/// What must be removed of one device.
+#[must_use]
+pub fn removed_device_paths(domid: DomId, device: DeviceRef) -> Vec<Removal> {
+    let above = |path: String, levels| {
+        let path = path.strip_suffix("/error").map(str::to_owned).unwrap_or(path);
+        Removal::of_domain(path, levels)
+    };
+    vec![
+        above(device.frontend(domid), 1),
+        above(device.frontend_error(domid), 0),
+        above(device.libxl(domid), 2),
+        above(device.backend(domid), 3),
+        above(device.backend_error(domid), 4),
+    ]
+}
+
+/// The nodes of one more disk.
+#[must_use]
+pub fn plugged_vbd_nodes(domid: DomId, disk: &DiskConfig, attachment: &Attachment) -> Nodes {
+    let mut nodes = Nodes::default();
+    vbd_nodes(&mut nodes, domid, disk, attachment);
+    nodes
+}
+
+/// The nodes of one more network interface.
+#[must_use]
+pub fn plugged_vif_nodes(domid: DomId, uuid: Uuid, vif: &VifConfig) -> Nodes {
+    let mut nodes = Nodes::default();
+    vif_nodes(&mut nodes, domid, uuid, vif);
+    nodes
+}
+
+/// A record's node that names the devices being plugged or unplugged.
+pub const PENDING: &str = "pending";
+
+/// The changed part of a record: a configuration in the place of `before`, and what is pending.
+#[must_use]
+pub fn changed_record_nodes(uuid: Uuid, before: &str, text: &str, pending: &str) -> Nodes {
+    let path = record_path(uuid);
+    let mut nodes = Nodes::default();
+    let chunks = config_chunks(text);
+    let left = config_chunks(before).len().saturating_sub(chunks.len());
+    // An empty chunk is the end of a text that was longer once.
+    for (index, chunk) in chunks.into_iter().chain(std::iter::repeat_n("", left)).enumerate() {
+        nodes.put(format!("{path}/config-{index}"), chunk);
+    }
+    nodes.put(format!("{path}/{PENDING}"), pending);
+    nodes
+}
+
+/// What of a record says which devices are pending.
+#[must_use]
+pub fn pending_nodes(uuid: Uuid, pending: &str) -> Nodes {
+    let mut nodes = Nodes::default();
+    nodes.put(format!("{}/{PENDING}", record_path(uuid)), pending);
+    nodes
 }
 
 /// A path to remove, and how many directories above it to remove as well if that empties them.

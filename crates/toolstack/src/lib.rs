@@ -15,6 +15,6 @@ pub mod work;
 pub mod xlcfg;
 
 pub use machine::{
-    Action, ClientId, Created, DomainRow, Event, Instant, Reply, ReplyWhen, Request,
-    ShutdownRequest, StepTime, Toolstack, WorkId,
+    Action, ClientId, Created, Device, DomainRow, Event, Instant, PlanOf, Reply, ReplyWhen,
+    Request, ShutdownRequest, StepTime, Toolstack, WorkId,
 };

@@ -13,10 +13,12 @@
 //! One operation at a time works on a VM; reads never wait for it. Observations say "look again",
 //! never "do": what happens follows from what is found.
 
+mod devices;
+mod explain;
 mod operation;
 mod requests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use storage::Attachment;
@@ -25,12 +27,17 @@ use xen_build::Built;
 
 use crate::config::{ShutdownAction, VmConfig};
 use crate::layout::Completion;
-use crate::plan::{Reached, Start, Step, plan_finish};
+use crate::layout::DeviceRef;
+use crate::plan::{Reached, Start, Step, Unplug, plan_finish};
+use crate::scheduler::{Limits, Scheduler};
 use crate::work::{
     Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, OwnLoop, Record, Survey,
     Work, parse_loop_tag,
 };
 use crate::xlcfg;
+pub use devices::Device;
+use devices::Pending;
+pub use explain::PlanOf;
 use operation::{Operation, Then};
 
 /// A moment, in nanoseconds since some fixed one. The clock is the caller's.
@@ -103,6 +110,29 @@ pub enum Request {
     HostInfo,
     Vcpus {
         target: String,
+    },
+    /// One more device for a running domain.
+    Plug {
+        target: String,
+        device: Box<Device>,
+    },
+    Unplug {
+        target: String,
+        device: DeviceRef,
+        how: Unplug,
+    },
+    /// What is under way for a VM, and what each step waits for.
+    Explain {
+        target: String,
+    },
+    /// The graph of something that could be asked for.
+    Plan {
+        target: String,
+        what: PlanOf,
+    },
+    /// The limits, after they were changed if they are given.
+    Limits {
+        wanted: Option<Limits>,
     },
 }
 
@@ -182,6 +212,13 @@ pub enum Reply {
         name: String,
         vcpus: Vec<xen::VcpuInfo>,
     },
+    /// A text of several lines.
+    Text(String),
+    Limits {
+        limits: Limits,
+        waiting: usize,
+        held: usize,
+    },
     /// One line that names what is wrong.
     Failed(String),
 }
@@ -249,8 +286,8 @@ pub enum Action {
 struct Facts {
     recorded: bool,
     images: Option<Images>,
-    /// By index in the configuration.
-    disks: BTreeMap<usize, Attachment>,
+    /// By `virtual-device`.
+    disks: BTreeMap<u32, Attachment>,
     domain: Option<DomainRef>,
     /// Present if this process made the domain.
     new: Option<NewDomain>,
@@ -261,15 +298,25 @@ struct Facts {
 }
 
 impl Facts {
-    fn disk_indexes(&self) -> Vec<usize> {
+    fn disk_ids(&self) -> Vec<u32> {
         self.disks.keys().copied().collect()
+    }
+
+    /// What is left when only the domain has gone; images are the next one's already.
+    fn without_domain(&self) -> Self {
+        Self {
+            recorded: self.recorded,
+            images: self.images.clone(),
+            disks: self.disks.clone(),
+            ..Self::default()
+        }
     }
 
     fn domid(&self) -> Option<DomId> {
         Some(self.domain?.domid)
     }
 
-    fn reached<'a>(&self, disks: &'a [usize]) -> Reached<'a> {
+    fn reached<'a>(&self, disks: &'a [u32]) -> Reached<'a> {
         Reached { recorded: self.recorded, domain: self.domain.is_some(), nodes: self.nodes, disks }
     }
 }
@@ -281,6 +328,12 @@ struct Vm {
     uuid: Uuid,
     facts: Facts,
     operation: Option<OperationId>,
+    /// What is under way for single devices, while nothing is for the VM as a whole.
+    plugs: BTreeMap<DeviceRef, OperationId>,
+    /// What begins when those have ended.
+    after_plugs: Option<Then>,
+    /// What a restarted daemon would have to go on with, as the record says.
+    pending: BTreeMap<DeviceRef, Pending>,
     /// Clients to answer when the VM is gone.
     waiters: Vec<ClientId>,
     /// The domain changed while an operation was under way.
@@ -298,6 +351,9 @@ impl Vm {
             uuid,
             facts,
             operation: None,
+            plugs: BTreeMap::new(),
+            after_plugs: None,
+            pending: BTreeMap::new(),
             waiters: Vec::new(),
             look_again: false,
             stopped: None,
@@ -367,7 +423,11 @@ pub struct Toolstack {
     operations: BTreeMap<OperationId, Operation>,
     works: BTreeMap<WorkId, Purpose>,
     /// Watched path to the step that waits for it.
-    waits: BTreeMap<String, Wait>,
+    waits: BTreeMap<String, (OperationId, usize)>,
+    /// When each wait is over at the latest.
+    deadlines: BTreeSet<(Instant, OperationId, usize)>,
+    /// Steps that wait for a permit.
+    scheduler: Scheduler<(OperationId, usize)>,
     foreign: BTreeMap<DomId, Foreign>,
     looking: Looking,
     /// Requests that came before the first observation was in.
@@ -376,14 +436,6 @@ pub struct Toolstack {
     next_operation: u64,
     /// Of the domains that were spoken of.
     last_generation: u64,
-}
-
-/// A step that waits for a node.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    operation: OperationId,
-    index: usize,
-    deadline: Instant,
 }
 
 impl Default for Toolstack {
@@ -401,6 +453,8 @@ impl Toolstack {
             operations: BTreeMap::new(),
             works: BTreeMap::new(),
             waits: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            scheduler: Scheduler::default(),
             foreign: BTreeMap::new(),
             looking: Looking::Idle,
             backlog: Some(Vec::new()),
@@ -410,10 +464,15 @@ impl Toolstack {
         }
     }
 
+    /// How many steps may be under way from now on.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.scheduler.set_limits(limits);
+    }
+
     /// When [`Event::Tick`] is due, if nothing else happens before.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
-        self.waits.values().map(|wait| wait.deadline).min()
+        self.deadlines.first().map(|(deadline, _, _)| *deadline)
     }
 
     /// Whether nothing is under way: no operation and no work.
@@ -446,8 +505,10 @@ impl Toolstack {
                 }
             }
             Event::DomainsChanged => self.look(out),
-            Event::Tick => self.handle_tick(now, out),
+            Event::Tick => {}
         }
+        // Whatever else happens all the time, a deadline is kept.
+        self.end_late_waits(now, out);
     }
 
     fn give_out(&mut self, purpose: Purpose, work: Work, out: &mut Vec<Action>) -> WorkId {
@@ -541,7 +602,7 @@ impl Toolstack {
                 Some(info) => info.flags.shutdown().map(Some),
             };
             let Some(reason) = end else { continue };
-            if vm.operation.is_some() {
+            if vm.operation.is_some() || vm.after_plugs.is_some() {
                 vm.look_again = true;
             } else {
                 stopped.push((vm.uuid, reason));
@@ -576,12 +637,12 @@ impl Toolstack {
         match action {
             ShutdownAction::Preserve => {}
             ShutdownAction::Destroy | ShutdownAction::CoredumpDestroy => {
-                self.tear_down(now, uuid, Then::Gone, out);
+                self.take_over(now, uuid, Then::Gone, out);
             }
             ShutdownAction::Restart
             | ShutdownAction::RenameRestart
             | ShutdownAction::CoredumpRestart
-            | ShutdownAction::SoftReset => self.tear_down(now, uuid, Then::Restart, out),
+            | ShutdownAction::SoftReset => self.take_over(now, uuid, Then::Rebooted, out),
         }
     }
 
@@ -602,7 +663,7 @@ impl Toolstack {
                 return;
             }
         };
-        let Adopted { half_made, unfinished } = self.adopt(&survey, records, &unique_ids);
+        let Adopted { half_made, unfinished, pending } = self.adopt(&survey, records, &unique_ids);
         let orphans = self.adopt_loops(loops);
         if !orphans.is_empty() {
             let devices = orphans.iter().map(|a| a.device().path.clone()).collect();
@@ -614,6 +675,9 @@ impl Toolstack {
         for (uuid, start) in unfinished {
             let plan = plan_finish(&self.vms[&uuid].config, start);
             self.begin(now, uuid, plan, Then::Created { client: None }, out);
+        }
+        for (uuid, device, pending) in pending {
+            self.resume_pending(now, uuid, device, pending, out);
         }
         for (client, request) in self.backlog.take().into_iter().flatten() {
             self.handle_request(now, client, request, out);
@@ -650,6 +714,10 @@ impl Toolstack {
                     // Who has run once was finished, and is paused because somebody wants that.
                     if info.flags.paused() && info.cpu_time_ns == 0 {
                         adopted.unfinished.push((record.uuid, start));
+                    } else {
+                        let pending = Pending::decode_all(&record.pending);
+                        let pending = pending.into_iter().map(|(it, what)| (record.uuid, it, what));
+                        adopted.pending.extend(pending);
                     }
                 }
                 _ => adopted.half_made.push(record.uuid),
@@ -678,12 +746,12 @@ impl Toolstack {
         for OwnLoop { attachment, tag } in loops {
             let owner = parse_loop_tag(&tag).and_then(|(uuid, number)| {
                 let vm = self.vms.get_mut(&uuid)?;
-                let index = vm.config.disks.iter().position(|d| d.vdev.number == number)?;
-                Some((vm, index))
+                let is_known = vm.config.disks.iter().any(|disk| disk.vdev.number == number);
+                is_known.then_some((vm, number))
             });
             match owner {
-                Some((vm, index)) if !vm.facts.disks.contains_key(&index) => {
-                    vm.facts.disks.insert(index, attachment);
+                Some((vm, number)) if !vm.facts.disks.contains_key(&number) => {
+                    vm.facts.disks.insert(number, attachment);
                 }
                 _ => orphans.push(attachment),
             }
@@ -699,6 +767,8 @@ struct Adopted {
     half_made: Vec<Uuid>,
     /// Their nodes are written; some of the steps behind that may be missing.
     unfinished: Vec<(Uuid, Start)>,
+    /// Devices that were being plugged or unplugged.
+    pending: Vec<(Uuid, DeviceRef, Pending)>,
 }
 
 /// Stands in for a record that cannot be read, so that what it left can still be taken down.

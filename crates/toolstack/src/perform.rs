@@ -101,7 +101,32 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 store::write_plainly(&mut self.store, &nodes)?;
                 Ok(Output::Done)
             }
-            Work::WriteNodes { nodes } => {
+            Work::WriteNodes { nodes, quota } => {
+                if let Some(quota) = quota {
+                    store::raise_quota(&mut self.store, quota)?;
+                }
+                store::write_as_one(&mut self.store, &nodes)?;
+                Ok(Output::Done)
+            }
+            Work::AddDevice { domain, uuid, nodes, quota } => {
+                if let Some(quota) = quota {
+                    store::raise_quota(&mut self.store, quota)?;
+                }
+                store::add_device(&mut self.store, domain.domid, uuid, &nodes)?;
+                Ok(Output::Done)
+            }
+            Work::AskToClose { domain, uuid, device, nodes } => {
+                store::write_as_one(&mut self.store, &nodes)?;
+                store::ask_to_close(&mut self.store, domain.domid, uuid, device)?;
+                Ok(Output::Done)
+            }
+            Work::CloseDevice { domain, uuid, device, nodes } => {
+                store::write_as_one(&mut self.store, &nodes)?;
+                store::close_devices(&mut self.store, domain.domid, uuid, &[device])?;
+                Ok(Output::Done)
+            }
+            Work::RemoveDevice { domain, uuid, removals, nodes } => {
+                store::remove(&mut self.store, Some(domain.domid), uuid, &removals)?;
                 store::write_as_one(&mut self.store, &nodes)?;
                 Ok(Output::Done)
             }

@@ -5,18 +5,19 @@
 
 use std::fmt;
 
-use crate::config::VmConfig;
+use crate::config::{Access, VmConfig};
 use crate::layout::{self, DeviceKind, DeviceRef};
+use crate::scheduler::{Class, Track};
 
-/// One thing to do for a VM.
+/// One thing to do for a VM. Devices go by the number that the guest knows them by.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Step {
     /// Read and check kernel and ramdisk.
     LoadImages,
-    /// Attach the disk with this index.
-    AttachDisk(usize),
-    /// See that the bridge of the vif with this index exists.
-    CheckBridge(usize),
+    /// Attach the disk with this `virtual-device`.
+    AttachDisk(u32),
+    /// See that the bridge of this vif exists.
+    CheckBridge(u32),
     /// Write our own record, which outlives the daemon.
     Record,
     CreateDomain,
@@ -27,17 +28,31 @@ pub enum Step {
     Introduce,
     /// Wait until the backend has seen its device.
     AwaitBackend(DeviceRef),
-    /// Put the host's end of the vif with this index on its bridge.
-    JoinBridge(usize),
+    /// Put the host's end of this vif on its bridge.
+    JoinBridge(u32),
     Unpause,
     Pause,
     /// Tell all backends that their devices go.
     CloseDevices,
     AwaitClosed(DeviceRef),
     DestroyDomain,
-    DetachDisk(usize),
+    DetachDisk(u32),
     /// Remove all nodes, our record last.
     RemoveNodes,
+    /// Remove the nodes of a domain whose VM goes on in another; the record stays.
+    RemoveDomainNodes,
+    /// Write the nodes of one more device, and the record with it.
+    AddDevice(DeviceRef),
+    /// Write down that a device is there for its user.
+    SettleDevice(DeviceRef),
+    /// Ask the guest to let go of a device.
+    AskToClose(DeviceRef),
+    /// Wait until the guest has let go.
+    AwaitConsent(DeviceRef),
+    /// Take a device from its guest.
+    CloseDevice(DeviceRef),
+    /// Remove the nodes of one device, and write the record without it.
+    RemoveDevice(DeviceRef),
 }
 
 impl Step {
@@ -45,10 +60,11 @@ impl Step {
     #[must_use]
     pub fn undo(self) -> Option<Self> {
         match self {
-            Self::AttachDisk(index) => Some(Self::DetachDisk(index)),
+            Self::AttachDisk(devid) => Some(Self::DetachDisk(devid)),
             Self::CreateDomain => Some(Self::DestroyDomain),
             Self::Record | Self::WriteNodes(_) => Some(Self::RemoveNodes),
             Self::AwaitBackend(device) => Some(Self::AwaitClosed(device)),
+            Self::AddDevice(device) => Some(Self::RemoveDevice(device)),
             _ => None,
         }
     }
@@ -76,24 +92,92 @@ impl Step {
             Self::JoinBridge(_) => "join bridges",
             Self::Unpause => "unpause",
             Self::Pause => "pause",
-            Self::CloseDevices => "close devices",
+            Self::CloseDevices | Self::CloseDevice(_) => "close devices",
             Self::AwaitClosed(_) => "await closed",
             Self::DestroyDomain => "destroy domain",
             Self::DetachDisk(_) => "detach disks",
             Self::RemoveNodes => "remove nodes",
+            Self::RemoveDomainNodes => "remove the domain's nodes",
+            Self::AddDevice(_) => "add devices",
+            Self::SettleDevice(_) => "settle devices",
+            Self::AskToClose(_) => "ask the guest",
+            Self::AwaitConsent(_) => "await the guest",
+            Self::RemoveDevice(_) => "remove devices",
+        }
+    }
+
+    /// The device that a step is about, if it is about one.
+    #[must_use]
+    pub fn device(self) -> Option<DeviceRef> {
+        let vbd = |devid| DeviceRef { kind: DeviceKind::Vbd, devid };
+        let vif = |devid| DeviceRef { kind: DeviceKind::Vif, devid };
+        match self {
+            Self::AttachDisk(devid) | Self::DetachDisk(devid) => Some(vbd(devid)),
+            Self::CheckBridge(devid) | Self::JoinBridge(devid) => Some(vif(devid)),
+            Self::AwaitBackend(device)
+            | Self::AwaitClosed(device)
+            | Self::AddDevice(device)
+            | Self::SettleDevice(device)
+            | Self::AskToClose(device)
+            | Self::AwaitConsent(device)
+            | Self::CloseDevice(device)
+            | Self::RemoveDevice(device) => Some(device),
+            _ => None,
+        }
+    }
+
+    /// The counts and the limit that it falls under.
+    #[must_use]
+    pub fn class(self) -> (Track, Class) {
+        match self {
+            Self::AttachDisk(_) => (Track::Build, Class::Storage),
+            Self::LoadImages | Self::CreateDomain | Self::Build => (Track::Build, Class::Domain),
+            Self::DetachDisk(_) => (Track::Teardown, Class::Storage),
+            Self::DestroyDomain => (Track::Teardown, Class::Domain),
+            Self::AddDevice(_)
+            | Self::SettleDevice(_)
+            | Self::AskToClose(_)
+            | Self::CloseDevice(_)
+            | Self::RemoveDevice(_) => (Track::Short, Class::Record),
+            _ => (Track::Short, Class::Short),
+        }
+    }
+
+    /// Whether it only waits for a guest or a backend, and for how long at most.
+    #[must_use]
+    pub fn waits_seconds(self) -> Option<u64> {
+        match self {
+            Self::AwaitBackend(_) => Some(BACKEND_SECONDS),
+            Self::AwaitClosed(_) => Some(CLOSE_SECONDS),
+            Self::AwaitConsent(_) => Some(CONSENT_SECONDS),
+            _ => None,
         }
     }
 }
 
+/// How long a backend may take to see its device. xen-blkback and xen-netback take milliseconds;
+/// the rest is for a loaded dom0.
+const BACKEND_SECONDS: u64 = 30;
+/// How long a backend may take to let go. After that the domain is destroyed all the same.
+const CLOSE_SECONDS: u64 = 30;
+/// How long a guest may take to let go of a device: what it has in its caches has to be written first.
+const CONSENT_SECONDS: u64 = 30;
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AttachDisk(index) => write!(f, "attach disk {index}"),
-            Self::DetachDisk(index) => write!(f, "detach disk {index}"),
-            Self::CheckBridge(index) => write!(f, "check the bridge of vif {index}"),
-            Self::JoinBridge(index) => write!(f, "put vif {index} on its bridge"),
+            Self::AttachDisk(devid) => write!(f, "attach disk {devid}"),
+            Self::DetachDisk(devid) => write!(f, "detach disk {devid}"),
+            Self::CheckBridge(devid) => write!(f, "check the bridge of vif {devid}"),
+            Self::JoinBridge(devid) => write!(f, "put vif {devid} on its bridge"),
             Self::AwaitBackend(device) => write!(f, "await the backend of {device}"),
             Self::AwaitClosed(device) => write!(f, "await the end of {device}"),
+            Self::AddDevice(device) => write!(f, "add {device}"),
+            Self::SettleDevice(device) => write!(f, "settle {device}"),
+            Self::AskToClose(device) => write!(f, "ask the guest for {device}"),
+            Self::AwaitConsent(device) => write!(f, "await that the guest lets go of {device}"),
+            Self::CloseDevice(device) => write!(f, "close {device}"),
+            Self::RemoveDevice(device) => write!(f, "remove {device}"),
             other => f.write_str(other.stage()),
         }
     }
@@ -105,36 +189,47 @@ pub struct PlannedStep {
     pub step: Step,
     /// Indexes into the plan, each smaller than this step's own.
     pub after: Vec<usize>,
+    pub on_failure: OnFailure,
 }
 
-/// Whether a failed step stops the plan.
+/// Whether a step begins after another one has failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnFailure {
-    /// Nothing further begins.
     Stop,
-    /// The rest goes on: half a teardown would leave more behind.
+    /// It goes on: half a teardown would leave more behind.
     GoOn,
 }
 
 /// A graph of steps.
 ///
 /// Invariant: every edge points to an earlier step, so the graph has no cycle.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Plan {
     pub steps: Vec<PlannedStep>,
-    pub on_failure: OnFailure,
 }
 
 impl Plan {
-    fn new(on_failure: OnFailure) -> Self {
-        Self { steps: Vec::new(), on_failure }
-    }
-
-    fn add(&mut self, step: Step, after: &[usize]) -> usize {
+    fn put(&mut self, step: Step, after: &[usize], on_failure: OnFailure) -> usize {
         let index = self.steps.len();
         assert!(after.iter().all(|&earlier| earlier < index), "an edge points forward");
-        self.steps.push(PlannedStep { step, after: after.to_vec() });
+        self.steps.push(PlannedStep { step, after: after.to_vec(), on_failure });
         index
+    }
+
+    /// A step that is of no use after a failure.
+    fn add(&mut self, step: Step, after: &[usize]) -> usize {
+        self.put(step, after, OnFailure::Stop)
+    }
+
+    /// A step of a way down.
+    fn take_down(&mut self, step: Step, after: &[usize]) -> usize {
+        self.put(step, after, OnFailure::GoOn)
+    }
+
+    /// Whether a failure or a cancel keeps some of its steps from being begun.
+    #[must_use]
+    pub fn can_stop(&self) -> bool {
+        self.steps.iter().any(|planned| planned.on_failure == OnFailure::Stop)
     }
 }
 
@@ -178,34 +273,57 @@ impl Start {
 
 /// The steps from a configuration to a domain.
 ///
-/// All that can be refused without a domain comes first and side by side, so that bad input costs
-/// nothing and leaves nothing.
+/// What can be refused without a domain comes first and side by side. Disks are attached while the domain is
+/// made and built; its nodes need both.
 #[must_use]
 pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
-    let mut plan = Plan::new(OnFailure::Stop);
-    let mut ready = vec![plan.add(Step::LoadImages, &[])];
-    for index in 0..config.vifs.len() {
-        ready.push(plan.add(Step::CheckBridge(index), &[]));
-    }
+    let mut plan = Plan::default();
+    let ready = add_checks(&mut plan, config);
     // The record names the VM before anything of it exists, so that a restarted daemon finds what
     // an earlier one left half-made.
     let record = plan.add(Step::Record, &ready);
-    let attached: Vec<usize> =
-        (0..config.disks.len()).map(|i| plan.add(Step::AttachDisk(i), &[record])).collect();
-    let mut before_domain = vec![record];
-    before_domain.extend(&attached);
-    let domain = plan.add(Step::CreateDomain, &before_domain);
-    let build = plan.add(Step::Build, &[domain]);
-    let nodes = plan.add(Step::WriteNodes(start), &[build]);
+    let domain = plan.add(Step::CreateDomain, &[record]);
+    let mut parts = vec![plan.add(Step::Build, &[domain])];
+    parts.extend(add_disks(&mut plan, config, record));
+    let nodes = plan.add(Step::WriteNodes(start), &parts);
     add_finish(&mut plan, config, start, &[nodes]);
     plan
+}
+
+fn add_checks(plan: &mut Plan, config: &VmConfig) -> Vec<usize> {
+    let mut ready = vec![plan.add(Step::LoadImages, &[])];
+    for vif in &config.vifs {
+        ready.push(plan.add(Step::CheckBridge(vif.devid), &[]));
+    }
+    ready
+}
+
+/// All disks side by side; one that is only read waits for those that write the same volume, because
+/// storage that was attached for reading cannot be turned into one for writing.
+fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<usize> {
+    let mut attached = Vec::with_capacity(config.disks.len());
+    let mut writers: Vec<(&str, usize)> = Vec::new();
+    let of = |access| config.disks.iter().filter(move |disk| disk.access == access);
+    for disk in of(Access::ReadWrite) {
+        let index = plan.add(Step::AttachDisk(disk.vdev.number), &[record]);
+        writers.push((&disk.target, index));
+        attached.push(index);
+    }
+    writers.sort_unstable();
+    for disk in of(Access::ReadOnly) {
+        let first = writers.partition_point(|(target, _)| *target < disk.target.as_str());
+        let same = writers[first..].iter().take_while(|(target, _)| *target == disk.target);
+        let after: Vec<usize> = std::iter::once(record).chain(same.map(|(_, at)| *at)).collect();
+        attached.push(plan.add(Step::AttachDisk(disk.vdev.number), &after));
+    }
+    attached
 }
 
 /// The steps from a domain whose nodes are written to one that is there for its user. Each can be taken
 /// once more.
 #[must_use]
 pub fn plan_finish(config: &VmConfig, start: Start) -> Plan {
-    let mut plan = Plan::new(OnFailure::Stop);
+    let mut plan = Plan::default();
     add_finish(&mut plan, config, start, &[]);
     plan
 }
@@ -216,9 +334,7 @@ fn add_finish(plan: &mut Plan, config: &VmConfig, start: Start, after: &[usize])
         let seen = plan.add(Step::AwaitBackend(device), after);
         done.push(seen);
         if device.kind == DeviceKind::Vif {
-            let index = config.vifs.iter().position(|vif| vif.devid == device.devid);
-            let index = index.expect("devices() lists the vifs of this configuration");
-            done.push(plan.add(Step::JoinBridge(index), &[seen]));
+            done.push(plan.add(Step::JoinBridge(device.devid), &[seen]));
         }
     }
     if start == Start::Running {
@@ -234,29 +350,134 @@ pub struct Reached<'a> {
     pub domain: bool,
     /// Nodes of the domain and its devices were written, or may have been.
     pub nodes: bool,
-    /// Indexes of attached disks.
-    pub disks: &'a [usize],
+    /// `virtual-device`s of attached disks.
+    pub disks: &'a [u32],
 }
 
 /// The steps from whatever was reached back to nothing.
 #[must_use]
 pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
-    let mut plan = Plan::new(OnFailure::GoOn);
-    let mut gone = Vec::new();
-    if reached.domain {
-        let pause = plan.add(Step::Pause, &[]);
-        let mut closed = vec![pause];
-        let devices = layout::devices(config);
-        if reached.nodes && !devices.is_empty() {
-            let close = plan.add(Step::CloseDevices, &[pause]);
-            closed.extend(devices.iter().map(|d| plan.add(Step::AwaitClosed(*d), &[close])));
-        }
-        gone.push(plan.add(Step::DestroyDomain, &closed));
-    }
+    let mut plan = Plan::default();
+    let mut gone = take_down_domain(&mut plan, config, reached);
     let after = gone.clone();
-    gone.extend(reached.disks.iter().map(|i| plan.add(Step::DetachDisk(*i), &after)));
+    gone.extend(reached.disks.iter().map(|devid| {
+        let detached = Step::DetachDisk(*devid);
+        plan.take_down(detached, &after)
+    }));
     if reached.recorded {
-        plan.add(Step::RemoveNodes, &gone);
+        plan.take_down(Step::RemoveNodes, &gone);
+    }
+    plan
+}
+
+/// Up to the domain's end: its devices are closed side by side.
+fn take_down_domain(plan: &mut Plan, config: &VmConfig, reached: Reached<'_>) -> Vec<usize> {
+    if !reached.domain {
+        return Vec::new();
+    }
+    let pause = plan.take_down(Step::Pause, &[]);
+    let mut closed = vec![pause];
+    let devices = layout::devices(config);
+    if reached.nodes && !devices.is_empty() {
+        let close = plan.take_down(Step::CloseDevices, &[pause]);
+        closed.extend(devices.iter().map(|it| plan.take_down(Step::AwaitClosed(*it), &[close])));
+    }
+    vec![plan.take_down(Step::DestroyDomain, &closed)]
+}
+
+/// From a domain that has stopped to the next of the same VM, in one graph: the record and the attached
+/// disks stay, and what the next one needs is looked at while the old one goes.
+#[must_use]
+pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut ready = take_down_domain(&mut plan, config, reached);
+    // The new domain has the old one's handle: before it comes nothing may say that this VM is whole.
+    ready = vec![plan.take_down(Step::RemoveDomainNodes, &ready)];
+    ready.extend(add_checks(&mut plan, config));
+    let domain = plan.add(Step::CreateDomain, &ready);
+    let mut parts = vec![plan.add(Step::Build, &[domain])];
+    let missing = config.disks.iter().filter(|disk| !reached.disks.contains(&disk.vdev.number));
+    for disk in missing {
+        parts.push(plan.add(Step::AttachDisk(disk.vdev.number), &[]));
+    }
+    let nodes = plan.add(Step::WriteNodes(start), &parts);
+    add_finish(&mut plan, config, start, &[nodes]);
+    plan
+}
+
+/// One more device for a running domain.
+#[must_use]
+pub fn plan_plug(device: DeviceRef) -> Plan {
+    let mut plan = Plan::default();
+    let ready = match device.kind {
+        DeviceKind::Vbd => plan.add(Step::AttachDisk(device.devid), &[]),
+        DeviceKind::Vif => plan.add(Step::CheckBridge(device.devid), &[]),
+    };
+    let added = plan.add(Step::AddDevice(device), &[ready]);
+    add_plugged(&mut plan, device, &[added]);
+    plan
+}
+
+/// The rest of a plug once the device's nodes are written. Each step can be taken once more.
+#[must_use]
+pub fn plan_finish_plug(device: DeviceRef) -> Plan {
+    let mut plan = Plan::default();
+    add_plugged(&mut plan, device, &[]);
+    plan
+}
+
+fn add_plugged(plan: &mut Plan, device: DeviceRef, after: &[usize]) {
+    let seen = plan.add(Step::AwaitBackend(device), after);
+    if device.kind == DeviceKind::Vif {
+        let joined = plan.add(Step::JoinBridge(device.devid), &[seen]);
+        // A disk that its backend has seen needs nothing more; a vif may have missed its bridge.
+        plan.add(Step::SettleDevice(device), &[joined]);
+    }
+}
+
+/// How a device is taken from its guest.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Unplug {
+    /// With its consent: the guest closes the device first, or keeps it.
+    Clean,
+    /// Without asking.
+    Forced,
+}
+
+/// The steps that take one device from a running domain.
+#[must_use]
+pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
+    let mut plan = Plan::default();
+    match how {
+        Unplug::Clean => {
+            let asked = plan.add(Step::AskToClose(device), &[]);
+            let let_go = plan.add(Step::AwaitConsent(device), &[asked]);
+            let removed = plan.add(Step::RemoveDevice(device), &[let_go]);
+            if is_attached {
+                plan.add(Step::DetachDisk(device.devid), &[removed]);
+            }
+        }
+        Unplug::Forced => {
+            let closed = plan.take_down(Step::CloseDevice(device), &[]);
+            let ended = plan.take_down(Step::AwaitClosed(device), &[closed]);
+            let removed = plan.take_down(Step::RemoveDevice(device), &[ended]);
+            if is_attached {
+                plan.take_down(Step::DetachDisk(device.devid), &[removed]);
+            }
+        }
+    }
+    plan
+}
+
+/// The steps that take back a plug that failed.
+#[must_use]
+pub fn plan_undo_plug(device: DeviceRef, is_added: bool, is_attached: bool) -> Plan {
+    if is_added {
+        return plan_unplug(device, Unplug::Forced, is_attached);
+    }
+    let mut plan = Plan::default();
+    if is_attached {
+        plan.take_down(Step::DetachDisk(device.devid), &[]);
     }
     plan
 }

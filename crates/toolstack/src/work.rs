@@ -35,6 +35,33 @@ pub enum Look {
     Needless,
 }
 
+/// What a domain with many devices may have in the store. A guest's frontends and their watches count as
+/// its own, and 255 disks are above what the store gives by itself.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Quota {
+    pub domid: DomId,
+    pub nodes: u32,
+    pub watches: u32,
+}
+
+impl Quota {
+    /// Up to here the store's own limits do.
+    const DEVICES_WITHIN: usize = 64;
+
+    /// `None` if the store's own limits do.
+    #[must_use]
+    pub fn for_devices(domid: DomId, config: &VmConfig) -> Option<Self> {
+        let devices = config.disks.len() + config.vifs.len();
+        let number = u32::try_from(devices).unwrap_or(u32::MAX);
+        // A frontend with as many queues as blkfront and netfront make has some thirty nodes.
+        (devices > Self::DEVICES_WITHIN).then(|| Self {
+            domid,
+            nodes: number.saturating_mul(40).saturating_add(1000),
+            watches: number.saturating_mul(3).saturating_add(128),
+        })
+    }
+}
+
 /// Queues of work: one class never waits for another's slow calls.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum WorkClass {
@@ -77,6 +104,35 @@ pub enum Work {
         domain: NewDomain,
     },
     WriteNodes {
+        nodes: Nodes,
+        quota: Option<Quota>,
+    },
+    /// Writes the nodes of one more device of a domain that is there.
+    AddDevice {
+        domain: DomainRef,
+        uuid: Uuid,
+        nodes: Nodes,
+        quota: Option<Quota>,
+    },
+    /// Asks the guest to let go of a device, after `nodes` were written.
+    AskToClose {
+        domain: DomainRef,
+        uuid: Uuid,
+        device: DeviceRef,
+        nodes: Nodes,
+    },
+    /// Takes a device from its guest, after `nodes` were written.
+    CloseDevice {
+        domain: DomainRef,
+        uuid: Uuid,
+        device: DeviceRef,
+        nodes: Nodes,
+    },
+    /// Removes a device's nodes, then writes `nodes`.
+    RemoveDevice {
+        domain: DomainRef,
+        uuid: Uuid,
+        removals: Vec<Removal>,
         nodes: Nodes,
     },
     Introduce {
@@ -157,6 +213,10 @@ impl Work {
             | Self::Unpause { domain, .. }
             | Self::Pause { domain }
             | Self::CloseDevices { domain, .. }
+            | Self::AddDevice { domain, .. }
+            | Self::AskToClose { domain, .. }
+            | Self::CloseDevice { domain, .. }
+            | Self::RemoveDevice { domain, .. }
             | Self::DestroyDomain { domain }
             | Self::RequestShutdown { domain, .. }
             | Self::ReadConsole { domain, .. }
@@ -182,6 +242,9 @@ impl Work {
             | Self::Unpause { .. } => WorkClass::Query,
             Self::DestroyDomain { .. }
             | Self::CloseDevices { .. }
+            | Self::AskToClose { .. }
+            | Self::CloseDevice { .. }
+            | Self::RemoveDevice { .. }
             | Self::DetachDisk { .. }
             | Self::DetachLoops { .. }
             | Self::RemoveNodes { .. } => WorkClass::Destroy,
@@ -224,6 +287,8 @@ pub struct Record {
     pub domid: Option<DomId>,
     /// Present once the domain's nodes were written.
     pub complete: Option<Completion>,
+    /// Devices that were being plugged or unplugged.
+    pub pending: String,
 }
 
 /// One line of `xl block-list` or `xl network-list`, as read from the store.

@@ -16,7 +16,7 @@ use std::fmt;
 
 pub use vdev::ParseVdevError;
 
-use crate::config::VmConfig;
+use crate::config::{DiskConfig, VifConfig, VmConfig};
 use syntax::{Place, SyntaxError};
 
 /// A configuration file's text and the settings that win over it.
@@ -72,6 +72,30 @@ pub fn parse(source: Source<'_>) -> Result<VmConfig, ConfigError> {
         },
     )?;
     vm::Reader { file: source.file, settings: &settings }.vm_config()
+}
+
+/// Reads one disk, as `block-attach` names it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_disk(text: &str) -> Result<DiskConfig, String> {
+    disk::parse(text)
+}
+
+/// Reads one interface, as `network-attach` names it; `devid` is its number unless it says another.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_vif(text: &str, devid: u32) -> Result<VifConfig, String> {
+    vif::parse(text, devid)
+}
+
+/// The number of a virtual disk by its name: `xvda` is 51712.
+///
+/// # Errors
+/// [`ParseVdevError`] if it names none.
+pub fn parse_vdev(text: &str) -> Result<u32, ParseVdevError> {
+    Ok(text.parse::<crate::config::Vdev>()?.number)
 }
 
 /// `text` as an error message shows it: quoted, on one line, not too long.

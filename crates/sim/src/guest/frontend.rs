@@ -157,6 +157,11 @@ impl Frontend {
         }))
     }
 
+    /// The toolstack took the device away.
+    pub(super) fn forget(mut self, resources: &mut Resources) {
+        resources.release(&mut self.rings, &mut self.ports);
+    }
+
     pub(super) fn backend_state(&self) -> String {
         format!("{}/state", self.backend)
     }

@@ -268,6 +268,16 @@ impl Guest {
                 Err(error) if error.refusal().is_some() => continue,
                 Err(error) => return Err(error),
             };
+            // What was taken away and comes again is another device.
+            let gone = |id: &DeviceId| id.kind == kind && !devids.contains(&id.devid);
+            let gone: Vec<DeviceId> =
+                self.frontends.keys().filter(|id| gone(id)).cloned().collect();
+            for id in gone {
+                if let Some(frontend) = self.frontends.remove(&id) {
+                    self.unwatch_backend(&frontend, &id)?;
+                    frontend.forget(&mut self.resources);
+                }
+            }
             for devid in devids {
                 let id = DeviceId { kind, devid };
                 if self.frontends.contains_key(&id) {
@@ -280,6 +290,13 @@ impl Guest {
             }
         }
         Ok(())
+    }
+
+    fn unwatch_backend(&mut self, frontend: &Frontend, id: &DeviceId) -> Result<(), ClientError> {
+        match self.store.unwatch(&frontend.backend_state(), &id.token()) {
+            Err(error) if error.refusal().is_none() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn handle_events(&mut self) -> Result<Next, ClientError> {
@@ -346,7 +363,9 @@ impl Guest {
                 self.print(&text);
             }
             frontend::Progress::Closed => {
-                self.frontends.remove(id);
+                if let Some(frontend) = self.frontends.remove(id) {
+                    self.unwatch_backend(&frontend, id)?;
+                }
             }
             frontend::Progress::None => {}
         }

@@ -5,6 +5,7 @@ mod faults;
 mod hypercalls;
 mod identity;
 mod lifecycle;
+mod plug;
 mod story;
 mod support;
 mod swarm;

@@ -3,42 +3,81 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xen::{Uuid, XenbusState};
+use xen::{DomId, Uuid, XenbusState};
 
 use super::{
-    Action, ClientId, Created, Instant, OperationId, Purpose, Reply, StepTime, Toolstack, Wait,
+    Action, ClientId, Created, Device, Instant, OperationId, Purpose, Reply, StepTime, Toolstack,
     WorkId,
 };
-use crate::layout::{self, BuiltDomain, DeviceRef};
-use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, plan_create, plan_teardown};
-use crate::work::{Cost, Failure, Look, Output, Work, loop_tag};
+use crate::config::VmConfig;
+use crate::layout::{self, BuiltDomain, DeviceKind, DeviceRef};
+use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, Unplug, plan_reboot, plan_teardown};
+use crate::scheduler::{Ask, Class, Priority, Ticket, Track};
+use crate::work::{Cost, Failure, Look, Output, Quota, Work, loop_tag};
 
-/// How long a backend may take to see its device. xen-blkback and xen-netback take milliseconds;
-/// the rest is for a loaded dom0.
-const BACKEND_SECONDS: u64 = 30;
-/// How long a backend may take to let go. After that the domain is destroyed all the same.
-const CLOSE_SECONDS: u64 = 30;
 /// How long to wait for a backend that was connecting while it was told to close: it wrote another
 /// state over our Closing, lets go all the same, and may never say so.
 const RACED_CLOSE_SECONDS: u64 = 1;
 
 /// What follows when an operation has ended.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) enum Then {
     /// The VM runs; the client that asked for it, if any, is told.
     Created { client: Option<ClientId> },
     /// The VM is forgotten and everybody who waits is told.
     Gone,
-    /// The VM starts again.
-    Restart,
+    /// The VM runs in another domain.
+    Rebooted,
     /// The VM is forgotten; its create has failed.
     Failed { client: Option<ClientId>, message: String },
+    /// The domain has one more device.
+    Plugged { client: Option<ClientId>, device: Device },
+    /// Nothing is left of a device that could not be plugged.
+    PlugFailed { client: Option<ClientId>, device: DeviceRef, message: String },
+    /// The domain has one device less.
+    Unplugged { client: Option<ClientId>, device: DeviceRef, how: Unplug },
 }
 
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum State {
+impl Then {
+    /// The device that this is about, if the VM itself goes on.
+    pub(super) fn device(&self) -> Option<DeviceRef> {
+        match self {
+            Self::Plugged { device, .. } => Some(device.id()),
+            Self::PlugFailed { device, .. } | Self::Unplugged { device, .. } => Some(*device),
+            _ => None,
+        }
+    }
+
+    fn client(&self) -> Option<ClientId> {
+        match self {
+            Self::Created { client }
+            | Self::Failed { client, .. }
+            | Self::Plugged { client, .. }
+            | Self::PlugFailed { client, .. }
+            | Self::Unplugged { client, .. } => *client,
+            Self::Gone | Self::Rebooted => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum State {
     Waiting,
-    Underway { started: Instant },
+    /// Everything before it has ended; the scheduler has it.
+    Queued {
+        since: Instant,
+        ticket: Ticket,
+    },
+    Underway {
+        started: Instant,
+        ticket: Ticket,
+    },
+    /// It waits for nodes and holds no permit.
+    Watching {
+        started: Instant,
+        deadline: Instant,
+        paths: Vec<String>,
+    },
     Ended,
     Failed,
 }
@@ -46,11 +85,13 @@ enum State {
 /// A plan under way.
 #[derive(Debug)]
 pub(super) struct Operation {
-    uuid: Uuid,
-    plan: Plan,
-    states: Vec<State>,
-    then: Then,
-    started: Instant,
+    pub(super) uuid: Uuid,
+    /// With a device that is being plugged, which is not yet the VM's.
+    config: Arc<VmConfig>,
+    pub(super) plan: Plan,
+    pub(super) states: Vec<State>,
+    pub(super) then: Then,
+    pub(super) started: Instant,
     times: Vec<StepTime>,
     cost: Cost,
     /// The first failure, or why the operation was cancelled.
@@ -59,13 +100,14 @@ pub(super) struct Operation {
 
 impl Operation {
     fn may_begin(&self, index: usize) -> bool {
-        let stopped = self.failure.is_some() && self.plan.on_failure == OnFailure::Stop;
+        let planned = &self.plan.steps[index];
+        let stopped = self.failure.is_some() && planned.on_failure == OnFailure::Stop;
         !stopped
             && self.states[index] == State::Waiting
-            && self.plan.steps[index].after.iter().all(|&earlier| match self.states[earlier] {
+            && planned.after.iter().all(|&earlier| match self.states[earlier] {
                 State::Ended => true,
                 State::Failed => !self.plan.steps[earlier].step.is_essential(),
-                State::Waiting | State::Underway { .. } => false,
+                _ => false,
             })
     }
 
@@ -78,20 +120,30 @@ impl Operation {
     }
 
     fn is_over(&self) -> bool {
-        let underway = self.states.iter().any(|s| matches!(s, State::Underway { .. }));
+        let busy = |state: &State| {
+            matches!(state, State::Queued { .. } | State::Underway { .. } | State::Watching { .. })
+        };
         let startable = (0..self.states.len()).any(|index| self.may_begin(index));
-        !underway && !startable
+        !self.states.iter().any(busy) && !startable
     }
 
-    fn ended(&self) -> usize {
+    pub(super) fn ended(&self) -> usize {
         self.states.iter().filter(|s| matches!(s, State::Ended | State::Failed)).count()
+    }
+
+    fn priority(&self) -> Priority {
+        match self.then {
+            Then::Created { client: None } | Then::Rebooted => Priority::Bulk,
+            _ => Priority::Interactive,
+        }
     }
 }
 
-/// How a step is carried out.
-enum Carried {
-    Work(Work),
-    Wait { path: String, seconds: u64 },
+/// The storage that a disk lies on, for its limit: the folder, or volume group, of its path.
+fn storage_of(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
+    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
+    let (folder, _) = disk.target.rsplit_once('/')?;
+    Some(Arc::from(folder))
 }
 
 impl Toolstack {
@@ -107,11 +159,24 @@ impl Toolstack {
         let id = OperationId(self.next_operation);
         self.next_operation += 1;
         let vm = self.vms.get_mut(&uuid).expect("an operation is for a known VM");
-        assert!(vm.operation.is_none(), "one operation at a time works on a VM");
-        vm.operation = Some(id);
+        let mut config = Arc::clone(&vm.config);
+        match then.device() {
+            None => {
+                assert!(vm.operation.is_none() && vm.plugs.is_empty(), "one operation at a time");
+                vm.operation = Some(id);
+            }
+            Some(device) => {
+                let earlier = vm.plugs.insert(device, id);
+                assert!(earlier.is_none(), "one operation at a time works on a device");
+            }
+        }
+        if let Then::Plugged { device, .. } = &then {
+            device.add_to(Arc::make_mut(&mut config));
+        }
         let states = vec![State::Waiting; plan.steps.len()];
         let operation = Operation {
             uuid,
+            config,
             plan,
             states,
             then,
@@ -124,6 +189,41 @@ impl Toolstack {
         self.advance(now, id, out);
     }
 
+    /// Takes a VM down, or lets it start anew, as soon as nothing works on its devices any more.
+    pub(super) fn take_over(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        then: Then,
+        out: &mut Vec<Action>,
+    ) {
+        let vm = self.vms.get_mut(&uuid).expect("a VM with a domain is known");
+        if vm.plugs.is_empty() {
+            return match then {
+                Then::Rebooted => self.reboot(now, uuid, out),
+                then => self.tear_down(now, uuid, then, out),
+            };
+        }
+        let plugs: Vec<OperationId> = vm.plugs.values().copied().collect();
+        match &vm.after_plugs {
+            // Whoever wants it gone is stronger.
+            Some(Then::Gone) => {}
+            _ => vm.after_plugs = Some(then),
+        }
+        for plug in plugs {
+            self.cancel(now, plug, "its VM went down", out);
+        }
+    }
+
+    /// From a domain that has stopped to the VM's next.
+    fn reboot(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
+        let vm = self.vms.get_mut(&uuid).expect("a reboot is for a known VM");
+        vm.look_again = false;
+        let disks = vm.facts.disk_ids();
+        let plan = plan_reboot(&vm.config, Start::Running, vm.facts.reached(&disks));
+        self.begin(now, uuid, plan, Then::Rebooted, out);
+    }
+
     /// Begins to take down whatever exists of a VM.
     pub(super) fn tear_down(
         &mut self,
@@ -133,30 +233,54 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a teardown is for a known VM");
-        let disks = vm.facts.disk_indexes();
+        let disks = vm.facts.disk_ids();
         let plan = plan_teardown(&vm.config, vm.facts.reached(&disks));
         self.begin(now, uuid, plan, then, out);
     }
 
-    /// Stops a create: no further step begins, waits end at once. A teardown goes on.
-    pub(super) fn cancel(&mut self, now: Instant, id: OperationId, out: &mut Vec<Action>) {
-        let operation = self.operations.get_mut(&id).expect("an operation of a VM is known");
-        if operation.plan.on_failure == OnFailure::GoOn {
+    /// Stops an operation: no further step begins but those of a way down, waits end at once.
+    pub(super) fn cancel(
+        &mut self,
+        now: Instant,
+        id: OperationId,
+        reason: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        if !operation.plan.can_stop() {
+            // A teardown goes on; what takes a single device away no longer has to wait for it.
+            if operation.then.device().is_some() {
+                self.end_waits(now, id, out);
+            }
             return;
         }
-        operation.failure.get_or_insert_with(|| "destroyed while it was being created".to_owned());
-        let paths: Vec<String> = self
-            .waits
-            .iter()
-            .filter(|(_, wait)| wait.operation == id)
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in paths {
-            let wait = self.waits.remove(&path).expect("just found");
-            out.push(Action::Unwatch { path });
-            self.end_step(now, wait.operation, wait.index, State::Failed, out);
+        operation.failure.get_or_insert_with(|| reason.to_owned());
+        for index in 0..operation.states.len() {
+            let operation = self.operations.get_mut(&id).expect("it has not been advanced yet");
+            if operation.plan.steps[index].on_failure == OnFailure::GoOn {
+                continue;
+            }
+            match &operation.states[index] {
+                State::Queued { ticket, .. } => {
+                    self.scheduler.take_back(*ticket);
+                    operation.states[index] = State::Waiting;
+                }
+                State::Watching { .. } => self.end_step(now, id, index, State::Failed, out),
+                _ => {}
+            }
         }
         self.advance(now, id, out);
+    }
+
+    fn end_waits(&mut self, now: Instant, id: OperationId, out: &mut Vec<Action>) {
+        let watching = |state: &State| matches!(state, State::Watching { .. });
+        let steps = 0..self.operations[&id].states.len();
+        for index in steps {
+            // The last step's end ends the operation.
+            if self.operations.get(&id).is_some_and(|it| watching(&it.states[index])) {
+                self.end_wait(now, id, index, Ok(()), out);
+            }
+        }
     }
 
     /// Begins every step that may begin; ends the operation when none is left.
@@ -167,49 +291,81 @@ impl Toolstack {
         for index in startable {
             self.begin_step(now, id, index, out);
         }
+        self.let_go(now, out);
         if self.operations.get(&id).is_some_and(Operation::is_over) {
             self.finish(now, id, out);
         }
     }
 
+    /// A wait begins at once, work when the scheduler lets it go.
     fn begin_step(&mut self, now: Instant, id: OperationId, index: usize, out: &mut Vec<Action>) {
         let operation = self.operations.get_mut(&id).expect("a step of a known operation");
-        operation.states[index] = State::Underway { started: now };
-        let (uuid, step) = (operation.uuid, operation.plan.steps[index].step);
-        match self.carried(uuid, step) {
-            Carried::Work(work) => {
-                let _: WorkId = self.give_out(Purpose::Step { operation: id, index }, work, out);
+        let step = operation.plan.steps[index].step;
+        if let Some(seconds) = step.waits_seconds() {
+            let domid = self.vms[&operation.uuid].facts.domid();
+            let domid = domid.expect("planned after the domain was created");
+            let deadline = now.plus_seconds(seconds);
+            let paths = watched(step, domid);
+            for path in &paths {
+                self.waits.insert(path.clone(), (id, index));
+                out.push(Action::Watch { path: path.clone() });
             }
-            Carried::Wait { path, seconds } => {
-                let deadline = now.plus_seconds(seconds);
-                self.waits.insert(path.clone(), Wait { operation: id, index, deadline });
-                out.push(Action::Watch { path });
+            self.deadlines.insert((deadline, id, index));
+            operation.states[index] = State::Watching { started: now, deadline, paths };
+            return;
+        }
+        let (track, class) = step.class();
+        let sr = match step {
+            Step::AttachDisk(devid) | Step::DetachDisk(devid) => {
+                storage_of(&operation.config, devid)
             }
+            _ => None,
+        };
+        let priority = operation.priority();
+        let ask = Ask { vm: operation.uuid, track, priority, class, sr, backend: None };
+        let ticket = self.scheduler.put(ask, (id, index));
+        operation.states[index] = State::Queued { since: now, ticket };
+    }
+
+    /// Gives out all work for which there is room.
+    pub(super) fn let_go(&mut self, now: Instant, out: &mut Vec<Action>) {
+        while let Some((ticket, (id, index))) = self.scheduler.let_go() {
+            let operation = self.operations.get_mut(&id).expect("its steps are queued");
+            operation.states[index] = State::Underway { started: now, ticket };
+            let (uuid, step) = (operation.uuid, operation.plan.steps[index].step);
+            let (config, then) = (Arc::clone(&operation.config), operation.then.clone());
+            let work = self.carried(uuid, step, config, &then);
+            let _: WorkId = self.give_out(Purpose::Step { operation: id, index }, work, out);
         }
     }
 
     /// A step with everything it needs filled in from what is known of the VM.
-    fn carried(&mut self, uuid: Uuid, step: Step) -> Carried {
+    fn carried(&mut self, uuid: Uuid, step: Step, config: Arc<VmConfig>, then: &Then) -> Work {
         let generation = self.next_generation();
         let vm = self.vms.get_mut(&uuid).expect("a step of a known VM");
-        let config = Arc::clone(&vm.config);
+        if step.class() == (Track::Short, Class::Record) {
+            return vm.record_work(step, then);
+        }
         let facts = &mut vm.facts;
         let domain = facts.domain;
         let domain = || domain.expect("planned after the domain was created");
         let domid = || domain().domid;
         let look = if facts.new.is_some() { Look::Needless } else { Look::First };
-        let backend_state = |device: DeviceRef| format!("{}/state", device.backend(domid()));
-        let work = match step {
+        match step {
             Step::LoadImages => Work::LoadImages { config },
-            Step::CheckBridge(index) => Work::CheckBridge { config, index },
+            Step::CheckBridge(devid) => {
+                let index = config.vifs.iter().position(|vif| vif.devid == devid);
+                Work::CheckBridge { index: index.expect("a planned vif is configured"), config }
+            }
             Step::Record => {
                 // From here on something may be left behind, even if the write is never confirmed.
                 facts.recorded = true;
                 Work::Record { nodes: layout::record_nodes(uuid, &config.to_cfg_text()) }
             }
-            Step::AttachDisk(index) => {
-                let tag = loop_tag(uuid, config.disks[index].vdev.number);
-                Work::AttachDisk { config, index, tag }
+            Step::AttachDisk(devid) => {
+                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
+                let index = index.expect("a planned disk is configured");
+                Work::AttachDisk { config, index, tag: loop_tag(uuid, devid) }
             }
             Step::CreateDomain => {
                 let images = facts.images.clone().expect("planned after the images");
@@ -231,26 +387,21 @@ impl Toolstack {
                     console_port: domain.console_port,
                     console_gfn: built.console_frame,
                 };
-                let disks: Vec<_> = facts.disks.values().cloned().collect();
                 facts.nodes = true;
                 facts.completion = Some(built.completion(start));
-                let nodes = layout::domain_nodes(&config, uuid, &built, &disks, start);
-                Work::WriteNodes { nodes }
+                let nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
+                let quota = Quota::for_devices(domain.domain.domid, &config);
+                Work::WriteNodes { nodes, quota }
             }
             Step::Introduce => {
                 let completion = facts.completion.expect("planned after the nodes");
                 let (store_port, store_gfn) = (completion.store_port, completion.store_gfn);
                 Work::Introduce { domain: domain(), look, store_port, store_gfn }
             }
-            Step::AwaitBackend(device) => {
-                return Carried::Wait { path: backend_state(device), seconds: BACKEND_SECONDS };
-            }
-            Step::AwaitClosed(device) => {
-                return Carried::Wait { path: backend_state(device), seconds: CLOSE_SECONDS };
-            }
-            Step::JoinBridge(index) => {
-                let vif = &config.vifs[index];
-                let device = DeviceRef { kind: layout::DeviceKind::Vif, devid: vif.devid };
+            Step::JoinBridge(devid) => {
+                let vif = config.vifs.iter().find(|vif| vif.devid == devid);
+                let vif = vif.expect("a planned vif is configured");
+                let device = DeviceRef { kind: DeviceKind::Vif, devid };
                 Work::JoinBridge {
                     bridge: vif.bridge.clone(),
                     link: layout::vif_link(domid(), vif),
@@ -264,13 +415,24 @@ impl Toolstack {
                 Work::CloseDevices { domain: domain(), uuid, devices: layout::devices(&config) }
             }
             Step::DestroyDomain => Work::DestroyDomain { domain: domain() },
-            Step::DetachDisk(index) => Work::DetachDisk { attachment: facts.disks[&index].clone() },
+            Step::DetachDisk(devid) => Work::DetachDisk { attachment: facts.disks[&devid].clone() },
             Step::RemoveNodes => {
                 let removals = layout::removed_paths(&config, uuid, facts.domid());
                 Work::RemoveNodes { domain: facts.domain, uuid, removals }
             }
-        };
-        Carried::Work(work)
+            Step::RemoveDomainNodes => {
+                let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
+                Work::RemoveNodes { domain: facts.domain, uuid, removals }
+            }
+            Step::AwaitBackend(_) | Step::AwaitClosed(_) | Step::AwaitConsent(_) => {
+                unreachable!("{step} is a wait")
+            }
+            Step::AddDevice(_)
+            | Step::SettleDevice(_)
+            | Step::AskToClose(_)
+            | Step::CloseDevice(_)
+            | Step::RemoveDevice(_) => unreachable!("{step} changes the record"),
+        }
     }
 
     /// Takes in what a step's work brought back.
@@ -286,6 +448,10 @@ impl Toolstack {
         let operation = self.operations.get_mut(&id).expect("operations outlive their work");
         operation.cost.add(cost);
         let step = operation.plan.steps[index].step;
+        let State::Underway { ticket, .. } = operation.states[index] else {
+            unreachable!("only work under way is reported");
+        };
+        self.scheduler.done(ticket);
         let vm = self.vms.get_mut(&operation.uuid).expect("VMs outlive their operations");
         let state = match result {
             Ok(output) => {
@@ -297,21 +463,42 @@ impl Toolstack {
                     }
                     Output::Built(built) => vm.facts.built = Some(built),
                     Output::Attached(attachment) => {
-                        if let Step::AttachDisk(disk) = step {
-                            vm.facts.disks.insert(disk, attachment);
+                        if let Step::AttachDisk(devid) = step {
+                            vm.facts.disks.insert(devid, attachment);
                         }
                     }
                     _ => {}
                 }
+                match step {
+                    Step::DetachDisk(devid) => drop(vm.facts.disks.remove(&devid)),
+                    Step::RemoveDomainNodes => vm.facts = vm.facts.without_domain(),
+                    _ => {}
+                }
                 State::Ended
+            }
+            // A domain that stopped by itself goes all the same, and the next one shall come.
+            Err(Failure(message))
+                if matches!(operation.then, Then::Rebooted)
+                    && matches!(step, Step::Pause | Step::CloseDevices) =>
+            {
+                out.push(Action::Note { message });
+                State::Failed
             }
             Err(Failure(message)) => {
                 operation.failure.get_or_insert(message);
                 State::Failed
             }
         };
+        let is_destroyed = step == Step::DestroyDomain && state == State::Ended;
+        if is_destroyed && matches!(operation.then, Then::Rebooted) && !vm.condemned {
+            let (reason, domid) = (vm.stopped, vm.facts.domid().unwrap_or_default());
+            for client in vm.waiters.drain(..) {
+                out.push(Action::Reply { client, reply: Reply::Gone { domid, reason } });
+            }
+        }
         self.end_step(now, id, index, state, out);
         self.advance(now, id, out);
+        self.let_go(now, out);
     }
 
     fn end_step(
@@ -323,10 +510,18 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let operation = self.operations.get_mut(&id).expect("a step of a known operation");
-        let State::Underway { started } = operation.states[index] else {
-            unreachable!("only a step under way can end");
+        let started = match std::mem::replace(&mut operation.states[index], state) {
+            State::Underway { started, .. } => started,
+            State::Watching { started, deadline, paths } => {
+                self.deadlines.remove(&(deadline, id, index));
+                for path in paths {
+                    self.waits.remove(&path);
+                    out.push(Action::Unwatch { path });
+                }
+                started
+            }
+            other => unreachable!("only a step under way can end, not one that is {other:?}"),
         };
-        operation.states[index] = state;
         let step = operation.plan.steps[index].step;
         operation.times.push(StepTime { step, started, ended: now });
         if let Then::Created { client: Some(client) } = operation.then {
@@ -344,9 +539,23 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         // An event that was on its way when the wait ended.
-        let Some(wait) = self.waits.get(path).copied() else { return };
-        let operation = &self.operations[&wait.operation];
-        let step = operation.plan.steps[wait.index].step;
+        let Some((id, index)) = self.waits.get(path).copied() else { return };
+        let operation = self.operations.get_mut(&id).expect("a wait's operation is known");
+        let step = operation.plan.steps[index].step;
+        if !path.ends_with("/state") {
+            // Somebody's own words about a device.
+            if let Some(words) = value.filter(|words| !words.is_empty()) {
+                let words = String::from_utf8_lossy(words);
+                let verdict = Err(match step {
+                    Step::AwaitBackend(device) => {
+                        format!("the backend of {device} refused it: {words}")
+                    }
+                    _ => format!("the guest refused to {step}: {words}; --force takes it away"),
+                });
+                self.end_wait(now, id, index, verdict, out);
+            }
+            return;
+        }
         let state = value.map_or(XenbusState::Unknown, XenbusState::decode);
         let verdict = match step {
             Step::AwaitBackend(device) => match state {
@@ -360,34 +569,47 @@ impl Toolstack {
             _ => match state {
                 XenbusState::Unknown | XenbusState::Closed => Some(Ok(())),
                 XenbusState::Closing => None,
+                _ if matches!(step, Step::AwaitConsent(_)) => None,
                 _ => {
-                    let raced = now.plus_seconds(RACED_CLOSE_SECONDS);
-                    let wait = self.waits.get_mut(path).expect("looked up above");
-                    wait.deadline = wait.deadline.min(raced);
+                    self.shorten(id, index, now.plus_seconds(RACED_CLOSE_SECONDS));
                     None
                 }
             },
         };
         if let Some(verdict) = verdict {
-            self.end_wait(now, path, verdict, out);
+            self.end_wait(now, id, index, verdict, out);
+        }
+    }
+
+    /// Moves a wait's deadline to an earlier moment.
+    fn shorten(&mut self, id: OperationId, index: usize, to: Instant) {
+        let operation = self.operations.get_mut(&id).expect("a wait's operation is known");
+        if let State::Watching { deadline, .. } = &mut operation.states[index]
+            && to < *deadline
+        {
+            self.deadlines.remove(&(*deadline, id, index));
+            self.deadlines.insert((to, id, index));
+            *deadline = to;
         }
     }
 
     /// Ends the waits whose time is over.
-    pub(super) fn handle_tick(&mut self, now: Instant, out: &mut Vec<Action>) {
-        let late: Vec<String> = self
-            .waits
-            .iter()
-            .filter(|(_, wait)| wait.deadline <= now)
-            .map(|(path, _)| path.clone())
-            .collect();
-        for path in late {
-            let Some(wait) = self.waits.get(&path) else { continue };
-            let operation = &self.operations[&wait.operation];
-            let verdict = match operation.plan.steps[wait.index].step {
+    pub(super) fn end_late_waits(&mut self, now: Instant, out: &mut Vec<Action>) {
+        while let Some((deadline, id, index)) = self.deadlines.first().copied() {
+            if deadline > now {
+                return;
+            }
+            let operation = &self.operations[&id];
+            let step = operation.plan.steps[index].step;
+            let seconds = step.waits_seconds().unwrap_or_default();
+            let verdict = match step {
                 Step::AwaitBackend(device) => Err(format!(
-                    "the backend of {device} did not answer within {BACKEND_SECONDS} s; \
+                    "the backend of {device} did not answer within {seconds} s; \
                      is its driver loaded in dom0?"
+                )),
+                Step::AwaitConsent(device) => Err(format!(
+                    "the guest did not let go of {device} within {seconds} s; is it in use? \
+                     --force takes it away"
                 )),
                 // The domain is destroyed next, and with its nodes the backend loses its device.
                 step => {
@@ -397,29 +619,28 @@ impl Toolstack {
                     Ok(())
                 }
             };
-            self.end_wait(now, &path, verdict, out);
+            self.end_wait(now, id, index, verdict, out);
         }
     }
 
     fn end_wait(
         &mut self,
         now: Instant,
-        path: &str,
+        id: OperationId,
+        index: usize,
         verdict: Result<(), String>,
         out: &mut Vec<Action>,
     ) {
-        let wait = self.waits.remove(path).expect("a wait that ends is known");
-        out.push(Action::Unwatch { path: path.to_owned() });
         let state = match verdict {
             Ok(()) => State::Ended,
             Err(message) => {
-                let operation = self.operations.get_mut(&wait.operation).expect("known");
+                let operation = self.operations.get_mut(&id).expect("known");
                 operation.failure.get_or_insert(message);
                 State::Failed
             }
         };
-        self.end_step(now, wait.operation, wait.index, state, out);
-        self.advance(now, wait.operation, out);
+        self.end_step(now, id, index, state, out);
+        self.advance(now, id, out);
     }
 
     /// Draws the conclusions of an operation that is over.
@@ -427,6 +648,10 @@ impl Toolstack {
         let operation = self.operations.remove(&id).expect("finished once");
         let uuid = operation.uuid;
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
+        if let Some(device) = operation.then.device() {
+            vm.plugs.remove(&device);
+            return self.plug_ended(now, uuid, operation.then, operation.failure, out);
+        }
         vm.operation = None;
         if operation.is_incomplete() {
             let message = operation.failure.unwrap_or_default();
@@ -461,17 +686,21 @@ impl Toolstack {
             Then::Failed { client, message } => {
                 self.forget(uuid, Some((client, message)), operation.failure, out);
             }
-            Then::Restart if vm.condemned => self.forget(uuid, None, operation.failure, out),
-            Then::Restart => {
-                let reason = vm.stopped;
-                let domid = vm.facts.domid().unwrap_or_default();
-                for client in vm.waiters.drain(..) {
-                    out.push(Action::Reply { client, reply: Reply::Gone { domid, reason } });
+            Then::Rebooted => match operation.failure {
+                Some(_) if vm.condemned => self.tear_down(now, uuid, Then::Gone, out),
+                Some(message) => {
+                    let message = format!("{}: could not start again: {message}", vm.config.name);
+                    out.push(Action::Note { message: message.clone() });
+                    self.tear_down(now, uuid, Then::Failed { client: None, message }, out);
                 }
-                vm.facts = super::Facts::default();
-                vm.look_again = false;
-                let plan = plan_create(&vm.config, Start::Running);
-                self.begin(now, uuid, plan, Then::Created { client: None }, out);
+                None => {
+                    if std::mem::take(&mut vm.look_again) {
+                        self.look(out);
+                    }
+                }
+            },
+            Then::Plugged { .. } | Then::PlugFailed { .. } | Then::Unplugged { .. } => {
+                unreachable!("the end of a plug is told elsewhere")
             }
         }
     }
@@ -481,9 +710,7 @@ impl Toolstack {
         let vm = self.vms.get_mut(&uuid).expect("kept because it is known");
         let told = format!("{}: {message}; `xy destroy` tries again", vm.config.name);
         let mut clients = std::mem::take(&mut vm.waiters);
-        if let Then::Failed { client, .. } = then {
-            clients.extend(*client);
-        }
+        clients.extend(then.client());
         for client in clients {
             out.push(Action::Reply { client, reply: Reply::Failed(told.clone()) });
         }
@@ -517,5 +744,16 @@ impl Toolstack {
             replies.insert(client, Reply::Failed(message));
         }
         out.extend(replies.into_iter().map(|(client, reply)| Action::Reply { client, reply }));
+    }
+}
+
+/// The nodes that tell when a wait is over: a backend's state, and what is said about the device.
+fn watched(step: Step, domid: DomId) -> Vec<String> {
+    let state = |device: DeviceRef| format!("{}/state", device.backend(domid));
+    match step {
+        Step::AwaitBackend(device) => vec![state(device), device.backend_error(domid)],
+        Step::AwaitConsent(device) => vec![state(device), device.frontend_error(domid)],
+        Step::AwaitClosed(device) => vec![state(device)],
+        other => unreachable!("{other} waits for nothing"),
     }
 }

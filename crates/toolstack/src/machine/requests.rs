@@ -14,7 +14,7 @@ use crate::layout;
 use crate::plan::{Start, plan_create};
 use crate::work::{Failure, Look, Output, Survey, Work};
 
-fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
+pub(super) fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
     out.push(Action::Reply { client, reply: Reply::Failed(message) });
 }
 
@@ -84,6 +84,36 @@ impl Toolstack {
                     let work = Work::CpuTimes { domain, vcpus: config.vcpus_max };
                     this.query(client, query, work, out);
                 });
+            }
+            Request::Plug { target, device } => {
+                self.with_domain(client, &target, out, |this, uuid, _, out| {
+                    this.plug(now, client, uuid, *device, out);
+                });
+            }
+            Request::Unplug { target, device, how } => {
+                self.with_domain(client, &target, out, |this, uuid, _, out| {
+                    this.unplug(now, client, uuid, device, how, out);
+                });
+            }
+            Request::Explain { target } => {
+                let reply = self.resolve(&target).map(|uuid| self.explain(now, uuid));
+                let reply = reply.map_or_else(Reply::Failed, Reply::Text);
+                out.push(Action::Reply { client, reply });
+            }
+            Request::Plan { target, what } => {
+                let reply = self.resolve(&target).map(|uuid| self.plan_of(uuid, what));
+                let reply = reply.map_or_else(Reply::Failed, Reply::Text);
+                out.push(Action::Reply { client, reply });
+            }
+            Request::Limits { wanted } => {
+                if let Some(wanted) = wanted {
+                    self.scheduler.set_limits(wanted);
+                    self.let_go(now, out);
+                }
+                let (waiting, held) = self.scheduler.counts();
+                let limits = self.scheduler.limits().clone();
+                let reply = Reply::Limits { limits, waiting, held };
+                out.push(Action::Reply { client, reply });
             }
         }
     }
@@ -193,8 +223,10 @@ impl Toolstack {
         vm.waiters.push(client);
         vm.condemned = true;
         match vm.operation {
-            None => self.tear_down(now, uuid, Then::Gone, out),
-            Some(operation) => self.cancel(now, operation, out),
+            None => self.take_over(now, uuid, Then::Gone, out),
+            Some(operation) => {
+                self.cancel(now, operation, "destroyed while it was being created", out);
+            }
         }
     }
 

@@ -7,19 +7,24 @@ use xenstore::Error;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transport};
 
 use crate::layout::{
-    Completion, DeviceKind, DeviceRef, Nodes, RECORDS, Removal, record_path, vm_link, vm_path,
+    Completion, DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, vm_link,
+    vm_path,
 };
-use crate::work::{DeviceReading, Failure, Record};
+use crate::work::{DeviceReading, Failure, Quota, Record};
 
 fn batch_of(nodes: &Nodes) -> Batch {
     let mut batch = Batch::new();
+    put_all(&mut batch, nodes);
+    batch
+}
+
+fn put_all(batch: &mut Batch, nodes: &Nodes) {
     for node in &nodes.0 {
         batch.write(&node.path, &node.value);
         if let Some(permissions) = &node.permissions {
             batch.set_perms(&node.path, permissions);
         }
     }
-    batch
 }
 
 /// Writes nodes that nobody else looks at yet.
@@ -126,6 +131,74 @@ pub(super) fn close_devices<T: Transport>(
             close.rm(&device.frontend(domid));
         }
         if close.len() == 1 { Ok(()) } else { store.commit(&close).map(drop) }
+    })
+}
+
+/// Gives a domain room for its devices. A store without limits of single domains has to do as it is.
+pub(super) fn raise_quota<T: Transport>(
+    store: &mut Client<T>,
+    quota: Quota,
+) -> Result<(), ClientError> {
+    for (name, value) in [("nodes", quota.nodes), ("watches", quota.watches)] {
+        match store.set_quota(quota.domid, name, value) {
+            Ok(()) | Err(ClientError::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the nodes of one more device, if the domain's nodes are still the VM's.
+pub(super) fn add_device<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+    nodes: &Nodes,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    put_all(&mut batch, nodes);
+    match store.commit(&batch) {
+        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
+            Err(taken_down(domid))
+        }
+        other => Ok(other.map(drop)?),
+    }
+}
+
+/// Tells the backend that its device goes, which then asks the guest.
+pub(super) fn ask_to_close<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+    device: DeviceRef,
+) -> Result<(), ClientError> {
+    let backend = device.backend(domid);
+    let node = format!("{backend}/state");
+    let words = device.frontend_error(domid);
+    steadily(store, |store| {
+        let mut look = Batch::new();
+        let link = look.read(&vm_link(domid));
+        let (state, said) = (look.read(&node), look.read(&words));
+        let seen = store.run(&look)?;
+        let mut ask = Batch::new();
+        match (seen.get_optional(link)?, seen.get_optional(state)?) {
+            (Some(vm), Some(state)) if vm == vm_path(uuid).as_bytes() => {
+                ask.guard_value(&vm_link(domid), vm);
+                ask.guard_value(&node, state);
+                ask.write(&format!("{backend}/online"), "0");
+                if XenbusState::decode(state) != XenbusState::Closed {
+                    ask.write(&node, XenbusState::Closing.as_str());
+                }
+            }
+            // Nobody has it.
+            _ => return Ok(()),
+        }
+        if seen.get_optional(said)?.is_some() {
+            // What the guest said at an earlier attempt.
+            ask.rm(&words);
+        }
+        store.commit(&ask).map(drop)
     })
 }
 
@@ -252,15 +325,17 @@ pub(super) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         let path = record_path(*uuid);
         look.read(&format!("{path}/domid"));
         look.read(&format!("{path}/complete"));
+        look.read(&format!("{path}/{PENDING}"));
     }
     let replies = store.run(&look)?;
     let mut records = Vec::with_capacity(uuids.len());
     for (index, uuid) in uuids.into_iter().enumerate() {
-        let domid = replies.get_optional(2 * index)?;
+        let domid = replies.get_optional(3 * index)?;
         let domid = domid.and_then(|bytes| text(bytes).parse().ok()).map(DomId);
-        let complete = replies.get_optional(2 * index + 1)?.map(text);
+        let complete = replies.get_optional(3 * index + 1)?.map(text);
         let complete = complete.and_then(|text| Completion::decode(&text));
-        records.push(Record { uuid, config_text: String::new(), domid, complete });
+        let pending = replies.get_optional(3 * index + 2)?.map(text).unwrap_or_default();
+        records.push(Record { uuid, config_text: String::new(), domid, complete, pending });
     }
     read_configs(store, &mut records)?;
     Ok(records)

@@ -127,7 +127,7 @@ fn destruction_overtakes_a_create() {
 
 fn record(uuid: Uuid, complete: Option<Completion>) -> Record {
     let config_text = config("name = 'old'\ndisk = ['/a,raw,xvda,w']").to_cfg_text();
-    Record { uuid, config_text, domid: Some(DomId(5)), complete }
+    Record { uuid, config_text, domid: Some(DomId(5)), complete, pending: String::new() }
 }
 
 fn own_loop(index: u32, tag: String) -> OwnLoop {
@@ -150,7 +150,8 @@ fn what_an_earlier_daemon_left_half_made_is_taken_down() {
 fn a_domain_that_cannot_be_destroyed_stays_ours_and_can_be_tried_again() {
     let uuid = Uuid([9; 16]);
     let config_text = config("name = 'old'").to_cfg_text();
-    let left = Record { uuid, config_text, domid: Some(DomId(5)), complete: None };
+    let left =
+        Record { uuid, config_text, domid: Some(DomId(5)), complete: None, pending: String::new() };
     let (mut machine, pause) = started(vec![left], Vec::new());
     let destroy = end_first(&mut machine, &pause, Ok(Output::Done));
     assert!(matches!(works(&destroy)[..], [Work::DestroyDomain { .. }]), "{destroy:?}");

@@ -2,7 +2,10 @@
 
 use expect_test::{Expect, expect};
 use toolstack::config::VmConfig;
-use toolstack::plan::{Reached, Start, plan_create, plan_teardown};
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::{
+    Reached, Start, Unplug, plan_create, plan_plug, plan_reboot, plan_teardown, plan_unplug,
+};
 use toolstack::xlcfg::{self, Source};
 
 pub(crate) fn config(text: &str) -> VmConfig {
@@ -40,11 +43,11 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
             0   load images
             1   check the bridge of vif 0
             2   record  (after 0, 1)  [undo: remove nodes]
-            3   attach disk 0  (after 2)  [undo: detach disk 0]
-            4   attach disk 1  (after 2)  [undo: detach disk 1]
-            5   create domain  (after 2, 3, 4)  [undo: destroy domain]
-            6   build  (after 5)
-            7   write nodes  (after 6)  [undo: remove nodes]
+            3   create domain  (after 2)  [undo: destroy domain]
+            4   build  (after 3)
+            5   attach disk 51712  (after 2)  [undo: detach disk 51712]
+            6   attach disk 51728  (after 2)  [undo: detach disk 51728]
+            7   write nodes  (after 4, 5, 6)  [undo: remove nodes]
             8   introduce  (after 7)
             9   await the backend of vbd 51712  (after 7)  [undo: await the end of vbd 51712]
             10  await the backend of vbd 51728  (after 7)  [undo: await the end of vbd 51728]
@@ -57,7 +60,7 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
 #[test]
 fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all = Reached { recorded: true, domain: true, nodes: true, disks: &[0] };
+    let all = Reached { recorded: true, domain: true, nodes: true, disks: &[51712] };
     check(
         &plan_teardown(&config, all),
         &expect![[r#"
@@ -66,17 +69,113 @@ fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
             2   await the end of vbd 51712  (after 1)
             3   await the end of vif 0  (after 1)
             4   destroy domain  (after 0, 2, 3)
-            5   detach disk 0  (after 4)
+            5   detach disk 51712  (after 4)
             6   remove nodes  (after 4, 5)
         "#]],
     );
-    let early = Reached { recorded: true, domain: false, nodes: false, disks: &[0] };
+    let early = Reached { recorded: true, domain: false, nodes: false, disks: &[51712] };
     check(
         &plan_teardown(&config, early),
         &expect![[r#"
-            0   detach disk 0
+            0   detach disk 51712
             1   remove nodes  (after 0)
         "#]],
     );
     check(&plan_teardown(&config, Reached::default()), &expect![[""]]);
+}
+
+#[test]
+fn only_a_reader_of_a_volume_that_is_written_too_waits_for_another_disk() {
+    let config = config(
+        "name = 'shared'\ndisk = ['/b,raw,xvda,r', '/a,raw,xvdb,r', '/a,raw,xvdc,w', '/c,raw,xvdd,w']",
+    );
+    check(
+        &plan_create(&config, Start::Running),
+        &expect![[r#"
+        0   load images
+        1   record  (after 0)  [undo: remove nodes]
+        2   create domain  (after 1)  [undo: destroy domain]
+        3   build  (after 2)
+        4   attach disk 51744  (after 1)  [undo: detach disk 51744]
+        5   attach disk 51760  (after 1)  [undo: detach disk 51760]
+        6   attach disk 51712  (after 1)  [undo: detach disk 51712]
+        7   attach disk 51728  (after 1, 4)  [undo: detach disk 51728]
+        8   write nodes  (after 3, 4, 5, 6, 7)  [undo: remove nodes]
+        9   introduce  (after 8)
+        10  await the backend of vbd 51712  (after 8)  [undo: await the end of vbd 51712]
+        11  await the backend of vbd 51728  (after 8)  [undo: await the end of vbd 51728]
+        12  await the backend of vbd 51744  (after 8)  [undo: await the end of vbd 51744]
+        13  await the backend of vbd 51760  (after 8)  [undo: await the end of vbd 51760]
+        14  unpause  (after 9, 10, 11, 12, 13)
+    "#]],
+    );
+}
+
+#[test]
+fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
+    let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
+    let all = Reached { recorded: true, domain: true, nodes: true, disks: &[51712] };
+    check(
+        &plan_reboot(&config, Start::Running, all),
+        &expect![[r#"
+        0   pause
+        1   close devices  (after 0)
+        2   await the end of vbd 51712  (after 1)
+        3   await the end of vif 0  (after 1)
+        4   destroy domain  (after 0, 2, 3)
+        5   remove the domain's nodes  (after 4)
+        6   load images
+        7   check the bridge of vif 0
+        8   create domain  (after 5, 6, 7)  [undo: destroy domain]
+        9   build  (after 8)
+        10  write nodes  (after 9)  [undo: remove nodes]
+        11  introduce  (after 10)
+        12  await the backend of vbd 51712  (after 10)  [undo: await the end of vbd 51712]
+        13  await the backend of vif 0  (after 10)  [undo: await the end of vif 0]
+        14  put vif 0 on its bridge  (after 13)
+        15  unpause  (after 11, 12, 13, 14)
+    "#]],
+    );
+}
+
+#[test]
+fn devices_come_and_go_alone() {
+    let vif = DeviceRef { kind: DeviceKind::Vif, devid: 1 };
+    let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
+    check(
+        &plan_plug(vif),
+        &expect![[r#"
+        0   check the bridge of vif 1
+        1   add vif 1  (after 0)  [undo: remove vif 1]
+        2   await the backend of vif 1  (after 1)  [undo: await the end of vif 1]
+        3   put vif 1 on its bridge  (after 2)
+        4   settle vif 1  (after 3)
+    "#]],
+    );
+    check(
+        &plan_plug(vbd),
+        &expect![[r#"
+        0   attach disk 51728  [undo: detach disk 51728]
+        1   add vbd 51728  (after 0)  [undo: remove vbd 51728]
+        2   await the backend of vbd 51728  (after 1)  [undo: await the end of vbd 51728]
+    "#]],
+    );
+    check(
+        &plan_unplug(vbd, Unplug::Clean, true),
+        &expect![[r#"
+        0   ask the guest for vbd 51728
+        1   await that the guest lets go of vbd 51728  (after 0)
+        2   remove vbd 51728  (after 1)
+        3   detach disk 51728  (after 2)
+    "#]],
+    );
+    check(
+        &plan_unplug(vbd, Unplug::Forced, true),
+        &expect![[r#"
+        0   close vbd 51728
+        1   await the end of vbd 51728  (after 0)
+        2   remove vbd 51728  (after 1)
+        3   detach disk 51728  (after 2)
+    "#]],
+    );
 }

@@ -207,6 +207,16 @@ impl<T: Transport> Client<T> {
         self.request(MessageType::SetTarget, 0, &domid.to_string(), &[rest.as_bytes()]).map(|_| ())
     }
 
+    /// Sets one limit of one domain.
+    ///
+    /// # Errors
+    /// `EINVAL` if the store does not know the limit, `ENOSYS` if it has none of single domains.
+    pub fn set_quota(&mut self, domid: DomId, name: &str, value: u32) -> Result<(), ClientError> {
+        let rest = format!("\0{name}\0{value}\0");
+        let rest = rest.as_bytes();
+        self.request(MessageType::SetQuota, 0, &domid.to_string(), &[rest]).map(|_| ())
+    }
+
     /// A command to the daemon, such as `["print", "text"]`; returns its answer.
     ///
     /// # Errors

@@ -1,0 +1,314 @@
+//! Plug and unplug while the domain runs.
+//!
+//! Each device has an operation of its own, so any number goes on side by side; changes of the record wait
+//! for each other. As soon as the VM as a whole goes down or starts anew, these end first.
+
+use std::sync::Arc;
+
+use xen::Uuid;
+
+use super::operation::Then;
+use super::requests::fail;
+use super::{Action, ClientId, Instant, Purpose, Reply, Toolstack, Vm};
+use crate::config::{DiskConfig, VifConfig, VmConfig};
+use crate::layout::{self, DeviceKind, DeviceRef};
+use crate::plan::{Step, Unplug, plan_finish_plug, plan_plug, plan_undo_plug, plan_unplug};
+use crate::work::{Quota, Work};
+
+/// As many disks as a VM may have: xvda to xvdiv.
+const DISKS_MAX: usize = 255;
+
+/// A device to plug.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Device {
+    Disk(DiskConfig),
+    Vif(VifConfig),
+}
+
+impl Device {
+    #[must_use]
+    pub fn id(&self) -> DeviceRef {
+        match self {
+            Self::Disk(disk) => DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number },
+            Self::Vif(vif) => DeviceRef { kind: DeviceKind::Vif, devid: vif.devid },
+        }
+    }
+
+    pub(super) fn add_to(&self, config: &mut VmConfig) {
+        match self {
+            Self::Disk(disk) => config.disks.push(disk.clone()),
+            Self::Vif(vif) => config.vifs.push(vif.clone()),
+        }
+    }
+}
+
+fn remove_from(config: &mut VmConfig, device: DeviceRef) {
+    // Lines are told by place in the list, and the places move.
+    match device.kind {
+        DeviceKind::Vbd => {
+            config.disks.retain(|disk| disk.vdev.number != device.devid);
+            config.origin.lines.retain(|key, _| !key.starts_with("disk["));
+        }
+        DeviceKind::Vif => {
+            config.vifs.retain(|vif| vif.devid != device.devid);
+            config.origin.lines.retain(|key, _| !key.starts_with("vif["));
+        }
+    }
+}
+
+/// What is under way for a device, as the record says it.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Pending {
+    Plug,
+    Unplug(Unplug),
+}
+
+impl Pending {
+    const ALL: [Self; 3] = [Self::Plug, Self::Unplug(Unplug::Clean), Self::Unplug(Unplug::Forced)];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Plug => "plug",
+            Self::Unplug(Unplug::Clean) => "unplug",
+            Self::Unplug(Unplug::Forced) => "take",
+        }
+    }
+
+    fn encode_all<'a>(all: impl IntoIterator<Item = (&'a DeviceRef, &'a Self)>) -> String {
+        let word = |(device, it): (&DeviceRef, &Self)| {
+            format!("{} {} {};", it.as_str(), device.kind.as_str(), device.devid)
+        };
+        all.into_iter().map(word).collect()
+    }
+
+    pub(super) fn decode_all(text: &str) -> Vec<(DeviceRef, Self)> {
+        let one = |text: &str| {
+            let mut words = text.split(' ');
+            let (what, kind, devid) = (words.next()?, words.next()?, words.next()?);
+            let what = Self::ALL.into_iter().find(|it| it.as_str() == what)?;
+            let kinds = [DeviceKind::Vbd, DeviceKind::Vif];
+            let kind = kinds.into_iter().find(|it| it.as_str() == kind)?;
+            Some((DeviceRef { kind, devid: devid.parse().ok()? }, what))
+        };
+        text.split(';').filter_map(one).collect()
+    }
+}
+
+impl Vm {
+    fn has(&self, device: DeviceRef) -> bool {
+        layout::devices(&self.config).contains(&device)
+    }
+
+    /// A step that changes the record: one of the VM at a time, so what it writes is all there is.
+    pub(super) fn record_work(&mut self, step: Step, then: &Then) -> Work {
+        let domain = self.facts.domain.expect("devices come and go while there is a domain");
+        let domid = domain.domid;
+        let uuid = self.uuid;
+        let pending = |vm: &Self| Pending::encode_all(&vm.pending);
+        match (step, then) {
+            (Step::AddDevice(id), Then::Plugged { device, .. }) => {
+                let before = self.config.to_cfg_text();
+                device.add_to(Arc::make_mut(&mut self.config));
+                let mut nodes = match device {
+                    Device::Disk(disk) => {
+                        let attachment = &self.facts.disks[&id.devid];
+                        layout::plugged_vbd_nodes(domid, disk, attachment)
+                    }
+                    Device::Vif(vif) => {
+                        self.pending.insert(id, Pending::Plug);
+                        layout::plugged_vif_nodes(domid, uuid, vif)
+                    }
+                };
+                let text = self.config.to_cfg_text();
+                let record = layout::changed_record_nodes(uuid, &before, &text, &pending(self));
+                nodes.0.extend(record.0);
+                let quota = Quota::for_devices(domid, &self.config);
+                Work::AddDevice { domain, uuid, nodes, quota }
+            }
+            (Step::SettleDevice(device), _) => {
+                self.pending.remove(&device);
+                Work::Record { nodes: layout::pending_nodes(uuid, &pending(self)) }
+            }
+            (Step::AskToClose(device), _) => {
+                self.pending.insert(device, Pending::Unplug(Unplug::Clean));
+                let nodes = layout::pending_nodes(uuid, &pending(self));
+                Work::AskToClose { domain, uuid, device, nodes }
+            }
+            (Step::CloseDevice(device), _) => {
+                self.pending.insert(device, Pending::Unplug(Unplug::Forced));
+                let nodes = layout::pending_nodes(uuid, &pending(self));
+                Work::CloseDevice { domain, uuid, device, nodes }
+            }
+            (Step::RemoveDevice(device), _) => {
+                self.pending.remove(&device);
+                let before = self.config.to_cfg_text();
+                remove_from(Arc::make_mut(&mut self.config), device);
+                let text = self.config.to_cfg_text();
+                let nodes = layout::changed_record_nodes(uuid, &before, &text, &pending(self));
+                let removals = layout::removed_device_paths(domid, device);
+                Work::RemoveDevice { domain, uuid, removals, nodes }
+            }
+            (step, then) => unreachable!("{step} does not lead to {then:?}"),
+        }
+    }
+}
+
+impl Toolstack {
+    pub(super) fn plug(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        device: Device,
+        out: &mut Vec<Action>,
+    ) {
+        let id = device.id();
+        match self.plug_refusal(uuid, id) {
+            Some(message) => fail(client, message, out),
+            None => {
+                let then = Then::Plugged { client: Some(client), device };
+                self.begin(now, uuid, plan_plug(id), then, out);
+            }
+        }
+    }
+
+    /// Why a device cannot be plugged now.
+    fn plug_refusal(&self, uuid: Uuid, id: DeviceRef) -> Option<String> {
+        let vm = &self.vms[&uuid];
+        let name = &vm.config.name;
+        let plugged = |kind| vm.plugs.keys().filter(|it| it.kind == kind).count();
+        let is_disk = id.kind == DeviceKind::Vbd;
+        if let Some(busy) = self.busy(uuid, id) {
+            Some(busy)
+        } else if vm.has(id) {
+            Some(format!("{name}: has a {id} already; take another number or detach it first"))
+        } else if is_disk && vm.config.disks.len() + plugged(id.kind) >= DISKS_MAX {
+            Some(format!("{name}: a VM has at most {DISKS_MAX} disks; detach one first"))
+        } else {
+            None
+        }
+    }
+
+    /// Why nothing can be done with a device now.
+    fn busy(&self, uuid: Uuid, id: DeviceRef) -> Option<String> {
+        let vm = &self.vms[&uuid];
+        let name = &vm.config.name;
+        if vm.operation.is_some() || vm.after_plugs.is_some() {
+            Some(format!("{name}: is being started or taken down; try again when that has ended"))
+        } else if vm.plugs.contains_key(&id) {
+            Some(format!("{name}: {id} is being attached or detached; `xy explain` shows it"))
+        } else {
+            None
+        }
+    }
+
+    /// A forced unplug overtakes a clean one that is under way.
+    pub(super) fn unplug(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        id: DeviceRef,
+        how: Unplug,
+        out: &mut Vec<Action>,
+    ) {
+        if how == Unplug::Forced
+            && let Some(operation) = self.vms[&uuid].plugs.get(&id).copied()
+        {
+            self.cancel(now, operation, "somebody else forced it", out);
+        }
+        if let Some(message) = self.busy(uuid, id) {
+            return fail(client, message, out);
+        }
+        let vm = &self.vms[&uuid];
+        if !vm.has(id) {
+            return fail(client, format!("{}: has no {id}", vm.config.name), out);
+        }
+        let is_attached = id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
+        let plan = plan_unplug(id, how, is_attached);
+        self.begin(now, uuid, plan, Then::Unplugged { client: Some(client), device: id, how }, out);
+    }
+
+    /// Goes on with what an earlier daemon had begun.
+    pub(super) fn resume_pending(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        id: DeviceRef,
+        pending: Pending,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(vm) = self.vms.get_mut(&uuid).filter(|vm| vm.has(id)) else { return };
+        vm.pending.insert(id, pending);
+        match pending {
+            Pending::Plug => {
+                let vif = vm.config.vifs.iter().find(|vif| vif.devid == id.devid);
+                let Some(vif) = vif.cloned() else { return };
+                let then = Then::Plugged { client: None, device: Device::Vif(vif) };
+                self.begin(now, uuid, plan_finish_plug(id), then, out);
+            }
+            Pending::Unplug(how) => {
+                let is_disk = id.kind == DeviceKind::Vbd;
+                let is_attached = is_disk && vm.facts.disks.contains_key(&id.devid);
+                let plan = plan_unplug(id, how, is_attached);
+                self.begin(now, uuid, plan, Then::Unplugged { client: None, device: id, how }, out);
+            }
+        }
+    }
+
+    /// Draws the conclusions of an operation on a device.
+    pub(super) fn plug_ended(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        then: Then,
+        failure: Option<String>,
+        out: &mut Vec<Action>,
+    ) {
+        let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
+        let domid = vm.facts.domid().unwrap_or_default();
+        let ends = vm.after_plugs.is_some();
+        let (client, reply) = match (then, failure) {
+            (Then::Plugged { client, device }, Some(message)) if !ends => {
+                let id = device.id();
+                let is_attached =
+                    id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
+                let plan = plan_undo_plug(id, vm.has(id), is_attached);
+                let then = Then::PlugFailed { client, device: id, message };
+                return self.begin(now, uuid, plan, then, out);
+            }
+            (Then::PlugFailed { client, message, .. }, None) => (client, Reply::Failed(message)),
+            (Then::PlugFailed { client, message, .. }, Some(trouble)) => {
+                (client, Reply::Failed(format!("{message}; and then: {trouble}")))
+            }
+            (Then::Unplugged { client, device, how: Unplug::Clean }, Some(message)) => {
+                // It stays; whoever comes after us need not ask again.
+                if vm.pending.remove(&device).is_some() && !ends {
+                    let nodes = layout::pending_nodes(uuid, &Pending::encode_all(&vm.pending));
+                    self.give_out(Purpose::Aside, Work::Record { nodes }, out);
+                }
+                (client, Reply::Failed(message))
+            }
+            (then, Some(message)) => (then_client(&then), Reply::Failed(message)),
+            (then, None) => (then_client(&then), Reply::Done { domid }),
+        };
+        if let Some(client) = client {
+            out.push(Action::Reply { client, reply });
+        }
+        let vm = self.vms.get_mut(&uuid).expect("still there");
+        if vm.plugs.is_empty()
+            && let Some(then) = vm.after_plugs.take()
+        {
+            self.take_over(now, uuid, then, out);
+        }
+    }
+}
+
+fn then_client(then: &Then) -> Option<ClientId> {
+    match then {
+        Then::Plugged { client, .. }
+        | Then::PlugFailed { client, .. }
+        | Then::Unplugged { client, .. } => *client,
+        _ => None,
+    }
+}

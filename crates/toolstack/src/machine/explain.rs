@@ -1,0 +1,114 @@
+//! What is under way and what could be, as text.
+
+use std::fmt::Write as _;
+
+use xen::Uuid;
+
+use super::operation::{Operation, State, Then};
+use super::{Instant, Toolstack};
+use crate::layout::DeviceRef;
+use crate::plan::{Start, Unplug, plan_plug, plan_reboot, plan_teardown, plan_unplug};
+
+/// Something that could be asked of a VM.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PlanOf {
+    Reboot,
+    /// What follows when the guest has stopped, as for a destroy.
+    Teardown,
+    Plug(DeviceRef),
+    Unplug(DeviceRef, Unplug),
+}
+
+impl Toolstack {
+    /// The graph of something that could be asked of a VM.
+    pub(super) fn plan_of(&self, uuid: Uuid, what: PlanOf) -> String {
+        let vm = &self.vms[&uuid];
+        let disks = vm.facts.disk_ids();
+        let reached = vm.facts.reached(&disks);
+        let plan = match what {
+            PlanOf::Reboot => plan_reboot(&vm.config, Start::Running, reached),
+            PlanOf::Teardown => plan_teardown(&vm.config, reached),
+            PlanOf::Plug(device) => plan_plug(device),
+            PlanOf::Unplug(device, how) => plan_unplug(device, how, disks.contains(&device.devid)),
+        };
+        plan.to_string()
+    }
+
+    /// All that is under way for a VM, step by step, with what each waits for.
+    pub(super) fn explain(&self, now: Instant, uuid: Uuid) -> String {
+        let vm = &self.vms[&uuid];
+        let operations: Vec<&Operation> = vm
+            .operation
+            .iter()
+            .chain(vm.plugs.values())
+            .filter_map(|id| self.operations.get(id))
+            .collect();
+        let mut text = String::new();
+        if operations.is_empty() {
+            let _ = writeln!(text, "{}: nothing is under way", vm.config.name);
+        }
+        for operation in operations {
+            let _ = writeln!(
+                text,
+                "{}: {}, for {}; {} of {} steps have ended",
+                vm.config.name,
+                goal(&operation.then),
+                seconds(operation.started, now),
+                operation.ended(),
+                operation.states.len(),
+            );
+            for (index, planned) in operation.plan.steps.iter().enumerate() {
+                let state = self.explain_step(now, operation, index);
+                let _ = writeln!(text, "{index:<3} {}: {state}", planned.step);
+            }
+        }
+        text
+    }
+
+    fn explain_step(&self, now: Instant, operation: &Operation, index: usize) -> String {
+        match &operation.states[index] {
+            State::Ended => "ended".to_owned(),
+            State::Failed => "failed".to_owned(),
+            State::Underway { started, .. } => format!("under way for {}", seconds(*started, now)),
+            State::Watching { started, deadline, .. } => format!(
+                "waits for {}, at most {} more",
+                seconds(*started, now),
+                seconds(now, *deadline)
+            ),
+            State::Queued { since, ticket } => {
+                let why = self.scheduler.why(*ticket).unwrap_or_default();
+                format!("waits for {why}, for {}", seconds(*since, now))
+            }
+            State::Waiting => {
+                let is_open = |earlier: &&usize| {
+                    !matches!(operation.states[**earlier], State::Ended | State::Failed)
+                };
+                let after = &operation.plan.steps[index].after;
+                let open: Vec<String> =
+                    after.iter().filter(is_open).map(ToString::to_string).collect();
+                if open.is_empty() {
+                    "will not begin".to_owned()
+                } else {
+                    format!("after {}", open.join(", "))
+                }
+            }
+        }
+    }
+}
+
+fn goal(then: &Then) -> String {
+    match then {
+        Then::Created { .. } => "start".to_owned(),
+        Then::Gone => "teardown".to_owned(),
+        Then::Rebooted => "reboot".to_owned(),
+        Then::Failed { .. } => "teardown after a failed start".to_owned(),
+        Then::Plugged { device, .. } => format!("attach of {}", device.id()),
+        Then::PlugFailed { device, .. } => format!("detach of {device} after a failed attach"),
+        Then::Unplugged { device, .. } => format!("detach of {device}"),
+    }
+}
+
+fn seconds(from: Instant, to: Instant) -> String {
+    let tenths = to.0.saturating_sub(from.0) / 100_000_000;
+    format!("{}.{} s", tenths / 10, tenths % 10)
+}
