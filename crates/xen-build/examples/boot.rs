@@ -2,15 +2,18 @@
 //! domain is introduced to it.
 //!
 //! For trying the builder on a real Xen: `boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS [CMDLINE]`,
-//! with `native:` before the kind for the native time stamp counter.
+//! with `native:` before the kind for the native time stamp counter; or `boot hvm HVMLOADER FIRMWARE MIB VCPUS
+//! SECONDS QEMU ARGUMENTS...`, where the device model is given the domain's number.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use xen::{CreateDomain, DomId, DomainKind, EvtchnPeer, Uuid, Xen};
-use xen_build::{BuildConfig, Channel, Channels, KernelImage, TscMode};
+use xen_build::{
+    BuildConfig, BuildError, Built, Channel, Channels, HvmConfig, HvmLoader, KernelImage, TscMode,
+};
 use xen_linux::LinuxHypervisor;
 
 fn main() {
@@ -23,19 +26,38 @@ fn main() {
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [kind, kernel, ramdisk, mib, vcpus, seconds, cmdline @ ..] = args.as_slice() else {
-        return Err("usage: boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS [CMDLINE]".into());
+        return Err("usage: boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS [CMDLINE], or boot hvm HVMLOADER FIRMWARE MIB VCPUS SECONDS QEMU ARGUMENTS...".into());
     };
     let (tsc_mode, kind) = match kind.strip_prefix("native:") {
         Some(kind) => (TscMode::Native, kind),
         None => (TscMode::Default, kind.as_str()),
     };
+    let seconds = Duration::from_secs(seconds.parse()?);
+    let memory_pages = mib.parse::<u64>()? * 256;
+    let vcpus: u32 = vcpus.parse()?;
+    if kind == "hvm" {
+        let loader = HvmLoader::parse(&std::fs::read(kernel)?)?;
+        let firmware = std::fs::read(ramdisk)?;
+        let config = HvmConfig {
+            loader: &loader,
+            firmware: &firmware,
+            memory_pages,
+            memory_pages_max: memory_pages,
+            video_pages: 8 * 256,
+            vcpus,
+            tsc_mode,
+        };
+        println!("boot: needs {:?}", xen_build::check_hvm(&config)?);
+        return run_domain(DomainKind::Hvm, vcpus, seconds, cmdline, |xen, domid, channels| {
+            xen_build::build_hvm(xen, domid, &config, channels)
+        });
+    }
     let kind = if kind == "pv" { DomainKind::Pv } else { DomainKind::Pvh };
     let start = Instant::now();
     let kernel = KernelImage::parse(&std::fs::read(kernel)?)?;
     println!("boot: kernel parsed in {:?} ({})", start.elapsed(), kernel.compression());
     let ramdisk = if ramdisk == "-" { None } else { Some(std::fs::read(ramdisk)?) };
     let cmdline = cmdline.join(" ");
-    let memory_pages = mib.parse::<u64>()? * 256;
     let config = BuildConfig {
         kind,
         kernel: &kernel,
@@ -43,47 +65,72 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         cmdline: &cmdline,
         memory_pages,
         memory_pages_max: memory_pages,
-        vcpus: vcpus.parse()?,
+        vcpus,
         tsc_mode,
     };
     println!("boot: needs {:?}", xen_build::check(&config)?);
+    run_domain(kind, vcpus, seconds, &[], |xen, domid, channels| {
+        xen_build::build(xen, domid, &config, channels)
+    })
+}
 
+type Build<'a> =
+    dyn Fn(&mut Xen<LinuxHypervisor>, DomId, &Channels) -> Result<Built, BuildError> + 'a;
+
+/// Makes a domain, lets it run for a while and destroys it.
+fn run_domain(
+    kind: DomainKind,
+    vcpus: u32,
+    runtime: Duration,
+    device_model: &[String],
+    build: impl Fn(&mut Xen<LinuxHypervisor>, DomId, &Channels) -> Result<Built, BuildError>,
+) -> Result<(), Box<dyn std::error::Error>> {
     let mut xen = Xen::probe(LinuxHypervisor::open(xen::ARENA_BYTES_MIN)?)?;
     xen.take_counters();
     let start = Instant::now();
     let domid = xen.create_domain(&CreateDomain {
         kind,
         handle: Uuid([0xb0; 16]),
-        vcpus_max: config.vcpus,
+        vcpus_max: vcpus,
         evtchn_port_max: 1023,
         grant_frames_max: None,
         maptrack_frames_max: None,
     })?;
-    let outcome =
-        build_and_run(&mut xen, domid, &config, start, Duration::from_secs(seconds.parse()?));
+    xen.set_vcpus_max(domid, vcpus)?;
+    let mut qemu = None;
+    let outcome = build_and_run(&mut xen, domid, &build, start, runtime, device_model, &mut qemu);
     xen.destroy_domain(domid)?;
+    if let Some(mut qemu) = qemu {
+        qemu.kill()?;
+        println!("boot: the device model ended: {}", qemu.wait()?);
+    }
     outcome
 }
 
 fn build_and_run(
     xen: &mut Xen<LinuxHypervisor>,
     domid: DomId,
-    config: &BuildConfig<'_>,
+    build: &Build<'_>,
     start: Instant,
     runtime: Duration,
+    device_model: &[String],
+    qemu: &mut Option<Child>,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    xen.set_vcpus_max(domid, config.vcpus)?;
     let mut channel = || {
         let port = xen.alloc_unbound(EvtchnPeer { owner: domid, remote: DomId::DOM0 })?;
         Ok::<_, xen::Errno>(Channel { port, backend: DomId::DOM0 })
     };
     let channels = Channels { store: channel()?, console: channel()? };
-    let built = xen_build::build(xen, domid, config, &channels)?;
+    let built = build(xen, domid, &channels)?;
     println!("boot: domain {domid} built in {:?}: {built:x?}", start.elapsed());
     let counts = xen.take_counters();
     println!("boot: {} calls: {:?}", counts.total(), counts.iter().collect::<Vec<_>>());
     if let Err(error) = introduce(domid, built.store_frame, channels.store.port.0) {
         println!("boot: domain {domid} has no store: {error}");
+    }
+    if let [program, arguments @ ..] = device_model {
+        *qemu = Some(start_device_model(domid, program, arguments)?);
+        println!("boot: the device model runs, {:?} after the start", start.elapsed());
     }
     xen.unpause_domain(domid)?;
 
@@ -106,6 +153,36 @@ fn build_and_run(
         info.cpu_time_ns / 1_000_000
     );
     Ok(())
+}
+
+/// Starts QEMU for the domain and waits until it says that it runs.
+fn start_device_model(
+    domid: DomId,
+    program: &str,
+    arguments: &[String],
+) -> Result<Child, Box<dyn std::error::Error>> {
+    let loader = format!("/local/domain/{domid}/hvmloader");
+    for (name, value) in [("bios", "seabios"), ("allow-memory-relocate", "0")] {
+        Command::new("xenstore-write").args([&format!("{loader}/{name}"), value]).status()?;
+    }
+    let mut qemu = Command::new(program)
+        .args(["-xen-domid", &domid.to_string(), "-no-shutdown", "-nodefaults", "-no-user-config"])
+        .args(["-display", "none", "-machine", "xenfv,suppress-vmdesc=on"])
+        .args(arguments)
+        .env("XEN_DOMAIN_ID", domid.to_string())
+        .stdin(Stdio::null())
+        .spawn()?;
+    let state = format!("/local/domain/0/device-model/{domid}/state");
+    loop {
+        let output = Command::new("xenstore-read").arg(&state).stderr(Stdio::null()).output()?;
+        if output.stdout == b"running\n" {
+            return Ok(qemu);
+        }
+        if let Some(status) = qemu.try_wait()? {
+            return Err(format!("the device model ended: {status}").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Gives the domain its home in the store and connects its ring. Source: `docs/misc/xenstore.txt`.

@@ -9,7 +9,7 @@ use crate::ImageError;
 pub enum BuildError {
     #[error("{0}")]
     Image(#[from] ImageError),
-    #[error("{0:?} domains cannot be built; use type = \"pv\" or \"pvh\"")]
+    #[error("{0:?} domains are built from a firmware, not from a kernel")]
     Kind(DomainKind),
     #[error(
         "memory = {memory_mib} MiB is too little: kernel, ramdisk and start-up tables need {needed_mib} MiB"
@@ -25,6 +25,10 @@ pub enum BuildError {
     CmdlineNul,
     #[error("vcpus = {vcpus} is not possible; 1 to {max} are")]
     Vcpus { vcpus: u32, max: u32 },
+    #[error("the loader of HVM domains {0}; Debian has it in xen-utils, as hvmloader")]
+    Loader(&'static str),
+    #[error("a firmware of {bytes} bytes; 1 to {max} are possible")]
+    Firmware { bytes: usize, max: usize },
     /// The host's memory is used up.
     #[error(
         "the host has no memory for domain {domid}: only {got_pages} of {wanted_pages} pages were allocated"

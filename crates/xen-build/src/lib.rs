@@ -1,5 +1,5 @@
 //! Builds domains: a kernel image, a ramdisk and a command line become the memory, tables and
-//! registers of a new PV or PVH domain.
+//! registers of a new PV or PVH domain; Xen's loader and a firmware those of an HVM domain.
 //!
 //! All work goes through [`xen::Xen`], so the same code builds on a real Xen and on the simulator.
 //! Nothing here creates or destroys domains, writes to the store or knows about devices.
@@ -15,7 +15,9 @@ extern crate alloc;
 
 mod acpi;
 mod config;
+mod context;
 mod error;
+mod hvm;
 mod image;
 mod memory;
 mod pv;
@@ -24,6 +26,7 @@ mod record;
 
 pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
 pub use error::BuildError;
+pub use hvm::{FIRMWARE_BYTES_MAX, HvmConfig, HvmLoader, build_hvm, check_hvm};
 pub use image::{Compression, DescriptionError, ImageError, KernelImage, Notes, Relocation};
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
@@ -87,4 +90,11 @@ fn grant_rings<H: Hypervisor>(
         domid,
         errno,
     })
+}
+
+/// 1024 entries of 4 MiB pages that map the first 4 GiB to themselves.
+fn identity_page_table() -> alloc::vec::Vec<u8> {
+    /// Present, writable, user, accessed, dirty, large.
+    const FLAGS: u32 = 0xe7;
+    (0..1024_u32).flat_map(|entry| (entry << 22 | FLAGS).to_le_bytes()).collect()
 }

@@ -159,6 +159,8 @@ pub enum HvmParam {
     PagingRingPfn = 27,
     MonitorRingPfn = 28,
     SharingRingPfn = 29,
+    IoreqServerPfn = 32,
+    IoreqServerPages = 33,
 }
 
 impl<H: Hypervisor> Xen<H> {

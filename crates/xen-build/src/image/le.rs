@@ -4,28 +4,28 @@ fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
 }
 
-pub(super) fn u8_at(bytes: &[u8], offset: usize) -> Option<u8> {
+pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> Option<u8> {
     bytes.get(offset).copied()
 }
 
-pub(super) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     array_at(bytes, offset).map(u16::from_le_bytes)
 }
 
-pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     array_at(bytes, offset).map(u32::from_le_bytes)
 }
 
-pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     array_at(bytes, offset).map(u64::from_le_bytes)
 }
 
 /// A field that is an offset or a length, if this machine can address it.
-pub(super) fn size_at(bytes: &[u8], offset: usize) -> Option<usize> {
+pub(crate) fn size_at(bytes: &[u8], offset: usize) -> Option<usize> {
     usize::try_from(u64_at(bytes, offset)?).ok()
 }
 
 /// `length` bytes from `offset`.
-pub(super) fn part(bytes: &[u8], offset: usize, length: usize) -> Option<&[u8]> {
+pub(crate) fn part(bytes: &[u8], offset: usize, length: usize) -> Option<&[u8]> {
     bytes.get(offset..offset.checked_add(length)?)
 }

@@ -3,7 +3,7 @@
 mod bzimage;
 mod decompress;
 mod elf;
-mod le;
+pub(crate) mod le;
 mod notes;
 mod parts;
 
@@ -81,7 +81,7 @@ pub(crate) struct Segment {
     pub(crate) address: u64,
     /// What it takes in memory: the bytes of the file, then zeros.
     pub(crate) memory_bytes: u64,
-    file_range: Range<usize>,
+    pub(crate) file_range: Range<usize>,
 }
 
 impl Segment {

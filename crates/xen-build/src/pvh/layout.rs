@@ -89,8 +89,8 @@ impl PvhLayout {
 
 /// Memory that Xen needs to translate the domain's, in bytes: 1 MiB for each vCPU, and two pages for
 /// each MiB. The formula is that of Xen's own toolstack.
-pub(crate) fn paging_pool_bytes(config: &BuildConfig<'_>) -> u64 {
-    let pages = 256 * u64::from(config.vcpus) + 2 * mib_of(config.memory_pages_max);
+pub(crate) fn paging_pool_bytes(vcpus: u32, memory_pages_max: u64) -> u64 {
+    let pages = 256 * u64::from(vcpus) + 2 * mib_of(memory_pages_max);
     pages * PAGE_BYTES as u64
 }
 

@@ -1,18 +1,19 @@
 //! PVH domains: a kernel started in protected mode, with nested paging and no emulated hardware but
 //! the local APIC.
 
-mod context;
 mod layout;
 mod start;
 
 use alloc::vec;
-use alloc::vec::Vec;
 
 use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
+use crate::context::{self, MemoryTypes};
 use crate::memory::{FrameNames, Loader, pages_of, populate};
-use crate::{BuildConfig, BuildError, Built, Channels, acpi, grant_rings};
+use crate::{BuildConfig, BuildError, Built, Channels, acpi, grant_rings, identity_page_table};
 use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
+
+pub(crate) use layout::paging_pool_bytes;
 
 pub(crate) use start::CMDLINE_BYTES_MAX;
 
@@ -26,7 +27,7 @@ pub(crate) fn memory_pages_min(config: &BuildConfig<'_>) -> Result<u64, BuildErr
 
 /// Pages of Xen's own that translating the domain's memory takes.
 pub(crate) fn paging_pool_pages(config: &BuildConfig<'_>) -> u64 {
-    pages_of(layout::paging_pool_bytes(config))
+    pages_of(paging_pool_bytes(config.vcpus, config.memory_pages_max))
 }
 
 pub(crate) fn build<H: Hypervisor>(
@@ -39,7 +40,7 @@ pub(crate) fn build<H: Hypervisor>(
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
     let e820 = layout.e820();
     xen.set_memory_map(domid, &e820).map_err(refused("set the memory map"))?;
-    xen.set_paging_pool(domid, layout::paging_pool_bytes(config))
+    xen.set_paging_pool(domid, paging_pool_bytes(config.vcpus, config.memory_pages_max))
         .map_err(refused("reserve memory for the paging pool"))?;
     let ram = [layout.ram_low.clone(), layout.ram_high.clone()];
     populate(xen, domid, &ram, |_, _| {})?;
@@ -71,8 +72,8 @@ pub(crate) fn build<H: Hypervisor>(
         xen.set_hvm_param(domid, param, value).map_err(refused("set its parameters"))?;
     }
     let saved = xen.hvm_context(domid).map_err(refused("tell the HVM context"))?;
-    let records =
-        context::records(&saved, layout.entry, start_info).ok_or(BuildError::HvmContext(domid))?;
+    let records = context::records(&saved, MemoryTypes::WriteBack, layout.entry, start_info)
+        .ok_or(BuildError::HvmContext(domid))?;
     xen.set_hvm_context(domid, &records).map_err(refused("set vCPU 0's registers"))?;
 
     grant_rings(xen, domid, channels, STORE_PFN, CONSOLE_PFN)?;
@@ -108,11 +109,4 @@ fn special_pages<H: Hypervisor>(
     pages.extend(identity_page_table());
     pages.extend(vec![0; PAGE_BYTES]);
     Ok(xen.write_foreign(domid, &PFNS, 0, &pages)?)
-}
-
-/// 1024 entries of 4 MiB pages that map the first 4 GiB to themselves.
-fn identity_page_table() -> Vec<u8> {
-    /// Present, writable, user, accessed, dirty, large.
-    const FLAGS: u32 = 0xe7;
-    (0..1024_u32).flat_map(|entry| (entry << 22 | FLAGS).to_le_bytes()).collect()
 }

@@ -2,6 +2,7 @@
 
 mod damaged;
 mod fake;
+mod hvm;
 mod images;
 mod kernels;
 mod pv;

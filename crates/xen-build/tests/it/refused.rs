@@ -70,7 +70,7 @@ fn a_domain_that_cannot_be_is_refused_before_there_is_one() {
     );
     check(
         &config(DomainKind::Hvm, &kernel, 64),
-        &expect![[r#"Hvm domains cannot be built; use type = "pv" or "pvh""#]],
+        &expect!["Hvm domains are built from a firmware, not from a kernel"],
     );
 }
 

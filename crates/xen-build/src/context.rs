@@ -1,4 +1,4 @@
-//! The HVM save records that start vCPU 0 of a PVH domain.
+//! The HVM save records that start vCPU 0 of a PVH or HVM domain.
 //!
 //! Sources: `xen/include/public/hvm/save.h` (the stream), `arch-x86/hvm/save.h` (CPU and MTRR),
 //! `docs/misc/pvh.pandoc` of Xen (the registers a kernel starts with).
@@ -12,18 +12,34 @@ const HEADER: u16 = 1;
 const CPU: u16 = 2;
 const MTRR: u16 = 14;
 
-/// The records to load: the header and the memory types of Xen's own `saved` stream, and the
-/// registers of vCPU 0, which comes last because loading stops every vCPU loaded before.
+/// Who sets the types of the domain's memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum MemoryTypes {
+    /// The records do: all of it is written back.
+    WriteBack,
+    /// The firmware does.
+    Firmware,
+}
+
+/// The records to load: the header and, where the firmware sets none, the memory types of Xen's own `saved`
+/// stream, and the registers of vCPU 0, which comes last because loading stops every vCPU loaded before.
 ///
 /// `None` if `saved` lacks a record that every Xen writes.
-pub(super) fn records(saved: &[u8], entry: u32, start_info: u64) -> Option<Vec<u8>> {
+pub(crate) fn records(
+    saved: &[u8],
+    types: MemoryTypes,
+    entry: u32,
+    start_info: u64,
+) -> Option<Vec<u8>> {
     let mut stream = Vec::new();
     let (_, header) = saved_records(saved).find(|(kind, _)| kind.code == HEADER)?;
     append(&mut stream, Kind { code: HEADER, instance: 0 }, header);
     let mut mtrrs = saved_records(saved).filter(|(kind, _)| kind.code == MTRR).peekable();
     mtrrs.peek()?;
-    for (kind, mtrr) in mtrrs {
-        append(&mut stream, kind, &write_back(mtrr)?);
+    if types == MemoryTypes::WriteBack {
+        for (kind, mtrr) in mtrrs {
+            append(&mut stream, kind, &write_back(mtrr)?);
+        }
     }
     append(&mut stream, Kind { code: CPU, instance: 0 }, &registers(entry, start_info));
     append(&mut stream, Kind { code: END, instance: 0 }, &[]);
@@ -119,7 +135,7 @@ mod tests {
 
     #[test]
     fn the_registers_of_vcpu_0_come_last() {
-        let stream = records(&saved(), 0x10_0000, 0x20_0000).unwrap();
+        let stream = records(&saved(), MemoryTypes::WriteBack, 0x10_0000, 0x20_0000).unwrap();
         let kinds: Vec<(u16, u16)> =
             saved_records(&stream).map(|(kind, _)| (kind.code, kind.instance)).collect();
         assert_eq!(kinds, [(HEADER, 0), (MTRR, 0), (MTRR, 1), (CPU, 0)]);
@@ -129,15 +145,22 @@ mod tests {
     }
 
     #[test]
+    fn where_firmware_sets_the_memory_types_only_the_registers_are_loaded() {
+        let stream = records(&saved(), MemoryTypes::Firmware, 0x10_0000, 0x20_0000).unwrap();
+        let kinds: Vec<u16> = saved_records(&stream).map(|(kind, _)| kind.code).collect();
+        assert_eq!(kinds, [HEADER, CPU]);
+    }
+
+    #[test]
     fn a_stream_without_the_expected_records_is_refused() {
-        assert_eq!(records(&[], 0, 0), None);
+        assert_eq!(records(&[], MemoryTypes::WriteBack, 0, 0), None);
         let whole = saved();
         for cut in [10, 40, 72] {
-            assert_eq!(records(&whole[..cut], 0, 0), None, "{cut}");
+            assert_eq!(records(&whole[..cut], MemoryTypes::WriteBack, 0, 0), None, "{cut}");
         }
         let mut short = vec![];
         append(&mut short, Kind { code: HEADER, instance: 0 }, &[7; 24]);
         append(&mut short, Kind { code: MTRR, instance: 0 }, &[2; 239]);
-        assert_eq!(records(&short, 0, 0), None);
+        assert_eq!(records(&short, MemoryTypes::WriteBack, 0, 0), None);
     }
 }

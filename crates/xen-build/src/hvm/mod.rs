@@ -1,0 +1,173 @@
+//! HVM domains: Xen's own loader in 32-bit mode, which sets the machine up and starts a firmware; a device
+//! model (QEMU) emulates the hardware.
+//!
+//! The device model is the caller's: it must answer before the domain runs. Video memory is its own to
+//! allocate, inside the limit that [`build_hvm`] sets.
+
+mod layout;
+mod loader;
+
+use alloc::vec;
+
+use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
+
+use crate::context::{self, MemoryTypes};
+use crate::memory::{FrameNames, Loader, mib_of, pages_of, populate};
+use crate::{
+    BuildError, Built, Channels, EXTRA_PAGES, Needs, TscMode, grant_rings, identity_page_table, pvh,
+};
+use layout::{HvmLayout, IOREQ_SERVER_PAGES, IOREQ_SERVER_PFN, SPECIAL_PAGES, special};
+pub use loader::HvmLoader;
+
+/// Largest firmware: what fits below 4 GiB beside Xen's own pages.
+pub const FIRMWARE_BYTES_MAX: usize = 16 << 20;
+
+/// Pages that a device model allocates for the ROMs of its cards.
+const ROM_PAGES: u64 = 256;
+
+/// What to build an HVM domain of.
+#[derive(Clone, Copy, Debug)]
+pub struct HvmConfig<'a> {
+    pub loader: &'a HvmLoader,
+    /// SeaBIOS or OVMF. The store's `hvmloader/bios` tells the loader which.
+    pub firmware: &'a [u8],
+    /// Memory the domain starts with, video memory included.
+    pub memory_pages: u64,
+    /// Memory the domain may grow to; at least `memory_pages`.
+    pub memory_pages_max: u64,
+    /// Part of `memory_pages` that the device model will allocate for the screen.
+    pub video_pages: u64,
+    /// What createdomain and max_vcpus were told.
+    pub vcpus: u32,
+    pub tsc_mode: TscMode,
+}
+
+impl HvmConfig<'_> {
+    fn ram_pages(&self) -> u64 {
+        self.memory_pages.saturating_sub(self.video_pages)
+    }
+}
+
+/// As [`check`](crate::check), for an HVM domain.
+///
+/// # Errors
+/// [`BuildError`] for whatever the configuration itself makes impossible.
+pub fn check_hvm(config: &HvmConfig<'_>) -> Result<Needs, BuildError> {
+    let layout = plan(config)?;
+    let memory_pages_min = layout.end_pfn + config.video_pages;
+    let translation_pages = pages_of(pvh::paging_pool_bytes(config.vcpus, config.memory_pages_max));
+    let host_pages = config.memory_pages + translation_pages + EXTRA_PAGES + ROM_PAGES;
+    Ok(Needs { memory_pages_min, host_pages })
+}
+
+fn plan(config: &HvmConfig<'_>) -> Result<HvmLayout, BuildError> {
+    if !(1..=pvh::VCPUS_MAX).contains(&config.vcpus) {
+        return Err(BuildError::Vcpus { vcpus: config.vcpus, max: pvh::VCPUS_MAX });
+    }
+    if config.memory_pages > config.memory_pages_max {
+        return Err(BuildError::MemoryAboveMax {
+            memory_mib: mib_of(config.memory_pages),
+            max_mib: mib_of(config.memory_pages_max),
+        });
+    }
+    let bytes = config.firmware.len();
+    if !(1..=FIRMWARE_BYTES_MAX).contains(&bytes) {
+        return Err(BuildError::Firmware { bytes, max: FIRMWARE_BYTES_MAX });
+    }
+    HvmLayout::plan(config)
+}
+
+/// Builds the domain, which stays paused. Who does what is as with [`build`](crate::build); the caller
+/// also starts the device model before the domain runs.
+///
+/// # Errors
+/// What [`check_hvm`] says, and whatever the hypervisor refuses.
+pub fn build_hvm<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &HvmConfig<'_>,
+    channels: &Channels,
+) -> Result<Built, BuildError> {
+    let layout = plan(config)?;
+    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
+    let memory_kib = (config.memory_pages + EXTRA_PAGES + ROM_PAGES) << (PAGE_SHIFT - 10);
+    xen.set_memory_max(domid, memory_kib).map_err(refused("limit the memory"))?;
+    if config.tsc_mode != TscMode::Default {
+        xen.set_tsc_mode(domid, config.tsc_mode.code())
+            .map_err(refused("set the time stamp counter mode"))?;
+    }
+    xen.set_memory_map(domid, &layout.e820()).map_err(refused("set the memory map"))?;
+    let pool_bytes = pvh::paging_pool_bytes(config.vcpus, config.memory_pages_max);
+    xen.set_paging_pool(domid, pool_bytes)
+        .map_err(refused("reserve memory for the paging pool"))?;
+    populate(xen, domid, &layout.ram(), |_, _| {})?;
+    special_pages(xen, domid)?;
+
+    let info = layout.info(config.vcpus);
+    let start_info = layout.start_info();
+    let mut loader = Loader::new(xen, domid, FrameNames::Same);
+    loader.put(layout::INFO_ADDRESS, &info)?;
+    for segment in config.loader.segments() {
+        let bytes = config.loader.bytes(segment);
+        loader.put(segment.address, bytes)?;
+        let zeros = segment.memory_bytes - bytes.len() as u64;
+        loader.zero(segment.address + bytes.len() as u64, zeros)?;
+    }
+    loader.put(layout.firmware_pfn << PAGE_SHIFT, config.firmware)?;
+    loader.put(layout.start_info_pfn << PAGE_SHIFT, &start_info)?;
+    loader.flush()?;
+
+    /// Ticks that a descheduled vCPU missed are not made up for, as other toolstacks choose it.
+    const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
+    for (param, value) in [
+        (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
+        (HvmParam::IdentPt, special::IDENT_PT << PAGE_SHIFT),
+        (HvmParam::StorePfn, special::STORE),
+        (HvmParam::StoreEvtchn, channels.store.port.0.into()),
+        (HvmParam::ConsolePfn, special::CONSOLE),
+        (HvmParam::ConsoleEvtchn, channels.console.port.0.into()),
+        (HvmParam::PagingRingPfn, special::PAGING),
+        (HvmParam::MonitorRingPfn, special::MONITOR),
+        (HvmParam::SharingRingPfn, special::SHARING),
+        (HvmParam::BufioreqPfn, special::BUFIOREQ),
+        (HvmParam::IoreqPfn, special::IOREQ),
+        (HvmParam::IoreqServerPfn, IOREQ_SERVER_PFN),
+        (HvmParam::IoreqServerPages, IOREQ_SERVER_PAGES),
+    ] {
+        xen.set_hvm_param(domid, param, value).map_err(refused("set its parameters"))?;
+    }
+    let saved = xen.hvm_context(domid).map_err(refused("tell the HVM context"))?;
+    let entry = config.loader.entry();
+    let start_info = layout.start_info_pfn << PAGE_SHIFT;
+    let records = context::records(&saved, MemoryTypes::Firmware, entry, start_info)
+        .ok_or(BuildError::HvmContext(domid))?;
+    xen.set_hvm_context(domid, &records).map_err(refused("set vCPU 0's registers"))?;
+
+    grant_rings(xen, domid, channels, special::STORE, special::CONSOLE)?;
+    Ok(Built {
+        store_frame: special::STORE,
+        console_frame: special::CONSOLE,
+        entry: entry.into(),
+        pages: config.ram_pages(),
+    })
+}
+
+/// Pages below 4 GiB that Xen, its tools and the device model share with the domain.
+fn special_pages<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) -> Result<(), BuildError> {
+    let pfns: vec::Vec<u64> =
+        (IOREQ_SERVER_PFN..IOREQ_SERVER_PFN + IOREQ_SERVER_PAGES + SPECIAL_PAGES).collect();
+    let done = xen.populate(domid, 0, &pfns).map_err(|errno| BuildError::Hypercall {
+        action: "allocate special pages",
+        domid,
+        errno,
+    })?;
+    let (got_pages, wanted_pages) = (done.len() as u64, pfns.len() as u64);
+    if got_pages < wanted_pages {
+        return Err(BuildError::HostMemory { domid, got_pages, wanted_pages });
+    }
+    let mut pages = vec![0; pfns.len() * PAGE_BYTES];
+    let at = pfns.iter().position(|pfn| *pfn == special::IDENT_PT).expect("it is one of them");
+    let table = identity_page_table();
+    pages[at * PAGE_BYTES..(at + 1) * PAGE_BYTES].copy_from_slice(&table);
+    Ok(xen.write_foreign(domid, &pfns, 0, &pages)?)
+}

@@ -1,0 +1,169 @@
+//! HVM domains, looked at as their loader does: through the information page, `ebx` and physical memory.
+
+use expect_test::expect;
+use xen::Xen;
+use xen_build::{BuildError, Built, HvmConfig, HvmLoader, TscMode, build_hvm, check_hvm};
+
+use crate::fake::{DOMAIN, Fake, GARBAGE};
+use crate::kernels::code;
+use crate::pv::CHANNELS;
+
+const LOADER_AT: u32 = 0x10_0000;
+
+/// A loader as Xen's: one segment with a bss.
+fn loader_file(address: u32, entry: u32) -> Vec<u8> {
+    let bytes = code(5000);
+    let mut file = b"\x7fELF\x01\x01\x01".to_vec();
+    file.resize(16, 0);
+    for half in [2_u16, 3] {
+        file.extend(half.to_le_bytes());
+    }
+    for word in [1, entry, 52, 0, 0] {
+        file.extend(word.to_le_bytes());
+    }
+    for half in [52_u16, 32, 1, 0, 0, 0] {
+        file.extend(half.to_le_bytes());
+    }
+    for word in [1, 84, address, address, 5000, 9000, 7, 16] {
+        file.extend(word.to_le_bytes());
+    }
+    file.extend(bytes);
+    file
+}
+
+fn config<'a>(loader: &'a HvmLoader, firmware: &'a [u8], mib: u64) -> HvmConfig<'a> {
+    HvmConfig {
+        loader,
+        firmware,
+        memory_pages: mib * 256,
+        memory_pages_max: mib * 256,
+        video_pages: 8 * 256,
+        vcpus: 9,
+        tsc_mode: TscMode::Native,
+    }
+}
+
+struct Guest {
+    fake: Fake,
+    built: Built,
+}
+
+impl Guest {
+    fn build(config: &HvmConfig<'_>) -> Self {
+        let mut xen: Xen<Fake> = Fake::xen(true);
+        let built = build_hvm(&mut xen, DOMAIN, config, &CHANNELS).unwrap();
+        Self { fake: std::mem::take(xen.hypervisor()), built }
+    }
+
+    fn read(&self, address: u64, bytes: usize) -> Vec<u8> {
+        (address..address + bytes as u64)
+            .map(|at| {
+                assert!(self.fake.owns(at >> 12), "{at:#x} is no memory");
+                let page = self.fake.memory.get(&(at >> 12));
+                page.map_or(GARBAGE, |page| page[usize::try_from(at % 4096).unwrap()])
+            })
+            .collect()
+    }
+
+    fn word(&self, address: u64) -> u64 {
+        u64::from_le_bytes(self.read(address, 8).try_into().unwrap())
+    }
+}
+
+#[test]
+fn the_loader_finds_itself_its_firmware_and_the_machine() {
+    let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT + 16)).unwrap();
+    let firmware = code(0x2_0001);
+    let guest = Guest::build(&config(&loader, &firmware, 64));
+    let at = u64::from(LOADER_AT);
+    assert_eq!(guest.read(at, 5000), code(5000));
+    assert!(guest.read(at + 5000, 4000).iter().all(|byte| *byte == 0));
+    assert_eq!(guest.built.entry, at + 16);
+    assert_eq!(guest.built.pages, 56 * 256);
+
+    // ebx of the last record but the end, which is vCPU 0's.
+    let stream = &guest.fake.hvm_context;
+    let record = &stream[stream.len() - 8 - 1032..];
+    let start_info = u64::from_le_bytes(record[520..528].try_into().unwrap());
+    assert_eq!(guest.word(start_info), 1 << 32 | 0x336e_c578);
+    assert_eq!(guest.word(start_info + 8), 1 << 32);
+    let module = guest.word(start_info + 16);
+    assert_eq!(guest.word(module + 8), firmware.len() as u64);
+    assert_eq!(guest.read(guest.word(module), firmware.len()), firmware);
+    assert_eq!(guest.read(guest.word(module + 16), 9), b"firmware\0");
+
+    let info = guest.read(0x9f800, 48);
+    assert_eq!(info.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)), 0);
+    assert_eq!((&info[..8], info[8], info[13]), (&b"HVM INFO"[..], 48, 1));
+    let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
+    assert_eq!([16, 20, 24, 28].map(word), [9, 56 * 256, 0xfeff0, 0]);
+    assert_eq!((info[32], info[33], info[34]), (0xff, 1, 0));
+}
+
+#[test]
+fn the_screen_of_a_pc_has_no_memory_and_the_special_pages_are_empty() {
+    let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
+    let guest = Guest::build(&config(&loader, &[1; 4096], 64));
+    let frames = guest.fake.frames();
+    assert!(frames.iter().all(|frame| !(0xa0..0xc0).contains(frame)));
+    assert_eq!(frames.iter().filter(|frame| **frame < 56 * 256).count(), 56 * 256 - 0x20);
+    assert_eq!(frames.iter().filter(|frame| **frame >= 0xfe000).count(), 16);
+    for frame in (0xfeff0..0xff000).filter(|frame| *frame != 0xfeffe) {
+        assert!(guest.read(frame << 12, 4096).iter().all(|byte| *byte == 0), "{frame:#x}");
+    }
+    assert_eq!(guest.read((0xfeffe << 12) + 4092, 4), 0xffc0_00e7_u32.to_le_bytes());
+    expect!["{1: feffc, 2: 1, 5: feffd, 6: feffb, a: 1, c: feffe000, 11: fefff, 12: 2, 1b: feff8, 1c: feff9, 1d: feffa, 20: feff0, 21: 8}"]
+        .assert_eq(&format!("{:x?}", guest.fake.hvm_params));
+    assert_eq!(guest.fake.tsc_mode, Some(2));
+    // Room for the screen and for the ROMs of cards.
+    assert_eq!(guest.fake.memory_max_kib, 64 * 1024 + 2048);
+}
+
+#[test]
+fn memory_beyond_the_hole_goes_on_at_4_gib() {
+    let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
+    let guest = Guest::build(&config(&loader, &[1; 4096], 4096 + 8));
+    let info = guest.read(0x9f800, 48);
+    let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
+    assert_eq!([20, 28].map(word), [0xf_0000, 0x11_0000]);
+    let map: Vec<u64> = (guest.fake.memory_map.chunks_exact(20))
+        .flat_map(|entry| {
+            [&entry[..8], &entry[8..16]].map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        })
+        .collect();
+    assert_eq!(map, [0x10_0000, 0xeff0_0000, 0x1_0000_0000, 0x1000_0000]);
+}
+
+#[test]
+fn what_cannot_be_built_is_said() {
+    let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
+    let small = check_hvm(&config(&loader, &[1; 4 << 20], 8)).unwrap_err();
+    assert_eq!(
+        small.to_string(),
+        "memory = 8 MiB is too little: kernel, ramdisk and start-up tables need 14 MiB"
+    );
+    assert!(matches!(
+        check_hvm(&config(&loader, &[], 64)),
+        Err(BuildError::Firmware { bytes: 0, .. })
+    ));
+    let needs = check_hvm(&config(&loader, &[1; 4096], 64)).unwrap();
+    assert_eq!(needs.memory_pages_min, 8 * 256 + 0x103 + 2);
+}
+
+#[test]
+fn a_damaged_loader_is_refused_and_never_more() {
+    let whole = loader_file(LOADER_AT, LOADER_AT);
+    for cut in 0..whole.len() {
+        assert!(HvmLoader::parse(&whole[..cut]).is_err(), "{cut}");
+    }
+    for at in 0..84 {
+        for bit in 0..8 {
+            let mut file = whole.clone();
+            file[at] ^= 1 << bit;
+            // Whatever it says, it does not panic.
+            let _: Result<HvmLoader, BuildError> = HvmLoader::parse(&file);
+        }
+    }
+    let low = HvmLoader::parse(&loader_file(0x8_0000, 0x8_0000)).unwrap_err();
+    assert!(low.to_string().contains("wants to lie in the first MiB"), "{low}");
+}
