@@ -3,6 +3,7 @@
 #   XYLEM-GUEST: key=value
 # then waits to be shut down. Kernel command line:
 #   xylem.ip=10.0.0.N   address for eth0; dom0 is 10.0.0.1
+#   xylem.io=1          writes to the disk and reads it back all the time; says "io=N", or "io=failed"
 #   xylem.tick=SECONDS  says "tick=N" that often, to see that time goes on (suspend, migration)
 
 export PATH=/bin:/sbin
@@ -76,6 +77,19 @@ network() {
     say network=ok
 }
 
+# What is read back comes from the disk, not from memory.
+keep_writing() {
+    mount -t ext4 /dev/xvda /mnt || { say io=failed; return; }
+    number=0
+    while :; do
+        number=$((number + 1))
+        echo "$number" >/mnt/io && sync
+        echo 3 >/proc/sys/vm/drop_caches
+        if [ "$(cat /mnt/io)" = "$number" ]; then say "io=$number"; else say "io=failed"; fi
+        sleep 0.3
+    done
+}
+
 mkdir -p /proc /sys /dev /tmp
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -92,6 +106,7 @@ devices
 disk
 network
 say ready
+[ -z "$(option xylem.io)" ] || keep_writing &
 
 tick=$(option xylem.tick)
 number=0
