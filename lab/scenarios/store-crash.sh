@@ -1,5 +1,5 @@
-# The store daemon gets SIGKILL, twenty times: with guests that run, and while VMs are made and
-# destroyed. Nobody but the daemons of dom0, whose sockets close, may notice.
+# The store daemon gets SIGKILL, thirty times: twenty times with guests that run, one of which writes to
+# its disk all the time, then while VMs are made and destroyed. Nobody but the daemons of dom0, whose sockets close, may notice.
 . /lab/lib.sh
 start_xylemd
 
@@ -26,7 +26,7 @@ host_state >/results/state.before
 
 echo "== guests that run"
 cp /guest/disk.img /tmp/disk1.img
-linux_cfg lin1 "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5'" \
+linux_cfg lin1 "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1'" \
     "disk = ['/tmp/disk1.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
 check "create lin1" xy create -q /tmp/lin1.cfg
 check "lin1 is up" console_wait lin1 'XYLEM-GUEST: ready' 180
@@ -36,16 +36,25 @@ check "create uni1" xy create -q /tmp/uni1.cfg
 check "uni1 reads its disk" console_wait uni1 'XYLEM-UNIKERNEL: .*vbd 51712 .*first=' 60
 store >/results/store.before
 
-echo "== ten kills with guests that run"
-while [ $crashes -lt 10 ]; do
+# What lin1 has written so far, and whether it goes on.
+written() { grep -c 'XYLEM-GUEST: io=[0-9]' "$(console_log lin1)"; }
+goes_on() {
+    before=$(written)
+    wait_for "[ \$(written) -gt $((before + 2)) ]" 60 && ! grep -q 'io=failed' "$(console_log lin1)"
+}
+
+echo "== twenty kills with guests that run"
+while [ $crashes -lt 20 ]; do
     crash
-    sleep 0.2
+    store >/results/store.after
+    diff /results/store.before /results/store.after >/tmp/store.diff ||
+        { cat /tmp/store.diff; fail "the store is another after $crashes kills"; }
 done
-store >/results/store.after
-check "the store is as it was" diff /results/store.before /results/store.after
+echo "ok: the store is as it was after each of $crashes kills, $(wc -l </results/store.after) nodes"
 check "dom0 pings lin1" ping -c 1 -W 5 10.0.0.5
 check "xylemd goes on" wait_for 'xy list | grep -q ^lin1' 20
 consoles
+check "lin1 writes on" goes_on
 
 echo "== kills while VMs are made and destroyed"
 for number in 1 2 3; do
@@ -75,7 +84,8 @@ linux_cfg lin2 "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_B
 consoles
 check "create lin2" xy create -q /tmp/lin2.cfg
 check "lin2 is up" console_wait lin2 'XYLEM-GUEST: ready' 180
-echo "$crashes kills"
+check "lin1 writes on" goes_on
+echo "$crashes kills; lin1 wrote $(written) times"
 check "lin1 and lin2 hear that they shall shut down" xy shutdown -a -w
 check "uni1 is destroyed" sh -c 'xy list | grep -q ^uni1 || exit 0; xy destroy uni1'
 check "dom0 is as before" same_state /results/state.before

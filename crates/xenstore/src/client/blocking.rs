@@ -45,6 +45,8 @@ pub struct Client<T> {
     pub(super) serves_batches: ServesBatches,
     /// The connection broke and has not been replaced.
     pub(super) is_lost: bool,
+    /// The last request went out as a whole. If not, nobody has executed it.
+    pub(super) was_sent: bool,
     /// Take or reset them at any time.
     pub counters: ClientCounters,
 }
@@ -58,6 +60,7 @@ impl<T: Transport> Client<T> {
             watches: BTreeMap::new(),
             serves_batches: ServesBatches::Unknown,
             is_lost: false,
+            was_sent: false,
             counters: ClientCounters::default(),
         }
     }

@@ -100,8 +100,9 @@ impl<T: Transport> Client<T> {
             match self.exchange(kind, transaction_id, &parts) {
                 Ok(reply) => return reply.map_err(refused),
                 Err(error) => {
+                    let was_sent = self.was_sent;
                     self.recover(error, transaction_id, &mut losses)?;
-                    if when_lost(kind) == Lost::Report {
+                    if was_sent && when_lost(kind) == Lost::Report {
                         return Err(ClientError::OutcomeUnknown { request: describe() });
                     }
                 }
@@ -115,6 +116,7 @@ impl<T: Transport> Client<T> {
         transaction_id: u32,
         parts: &[&[u8]],
     ) -> Result<Result<Vec<u8>, Error>, ClientError> {
+        self.was_sent = false;
         if self.is_lost {
             return Err(ClientError::Closed);
         }
@@ -123,6 +125,7 @@ impl<T: Transport> Client<T> {
         }
         self.counters.messages += 1;
         self.send()?;
+        self.was_sent = true;
         self.counters.round_trips += 1;
         self.wait_reply()
     }
@@ -269,8 +272,9 @@ impl<T: Transport> Client<T> {
                 }
                 Ok(None) => return Ok(Committed::NotSent),
                 Err(error) => {
+                    let was_sent = self.was_sent;
                     self.recover(error, 0, &mut losses)?;
-                    if requests.iter().any(|request| request.action.is_guard()) {
+                    if was_sent && requests.iter().any(|request| request.action.is_guard()) {
                         // Had it taken effect, its guards might not hold a second time.
                         let request = format!("batch of {} requests", requests.len());
                         return Err(ClientError::OutcomeUnknown { request });

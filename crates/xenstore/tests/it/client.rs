@@ -550,7 +550,7 @@ fn what_may_have_happened_is_told() {
          effect before you repeat it"
     );
     assert_eq!(client.read("/a"), Ok(b"1".to_vec()));
-    breaks(&client, Link::BreaksBefore(0));
+    breaks(&client, Link::BreaksAfter(0));
     let error = client.control(&["check"]).unwrap_err();
     assert_eq!(error, ClientError::OutcomeUnknown { request: "control ".into() });
     // The reply to the commit is the third of this transaction.
@@ -559,6 +559,21 @@ fn what_may_have_happened_is_told() {
         client.transaction(|transaction| transaction.write("/a", b"2"));
     assert_eq!(result, Err(ClientError::OutcomeUnknown { request: "transaction_end".into() }));
     assert_eq!(client.read("/a"), Ok(b"2".to_vec()));
+}
+
+#[test]
+fn what_was_never_sent_cannot_have_happened() {
+    let Bench { mut client, .. } = bench();
+    for value in ["1", "2"] {
+        let mut batch = Batch::new();
+        batch.guard_absent(&format!("/{value}"));
+        batch.write(&format!("/{value}"), value);
+        breaks(&client, Link::BreaksBefore(0));
+        client.commit(&batch).unwrap();
+        breaks(&client, Link::BreaksBefore(0));
+        client.control(&["check"]).unwrap();
+    }
+    assert_eq!(client.counters.reconnects, 4);
 }
 
 #[test]
