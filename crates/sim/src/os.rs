@@ -98,7 +98,10 @@ impl SimOs {
 
     /// Puts a file of real bytes at `path`.
     pub fn add_file(&self, path: &str, bytes: impl Into<Arc<[u8]>>) {
-        self.get_mut().files.insert(path.to_owned(), File::Bytes(bytes.into()));
+        let mut os = self.get_mut();
+        os.files.insert(path.to_owned(), File::Bytes(bytes.into()));
+        // A file that has changed is parsed again.
+        os.kernels.remove(path);
     }
 
     /// Puts a disk image of this size at `path`.

@@ -91,9 +91,42 @@ impl Archive {
     }
 }
 
+/// The content of a file in an archive.
+pub(crate) fn content<'a>(archive: &'a [u8], path: &str) -> Option<&'a [u8]> {
+    const HEADER_BYTES: usize = 110;
+    let mut at: usize = 0;
+    loop {
+        let header = archive.get(at..at + HEADER_BYTES)?;
+        let field = |index: usize| {
+            let text = std::str::from_utf8(&header[6 + 8 * index..][..8]).ok()?;
+            usize::from_str_radix(text, 16).ok()
+        };
+        let (length, name_length) = (field(6)?, field(11)?);
+        let name = archive.get(at + HEADER_BYTES..at + HEADER_BYTES + name_length)?;
+        let data = (at + HEADER_BYTES + name_length).next_multiple_of(4);
+        let found = archive.get(data..data.checked_add(length)?)?;
+        if name.strip_suffix(b"\0") == Some(path.as_bytes()) {
+            return Some(found);
+        }
+        at = (data + length).next_multiple_of(4);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_found_by_its_path() {
+        let mut archive = Archive::default();
+        archive.file("etc/one", 0o644, b"1");
+        archive.file("etc/three", 0o644, b"333");
+        let bytes = archive.finish();
+        assert_eq!(content(&bytes, "etc/one"), Some(&b"1"[..]));
+        assert_eq!(content(&bytes, "etc/three"), Some(&b"333"[..]));
+        assert_eq!(content(&bytes, "etc/two"), None);
+        assert_eq!(content(&bytes[..200], "etc/three"), None);
+    }
 
     #[test]
     fn entries_are_aligned_and_parents_come_first() {

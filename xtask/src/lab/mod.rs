@@ -19,8 +19,9 @@ pub(crate) mod packages;
 mod recipe;
 mod session;
 
+pub(crate) use cpio::content as archived;
 pub(crate) use host_tools::{install, require_all as require_tools};
-pub(crate) use image::cache_directory;
+pub(crate) use image::{cache_directory, prepare as image};
 pub(crate) use overlay::{build_example, target_directory, workspace};
 
 use std::fmt;
