@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::activity::Activity;
 use crate::config::ListedConfig;
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
@@ -66,6 +67,7 @@ pub enum Reply {
     Vcpus(Vec<VcpuRow>),
     Info(Info),
     Counters(Counters),
+    Activity(Activity),
 }
 
 /// Who answers.

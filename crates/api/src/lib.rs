@@ -5,12 +5,14 @@
 //! A connection carries one request after another. This crate decides nothing about VMs; [`client`]
 //! is its only part that touches a socket.
 
+mod activity;
 mod answer;
 pub mod client;
 mod config;
 mod request;
 mod wire;
 
+pub use activity::{Activity, HypercallRow, Latency, OperationRow, QueueRow};
 pub use answer::{
     Answer, BlockRow, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow, EventKind,
     Info, NetworkRow, Pong, Progress, Reply, Stage, VcpuRow,

@@ -111,4 +111,6 @@ pub enum Request {
     Info,
     /// Answered by [`Reply::Counters`](crate::Reply::Counters).
     Counters,
+    /// Answered by [`Reply::Activity`](crate::Reply::Activity).
+    Activity,
 }

@@ -227,6 +227,36 @@ impl Work {
         }
     }
 
+    /// What this is called where operators count it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LoadImages { .. } => "load-images",
+            Self::CheckBridge { .. } => "check-bridge",
+            Self::AttachDisk { .. } => "attach-disk",
+            Self::Record { .. } => "record",
+            Self::CreateDomain { .. } => "create-domain",
+            Self::Build { .. } => "build",
+            Self::WriteNodes { .. } => "write-nodes",
+            Self::Introduce { .. } => "introduce",
+            Self::JoinBridge { .. } => "join-bridge",
+            Self::Unpause { .. } => "unpause",
+            Self::Pause { .. } => "pause",
+            Self::CloseDevices { .. } => "close-devices",
+            Self::DestroyDomain { .. } => "destroy-domain",
+            Self::DetachDisk { .. } => "detach-disk",
+            Self::RemoveNodes { .. } => "remove-nodes",
+            Self::RequestShutdown { .. } => "request-shutdown",
+            Self::Survey { .. } => "list",
+            Self::Observe => "observe",
+            Self::DetachLoops { .. } => "detach-loops",
+            Self::ReadConsole { .. } => "read-console",
+            Self::ReadDevices { .. } => "read-devices",
+            Self::HostInfo => "host-info",
+            Self::CpuTimes { .. } => "cpu-times",
+        }
+    }
+
     /// Which queue this work goes to.
     #[must_use]
     pub fn class(&self) -> WorkClass {

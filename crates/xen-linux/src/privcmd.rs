@@ -278,4 +278,10 @@ impl Hypervisor for LinuxHypervisor {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
+
+    fn now_ns(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let number = |part: i64| u64::try_from(part).unwrap_or_default();
+        number(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(number(now.tv_nsec))
+    }
 }

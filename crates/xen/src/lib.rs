@@ -16,6 +16,7 @@ mod hypervisor;
 mod identity;
 mod ids;
 mod info;
+mod latency;
 mod memory;
 mod probe;
 mod xen;
@@ -35,6 +36,7 @@ pub use ids::{
     ShutdownReason, Uuid, XenbusState,
 };
 pub use info::{PhysInfo, SetAside, VcpuInfo, VersionInfo};
+pub use latency::Latencies;
 pub use memory::{E820Entry, E820Kind, Extent};
 pub use probe::ProbeError;
 pub use xen::{Counters, ForeignError, Xen};

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use crate::abi::{DOMCTL_BYTES, DOMCTL_HEADER_BYTES, SYSCTL_BYTES, SYSCTL_HEADER_BYTES};
 use crate::{
-    Abi, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, ProbeError, Resource,
+    Abi, DomId, Errno, ForeignRange, Hypervisor, Latencies, Op, PAGE_BYTES, Piece, ProbeError,
+    Resource,
 };
 
 /// Where the arena's parts lie. The call structure is first, what it points to follows, and the rest
@@ -18,11 +19,21 @@ pub(crate) const LIST_OFFSET: usize = 64 * 1024;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
     counts: BTreeMap<&'static str, u64>,
+    latencies: BTreeMap<&'static str, Latencies>,
 }
 
 impl Counters {
     pub(crate) fn count(&mut self, name: &'static str) {
         *self.counts.entry(name).or_default() += 1;
+    }
+
+    fn took(&mut self, name: &'static str, ns: u64) {
+        self.latencies.entry(name).or_default().record(ns);
+    }
+
+    /// How long calls took, by name. A few rare calls are counted and not timed.
+    pub fn latencies(&self) -> impl Iterator<Item = (&'static str, &Latencies)> + '_ {
+        self.latencies.iter().map(|(name, latencies)| (*name, latencies))
     }
 
     /// Names and counts, by name.
@@ -115,9 +126,8 @@ impl<H: Hypervisor> Xen<H> {
         offset_bytes: usize,
         pieces: &[Piece<'_>],
     ) -> Result<(), ForeignError> {
-        self.counters.count("map_foreign");
-        self.hypervisor
-            .write_foreign(ForeignRange { domid, frames, offset_bytes }, pieces)
+        let range = ForeignRange { domid, frames, offset_bytes };
+        self.timed("map_foreign", |hypervisor| hypervisor.write_foreign(range, pieces))
             .map_err(|errno| foreign_error(domid, frames, errno))
     }
 
@@ -132,9 +142,8 @@ impl<H: Hypervisor> Xen<H> {
         offset_bytes: usize,
         into: &mut [u8],
     ) -> Result<(), ForeignError> {
-        self.counters.count("map_foreign");
-        self.hypervisor
-            .read_foreign(ForeignRange { domid, frames, offset_bytes }, into)
+        let range = ForeignRange { domid, frames, offset_bytes };
+        self.timed("map_foreign", |hypervisor| hypervisor.read_foreign(range, into))
             .map_err(|errno| foreign_error(domid, frames, errno))
     }
 
@@ -173,8 +182,9 @@ impl<H: Hypervisor> Xen<H> {
             bytes.extend_from_slice(&frame.to_ne_bytes());
         }
         let offset = usize::try_from(first.0).map_err(|_| Errno::EINVAL)? * ENTRY_BYTES;
-        self.counters.count("map_resource");
-        self.hypervisor.write_resource(domid, Resource::GrantTable, offset, &bytes)
+        self.timed("map_resource", |hypervisor| {
+            hypervisor.write_resource(domid, Resource::GrantTable, offset, &bytes)
+        })
     }
 
     /// Address of the data area, and the area itself.
@@ -199,6 +209,15 @@ impl<H: Hypervisor> Xen<H> {
         Ok(address)
     }
 
+    /// Counts a call and the time it takes.
+    fn timed<R>(&mut self, name: &'static str, call: impl FnOnce(&mut H) -> R) -> R {
+        self.counters.count(name);
+        let begun = self.hypervisor.now_ns();
+        let result = call(&mut self.hypervisor);
+        self.counters.took(name, self.hypervisor.now_ns().saturating_sub(begun));
+        result
+    }
+
     pub(crate) fn domctl(
         &mut self,
         name: &'static str,
@@ -206,9 +225,8 @@ impl<H: Hypervisor> Xen<H> {
         domid: DomId,
         payload: &[u8],
     ) -> Result<u64, Errno> {
-        self.counters.count(name);
         let version = self.abi.domctl.0;
-        domctl_raw(&mut self.hypervisor, version, cmd, domid, payload)
+        self.timed(name, |hypervisor| domctl_raw(hypervisor, version, cmd, domid, payload))
     }
 
     /// The payload of the last domctl, as Xen left it.
@@ -227,9 +245,8 @@ impl<H: Hypervisor> Xen<H> {
         cmd: u32,
         payload: &[u8],
     ) -> Result<u64, Errno> {
-        self.counters.count(name);
         let version = self.abi.sysctl.0;
-        sysctl_raw(&mut self.hypervisor, version, cmd, payload)
+        self.timed(name, |hypervisor| sysctl_raw(hypervisor, version, cmd, payload))
     }
 
     pub(crate) fn sysctl_payload(&mut self) -> &[u8] {
@@ -244,11 +261,10 @@ impl<H: Hypervisor> Xen<H> {
         subop: u64,
         argument: &[u8],
     ) -> Result<u64, Errno> {
-        self.counters.count(name);
         let arena = self.hypervisor.arena();
         arena[CALL_OFFSET..CALL_OFFSET + argument.len()].copy_from_slice(argument);
         let address = self.hypervisor.arena_address() + CALL_OFFSET as u64;
-        self.hypervisor.hypercall(op, [subop, address, 0, 0, 0])
+        self.timed(name, |hypervisor| hypervisor.hypercall(op, [subop, address, 0, 0, 0]))
     }
 
     /// The argument of the last [`Xen::call_with`], as Xen left it.

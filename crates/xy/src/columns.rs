@@ -2,6 +2,9 @@
 //!
 //! Sources: xen `tools/xl/xl_info.c`, `xl_vcpu.c`, `xl_block.c`, `xl_nic.c`.
 
+pub(crate) mod activity;
+pub(crate) mod top;
+
 use std::fmt::Write as _;
 
 use api::{BlockRow, Cost, CreateReport, DomainRow, Info, NetworkRow, Stage, VcpuRow};
@@ -89,6 +92,36 @@ pub(crate) fn list(rows: &[DomainRow], columns: ListColumns) -> String {
         out.push('\n');
     }
     out
+}
+
+/// `dominfo`: a line for each thing that is known of a domain.
+pub(crate) fn dominfo(row: &DomainRow, kernel: Option<&str>) -> String {
+    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    let most =
+        if row.mem_max_kib < 1 << 40 { row.mem_max_kib.to_string() } else { "no limit".into() };
+    let reason = row.shutdown_reason.map_or("-".to_owned(), |code| {
+        let words = ["poweroff", "reboot", "suspend", "crash", "watchdog", "soft_reset"];
+        words.get(usize::from(code)).map_or_else(|| code.to_string(), |&word| word.to_owned())
+    });
+    let lines = [
+        ("name", name(row.name.as_deref())),
+        ("domid", row.domid.to_string()),
+        ("uuid", row.uuid.clone()),
+        ("type", row.kind.clone()),
+        ("state", state(row)),
+        ("shutdown_reason", reason),
+        ("vcpus", row.vcpus_online.to_string()),
+        ("memory_kb", row.mem_kib.to_string()),
+        ("max_memory_kb", most),
+        ("cpu_time", format!("{:.3}", seconds(row.cpu_time_ns))),
+        ("cpupool", format!("Pool-{}", row.cpupool)),
+        ("managed", yes(row.managed)),
+        ("kernel", name(Some(kernel.unwrap_or("-")))),
+    ];
+    lines.iter().fold(String::new(), |mut out, (key, value)| {
+        put!(out, "{key:<23}: {value}\n");
+        out
+    })
 }
 
 pub(crate) fn vcpu_list(rows: &[VcpuRow]) -> String {
@@ -308,6 +341,26 @@ mod tests {
             a?[2Jname-that-is-longer-than-its-forty-columns 32751 120563   128     ---s?-  1234567.9
         "#]]
         .assert_eq(&list(&domains(), ListColumns::default()));
+    }
+
+    #[test]
+    fn dominfo_tells_all_in_the_form_of_info() {
+        expect![[r#"
+            name                   : (null)
+            domid                  : 18
+            uuid                   : fedcba98-7654-3210-fedc-ba9876543210
+            type                   : 
+            state                  : --psrd
+            shutdown_reason        : reboot
+            vcpus                  : 0
+            memory_kb              : 0
+            max_memory_kb          : 0
+            cpu_time               : 0.000
+            cpupool                : Pool-1
+            managed                : no
+            kernel                 : /boot/k
+        "#]]
+        .assert_eq(&dominfo(&domains()[2], Some("/boot/k")));
     }
 
     #[test]

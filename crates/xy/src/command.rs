@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use crate::commands::{self, create, devices, domains, host, shutdown, store};
+use crate::commands::{self, create, devices, domains, host, hypercalls, shutdown, store, top};
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
 
@@ -215,6 +215,50 @@ const COMMANDS: &[Command] = &[
         run: host::counters,
     },
     Command {
+        name: "hypercalls",
+        usage: "[options]",
+        about: "Print what was asked of Xen, and how long it took",
+        flags: &[
+            Flag::new('o', "operations", "By the operations that they were made for."),
+            Flag::new('q', "queues", "The queues of work instead, and how long work waited."),
+            JSON,
+        ],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: hypercalls::hypercalls,
+    },
+    Command {
+        name: "top",
+        usage: "[options]",
+        about: "Monitor the domains, as xentop does",
+        flags: &[
+            Flag::new('b', "batch", "Print one table after the other, for a file."),
+            Flag::with_value('i', "iterations", "N", "End after so many."),
+            Flag::with_value('d', "delay", "SECONDS", "Time between two, 3 by default."),
+            Flag::with_value(
+                's',
+                "sort",
+                "KEY",
+                "By name, domid, cpu, time, mem, vcpus, net or disk; cpu by default.",
+            ),
+            Flag::with_value('F', "filter", "TEXT", "Only domains with this in their names."),
+            Flag::with_value('\0', "limit", "N", "Only the first N."),
+            Flag::new('f', "full-name", "Names in full instead of ten characters."),
+        ],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: top::top,
+    },
+    Command {
+        name: "dominfo",
+        usage: "[options] <Domain ...>",
+        about: "Print all that is known of a domain",
+        flags: &[JSON],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: domains::dominfo,
+    },
+    Command {
         name: "store",
         usage: "<command> [args]",
         about: "Look into the store and change it; see 'xy help store'",
@@ -412,7 +456,7 @@ mod tests {
             ("cr", "create"),
             ("un", "unpause"),
             ("c", "\"c\" is ambiguous: create, console, counters"),
-            ("dom", "\"dom\" is ambiguous: domid, domname"),
+            ("dom", "\"dom\" is ambiguous: domid, domname, dominfo"),
             ("migrate", "\"migrate\" is no command; see 'xy help'"),
             ("lists", "\"lists\" is no command; see 'xy help'"),
         ] {

@@ -5,8 +5,10 @@ pub(crate) mod create;
 pub(crate) mod devices;
 pub(crate) mod domains;
 pub(crate) mod host;
+pub(crate) mod hypercalls;
 pub(crate) mod shutdown;
 pub(crate) mod store;
+pub(crate) mod top;
 
 /// Takes the payload of the reply that was asked for.
 macro_rules! expect_reply {

@@ -233,6 +233,7 @@ impl Client<'_> {
                 Reply::HostInfo(info) => Ok(api::Reply::Info(api::Info(render::host_info(&info)))),
                 other => Err(unexpected(&other)),
             },
+            Request::Activity => Ok(api::Reply::Activity(self.core.activity())),
             Request::Counters => {
                 let cost = render::cost(&self.core.totals());
                 Ok(api::Reply::Counters(api::Counters { cost, ..Default::default() }))

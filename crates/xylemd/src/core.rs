@@ -7,14 +7,15 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use toolstack::plan::Step;
 use toolstack::work::{Cost, WorkClass};
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
 
-use crate::pool::{Job, Pool, Taken};
+use crate::pool::{Job, LinuxPerformer, Pool, Taken};
+use crate::stats::{Ending, Stats};
 use crate::watch::Orders;
 
 /// What a client hears.
@@ -37,8 +38,9 @@ pub(crate) struct Ended;
 pub(crate) struct Core {
     begin: std::time::Instant,
     state: Mutex<State>,
-    pool: Pool,
+    pool: Pool<LinuxPerformer>,
     orders: Orders,
+    stats: Mutex<Stats>,
 }
 
 #[derive(Default)]
@@ -65,8 +67,9 @@ impl Waiting {
 }
 
 impl Core {
-    pub(crate) fn new(pool: Pool, orders: Orders) -> Self {
-        Self { begin: std::time::Instant::now(), state: Mutex::default(), pool, orders }
+    pub(crate) fn new(pool: Pool<LinuxPerformer>, orders: Orders) -> Self {
+        let begin = std::time::Instant::now();
+        Self { begin, state: Mutex::default(), pool, orders, stats: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -94,6 +97,21 @@ impl Core {
     /// What all work has cost since the start.
     pub(crate) fn totals(&self) -> Cost {
         self.lock().totals.clone()
+    }
+
+    /// What was done so far, and how long it took.
+    pub(crate) fn activity(&self) -> api::Activity {
+        self.stats().activity(self.begin.elapsed().as_secs(), self.pool.states())
+    }
+
+    /// The same for Prometheus.
+    pub(crate) fn metrics(&self) -> String {
+        self.stats().metrics(self.pool.states())
+    }
+
+    fn stats(&self) -> MutexGuard<'_, Stats> {
+        // Numbers that were being added to are of use all the same.
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a request in. All that follows from it is done elsewhere.
@@ -153,10 +171,19 @@ impl Core {
 
     /// Carries out work and what follows from it, as long as that is for the same performer and
     /// `between` lets it.
-    fn carry(&self, taken: &mut Taken<'_>, job: Job, mut between: impl FnMut() -> ControlFlow<()>) {
+    fn carry(
+        &self,
+        taken: &mut Taken<'_, LinuxPerformer>,
+        job: Job,
+        mut between: impl FnMut() -> ControlFlow<()>,
+    ) {
         let mut next = Some(job);
         while let Some((work, what)) = next.take() {
+            let (name, began) = (what.name(), self.now());
             let (result, cost) = taken.performer().perform(what);
+            let took = self.now().0.saturating_sub(began.0);
+            let ending = if result.is_ok() { Ending::Done } else { Ending::Failed };
+            self.stats().record(name, took, ending, taken.performer().xen.counters());
             if let Err(failure) = &result {
                 crate::log(failure);
             }

@@ -12,6 +12,8 @@ mod host;
 mod images;
 mod pool;
 mod render;
+mod stats;
+mod status;
 mod store;
 mod watch;
 
@@ -29,17 +31,20 @@ use crate::core::Core;
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) socket: PathBuf,
+    /// Where counters can be read.
+    pub(crate) status_socket: PathBuf,
     pub(crate) store_socket: PathBuf,
     /// Threads that make VMs.
     pub(crate) workers: usize,
 }
 
 const USAGE: &str = "\
-usage: xylemd [--socket PATH] [--store-socket PATH] [--workers N]
+usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
   --socket PATH        where clients connect (default /run/xylem/xylemd.sock, or $XYLEMD_SOCKET)
+  --status PATH        where counters can be read (default: `status` beside the clients' socket)
   --store-socket PATH  the store's socket (default /run/xenstored/socket, or $XENSTORED_PATH)
   --workers N          VMs worked on side by side (default 4)
   -h, --help           this text
@@ -50,6 +55,7 @@ fn options() -> Result<Option<Options>> {
     use lexopt::prelude::{Long, Short, ValueExt};
     let mut options = Options {
         socket: api::client::socket_path(),
+        status_socket: PathBuf::new(),
         store_socket: std::env::var_os("XENSTORED_PATH")
             .map_or_else(|| PathBuf::from("/run/xenstored/socket"), PathBuf::from),
         workers: 4,
@@ -58,6 +64,7 @@ fn options() -> Result<Option<Options>> {
     while let Some(argument) = parser.next()? {
         match argument {
             Long("socket") => options.socket = parser.value()?.into(),
+            Long("status") => options.status_socket = parser.value()?.into(),
             Long("store-socket") => options.store_socket = parser.value()?.into(),
             Long("workers") => {
                 options.workers = parser.value()?.parse()?;
@@ -75,6 +82,9 @@ fn options() -> Result<Option<Options>> {
             }
             other => return Err(other.unexpected().into()),
         }
+    }
+    if options.status_socket.as_os_str().is_empty() {
+        options.status_socket = options.socket.with_file_name("status");
     }
     Ok(Some(options))
 }
@@ -103,6 +113,7 @@ fn run(options: &Options) -> Result<()> {
     let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
         .context("cannot start the parser of kernels")?;
     let listener = clients::listen(&options.socket)?;
+    let status = clients::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
     let pool = pool::Pool::open(options, &images).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
@@ -113,6 +124,7 @@ fn run(options: &Options) -> Result<()> {
         thread::Builder::new().name(name).spawn(move || core.work(class))?;
     }
     core.happened(toolstack::Event::Started);
+    status::serve(status, &core).context("cannot serve the status socket")?;
     clients::serve(listener, &core).context("cannot serve clients")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     notify_ready();

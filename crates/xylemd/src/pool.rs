@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use toolstack::WorkId;
 use toolstack::perform::Performer;
 use toolstack::work::{Work, WorkClass};
-use xen::Xen;
+use xen::{Latencies, Xen};
 use xen_linux::LinuxHypervisor;
 use xenstore_socket::StoreSocket;
 
@@ -21,49 +22,66 @@ use crate::images::Images;
 use crate::store;
 
 pub(crate) type Job = (WorkId, Work);
-type LinuxPerformer = Performer<LinuxHypervisor, StoreSocket, LinuxHost>;
+pub(crate) type LinuxPerformer = Performer<LinuxHypervisor, StoreSocket, LinuxHost>;
 
 /// Performers that tear down. More only contend for the hypervisor's heap lock.
 const DESTROYERS: usize = 2;
 /// Performers that read and list.
 const READERS: usize = 2;
 
-pub(crate) struct Pool {
-    queries: Queue,
-    changes: Queue,
-    destroys: Queue,
+/// Queues of `P`, which is what does the work.
+pub(crate) struct Pool<P> {
+    queries: Queue<P>,
+    changes: Queue<P>,
+    destroys: Queue<P>,
 }
 
 /// Work and performers of one class.
-struct Queue {
+struct Queue<P> {
     class: WorkClass,
     performers: usize,
-    state: Mutex<Waiting>,
+    state: Mutex<Waiting<P>>,
     /// There is a job and a performer for it.
     matched: Condvar,
 }
 
-#[derive(Default)]
-struct Waiting {
-    jobs: VecDeque<Job>,
+struct Waiting<P> {
+    /// With the moment from which it waits.
+    jobs: VecDeque<(Job, Instant)>,
     /// The one that worked last is taken first: what it touches is still at hand.
-    idle: Vec<LinuxPerformer>,
+    idle: Vec<P>,
+    jobs_most: usize,
+    waited: Latencies,
+}
+
+/// How a queue does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueState {
+    pub(crate) name: &'static str,
+    pub(crate) performers: usize,
+    /// Performers at work.
+    pub(crate) busy: usize,
+    /// Jobs that wait for one.
+    pub(crate) depth: usize,
+    /// The most that ever waited.
+    pub(crate) depth_max: usize,
+    /// How long jobs waited, of those that had to.
+    pub(crate) waited: Latencies,
 }
 
 /// A performer that somebody has taken; it goes back to its queue by itself.
-pub(crate) struct Taken<'a> {
-    queue: &'a Queue,
+pub(crate) struct Taken<'a, P> {
+    queue: &'a Queue<P>,
     /// Absent only while it goes back.
-    performer: Option<LinuxPerformer>,
+    performer: Option<P>,
 }
 
-impl Pool {
+impl Pool<LinuxPerformer> {
     pub(crate) fn open(options: &Options, images: &Images) -> Result<Self> {
-        let queue = |class, performers: usize, arena| -> Result<Queue> {
+        let queue = |class, performers: usize, arena| -> Result<_> {
             let idle: Result<_> =
                 (0..performers).map(|_| performer(options, images, arena)).collect();
-            let state = Mutex::new(Waiting { jobs: VecDeque::new(), idle: idle? });
-            Ok(Queue { class, performers, state, matched: Condvar::new() })
+            Ok(Queue::new(class, idle?))
         };
         Ok(Self {
             queries: queue(WorkClass::Query, READERS, xen::ARENA_BYTES_FULL)?,
@@ -71,17 +89,36 @@ impl Pool {
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
         })
     }
+}
+
+impl<P> Pool<P> {
+    fn named(&self) -> [(&'static str, &Queue<P>); 3] {
+        [("query", &self.queries), ("change", &self.changes), ("destroy", &self.destroys)]
+    }
 
     /// How many threads each class has use for, with a name for them.
     pub(crate) fn threads(&self) -> impl Iterator<Item = (WorkClass, String)> + '_ {
-        let named =
-            [("query", &self.queries), ("change", &self.changes), ("destroy", &self.destroys)];
-        named.into_iter().flat_map(|(name, queue)| {
+        self.named().into_iter().flat_map(|(name, queue)| {
             (0..queue.performers).map(move |index| (queue.class, format!("{name}-{index}")))
         })
     }
 
-    fn queue(&self, class: WorkClass) -> &Queue {
+    /// How the queues do.
+    pub(crate) fn states(&self) -> impl Iterator<Item = QueueState> + '_ {
+        self.named().into_iter().map(|(name, queue)| {
+            let waiting = queue.lock();
+            QueueState {
+                name,
+                performers: queue.performers,
+                busy: queue.performers - waiting.idle.len(),
+                depth: waiting.jobs.len(),
+                depth_max: waiting.jobs_most,
+                waited: waiting.waited,
+            }
+        })
+    }
+
+    fn queue(&self, class: WorkClass) -> &Queue<P> {
         match class {
             WorkClass::Query => &self.queries,
             WorkClass::Change => &self.changes,
@@ -93,14 +130,15 @@ impl Pool {
     pub(crate) fn submit(&self, job: Job) {
         let queue = self.queue(job.1.class());
         let mut waiting = queue.lock();
-        waiting.jobs.push_back(job);
+        waiting.jobs.push_back((job, Instant::now()));
+        waiting.jobs_most = waiting.jobs_most.max(waiting.jobs.len());
         if !waiting.idle.is_empty() {
             queue.matched.notify_one();
         }
     }
 
     /// A performer that has nothing else to do, if there is one.
-    pub(crate) fn take_idle(&self, class: WorkClass) -> Option<Taken<'_>> {
+    pub(crate) fn take_idle(&self, class: WorkClass) -> Option<Taken<'_, P>> {
         let queue = self.queue(class);
         let mut waiting = queue.lock();
         // Those who came first go first.
@@ -109,12 +147,14 @@ impl Pool {
     }
 
     /// Waits for a job and a performer for it.
-    pub(crate) fn next(&self, class: WorkClass) -> (Taken<'_>, Job) {
+    pub(crate) fn next(&self, class: WorkClass) -> (Taken<'_, P>, Job) {
         let queue = self.queue(class);
         let mut waiting = queue.lock();
         loop {
             if !waiting.jobs.is_empty() && !waiting.idle.is_empty() {
-                let job = waiting.jobs.pop_front().expect("just looked");
+                let (job, since) = waiting.jobs.pop_front().expect("just looked");
+                let waited = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                waiting.waited.record(waited);
                 return (Taken { queue, performer: waiting.idle.pop() }, job);
             }
             waiting = queue.matched.wait(waiting).unwrap_or_else(PoisonError::into_inner);
@@ -122,15 +162,22 @@ impl Pool {
     }
 }
 
-impl Queue {
+impl<P> Queue<P> {
+    fn new(class: WorkClass, idle: Vec<P>) -> Self {
+        let performers = idle.len();
+        let waiting =
+            Waiting { jobs: VecDeque::new(), idle, jobs_most: 0, waited: Latencies::default() };
+        Self { class, performers, state: Mutex::new(waiting), matched: Condvar::new() }
+    }
+
     /// A poisoned queue is whole: the lock is held only to put into it and take from it.
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, Waiting<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken<'_> {
-    pub(crate) fn performer(&mut self) -> &mut LinuxPerformer {
+impl<P> Taken<'_, P> {
+    pub(crate) fn performer(&mut self) -> &mut P {
         self.performer.as_mut().expect("taken until it is dropped")
     }
 
@@ -141,7 +188,7 @@ impl Taken<'_> {
     }
 }
 
-impl Drop for Taken<'_> {
+impl<P> Drop for Taken<'_, P> {
     fn drop(&mut self) {
         let mut waiting = self.queue.lock();
         waiting.idle.extend(self.performer.take());
@@ -156,4 +203,72 @@ fn performer(options: &Options, images: &Images, arena: usize) -> Result<LinuxPe
     let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
     let store = store::connect(&options.store_socket)?;
     Ok(Performer { xen, store, host: LinuxHost::open(images.clone())? })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn pool() -> Pool<&'static str> {
+        Pool {
+            queries: Queue::new(WorkClass::Query, vec!["reader"]),
+            changes: Queue::new(WorkClass::Change, vec!["maker"]),
+            destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
+        }
+    }
+
+    fn list(id: u64) -> Job {
+        (WorkId(id), Work::HostInfo)
+    }
+
+    fn destroy(id: u64) -> Job {
+        (WorkId(id), Work::DetachLoops { devices: Vec::new() })
+    }
+
+    #[test]
+    fn a_destroy_that_never_ends_delays_no_list() {
+        let pool = pool();
+        (0..100).for_each(|id| pool.submit(destroy(id)));
+        // Both destroyers are at work, on what will not end.
+        let stuck = [pool.next(WorkClass::Destroy), pool.next(WorkClass::Destroy)];
+        let told: Vec<_> = pool.states().map(|it| (it.name, it.busy, it.depth)).collect();
+        assert_eq!(told, [("query", 0, 0), ("change", 0, 0), ("destroy", 2, 98)]);
+        assert!(pool.take_idle(WorkClass::Destroy).is_none());
+        // A client carries its list out itself, and so does a thread of the pool.
+        assert_eq!(*pool.take_idle(WorkClass::Query).unwrap().performer(), "reader");
+        pool.submit(list(1000));
+        assert_eq!(pool.next(WorkClass::Query).1.0, WorkId(1000));
+        drop(stuck);
+        assert_eq!(pool.next(WorkClass::Destroy).1.0, WorkId(2));
+    }
+
+    #[test]
+    fn whoever_came_first_goes_first() {
+        let pool = pool();
+        let taken = pool.take_idle(WorkClass::Query).unwrap();
+        assert!(pool.take_idle(WorkClass::Query).is_none());
+        pool.submit(list(1));
+        pool.submit(list(2));
+        drop(taken);
+        // The performer is idle, and others wait for it.
+        assert!(pool.take_idle(WorkClass::Query).is_none());
+        assert_eq!(pool.next(WorkClass::Query).1.0, WorkId(1));
+        assert_eq!(pool.next(WorkClass::Query).1.0, WorkId(2));
+        let state = pool.states().next().unwrap();
+        assert_eq!((state.depth, state.depth_max, state.waited.count), (0, 2, 2));
+    }
+
+    #[test]
+    fn a_thread_without_work_is_woken_by_it() {
+        let pool = pool();
+        let (told, hears) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let pool = &pool;
+            scope.spawn(move || told.send(pool.next(WorkClass::Change).1.0).unwrap());
+            pool.submit((WorkId(7), Work::Record { nodes: toolstack::layout::Nodes::default() }));
+            assert_eq!(hears.recv(), Ok(WorkId(7)));
+        });
+    }
 }

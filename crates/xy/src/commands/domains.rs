@@ -33,6 +33,33 @@ pub(crate) fn list(session: &mut Session, options: &Options) -> Result<(), Failu
     Ok(())
 }
 
+pub(crate) fn dominfo(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let mut blocks = Vec::new();
+    for target in options.targets() {
+        let targets = vec![target];
+        let list = Request::List { targets: targets.clone() };
+        let rows = expect_reply!(session.call(&list)?, Domains);
+        if options.has("json") {
+            blocks.push((rows, Vec::new()));
+            continue;
+        }
+        let configs = expect_reply!(session.call(&Request::Configs { targets })?, Configs);
+        blocks.push((rows, configs));
+    }
+    if options.has("json") {
+        let rows: Vec<_> = blocks.into_iter().flat_map(|(rows, _)| rows).collect();
+        session.print_json(&rows);
+        return Ok(());
+    }
+    let texts: Vec<String> = blocks
+        .iter()
+        .flat_map(|(rows, configs)| rows.iter().zip(configs))
+        .map(|(row, listed)| columns::dominfo(row, listed.config.b_info.kernel.as_deref()))
+        .collect();
+    session.print(&texts.join("\n"));
+    Ok(())
+}
+
 pub(crate) fn vcpu_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let request = Request::VcpuList { targets: options.targets() };
     let rows = expect_reply!(session.call(&request)?, Vcpus);

@@ -451,7 +451,7 @@ fn a_daemon_that_goes_away_is_a_failure() {
 fn wrong_usage_is_status_2() {
     for (arguments, message) in [
         (&["frobnicate"][..], "\"frobnicate\" is no command; see 'xy help'"),
-        (&["d", "web"], "\"d\" is ambiguous: destroy, domid, domname"),
+        (&["d", "web"], "\"d\" is ambiguous: destroy, domid, domname, dominfo"),
         (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
         (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
         (&["pause"], "pause: requires at least 1 argument; see 'xy help pause'"),
@@ -459,6 +459,12 @@ fn wrong_usage_is_status_2() {
         (&["create"], "create: a configuration file is missing; see 'xy help create'"),
         (&["create", "a", "b"], "create: \"b\" is one file too many; see 'xy help create'"),
         (&["create", "-V", "a"], "create: there is no VNC display to connect to yet"),
+        (&["top", "-i", "0"], "top: --iterations 0: not a number that can be"),
+        (&["top", "-d", "never"], "top: --delay takes seconds, up to a day"),
+        (
+            &["top", "-s", "colour"],
+            "top: cannot sort by \"colour\"; by name, domid, cpu, time, mem, vcpus, net, disk",
+        ),
         (&["list", "-n"], "list: NUMA affinity (-n) is not supported yet"),
         (
             &["console", "-t", "serial", "a"],
@@ -496,6 +502,9 @@ fn help_is_there_without_a_daemon() {
          network-list        List virtual network interfaces for a domain
          info                Get information about Xen host
          counters            Print what xylemd has done since it began
+         hypercalls          Print what was asked of Xen, and how long it took
+         top                 Monitor the domains, as xentop does
+         dominfo             Print all that is known of a domain
          store               Look into the store and change it; see 'xy help store'
 
         A subcommand may be shortened as long as it stays unambiguous.
@@ -513,4 +522,53 @@ fn help_is_there_without_a_daemon() {
     assert_eq!(run_alone(&[]).status, Some(2));
     assert_eq!(run_alone(&["list", "-h"]), run_alone(&["help", "list"]));
     assert_eq!(run_alone(&["--version"]).stdout, concat!("xy ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn top_prints_as_many_tables_as_were_asked_for() {
+    let info = r#"{"ok":{"info":[["total_memory","4096"]]}}"#;
+    let list = |time: u64| {
+        format!(
+            r#"{{"ok":{{"domains":[{{"name":"Domain-0","mem_kib":1048576,"mem_max_kib":1048576,"vcpus_online":2,"running":true,"cpu_time_ns":{time}}},{{"name":"web","domid":3,"cpu_time_ns":5000000000}}]}}}}"#
+        )
+    };
+    let (first, second) = (list(1_000_000_000), list(1_000_000_001));
+    let daemon = Daemon::new(&[&[info], &[&first], &[&second]]);
+    let arguments = ["top", "-b", "-i", "2", "-d", "0", "-s", "time", "-F", "Domain"];
+    let (said, requests) = daemon.run(&arguments);
+    assert_eq!(requests.len(), 3);
+    let text = render(&said);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 5, "{text}");
+    assert!(lines[0].contains("NAME  STATE   CPU(sec) CPU(%)"), "{text}");
+    assert!(
+        lines[1].starts_with("  Domain-0 -----r          1    0.0    1048576   25.0"),
+        "{text}"
+    );
+    assert_eq!((lines[2], lines[4]), (lines[0], "= 0"));
+}
+
+#[test]
+fn dominfo_and_hypercalls_ask_and_print() {
+    check(
+        &["dominfo", "--json", "web"],
+        &[r#"{"ok":{"domains":[]}}"#],
+        r#"{"version":1,"op":"list","targets":["web"]}"#,
+        &expect![[r#"
+            []
+            = 0
+        "#]],
+    );
+    let answer = r#"{"ok":{"activity":{"seconds":9,"hypercalls":[{"hypercall":"domctl","count":4,"latency":{"count":4,"total_ns":8000}}]}}}"#;
+    check(
+        &["hypercalls"],
+        &[answer],
+        r#"{"version":1,"op":"activity"}"#,
+        &expect![[r#"
+        Hypercall                         calls    mean us     p50 us     p99 us     max us   total ms
+        domctl                                4        2.0        0.0        0.0        0.0        0.0
+        all                                   4   in 9 s
+        = 0
+    "#]],
+    );
 }
