@@ -82,7 +82,11 @@ fn lab_images() -> Result<Vec<(&'static str, PathBuf)>> {
     std::fs::create_dir_all(&folder)?;
     let root = std::fs::read(&image.root)
         .with_context(|| format!("cannot read {}", image.root.display()))?;
-    let mut originals = vec![("kernel", image.kernel)];
+    // A copy: the cache keeps few images.
+    let vmlinux = folder.join("vmlinux");
+    std::fs::copy(&image.kernel, &vmlinux)
+        .with_context(|| format!("cannot copy {}", image.kernel.display()))?;
+    let mut originals = vec![("kernel", vmlinux)];
     for (role, name) in [("kernel", "guest/vmlinuz"), ("ramdisk", "guest/initramfs")] {
         let content =
             lab::archived(&root, name).with_context(|| format!("no {name} in the lab"))?;

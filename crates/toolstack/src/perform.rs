@@ -383,7 +383,10 @@ fn build_config<'a>(config: &'a VmConfig, images: &'a Images) -> BuildConfig<'a>
 /// Names the key that is to blame.
 fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
     let key = match error {
-        BuildError::Image(_) => "kernel",
+        BuildError::Image(_) => {
+            let place = config.origin.at("kernel");
+            return failure(format!("{place}: {}", config.kernel), error);
+        }
         BuildError::Kind(_) => "type",
         BuildError::MemoryAboveMax { .. } => "maxmem",
         BuildError::MemoryTooSmall { .. }
