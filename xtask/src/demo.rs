@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the whole system at work, on real Xen or on the simulated host.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,9 @@ cargo xtask demo --sim    1000 VMs on a simulated host, in seconds, without root
 
   --vms N     simulated VMs (default 1000)
   --seed N    seed of the simulation (default 1); the same seed prints the same trace
-  --trace     print the simulation's whole trace";
+  --trace     print the simulation's whole trace
+
+The simulation leaves the creates' timeline as a picture in target/.";
 
 /// Longest time one of the two boots may take.
 const BOOT_LIMIT: Duration = Duration::from_secs(1200);
@@ -64,9 +66,16 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 /// # Errors
 /// The simulation does not build, or what it checks does not hold.
 pub(crate) fn simulate(arguments: &[&str]) -> Result<()> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
+    let folder = workspace().join(target);
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    let picture = folder.join("bootstorm.svg");
     let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["run", "--quiet", "--release", "--package", "sim", "--example", "story", "--"])
         .args(arguments)
+        .arg("--svg")
+        .arg(&picture)
         .current_dir(workspace())
         .status()
         .context("cargo does not start")?;

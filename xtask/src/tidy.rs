@@ -24,7 +24,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("timeline", &[]),
     ("toolstack", &["storage", "xen", "xen-build", "xenstore"]),
     ("api", &[]),
-    ("sim", &["storage", "toolstack", "xen", "xen-build", "xenstore"]),
+    ("sim", &["storage", "timeline", "toolstack", "xen", "xen-build", "xenstore"]),
     ("xen-linux", &["xen"]),
     ("image-parser", &["xen-build", "xen-linux"]),
     ("xenstore-socket", &["xen", "xenstore"]),

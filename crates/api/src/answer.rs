@@ -68,6 +68,8 @@ pub enum Reply {
     Info(Info),
     Counters(Counters),
     Activity(Activity),
+    Operations(Operations),
+    Trace(Trace),
 }
 
 /// Who answers.
@@ -109,6 +111,58 @@ pub struct Cost {
     pub transactions: u64,
     /// Transactions that had to be repeated.
     pub conflicts: u64,
+}
+
+/// What the daemon has been doing. All times are nanoseconds since it began.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Operations {
+    pub now_ns: u64,
+    /// The oldest first.
+    pub rows: Vec<TraceRow>,
+}
+
+/// An operation on a VM.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TraceRow {
+    pub id: u64,
+    /// `start`, `stop`, `reboot`, `attach`, `detach`, or `undo` of what failed.
+    pub what: String,
+    pub vm: String,
+    pub started_ns: u64,
+    /// `None`: it is under way.
+    pub ended_ns: Option<u64>,
+    pub failure: Option<String>,
+    /// Steps of its plan.
+    pub steps: u64,
+    /// Steps that have ended, well or not.
+    pub done: u64,
+}
+
+/// Where the time of an operation went. All times are nanoseconds since the daemon began.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Trace {
+    pub now_ns: u64,
+    pub uuid: String,
+    pub operation: TraceRow,
+    /// Steps that have begun.
+    pub steps: Vec<TraceStep>,
+    pub cost: Cost,
+}
+
+/// A step of an operation.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TraceStep {
+    pub name: String,
+    /// What steps of its kind are called.
+    pub stage: String,
+    /// When everything that it had to come after had ended.
+    pub ready_ns: u64,
+    pub started_ns: u64,
+    /// `None`: it is under way.
+    pub ended_ns: Option<u64>,
+    /// What kept it between being ready and its start.
+    pub waited_for: Option<String>,
+    pub failed: bool,
 }
 
 /// Totals since the daemon began.

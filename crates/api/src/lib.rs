@@ -15,7 +15,8 @@ mod wire;
 pub use activity::{Activity, HypercallRow, Latency, OperationRow, QueueRow};
 pub use answer::{
     Answer, BlockRow, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow, EventKind,
-    Info, NetworkRow, Pong, Progress, Reply, Stage, VcpuRow,
+    Info, NetworkRow, Operations, Pong, Progress, Reply, Stage, Trace, TraceRow, TraceStep,
+    VcpuRow,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
 pub use request::{Create, Request, Target, Targets, Wait};

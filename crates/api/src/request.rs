@@ -113,4 +113,10 @@ pub enum Request {
     Counters,
     /// Answered by [`Reply::Activity`](crate::Reply::Activity).
     Activity,
+    /// Answered by [`Reply::Operations`](crate::Reply::Operations): those under way and the last
+    /// that have ended.
+    Operations,
+    /// The operation of that number, or the last of the VM with that name or UUID. Answered by
+    /// [`Reply::Trace`](crate::Reply::Trace).
+    Trace { target: String },
 }

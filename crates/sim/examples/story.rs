@@ -1,4 +1,5 @@
-//! Runs the demonstration on the embedded host: `story [--vms N] [--seed N] [--trace]`.
+//! Runs the demonstration on the embedded host: `story [--vms N] [--seed N] [--trace]
+//! [--svg FILE]`.
 //!
 //! The same seed prints the same trace.
 
@@ -9,11 +10,13 @@ use sim::demo::{self, DemoConfig};
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = DemoConfig::default();
     let mut show_trace = false;
+    let mut svg = None;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} wants a number"));
+        let mut value = || arguments.next().ok_or(format!("{argument} wants a value"));
         match argument.as_str() {
             "--trace" => show_trace = true,
+            "--svg" => svg = Some(value()?),
             "--vms" => config.vms = value()?.parse()?,
             "--seed" => config.seed = value()?.parse()?,
             other => return Err(format!("unknown argument {other}").into()),
@@ -39,6 +42,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     for problem in report.problems.iter().take(50) {
         println!("PROBLEM: {problem}");
+    }
+    if let Some(file) = svg {
+        #[expect(clippy::disallowed_methods, reason = "this program's picture is for a real file")]
+        std::fs::write(&file, timeline::svg(&report.timeline))?;
+        println!("timeline of the creates: {file}");
     }
     println!("seed {}, trace {:016x}", config.seed, report.digest);
     if report.problems.is_empty() { Ok(()) } else { Err("not all went well".into()) }

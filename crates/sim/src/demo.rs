@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use timeline::{Outcome, Span, Timeline};
 use toolstack::plan::Start;
 use toolstack::work::Cost;
-use toolstack::{ClientId, Created, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
+use toolstack::{ClientId, Created, Reply, ReplyWhen, Request, ShutdownRequest, StepTime, xlcfg};
 use xen::Uuid;
 use xenstore::client::ClientError;
 
@@ -47,6 +48,8 @@ pub struct DemoReport {
     pub digest: u64,
     /// The trace itself.
     pub trace: Vec<String>,
+    /// Every step of every create.
+    pub timeline: Timeline,
 }
 
 /// The demonstration could not go on.
@@ -176,7 +179,24 @@ pub fn run(config: DemoConfig, progress: Progress<'_>) -> Result<DemoReport, Dem
     story.problems.extend(left);
     let lines = std::mem::take(&mut story.lines);
     let problems = std::mem::take(&mut story.problems);
-    Ok(DemoReport { lines, problems, digest: host.digest(), trace: host.trace() })
+    let timeline = timeline(&created);
+    Ok(DemoReport { lines, problems, digest: host.digest(), trace: host.trace(), timeline })
+}
+
+/// The creates side by side: a track for each VM.
+fn timeline(created: &BTreeMap<usize, Created>) -> Timeline {
+    let span = |it: &Created, step: &StepTime| Span {
+        track: it.name.clone(),
+        name: step.step.to_string(),
+        kind: step.step.stage().to_owned(),
+        ready_ns: step.ready.0,
+        start_ns: step.started.0,
+        end_ns: step.ended.unwrap_or(it.ended).0,
+        waited_for: step.waited_for.clone(),
+        outcome: if step.failed { Outcome::Failed } else { Outcome::Ended },
+    };
+    let spans = created.values().flat_map(|it| it.steps.iter().map(|step| span(it, step)));
+    Timeline { title: format!("{} VMs are created", created.len()), spans: spans.collect() }
 }
 
 fn create(
@@ -216,7 +236,7 @@ fn create(
 fn stage_table(created: &BTreeMap<usize, Created>) -> Vec<String> {
     let mut stages: Vec<(&'static str, Vec<u64>)> = Vec::new();
     for step in created.values().flat_map(|it| &it.steps) {
-        let micros = step.ended.0.saturating_sub(step.started.0) / 1000;
+        let micros = step.took_ns() / 1000;
         let name = step.step.stage();
         match stages.iter_mut().find(|(known, _)| *known == name) {
             Some((_, times)) => times.push(micros),

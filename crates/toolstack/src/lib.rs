@@ -16,5 +16,5 @@ pub mod xlcfg;
 
 pub use machine::{
     Action, ClientId, Created, Device, DomainRow, Event, Instant, PlanOf, Reply, ReplyWhen,
-    Request, ShutdownRequest, StepTime, Toolstack, WorkId,
+    Request, ShutdownRequest, StepTime, Summary, Toolstack, Trace, WorkId,
 };

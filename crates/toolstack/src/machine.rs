@@ -17,6 +17,7 @@ mod devices;
 mod explain;
 mod operation;
 mod requests;
+mod trace;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,6 +40,7 @@ pub use devices::Device;
 use devices::Pending;
 pub use explain::PlanOf;
 use operation::{Operation, Then};
+pub use trace::{Summary, Trace};
 
 /// A moment, in nanoseconds since some fixed one. The clock is the caller's.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -134,6 +136,12 @@ pub enum Request {
     Limits {
         wanted: Option<Limits>,
     },
+    /// The operations under way and the last that have ended.
+    Operations,
+    /// An operation, by its number or as the last of a VM.
+    Trace {
+        target: String,
+    },
 }
 
 /// What the guest is asked to do.
@@ -160,12 +168,26 @@ pub struct DomainRow {
     pub config: Option<Arc<VmConfig>>,
 }
 
-/// How long a step took.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Where the time of a step went.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StepTime {
     pub step: Step,
+    /// When everything that it had to come after had ended.
+    pub ready: Instant,
     pub started: Instant,
-    pub ended: Instant,
+    /// `None`: it is under way.
+    pub ended: Option<Instant>,
+    /// What kept it between `ready` and `started`.
+    pub waited_for: Option<String>,
+    pub failed: bool,
+}
+
+impl StepTime {
+    /// Nanoseconds from start to end; none if it has not ended.
+    #[must_use]
+    pub fn took_ns(&self) -> u64 {
+        self.ended.map_or(0, |ended| ended.0.saturating_sub(self.started.0))
+    }
 }
 
 /// A VM that was created.
@@ -218,6 +240,14 @@ pub enum Reply {
         limits: Limits,
         waiting: usize,
         held: usize,
+    },
+    Operations {
+        now: Instant,
+        operations: Vec<Summary>,
+    },
+    Trace {
+        now: Instant,
+        trace: Box<Trace>,
     },
     /// One line that names what is wrong.
     Failed(String),
@@ -429,6 +459,7 @@ pub struct Toolstack {
     /// Steps that wait for a permit.
     scheduler: Scheduler<(OperationId, usize)>,
     foreign: BTreeMap<DomId, Foreign>,
+    past: trace::Past,
     looking: Looking,
     /// Requests that came before the first observation was in.
     backlog: Option<Vec<(ClientId, Request)>>,
@@ -456,6 +487,7 @@ impl Toolstack {
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
             foreign: BTreeMap::new(),
+            past: trace::Past::default(),
             looking: Looking::Idle,
             backlog: Some(Vec::new()),
             next_work: 1,

@@ -59,6 +59,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             store_round_trips: self.store.counters.round_trips,
             transactions: self.store.counters.transactions,
             conflicts: self.store.counters.conflicts,
+            queued_ns: 0,
         };
         (result, cost)
     }

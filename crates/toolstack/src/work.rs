@@ -297,6 +297,8 @@ pub struct Cost {
     pub transactions: u64,
     /// Transactions that had to be tried again.
     pub conflicts: u64,
+    /// Time between being given out and being taken by a worker, in nanoseconds.
+    pub queued_ns: u64,
 }
 
 impl Cost {
@@ -309,6 +311,7 @@ impl Cost {
         self.store_round_trips += other.store_round_trips;
         self.transactions += other.transactions;
         self.conflicts += other.conflicts;
+        self.queued_ns += other.queued_ns;
     }
 }
 

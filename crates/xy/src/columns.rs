@@ -24,9 +24,14 @@ macro_rules! put {
     }};
 }
 
-/// A name as the store has it. It came from elsewhere: control characters stay away from the terminal.
+/// A name as the store has it.
 fn name(name: Option<&str>) -> String {
-    name.unwrap_or("(null)").chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    shown(name.unwrap_or("(null)"))
+}
+
+/// Text that came from elsewhere: control characters stay away from the terminal.
+pub(crate) fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn seconds(ns: u64) -> f64 {

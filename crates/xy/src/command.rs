@@ -4,7 +4,9 @@
 
 use std::fmt::Write as _;
 
-use crate::commands::{self, create, devices, domains, host, hypercalls, shutdown, store, top};
+use crate::commands::{
+    self, create, devices, domains, host, hypercalls, shutdown, store, top, trace,
+};
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
 
@@ -257,6 +259,19 @@ const COMMANDS: &[Command] = &[
         operands: (1, MANY),
         dry_run: DryRun::Impossible,
         run: domains::dominfo,
+    },
+    Command {
+        name: "trace",
+        usage: "[options] [Operation|Domain]",
+        about: "List the last operations, or draw where the time of one went",
+        flags: &[
+            JSON,
+            Flag::new('\0', "chrome", "Print a trace that Perfetto and Chrome open."),
+            Flag::new('\0', "svg", "Print a picture."),
+        ],
+        operands: (0, 1),
+        dry_run: DryRun::Impossible,
+        run: trace::trace,
     },
     Command {
         name: "store",

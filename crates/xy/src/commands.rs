@@ -9,6 +9,7 @@ pub(crate) mod hypercalls;
 pub(crate) mod shutdown;
 pub(crate) mod store;
 pub(crate) mod top;
+pub(crate) mod trace;
 
 /// Takes the payload of the reply that was asked for.
 macro_rules! expect_reply {

@@ -234,6 +234,19 @@ impl Client<'_> {
                 other => Err(unexpected(&other)),
             },
             Request::Activity => Ok(api::Reply::Activity(self.core.activity())),
+            Request::Operations => match self.ask(toolstack::Request::Operations)? {
+                Reply::Operations { now, operations } => {
+                    let rows = operations.iter().map(render::operation_row).collect();
+                    Ok(api::Reply::Operations(api::Operations { now_ns: now.0, rows }))
+                }
+                other => Err(unexpected(&other)),
+            },
+            Request::Trace { target } => match self.ask(toolstack::Request::Trace { target })? {
+                Reply::Trace { now, trace } => {
+                    Ok(api::Reply::Trace(render::operation_trace(now, &trace)))
+                }
+                other => Err(unexpected(&other)),
+            },
             Request::Counters => {
                 let cost = render::cost(&self.core.totals());
                 Ok(api::Reply::Counters(api::Counters { cost, ..Default::default() }))

@@ -18,6 +18,9 @@ use crate::pool::{Job, LinuxPerformer, Pool, Taken};
 use crate::stats::{Ending, Stats};
 use crate::watch::Orders;
 
+/// Less than this is the way to a worker, not waiting for one.
+const QUEUED_MIN: Duration = Duration::from_micros(50);
+
 /// What a client hears.
 pub(crate) enum Answered {
     Progress { done: usize, total: usize, step: Step },
@@ -178,9 +181,13 @@ impl Core {
         mut between: impl FnMut() -> ControlFlow<()>,
     ) {
         let mut next = Some(job);
-        while let Some((work, what)) = next.take() {
+        while let Some((work, what, given_out)) = next.take() {
             let (name, began) = (what.name(), self.now());
-            let (result, cost) = taken.performer().perform(what);
+            let queued = given_out.elapsed();
+            let (result, mut cost) = taken.performer().perform(what);
+            if queued > QUEUED_MIN {
+                cost.queued_ns = u64::try_from(queued.as_nanos()).unwrap_or(u64::MAX);
+            }
             let took = self.now().0.saturating_sub(began.0);
             let ending = if result.is_ok() { Ending::Done } else { Ending::Failed };
             self.stats().record(name, took, ending, taken.performer().xen.counters());
@@ -224,9 +231,11 @@ impl Core {
         for action in actions.drain(..) {
             match action {
                 Action::Work { id, work } if stays.is_none() && may_stay(work.class()) => {
-                    stays = Some((id, work));
+                    stays = Some((id, work, std::time::Instant::now()));
                 }
-                Action::Work { id, work } => self.pool.submit((id, work)),
+                Action::Work { id, work } => {
+                    self.pool.submit((id, work, std::time::Instant::now()));
+                }
                 Action::Watch { path } => self.orders.watch(path),
                 Action::Unwatch { path } => self.orders.unwatch(path),
                 Action::Reply { client, reply } => {

@@ -21,7 +21,8 @@ use crate::host::LinuxHost;
 use crate::images::Images;
 use crate::store;
 
-pub(crate) type Job = (WorkId, Work);
+/// Work, and when it was given out.
+pub(crate) type Job = (WorkId, Work, Instant);
 pub(crate) type LinuxPerformer = Performer<LinuxHypervisor, StoreSocket, LinuxHost>;
 
 /// Performers that tear down. More only contend for the hypervisor's heap lock.
@@ -220,11 +221,11 @@ mod tests {
     }
 
     fn list(id: u64) -> Job {
-        (WorkId(id), Work::HostInfo)
+        (WorkId(id), Work::HostInfo, Instant::now())
     }
 
     fn destroy(id: u64) -> Job {
-        (WorkId(id), Work::DetachLoops { devices: Vec::new() })
+        (WorkId(id), Work::DetachLoops { devices: Vec::new() }, Instant::now())
     }
 
     #[test]
@@ -267,7 +268,8 @@ mod tests {
         std::thread::scope(|scope| {
             let pool = &pool;
             scope.spawn(move || told.send(pool.next(WorkClass::Change).1.0).unwrap());
-            pool.submit((WorkId(7), Work::Record { nodes: toolstack::layout::Nodes::default() }));
+            let work = Work::Record { nodes: toolstack::layout::Nodes::default() };
+            pool.submit((WorkId(7), work, Instant::now()));
             assert_eq!(hears.recv(), Ok(WorkId(7)));
         });
     }

@@ -28,7 +28,9 @@ pub(crate) fn create_report(created: &Created) -> CreateReport {
     let us = |moment: toolstack::Instant| moment.0.saturating_sub(created.started.0) / 1000;
     let mut stages: Vec<Stage> = Vec::new();
     for time in &created.steps {
-        let (name, start_us, end_us) = (time.step.stage(), us(time.started), us(time.ended));
+        let ended = time.ended.unwrap_or(created.ended);
+        // A stage's time is what its creator waits: for workers as well.
+        let (name, start_us, end_us) = (time.step.stage(), us(time.ready), us(ended));
         match stages.iter_mut().find(|stage| stage.name == name) {
             Some(stage) => {
                 stage.start_us = stage.start_us.min(start_us);
@@ -44,6 +46,51 @@ pub(crate) fn create_report(created: &Created) -> CreateReport {
         uuid: created.uuid.to_string(),
         stages,
         cost: cost(&created.cost),
+    }
+}
+
+/// One line of `trace`.
+pub(crate) fn operation_row(it: &toolstack::Summary) -> api::TraceRow {
+    api::TraceRow {
+        id: it.id,
+        what: it.what.to_owned(),
+        vm: it.vm.clone(),
+        started_ns: it.started.0,
+        ended_ns: it.ended.map(|ended| ended.0),
+        failure: it.failure.clone(),
+        steps: u64::try_from(it.planned).unwrap_or(u64::MAX),
+        done: u64::try_from(it.done).unwrap_or(u64::MAX),
+    }
+}
+
+/// An operation with all that is known of its steps.
+pub(crate) fn operation_trace(now: toolstack::Instant, it: &toolstack::Trace) -> api::Trace {
+    let step = |step: &toolstack::StepTime| api::TraceStep {
+        name: step.step.to_string(),
+        stage: step.step.stage().to_owned(),
+        ready_ns: step.ready.0,
+        started_ns: step.started.0,
+        ended_ns: step.ended.map(|ended| ended.0),
+        waited_for: step.waited_for.clone(),
+        failed: step.failed,
+    };
+    let done = it.steps.iter().filter(|step| step.ended.is_some()).count();
+    let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    api::Trace {
+        now_ns: now.0,
+        uuid: it.uuid.to_string(),
+        operation: api::TraceRow {
+            id: it.id,
+            what: it.what.to_owned(),
+            vm: it.vm.clone(),
+            started_ns: it.started.0,
+            ended_ns: it.ended.map(|ended| ended.0),
+            failure: it.failure.clone(),
+            steps: number(it.planned),
+            done: number(done),
+        },
+        steps: it.steps.iter().map(step).collect(),
+        cost: cost(&it.cost),
     }
 }
 

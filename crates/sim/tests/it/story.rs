@@ -12,6 +12,8 @@ fn many_vms_are_created_and_shut_down_and_nothing_is_left() {
     let report = run(1, 12);
     assert_eq!(report.problems, Vec::<String>::new(), "{}", report.lines.join("\n"));
     assert!(report.lines.iter().any(|line| line.starts_with("12 of 12 VMs created")));
+    let builds = report.timeline.spans.iter().filter(|span| span.kind == "build");
+    assert_eq!(builds.count(), 12, "the timeline has each VM's build");
 }
 
 #[test]

@@ -75,7 +75,7 @@ impl Toolstack {
                 seconds(*started, now),
                 seconds(now, *deadline)
             ),
-            State::Queued { since, ticket } => {
+            State::Queued { since, ticket, .. } => {
                 let why = self.scheduler.why(*ticket).unwrap_or_default();
                 format!("waits for {why}, for {}", seconds(*since, now))
             }

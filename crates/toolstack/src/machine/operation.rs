@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use xen::{DomId, Uuid, XenbusState};
 
+use super::trace::Trace;
 use super::{
     Action, ClientId, Created, Device, Instant, OperationId, Purpose, Reply, StepTime, Toolstack,
     WorkId,
@@ -67,10 +68,14 @@ pub(super) enum State {
     Queued {
         since: Instant,
         ticket: Ticket,
+        /// What it was kept back by when it came.
+        why: Option<String>,
     },
     Underway {
+        ready: Instant,
         started: Instant,
         ticket: Ticket,
+        why: Option<String>,
     },
     /// It waits for nodes and holds no permit.
     Watching {
@@ -92,10 +97,11 @@ pub(super) struct Operation {
     pub(super) states: Vec<State>,
     pub(super) then: Then,
     pub(super) started: Instant,
-    times: Vec<StepTime>,
-    cost: Cost,
+    /// Steps that have ended.
+    pub(super) times: Vec<StepTime>,
+    pub(super) cost: Cost,
     /// The first failure, or why the operation was cancelled.
-    failure: Option<String>,
+    pub(super) failure: Option<String>,
 }
 
 impl Operation {
@@ -125,6 +131,19 @@ impl Operation {
         };
         let startable = (0..self.states.len()).any(|index| self.may_begin(index));
         !self.states.iter().any(busy) && !startable
+    }
+
+    /// The steps that have begun and not ended.
+    pub(super) fn underway(&self) -> impl Iterator<Item = StepTime> + '_ {
+        self.states.iter().zip(&self.plan.steps).filter_map(|(state, planned)| {
+            let (ready, started, why) = match state {
+                State::Underway { ready, started, why, .. } => (*ready, *started, why.clone()),
+                State::Watching { started, .. } => (*started, *started, None),
+                _ => return None,
+            };
+            let step = planned.step;
+            Some(StepTime { step, ready, started, ended: None, waited_for: why, failed: false })
+        })
     }
 
     pub(super) fn ended(&self) -> usize {
@@ -265,7 +284,7 @@ impl Toolstack {
                     self.scheduler.take_back(*ticket);
                     operation.states[index] = State::Waiting;
                 }
-                State::Watching { .. } => self.end_step(now, id, index, State::Failed, out),
+                State::Watching { .. } => self.end_step(now, id, index, State::Failed, 0, out),
                 _ => {}
             }
         }
@@ -288,12 +307,23 @@ impl Toolstack {
         let Some(operation) = self.operations.get(&id) else { return };
         let startable: Vec<usize> =
             (0..operation.states.len()).filter(|&index| operation.may_begin(index)).collect();
-        for index in startable {
-            self.begin_step(now, id, index, out);
+        for index in &startable {
+            self.begin_step(now, id, *index, out);
         }
         self.let_go(now, out);
+        self.note_why(id, &startable);
         if self.operations.get(&id).is_some_and(Operation::is_over) {
             self.finish(now, id, out);
+        }
+    }
+
+    /// Notes what keeps those steps back that could not begin at once.
+    fn note_why(&mut self, id: OperationId, startable: &[usize]) {
+        let Some(operation) = self.operations.get_mut(&id) else { return };
+        for index in startable {
+            if let State::Queued { ticket, why, .. } = &mut operation.states[*index] {
+                *why = self.scheduler.why(*ticket);
+            }
         }
     }
 
@@ -324,14 +354,18 @@ impl Toolstack {
         let priority = operation.priority();
         let ask = Ask { vm: operation.uuid, track, priority, class, sr, backend: None };
         let ticket = self.scheduler.put(ask, (id, index));
-        operation.states[index] = State::Queued { since: now, ticket };
+        operation.states[index] = State::Queued { since: now, ticket, why: None };
     }
 
     /// Gives out all work for which there is room.
     pub(super) fn let_go(&mut self, now: Instant, out: &mut Vec<Action>) {
         while let Some((ticket, (id, index))) = self.scheduler.let_go() {
             let operation = self.operations.get_mut(&id).expect("its steps are queued");
-            operation.states[index] = State::Underway { started: now, ticket };
+            let State::Queued { since, why, .. } = &mut operation.states[index] else {
+                unreachable!("the scheduler lets go of what is queued");
+            };
+            let (ready, why) = (*since, why.take());
+            operation.states[index] = State::Underway { ready, started: now, ticket, why };
             let (uuid, step) = (operation.uuid, operation.plan.steps[index].step);
             let (config, then) = (Arc::clone(&operation.config), operation.then.clone());
             let work = self.carried(uuid, step, config, &then);
@@ -496,34 +530,43 @@ impl Toolstack {
                 out.push(Action::Reply { client, reply: Reply::Gone { domid, reason } });
             }
         }
-        self.end_step(now, id, index, state, out);
+        self.end_step(now, id, index, state, cost.queued_ns, out);
         self.advance(now, id, out);
         self.let_go(now, out);
     }
 
+    /// Ends a step. Of its time, `queued_ns` went by before a worker took it.
     fn end_step(
         &mut self,
         now: Instant,
         id: OperationId,
         index: usize,
         state: State,
+        queued_ns: u64,
         out: &mut Vec<Action>,
     ) {
         let operation = self.operations.get_mut(&id).expect("a step of a known operation");
-        let started = match std::mem::replace(&mut operation.states[index], state) {
-            State::Underway { started, .. } => started,
+        let failed = state == State::Failed;
+        let before = std::mem::replace(&mut operation.states[index], state);
+        let (ready, started, waited_for) = match before {
+            State::Underway { ready, started, why, .. } if queued_ns > 0 => {
+                let began = Instant(started.0.saturating_add(queued_ns).min(now.0));
+                (ready, began, Some(why.map_or("a worker".to_owned(), |why| why + ", a worker")))
+            }
+            State::Underway { ready, started, why, .. } => (ready, started, why),
             State::Watching { started, deadline, paths } => {
                 self.deadlines.remove(&(deadline, id, index));
                 for path in paths {
                     self.waits.remove(&path);
                     out.push(Action::Unwatch { path });
                 }
-                started
+                (started, started, None)
             }
             other => unreachable!("only a step under way can end, not one that is {other:?}"),
         };
         let step = operation.plan.steps[index].step;
-        operation.times.push(StepTime { step, started, ended: now });
+        let ended = Some(now);
+        operation.times.push(StepTime { step, ready, started, ended, waited_for, failed });
         if let Then::Created { client: Some(client) } = operation.then {
             let (done, total) = (operation.ended(), operation.states.len());
             out.push(Action::Progress { client, done, total, step });
@@ -639,7 +682,7 @@ impl Toolstack {
                 State::Failed
             }
         };
-        self.end_step(now, id, index, state, out);
+        self.end_step(now, id, index, state, 0, out);
         self.advance(now, id, out);
     }
 
@@ -648,6 +691,9 @@ impl Toolstack {
         let operation = self.operations.remove(&id).expect("finished once");
         let uuid = operation.uuid;
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
+        let mut trace = Trace::of(id, &vm.config.name, &operation);
+        trace.ended = Some(now);
+        self.past.keep(trace);
         if let Some(device) = operation.then.device() {
             vm.plugs.remove(&device);
             return self.plug_ended(now, uuid, operation.then, operation.failure, out);

@@ -34,6 +34,8 @@ impl Toolstack {
                 let work = Work::Survey { known: self.known_names() };
                 self.query(client, Query::List, work, out);
             }
+            Request::Operations => self.list_operations(now, client, out),
+            Request::Trace { target } => self.trace(now, client, &target, out),
             Request::HostInfo => self.query(client, Query::HostInfo, Work::HostInfo, out),
             Request::Resolve { target } => match self.resolve_any(&target) {
                 Ok((domid, name, uuid)) => {

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use storage::{Attachment, BlockDevice, DeviceNumber};
 use toolstack::layout::Completion;
-use toolstack::plan::Start;
+use toolstack::plan::{Start, Step};
 use toolstack::work::{Cost, Failure, Output, OwnLoop, Record, Survey, Work, loop_tag};
-use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
+use toolstack::{Action, ClientId, Event, Instant, Reply, Request, StepTime, Toolstack, Trace};
 use xen::{DomId, Uuid};
 
 use crate::plan::config;
@@ -188,4 +188,43 @@ fn changes_during_a_look_cause_one_more_look() {
     let second = end_first(&mut machine, &first, survey());
     assert_eq!(works(&second).len(), 1);
     assert!(end_first(&mut machine, &second, survey()).is_empty());
+}
+
+fn trace_of(machine: &mut Toolstack, target: &str) -> Result<Trace, String> {
+    let request = Request::Trace { target: target.to_owned() };
+    let actions = handle(machine, Event::Request { client: ClientId(9), request });
+    match actions.as_slice() {
+        [Action::Reply { reply: Reply::Trace { trace, .. }, .. }] => Ok((**trace).clone()),
+        other => Err(failed(other).unwrap_or("no answer").to_owned()),
+    }
+}
+
+#[test]
+fn a_trace_tells_of_steps_under_way_and_what_ended_ones_waited_for() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    let creating = handle(&mut machine, create("name = 'g'"));
+    let trace = trace_of(&mut machine, "g").unwrap();
+    assert_eq!((trace.what, trace.ended, trace.steps.len()), ("start", None, 1));
+    assert_eq!(trace.steps[0].ended, None);
+
+    let [Action::Work { id, .. }] = creating.as_slice() else { panic!("{creating:?}") };
+    let cost = Cost { queued_ns: 700, ..Cost::default() };
+    let result = Err(Failure("no kernel".to_owned()));
+    let mut actions = Vec::new();
+    machine.handle(Instant(1000), Event::Worked { work: *id, result, cost }, &mut actions);
+    let trace = trace_of(&mut machine, "1").unwrap();
+    assert_eq!(trace.failure.as_deref(), Some("no kernel"));
+    let expected = StepTime {
+        step: Step::LoadImages,
+        ready: Instant(0),
+        started: Instant(700),
+        ended: Some(Instant(1000)),
+        waited_for: Some("a worker".to_owned()),
+        failed: true,
+    };
+    assert_eq!(trace.steps, [expected]);
+    // The VM's last operation took down what there was, which was nothing.
+    assert_eq!(trace_of(&mut machine, "g").unwrap().what, "undo");
+    let refusal = trace_of(&mut machine, "17").unwrap_err();
+    assert!(refusal.starts_with("17: no operation"), "{refusal}");
 }

@@ -7,13 +7,13 @@ use crate::daemon::{Daemon, Said, run_alone};
 const DONE: &str = r#"{"ok":"done"}"#;
 
 /// Runs one command of one request; the request and everything said are compared.
-fn check(arguments: &[&str], answers: &[&str], request: &str, expected: &Expect) {
+pub(crate) fn check(arguments: &[&str], answers: &[&str], request: &str, expected: &Expect) {
     let (said, requests) = Daemon::new(&[answers]).run(arguments);
     assert_eq!(requests, [request]);
     expected.assert_eq(&render(&said));
 }
 
-fn render(said: &Said) -> String {
+pub(crate) fn render(said: &Said) -> String {
     let Said { status, stdout, stderr } = said;
     let err: String = stderr.lines().map(|line| format!("! {line}\n")).collect();
     format!("{stdout}{err}= {}\n", status.unwrap_or(-1))
@@ -505,6 +505,7 @@ fn help_is_there_without_a_daemon() {
          hypercalls          Print what was asked of Xen, and how long it took
          top                 Monitor the domains, as xentop does
          dominfo             Print all that is known of a domain
+         trace               List the last operations, or draw where the time of one went
          store               Look into the store and change it; see 'xy help store'
 
         A subcommand may be shortened as long as it stays unambiguous.

@@ -4,3 +4,4 @@ mod commands;
 mod console;
 mod daemon;
 mod store;
+mod trace;

@@ -1,0 +1,213 @@
+//! Traces: what each step of an operation waited for and how long it took, for operations under way and
+//! for the last ones that have ended.
+
+use std::collections::VecDeque;
+
+use xen::Uuid;
+
+use super::operation::{Operation, Then};
+use super::{Action, ClientId, Instant, OperationId, Reply, StepTime, Toolstack};
+use crate::work::Cost;
+
+/// Operations that are remembered after their end.
+const OPERATIONS_MAX: usize = 200;
+/// Steps that are remembered, of all operations together: a VM with 255 disks has over a thousand, and
+/// each costs about a hundred bytes.
+const STEPS_MAX: usize = 40_000;
+
+/// An operation as far as it has come.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Trace {
+    pub id: u64,
+    /// `start`, `stop`, `reboot`, `attach`, `detach`, or `undo` of what failed.
+    pub what: &'static str,
+    pub vm: String,
+    pub uuid: Uuid,
+    pub started: Instant,
+    /// `None`: it is under way.
+    pub ended: Option<Instant>,
+    /// Why it failed or was cancelled.
+    pub failure: Option<String>,
+    /// Steps of the plan; those that never began have no entry in `steps`.
+    pub planned: usize,
+    pub steps: Vec<StepTime>,
+    pub cost: Cost,
+}
+
+/// The word for an operation that ends so.
+fn word(then: &Then) -> &'static str {
+    match then {
+        Then::Created { .. } => "start",
+        Then::Gone => "stop",
+        Then::Rebooted => "reboot",
+        Then::Failed { .. } => "undo",
+        Then::Plugged { .. } => "attach",
+        Then::Unplugged { .. } => "detach",
+        Then::PlugFailed { .. } => "undo",
+    }
+}
+
+impl Trace {
+    pub(super) fn of(id: OperationId, vm: &str, operation: &Operation) -> Self {
+        let OperationId(id) = id;
+        Self {
+            id,
+            what: word(&operation.then),
+            vm: vm.to_owned(),
+            uuid: operation.uuid,
+            started: operation.started,
+            ended: None,
+            failure: operation.failure.clone(),
+            planned: operation.plan.steps.len(),
+            steps: operation.times.clone(),
+            cost: operation.cost.clone(),
+        }
+    }
+
+    /// Without its steps, for a list.
+    fn summary(&self) -> Summary {
+        Summary {
+            id: self.id,
+            what: self.what,
+            vm: self.vm.clone(),
+            started: self.started,
+            ended: self.ended,
+            failure: self.failure.clone(),
+            planned: self.planned,
+            done: self.steps.iter().filter(|step| step.ended.is_some()).count(),
+        }
+    }
+
+    fn is_of(&self, target: &str) -> bool {
+        self.vm == target || target.parse().is_ok_and(|uuid: Uuid| uuid == self.uuid)
+    }
+}
+
+/// One line of a list of operations.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Summary {
+    pub id: u64,
+    pub what: &'static str,
+    pub vm: String,
+    pub started: Instant,
+    pub ended: Option<Instant>,
+    pub failure: Option<String>,
+    pub planned: usize,
+    /// Steps that have ended, well or not.
+    pub done: usize,
+}
+
+/// The last operations that have ended.
+#[derive(Debug, Default)]
+pub(super) struct Past {
+    traces: VecDeque<Trace>,
+    steps: usize,
+}
+
+impl Past {
+    pub(super) fn keep(&mut self, trace: Trace) {
+        self.steps += trace.steps.len();
+        self.traces.push_back(trace);
+        while self.traces.len() > OPERATIONS_MAX
+            || (self.steps > STEPS_MAX && self.traces.len() > 1)
+        {
+            let oldest = self.traces.pop_front().expect("there is more than one");
+            self.steps -= oldest.steps.len();
+        }
+    }
+}
+
+impl Toolstack {
+    /// The operation under way with this number, as far as it has come.
+    fn underway(&self, id: OperationId) -> Trace {
+        let operation = &self.operations[&id];
+        let mut trace = Trace::of(id, &self.vms[&operation.uuid].config.name, operation);
+        trace.steps.extend(operation.underway());
+        trace
+    }
+
+    /// Answers with all operations that are known, the oldest first.
+    pub(super) fn list_operations(&self, now: Instant, client: ClientId, out: &mut Vec<Action>) {
+        let past = self.past.traces.iter().map(Trace::summary);
+        let underway = self.operations.keys().map(|id| self.underway(*id).summary());
+        let mut operations: Vec<Summary> = past.chain(underway).collect();
+        operations.sort_by_key(|operation| operation.id);
+        out.push(Action::Reply { client, reply: Reply::Operations { now, operations } });
+    }
+
+    /// Answers with an operation: the one of that number, or the last of a VM.
+    pub(super) fn trace(
+        &self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let number: Option<u64> = target.parse().ok();
+        let underway = self.operations.iter().rev().find(|(id, operation)| match number {
+            Some(number) => id.0 == number,
+            None => {
+                let vm = &self.vms[&operation.uuid];
+                vm.config.name == target || target.parse() == Ok(vm.uuid)
+            }
+        });
+        let found = match underway {
+            Some((id, _)) => Some(self.underway(*id)),
+            None => {
+                let wanted = |trace: &&Trace| match number {
+                    Some(number) => trace.id == number,
+                    None => trace.is_of(target),
+                };
+                self.past.traces.iter().rev().find(wanted).cloned()
+            }
+        };
+        let reply = match found {
+            Some(trace) => Reply::Trace { now, trace: Box::new(trace) },
+            None => Reply::Failed(format!(
+                "{target}: no operation of that number or VM is remembered; \
+                 `xy trace` lists the last {OPERATIONS_MAX}"
+            )),
+        };
+        out.push(Action::Reply { client, reply });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Step;
+
+    fn trace(id: u64, steps: usize) -> Trace {
+        let step = StepTime {
+            step: Step::Record,
+            ready: Instant(0),
+            started: Instant(0),
+            ended: Some(Instant(1)),
+            waited_for: None,
+            failed: false,
+        };
+        Trace {
+            id,
+            what: "start",
+            vm: format!("vm{id}"),
+            uuid: Uuid::default(),
+            started: Instant(0),
+            ended: Some(Instant(1)),
+            failure: None,
+            planned: steps,
+            steps: vec![step; steps],
+            cost: Cost::default(),
+        }
+    }
+
+    #[test]
+    fn the_past_is_bounded_by_operations_and_by_steps() {
+        let mut past = Past::default();
+        (0..300).for_each(|id| past.keep(trace(id, 10)));
+        assert_eq!((past.traces.len(), past.traces[0].id), (OPERATIONS_MAX, 100));
+        past.keep(trace(300, STEPS_MAX + 1));
+        assert_eq!((past.traces.len(), past.traces[0].id), (1, 300), "the last one always stays");
+        past.keep(trace(301, 1));
+        assert_eq!((past.traces.len(), past.steps), (1, 1));
+    }
+}

@@ -1,0 +1,110 @@
+//! `trace`: what the daemon's operations waited for, and where their time went.
+
+use std::fmt::Write as _;
+
+use api::{Operations, Request, Trace, TraceRow};
+use timeline::{Nanoseconds, Outcome, Span, Timeline};
+
+use super::expect_reply;
+use crate::columns::shown;
+use crate::options::Options;
+use crate::session::{Failure, Session};
+
+pub(crate) fn trace(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let Some(target) = options.operands.first() else {
+        if options.has("chrome") || options.has("svg") {
+            return Err(Failure::usage("trace: which operation is to be drawn? See 'xy trace'"));
+        }
+        let list = expect_reply!(session.call(&Request::Operations)?, Operations);
+        if options.has("json") {
+            session.print_json(&list);
+        } else {
+            session.print(&operations(&list));
+        }
+        return Ok(());
+    };
+    let request = Request::Trace { target: target.clone() };
+    let trace = expect_reply!(session.call(&request)?, Trace);
+    if options.has("json") {
+        session.print_json(&trace);
+    } else if options.has("chrome") {
+        session.print(&timeline::chrome(&timeline_of(&trace)));
+        session.print("\n");
+    } else if options.has("svg") {
+        session.print(&timeline::svg(&timeline_of(&trace)));
+    } else {
+        session.print(&timeline::text(&timeline_of(&trace)));
+        session.print(&outcome(&trace));
+    }
+    Ok(())
+}
+
+fn timeline_of(trace: &Trace) -> Timeline {
+    let it = &trace.operation;
+    let span = |step: &api::TraceStep| Span {
+        track: String::new(),
+        name: step.name.clone(),
+        kind: step.stage.clone(),
+        ready_ns: step.ready_ns,
+        start_ns: step.started_ns,
+        end_ns: step.ended_ns.unwrap_or(trace.now_ns),
+        waited_for: step.waited_for.clone(),
+        outcome: match step.ended_ns {
+            None => Outcome::Underway,
+            Some(_) if step.failed => Outcome::Failed,
+            Some(_) => Outcome::Ended,
+        },
+    };
+    Timeline {
+        title: format!("operation {}: {} {}", it.id, it.what, it.vm),
+        spans: trace.steps.iter().map(span).collect(),
+    }
+}
+
+/// How an operation came out, or how far it is.
+fn state(it: &TraceRow) -> String {
+    match (&it.ended_ns, &it.failure) {
+        (None, None) => "under way".to_owned(),
+        (None, Some(why)) => format!("failing: {why}"),
+        (Some(_), None) => "done".to_owned(),
+        (Some(_), Some(why)) => format!("failed: {why}"),
+    }
+}
+
+fn operations(list: &Operations) -> String {
+    let mut out = format!(
+        "{:>6} {:<8} {:<32} {:>10} {:>10} {:>9}  {}\n",
+        "ID", "WHAT", "VM", "BEGAN", "TOOK", "STEPS", "STATE"
+    );
+    for it in &list.rows {
+        let took = it.ended_ns.unwrap_or(list.now_ns).saturating_sub(it.started_ns);
+        let _ = writeln!(
+            out,
+            "{:>6} {:<8} {:<32} {:>10} {:>10} {:>9}  {}",
+            it.id,
+            it.what,
+            shown(&it.vm),
+            // So long ago.
+            format!("-{}", Nanoseconds(list.now_ns.saturating_sub(it.started_ns))),
+            Nanoseconds(took),
+            format!("{}/{}", it.done, it.steps),
+            shown(&state(it)),
+        );
+    }
+    out
+}
+
+/// What stands below the drawing.
+fn outcome(trace: &Trace) -> String {
+    let (it, cost) = (&trace.operation, &trace.cost);
+    format!(
+        "{} of {} steps, {}\n{} hypercalls, {} store messages in {} round trips, {} transactions\n",
+        it.done,
+        it.steps,
+        shown(&state(it)),
+        cost.hypercalls.values().sum::<u64>(),
+        cost.store_messages,
+        cost.store_round_trips,
+        cost.transactions,
+    )
+}
