@@ -76,6 +76,9 @@ host_state() {
     ls /sys/class/net/xenbr0/brif /sys/class/net
     echo "# grants that the backends hold"
     ls /sys/bus/xen-backend/devices
+    echo "# attached VDIs, mounts for them and mapped devices"
+    find /run/xylem/sr -type f 2>/dev/null
+    ls /run/xylem/mount /dev/mapper 2>/dev/null
 }
 
 # same_state BEFORE: compares a saved host_state with the present one. dom0's kernel lets go of devices, and Xen of a

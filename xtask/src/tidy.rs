@@ -16,7 +16,7 @@ use crate::workspace;
 const PURE: [&str; 7] = ["xen", "xenstore", "xen-build", "storage", "timeline", "toolstack", "sim"];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("xen", &[]),
     ("xenstore", &["xen"]),
     ("xen-build", &["xen"]),
@@ -27,6 +27,7 @@ const EDGES: [(&str, &[&str]); 16] = [
     ("sim", &["storage", "timeline", "toolstack", "xen", "xen-build", "xenstore"]),
     ("xen-linux", &["xen"]),
     ("image-parser", &["xen-build", "xen-linux"]),
+    ("storage-host", &["storage", "xen", "xen-linux"]),
     ("xenstore-socket", &["xen", "xenstore"]),
     ("file-host", &["xen", "xen-linux", "xenstore"]),
     ("xenstored", &["file-host", "xen", "xen-linux", "xenstore"]),
@@ -36,6 +37,7 @@ const EDGES: [(&str, &[&str]); 16] = [
             "api",
             "image-parser",
             "storage",
+            "storage-host",
             "toolstack",
             "xen",
             "xen-build",

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
 use crate::config::ListedConfig;
+use crate::storage::{SrRow, VdiList};
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -65,6 +66,8 @@ pub enum Reply {
     Blocks(Vec<BlockRow>),
     Networks(Vec<NetworkRow>),
     Vcpus(Vec<VcpuRow>),
+    Srs(Vec<SrRow>),
+    Vdis(VdiList),
     Info(Info),
     Counters(Counters),
     Activity(Activity),

@@ -10,6 +10,7 @@ mod answer;
 pub mod client;
 mod config;
 mod request;
+mod storage;
 mod wire;
 
 pub use activity::{Activity, HypercallRow, Latency, OperationRow, QueueRow};
@@ -20,6 +21,7 @@ pub use answer::{
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
 pub use request::{Create, Request, Target, Targets, Wait};
+pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,
 };

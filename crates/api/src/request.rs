@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::storage::StorageRequest;
+
 /// A domain as a user names it: digits are a domid, the form of a UUID with dashes is a UUID, and
 /// all else is a name.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -107,6 +109,8 @@ pub enum Request {
         #[serde(default)]
         targets: Vec<Target>,
     },
+    /// SRs and VDIs.
+    Storage(StorageRequest),
     /// Answered by [`Reply::Info`](crate::Reply::Info).
     Info,
     /// Answered by [`Reply::Counters`](crate::Reply::Counters).

@@ -20,6 +20,8 @@ pub struct Snapshot {
     /// Store nodes and their values.
     pub nodes: BTreeMap<String, Vec<u8>>,
     pub loops: BTreeMap<u32, LoopDevice>,
+    /// Files that say which VDIs are in use.
+    pub attached: Vec<String>,
     pub links: BTreeSet<String>,
     pub bridges: BTreeMap<String, BTreeSet<String>>,
     pub backends: usize,
@@ -52,6 +54,7 @@ impl Snapshot {
             dom0_ports: xen.channels(DomId::DOM0),
             nodes,
             loops: state.loops().clone(),
+            attached: state.attached_vdis(),
             links: state.links().clone(),
             bridges: state.bridges().clone(),
             backends,
@@ -68,6 +71,7 @@ impl Snapshot {
         compare("dom0 port", &before.dom0_ports, &self.dom0_ports, &mut lines);
         compare("store node", before.nodes.iter(), self.nodes.iter(), &mut lines);
         compare("loop device", before.loops.iter(), self.loops.iter(), &mut lines);
+        compare("attached VDI", &before.attached, &self.attached, &mut lines);
         compare("link", &before.links, &self.links, &mut lines);
         compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);
         for (what, before, now) in [

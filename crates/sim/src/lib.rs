@@ -18,6 +18,7 @@ mod host;
 mod machine;
 mod os;
 mod prng;
+mod storage;
 mod store;
 pub mod swarm;
 mod trace;

@@ -1,21 +1,28 @@
 //! Dom0's operating system as the toolstack sees it: files, loop devices, bridges and links.
 //!
-//! Nothing is stored in the files but their size; kernels and ramdisks are real bytes.
+//! Disk images have a length and a byte for each sector that was written; other files are real bytes.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use storage::{Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, TaggedLoop};
+use storage::{
+    Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, System, TaggedLoop,
+};
 use toolstack::host::{Host, KernelError};
 use xen_build::KernelImage;
 
+use crate::storage::StorageState;
+
 /// What lies at a path.
-#[derive(Clone, Debug)]
-enum File {
-    /// A disk image: only its length matters.
-    Sized(u64),
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum File {
+    /// A disk image: its length, and one byte for each sector that was written to.
+    Image {
+        bytes: u64,
+        sectors: BTreeMap<u64, u8>,
+    },
     Bytes(Arc<[u8]>),
     Block(DeviceNumber),
     Directory,
@@ -26,17 +33,19 @@ enum File {
 pub struct LoopDevice {
     pub path: String,
     pub tag: String,
+    pub access: Access,
     /// How many have it open: backends that serve it.
     pub opened: u32,
 }
 
 /// Major number of loop devices.
-const LOOP_MAJOR: u32 = 7;
+pub(crate) const LOOP_MAJOR: u32 = 7;
 
 /// The state that everything in dom0 shares.
 #[derive(Debug, Default)]
 pub struct OsState {
-    files: BTreeMap<String, File>,
+    pub(crate) files: BTreeMap<String, File>,
+    pub(crate) storage: StorageState,
     kernels: BTreeMap<String, Arc<KernelImage>>,
     pub(crate) loops: BTreeMap<u32, LoopDevice>,
     /// Bridges and the links that are ports of them.
@@ -66,7 +75,7 @@ impl OsState {
     pub(crate) fn sectors(&self, number: DeviceNumber) -> u64 {
         let under = self.loops.get(&number.minor).filter(|_| number.major == LOOP_MAJOR);
         match under.and_then(|device| self.files.get(&device.path)) {
-            Some(File::Sized(bytes)) => bytes / 512,
+            Some(File::Image { bytes, .. }) => bytes / 512,
             Some(File::Bytes(bytes)) => bytes.len() as u64 / 512,
             _ => 1 << 21,
         }
@@ -106,7 +115,8 @@ impl SimOs {
 
     /// Puts a disk image of this size at `path`.
     pub fn add_disk(&self, path: &str, bytes: u64) {
-        self.get_mut().files.insert(path.to_owned(), File::Sized(bytes));
+        let image = File::Image { bytes, sectors: BTreeMap::new() };
+        self.get_mut().files.insert(path.to_owned(), image);
     }
 
     /// Puts a block device at `path`.
@@ -150,57 +160,61 @@ fn loop_device(minor: u32) -> BlockDevice {
 
 impl BlockHost for SimOs {
     fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
-        match self.get().files.get(path) {
+        self.look(path, |os, path| match os.files.get(path) {
             None => Err(HostError::Missing),
-            Some(File::Sized(bytes)) => Ok(FileKind::Regular { bytes: *bytes }),
+            Some(File::Image { bytes, .. }) => Ok(FileKind::Regular { bytes: *bytes }),
             Some(File::Bytes(bytes)) => Ok(FileKind::Regular { bytes: bytes.len() as u64 }),
             Some(File::Block(number)) => Ok(FileKind::Block(*number)),
             Some(File::Directory) => Ok(FileKind::Directory),
-        }
+        })
     }
 
     fn attach_loop(
         &mut self,
         path: &str,
-        _access: Access,
+        access: Access,
         tag: &str,
     ) -> Result<BlockDevice, HostError> {
-        let mut os = self.get_mut();
-        if !os.files.contains_key(path) {
-            return Err(HostError::Missing);
-        }
-        let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
-        let device = LoopDevice { path: path.to_owned(), tag: tag.to_owned(), opened: 0 };
-        os.loops.insert(minor, device);
-        Ok(loop_device(minor))
+        self.change(path, |os, path| {
+            if !os.files.contains_key(path) {
+                return Err(HostError::Missing);
+            }
+            let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
+            let (path, tag) = (path.to_owned(), tag.to_owned());
+            os.loops.insert(minor, LoopDevice { path, tag, access, opened: 0 });
+            Ok(loop_device(minor))
+        })
     }
 
     fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
-        let mut os = self.get_mut();
         let minor = device.strip_prefix("/dev/loop").and_then(|text| text.parse::<u32>().ok());
         let minor = minor.ok_or_else(|| HostError::Refused("not a loop device".to_owned()))?;
-        match os.loops.get(&minor) {
+        self.change(device, |os, _| match os.loops.get(&minor) {
             Some(device) if device.opened > 0 => Err(HostError::Busy),
             _ => {
                 os.loops.remove(&minor);
                 Ok(())
             }
-        }
+        })
     }
 
     fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
-        let os = self.get();
-        let tagged = os.loops.iter().filter(|(_, device)| device.tag.starts_with(prefix));
-        Ok(tagged
-            .map(|(minor, device)| TaggedLoop {
+        self.look("/dev", |os, _| {
+            let tagged = os.loops.iter().filter(|(_, device)| device.tag.starts_with(prefix));
+            let tagged = tagged.map(|(minor, device)| TaggedLoop {
                 device: loop_device(*minor),
                 tag: device.tag.clone(),
-            })
-            .collect())
+            });
+            Ok(tagged.collect())
+        })
     }
 }
 
 impl Host for SimOs {
+    fn system(&mut self) -> &mut dyn System {
+        self
+    }
+
     fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError> {
         if let Some(kernel) = self.get().kernels.get(path) {
             return Ok(Arc::clone(kernel));

@@ -1,12 +1,35 @@
 //! Where a VM's disks come from, and how they become block devices that a backend can serve.
 //!
-//! A virtual disk image (VDI) is *attached* before use and *detached* after it; both may be repeated.
-//! What the operating system does for that is the [`BlockHost`] it is handed.
+//! A disk is a path, or a virtual disk image (VDI) of a storage repository (SR), written `sr:vdi`.
+//! [`Repositories`] knows the SRs of a host and what is attached of them; `vdi` has the rules, `kind` what
+//! each kind of SR does for them. What the operating system does is the [`System`] they are handed.
+//!
+//! ```text
+//!   detached --attach--> attached --activate--> activated
+//!   detached <--detach-- attached <-deactivate- activated
+//! ```
+
+mod error;
+mod kind;
+mod name;
+mod record;
+mod repositories;
+mod repository;
+mod system;
+mod vdi;
+
+pub use error::StorageError;
+pub use kind::Kind;
+pub use name::VdiName;
+pub use repositories::{InUse, Places, Repositories};
+pub use repository::{Repository, Vdi};
+pub use system::{Command, Copying, Lock, Space, System};
+pub use vdi::{Stage, Use};
 
 use std::fmt;
 
 /// A block device's number. The backend's `physical-device` is its text in hexadecimal.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct DeviceNumber {
     pub major: u32,
     pub minor: u32,
@@ -19,7 +42,7 @@ impl fmt::Display for DeviceNumber {
 }
 
 /// A block device of the host.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct BlockDevice {
     pub path: String,
     pub number: DeviceNumber,
@@ -111,6 +134,9 @@ pub enum Attachment {
     Loop(BlockDevice),
     /// A block device that was there before.
     Block(BlockDevice),
+    /// A VDI, attached and activated for `owner`. Its device is 0:0, which is none, if a daemon died before
+    /// it had one.
+    Vdi { name: VdiName, owner: String, device: BlockDevice },
 }
 
 impl Attachment {
@@ -118,7 +144,7 @@ impl Attachment {
     #[must_use]
     pub fn device(&self) -> &BlockDevice {
         match self {
-            Self::Loop(device) | Self::Block(device) => device,
+            Self::Loop(device) | Self::Block(device) | Self::Vdi { device, .. } => device,
         }
     }
 }
@@ -132,13 +158,35 @@ pub enum AttachError {
     WrongKind { path: String },
     #[error("{path}: {bytes} bytes long; a raw disk image is at least one sector of 512 bytes")]
     Empty { path: String, bytes: u64 },
+    #[error("{0}")]
+    Repository(#[from] StorageError),
+}
+
+/// Attaches what a configuration calls a disk's target: a VDI written `sr:vdi`, or else a path. `owner` says
+/// who uses it, in up to 63 bytes.
+///
+/// # Errors
+/// [`AttachError`]; nothing is attached then.
+pub fn attach(
+    system: &mut dyn System,
+    target: &str,
+    access: Access,
+    owner: &str,
+) -> Result<Attachment, AttachError> {
+    match VdiName::parse(target) {
+        None => attach_path(system, target, access, owner),
+        Some(name) => {
+            let device = Repositories::new(system).attach_for(&name, owner, access)?;
+            Ok(Attachment::Vdi { name, owner: owner.to_owned(), device })
+        }
+    }
 }
 
 /// Attaches a raw file (through a loop device) or a block device.
 ///
 /// # Errors
 /// [`AttachError`]; nothing is attached then.
-pub fn attach(
+pub fn attach_path(
     host: &mut dyn BlockHost,
     path: &str,
     access: Access,
@@ -166,11 +214,22 @@ pub fn attach(
 ///
 /// # Errors
 /// What the host says; the device then still exists.
-pub fn detach(host: &mut dyn BlockHost, attachment: &Attachment) -> Result<(), HostError> {
+pub fn detach(system: &mut dyn System, attachment: &Attachment) -> Result<(), AttachError> {
     match attachment {
-        Attachment::Loop(device) => host.detach_loop(&device.path),
+        Attachment::Loop(device) => detach_loop(system, device),
         Attachment::Block(_) => Ok(()),
+        Attachment::Vdi { name, owner, .. } => {
+            Ok(Repositories::new(system).detach_for(name, owner)?)
+        }
     }
+}
+
+fn detach_loop<H: BlockHost + ?Sized>(
+    host: &mut H,
+    device: &BlockDevice,
+) -> Result<(), AttachError> {
+    let refused = |error| AttachError::Host { path: device.path.clone(), error };
+    host.detach_loop(&device.path).map_err(refused)
 }
 
 #[cfg(test)]
@@ -208,10 +267,10 @@ mod tests {
     #[test]
     fn a_raw_file_goes_under_a_loop_device_and_leaves_none_behind() {
         let mut host = OneFile { kind: Ok(FileKind::Regular { bytes: 512 }), loops: vec![] };
-        let disk = attach(&mut host, "/disk", Access::ReadOnly, "t").unwrap();
+        let disk = attach_path(&mut host, "/disk", Access::ReadOnly, "t").unwrap();
         assert_eq!(host.loops.len(), 1);
         for _ in 0..2 {
-            detach(&mut host, &disk).unwrap();
+            detach_loop(&mut host, disk.device()).unwrap();
             assert_eq!(host.loops.len(), 0);
         }
     }
@@ -227,7 +286,7 @@ mod tests {
             ),
         ] {
             let mut host = OneFile { kind, loops: vec![] };
-            let error = attach(&mut host, "/disk", Access::ReadWrite, "t").unwrap_err();
+            let error = attach_path(&mut host, "/disk", Access::ReadWrite, "t").unwrap_err();
             assert_eq!(error.to_string(), message);
             assert_eq!(host.loops.len(), 0);
         }

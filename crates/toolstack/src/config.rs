@@ -105,7 +105,7 @@ pub struct Vdev {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskConfig {
     pub vdev: Vdev,
-    /// Path of a raw file or block device.
+    /// Path of a raw file or block device, or a VDI written `sr:vdi`.
     pub target: String,
     pub access: Access,
     pub cdrom: bool,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use storage::{BlockHost, HostError};
+use storage::{HostError, System};
 use xen_build::{ImageError, KernelImage};
 
 /// A kernel could not be had.
@@ -15,7 +15,10 @@ pub enum KernelError {
 }
 
 /// Files, bridges and the block layer.
-pub trait Host: BlockHost {
+pub trait Host {
+    /// The part of it that storage needs.
+    fn system(&mut self) -> &mut dyn System;
+
     /// The parsed kernel at `path`; parsed again only when the file has changed.
     ///
     /// # Errors

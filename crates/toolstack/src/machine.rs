@@ -696,10 +696,9 @@ impl Toolstack {
             }
         };
         let Adopted { half_made, unfinished, pending } = self.adopt(&survey, records, &unique_ids);
-        let orphans = self.adopt_loops(loops);
-        if !orphans.is_empty() {
-            let devices = orphans.iter().map(|a| a.device().path.clone()).collect();
-            self.give_out(Purpose::Aside, Work::DetachLoops { devices }, out);
+        let attachments = self.adopt_loops(loops);
+        if !attachments.is_empty() {
+            self.give_out(Purpose::Aside, Work::DetachOrphans { attachments }, out);
         }
         for uuid in half_made {
             self.tear_down(now, uuid, Then::Gone, out);

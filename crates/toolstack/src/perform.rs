@@ -83,20 +83,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             Work::AttachDisk { config, index, tag } => {
                 let disk = &config.disks[index];
-                storage::attach(&mut self.host, &disk.target, disk.access, &tag)
+                storage::attach(self.host.system(), &disk.target, disk.access, &tag)
                     .map(Output::Attached)
                     .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error))
             }
             Work::DetachDisk { attachment } => {
-                storage::detach(&mut self.host, &attachment)
-                    .map_err(|error| failure(&attachment.device().path, error))?;
+                storage::detach(self.host.system(), &attachment)
+                    .map_err(|error| Failure(error.to_string()))?;
                 Ok(Output::Done)
             }
-            Work::DetachLoops { devices } => {
-                for device in devices {
-                    self.host.detach_loop(&device).map_err(|error| failure(&device, error))?;
+            Work::DetachOrphans { attachments } => {
+                // One that cannot be detached keeps no other.
+                let mut failed = None;
+                for attachment in attachments {
+                    if let Err(error) = storage::detach(self.host.system(), &attachment) {
+                        failed.get_or_insert(Failure(error.to_string()));
+                    }
                 }
-                Ok(Output::Done)
+                failed.map_or(Ok(Output::Done), Err)
             }
             Work::Record { nodes } => {
                 store::write_plainly(&mut self.store, &nodes)?;
@@ -191,17 +195,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 let survey = self.survey(&BTreeMap::new())?;
                 let records = store::records(&mut self.store)?;
                 let unique_ids = self.unique_ids(&survey, &records)?;
-                let loops = self
-                    .host
-                    .tagged_loops(LOOP_TAG_PREFIX)
-                    .map_err(|error| failure("loop devices", error))?;
-                let loops = loops
-                    .into_iter()
-                    .map(|it| OwnLoop {
-                        attachment: storage::Attachment::Loop(it.device),
-                        tag: it.tag,
-                    })
-                    .collect();
+                let loops = self.attached()?;
                 Ok(Output::Observed { survey, records, loops, unique_ids })
             }
             Work::ReadConsole { domain, uuid } => {
@@ -228,6 +222,28 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 infos.map(Output::CpuTimes).map_err(refused("tell the vCPUs of", domid))
             }
         }
+    }
+
+    /// Everything that is attached for a VM, by the tag that says for which.
+    fn attached(&mut self) -> Result<Vec<OwnLoop>, Failure> {
+        let system = self.host.system();
+        let loops =
+            system.tagged_loops(LOOP_TAG_PREFIX).map_err(|error| failure("loop devices", error))?;
+        let vdis = storage::Repositories::new(system)
+            .in_use()
+            .map_err(|error| failure("attached VDIs", error))?;
+        let loops = loops
+            .into_iter()
+            .map(|it| OwnLoop { attachment: storage::Attachment::Loop(it.device), tag: it.tag });
+        let vdis = vdis.into_iter().map(|it| OwnLoop {
+            attachment: storage::Attachment::Vdi {
+                name: it.name,
+                owner: it.owner.clone(),
+                device: it.device.unwrap_or_default(),
+            },
+            tag: it.owner,
+        });
+        Ok(loops.chain(vdis).collect())
     }
 
     fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {

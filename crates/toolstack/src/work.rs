@@ -182,10 +182,11 @@ pub enum Work {
     Survey {
         known: BTreeMap<DomId, Uuid>,
     },
-    /// Survey, our records, and the loop devices we tagged.
+    /// Survey, our records, and what is attached for VMs of ours.
     Observe,
-    DetachLoops {
-        devices: Vec<String>,
+    /// What is attached for VMs that are no more.
+    DetachOrphans {
+        attachments: Vec<Attachment>,
     },
     ReadConsole {
         domain: DomainRef,
@@ -253,7 +254,7 @@ impl Work {
             Self::RequestShutdown { .. } => "request-shutdown",
             Self::Survey { .. } => "list",
             Self::Observe => "observe",
-            Self::DetachLoops { .. } => "detach-loops",
+            Self::DetachOrphans { .. } => "detach-orphans",
             Self::ReadConsole { .. } => "read-console",
             Self::ReadDevices { .. } => "read-devices",
             Self::HostInfo => "host-info",
@@ -280,7 +281,7 @@ impl Work {
             | Self::CloseDevice { .. }
             | Self::RemoveDevice { .. }
             | Self::DetachDisk { .. }
-            | Self::DetachLoops { .. }
+            | Self::DetachOrphans { .. }
             | Self::RemoveNodes { .. } => WorkClass::Destroy,
             _ => WorkClass::Change,
         }
@@ -349,7 +350,7 @@ pub struct Survey {
     pub names: BTreeMap<DomId, String>,
 }
 
-/// Loop device of ours: its path and what its tag says.
+/// A loop device or VDI that was attached for a VM: its tag says for which.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OwnLoop {
     pub attachment: Attachment,

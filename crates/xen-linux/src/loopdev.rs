@@ -16,6 +16,7 @@ use crate::{Access, DeviceNumber, HostError, block_device};
 
 const CLR_FD: c_ulong = 0x4c01;
 const GET_STATUS64: c_ulong = 0x4c05;
+const SET_CAPACITY: c_ulong = 0x4c07;
 const CONFIGURE: c_ulong = 0x4c0a;
 const CTL_GET_FREE: c_ulong = 0x4c82;
 
@@ -135,6 +136,18 @@ impl LoopDevice {
         // SAFETY: the request takes no argument.
         unsafe { ioctl_number(&fd, CLR_FD, 0) }
             .refused(|| format!("cannot detach {}", self.path().display()))
+            .map(drop)
+    }
+
+    /// Makes the device as large as its file is now.
+    ///
+    /// # Errors
+    /// ENXIO if nothing is attached.
+    pub fn see_new_size(self) -> Result<(), HostError> {
+        let fd = self.open(Access::ReadOnly)?;
+        // SAFETY: the request takes no argument.
+        unsafe { ioctl_number(&fd, SET_CAPACITY, 0) }
+            .refused(|| format!("cannot resize {}", self.path().display()))
             .map(drop)
     }
 

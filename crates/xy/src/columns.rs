@@ -3,6 +3,7 @@
 //! Sources: xen `tools/xl/xl_info.c`, `xl_vcpu.c`, `xl_block.c`, `xl_nic.c`.
 
 pub(crate) mod activity;
+pub(crate) mod storage;
 pub(crate) mod top;
 
 use std::fmt::Write as _;
@@ -23,6 +24,8 @@ macro_rules! put {
         let _ = write!($out, $($arg)*);
     }};
 }
+
+use put;
 
 /// A name as the store has it.
 fn name(name: Option<&str>) -> String {

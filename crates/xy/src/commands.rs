@@ -7,6 +7,7 @@ pub(crate) mod domains;
 pub(crate) mod host;
 pub(crate) mod hypercalls;
 pub(crate) mod shutdown;
+pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod trace;

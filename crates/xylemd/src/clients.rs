@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use api::{Answer, DomainEvent, EventKind, Request, Target, Targets, Wait};
+use storage_host::LinuxSystem;
 use toolstack::config::VmConfig;
 use toolstack::plan::Start;
 use toolstack::{DomainRow, Reply, ReplyWhen, ShutdownRequest, xlcfg};
 use xen::{DomId, Uuid};
 
 use crate::core::{Answered, Core, Ended, Progress};
-use crate::{host, render};
+use crate::{host, render, storage_requests};
 
 /// Connections served at a time; further ones are told so.
 const CLIENTS_MAX: usize = 256;
@@ -51,10 +52,15 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
 }
 
 /// Accepts clients, on threads that serve them: whoever is accepted finds one that waits for work.
-pub(crate) fn serve(listener: UnixListener, core: &Arc<Core>) -> std::io::Result<()> {
+pub(crate) fn serve(
+    listener: UnixListener,
+    core: &Arc<Core>,
+    system: &LinuxSystem,
+) -> std::io::Result<()> {
     let door = Arc::new(Door {
         listener,
         core: Arc::clone(core),
+        system: system.clone(),
         waiting: AtomicUsize::new(0),
         open: AtomicUsize::new(0),
     });
@@ -65,6 +71,7 @@ pub(crate) fn serve(listener: UnixListener, core: &Arc<Core>) -> std::io::Result
 struct Door {
     listener: UnixListener,
     core: Arc<Core>,
+    system: LinuxSystem,
     /// Threads that wait for a client, or are about to.
     waiting: AtomicUsize,
     /// Clients that are being served.
@@ -92,7 +99,7 @@ fn welcome(door: &Arc<Door>) {
                 let _later = add_thread(door);
             }
             // A connection that breaks ends the client, nothing else.
-            let _broken = Client { stream: &stream, core: &door.core }.run();
+            let _broken = Client { stream: &stream, core: &door.core, system: &door.system }.run();
             door.open.fetch_sub(1, Ordering::Relaxed);
             if door.waiting.fetch_add(1, Ordering::Relaxed) >= THREADS_WAITING {
                 door.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -110,6 +117,7 @@ fn welcome(door: &Arc<Door>) {
 struct Client<'a> {
     stream: &'a UnixStream,
     core: &'a Core,
+    system: &'a LinuxSystem,
 }
 
 /// Why a request has no result: the connection is gone, or one line for the client.
@@ -247,6 +255,8 @@ impl Client<'_> {
                 }
                 other => Err(unexpected(&other)),
             },
+            Request::Storage(request) => storage_requests::answer(self.system, request)
+                .map_err(|error| Failed::Told(error.to_string())),
             Request::Counters => {
                 let cost = render::cost(&self.core.totals());
                 Ok(api::Reply::Counters(api::Counters { cost, ..Default::default() }))
@@ -437,7 +447,9 @@ fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
     resolve(&mut config.kernel);
     config.ramdisk.iter_mut().for_each(resolve);
     for disk in &mut config.disks {
-        resolve(&mut disk.target);
+        if storage::VdiName::parse(&disk.target).is_none() {
+            resolve(&mut disk.target);
+        }
     }
 }
 

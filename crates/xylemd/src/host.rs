@@ -1,16 +1,15 @@
-//! The host: files, loop devices, bridges.
+//! The host: kernels, storage, bridges.
 
-use std::fs;
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use storage::{Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, TaggedLoop};
+use storage::{HostError, System};
+use storage_host::LinuxSystem;
 use toolstack::host::{Host, KernelError};
 use xen_build::KernelImage;
-use xen_linux::{Links, LoopDevice};
+use xen_linux::Links;
 
 use crate::images::Images;
 
@@ -44,88 +43,21 @@ fn refused(error: &xen_linux::HostError) -> HostError {
 #[derive(Debug)]
 pub(crate) struct LinuxHost {
     images: Images,
+    system: LinuxSystem,
     links: Links,
 }
 
 impl LinuxHost {
-    pub(crate) fn open(images: Images) -> Result<Self, xen_linux::HostError> {
-        Ok(Self { images, links: Links::open()? })
+    pub(crate) fn open(images: Images, system: LinuxSystem) -> Result<Self, xen_linux::HostError> {
+        Ok(Self { images, system, links: Links::open()? })
     }
 }
-
-fn loop_access(access: Access) -> xen_linux::Access {
-    match access {
-        Access::ReadOnly => xen_linux::Access::ReadOnly,
-        Access::ReadWrite => xen_linux::Access::ReadWrite,
-    }
-}
-
-fn number(number: xen_linux::DeviceNumber) -> DeviceNumber {
-    DeviceNumber { major: number.major, minor: number.minor }
-}
-
-fn loop_device(device: LoopDevice) -> Result<BlockDevice, xen_linux::HostError> {
-    let path = device.path().to_string_lossy().into_owned();
-    Ok(BlockDevice { path, number: number(device.number()?) })
-}
-
-impl BlockHost for LinuxHost {
-    fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
-        let metadata = fs::metadata(path).map_err(|error| refusal(&error))?;
-        let kind = metadata.file_type();
-        Ok(if kind.is_file() {
-            FileKind::Regular { bytes: metadata.len() }
-        } else if kind.is_dir() {
-            FileKind::Directory
-        } else if kind.is_block_device() {
-            let found = xen_linux::block_device(Path::new(path)).map_err(|e| refused(&e))?;
-            FileKind::Block(number(found))
-        } else {
-            FileKind::Other
-        })
-    }
-
-    fn attach_loop(
-        &mut self,
-        path: &str,
-        access: Access,
-        tag: &str,
-    ) -> Result<BlockDevice, HostError> {
-        let device = LoopDevice::attach(Path::new(path), loop_access(access), tag)
-            .map_err(|error| refused(&error))?;
-        loop_device(device).map_err(|error| {
-            // Without its number it is of no use to a backend; the first error is the one to tell.
-            let _undone = device.detach();
-            refused(&error)
-        })
-    }
-
-    fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
-        let Some(index) = device.strip_prefix("/dev/loop").and_then(|n| n.parse().ok()) else {
-            return Err(HostError::Refused("not a loop device".to_owned()));
-        };
-        match LoopDevice(index).detach() {
-            Ok(()) => Ok(()),
-            Err(error) if error.errno() == ENXIO => Ok(()),
-            Err(error) => Err(refused(&error)),
-        }
-    }
-
-    fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
-        let all = LoopDevice::all().map_err(|error| refused(&error))?;
-        let ours = all.into_iter().filter(|(_, backing)| backing.name.starts_with(prefix));
-        ours.map(|(device, backing)| {
-            let device = loop_device(device).map_err(|error| refused(&error))?;
-            Ok(TaggedLoop { device, tag: backing.name })
-        })
-        .collect()
-    }
-}
-
-/// "No such device or address": the loop device has no file.
-const ENXIO: xen::Errno = xen::Errno(6);
 
 impl Host for LinuxHost {
+    fn system(&mut self) -> &mut dyn System {
+        &mut self.system
+    }
+
     fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError> {
         Ok(self.images.kernel(path)?)
     }

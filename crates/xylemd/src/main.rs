@@ -14,6 +14,7 @@ mod pool;
 mod render;
 mod stats;
 mod status;
+mod storage_requests;
 mod store;
 mod watch;
 
@@ -115,7 +116,8 @@ fn run(options: &Options) -> Result<()> {
     let listener = clients::listen(&options.socket)?;
     let status = clients::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
-    let pool = pool::Pool::open(options, &images).context("cannot start")?;
+    let system = storage_host::LinuxSystem::default();
+    let pool = pool::Pool::open(options, &images, &system).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
     let core = Arc::new(Core::new(pool, orders));
@@ -125,7 +127,7 @@ fn run(options: &Options) -> Result<()> {
     }
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    clients::serve(listener, &core).context("cannot serve clients")?;
+    clients::serve(listener, &core, &system).context("cannot serve clients")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     notify_ready();
     Err(watcher.run(&core).context("the watches ended"))

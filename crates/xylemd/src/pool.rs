@@ -9,6 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use storage_host::LinuxSystem;
 use toolstack::WorkId;
 use toolstack::perform::Performer;
 use toolstack::work::{Work, WorkClass};
@@ -78,10 +79,10 @@ pub(crate) struct Taken<'a, P> {
 }
 
 impl Pool<LinuxPerformer> {
-    pub(crate) fn open(options: &Options, images: &Images) -> Result<Self> {
+    pub(crate) fn open(options: &Options, images: &Images, system: &LinuxSystem) -> Result<Self> {
         let queue = |class, performers: usize, arena| -> Result<_> {
             let idle: Result<_> =
-                (0..performers).map(|_| performer(options, images, arena)).collect();
+                (0..performers).map(|_| performer(options, images, system, arena)).collect();
             Ok(Queue::new(class, idle?))
         };
         Ok(Self {
@@ -199,11 +200,16 @@ impl<P> Drop for Taken<'_, P> {
     }
 }
 
-fn performer(options: &Options, images: &Images, arena: usize) -> Result<LinuxPerformer> {
+fn performer(
+    options: &Options,
+    images: &Images,
+    system: &LinuxSystem,
+    arena: usize,
+) -> Result<LinuxPerformer> {
     let hypervisor = LinuxHypervisor::open(arena).context("cannot control Xen")?;
     let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
     let store = store::connect(&options.store_socket)?;
-    Ok(Performer { xen, store, host: LinuxHost::open(images.clone())? })
+    Ok(Performer { xen, store, host: LinuxHost::open(images.clone(), system.clone())? })
 }
 
 #[cfg(test)]
@@ -225,7 +231,7 @@ mod tests {
     }
 
     fn destroy(id: u64) -> Job {
-        (WorkId(id), Work::DetachLoops { devices: Vec::new() }, Instant::now())
+        (WorkId(id), Work::DetachOrphans { attachments: Vec::new() }, Instant::now())
     }
 
     #[test]

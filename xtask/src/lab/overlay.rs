@@ -14,6 +14,7 @@ const INIT: &str = include_str!("../../../lab/init.sh");
 /// Scripts that scenarios share, by their names below `/lab`.
 const SCRIPTS: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../../lab/lib.sh")),
+    ("storage.sh", include_str!("../../../lab/storage.sh")),
     ("demo.bash", include_str!("../../../lab/demo.bash")),
     ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
     ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),

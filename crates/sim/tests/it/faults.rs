@@ -56,7 +56,7 @@ fn a_lost_virq_is_made_good_by_the_next_one() {
 
 /// The daemon is killed at its `k`-th action since `request` and another takes its place. Says whether
 /// there was such an action.
-fn killed_at(lab: &mut Lab, k: u64, request: Request) -> bool {
+pub(crate) fn killed_at(lab: &mut Lab, k: u64, request: Request) -> bool {
     lab.host.machine().get_mut().faults_mut().kill_toolstack(k);
     let until = lab.until();
     let mut error = lab.daemon.request(request).err();

@@ -6,6 +6,7 @@ mod hypercalls;
 mod identity;
 mod lifecycle;
 mod plug;
+mod storage;
 mod story;
 mod support;
 mod swarm;

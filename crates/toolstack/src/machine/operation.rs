@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use storage::VdiName;
 use xen::{DomId, Uuid, XenbusState};
 
 use super::trace::Trace;
@@ -158,9 +159,12 @@ impl Operation {
     }
 }
 
-/// The storage that a disk lies on, for its limit: the folder, or volume group, of its path.
+/// The storage that a disk lies on, for its limit: its SR, or the folder, or volume group, of its path.
 fn storage_of(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
     let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
+    if let Some(vdi) = VdiName::parse(&disk.target) {
+        return Some(Arc::from(vdi.sr()));
+    }
     let (folder, _) = disk.target.rsplit_once('/')?;
     Some(Arc::from(folder))
 }

@@ -500,6 +500,19 @@ fn help_is_there_without_a_daemon() {
          uptime              Print uptime for all/some domains
          block-list          List virtual block devices for a domain
          network-list        List virtual network interfaces for a domain
+         sr-create           Make a storage repository
+         sr-introduce        Take over a storage repository that was made before
+         sr-forget           Forget a storage repository; its VDIs stay
+         sr-destroy          Take away a storage repository without VDIs
+         sr-list             List the storage repositories
+         sr-info             Print what a storage repository has and has room for
+         sr-scan             Look at storage repositories anew, and list their VDIs
+         vdi-list            List the virtual disk images of all/some repositories
+         vdi-create          Make a virtual disk image of zeros
+         vdi-destroy         Take away a virtual disk image with all it has
+         vdi-resize          Make a virtual disk image larger
+         vdi-snapshot        Keep what a virtual disk image has now, read-only
+         vdi-clone           Copy a virtual disk image
          info                Get information about Xen host
          counters            Print what xylemd has done since it began
          hypercalls          Print what was asked of Xen, and how long it took

@@ -3,5 +3,6 @@
 mod commands;
 mod console;
 mod daemon;
+mod storage;
 mod store;
 mod trace;

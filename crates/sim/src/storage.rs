@@ -1,0 +1,345 @@
+//! What storage asks of dom0: files, mounts and programs, with a daemon that can die between any two of them.
+
+use std::collections::BTreeMap;
+
+use storage::{Command, Copying, DeviceNumber, HostError, Lock, Space, System};
+
+use crate::os::{File, LOOP_MAJOR, OsState, SimOs};
+
+/// Bytes of every file system.
+const FILE_SYSTEM_BYTES: u64 = 1 << 40;
+
+/// What is behind the calls of [`System`].
+#[derive(Debug, Default)]
+pub(crate) struct StorageState {
+    /// Folder of a mount, and what is mounted there. Files below it are those of the source.
+    mounts: BTreeMap<String, String>,
+    /// Moments before and after a change so far.
+    moments: u64,
+    /// The moment at which the daemon dies.
+    dies_at: Option<u64>,
+    /// Beginnings of paths that fail, and how.
+    failing: BTreeMap<String, HostError>,
+    /// Whether files can share blocks.
+    shares_blocks: bool,
+}
+
+fn killed() -> HostError {
+    HostError::Refused("the daemon was killed".to_owned())
+}
+
+impl StorageState {
+    /// Lets a moment pass in which the daemon may die.
+    fn moment(&mut self) -> Result<(), HostError> {
+        self.moments += 1;
+        self.alive()
+    }
+
+    fn alive(&self) -> Result<(), HostError> {
+        if self.dies_at.is_some_and(|end| self.moments >= end) { Err(killed()) } else { Ok(()) }
+    }
+
+    fn check(&self, path: &str) -> Result<(), HostError> {
+        let failing = self.failing.iter().find(|(beginning, _)| path.starts_with(*beginning));
+        failing.map_or(Ok(()), |(_, error)| Err(error.clone()))
+    }
+
+    /// Where a path leads, mounts followed.
+    fn resolve(&self, path: &str) -> String {
+        for (point, source) in &self.mounts {
+            if let Some(rest) = path.strip_prefix(point.as_str()) {
+                return format!("{source}{rest}");
+            }
+        }
+        path.to_owned()
+    }
+}
+
+impl OsState {
+    /// Files that say which VDIs are in use.
+    #[must_use]
+    pub fn attached_vdis(&self) -> Vec<String> {
+        self.files.keys().filter(|path| is_record_of_use(path)).cloned().collect()
+    }
+
+    /// What is mounted, by folder.
+    #[must_use]
+    pub fn mounts(&self) -> &BTreeMap<String, String> {
+        &self.storage.mounts
+    }
+
+    /// Moments before and after a change so far.
+    #[must_use]
+    pub fn moments(&self) -> u64 {
+        self.storage.moments
+    }
+
+    /// All paths below `folder`.
+    #[must_use]
+    pub fn paths(&self, folder: &str) -> Vec<String> {
+        self.files.keys().filter(|path| path.starts_with(folder)).cloned().collect()
+    }
+
+    fn image_of(&mut self, device: DeviceNumber) -> Option<&mut BTreeMap<u64, u8>> {
+        let loops = self.loops.get(&device.minor).filter(|_| device.major == LOOP_MAJOR);
+        let path = loops?.path.clone();
+        match self.files.get_mut(&path)? {
+            File::Image { sectors, .. } => Some(sectors),
+            _ => None,
+        }
+    }
+}
+
+fn is_record_of_use(path: &str) -> bool {
+    path.starts_with("/run/xylem/sr/") && path.ends_with(".json")
+}
+
+impl SimOs {
+    /// Carries out a change; before and after it is a moment at which the daemon may die.
+    pub(crate) fn change<T>(
+        &self,
+        path: &str,
+        change: impl FnOnce(&mut OsState, &str) -> Result<T, HostError>,
+    ) -> Result<T, HostError> {
+        let mut os = self.get_mut();
+        os.storage.moment()?;
+        os.storage.check(path)?;
+        let path = os.storage.resolve(path);
+        let result = change(&mut os, &path)?;
+        os.storage.moment()?;
+        Ok(result)
+    }
+
+    /// Looks at something; a daemon that is dead sees nothing.
+    pub(crate) fn look<T>(
+        &self,
+        path: &str,
+        look: impl FnOnce(&OsState, &str) -> Result<T, HostError>,
+    ) -> Result<T, HostError> {
+        let os = self.get();
+        os.storage.alive()?;
+        os.storage.check(path)?;
+        look(&os, &os.storage.resolve(path))
+    }
+
+    /// The daemon dies `moments` from now: its calls have no effect any more, and fail.
+    pub fn kill_daemon_after(&self, moments: u64) {
+        let mut os = self.get_mut();
+        os.storage.dies_at = Some(os.storage.moments + moments);
+    }
+
+    /// A new daemon takes the dead one's place.
+    pub fn restart_daemon(&self) {
+        self.get_mut().storage.dies_at = None;
+    }
+
+    /// Everything below `beginning` fails from now on, or no longer.
+    pub fn set_failing(&self, beginning: &str, error: Option<HostError>) {
+        let failing = &mut self.get_mut().storage.failing;
+        match error {
+            Some(error) => failing.insert(beginning.to_owned(), error),
+            None => failing.remove(beginning),
+        };
+    }
+
+    /// Lets files share blocks, as on xfs and btrfs.
+    pub fn set_shares_blocks(&self, shares_blocks: bool) {
+        self.get_mut().storage.shares_blocks = shares_blocks;
+    }
+
+    /// Writes one sector of a block device. False if it has none like that.
+    pub fn write_sector(&self, device: DeviceNumber, sector: u64, byte: u8) -> bool {
+        let mut os = self.get_mut();
+        let fits = sector < os.sectors(device);
+        let image = os.image_of(device).filter(|_| fits);
+        image.map(|sectors| sectors.insert(sector, byte)).is_some()
+    }
+
+    /// Reads one sector of a block device; `None` if it has none like that.
+    #[must_use]
+    pub fn read_sector(&self, device: DeviceNumber, sector: u64) -> Option<u8> {
+        let mut os = self.get_mut();
+        let fits = sector < os.sectors(device);
+        let image = os.image_of(device).filter(|_| fits)?;
+        Some(image.get(&sector).copied().unwrap_or(0))
+    }
+}
+
+fn exists() -> HostError {
+    HostError::Busy
+}
+
+/// Text of the mount table.
+fn mount_table(os: &OsState) -> Vec<u8> {
+    let mounts = &os.storage.mounts;
+    let lines = mounts.iter().map(|(point, source)| format!("{source} {point} nfs rw 0 0\n"));
+    lines.collect::<String>().into_bytes()
+}
+
+fn run(os: &mut OsState, command: &Command) -> Result<String, HostError> {
+    let words: Vec<&str> = command.arguments.iter().map(String::as_str).collect();
+    match (command.program.as_str(), words.as_slice()) {
+        ("/usr/bin/mount", ["-t", "nfs", "-o", _, source, point]) => {
+            os.storage.check(source)?;
+            os.storage.mounts.insert((*point).to_owned(), (*source).to_owned());
+            Ok(String::new())
+        }
+        ("/usr/bin/umount", [point]) => match os.storage.mounts.remove(*point) {
+            Some(_) => Ok(String::new()),
+            None => Err(HostError::Refused(format!("umount: {point}: not mounted."))),
+        },
+        (program, words) => {
+            Err(HostError::Refused(format!("{program} {}: not on this host", words.join(" "))))
+        }
+    }
+}
+
+impl System for SimOs {
+    fn run(&mut self, command: &Command) -> Result<String, HostError> {
+        self.change(&command.program, |os, _| run(os, command))
+    }
+
+    fn converse(&mut self, command: &Command, _line: &str) -> Result<String, HostError> {
+        Err(HostError::Refused(format!("{}: not on this host", command.program)))
+    }
+
+    fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
+        self.look(path, |os, path| match os.files.get(path) {
+            _ if path == "/proc/self/mounts" => Ok(mount_table(os)),
+            Some(File::Bytes(bytes)) => Ok(bytes.to_vec()),
+            Some(_) => Err(HostError::Refused("not a small file".to_owned())),
+            None => Err(HostError::Missing),
+        })
+    }
+
+    fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), HostError> {
+        self.change(path, |os, path| {
+            os.files.insert(path.to_owned(), File::Bytes(bytes.into()));
+            Ok(())
+        })
+    }
+
+    fn remove(&mut self, path: &str) -> Result<(), HostError> {
+        self.change(path, |os, path| {
+            os.files.remove(path);
+            Ok(())
+        })
+    }
+
+    fn list(&mut self, folder: &str) -> Result<Vec<String>, HostError> {
+        self.look(folder, |os, folder| {
+            let beginning = format!("{folder}/");
+            let below = os.files.keys().filter_map(|path| path.strip_prefix(&beginning));
+            let mut names: Vec<String> =
+                below.filter_map(|rest| rest.split('/').next()).map(str::to_owned).collect();
+            names.dedup();
+            Ok(names)
+        })
+    }
+
+    fn make_folder(&mut self, folder: &str) -> Result<(), HostError> {
+        self.change(folder, |os, folder| {
+            os.files.insert(folder.to_owned(), File::Directory);
+            Ok(())
+        })
+    }
+
+    fn remove_folder(&mut self, folder: &str) -> Result<(), HostError> {
+        self.change(folder, |os, folder| {
+            let beginning = format!("{folder}/");
+            if os.files.keys().any(|path| path.starts_with(&beginning)) {
+                return Err(HostError::Refused("Directory not empty".to_owned()));
+            }
+            os.files.remove(folder);
+            Ok(())
+        })
+    }
+
+    fn make_sparse(&mut self, path: &str, bytes: u64) -> Result<(), HostError> {
+        self.change(path, |os, path| {
+            if os.files.contains_key(path) {
+                return Err(exists());
+            }
+            let image = File::Image { bytes, sectors: BTreeMap::new() };
+            os.files.insert(path.to_owned(), image);
+            Ok(())
+        })
+    }
+
+    fn grow(&mut self, path: &str, new_bytes: u64) -> Result<(), HostError> {
+        self.change(path, |os, path| match os.files.get_mut(path) {
+            Some(File::Image { bytes, .. }) => {
+                *bytes = new_bytes;
+                Ok(())
+            }
+            _ => Err(HostError::Missing),
+        })
+    }
+
+    fn copy(&mut self, from: &str, to: &str, how: Copying) -> Result<(), HostError> {
+        let (folder, name) = to.rsplit_once('/').unwrap_or(("", to));
+        let partial = format!("{folder}/.part-{name}");
+        if how == Copying::Shared && !self.get().storage.shares_blocks {
+            return Err(HostError::Refused("Operation not supported".to_owned()));
+        }
+        let from = self.get().storage.resolve(from);
+        self.change(&partial, |os, partial| {
+            let image = os.files.get(&from).cloned().ok_or(HostError::Missing)?;
+            os.files.insert(partial.to_owned(), image);
+            Ok(())
+        })?;
+        let source = self.get().storage.resolve(&partial);
+        self.change(to, |os, to| {
+            if os.files.contains_key(to) {
+                os.files.remove(&source);
+                return Err(exists());
+            }
+            let image = os.files.remove(&source).ok_or(HostError::Missing)?;
+            os.files.insert(to.to_owned(), image);
+            Ok(())
+        })
+    }
+
+    fn used_bytes(&mut self, path: &str) -> Result<u64, HostError> {
+        self.look(path, |os, path| match os.files.get(path) {
+            Some(File::Image { sectors, .. }) => Ok(sectors.len() as u64 * 512),
+            Some(_) => Ok(0),
+            None => Err(HostError::Missing),
+        })
+    }
+
+    fn space(&mut self, path: &str) -> Result<Space, HostError> {
+        self.look(path, |os, folder| {
+            let used = os.files.iter().filter(|(path, _)| path.starts_with(folder));
+            let used: u64 = used
+                .map(|(_, file)| match file {
+                    File::Image { sectors, .. } => sectors.len() as u64 * 512,
+                    _ => 0,
+                })
+                .sum();
+            Ok(Space { bytes: FILE_SYSTEM_BYTES, free_bytes: FILE_SYSTEM_BYTES - used })
+        })
+    }
+
+    fn resize_loop(&mut self, device: &str) -> Result<(), HostError> {
+        self.change(device, |_, _| Ok(()))
+    }
+
+    fn await_detached(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
+        self.look(device, |os, _| {
+            let there = os
+                .loops
+                .iter()
+                .any(|(minor, it)| it.tag == tag && device == format!("/dev/loop{minor}"));
+            if there { Err(HostError::Busy) } else { Ok(()) }
+        })
+    }
+
+    fn pause(&mut self, waits_so_far: u32) -> bool {
+        waits_so_far < 3
+    }
+
+    fn lock(&mut self, _name: &str) -> Result<Lock, HostError> {
+        Ok(Lock::new(()))
+    }
+}

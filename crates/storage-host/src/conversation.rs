@@ -1,0 +1,166 @@
+//! Programs that are kept running and asked line by line: drivers out of process.
+//!
+//! One question at a time for each program. One that ends, or does not answer in time, is ended and started
+//! anew by the next question: it fails its own requests and no others.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use storage::{Command, HostError};
+
+use crate::program;
+
+/// Longest question: what a pipe has room for, so that asking never waits.
+const QUESTION_BYTES_MAX: usize = 32 << 10;
+/// Longest answer.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Conversations(Mutex<BTreeMap<Vec<String>, Slot>>);
+
+/// The program while it runs; held by whoever asks it.
+type Slot = Arc<Mutex<Option<Partner>>>;
+
+#[derive(Debug)]
+struct Partner {
+    child: Child,
+    input: ChildStdin,
+    output: ChildStdout,
+    /// What came behind the last answer.
+    rest: Vec<u8>,
+}
+
+enum Silence {
+    Ended,
+    TooLong,
+    TooLate,
+    Broken(std::io::Error),
+}
+
+impl From<std::io::Error> for Silence {
+    fn from(error: std::io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl Conversations {
+    pub(crate) fn converse(&self, command: &Command, line: &str) -> Result<String, HostError> {
+        let mut key = vec![command.program.clone()];
+        key.extend(command.arguments.iter().cloned());
+        let slot = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(key).or_default())
+        };
+        let refused = |what: String| HostError::Refused(format!("{}: {what}", command.program));
+        if line.len() > QUESTION_BYTES_MAX || line.contains('\n') {
+            return Err(refused("the request is too long or not one line".to_owned()));
+        }
+        // Whoever holds it has a deadline, so this wait has an end.
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut partner = match slot.take() {
+            Some(partner) => partner,
+            None => Partner::start(command).map_err(|error| refused(error.to_string()))?,
+        };
+        match partner.ask(line, Duration::from_secs(command.seconds)) {
+            Ok(answer) => {
+                *slot = Some(partner);
+                Ok(answer)
+            }
+            Err(silence) => {
+                program::end(partner.child);
+                Err(refused(match silence {
+                    Silence::Ended => "ended without an answer".to_owned(),
+                    Silence::TooLong => "its answer has no end".to_owned(),
+                    Silence::TooLate => format!("no answer within {} s", command.seconds),
+                    Silence::Broken(error) => error.to_string(),
+                }))
+            }
+        }
+    }
+}
+
+impl Drop for Conversations {
+    fn drop(&mut self) {
+        let all = std::mem::take(self.0.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for slot in all.into_values() {
+            let partner = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(partner) = partner {
+                program::end(partner.child);
+            }
+        }
+    }
+}
+
+impl Partner {
+    fn start(command: &Command) -> std::io::Result<Self> {
+        let mut child =
+            program::prepare(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let input = child.stdin.take().expect("asked for");
+        let output = child.stdout.take().expect("asked for");
+        Ok(Self { child, input, output, rest: Vec::new() })
+    }
+
+    fn ask(&mut self, line: &str, time: Duration) -> Result<String, Silence> {
+        let deadline = Instant::now() + time;
+        self.input.write_all(format!("{line}\n").as_bytes())?;
+        loop {
+            if let Some(end) = self.rest.iter().position(|&byte| byte == b'\n') {
+                let answer: Vec<u8> = self.rest.drain(..=end).collect();
+                return Ok(String::from_utf8_lossy(&answer[..end]).into_owned());
+            }
+            if self.rest.len() > ANSWER_BYTES_MAX {
+                return Err(Silence::TooLong);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !program::await_input(&self.output, left)? {
+                return Err(Silence::TooLate);
+            }
+            let mut bytes = [0; 4096];
+            match self.output.read(&mut bytes)? {
+                0 => return Err(Silence::Ended),
+                count => self.rest.extend_from_slice(&bytes[..count]),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, seconds: u64) -> Command {
+        Command::new("/bin/sh", &["-c", script], seconds)
+    }
+
+    #[test]
+    fn a_program_is_kept_and_asked_again() {
+        let all = Conversations::default();
+        let counts = shell("n=0; while read -r line; do n=$((n+1)); echo $n $line; done", 600);
+        assert_eq!(all.converse(&counts, "a"), Ok("1 a".to_owned()));
+        assert_eq!(all.converse(&counts, "b"), Ok("2 b".to_owned()));
+        assert!(all.converse(&counts, "a\nb").is_err());
+    }
+
+    #[test]
+    fn one_that_dies_or_hangs_fails_its_own_request_and_is_started_anew() {
+        let all = Conversations::default();
+        let dies = shell("read -r line; echo $line; read -r line; exit 3", 600);
+        assert_eq!(all.converse(&dies, "a"), Ok("a".to_owned()));
+        let error = all.converse(&dies, "b").unwrap_err();
+        assert_eq!(error.to_string(), "/bin/sh: ended without an answer");
+        assert_eq!(all.converse(&dies, "c"), Ok("c".to_owned()));
+
+        let hangs = shell("read -r line; sleep 1000", 1);
+        for _ in 0..2 {
+            let error = all.converse(&hangs, "a").unwrap_err();
+            assert_eq!(error.to_string(), "/bin/sh: no answer within 1 s");
+        }
+        assert_eq!(
+            all.converse(&shell("read -r line; echo fine", 600), "a"),
+            Ok("fine".to_owned())
+        );
+    }
+}

@@ -1,0 +1,324 @@
+//! Storage on a real Linux: programs, files, loop devices and locks, each call with an end.
+//!
+//! A file system whose server is lost keeps whoever touches it for as long as it likes, and neither a signal
+//! nor a timeout helps. So whatever touches a path that is not our own is done by a thread that can be left
+//! behind ([`bounded`]), and a program that does not end is killed and left behind too ([`program`]).
+
+mod bounded;
+mod conversation;
+mod copy;
+mod locks;
+mod program;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use storage::{
+    Access, BlockDevice, BlockHost, Command, Copying, DeviceNumber, FileKind, HostError, Lock,
+    Space, System, TaggedLoop,
+};
+use xen_linux::LoopDevice;
+
+use bounded::{Bounded, Undo};
+use conversation::Conversations;
+use locks::Locks;
+
+/// How long one call may touch a file system.
+const FILE_TIME: Duration = Duration::from_secs(30);
+/// How long somebody may keep a loop device open that was told to go.
+const DETACH_TIME: Duration = Duration::from_secs(30);
+/// How long another operation may keep a lock that we want.
+const LOCK_TIME: Duration = Duration::from_secs(60);
+
+/// This machine. Copies of it share locks and the programs that are kept running.
+#[derive(Clone, Debug, Default)]
+pub struct LinuxSystem {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    locks: Locks,
+    conversations: Conversations,
+    bounded: Bounded,
+}
+
+/// The words of a refusal by the kernel.
+fn refusal(error: &io::Error) -> HostError {
+    match error.kind() {
+        io::ErrorKind::NotFound => HostError::Missing,
+        io::ErrorKind::ResourceBusy => HostError::Busy,
+        _ => HostError::Refused(error.to_string()),
+    }
+}
+
+fn refused(error: &xen_linux::HostError) -> HostError {
+    match error.errno() {
+        xen::Errno::ENOENT | xen::Errno::ENODEV => HostError::Missing,
+        xen::Errno::EBUSY => HostError::Busy,
+        _ => HostError::Refused(error.to_string()),
+    }
+}
+
+/// "No such device or address": the loop device has no file.
+const ENXIO: xen::Errno = xen::Errno(6);
+
+fn number(number: xen_linux::DeviceNumber) -> DeviceNumber {
+    DeviceNumber { major: number.major, minor: number.minor }
+}
+
+fn loop_device(device: LoopDevice) -> Result<BlockDevice, xen_linux::HostError> {
+    let path = device.path().to_string_lossy().into_owned();
+    Ok(BlockDevice { path, number: number(device.number()?) })
+}
+
+fn by_path(device: &str) -> Result<LoopDevice, HostError> {
+    let index = device.strip_prefix("/dev/loop").and_then(|n| n.parse().ok());
+    index.map(LoopDevice).ok_or_else(|| HostError::Refused("not a loop device".to_owned()))
+}
+
+/// Gone already is what was wanted.
+fn unless_missing(result: io::Result<()>) -> Result<(), HostError> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(refusal(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// A folder's names outlive a power cut once it is synced itself.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+}
+
+impl LinuxSystem {
+    /// Does something with `path`, for [`FILE_TIME`] at most.
+    fn at<T: Send + 'static>(
+        &self,
+        path: &str,
+        operation: impl FnOnce(&str) -> Result<T, HostError> + Send + 'static,
+    ) -> Result<T, HostError> {
+        // Our own records and the kernel's files are local: they answer.
+        if ["/run/xylem/sr/", "/var/lib/xylem/", "/proc/", "/sys/"]
+            .iter()
+            .any(|own| path.starts_with(own))
+        {
+            return operation(path);
+        }
+        let path = path.to_owned();
+        self.shared.bounded.run(FILE_TIME, move |_| operation(&path), Undo::nothing())
+    }
+}
+
+fn inspect(path: &str) -> Result<FileKind, HostError> {
+    let metadata = fs::metadata(path).map_err(|error| refusal(&error))?;
+    let kind = metadata.file_type();
+    Ok(if kind.is_file() {
+        FileKind::Regular { bytes: metadata.len() }
+    } else if kind.is_dir() {
+        FileKind::Directory
+    } else if kind.is_block_device() {
+        let found = xen_linux::block_device(Path::new(path)).map_err(|e| refused(&e))?;
+        FileKind::Block(number(found))
+    } else {
+        FileKind::Other
+    })
+}
+
+impl BlockHost for LinuxSystem {
+    fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
+        self.at(path, inspect)
+    }
+
+    fn attach_loop(
+        &mut self,
+        path: &str,
+        access: Access,
+        tag: &str,
+    ) -> Result<BlockDevice, HostError> {
+        let (path, tag) = (path.to_owned(), tag.to_owned());
+        let access = match access {
+            Access::ReadOnly => xen_linux::Access::ReadOnly,
+            Access::ReadWrite => xen_linux::Access::ReadWrite,
+        };
+        let attach = move |_: &bounded::Abandoned| {
+            let device = LoopDevice::attach(Path::new(&path), access, &tag)
+                .map_err(|error| refused(&error))?;
+            loop_device(device).map_err(|error| {
+                // Without its number it is of no use to a backend; the first error is the one to tell.
+                let _undone = device.detach();
+                refused(&error)
+            })
+        };
+        // Attached when nobody waits for it any more, it would stay for ever.
+        let undo = Undo::by(|device: BlockDevice| {
+            let _gone = by_path(&device.path).map(LoopDevice::detach);
+        });
+        self.shared.bounded.run(FILE_TIME, attach, undo)
+    }
+
+    fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
+        let device = by_path(device)?;
+        let detach = move |_: &bounded::Abandoned| match device.detach() {
+            Err(error) if error.errno() != ENXIO && error.errno() != xen::Errno::ENOENT => {
+                Err(refused(&error))
+            }
+            _ => Ok(()),
+        };
+        self.shared.bounded.run(FILE_TIME, detach, Undo::nothing())
+    }
+
+    fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
+        let all = LoopDevice::all().map_err(|error| refused(&error))?;
+        let ours = all.into_iter().filter(|(_, backing)| backing.name.starts_with(prefix));
+        ours.map(|(device, backing)| {
+            let device = loop_device(device).map_err(|error| refused(&error))?;
+            Ok(TaggedLoop { device, tag: backing.name })
+        })
+        .collect()
+    }
+}
+
+fn replace(path: &str, bytes: &[u8]) -> io::Result<()> {
+    let path = Path::new(path);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    // Writers of one file take turns, so the name is ours alone.
+    let new = path.with_extension("new");
+    let mut file =
+        fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    sync_folder(path)
+}
+
+impl System for LinuxSystem {
+    fn run(&mut self, command: &Command) -> Result<String, HostError> {
+        program::run(command)
+    }
+
+    fn converse(&mut self, command: &Command, line: &str) -> Result<String, HostError> {
+        self.shared.conversations.converse(command, line)
+    }
+
+    fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
+        self.at(path, |path| fs::read(path).map_err(|error| refusal(&error)))
+    }
+
+    fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), HostError> {
+        let bytes = bytes.to_owned();
+        self.at(path, move |path| replace(path, &bytes).map_err(|error| refusal(&error)))
+    }
+
+    fn remove(&mut self, path: &str) -> Result<(), HostError> {
+        self.at(path, |path| unless_missing(fs::remove_file(path)))
+    }
+
+    fn list(&mut self, folder: &str) -> Result<Vec<String>, HostError> {
+        self.at(folder, |folder| {
+            let entries = match fs::read_dir(folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                other => other.map_err(|error| refusal(&error))?,
+            };
+            let mut names = Vec::new();
+            for entry in entries {
+                let name = entry.map_err(|error| refusal(&error))?.file_name();
+                // A name that is no text is nothing of ours.
+                names.extend(name.into_string());
+            }
+            names.sort();
+            Ok(names)
+        })
+    }
+
+    fn make_folder(&mut self, folder: &str) -> Result<(), HostError> {
+        self.at(folder, |folder| fs::create_dir_all(folder).map_err(|error| refusal(&error)))
+    }
+
+    fn remove_folder(&mut self, folder: &str) -> Result<(), HostError> {
+        self.at(folder, |folder| unless_missing(fs::remove_dir(folder)))
+    }
+
+    fn make_sparse(&mut self, path: &str, bytes: u64) -> Result<(), HostError> {
+        self.at(path, move |path| copy::make_sparse(Path::new(path), bytes))
+    }
+
+    fn grow(&mut self, path: &str, bytes: u64) -> Result<(), HostError> {
+        self.at(path, move |path| {
+            let file = fs::OpenOptions::new().write(true).open(path);
+            let grown = file.and_then(|file| {
+                file.set_len(bytes)?;
+                file.sync_all()
+            });
+            grown.map_err(|error| refusal(&error))
+        })
+    }
+
+    fn copy(&mut self, from: &str, to: &str, how: Copying) -> Result<(), HostError> {
+        let bytes = match self.inspect(from)? {
+            FileKind::Regular { bytes } => bytes,
+            _ => return Err(HostError::Refused(format!("{from}: not a regular file"))),
+        };
+        let (from, to) = (from.to_owned(), to.to_owned());
+        let copy = move |abandoned: &bounded::Abandoned| {
+            copy::copy(Path::new(&from), Path::new(&to), how, abandoned)
+        };
+        self.shared.bounded.run(copy::time(bytes), copy, Undo::nothing())
+    }
+
+    fn used_bytes(&mut self, path: &str) -> Result<u64, HostError> {
+        self.at(path, |path| {
+            fs::metadata(path).map(|found| found.blocks() * 512).map_err(|error| refusal(&error))
+        })
+    }
+
+    fn space(&mut self, path: &str) -> Result<Space, HostError> {
+        self.at(path, |path| {
+            let found = rustix::fs::statvfs(path).map_err(|errno| refusal(&errno.into()))?;
+            Ok(Space {
+                bytes: found.f_blocks * found.f_frsize,
+                free_bytes: found.f_bavail * found.f_frsize,
+            })
+        })
+    }
+
+    fn resize_loop(&mut self, device: &str) -> Result<(), HostError> {
+        by_path(device)?.see_new_size().map_err(|error| refused(&error))
+    }
+
+    fn await_detached(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
+        let device = by_path(device)?;
+        let deadline = Instant::now() + DETACH_TIME;
+        let mut nap = Duration::from_millis(1);
+        loop {
+            match device.backing() {
+                Ok(Some(backing)) if backing.name == tag => {}
+                Ok(_) => return Ok(()),
+                Err(error) if error.errno() == ENXIO || error.errno() == xen::Errno::ENOENT => {
+                    return Ok(());
+                }
+                Err(error) => return Err(refused(&error)),
+            }
+            if Instant::now() >= deadline {
+                return Err(HostError::Busy);
+            }
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(Duration::from_millis(100));
+        }
+    }
+
+    fn pause(&mut self, waits_so_far: u32) -> bool {
+        // Ten seconds in all.
+        std::thread::sleep(Duration::from_millis(20));
+        waits_so_far < 500
+    }
+
+    fn lock(&mut self, name: &str) -> Result<Lock, HostError> {
+        self.shared.locks.lock(name, LOCK_TIME).map(Lock::new).ok_or(HostError::Busy)
+    }
+}

@@ -1,0 +1,160 @@
+//! Programs: run with their arguments alone, to their end or a deadline.
+//!
+//! No shell, no inherited environment, no input. Their output goes to files in memory, so that a grandchild
+//! that keeps it open keeps nobody waiting.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use storage::{Command, HostError};
+
+/// Most of a program's output that is read, in bytes.
+const OUTPUT_BYTES_MAX: u64 = 8 << 20;
+/// How long a killed program may take to end before it is left behind: one that waits for a device does not.
+const KILL_TIME: Duration = Duration::from_secs(2);
+
+fn told(what: &str, error: impl std::fmt::Display) -> HostError {
+    HostError::Refused(format!("{what}: {error}"))
+}
+
+/// What a program is started with.
+pub(crate) fn prepare(command: &Command) -> std::process::Command {
+    let mut prepared = std::process::Command::new(&command.program);
+    prepared
+        .args(&command.arguments)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("LC_ALL", "C")
+        .current_dir("/")
+        // Its children go with it when it is killed.
+        .process_group(0);
+    prepared
+}
+
+pub(crate) fn run(command: &Command) -> Result<String, HostError> {
+    let name = command.program.rsplit('/').next().unwrap_or_default();
+    let memory = || memfd_create("output", MemfdFlags::CLOEXEC).map_err(|e| told(name, e));
+    let (output, errors) = (memory()?, memory()?);
+    let copy = |fd: &OwnedFd| fd.try_clone().map(Stdio::from).map_err(|e| told(name, e));
+    let mut child = prepare(command)
+        .stdin(Stdio::null())
+        .stdout(copy(&output)?)
+        .stderr(copy(&errors)?)
+        .spawn()
+        .map_err(|error| told(&format!("cannot run {}", command.program), error))?;
+    let Some(status) = wait(&mut child, Duration::from_secs(command.seconds))
+        .map_err(|error| told(name, error))?
+    else {
+        end(child);
+        return Err(HostError::Refused(format!("{name} did not end within {} s", command.seconds)));
+    };
+    let output = text(output).map_err(|error| told(name, error))?;
+    if status.success() {
+        return Ok(output);
+    }
+    let errors = text(errors).map_err(|error| told(name, error))?;
+    let words = if errors.trim().is_empty() { output } else { errors };
+    Err(HostError::Refused(format!("{name} {}: {}", ending(status), one_line(&words))))
+}
+
+fn ending(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("failed with status {code}"),
+        (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),
+    }
+}
+
+/// A program's lines as one.
+fn one_line(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    lines.join("; ")
+}
+
+/// Waits for the end of a program; `None` if that takes longer than `time`.
+fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>> {
+    let pid = Pid::from_child(child);
+    let end = pidfd_open(pid, PidfdFlags::empty())?;
+    await_input(&end, time)?;
+    child.try_wait()
+}
+
+/// Waits until there is something to read, or for `time`. Says whether there is.
+pub(crate) fn await_input(fd: impl AsFd, time: Duration) -> std::io::Result<bool> {
+    let deadline = Instant::now() + time;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(std::io::Error::other)?;
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Kills a program with its children. One that does not even end by that is waited for by a thread of its own.
+pub(crate) fn end(mut child: Child) {
+    let _gone_already = kill_process_group(Pid::from_child(&child), Signal::KILL);
+    if !matches!(wait(&mut child, KILL_TIME), Ok(Some(_))) {
+        std::thread::spawn(move || child.wait());
+    }
+}
+
+fn text(fd: OwnedFd) -> std::io::Result<String> {
+    let mut file = File::from(fd);
+    file.rewind()?;
+    let mut bytes = Vec::new();
+    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, seconds: u64) -> Result<String, HostError> {
+        run(&Command::new("/bin/sh", &["-c", script], seconds))
+    }
+
+    #[test]
+    fn a_program_s_output_comes_back_and_its_words_are_the_error() {
+        assert_eq!(shell("echo one; echo two >&2", 600), Ok("one\ntwo\n"[..4].to_owned()));
+        let error = shell("echo out; echo ' no room' >&2; echo left >&2; exit 5", 600).unwrap_err();
+        assert_eq!(error.to_string(), "sh failed with status 5: no room; left");
+        assert_eq!(shell("kill -9 $$", 600).unwrap_err().to_string(), "sh was ended by signal 9: ");
+        let error = run(&Command::new("/nowhere/program", &[], 1)).unwrap_err();
+        assert!(
+            error.to_string().starts_with("cannot run /nowhere/program: No such file"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn arguments_are_not_read_by_a_shell_and_the_environment_is_bare() {
+        let echo = Command::new("/bin/echo", &["a b", "$HOME", ";", "'"], 600);
+        assert_eq!(run(&echo), Ok("a b $HOME ; '\n".to_owned()));
+        assert_eq!(shell("echo $LC_ALL $HOME$USER", 600), Ok("C\n".to_owned()));
+    }
+
+    #[test]
+    fn a_program_that_does_not_end_is_ended_with_its_children() {
+        // The child holds the output open: that must keep nobody.
+        let begin = Instant::now();
+        let error = shell("sleep 1000 & sleep 1000", 1).unwrap_err();
+        assert_eq!(error.to_string(), "sh did not end within 1 s");
+        assert!(begin.elapsed() < Duration::from_secs(500));
+    }
+
+    #[test]
+    fn a_program_that_leaves_a_child_behind_has_ended() {
+        assert_eq!(shell("sleep 5 & echo done", 600), Ok("done\n".to_owned()));
+    }
+}

@@ -1,0 +1,318 @@
+//! Raw sparse files in a folder, each under a loop device with direct I/O while it is active.
+//!
+//! `NAME.raw` is the VDI `NAME`; `NAME.json` beside it says that it is a snapshot. A snapshot or clone is a
+//! file of its own: it shares blocks where the file system can (xfs, btrfs), else it is a copy.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Driver, Place, Result, Source};
+use crate::error::Naming as _;
+use crate::system::text_if_there;
+use crate::{
+    Access, BlockDevice, Copying, FileKind, HostError, Space, StorageError, System, Vdi, name,
+};
+
+/// What a copy is called while it is made.
+const PARTIAL_PREFIX: &str = ".part-";
+
+/// A kind of SR whose VDIs are files in a folder.
+pub(super) trait InFolder: Sync {
+    fn folder(&self, place: &Place<'_>) -> Result<Folder>;
+
+    fn create(&self, place: &mut Place<'_>) -> Result<()>;
+
+    fn connect(&self, place: &mut Place<'_>) -> Result<()>;
+
+    fn disconnect(&self, place: &mut Place<'_>) -> Result<()>;
+
+    fn destroy(&self, place: &mut Place<'_>) -> Result<()>;
+}
+
+pub(super) struct File;
+
+#[derive(Deserialize, Serialize)]
+struct SnapshotRecord {
+    snapshot_of: String,
+}
+
+/// The files of VDIs, wherever their folder is.
+pub(super) struct Folder {
+    pub(super) path: String,
+}
+
+impl Folder {
+    fn image(&self, vdi: &str) -> String {
+        format!("{}/{vdi}.raw", self.path)
+    }
+
+    fn record(&self, vdi: &str) -> String {
+        format!("{}/{vdi}.json", self.path)
+    }
+
+    fn snapshot_of(&self, system: &mut dyn System, vdi: &str) -> Result<Option<String>> {
+        let path = self.record(vdi);
+        let Some(text) = text_if_there(system, &path).of(&path)? else { return Ok(None) };
+        let record: SnapshotRecord = serde_json::from_str(&text)
+            .map_err(|error| StorageError::refused(format!("{path} cannot be read: {error}")))?;
+        Ok(Some(record.snapshot_of))
+    }
+
+    pub(super) fn check(&self, place: &mut Place<'_>) -> Result<()> {
+        match place.system.inspect(&self.path).of(&self.path)? {
+            FileKind::Directory => Ok(()),
+            _ => Err(StorageError::refused(format!("{}: not a folder", self.path))),
+        }
+    }
+
+    pub(super) fn space(&self, place: &mut Place<'_>) -> Result<Space> {
+        place.system.space(&self.path).of(&self.path)
+    }
+
+    pub(super) fn scan(&self, place: &mut Place<'_>) -> Result<Vec<Vdi>> {
+        let names = place.system.list(&self.path).of(&self.path)?;
+        let mut vdis = Vec::new();
+        for name in &names {
+            let path = format!("{}/{name}", self.path);
+            if name.starts_with(PARTIAL_PREFIX) {
+                place.system.remove(&path).of(&path)?;
+            } else if let Some(vdi) = name.strip_suffix(".json").filter(|vdi| name::is_vdi(vdi)) {
+                // Written before its image: without one it says nothing.
+                if !names.iter().any(|other| other.strip_suffix(".raw") == Some(vdi)) {
+                    place.system.remove(&path).of(&path)?;
+                }
+            } else if let Some(vdi) = name.strip_suffix(".raw").filter(|vdi| name::is_vdi(vdi)) {
+                let FileKind::Regular { bytes } = place.system.inspect(&path).of(&path)? else {
+                    continue;
+                };
+                vdis.push(Vdi {
+                    name: vdi.to_owned(),
+                    bytes,
+                    used_bytes: Some(place.system.used_bytes(&path).of(&path)?),
+                    snapshot_of: self.snapshot_of(place.system, vdi)?,
+                });
+            }
+        }
+        Ok(vdis)
+    }
+
+    pub(super) fn create_vdi(&self, place: &mut Place<'_>, vdi: &str, bytes: u64) -> Result<()> {
+        place.system.make_sparse(&self.image(vdi), bytes).of(place.name(vdi))
+    }
+
+    pub(super) fn destroy_vdi(&self, place: &mut Place<'_>, vdi: &str) -> Result<()> {
+        // The image first: a record without one is cleared away by the next scan, an image without its
+        // record would be writable.
+        place.system.remove(&self.image(vdi)).of(place.name(vdi))?;
+        place.system.remove(&self.record(vdi)).of(place.name(vdi))
+    }
+
+    pub(super) fn grow_vdi(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        bytes: u64,
+        device: Option<&BlockDevice>,
+    ) -> Result<()> {
+        place.system.grow(&self.image(vdi), bytes).of(place.name(vdi))?;
+        match device {
+            Some(device) => place.system.resize_loop(&device.path).of(place.name(vdi)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn snapshot_vdi(
+        &self,
+        place: &mut Place<'_>,
+        from: &Vdi,
+        to: &str,
+        source: Source,
+    ) -> Result<()> {
+        let record = SnapshotRecord { snapshot_of: from.name.clone() };
+        let text = serde_json::to_string(&record).expect("strings always serialise");
+        // Before the image, so that it is never writable, not even for a moment.
+        place.system.write(&self.record(to), text.as_bytes()).of(place.name(to))?;
+        self.clone_vdi(place, from, to, source).inspect_err(|_| {
+            // Left over, it is cleared away by the next scan; the first error is the one to tell.
+            let _left = place.system.remove(&self.record(to));
+        })
+    }
+
+    pub(super) fn clone_vdi(
+        &self,
+        place: &mut Place<'_>,
+        from: &Vdi,
+        to: &str,
+        source: Source,
+    ) -> Result<()> {
+        let how = match source {
+            Source::Quiet => Copying::Any,
+            Source::Written => Copying::Shared,
+        };
+        let copied = place.system.copy(&self.image(&from.name), &self.image(to), how);
+        copied.map_err(|error| match (source, error) {
+            (Source::Written, HostError::Refused(why)) => StorageError::InUse(format!(
+                "{}: is written to, and its file system cannot copy it in one moment ({why}); \
+                 stop its VM, or keep it on xfs or btrfs",
+                place.name(&from.name)
+            )),
+            (_, error) => StorageError::refused(format!("copying to {}: {error}", place.name(to))),
+        })
+    }
+
+    pub(super) fn attach(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<()> {
+        let image = self.image(vdi);
+        match place.system.inspect(&image).of(place.name(vdi))? {
+            FileKind::Regular { .. } => {}
+            _ => return Err(StorageError::refused(format!("{image}: not a regular file"))),
+        }
+        if access == Access::ReadWrite && self.snapshot_of(place.system, vdi)?.is_some() {
+            return Err(StorageError::refused(format!(
+                "{}: is a snapshot and cannot be written to; clone it",
+                place.name(vdi)
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn activate(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        access: Access,
+    ) -> Result<BlockDevice> {
+        let tag = place.tag(vdi);
+        place.system.attach_loop(&self.image(vdi), access, &tag).of(place.name(vdi))
+    }
+
+    pub(super) fn deactivate(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        device: Option<&BlockDevice>,
+    ) -> Result<()> {
+        let tag = place.tag(vdi);
+        let found = match device {
+            Some(device) => vec![device.clone()],
+            None => {
+                let all = place.system.tagged_loops(&tag).of(place.name(vdi))?;
+                all.into_iter().filter(|it| it.tag == tag).map(|it| it.device).collect()
+            }
+        };
+        for device in found {
+            place.system.detach_loop(&device.path).of(place.name(vdi))?;
+            // Whoever served it may have it open a moment longer; until then somebody else could write.
+            place.system.await_detached(&device.path, &tag).of(place.name(vdi))?;
+        }
+        Ok(())
+    }
+}
+
+impl InFolder for File {
+    fn folder(&self, place: &Place<'_>) -> Result<Folder> {
+        Ok(Folder { path: place.sr.path("path")? })
+    }
+
+    fn create(&self, place: &mut Place<'_>) -> Result<()> {
+        let folder = self.folder(place)?;
+        let there = place.system.list(&folder.path).of(&folder.path)?;
+        if !there.is_empty() {
+            return Err(StorageError::refused(format!(
+                "{}: the folder is not empty; `xy sr-introduce` takes over one that has VDIs",
+                folder.path
+            )));
+        }
+        place.system.make_folder(&folder.path).of(&folder.path)
+    }
+
+    fn connect(&self, place: &mut Place<'_>) -> Result<()> {
+        self.folder(place)?.check(place)
+    }
+
+    fn disconnect(&self, _: &mut Place<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn destroy(&self, place: &mut Place<'_>) -> Result<()> {
+        let folder = self.folder(place)?;
+        place.system.remove_folder(&folder.path).of(&folder.path)
+    }
+}
+
+impl<T: InFolder> Driver for T {
+    fn create(&self, place: &mut Place<'_>) -> Result<()> {
+        InFolder::create(self, place)
+    }
+
+    fn connect(&self, place: &mut Place<'_>) -> Result<()> {
+        InFolder::connect(self, place)
+    }
+
+    fn disconnect(&self, place: &mut Place<'_>) -> Result<()> {
+        InFolder::disconnect(self, place)
+    }
+
+    fn destroy(&self, place: &mut Place<'_>) -> Result<()> {
+        InFolder::destroy(self, place)
+    }
+
+    fn space(&self, place: &mut Place<'_>) -> Result<Space> {
+        self.folder(place)?.space(place)
+    }
+
+    fn scan(&self, place: &mut Place<'_>) -> Result<Vec<Vdi>> {
+        self.folder(place)?.scan(place)
+    }
+
+    fn create_vdi(&self, place: &mut Place<'_>, vdi: &str, bytes: u64) -> Result<()> {
+        self.folder(place)?.create_vdi(place, vdi, bytes)
+    }
+
+    fn destroy_vdi(&self, place: &mut Place<'_>, vdi: &str) -> Result<()> {
+        self.folder(place)?.destroy_vdi(place, vdi)
+    }
+
+    fn grow_vdi(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &Vdi,
+        bytes: u64,
+        device: Option<&BlockDevice>,
+    ) -> Result<()> {
+        self.folder(place)?.grow_vdi(place, &vdi.name, bytes, device)
+    }
+
+    fn snapshot_vdi(
+        &self,
+        place: &mut Place<'_>,
+        from: &Vdi,
+        to: &str,
+        source: Source,
+    ) -> Result<()> {
+        self.folder(place)?.snapshot_vdi(place, from, to, source)
+    }
+
+    fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()> {
+        self.folder(place)?.clone_vdi(place, from, to, source)
+    }
+
+    fn attach(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<()> {
+        self.folder(place)?.attach(place, vdi, access)
+    }
+
+    fn activate(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<BlockDevice> {
+        self.folder(place)?.activate(place, vdi, access)
+    }
+
+    fn deactivate(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        device: Option<&BlockDevice>,
+    ) -> Result<()> {
+        self.folder(place)?.deactivate(place, vdi, device)
+    }
+
+    fn detach(&self, _: &mut Place<'_>, _: &str) -> Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,167 @@
+//! Kinds of SRs, and what each has to be able to do.
+
+mod file;
+mod nfs;
+
+use std::fmt;
+
+use crate::{Access, BlockDevice, Repository, Space, StorageError, System, Vdi};
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+/// What an SR is made of.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Kind {
+    /// Raw sparse files in a folder, under loop devices.
+    File,
+    /// The same in a folder of an NFS server.
+    Nfs,
+}
+
+impl Kind {
+    pub const ALL: [Self; 2] = [Self::File, Self::Nfs];
+
+    /// Reads a kind's name.
+    ///
+    /// # Errors
+    /// Names the kinds there are.
+    pub fn parse(name: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|kind| kind.as_str() == name);
+        found.ok_or_else(|| {
+            let known = Self::ALL.map(Self::as_str).join(", ");
+            StorageError::refused(format!("{name:?} is no kind of SR; there are {known}"))
+        })
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Nfs => "nfs",
+        }
+    }
+
+    /// Names of the settings that an SR of this kind has.
+    pub(crate) fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::File => &["path"],
+            Self::Nfs => &["server", "serverpath", "options"],
+        }
+    }
+
+    pub(crate) fn driver(self) -> &'static dyn Driver {
+        match self {
+            Self::File => &file::File,
+            Self::Nfs => &nfs::Nfs,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The SR that something is to be done in, and the operating system to do it with.
+pub(crate) struct Place<'a> {
+    pub(crate) system: &'a mut dyn System,
+    pub(crate) sr: &'a Repository,
+}
+
+impl Place<'_> {
+    /// `sr:vdi`, for messages.
+    pub(crate) fn name(&self, vdi: &str) -> String {
+        format!("{}:{vdi}", self.sr.name)
+    }
+
+    /// What marks a device as this VDI's: it fits into a loop device's 63 bytes.
+    pub(crate) fn tag(&self, vdi: &str) -> String {
+        format!("vdi/{}/{vdi}", self.sr.name)
+    }
+}
+
+/// Whether somebody may be writing to a VDI while it is copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Source {
+    Quiet,
+    Written,
+}
+
+/// What a kind of SR does.
+///
+/// All of it can be done twice: a daemon that was killed in the middle does it again. The order of calls on
+/// a VDI, and that nobody else works on it meanwhile, is the caller's care; what is read-only, and what a VDI
+/// in use may not undergo, is the driver's.
+pub(crate) trait Driver: Sync {
+    /// Makes the SR where nothing is yet.
+    fn create(&self, place: &mut Place<'_>) -> Result<()>;
+
+    /// Sees that this host can reach the SR.
+    fn connect(&self, place: &mut Place<'_>) -> Result<()>;
+
+    /// Lets go of what `connect` took.
+    fn disconnect(&self, place: &mut Place<'_>) -> Result<()>;
+
+    /// Takes an SR away that has no VDIs.
+    fn destroy(&self, place: &mut Place<'_>) -> Result<()>;
+
+    fn space(&self, place: &mut Place<'_>) -> Result<Space>;
+
+    /// All VDIs, by name. Also clears away what a killed daemon left half-made.
+    fn scan(&self, place: &mut Place<'_>) -> Result<Vec<Vdi>>;
+
+    fn create_vdi(&self, place: &mut Place<'_>, vdi: &str, bytes: u64) -> Result<()>;
+
+    fn destroy_vdi(&self, place: &mut Place<'_>, vdi: &str) -> Result<()>;
+
+    /// `device` is what the VDI is activated as, if it is.
+    fn grow_vdi(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &Vdi,
+        bytes: u64,
+        device: Option<&BlockDevice>,
+    ) -> Result<()>;
+
+    /// A read-only VDI `to` with what `from` has now.
+    fn snapshot_vdi(
+        &self,
+        place: &mut Place<'_>,
+        from: &Vdi,
+        to: &str,
+        source: Source,
+    ) -> Result<()>;
+
+    /// A writable VDI `to` with what `from` has now.
+    fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()>;
+
+    /// Everything that may be slow.
+    fn attach(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<()>;
+
+    /// From here on there is a block device.
+    fn activate(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<BlockDevice>;
+
+    /// `device` is `None` if a daemon died before it could note it: then it is to be looked for.
+    fn deactivate(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        device: Option<&BlockDevice>,
+    ) -> Result<()>;
+
+    fn detach(&self, place: &mut Place<'_>, vdi: &str) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_found_by_its_name() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::parse(&kind.to_string()), Ok(kind));
+        }
+        let error = Kind::parse("ext").unwrap_err().to_string();
+        assert!(error.starts_with("\"ext\" is no kind of SR; there are file, nfs"), "{error}");
+    }
+}

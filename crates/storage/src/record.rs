@@ -1,0 +1,119 @@
+//! What is kept in files, as JSON: the SRs of the host, and what is attached of each VDI.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::vdi::{Stage, Use, Uses};
+use crate::{Access, BlockDevice, DeviceNumber, Kind, Repository, StorageError};
+
+#[derive(Deserialize, Serialize)]
+struct RepositoryRecord {
+    kind: String,
+    config: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct UsesRecord {
+    /// By owner: access and stage.
+    uses: BTreeMap<String, (String, String)>,
+    /// Path, major, minor.
+    device: Option<(String, u32, u32)>,
+}
+
+/// What is attached of a VDI, and the device that it has if it is activated.
+///
+/// What is written is never less than what is true: it is written before a step up and after a step down.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Attached {
+    pub(crate) uses: Uses,
+    pub(crate) device: Option<BlockDevice>,
+}
+
+fn text(value: &impl Serialize) -> String {
+    let mut text = serde_json::to_string(value).expect("maps of strings always serialise");
+    text.push('\n');
+    text
+}
+
+fn unreadable(path: &str, what: impl std::fmt::Display) -> StorageError {
+    StorageError::refused(format!("{path} cannot be read: {what}"))
+}
+
+impl Repository {
+    pub(crate) fn to_text(&self) -> String {
+        text(&RepositoryRecord { kind: self.kind.to_string(), config: self.config.clone() })
+    }
+
+    pub(crate) fn from_text(name: &str, path: &str, text: &str) -> Result<Self, StorageError> {
+        let record: RepositoryRecord =
+            serde_json::from_str(text).map_err(|error| unreadable(path, error))?;
+        let kind = Kind::parse(&record.kind)?;
+        Ok(Self { name: name.to_owned(), kind, config: record.config })
+    }
+}
+
+fn stage_word(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Detached => "detached",
+        Stage::Attached => "attached",
+        Stage::Activated => "activated",
+    }
+}
+
+impl Attached {
+    pub(crate) fn to_text(&self) -> String {
+        let uses = self.uses.0.iter().map(|(owner, it)| {
+            (owner.clone(), (it.access.as_str().to_owned(), stage_word(it.stage).to_owned()))
+        });
+        let device = self.device.as_ref();
+        let device = device.map(|it| (it.path.clone(), it.number.major, it.number.minor));
+        text(&UsesRecord { uses: uses.collect(), device })
+    }
+
+    pub(crate) fn from_text(path: &str, text: &str) -> Result<Self, StorageError> {
+        let record: UsesRecord =
+            serde_json::from_str(text).map_err(|error| unreadable(path, error))?;
+        let mut uses = Uses::default();
+        for (owner, (access, stage)) in record.uses {
+            let access = [Access::ReadOnly, Access::ReadWrite]
+                .into_iter()
+                .find(|it| it.as_str() == access)
+                .ok_or_else(|| unreadable(path, format!("access {access:?}")))?;
+            let stage = [Stage::Attached, Stage::Activated]
+                .into_iter()
+                .find(|it| stage_word(*it) == stage)
+                .ok_or_else(|| unreadable(path, format!("stage {stage:?}")))?;
+            uses.0.insert(owner, Use { access, stage });
+        }
+        let device = record.device.map(|(path, major, minor)| BlockDevice {
+            path,
+            number: DeviceNumber { major, minor },
+        });
+        Ok(Self { uses, device })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_reads_back() {
+        let number = DeviceNumber { major: 7, minor: 3 };
+        let device = Some(BlockDevice { path: "/dev/loop3".to_owned(), number });
+        let uses = Uses::default().attach("a", Access::ReadWrite).unwrap();
+        let uses = uses.activate("a").unwrap();
+        let attached = Attached { uses, device };
+        let text = attached.to_text();
+        assert_eq!(
+            text,
+            "{\"uses\":{\"a\":[\"w\",\"activated\"]},\"device\":[\"/dev/loop3\",7,3]}\n"
+        );
+        assert_eq!(Attached::from_text("p", &text), Ok(attached));
+        for damaged in ["", "{}", "{\"uses\":{\"a\":[\"x\",\"attached\"]},\"device\":null}"] {
+            let error = Attached::from_text("/run/p", damaged).unwrap_err();
+            assert!(error.to_string().starts_with("/run/p cannot be read: "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! The SRs of a host: made, listed, taken away; and their VDIs: made, copied, attached.
+//!
+//! Two folders hold what must outlive the daemon: one file for each SR, and one for each VDI that somebody
+//! uses. The second is in `/run`: after a restart of the host nothing is attached any more.
+//!
+//! Locks, always taken in this order: `sr/SR` by whoever changes the set of an SR's VDIs; `vdi/SR:VDI` by
+//! whoever does something with that VDI; `use/SR`, for a moment, where a VDI becomes used and where an
+//! SR goes because none is. So attaching never waits for what is done with another VDI.
+
+use std::collections::BTreeMap;
+
+use crate::error::Naming as _;
+use crate::kind::{Driver, Place, Source};
+use crate::record::Attached;
+use crate::system::text_if_there;
+use crate::vdi::{Stage, Unfit, Uses};
+use crate::{
+    Access, BlockDevice, HostError, Kind, Lock, Repository, Space, StorageError, System, Vdi,
+    VdiName, name,
+};
+
+/// Smallest unit of a VDI's size, in bytes.
+const SECTOR_BYTES: u64 = 512;
+
+/// Where the files are.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Places {
+    /// What the SRs are.
+    pub repositories: String,
+    /// What is attached.
+    pub attached: String,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { repositories: "/var/lib/xylem/sr".to_owned(), attached: "/run/xylem/sr".to_owned() }
+    }
+}
+
+/// Somebody's use of a VDI.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct InUse {
+    pub name: VdiName,
+    pub owner: String,
+    pub access: Access,
+    pub stage: Stage,
+    /// Known once it is activated.
+    pub device: Option<BlockDevice>,
+}
+
+/// See the module's text.
+pub struct Repositories<'a> {
+    system: &'a mut dyn System,
+    places: Places,
+}
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+impl std::fmt::Debug for Repositories<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Repositories").field("places", &self.places).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Repositories<'a> {
+    /// Those in the usual places.
+    pub fn new(system: &'a mut dyn System) -> Self {
+        Self { system, places: Places::default() }
+    }
+
+    fn sr_path(&self, sr: &str) -> String {
+        format!("{}/{sr}.json", self.places.repositories)
+    }
+
+    fn attached_path(&self, sr: &str, vdi: &str) -> String {
+        format!("{}/{sr}/{vdi}.json", self.places.attached)
+    }
+
+    fn lock(&mut self, what: &str, name: impl std::fmt::Display) -> Result<Lock> {
+        self.system.lock(&format!("{what}/{name}")).map_err(|error| match error {
+            HostError::Busy => {
+                StorageError::InUse(format!("{name}: another operation is still under way"))
+            }
+            error => StorageError::refused(format!("{name}: {error}")),
+        })
+    }
+
+    /// The SR of this name.
+    ///
+    /// # Errors
+    /// [`StorageError::Missing`] if there is none.
+    pub fn get(&mut self, sr: &str) -> Result<Repository> {
+        name::check_sr(sr)?;
+        let path = self.sr_path(sr);
+        match text_if_there(self.system, &path).of(&path)? {
+            Some(text) => Repository::from_text(sr, &path, &text),
+            None => {
+                Err(StorageError::Missing(format!("{sr}: no such SR; `xy sr-list` shows them all")))
+            }
+        }
+    }
+
+    /// All SRs, by name.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn list(&mut self) -> Result<Vec<Repository>> {
+        let folder = self.places.repositories.clone();
+        let names = self.system.list(&folder).of(&folder)?;
+        let srs = names.iter().filter_map(|file| file.strip_suffix(".json"));
+        srs.map(|sr| self.get(sr)).collect()
+    }
+
+    /// Makes an SR and remembers it.
+    ///
+    /// # Errors
+    /// Nothing is remembered then; what was made of it stays for the administrator to look at.
+    pub fn create(&mut self, sr: &str, kind: Kind, config: BTreeMap<String, String>) -> Result<()> {
+        self.remember(sr, kind, config, |driver, place| driver.create(place))
+    }
+
+    /// Remembers an SR that was made before.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn introduce(
+        &mut self,
+        sr: &str,
+        kind: Kind,
+        config: BTreeMap<String, String>,
+    ) -> Result<()> {
+        self.remember(sr, kind, config, |driver, place| driver.connect(place))
+    }
+
+    fn remember(
+        &mut self,
+        sr: &str,
+        kind: Kind,
+        config: BTreeMap<String, String>,
+        make: impl FnOnce(&dyn Driver, &mut Place<'_>) -> Result<()>,
+    ) -> Result<()> {
+        name::check_sr(sr)?;
+        let _changing = self.lock("sr", sr)?;
+        let repository = Repository { name: sr.to_owned(), kind, config };
+        repository.check_settings()?;
+        for other in self.list()? {
+            if other.name == sr {
+                return Err(StorageError::refused(format!("{sr}: there is an SR of this name")));
+            }
+            if (other.kind, &other.config) == (kind, &repository.config) {
+                return Err(StorageError::refused(format!(
+                    "{sr}: is the SR {} already",
+                    other.name
+                )));
+            }
+        }
+        make(kind.driver(), &mut Place { system: self.system, sr: &repository })?;
+        let path = self.sr_path(sr);
+        self.system.write(&path, repository.to_text().as_bytes()).of(path)
+    }
+
+    /// Forgets an SR; its VDIs stay where they are.
+    ///
+    /// # Errors
+    /// [`StorageError::InUse`] while a VDI of it is used.
+    pub fn forget(&mut self, sr: &str) -> Result<()> {
+        let _changing = self.lock("sr", sr)?;
+        let repository = self.get(sr)?;
+        let _used = self.lock("use", sr)?;
+        self.check_unused(sr)?;
+        let mut place = Place { system: self.system, sr: &repository };
+        repository.kind.driver().disconnect(&mut place)?;
+        self.drop_record(sr)
+    }
+
+    /// Takes an SR away that has no VDIs.
+    ///
+    /// # Errors
+    /// It has some.
+    pub fn destroy(&mut self, sr: &str) -> Result<()> {
+        let _changing = self.lock("sr", sr)?;
+        let repository = self.get(sr)?;
+        let driver = repository.kind.driver();
+        let mut place = Place { system: self.system, sr: &repository };
+        driver.connect(&mut place)?;
+        let count = driver.scan(&mut place)?.len();
+        if count > 0 {
+            return Err(StorageError::InUse(format!(
+                "{sr}: has {count} VDIs; destroy them first, or only forget the SR"
+            )));
+        }
+        let _used = self.lock("use", sr)?;
+        self.check_unused(sr)?;
+        let mut place = Place { system: self.system, sr: &repository };
+        driver.destroy(&mut place)?;
+        driver.disconnect(&mut place)?;
+        self.drop_record(sr)
+    }
+
+    fn check_unused(&mut self, sr: &str) -> Result<()> {
+        let folder = format!("{}/{sr}", self.places.attached);
+        match self.system.list(&folder).of(&folder)?.first() {
+            None => Ok(()),
+            Some(file) => Err(StorageError::InUse(format!(
+                "{sr}: its VDI {} is in use",
+                file.trim_end_matches(".json")
+            ))),
+        }
+    }
+
+    fn drop_record(&mut self, sr: &str) -> Result<()> {
+        let folder = format!("{}/{sr}", self.places.attached);
+        self.system.remove_folder(&folder).of(&folder)?;
+        let path = self.sr_path(sr);
+        self.system.remove(&path).of(path)
+    }
+
+    /// The VDIs of an SR as it has them now.
+    ///
+    /// # Errors
+    /// The SR cannot be reached.
+    pub fn scan(&mut self, sr: &str) -> Result<Vec<Vdi>> {
+        let _changing = self.lock("sr", sr)?;
+        self.vdis(sr).map(|(_, vdis)| vdis)
+    }
+
+    /// Its room.
+    ///
+    /// # Errors
+    /// The SR cannot be reached.
+    pub fn space(&mut self, sr: &str) -> Result<Space> {
+        let repository = self.get(sr)?;
+        let mut place = Place { system: self.system, sr: &repository };
+        repository.kind.driver().connect(&mut place)?;
+        repository.kind.driver().space(&mut place)
+    }
+
+    fn vdis(&mut self, sr: &str) -> Result<(Repository, Vec<Vdi>)> {
+        let repository = self.get(sr)?;
+        let mut place = Place { system: self.system, sr: &repository };
+        repository.kind.driver().connect(&mut place)?;
+        let vdis = repository.kind.driver().scan(&mut place)?;
+        Ok((repository, vdis))
+    }
+
+    /// The SR and one of its VDIs.
+    fn find(&mut self, name: &VdiName) -> Result<(Repository, Vdi)> {
+        let (repository, vdis) = self.vdis(name.sr())?;
+        match vdis.into_iter().find(|vdi| vdi.name == name.vdi()) {
+            Some(vdi) => Ok((repository, vdi)),
+            None => Err(StorageError::Missing(format!(
+                "{name}: no such VDI; `xy vdi-list` shows them all"
+            ))),
+        }
+    }
+
+    /// The SR, once it is sure that it has no VDI of this name.
+    fn without(&mut self, name: &VdiName) -> Result<Repository> {
+        let (repository, vdis) = self.vdis(name.sr())?;
+        if vdis.iter().any(|vdi| vdi.name == name.vdi()) {
+            return Err(StorageError::refused(format!("{name}: there is a VDI of this name")));
+        }
+        Ok(repository)
+    }
+
+    /// Makes a VDI of zeros.
+    ///
+    /// # Errors
+    /// There is one of this name, or no room.
+    pub fn create_vdi(&mut self, name: &VdiName, bytes: u64) -> Result<()> {
+        check_size(name, bytes)?;
+        let _changing = self.lock("sr", name.sr())?;
+        let repository = self.without(name)?;
+        let mut place = Place { system: self.system, sr: &repository };
+        repository.kind.driver().create_vdi(&mut place, name.vdi(), bytes)
+    }
+
+    /// Takes a VDI away, with all it has.
+    ///
+    /// # Errors
+    /// [`StorageError::InUse`] while somebody uses it.
+    pub fn destroy_vdi(&mut self, name: &VdiName) -> Result<()> {
+        let _changing = self.lock("sr", name.sr())?;
+        let (repository, _) = self.find(name)?;
+        let _vdi = self.lock("vdi", name)?;
+        if let Some(owner) = self.attached(name)?.uses.0.keys().next() {
+            return Err(StorageError::InUse(format!("{name}: is in use by {owner}")));
+        }
+        let mut place = Place { system: self.system, sr: &repository };
+        repository.kind.driver().destroy_vdi(&mut place, name.vdi())
+    }
+
+    /// Makes a VDI larger, also while it is used.
+    ///
+    /// # Errors
+    /// It would become smaller, or there is no room.
+    pub fn resize_vdi(&mut self, name: &VdiName, bytes: u64) -> Result<()> {
+        check_size(name, bytes)?;
+        let _changing = self.lock("sr", name.sr())?;
+        let (repository, vdi) = self.find(name)?;
+        let _vdi = self.lock("vdi", name)?;
+        if bytes < vdi.bytes {
+            return Err(StorageError::refused(format!(
+                "{name}: has {} bytes; {bytes} would cut off what a guest wrote",
+                vdi.bytes
+            )));
+        }
+        if let Some(origin) = &vdi.snapshot_of {
+            return Err(StorageError::refused(format!(
+                "{name}: is a snapshot of {origin} and stays as it is; clone it"
+            )));
+        }
+        let device = self.attached(name)?.device;
+        let mut place = Place { system: self.system, sr: &repository };
+        repository.kind.driver().grow_vdi(&mut place, &vdi, bytes, device.as_ref())
+    }
+
+    /// Makes a read-only VDI `to` of the same SR with what `from` has now.
+    ///
+    /// # Errors
+    /// The SR's kind cannot, or not while `from` is used.
+    pub fn snapshot_vdi(&mut self, from: &VdiName, to: &str) -> Result<()> {
+        self.copy(from, to, |driver, place, from, to, source| {
+            driver.snapshot_vdi(place, from, to, source)
+        })
+    }
+
+    /// Makes a writable VDI `to` of the same SR with what `from` has now.
+    ///
+    /// # Errors
+    /// The SR's kind cannot, or not while `from` is used.
+    pub fn clone_vdi(&mut self, from: &VdiName, to: &str) -> Result<()> {
+        self.copy(from, to, |driver, place, from, to, source| {
+            driver.clone_vdi(place, from, to, source)
+        })
+    }
+
+    fn copy(
+        &mut self,
+        from: &VdiName,
+        to: &str,
+        copy: impl FnOnce(&dyn Driver, &mut Place<'_>, &Vdi, &str, Source) -> Result<()>,
+    ) -> Result<()> {
+        let to = VdiName::new(from.sr(), to)?;
+        let _changing = self.lock("sr", from.sr())?;
+        self.without(&to)?;
+        let (repository, vdi) = self.find(from)?;
+        let _vdi = self.lock("vdi", from)?;
+        let source = match self.attached(from)?.uses.writer() {
+            Some(_) => Source::Written,
+            None => Source::Quiet,
+        };
+        let mut place = Place { system: self.system, sr: &repository };
+        copy(repository.kind.driver(), &mut place, &vdi, to.vdi(), source)
+    }
+
+    fn attached(&mut self, name: &VdiName) -> Result<Attached> {
+        let path = self.attached_path(name.sr(), name.vdi());
+        match text_if_there(self.system, &path).of(&path)? {
+            Some(text) => Attached::from_text(&path, &text),
+            None => Ok(Attached::default()),
+        }
+    }
+
+    fn save(&mut self, name: &VdiName, attached: &Attached) -> Result<()> {
+        let path = self.attached_path(name.sr(), name.vdi());
+        if attached.uses.0.is_empty() {
+            self.system.remove(&path).of(path)
+        } else {
+            self.system.write(&path, attached.to_text().as_bytes()).of(path)
+        }
+    }
+
+    /// Attaches a VDI for `owner`: all that may be slow. Once more is no error.
+    ///
+    /// # Errors
+    /// The VDI's other users are in the way, or its SR cannot; it is not attached then.
+    pub fn attach(&mut self, name: &VdiName, owner: &str, access: Access) -> Result<()> {
+        let _vdi = self.lock("vdi", name)?;
+        let used = self.lock("use", name.sr())?;
+        let repository = self.get(name.sr())?;
+        let before = self.attached(name)?;
+        let uses =
+            before.uses.attach(owner, access).map_err(|unfit| refusal(name, owner, &unfit))?;
+        self.save(name, &Attached { uses, device: before.device.clone() })?;
+        drop(used);
+        let driver = repository.kind.driver();
+        let mut place = Place { system: self.system, sr: &repository };
+        let attached =
+            driver.connect(&mut place).and_then(|()| driver.attach(&mut place, name.vdi(), access));
+        let Err(error) = attached else { return Ok(()) };
+        let others = before.uses.stage() != Stage::Detached;
+        // If even this fails, the file says more than is true, and a later detach finds it so.
+        if others || driver.detach(&mut place, name.vdi()).is_ok() {
+            self.save(name, &before)?;
+        }
+        Err(error)
+    }
+
+    /// Activates what is attached: from here on there is a block device. Once more is no error.
+    ///
+    /// # Errors
+    /// It is not attached, or its SR cannot.
+    pub fn activate(&mut self, name: &VdiName, owner: &str) -> Result<BlockDevice> {
+        let _vdi = self.lock("vdi", name)?;
+        let repository = self.get(name.sr())?;
+        let before = self.attached(name)?;
+        let uses = before.uses.activate(owner).map_err(|unfit| refusal(name, owner, &unfit))?;
+        if let Some(device) = &before.device {
+            self.save(name, &Attached { uses, device: Some(device.clone()) })?;
+            return Ok(device.clone());
+        }
+        let access = before.uses.0[owner].access;
+        self.save(name, &Attached { uses: uses.clone(), device: None })?;
+        let driver = repository.kind.driver();
+        let mut place = Place { system: self.system, sr: &repository };
+        if before.uses.stage() == Stage::Activated {
+            // A daemon died in here: what it left is not known to be whole.
+            driver.deactivate(&mut place, name.vdi(), None)?;
+        }
+        match driver.activate(&mut place, name.vdi(), access) {
+            Ok(device) => {
+                self.save(name, &Attached { uses, device: Some(device.clone()) })?;
+                Ok(device)
+            }
+            Err(error) => {
+                if driver.deactivate(&mut place, name.vdi(), None).is_ok() {
+                    let uses = before.uses.deactivate(owner);
+                    self.save(name, &Attached { uses, device: None })?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the block device away, unless another user has it. Once more is no error.
+    ///
+    /// # Errors
+    /// Somebody keeps it open, or its SR cannot; it is as before then.
+    pub fn deactivate(&mut self, name: &VdiName, owner: &str) -> Result<()> {
+        let _vdi = self.lock("vdi", name)?;
+        let before = self.attached(name)?;
+        let uses = before.uses.deactivate(owner);
+        if uses == before.uses {
+            return Ok(());
+        }
+        let device = if uses.stage() == Stage::Activated {
+            before.device
+        } else {
+            let repository = self.get(name.sr())?;
+            let mut place = Place { system: self.system, sr: &repository };
+            let driver = repository.kind.driver();
+            driver.deactivate(&mut place, name.vdi(), before.device.as_ref())?;
+            None
+        };
+        self.save(name, &Attached { uses, device })
+    }
+
+    /// Undoes `attach`. Once more is no error.
+    ///
+    /// # Errors
+    /// It is still activated, or its SR cannot.
+    pub fn detach(&mut self, name: &VdiName, owner: &str) -> Result<()> {
+        let _vdi = self.lock("vdi", name)?;
+        let before = self.attached(name)?;
+        let uses = before.uses.detach(owner).map_err(|unfit| refusal(name, owner, &unfit))?;
+        if uses == before.uses {
+            return Ok(());
+        }
+        if uses == Uses::default() {
+            let repository = self.get(name.sr())?;
+            let mut place = Place { system: self.system, sr: &repository };
+            repository.kind.driver().detach(&mut place, name.vdi())?;
+        }
+        self.save(name, &Attached { uses, device: before.device })
+    }
+
+    /// Attaches and activates.
+    ///
+    /// # Errors
+    /// Nothing of it stays then.
+    pub fn attach_for(
+        &mut self,
+        name: &VdiName,
+        owner: &str,
+        access: Access,
+    ) -> Result<BlockDevice> {
+        self.attach(name, owner, access)?;
+        self.activate(name, owner).inspect_err(|_| {
+            // The first error is the one to tell; the file keeps what could not be undone.
+            let _left = self.detach(name, owner);
+        })
+    }
+
+    /// Deactivates and detaches.
+    ///
+    /// # Errors
+    /// As for the two.
+    pub fn detach_for(&mut self, name: &VdiName, owner: &str) -> Result<()> {
+        self.deactivate(name, owner)?;
+        self.detach(name, owner)
+    }
+
+    /// All uses of all VDIs, as the files say. Asks no SR.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub fn in_use(&mut self) -> Result<Vec<InUse>> {
+        let top = self.places.attached.clone();
+        let mut all = Vec::new();
+        for sr in self.system.list(&top).of(&top)? {
+            let folder = format!("{top}/{sr}");
+            for file in self.system.list(&folder).of(&folder)? {
+                let vdi = file.strip_suffix(".json");
+                let Some(name) = vdi.and_then(|vdi| VdiName::new(&sr, vdi).ok()) else { continue };
+                let attached = self.attached(&name)?;
+                all.extend(attached.uses.0.into_iter().map(|(owner, its)| InUse {
+                    name: name.clone(),
+                    owner,
+                    access: its.access,
+                    stage: its.stage,
+                    device: attached.device.clone(),
+                }));
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn check_size(name: &VdiName, bytes: u64) -> Result<()> {
+    if bytes > 0 && bytes.is_multiple_of(SECTOR_BYTES) && i64::try_from(bytes).is_ok() {
+        return Ok(());
+    }
+    Err(StorageError::refused(format!(
+        "{name}: {bytes} bytes: expected a multiple of a sector of {SECTOR_BYTES} bytes, and not none"
+    )))
+}
+
+fn refusal(name: &VdiName, owner: &str, unfit: &Unfit) -> StorageError {
+    match unfit {
+        Unfit::Other(other) => StorageError::InUse(format!(
+            "{name}: is in use by {other}; many may read a VDI, or one may write"
+        )),
+        Unfit::ReadOnly => StorageError::InUse(format!(
+            "{name}: {owner} has it for reading; detach it before it is attached for writing"
+        )),
+        Unfit::NotAttached => StorageError::refused(format!("{name}: is not attached for {owner}")),
+        Unfit::StillActivated => {
+            StorageError::InUse(format!("{name}: is still active for {owner}; deactivate it first"))
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The operating system as storage sees it: programs, small files, sparse files.
+
+use std::any::Any;
+
+use crate::{BlockHost, HostError};
+
+/// A program to be run: absolute path, arguments, and how long it may take. No shell reads any of it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Command {
+    pub program: String,
+    pub arguments: Vec<String>,
+    pub seconds: u64,
+}
+
+impl Command {
+    #[must_use]
+    pub fn new(program: &str, arguments: &[&str], seconds: u64) -> Self {
+        let arguments = arguments.iter().map(|&word| word.to_owned()).collect();
+        Self { program: program.to_owned(), arguments, seconds }
+    }
+}
+
+/// Bytes of a file system or volume group.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Space {
+    pub bytes: u64,
+    pub free_bytes: u64,
+}
+
+/// How a file may be copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Copying {
+    /// In one moment, by sharing blocks: right even while the file is written to.
+    Shared,
+    /// By sharing if the file system can, else byte for byte, holes left out.
+    Any,
+}
+
+/// Held for as long as it lives.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "it is there to be dropped")] Box<dyn Any + Send>);
+
+impl Lock {
+    /// `held` is let go when the lock is.
+    pub fn new(held: impl Any + Send) -> Self {
+        Self(Box::new(held))
+    }
+}
+
+/// What storage asks of the operating system. Each call has an end: a file system or program that does not
+/// answer is an error after a while, never a wait for ever.
+pub trait System: BlockHost {
+    /// Runs a program to its end and returns what it printed.
+    ///
+    /// # Errors
+    /// The program does not start, fails (its own words are the error), or takes too long.
+    fn run(&mut self, command: &Command) -> Result<String, HostError>;
+
+    /// One exchange with a program that is kept running: a line to its standard input, one from its standard
+    /// output. A program that ends or takes too long fails this exchange; the next starts it anew.
+    ///
+    /// # Errors
+    /// As for [`System::run`].
+    fn converse(&mut self, command: &Command, line: &str) -> Result<String, HostError>;
+
+    /// A small file's bytes.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is none.
+    fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError>;
+
+    /// Replaces a small file as one: it has the old bytes or the new ones, whatever happens. Its folder is made.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), HostError>;
+
+    /// Removes a file. One that is gone already is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn remove(&mut self, path: &str) -> Result<(), HostError>;
+
+    /// Names in a folder, sorted. A folder that is missing has none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn list(&mut self, folder: &str) -> Result<Vec<String>, HostError>;
+
+    /// Makes a folder and those above it. One that exists is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn make_folder(&mut self, folder: &str) -> Result<(), HostError>;
+
+    /// Removes an empty folder. One that is gone already is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn remove_folder(&mut self, folder: &str) -> Result<(), HostError>;
+
+    /// Makes a file of `bytes` zeros that takes no room yet.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] if there is something at `path` already.
+    fn make_sparse(&mut self, path: &str, bytes: u64) -> Result<(), HostError>;
+
+    /// Makes a file longer, by zeros that take no room yet.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn grow(&mut self, path: &str, bytes: u64) -> Result<(), HostError>;
+
+    /// Copies a file. Until that is done, nothing lies at `to`, and nothing does if it fails.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] if there is something at `to` already.
+    fn copy(&mut self, from: &str, to: &str, how: Copying) -> Result<(), HostError>;
+
+    /// Room that a file takes.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is none.
+    fn used_bytes(&mut self, path: &str) -> Result<u64, HostError>;
+
+    /// Room of the file system that has `path`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn space(&mut self, path: &str) -> Result<Space, HostError>;
+
+    /// Lets a loop device see that its file has grown.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn resize_loop(&mut self, device: &str) -> Result<(), HostError>;
+
+    /// Waits until nobody has a loop device of this tag open that was told to detach.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] if somebody keeps it open.
+    fn await_detached(&mut self, device: &str, tag: &str) -> Result<(), HostError>;
+
+    /// Waits a moment, for something that tells nobody when it has happened. Says whether to look again: not
+    /// for ever.
+    fn pause(&mut self, waits_so_far: u32) -> bool;
+
+    /// Waits until nobody else of this host's daemon holds the lock of this name.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] after a while.
+    fn lock(&mut self, name: &str) -> Result<Lock, HostError>;
+}
+
+/// The text of a file that may be missing.
+///
+/// # Errors
+/// As [`System::read`], but for that.
+pub(crate) fn text_if_there(
+    system: &mut dyn System,
+    path: &str,
+) -> Result<Option<String>, HostError> {
+    match system.read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(HostError::Missing) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

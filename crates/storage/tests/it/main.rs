@@ -1,0 +1,3 @@
+//! Storage on the simulated host: one suite for every kind of SR, and the same with a daemon that dies.
+
+mod suite;

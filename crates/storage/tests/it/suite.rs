@@ -1,0 +1,315 @@
+//! What every SR must be able to do, and what it must leave behind when it is interrupted: nothing.
+
+use std::collections::BTreeMap;
+
+use sim::SimOs;
+use storage::{Access, HostError, Kind, Repositories, StorageError, VdiName};
+
+const MIB: u64 = 1 << 20;
+
+struct Lab {
+    os: SimOs,
+    kind: Kind,
+}
+
+fn config(kind: Kind) -> BTreeMap<String, String> {
+    let settings: &[(&str, &str)] = match kind {
+        Kind::File => &[("path", "/srv/vdis")],
+        Kind::Nfs => &[("server", "filer"), ("serverpath", "/export")],
+    };
+    settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+/// Everything of storage that can be left behind.
+fn left(os: &SimOs) -> Vec<String> {
+    let state = os.get();
+    let mut all = state.attached_vdis();
+    all.extend(state.loops().values().map(|it| format!("loop {}", it.tag)));
+    all.extend(state.paths("/").into_iter().filter(|path| path.contains(".part-")));
+    all
+}
+
+impl Lab {
+    fn new(kind: Kind) -> Self {
+        let os = SimOs::default();
+        os.set_shares_blocks(true);
+        os.add_directory("filer:/export");
+        let mut lab = Self { os, kind };
+        lab.srs().create("s", kind, config(kind)).unwrap();
+        lab
+    }
+
+    fn srs(&mut self) -> Repositories<'_> {
+        Repositories::new(&mut self.os)
+    }
+
+    fn names(&mut self) -> Vec<String> {
+        self.srs().scan("s").unwrap().into_iter().map(|vdi| vdi.name).collect()
+    }
+
+    /// Writes a byte as a guest would, and lets go again.
+    fn write(&mut self, vdi: &str, byte: u8) {
+        let name = vdi_name(vdi);
+        let device = self.srs().attach_for(&name, "writer", Access::ReadWrite).unwrap();
+        assert!(self.os.write_sector(device.number, 1, byte));
+        self.srs().detach_for(&name, "writer").unwrap();
+    }
+
+    fn read(&mut self, vdi: &str) -> u8 {
+        let name = vdi_name(vdi);
+        let device = self.srs().attach_for(&name, "reader", Access::ReadOnly).unwrap();
+        let byte = self.os.read_sector(device.number, 1).unwrap();
+        self.srs().detach_for(&name, "reader").unwrap();
+        byte
+    }
+}
+
+fn vdi_name(vdi: &str) -> VdiName {
+    VdiName::new("s", vdi).unwrap()
+}
+
+#[test]
+fn a_vdi_is_made_written_copied_grown_and_taken_away() {
+    for kind in Kind::ALL {
+        let mut lab = Lab::new(kind);
+        let (one, snap, copy) = (vdi_name("one"), vdi_name("snap"), vdi_name("copy"));
+        lab.srs().create_vdi(&one, MIB).unwrap();
+        lab.write("one", 1);
+        lab.srs().snapshot_vdi(&one, "snap").unwrap();
+        lab.write("one", 2);
+        lab.srs().clone_vdi(&snap, "copy").unwrap();
+        lab.write("copy", 3);
+        assert_eq!([lab.read("one"), lab.read("snap"), lab.read("copy")], [2, 1, 3], "{kind}");
+        assert_eq!(lab.names(), ["copy", "one", "snap"]);
+
+        // A snapshot stays as it is.
+        let refused = lab.srs().attach_for(&snap, "vm", Access::ReadWrite).unwrap_err();
+        assert!(refused.to_string().contains("snapshot"), "{refused}");
+        assert!(lab.srs().resize_vdi(&snap, 2 * MIB).is_err());
+
+        // Grown while a guest has it.
+        let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+        let last = 2 * MIB / 512 - 1;
+        assert_eq!(lab.os.read_sector(device.number, last), None);
+        lab.srs().resize_vdi(&one, 2 * MIB).unwrap();
+        assert_eq!(lab.os.read_sector(device.number, last), Some(0));
+        assert!(lab.srs().resize_vdi(&one, MIB).unwrap_err().to_string().contains("cut off"));
+
+        // In use, it cannot go; nor can its SR.
+        let in_use = |error: &StorageError| matches!(error, StorageError::InUse(_));
+        assert!(in_use(&lab.srs().destroy_vdi(&one).unwrap_err()));
+        assert!(in_use(&lab.srs().forget("s").unwrap_err()));
+        assert!(in_use(&lab.srs().destroy("s").unwrap_err()));
+        lab.srs().detach_for(&one, "vm").unwrap();
+
+        for vdi in [&one, &snap, &copy] {
+            lab.srs().destroy_vdi(vdi).unwrap();
+            assert!(matches!(lab.srs().destroy_vdi(vdi), Err(StorageError::Missing(_))));
+        }
+        lab.srs().destroy("s").unwrap();
+        assert_eq!(left(&lab.os), [""; 0], "{kind}");
+        assert!(lab.os.get().mounts().is_empty());
+        assert_eq!(lab.srs().list().unwrap(), []);
+    }
+}
+
+#[test]
+fn many_read_a_vdi_or_one_writes_it() {
+    for kind in Kind::ALL {
+        let mut lab = Lab::new(kind);
+        let one = vdi_name("one");
+        lab.srs().create_vdi(&one, MIB).unwrap();
+        let first = lab.srs().attach_for(&one, "a", Access::ReadOnly).unwrap();
+        let second = lab.srs().attach_for(&one, "b", Access::ReadOnly).unwrap();
+        assert_eq!(first, second, "readers share the device");
+        let refused = lab.srs().attach_for(&one, "c", Access::ReadWrite).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "s:one: is in use by a; many may read a VDI, or one may write"
+        );
+        lab.srs().detach_for(&one, "a").unwrap();
+        assert_eq!(lab.os.read_sector(second.number, 1), Some(0), "the other still has it");
+        lab.srs().detach_for(&one, "b").unwrap();
+        lab.srs().attach_for(&one, "c", Access::ReadWrite).unwrap();
+        assert!(lab.srs().attach_for(&one, "a", Access::ReadOnly).is_err());
+        lab.srs().detach_for(&one, "c").unwrap();
+        assert_eq!(left(&lab.os), [""; 0]);
+    }
+}
+
+#[test]
+fn a_vdi_that_is_written_is_copied_in_one_moment_or_not_at_all() {
+    let mut lab = Lab::new(Kind::File);
+    let one = vdi_name("one");
+    lab.srs().create_vdi(&one, MIB).unwrap();
+    let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+    lab.os.write_sector(device.number, 1, 7);
+    lab.srs().snapshot_vdi(&one, "snap").unwrap();
+    lab.os.write_sector(device.number, 1, 8);
+    assert_eq!(lab.read("snap"), 7);
+    lab.os.set_shares_blocks(false);
+    let refused = lab.srs().snapshot_vdi(&one, "other").unwrap_err();
+    assert!(matches!(refused, StorageError::InUse(_)), "{refused}");
+    assert!(refused.to_string().contains("stop its VM"), "{refused}");
+    lab.srs().detach_for(&one, "vm").unwrap();
+    lab.srs().snapshot_vdi(&one, "other").unwrap();
+    assert_eq!(lab.names(), ["one", "other", "snap"]);
+}
+
+/// All the requests of a VDI's life, the daemon killed at each moment of them: what a new daemon finds is
+/// taken down by the files alone, and the SR goes on.
+#[test]
+fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_away() {
+    type Request = fn(&mut Repositories<'_>) -> Result<(), StorageError>;
+    let life: [Request; 9] = [
+        |srs| srs.create_vdi(&vdi_name("one"), MIB),
+        |srs| srs.attach(&vdi_name("one"), "vm", Access::ReadWrite),
+        |srs| srs.activate(&vdi_name("one"), "vm").map(drop),
+        |srs| srs.resize_vdi(&vdi_name("one"), 2 * MIB),
+        |srs| srs.snapshot_vdi(&vdi_name("one"), "snap"),
+        |srs| srs.clone_vdi(&vdi_name("snap"), "copy"),
+        |srs| srs.deactivate(&vdi_name("one"), "vm"),
+        |srs| srs.detach(&vdi_name("one"), "vm"),
+        |srs| srs.destroy_vdi(&vdi_name("one")),
+    ];
+    for kind in Kind::ALL {
+        let mut moments = 0;
+        for end in 1.. {
+            let mut lab = Lab::new(kind);
+            let begin = lab.os.get().moments();
+            lab.os.kill_daemon_after(end);
+            let killed = life.iter().any(|request| request(&mut lab.srs()).is_err());
+            moments = lab.os.get().moments() - begin;
+            lab.os.restart_daemon();
+            for it in lab.srs().in_use().unwrap() {
+                lab.srs().detach_for(&it.name, &it.owner).unwrap();
+            }
+            let names = lab.names();
+            assert_eq!(left(&lab.os), [""; 0], "{kind}, killed at {end}");
+            // Snapshots are still snapshots, and all of them can be used and taken away.
+            for name in &names {
+                let writable = lab.srs().attach_for(&vdi_name(name), "new", Access::ReadWrite);
+                assert_eq!(writable.is_ok(), name != "snap", "{kind}, killed at {end}: {name}");
+                lab.srs().detach_for(&vdi_name(name), "new").unwrap();
+                lab.srs().destroy_vdi(&vdi_name(name)).unwrap();
+            }
+            lab.srs().destroy("s").unwrap();
+            assert_eq!(lab.os.get().paths("/run/xylem/sr"), [""; 0]);
+            if !killed {
+                break;
+            }
+        }
+        assert!(moments > 20, "{kind}: only {moments} moments");
+    }
+}
+
+/// Each request alone, interrupted and then made once more by the next daemon.
+#[test]
+fn what_was_interrupted_can_be_asked_for_again() {
+    for kind in Kind::ALL {
+        for end in 1..40 {
+            let mut lab = Lab::new(kind);
+            let one = vdi_name("one");
+            lab.srs().create_vdi(&one, MIB).unwrap();
+            lab.os.kill_daemon_after(end);
+            let _killed = lab.srs().attach_for(&one, "vm", Access::ReadWrite);
+            lab.os.restart_daemon();
+            let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+            assert!(lab.os.write_sector(device.number, 0, 9), "{kind}, killed at {end}");
+            assert_eq!(lab.os.get().loops().len(), 1, "{kind}, killed at {end}");
+            lab.os.kill_daemon_after(end);
+            let _killed = lab.srs().detach_for(&one, "vm");
+            lab.os.restart_daemon();
+            lab.srs().detach_for(&one, "vm").unwrap();
+            assert_eq!(left(&lab.os), [""; 0], "{kind}, killed at {end}");
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
+    for kind in Kind::ALL {
+        let mut lab = Lab::new(kind);
+        let one = vdi_name("one");
+        lab.srs().create_vdi(&one, MIB).unwrap();
+        let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+        let other: BTreeMap<_, _> = [("path".to_owned(), "/other".to_owned())].into();
+        lab.srs().create("t", Kind::File, other).unwrap();
+
+        let (folder, copies) = match kind {
+            Kind::File => ("/srv/vdis", "/srv/vdis/.part-"),
+            Kind::Nfs => ("/run/xylem/mount/s", "/run/xylem/mount/s/.part-"),
+        };
+        let full = HostError::Refused("No space left on device".to_owned());
+        lab.os.set_failing(copies, Some(full));
+        let refused = lab.srs().snapshot_vdi(&one, "snap").unwrap_err();
+        assert!(refused.to_string().contains("No space left on device"), "{refused}");
+        lab.os.set_failing(copies, None);
+        assert_eq!(lab.names(), ["one"]);
+
+        let lost = HostError::Refused("no answer within 30 s".to_owned());
+        lab.os.set_failing(folder, Some(lost));
+        for error in [
+            lab.srs().scan("s").unwrap_err(),
+            lab.srs().create_vdi(&vdi_name("two"), MIB).unwrap_err(),
+            lab.srs().attach(&one, "vm2", Access::ReadOnly).unwrap_err(),
+        ] {
+            let expected = error.to_string().contains("no answer within 30 s")
+                || error.to_string().contains("in use by vm");
+            assert!(expected, "{error}");
+        }
+        lab.srs().create_vdi(&VdiName::new("t", "two").unwrap(), MIB).unwrap();
+        assert_eq!(lab.srs().list().unwrap().len(), 2, "the list asks nobody");
+        // What is there already can be let go without the server.
+        lab.srs().detach_for(&one, "vm").unwrap();
+        lab.os.set_failing(folder, None);
+        assert_eq!(lab.os.read_sector(device.number, 1), None);
+        assert_eq!(left(&lab.os), [""; 0]);
+        assert_eq!(lab.names(), ["one"]);
+    }
+}
+
+#[test]
+fn an_sr_is_made_once_and_says_what_it_needs() {
+    let mut lab = Lab::new(Kind::File);
+    let kind = lab.kind;
+    let setting = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    for (name, config, expected) in [
+        ("s", setting("path", "/x"), "s: there is an SR of this name"),
+        ("t", setting("path", "/srv/vdis"), "t: is the SR s already"),
+        (
+            "t",
+            setting("folder", "/x"),
+            "t: \"folder\" is no setting of an SR of kind file; it has path",
+        ),
+        ("t", BTreeMap::new(), "t: an SR of kind file needs path=..; it has path"),
+        (
+            "t",
+            setting("path", "/x/../y"),
+            "t: path=\"/x/../y\": expected an absolute path without . and ..",
+        ),
+        (
+            "t",
+            setting("path", "/srv"),
+            "/srv: the folder is not empty; `xy sr-introduce` takes over one that has VDIs",
+        ),
+    ] {
+        let error = lab.srs().create(name, kind, config).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+    lab.srs().create_vdi(&vdi_name("one"), MIB).unwrap();
+    lab.srs().forget("s").unwrap();
+    assert!(matches!(lab.srs().scan("s"), Err(StorageError::Missing(_))));
+    lab.srs().introduce("u", kind, setting("path", "/srv/vdis")).unwrap();
+    assert_eq!(lab.srs().scan("u").unwrap()[0].name, "one");
+}
+
+#[test]
+fn sizes_are_whole_sectors() {
+    let mut lab = Lab::new(Kind::File);
+    for bytes in [0, 511, 513, u64::MAX / 512 * 512] {
+        let error = lab.srs().create_vdi(&vdi_name("one"), bytes).unwrap_err();
+        assert!(error.to_string().contains("a multiple of a sector"), "{error}");
+    }
+    assert_eq!(lab.names(), [""; 0]);
+}

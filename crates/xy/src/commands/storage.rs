@@ -1,0 +1,173 @@
+//! Commands about storage repositories and virtual disk images, by the names they have in XenAPI.
+
+use std::collections::BTreeMap;
+
+use api::{Request, StorageRequest};
+
+use super::{expect_done, expect_reply};
+use crate::columns;
+use crate::options::Options;
+use crate::session::{Failure, Session};
+
+fn done(session: &mut Session, request: StorageRequest) -> Result<(), Failure> {
+    expect_done(&session.call(&Request::Storage(request))?)
+}
+
+/// `NAME KIND [KEY=VALUE ...]`
+fn new_sr(
+    command: &str,
+    options: &Options,
+) -> Result<(String, String, BTreeMap<String, String>), Failure> {
+    let mut operands = options.operands.iter();
+    let (Some(name), Some(kind)) = (operands.next(), operands.next()) else {
+        return Err(Failure::usage(format!("{command}: name and kind are needed")));
+    };
+    let setting = |word: &String| match word.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(Failure::usage(format!("{command}: {word:?} is no KEY=VALUE"))),
+    };
+    let config = operands.map(setting).collect::<Result<_, _>>()?;
+    Ok((name.clone(), kind.clone(), config))
+}
+
+/// A size in bytes, or with a unit of K, M, G or T (powers of 1024).
+fn size(text: &str) -> Option<u64> {
+    let (digits, shift) =
+        match text.trim_end_matches('B').trim_end_matches('i').split_at_checked(
+            text.trim_end_matches('B').trim_end_matches('i').len().checked_sub(1)?,
+        )? {
+            (digits, "K" | "k") => (digits, 10),
+            (digits, "M" | "m") => (digits, 20),
+            (digits, "G" | "g") => (digits, 30),
+            (digits, "T" | "t") => (digits, 40),
+            _ => (text, 0),
+        };
+    let number: u64 = digits.parse().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()))?;
+    number.checked_mul(1 << shift)
+}
+
+/// `SR:VDI SIZE`
+fn vdi_and_size(command: &str, options: &Options) -> Result<(String, u64), Failure> {
+    let [vdi, text] = options.operands.as_slice() else {
+        return Err(Failure::usage(format!("{command}: SR:VDI and size are needed")));
+    };
+    let bytes = size(text).ok_or_else(|| {
+        Failure::usage(format!("{command}: {text:?} is no size; write bytes, or 512M, 10G, 1T"))
+    })?;
+    Ok((vdi.clone(), bytes))
+}
+
+/// `SR:VDI NEW`, where the new name may repeat the SR's.
+fn vdi_and_copy(command: &str, options: &Options) -> Result<(String, String), Failure> {
+    let [vdi, to] = options.operands.as_slice() else {
+        return Err(Failure::usage(format!("{command}: SR:VDI and a new name are needed")));
+    };
+    match (vdi.split_once(':'), to.split_once(':')) {
+        (Some((sr, _)), Some((other, _))) if sr != other => Err(Failure::usage(format!(
+            "{command}: {to} is in another SR than {vdi}; a copy stays in its SR"
+        ))),
+        (_, Some((_, to))) => Ok((vdi.clone(), to.to_owned())),
+        (_, None) => Ok((vdi.clone(), to.clone())),
+    }
+}
+
+pub(crate) fn sr_create(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (name, kind, config) = new_sr("sr-create", options)?;
+    done(session, StorageRequest::SrCreate { name, kind, config })
+}
+
+pub(crate) fn sr_introduce(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (name, kind, config) = new_sr("sr-introduce", options)?;
+    done(session, StorageRequest::SrIntroduce { name, kind, config })
+}
+
+pub(crate) fn sr_forget(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    done(session, StorageRequest::SrForget { name: options.operands[0].clone() })
+}
+
+pub(crate) fn sr_destroy(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    done(session, StorageRequest::SrDestroy { name: options.operands[0].clone() })
+}
+
+pub(crate) fn sr_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let rows = expect_reply!(session.call(&Request::Storage(StorageRequest::SrList))?, Srs);
+    if options.has("json") {
+        session.print_json(&rows);
+    } else {
+        session.print(&columns::storage::sr_list(&rows));
+    }
+    Ok(())
+}
+
+pub(crate) fn sr_info(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = StorageRequest::SrInfo { name: options.operands[0].clone() };
+    let rows = expect_reply!(session.call(&Request::Storage(request))?, Srs);
+    if options.has("json") {
+        session.print_json(&rows);
+    } else {
+        session.print(&columns::storage::sr_info(&rows));
+    }
+    Ok(())
+}
+
+/// `vdi-list`, and `sr-scan`, for which at least one SR has to be named.
+pub(crate) fn vdi_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = StorageRequest::VdiList { srs: options.operands.clone() };
+    let list = expect_reply!(session.call(&Request::Storage(request))?, Vdis);
+    if options.has("json") {
+        session.print_json(&list);
+    } else {
+        session.print(&columns::storage::vdi_list(&list.vdis));
+    }
+    // What could be listed is printed all the same.
+    if list.problems.is_empty() { Ok(()) } else { Err(Failure::Failed(list.problems)) }
+}
+
+pub(crate) fn vdi_create(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (vdi, bytes) = vdi_and_size("vdi-create", options)?;
+    done(session, StorageRequest::VdiCreate { vdi, bytes })
+}
+
+pub(crate) fn vdi_resize(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (vdi, bytes) = vdi_and_size("vdi-resize", options)?;
+    done(session, StorageRequest::VdiResize { vdi, bytes })
+}
+
+pub(crate) fn vdi_destroy(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    done(session, StorageRequest::VdiDestroy { vdi: options.operands[0].clone() })
+}
+
+pub(crate) fn vdi_snapshot(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (vdi, to) = vdi_and_copy("vdi-snapshot", options)?;
+    done(session, StorageRequest::VdiSnapshot { vdi, to })
+}
+
+pub(crate) fn vdi_clone(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (vdi, to) = vdi_and_copy("vdi-clone", options)?;
+    done(session, StorageRequest::VdiClone { vdi, to })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_bytes_or_has_a_unit() {
+        for (text, bytes) in [
+            ("512", Some(512)),
+            ("4K", Some(4096)),
+            ("10G", Some(10 << 30)),
+            ("1GiB", Some(1 << 30)),
+            ("2t", Some(2 << 40)),
+            ("0", Some(0)),
+            ("", None),
+            ("G", None),
+            ("+1G", None),
+            ("1.5G", None),
+            ("-1", None),
+            ("99999999999999G", None),
+        ] {
+            assert_eq!(size(text), bytes, "{text}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+# The storage suite on raw files in a folder of an ext4 file system, under loop devices.
+. /lab/lib.sh
+. /lab/storage.sh
+start_xylemd
+
+# A file system of its own, so that it can be full.
+modprobe ext4
+truncate -s 48M /tmp/fs.img
+mkdir -p /srv
+fs=$(losetup -f)
+losetup "$fs" /tmp/fs.img
+mke2fs "$fs" >/dev/null
+check "a file system" mount -t ext4 "$fs" /srv || fail "no file system"
+mkdir /srv/vdis
+
+put() { dd if=/guest/disk.img "of=/srv/vdis/${1#*:}.raw" conv=notrunc 2>/dev/null; }
+text() {
+    mkdir -p /tmp/look
+    mount -o loop,ro -t ext4 "/srv/vdis/${1#*:}.raw" /tmp/look && cat /tmp/look/guest.txt
+    umount /tmp/look
+}
+fill_up() { dd if=/dev/urandom of=/srv/filler bs=64k 2>/dev/null; }
+free_up() { rm /srv/filler; }
+can() {
+    case $1 in
+        # ext4 cannot share blocks; a folder has no server.
+        snapshot_while_written | lose) return 1 ;;
+    esac
+}
+
+storage_suite file path=/srv/vdis
+
+echo "== direct I/O, and what is not ours"
+check "sr-create" xy sr-create s file path=/srv/vdis
+check "vdi-create" xy vdi-create s:one 4M
+put s:one
+vdi_unikernel uni s:one w
+check "create uni" xy create -q /tmp/uni.cfg
+loop=$(basename "$(xy vdi-list --json s | sed -n 's/.*"device": "\(.*\)".*/\1/p')")
+check "the page cache is bypassed" [ "$(cat "/sys/block/$loop/loop/dio")" = 1 ]
+check "destroy uni" xy destroy uni
+check "vdi-destroy" xy vdi-destroy s:one
+check "sr-forget" xy sr-forget s
+check "its folder stays" [ -d /srv/vdis ]
+check "sr-introduce" xy sr-introduce t file path=/srv/vdis
+check "sr-destroy" xy sr-destroy t
