@@ -9,13 +9,17 @@ use crate::lab::{self, Store};
 use crate::workspace;
 
 /// Programs and files that the tests need, with the Debian packages they come in.
-const NEEDS: [(&str, &str, &str); 2] = [
+const NEEDS: [(&str, &str, &str); 3] = [
     ("/usr/include/xen/xen.h", "libxen-dev", "its headers are compared with our layouts"),
     ("/usr/bin/cc", "gcc", "compiles the comparison with Xen's headers"),
+    ("/usr/bin/c++", "g++", "compiles the fuzzer"),
 ];
 
 /// Seeds of the simulation that every run tries.
 const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
+
+/// How long each fuzz target runs.
+const FUZZ: Duration = Duration::from_secs(60);
 
 /// Seeds and steps of the comparison with the packaged store.
 const DIFF_SEEDS: [u64; 3] = [1, 2, 3];
@@ -91,6 +95,10 @@ pub(crate) fn main() -> Result<ExitCode> {
     });
     step("store: handed over and back under clients and guests", &mut || {
         crate::store_take_over::run(crate::store_take_over::Options::new()?)
+    });
+    step("store: arbitrary bytes, a minute for each kind", &mut || {
+        crate::fuzz::run_all(FUZZ)?;
+        crate::fuzz::lint()
     });
     step("store: every row of its benchmark", &mut || {
         cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod demo;
+mod fuzz;
 mod images;
 mod lab;
 mod store_clients;
@@ -26,6 +27,7 @@ cargo xtask COMMAND
   ci      format, lints, tests, simulation seeds, scenarios on real Xen
   lab     boot a real Xen host in QEMU and run a scenario in its dom0
   bench   ours and the peer, measured in turn
+  fuzz    arbitrary bytes for the store, with libFuzzer
   images  VMs of damaged kernels and ramdisks on the simulated host
   store-clients   packaged clients, run on our store and on the packaged one
   store-diff      a random script, asked of our store and of the packaged one
@@ -53,6 +55,7 @@ fn dispatch() -> Result<ExitCode> {
             "demo" => demo::main(&mut parser),
             "ci" => ci::main(),
             "bench" => bench::main(&mut parser),
+            "fuzz" => fuzz::main(&mut parser),
             "images" => images::main(&mut parser),
             "store-clients" => store_clients::main(&mut parser),
             "store-diff" => store_diff::main(&mut parser),

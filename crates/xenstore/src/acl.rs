@@ -15,7 +15,7 @@ use crate::permission::{Access, Permission};
 pub(crate) struct Life(pub(crate) u64);
 
 /// A domain as long as it lives.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Being {
     pub(crate) domid: DomId,
     pub(crate) life: Life,

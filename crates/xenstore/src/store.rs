@@ -29,7 +29,8 @@ const CLEARED_AT_ONCE: usize = 3_000;
 pub(crate) struct Store {
     tree: Tree,
     node_count: usize,
-    domains: BTreeMap<DomId, Mentions>,
+    /// By domain and life: while a store is loaded, nodes of two domains of one number may meet.
+    domains: BTreeMap<Being, Mentions>,
     /// Subtrees that were removed and are still counted, and snapshots that nobody needs any more.
     remains: Remains,
     /// Dead domains whose rights still stand in lists, with where to look. They entitle nobody.
@@ -39,9 +40,8 @@ pub(crate) struct Store {
 }
 
 /// Where a living guest occurs in permission lists.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 struct Mentions {
-    life: Life,
     owned_count: usize,
     /// What the owned nodes take.
     owned_bytes: usize,
@@ -52,16 +52,6 @@ struct Mentions {
 }
 
 impl Mentions {
-    fn new(life: Life) -> Self {
-        Self {
-            life,
-            owned_count: 0,
-            owned_bytes: 0,
-            owned_edges: BTreeSet::new(),
-            named_edges: BTreeSet::new(),
-        }
-    }
-
     fn edges(&mut self, role: Role) -> &mut BTreeSet<OwnedPath> {
         match role {
             Role::Owner => &mut self.owned_edges,
@@ -101,26 +91,35 @@ impl Store {
 
     /// Nodes that the guest owns.
     pub(crate) fn owned_count(&self, domid: DomId) -> usize {
-        self.domains.get(&domid).map_or(0, |mentions| mentions.owned_count)
+        self.lives(domid).map(|(_, mentions)| mentions.owned_count).sum()
     }
 
     /// Bytes that the nodes which the guest owns take.
     pub(crate) fn owned_bytes(&self, domid: DomId) -> usize {
-        self.domains.get(&domid).map_or(0, |mentions| mentions.owned_bytes)
+        self.lives(domid).map(|(_, mentions)| mentions.owned_bytes).sum()
+    }
+
+    /// What is known of all domains that ever had the number. There are two of them at most while a
+    /// store is loaded.
+    fn lives(&self, domid: DomId) -> impl Iterator<Item = (&Being, &Mentions)> {
+        let of_life = |life| Being { domid, life: Life(life) };
+        self.domains.range(of_life(0)..=of_life(u64::MAX))
     }
 
     /// Nodes that, together with all below them, hold everything the guest owns; what lies below
     /// another comes after it.
     pub(crate) fn owned_tops(&self, domid: DomId) -> Vec<OwnedPath> {
-        let Some(mentions) = self.domains.get(&domid) else { return Vec::new() };
-        let owner = Being { domid, life: mentions.life };
-        let edges = mentions.owned_edges.iter();
-        // An edge may be one of a subtree that was removed and is not cleared up.
-        let is_there = |path: &&OwnedPath| {
-            let node = self.tree.get(path.as_path());
-            node.is_some_and(|node| node.acl().mentions(Role::Owner, owner))
-        };
-        edges.filter(is_there).cloned().collect()
+        let mut tops = Vec::new();
+        for (&owner, mentions) in self.lives(domid) {
+            let edges = mentions.owned_edges.iter();
+            // An edge may be one of a subtree that was removed and is not cleared up.
+            let is_there = |path: &&OwnedPath| {
+                let node = self.tree.get(path.as_path());
+                node.is_some_and(|node| node.acl().mentions(Role::Owner, owner))
+            };
+            tops.extend(edges.filter(is_there).cloned());
+        }
+        tops
     }
 
     /// Lists of children get generations beyond this from now on.
@@ -217,11 +216,16 @@ impl Store {
 
     /// Takes a dead domain's rights out of every list that names it. Its own nodes are gone by now.
     pub(crate) fn forget_domain(&mut self, domid: DomId) {
-        let Some(mentions) = self.domains.remove(&domid) else { return };
+        let lives: Vec<Being> = self.lives(domid).map(|(being, _)| *being).collect();
+        if lives.is_empty() {
+            return;
+        }
         self.recorder.record(&Record::ForgetDomain { domid });
-        let being = Being { domid, life: mentions.life };
-        if !mentions.named_edges.is_empty() {
-            self.fading.push((being, mentions.named_edges.into_iter().collect()));
+        for being in lives {
+            let Some(mentions) = self.domains.remove(&being) else { continue };
+            if !mentions.named_edges.is_empty() {
+                self.fading.push((being, mentions.named_edges.into_iter().collect()));
+            }
         }
         self.clear_up(CLEARED_AT_ONCE);
     }
@@ -235,11 +239,6 @@ impl Store {
     /// Whether nothing waits to be cleared up.
     pub(crate) fn is_cleared_up(&self) -> bool {
         self.remains.is_empty() && self.fading.is_empty()
-    }
-
-    /// Dead domains whose rights still stand in lists.
-    pub(crate) fn fading(&self) -> impl Iterator<Item = Being> {
-        self.fading.iter().map(|(being, _)| *being)
     }
 
     /// Uncounts and frees so many pieces of what was removed: nodes, and blocks of their children.
@@ -315,7 +314,7 @@ impl Store {
     }
 
     fn mentions_of(&mut self, being: Being) -> Option<&mut Mentions> {
-        self.domains.get_mut(&being.domid).filter(|mentions| mentions.life == being.life)
+        self.domains.get_mut(&being)
     }
 
     /// The entry of a guest in the index; `None` for one that is dead.
@@ -323,13 +322,12 @@ impl Store {
         if self.fading.iter().any(|(dead, _)| *dead == being) {
             return None;
         }
-        let mentions = self.domains.entry(being.domid).or_insert_with(|| Mentions::new(being.life));
-        Some(mentions).filter(|mentions| mentions.life == being.life)
+        Some(self.domains.entry(being).or_default())
     }
 
     fn drop_if_empty(&mut self, being: Being) {
         if self.mentions_of(being).is_some_and(|mentions| mentions.is_empty()) {
-            self.domains.remove(&being.domid);
+            self.domains.remove(&being);
         }
     }
 
@@ -453,13 +451,11 @@ impl Store {
     fn recount_removed(&mut self, removed: Removed<'_>, kept: &Self) {
         self.node_count += 1;
         for (role, being) in removed.node.acl().guests() {
-            let Some(mentions) = kept.domains.get(&being.domid) else { continue };
-            if mentions.life == being.life {
-                let path = Some(removed.path())
-                    .filter(|path| mentions.clone().edges(role).contains(path.as_path().as_str()));
-                let bytes = removed.node.held_bytes(removed.path_bytes());
-                self.recount_mention(role, being, bytes, path);
-            }
+            let Some(mentions) = kept.domains.get(&being) else { continue };
+            let path = Some(removed.path())
+                .filter(|path| mentions.clone().edges(role).contains(path.as_path().as_str()));
+            let bytes = removed.node.held_bytes(removed.path_bytes());
+            self.recount_mention(role, being, bytes, path);
         }
     }
 }

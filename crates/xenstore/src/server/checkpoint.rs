@@ -1,11 +1,12 @@
 //! The whole state as records, from a snapshot: written in pieces while the store goes on.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use xen::DomId;
 
-use crate::acl::{Acl, Being, Role};
+use crate::acl::{Acl, Being, Life};
 use crate::journal::{Record, encode_acl};
 use crate::server::connection::{Connection, Peer};
 use crate::server::domains::Domain;
@@ -63,8 +64,10 @@ impl Server {
         for (domid, domain) in self.domains.iter() {
             domain_record(domid, domain).encode(&mut head);
         }
+        let lives: BTreeMap<DomId, Life> =
+            self.domains.iter().map(|(domid, domain)| (domid, domain.life)).collect();
         for (path, acl) in &self.special {
-            let acl = encode_acl(acl);
+            let acl = encode_acl(&of_the_living(acl, &lives));
             Record::SpecialAcl { path: path.as_path(), acl: &acl }.encode(&mut head);
         }
         let mut tail = Vec::new();
@@ -81,21 +84,23 @@ impl Server {
             watch_record(watch).encode(&mut head);
         }
         let root = self.store.tree().root();
-        let fading: Vec<Being> = self.store.fading().collect();
-        let acl = encode_acl(&without(root.acl(), &fading));
+        let acl = encode_acl(&of_the_living(root.acl(), &lives));
         Record::SetAcl { path: crate::Path::ROOT, acl: &acl }.encode(&mut head);
         if !root.value().is_empty() {
             let (path, value) = (crate::Path::ROOT, root.value());
             Record::Write { path, creator: None, value }.encode(&mut head);
         }
-        Checkpoint { head, walk: Walk::new(root, fading), tail }
+        Checkpoint { head, walk: Walk::new(root, lives), tail }
     }
 }
 
 /// The list without rights of the dead, which have no life that could be named.
-fn without(acl: &Arc<Acl>, fading: &[Being]) -> Arc<Acl> {
-    let dead = fading.iter().filter(|being| acl.mentions(Role::Named, **being));
-    dead.fold(Arc::clone(acl), |acl, being| Arc::new(acl.without_being(*being)))
+fn of_the_living(acl: &Arc<Acl>, lives: &BTreeMap<DomId, Life>) -> Arc<Acl> {
+    let lives = |being: Being| lives.get(&being.domid) == Some(&being.life);
+    if acl.guests().all(|(_, being)| lives(being)) {
+        return Arc::clone(acl);
+    }
+    Arc::new(acl.of_the_living(lives))
 }
 
 fn encode_ring(id: ConnId, connection: &Connection, head: &mut Vec<u8>, tail: &mut Vec<u8>) {
@@ -181,8 +186,8 @@ struct Walk {
     levels: Vec<Level>,
     /// Names to go up from the node that was written last.
     up: u64,
-    /// Dead domains whose rights still stood in lists.
-    fading: Vec<Being>,
+    /// Who lived: others may stand in lists for a while.
+    lives: BTreeMap<DomId, Life>,
 }
 
 #[derive(Debug)]
@@ -199,15 +204,15 @@ impl Level {
 }
 
 impl Walk {
-    fn new(root: &Arc<Node>, fading: Vec<Being>) -> Self {
-        let level = Level::new(root, without(root.acl(), &fading));
-        Self { levels: alloc::vec![level], up: 0, fading }
+    fn new(root: &Arc<Node>, lives: BTreeMap<DomId, Life>) -> Self {
+        let level = Level::new(root, of_the_living(root.acl(), &lives));
+        Self { levels: alloc::vec![level], up: 0, lives }
     }
 
     fn write_node(&mut self, out: &mut Vec<u8>) -> Progress {
         while let Some(level) = self.levels.last_mut() {
             if let Some(node) = level.children.next() {
-                let list = without(node.acl(), &self.fading);
+                let list = of_the_living(node.acl(), &self.lives);
                 let inherits = Arc::ptr_eq(&list, &level.acl) || list == level.acl;
                 let acl = if inherits { Vec::new() } else { encode_acl(&list) };
                 let (up, name, value) = (self.up, node.name(), node.value());

@@ -75,6 +75,10 @@ use time::{EVENT_TIMEOUT, Task};
 use trace::Topics;
 use write_rate::WriteRate;
 
+/// Bytes that wait to be executed for one client: the longest message, but for its last byte. More is
+/// sent only by one that does not wait for the answer that it is refused until later.
+const INPUT_BYTES_MAX: usize = HEADER_BYTES + wire::batch::BATCH_PAYLOAD_BYTES_MAX;
+
 /// What the store needs of the machine it runs on.
 pub trait Host {
     /// Maps the domain's ring page and binds its event channel; the ring's bytes belong to
@@ -406,7 +410,8 @@ impl Server {
     /// Call it with no bytes when [`take_ready`](Self::take_ready) names the connection.
     ///
     /// # Errors
-    /// [`Oversized`]: the peer broke the protocol. A socket is to be disconnected; a ring gets error 3
+    /// [`Oversized`]: the peer broke the protocol, or sends and sends while its request waits for an
+    /// answer. A socket is to be disconnected; a ring gets error 3
     /// and stays as it is until its domain dies.
     pub fn receive(
         &mut self,
@@ -446,6 +451,11 @@ impl Server {
                 Ok(None) => break Ok(()),
                 Err(oversized) => break Err(oversized),
             }
+        };
+        let result = if rest.len() <= INPUT_BYTES_MAX {
+            result
+        } else {
+            Err(Oversized(u32::try_from(rest.len()).unwrap_or(u32::MAX)))
         };
         if let Some(connection) = self.connections.get_mut(&id) {
             if result.is_err() {

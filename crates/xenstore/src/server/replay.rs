@@ -14,10 +14,10 @@ use crate::ring::RingIndexes;
 use crate::server::connection::{Connection, Output, Peer};
 use crate::server::domains::Domain;
 use crate::server::write_rate::Credit;
-use crate::server::{ConnId, Host, Request, Server};
+use crate::server::{ConnId, Host, INPUT_BYTES_MAX, Request, Server};
 use crate::transaction::Transaction;
 use crate::watch::WatchRequest;
-use crate::wire::{self, MessageType};
+use crate::wire::{self, MessageType, PAYLOAD_BYTES_MAX};
 
 /// The records make no sense from this byte on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -85,6 +85,11 @@ impl Replay {
     #[must_use]
     pub fn finish(mut self) -> Server {
         self.server.is_replaying = false;
+        // One whose ring was not recorded any more is to be introduced again.
+        let connections = &self.server.connections;
+        for (_, domain) in self.server.domains.iter_mut() {
+            domain.connection = domain.connection.filter(|id| connections.contains_key(id));
+        }
         self.server
     }
 
@@ -108,7 +113,18 @@ impl Replay {
 
     /// `None` if the record does not fit to the state.
     fn apply_one(&mut self, record: Record<'_>) -> Option<()> {
+        check_sizes(&record)?;
         match record {
+            // They are no nodes of the tree, and whoever wrote this took them for some.
+            Record::Write { path, .. }
+            | Record::Ensure { path, .. }
+            | Record::SetAcl { path, .. }
+            | Record::Remove { path }
+                if path.is_special() =>
+            {
+                return None;
+            }
+            Record::SpecialAcl { path, .. } if !path.is_special() => return None,
             Record::Write { path, creator, value } => {
                 let creator = self.being(creator)?;
                 self.server.store.write(path, creator, value);
@@ -126,7 +142,10 @@ impl Replay {
             }
             Record::ForgetDomain { domid } => self.server.store.forget_domain(domid),
             Record::Node { up, name, acl, value } => self.add_node(up, name, acl, value)?,
-            Record::Generation { generation } => self.server.store.skip_generations(generation),
+            Record::Generation { generation } => {
+                check_count(generation)?;
+                self.server.store.skip_generations(generation);
+            }
             Record::SpecialAcl { path, acl } => {
                 let acl = self.acl(acl)?;
                 self.server.special.insert(path.to_owned_path(), acl);
@@ -141,6 +160,8 @@ impl Replay {
             }
             Record::Quota { quota } => self.server.domains.quota = quota,
             Record::Numbers { connection, life } => {
+                check_connection(connection)?;
+                check_count(life)?;
                 self.server.last_connection = connection;
                 self.server.domains.set_last_life(life);
             }
@@ -175,7 +196,22 @@ impl Replay {
         else {
             return None;
         };
-        let before = self.server.domains.get(domid).filter(|before| before.connection.is_some());
+        check_connection(connection)?;
+        check_count(life)?;
+        let known = self.server.domains.get(domid);
+        // The end of another one, or of its ring, would have been recorded.
+        let is_same = |known: &Domain| {
+            let kept = known.connection.is_none_or(|id| id == ConnId(connection));
+            known.life == Life(life) && kept
+        };
+        let is_anothers = || self.server.connections.contains_key(&ConnId(connection));
+        if !domid.is_ordinary()
+            || known.is_some_and(|known| !is_same(known))
+            || (known.is_none_or(|known| known.connection.is_none()) && is_anothers())
+        {
+            return None;
+        }
+        let before = known.filter(|before| before.connection.is_some());
         let credit = match before {
             Some(before) => before.credit,
             None if connection != 0 && domid != DomId::DOM0 => {
@@ -208,6 +244,10 @@ impl Replay {
                 last_transaction,
             } => {
                 let being = self.being(Some(domid))??;
+                let is_its = self.server.domains.introduced(domid) == Some(ConnId(number));
+                if !is_its || self.server.connections.contains_key(&ConnId(number)) {
+                    return None;
+                }
                 let home = super::domain_requests::home(domid);
                 let mut connection = Connection::new(Peer::Ring(being), home);
                 connection.seat.gfn = Gfn(gfn);
@@ -269,10 +309,13 @@ impl Replay {
             Record::Watch { connection: number, path, token, depth, home_bytes } => {
                 let id = ConnId(number);
                 let home_bytes = usize::try_from(home_bytes).ok()?;
-                if home_bytes > path.as_str().len() {
+                let home = &self.connection(number)?.home;
+                // As the client spelled it: from the root, or from its home.
+                let inner = path.as_str().strip_prefix(home.as_str());
+                let is_at_home = inner.is_some_and(|inner| inner.starts_with('/'));
+                if home_bytes != 0 && (home_bytes != home.len() + 1 || !is_at_home) {
                     return None;
                 }
-                self.connection(number)?;
                 let request = WatchRequest { path, token, depth, home_bytes };
                 let watch = self.server.watches.add(id, request);
                 let watches = &mut self.connection(number)?.watches;
@@ -294,6 +337,7 @@ impl Replay {
                 self.unanswered = Some((connection, transaction_id));
                 self.execute_again(ConnId(connection), code, transaction_id, payload)?;
             }
+            Record::OldTransaction { transaction_id: 0, .. } => return None,
             Record::OldTransaction { connection, transaction_id } => {
                 let mut transaction = Transaction::new(&self.server.store);
                 transaction.outdate();
@@ -347,6 +391,36 @@ impl Replay {
     }
 }
 
+/// What is longer than any message never came to be.
+fn check_sizes(record: &Record<'_>) -> Option<()> {
+    let fits = match *record {
+        Record::Write { value, .. } | Record::Node { value, .. } => {
+            value.len() <= PAYLOAD_BYTES_MAX
+        }
+        Record::Input { bytes, .. } => bytes.len() <= INPUT_BYTES_MAX,
+        Record::Reply { payload, .. } | Record::Request { payload, .. } => {
+            payload.len() <= PAYLOAD_BYTES_MAX
+        }
+        Record::Event { path, token, .. } => {
+            let is_text = !path.contains('\0') && !token.contains(&0);
+            is_text && path.len() + token.len() + 2 <= PAYLOAD_BYTES_MAX
+        }
+        Record::Watch { token, .. } => !token.contains(&0) && token.len() <= PAYLOAD_BYTES_MAX,
+        _ => true,
+    };
+    fits.then_some(())
+}
+
+/// Connections are numbered with 32 bits.
+fn check_connection(number: u64) -> Option<()> {
+    u32::try_from(number).ok().map(drop)
+}
+
+/// Counters go on from here; one that is about to overflow was never counted.
+fn check_count(count: u64) -> Option<()> {
+    (count < 1 << 62).then_some(())
+}
+
 /// A machine without domains: those that mattered have records.
 struct Nowhere;
 
@@ -366,4 +440,125 @@ impl Host for Nowhere {
     }
 
     fn log(&mut self, _: &str) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::acl::Acl;
+    use crate::acl::Entry;
+    use crate::journal::encode_acl;
+    use crate::path::Path;
+    use crate::permission::{Access, Permission};
+
+    const GUEST: DomId = DomId(1);
+
+    fn list(domid: DomId) -> Vec<u8> {
+        let permission = Permission::new(Access::None, domid);
+        encode_acl(&Acl::new(alloc::vec![Entry { permission, life: Some(Life(0)) }]))
+    }
+
+    fn domain(domid: DomId, life: u64, connection: u64) -> Record<'static> {
+        Record::Domain {
+            domid,
+            life,
+            unique_id: None,
+            connection,
+            shutdown: false,
+            target: None,
+            target_life: 0,
+            features: 0,
+            quota: Quota::default(),
+        }
+    }
+
+    fn ring(domid: DomId, connection: u64) -> Record<'static> {
+        let (gfn, port, last_transaction) = (1, 1, 0);
+        let (broken, must_reset) = (false, false);
+        Record::Ring { connection, domid, gfn, port, broken, must_reset, last_transaction }
+    }
+
+    /// A store with one guest, and then these.
+    fn read(records: &[Record<'_>]) -> Result<Server, Corrupt> {
+        let mut bytes = Vec::new();
+        let begin = [domain(GUEST, 5, 3), ring(GUEST, 3), domain(DomId(2), 6, 0)];
+        begin.iter().chain(records).for_each(|record| record.encode(&mut bytes));
+        let mut replay = Replay::new();
+        replay.apply(&bytes)?;
+        let server = replay.finish();
+        assert_eq!(server.check(), Ok(()));
+        Ok(server)
+    }
+
+    #[test]
+    fn special_nodes_are_not_in_the_tree_and_others_are_not_special() {
+        let (dom0, special) = (list(DomId::DOM0), Path::from_canonical("@releaseDomain/1"));
+        for record in [
+            Record::Write { path: special, creator: None, value: b"" },
+            Record::Ensure { path: special, creator: None },
+            Record::SetAcl { path: special, acl: &dom0 },
+            Record::Remove { path: special },
+            Record::SpecialAcl { path: Path::from_canonical("/a"), acl: &dom0 },
+        ] {
+            assert!(read(core::slice::from_ref(&record)).is_err(), "{record:?}");
+        }
+        assert!(read(&[Record::SpecialAcl { path: special, acl: &dom0 }]).is_ok());
+    }
+
+    #[test]
+    fn a_domain_has_one_life_and_one_ring_until_its_end_is_recorded() {
+        for record in [
+            domain(GUEST, 6, 3),
+            domain(GUEST, 5, 4),
+            domain(DomId(2), 6, 3),
+            domain(DomId(9), 9, 3),
+            domain(DomId(0x7ff5), 9, 0),
+            domain(DomId(9), 9, 1 << 32),
+            domain(DomId(9), 1 << 62, 0),
+            ring(GUEST, 3),
+            ring(GUEST, 4),
+            ring(DomId(2), 4),
+            ring(DomId(9), 4),
+        ] {
+            assert!(read(core::slice::from_ref(&record)).is_err(), "{record:?}");
+        }
+        let again = [
+            Record::DomainEnd { domid: GUEST },
+            domain(GUEST, 6, 4),
+            ring(GUEST, 4),
+            domain(GUEST, 6, 4),
+        ];
+        assert_eq!(read(&again).map(|server| server.known_rings().len()), Ok(1));
+        // Killed between the two records.
+        let server = read(&[domain(DomId(9), 9, 4)]).expect("it is one record short");
+        assert_eq!(server.domains.introduced(DomId(9)), None);
+    }
+
+    #[test]
+    fn what_fits_into_no_message_or_number_never_was() {
+        let long = [b'v'; PAYLOAD_BYTES_MAX + 1];
+        let path = Path::from_canonical("/a");
+        let watch =
+            |token| Record::Watch { connection: 3, path, token, depth: None, home_bytes: 0 };
+        for record in [
+            Record::Write { path, creator: None, value: &long },
+            Record::Node { up: 0, name: "a", acl: b"", value: &long },
+            Record::Input { connection: 3, bytes: &[0; INPUT_BYTES_MAX + 1] },
+            watch(b"a\0b"),
+            watch(&long),
+            Record::Event { connection: 3, path: "/a", token: b"a\0b" },
+            Record::Event { connection: 3, path: "/a", token: &long },
+            Record::OldTransaction { connection: 3, transaction_id: 0 },
+            Record::Generation { generation: 1 << 62 },
+            Record::Numbers { connection: 1 << 32, life: 7 },
+            Record::Numbers { connection: 3, life: 1 << 62 },
+        ] {
+            assert!(read(core::slice::from_ref(&record)).is_err(), "{record:?}");
+        }
+        let path = Path::from_canonical("/local/domain/2/a");
+        let elsewhere =
+            Record::Watch { connection: 3, path, token: b"", depth: None, home_bytes: 16 };
+        assert!(read(&[elsewhere]).is_err());
+        assert!(read(&[watch(b"token"), Record::Numbers { connection: 3, life: 7 }]).is_ok());
+    }
 }

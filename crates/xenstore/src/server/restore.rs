@@ -172,6 +172,9 @@ impl Restore {
                     set_limit(&mut self.domains.quota, name, *value);
                 }
             }
+            Record::Lives(_) if !self.connections.is_empty() => {
+                return Err("the lives of domains come after their connections".into());
+            }
             Record::Lives(lives) => {
                 check_count(lives.last_life)?;
                 check_count(lives.generation)?;
@@ -181,11 +184,14 @@ impl Restore {
                 self.last_connection = lives.last_connection;
                 self.reserve = Some(lives.reserve);
                 self.credits.clear();
-                self.special.clear();
+                self.special = events::special_nodes();
                 self.acls.clear();
             }
             Record::LivesOf(lives) => {
                 check_count(lives.life)?;
+                if !lives.domid.is_ordinary() || !self.connections.is_empty() {
+                    return Err(format!("the life of domain {} has no place here", lives.domid));
+                }
                 let target = lives.target.map(|(domid, life)| Being { domid, life: Life(life) });
                 let domain = Domain {
                     unique_id: lives.unique_id,

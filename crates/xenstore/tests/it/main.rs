@@ -3,6 +3,7 @@
 mod batch;
 mod client;
 mod control;
+mod damage;
 mod journal;
 mod limits;
 mod model;

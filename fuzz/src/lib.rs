@@ -1,0 +1,14 @@
+//! What the fuzz targets do with their input. `cargo xtask fuzz` runs them.
+//!
+//! Each takes arbitrary bytes where the store takes those of somebody else, and then looks whether the
+//! store is still what it has to be: no panic, every counter equal to a recount, bounded memory, and
+//! whatever it saves can be loaded again.
+
+pub mod client;
+pub mod input;
+pub mod journal;
+pub mod machine;
+pub mod ring;
+pub mod seeds;
+pub mod socket;
+pub mod state;

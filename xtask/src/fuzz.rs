@@ -1,0 +1,216 @@
+//! `cargo xtask fuzz`: libFuzzer against the store, on the stable compiler.
+//!
+//! The targets are in `fuzz/`. They are built with the compiler's own coverage instrumentation, which
+//! needs no other compiler; libFuzzer itself is C++ and comes with a crate. What was found worth keeping
+//! is kept from run to run under the target directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use lexopt::prelude::*;
+
+use crate::{lab, workspace};
+
+const HELP: &str = "\
+cargo xtask fuzz [TARGET...] [--seconds N] [--input FILE]
+
+Feeds arbitrary bytes to the store, and looks whether it still is what it has to be.
+
+  socket    requests of clients and guests, with deaths, restarts and hand-overs between them
+  ring      a ring page whose words another thread changes
+  state     the state stream that a daemon takes over
+  journal   the journal of a killed daemon
+  client    answers of a store that lies
+
+  --seconds N    for each target [60]
+  --input FILE   run this one input of a single target, as a finding is told";
+
+/// Targets, each a program of `fuzz/`.
+pub(crate) const TARGETS: [&str; 5] = ["socket", "ring", "state", "journal", "client"];
+
+/// The compiler's instrumentation, as cargo-fuzz has it without sanitizers.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// So many at a time, as CI has two CPUs.
+const AT_ONCE: usize = 2;
+
+/// Longest input in bytes: twice what a message holds.
+const INPUT_BYTES_MAX: u32 = 8192;
+
+/// An input that takes so long has found an endless loop, however busy the machine is.
+const INPUT_SECONDS_MAX: u32 = 120;
+
+/// What a target may take: an input of a few kilobytes has no reason to need more.
+const MEMORY_MIB_MAX: u32 = 1024;
+
+pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
+    let mut targets = Vec::new();
+    let mut seconds = 60;
+    let mut input = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("seconds") => seconds = parser.value()?.parse()?,
+            Long("input") => input = Some(PathBuf::from(parser.value()?)),
+            Short('h') | Long("help") => {
+                println!("{HELP}");
+                return Ok(ExitCode::SUCCESS);
+            }
+            Value(name) => {
+                let known = TARGETS.into_iter().find(|target| name == *target);
+                targets.push(known.with_context(|| format!("no target {}", name.display()))?);
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let programs = build()?;
+    match (input, &targets[..]) {
+        (Some(input), [target]) => {
+            let status = Command::new(programs.join(target)).arg(input).status()?;
+            Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        (Some(_), _) => bail!("--input needs one target"),
+        (None, []) => run(&programs, &TARGETS, Duration::from_secs(seconds)),
+        (None, targets) => run(&programs, targets, Duration::from_secs(seconds)),
+    }
+}
+
+/// Every target for so long; fails if one finds something.
+pub(crate) fn run_all(time: Duration) -> Result<()> {
+    let programs = build()?;
+    let code = run(&programs, &TARGETS, time)?;
+    ensure!(code == ExitCode::SUCCESS, "inputs were found that the store does not stand");
+    Ok(())
+}
+
+/// Formats and lints of `fuzz/`, with what [`run_all`] has built.
+pub(crate) fn lint() -> Result<()> {
+    cargo(&["fmt", "--check"])?;
+    cargo(&["clippy", "--release", "--target", &host()?, "--quiet", "--", "-D", "warnings"])
+}
+
+fn folder() -> Result<PathBuf> {
+    Ok(lab::target_directory()?.join("fuzz"))
+}
+
+/// The compiler's name for this machine. With it, the flags are for the targets and not for build scripts.
+fn host() -> Result<String> {
+    let output = Command::new("rustc").arg("-vV").output().context("rustc does not start")?;
+    let text = String::from_utf8(output.stdout)?;
+    let line = text.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(line.context("rustc does not say what machine this is")?.to_owned())
+}
+
+fn cargo(arguments: &[&str]) -> Result<()> {
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(arguments)
+        .current_dir(workspace().join("fuzz"))
+        .env("CARGO_TARGET_DIR", folder()?)
+        .env("RUSTFLAGS", FLAGS)
+        .status()
+        .context("cargo does not start")?;
+    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
+    Ok(())
+}
+
+/// Builds the targets and says where they are.
+fn build() -> Result<PathBuf> {
+    let host = host()?;
+    cargo(&["build", "--quiet", "--locked", "--release", "--target", &host])?;
+    Ok(folder()?.join(host).join("release"))
+}
+
+struct Outcome {
+    target: &'static str,
+    passed: bool,
+    /// Inputs that were tried, and those that were worth keeping.
+    tried: Option<u64>,
+    kept: usize,
+    took: Duration,
+    log: PathBuf,
+}
+
+fn run(programs: &Path, targets: &[&'static str], time: Duration) -> Result<ExitCode> {
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(targets.len()) {
+            scope.spawn(|| {
+                while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = run_one(programs, target, time);
+                    outcomes.lock().expect("nobody panics with it").push(outcome);
+                }
+            });
+        }
+    });
+    let mut passed = true;
+    for outcome in outcomes.into_inner().expect("nobody panics with it") {
+        let Outcome { target, passed: this_passed, tried, kept, took, log } = outcome?;
+        let verdict = if this_passed { "ok" } else { "FAILED" };
+        let tried = tried.map_or("?".to_owned(), |tried| tried.to_string());
+        let seconds = took.as_secs();
+        println!("{verdict:<7} {target:<8} {tried:>9} inputs in {seconds} s, {kept} kept");
+        if !this_passed {
+            passed = false;
+            report(target, &log)?;
+        }
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn run_one(programs: &Path, target: &'static str, time: Duration) -> Result<Outcome> {
+    let corpus = folder()?.join("corpus").join(target);
+    let findings = folder()?.join("findings").join(target);
+    for folder in [&corpus, &findings] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let log = findings.with_extension("log");
+    let file = fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+    let started = Instant::now();
+    let status = Command::new(programs.join(target))
+        .arg(format!("-max_total_time={}", time.as_secs()))
+        .arg(format!("-max_len={INPUT_BYTES_MAX}"))
+        .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
+        .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
+        .arg(format!("-artifact_prefix={}/", findings.display()))
+        .arg(&corpus)
+        .env("FUZZ_SEEDS", &corpus)
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .status()
+        .with_context(|| format!("the target {target} does not start"))?;
+    let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    let tried = text
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("Done ")?.split(' ').next()?.parse().ok());
+    let kept = fs::read_dir(&corpus)?.count();
+    Ok(Outcome { target, passed: status.success(), tried, kept, took: started.elapsed(), log })
+}
+
+/// What is to be known of a finding: why, which bytes, and how to see it again.
+fn report(target: &str, log: &Path) -> Result<()> {
+    let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+    let told = |line: &&str| {
+        let begins = ["SUMMARY", "Base64", "ALARM", "artifact_prefix", "assertion"];
+        line.contains("panicked at") || begins.iter().any(|begin| line.contains(begin))
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    for (at, line) in lines.iter().enumerate().filter(|(_, line)| told(line)) {
+        println!("  {line}");
+        if line.contains("panicked at") {
+            lines.iter().skip(at + 1).take(3).for_each(|line| println!("  {line}"));
+        }
+    }
+    println!("  all of it: {}", log.display());
+    println!("  again: cargo xtask fuzz {target} --input FILE, with the file that is named above");
+    Ok(())
+}
