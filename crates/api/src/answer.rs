@@ -73,6 +73,26 @@ pub enum Reply {
     Activity(Activity),
     Operations(Operations),
     Trace(Trace),
+    /// Lines for a reader.
+    Text(String),
+    Limits(Limits),
+}
+
+/// How many steps the daemon has under way at most, and how many it has now.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Limits {
+    /// `worker-pool-size`: on the whole host.
+    pub host: usize,
+    pub vm: usize,
+    pub sr: usize,
+    pub backend: usize,
+    /// Attaches and detaches on the whole host, if they have a limit of their own.
+    pub storage: Option<usize>,
+    /// Domains being made or destroyed on the whole host, if they have a limit of their own.
+    pub domain: Option<usize>,
+    pub waiting: usize,
+    pub under_way: usize,
 }
 
 /// Who answers.

@@ -16,11 +16,11 @@ mod wire;
 pub use activity::{Activity, HypercallRow, Latency, OperationRow, QueueRow};
 pub use answer::{
     Answer, BlockRow, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow, EventKind,
-    Info, NetworkRow, Operations, Pong, Progress, Reply, Stage, Trace, TraceRow, TraceStep,
+    Info, Limits, NetworkRow, Operations, Pong, Progress, Reply, Stage, Trace, TraceRow, TraceStep,
     VcpuRow,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
-pub use request::{Create, Request, Target, Targets, Wait};
+pub use request::{Create, LimitChanges, Planned, Request, Target, Targets, Wait};
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,

@@ -111,6 +111,47 @@ pub enum Request {
     },
     /// SRs and VDIs.
     Storage(StorageRequest),
+    /// A disk for a running domain, as `disk=` names it. Answered by [`Reply::Done`](crate::Reply::Done).
+    BlockAttach { target: Target, disk: String, cwd: String },
+    /// Takes a disk away, by its name or number. Answered by [`Reply::Done`](crate::Reply::Done).
+    BlockDetach {
+        target: Target,
+        disk: String,
+        /// Without the guest's consent.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Puts a medium into a drive: what is there under its name goes first, with the guest's consent unless
+    /// forced. Answered by [`Reply::Done`](crate::Reply::Done).
+    CdInsert {
+        target: Target,
+        drive: String,
+        path: String,
+        cwd: String,
+        #[serde(default)]
+        force: bool,
+    },
+    /// A network interface for a running domain, as `vif=` names it; without `devid=` it gets the first free
+    /// number. Answered by [`Reply::Done`](crate::Reply::Done).
+    NetworkAttach { target: Target, vif: String },
+    /// Takes an interface away, by its number or MAC address. Answered by
+    /// [`Reply::Done`](crate::Reply::Done).
+    NetworkDetach {
+        target: Target,
+        vif: String,
+        /// Without the guest's consent.
+        #[serde(default)]
+        force: bool,
+    },
+    /// What is under way for a domain, and what each step waits for. Answered by
+    /// [`Reply::Text`](crate::Reply::Text).
+    Explain { target: Target },
+    /// The graph of steps of something that could be asked for. Answered by
+    /// [`Reply::Text`](crate::Reply::Text).
+    Plan(Planned),
+    /// The limits of the scheduler, after those given were changed. Answered by
+    /// [`Reply::Limits`](crate::Reply::Limits).
+    Limits(LimitChanges),
     /// Answered by [`Reply::Info`](crate::Reply::Info).
     Info,
     /// Answered by [`Reply::Counters`](crate::Reply::Counters).
@@ -123,4 +164,29 @@ pub enum Request {
     /// The operation of that number, or the last of the VM with that name or UUID. Answered by
     /// [`Reply::Trace`](crate::Reply::Trace).
     Trace { target: String },
+}
+
+/// What a plan is wanted of.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Planned {
+    Create(Create),
+    Reboot { target: Target },
+    Shutdown { target: Target },
+    Destroy { target: Target },
+    BlockAttach { disk: String },
+    BlockDetach { target: Target, disk: String, force: bool },
+    NetworkAttach { vif: String },
+}
+
+/// New values; what is `None` stays as it is.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct LimitChanges {
+    pub host: Option<usize>,
+    pub vm: Option<usize>,
+    pub sr: Option<usize>,
+    pub backend: Option<usize>,
+    pub storage: Option<usize>,
+    pub domain: Option<usize>,
 }

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 
 use crate::commands::{
-    self, create, devices, domains, host, hypercalls, shutdown, storage, store, top, trace,
+    self, create, devices, domains, host, hypercalls, plan, shutdown, storage, store, top, trace,
 };
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
@@ -32,6 +32,7 @@ pub(crate) enum DryRun {
 }
 
 pub(crate) const JSON: Flag = Flag::new('\0', "json", "Print JSON.");
+const FORCE: Flag = Flag::new('\0', "force", "Take it without the guest's consent.");
 pub(crate) const MANY: usize = usize::MAX;
 
 const COMMANDS: &[Command] = &[
@@ -316,6 +317,95 @@ const COMMANDS: &[Command] = &[
         run: storage::vdi_clone,
     },
     Command {
+        name: "block-attach",
+        usage: "<Domain> <disk-spec-component(s)>...",
+        about: "Create a new virtual block device",
+        flags: &[],
+        operands: (2, MANY),
+        dry_run: DryRun::Impossible,
+        run: devices::block_attach,
+    },
+    Command {
+        name: "block-detach",
+        usage: "[options] <Domain> <DevId>",
+        about: "Destroy a domain's virtual block device",
+        flags: &[FORCE],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: devices::block_detach,
+    },
+    Command {
+        name: "network-attach",
+        usage: "<Domain> [type=<type>] [mac=<mac>] [bridge=<bridge>] ...",
+        about: "Create a new virtual network device",
+        flags: &[],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: devices::network_attach,
+    },
+    Command {
+        name: "network-detach",
+        usage: "[options] <Domain> <DevId|mac>",
+        about: "Destroy a domain's virtual network device",
+        flags: &[FORCE],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: devices::network_detach,
+    },
+    Command {
+        name: "cd-insert",
+        usage: "<Domain> <VirtualDevice> <path>",
+        about: "Insert a CD-ROM into a guest's CD drive",
+        flags: &[FORCE],
+        operands: (3, 3),
+        dry_run: DryRun::Impossible,
+        run: devices::cd_insert,
+    },
+    Command {
+        name: "cd-eject",
+        usage: "<Domain> <VirtualDevice>",
+        about: "Eject a CD-ROM from a guest's CD drive",
+        flags: &[FORCE],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: devices::block_detach,
+    },
+    Command {
+        name: "explain",
+        usage: "<Domain ...>",
+        about: "Print what is under way for a domain, and what each step waits for",
+        flags: &[],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: plan::explain,
+    },
+    Command {
+        name: "plan",
+        usage: "create FILE [vars] | reboot|shutdown|destroy Domain | block-attach DISK | ...",
+        about: "Print the graph of steps that a command would take",
+        flags: &[FORCE],
+        operands: (2, MANY),
+        dry_run: DryRun::Impossible,
+        run: plan::plan,
+    },
+    Command {
+        name: "limits",
+        usage: "[options]",
+        about: "Print how many steps xylemd has under way at most, and change that",
+        flags: &[
+            Flag::with_value('\0', "host", "N", "On the whole host (worker-pool-size)."),
+            Flag::with_value('\0', "vm", "N", "For one VM."),
+            Flag::with_value('\0', "sr", "N", "On one storage: a folder or volume group."),
+            Flag::with_value('\0', "backend", "N", "On one backend."),
+            Flag::with_value('\0', "storage", "N", "Attaches, and detaches."),
+            Flag::with_value('\0', "domain", "N", "Domains being made, and being destroyed."),
+            JSON,
+        ],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: plan::limits,
+    },
+    Command {
         name: "info",
         usage: "[options] [KEY]",
         about: "Get information about Xen host",
@@ -584,11 +674,11 @@ mod tests {
     fn a_beginning_that_is_unambiguous_finds_its_command() {
         for (word, expected) in [
             ("list", "list"),
-            ("l", "list"),
+            ("lis", "list"),
             ("cr", "create"),
             ("un", "unpause"),
-            ("c", "\"c\" is ambiguous: create, console, counters"),
             ("dom", "\"dom\" is ambiguous: domid, domname, dominfo"),
+            ("c", "\"c\" is ambiguous: create, console, cd-insert, cd-eject, counters"),
             ("migrate", "\"migrate\" is no command; see 'xy help'"),
             ("lists", "\"lists\" is no command; see 'xy help'"),
         ] {

@@ -14,12 +14,13 @@ use anyhow::{Context, Result, bail};
 use api::{Answer, DomainEvent, EventKind, Request, Target, Targets, Wait};
 use storage_host::LinuxSystem;
 use toolstack::config::VmConfig;
-use toolstack::plan::Start;
-use toolstack::{DomainRow, Reply, ReplyWhen, ShutdownRequest, xlcfg};
+use toolstack::layout::{self, DeviceRef};
+use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
+use toolstack::{Device, DomainRow, PlanOf, Reply, ReplyWhen, ShutdownRequest, xlcfg};
 use xen::{DomId, Uuid};
 
 use crate::core::{Answered, Core, Ended, Progress};
-use crate::{host, render, storage_requests};
+use crate::{devices, host, render, storage_requests};
 
 /// Connections served at a time; further ones are told so.
 const CLIENTS_MAX: usize = 256;
@@ -237,6 +238,40 @@ impl Client<'_> {
                 Ok(api::Reply::Networks(rows))
             }
             Request::VcpuList { targets } => self.vcpus(&targets),
+            Request::BlockAttach { target, disk, cwd } => {
+                let device = devices::disk(&disk, Path::new(&cwd)).map_err(Failed::Told)?;
+                self.plug(target, device)
+            }
+            Request::BlockDetach { target, disk, force } => {
+                let device = devices::disk_ref(&disk).map_err(Failed::Told)?;
+                self.unplug(target, device, force)
+            }
+            Request::CdInsert { target, drive, path, cwd, force } => {
+                let device = devices::disk_ref(&drive).map_err(Failed::Told)?;
+                let spec = format!("format=raw,vdev={drive},access=r,devtype=cdrom,target={path}");
+                let medium = devices::disk(&spec, Path::new(&cwd)).map_err(Failed::Told)?;
+                // A drive is there as long as something is in it.
+                let config = self.config(&target)?;
+                if layout::devices(&config).contains(&device) {
+                    self.unplug(target.clone(), device, force)?;
+                }
+                self.plug(target, medium)
+            }
+            Request::NetworkAttach { target, vif } => {
+                let configured = self.config(&target)?;
+                let device = devices::vif(&vif, &configured).map_err(Failed::Told)?;
+                self.plug(target, device)
+            }
+            Request::NetworkDetach { target, vif, force } => {
+                let (configured, uuid) = self.config_and_uuid(&target)?;
+                let device = devices::vif_ref(&vif, &configured, uuid).map_err(Failed::Told)?;
+                self.unplug(target, device, force)
+            }
+            Request::Explain { target } => {
+                text(self.ask(toolstack::Request::Explain { target: target.0 })?)
+            }
+            Request::Plan(planned) => self.plan(planned),
+            Request::Limits(changes) => self.limits(changes),
             Request::Info => match self.ask(toolstack::Request::HostInfo)? {
                 Reply::HostInfo(info) => Ok(api::Reply::Info(api::Info(render::host_info(&info)))),
                 other => Err(unexpected(&other)),
@@ -264,14 +299,77 @@ impl Client<'_> {
         }
     }
 
-    fn create(&mut self, create: &api::Create) -> Result<api::Reply, Failed> {
-        let source = xlcfg::Source {
-            file: &create.file,
-            text: &create.config_text,
-            overrides: &create.overrides,
+    fn plug(&self, Target(target): Target, device: Device) -> Result<api::Reply, Failed> {
+        self.ask(toolstack::Request::Plug { target, device: Box::new(device) })?;
+        Ok(api::Reply::Done)
+    }
+
+    fn unplug(
+        &self,
+        Target(target): Target,
+        device: DeviceRef,
+        force: bool,
+    ) -> Result<api::Reply, Failed> {
+        let how = if force { Unplug::Forced } else { Unplug::Clean };
+        self.ask(toolstack::Request::Unplug { target, device, how })?;
+        Ok(api::Reply::Done)
+    }
+
+    fn config_and_uuid(&self, target: &Target) -> Result<(Arc<VmConfig>, Uuid), Failed> {
+        let row = self.rows(std::slice::from_ref(target))?.pop();
+        let found = row.and_then(|row| Some((row.config?, row.info.handle)));
+        found.ok_or_else(|| Failed::Told(format!("{}: not managed by Xylem", target.0)))
+    }
+
+    fn config(&self, target: &Target) -> Result<Arc<VmConfig>, Failed> {
+        Ok(self.config_and_uuid(target)?.0)
+    }
+
+    fn plan(&self, planned: api::Planned) -> Result<api::Reply, Failed> {
+        let (Target(target), what) = match planned {
+            api::Planned::Create(create) => {
+                let plan = plan_create(&parsed(&create)?, Start::Running);
+                return Ok(api::Reply::Text(plan.to_string()));
+            }
+            api::Planned::BlockAttach { disk } => {
+                let device = devices::disk(&disk, Path::new("/")).map_err(Failed::Told)?;
+                return Ok(api::Reply::Text(plan_plug(device.id()).to_string()));
+            }
+            api::Planned::NetworkAttach { vif } => {
+                let vif = xlcfg::parse_vif(&vif, 0).map_err(Failed::Told)?;
+                let plan = plan_plug(Device::Vif(vif).id());
+                return Ok(api::Reply::Text(plan.to_string()));
+            }
+            api::Planned::Reboot { target } => (target, PlanOf::Reboot),
+            api::Planned::Shutdown { target } | api::Planned::Destroy { target } => {
+                (target, PlanOf::Teardown)
+            }
+            api::Planned::BlockDetach { target, disk, force } => {
+                let how = if force { Unplug::Forced } else { Unplug::Clean };
+                let device = devices::disk_ref(&disk).map_err(Failed::Told)?;
+                (target, PlanOf::Unplug(device, how))
+            }
         };
-        let mut config = xlcfg::parse(source).map_err(|error| Failed::Told(error.to_string()))?;
-        resolve_paths(&mut config, Path::new(&create.cwd));
+        text(self.ask(toolstack::Request::Plan { target, what })?)
+    }
+
+    /// What is given is changed; all is told.
+    fn limits(&self, changes: api::LimitChanges) -> Result<api::Reply, Failed> {
+        let told = |reply| match reply {
+            Reply::Limits { limits, waiting, held } => Ok((limits, waiting, held)),
+            other => Err(unexpected(&other)),
+        };
+        let ask = |wanted| self.ask(toolstack::Request::Limits { wanted }).and_then(told);
+        let (mut limits, mut waiting, mut held) = ask(None)?;
+        if changes != api::LimitChanges::default() {
+            devices::change(&mut limits, changes);
+            (limits, waiting, held) = ask(Some(limits))?;
+        }
+        Ok(api::Reply::Limits(render::limits(&limits, waiting, held)))
+    }
+
+    fn create(&mut self, create: &api::Create) -> Result<api::Reply, Failed> {
+        let config = parsed(create)?;
         if create.dry_run {
             return Ok(api::Reply::Configs(vec![render::listed_config(None, None, &config)]));
         }
@@ -410,6 +508,25 @@ impl Client<'_> {
             }
         }
         Ok(api::Reply::Vcpus(all))
+    }
+}
+
+/// The VM that a client's file describes.
+fn parsed(create: &api::Create) -> Result<VmConfig, Failed> {
+    let source = xlcfg::Source {
+        file: &create.file,
+        text: &create.config_text,
+        overrides: &create.overrides,
+    };
+    let mut config = xlcfg::parse(source).map_err(|error| Failed::Told(error.to_string()))?;
+    resolve_paths(&mut config, Path::new(&create.cwd));
+    Ok(config)
+}
+
+fn text(reply: Reply) -> Result<api::Reply, Failed> {
+    match reply {
+        Reply::Text(text) => Ok(api::Reply::Text(text)),
+        other => Err(unexpected(&other)),
     }
 }
 

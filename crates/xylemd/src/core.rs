@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use toolstack::plan::Step;
+use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, WorkClass};
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
 
@@ -73,6 +74,14 @@ impl Core {
     pub(crate) fn new(pool: Pool<LinuxPerformer>, orders: Orders) -> Self {
         let begin = std::time::Instant::now();
         Self { begin, state: Mutex::default(), pool, orders, stats: Mutex::default() }
+    }
+
+    /// How many steps the machine lets go at a time: as many as there are performers for, of which no single
+    /// storage gets all.
+    pub(crate) fn set_workers(&self, workers: usize) {
+        let sr = (workers * 3 / 4).max(1);
+        let limits = Limits { host: workers, backend: workers, sr, ..Limits::default() };
+        self.lock().machine.set_limits(limits);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

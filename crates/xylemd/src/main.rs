@@ -8,6 +8,7 @@
 
 mod clients;
 mod core;
+mod devices;
 mod host;
 mod images;
 mod pool;
@@ -47,10 +48,25 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
   --socket PATH        where clients connect (default /run/xylem/xylemd.sock, or $XYLEMD_SOCKET)
   --status PATH        where counters can be read (default: `status` beside the clients' socket)
   --store-socket PATH  the store's socket (default /run/xenstored/socket, or $XENSTORED_PATH)
-  --workers N          VMs worked on side by side (default 4)
+  --workers N          steps carried out side by side (default: one for each 32 MiB of dom0, 4 to 16)
   -h, --help           this text
   -V, --version        the release
 ";
+
+/// What a step takes of dom0's memory while it is under way: its thread's stack and arena, a loop device and
+/// what the store and the backend keep of it.
+const STEP_MEMORY_KIB: u64 = 1024;
+
+/// As many as take a small part of dom0's memory. More than that only contend for its CPUs.
+fn workers_by_memory() -> usize {
+    const PART: u64 = 32;
+    let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    let by_memory = kib.unwrap_or_default() / PART / STEP_MEMORY_KIB;
+    usize::try_from(by_memory.clamp(4, 16)).expect("a small number")
+}
 
 fn options() -> Result<Option<Options>> {
     use lexopt::prelude::{Long, Short, ValueExt};
@@ -59,7 +75,7 @@ fn options() -> Result<Option<Options>> {
         status_socket: PathBuf::new(),
         store_socket: std::env::var_os("XENSTORED_PATH")
             .map_or_else(|| PathBuf::from("/run/xenstored/socket"), PathBuf::from),
-        workers: 4,
+        workers: workers_by_memory(),
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -121,6 +137,7 @@ fn run(options: &Options) -> Result<()> {
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
     let core = Arc::new(Core::new(pool, orders));
+    core.set_workers(options.workers);
     for (class, name) in workers {
         let core = Arc::clone(&core);
         thread::Builder::new().name(name).spawn(move || core.work(class))?;

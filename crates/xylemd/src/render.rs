@@ -6,6 +6,7 @@ use api::{
 };
 use toolstack::config::{Access, ShutdownAction, ShutdownPolicy, TscMode, VmConfig};
 use toolstack::layout::{DeviceKind, kind_name};
+use toolstack::scheduler::{Class, Limits};
 use toolstack::work::{DeviceReading, HostInfo};
 use toolstack::{Created, DomainRow};
 use xen::Uuid;
@@ -20,6 +21,19 @@ pub(crate) fn cost(cost: &toolstack::work::Cost) -> Cost {
         store_round_trips: cost.store_round_trips,
         transactions: cost.transactions,
         conflicts: cost.conflicts,
+    }
+}
+
+pub(crate) fn limits(limits: &Limits, waiting: usize, under_way: usize) -> api::Limits {
+    api::Limits {
+        host: limits.host,
+        vm: limits.vm,
+        sr: limits.sr,
+        backend: limits.backend,
+        storage: limits.classes.get(&Class::Storage).copied(),
+        domain: limits.classes.get(&Class::Domain).copied(),
+        waiting,
+        under_way,
     }
 }
 

@@ -83,6 +83,10 @@ impl Watcher {
         }
         // An order to watch rings the bell after the machine has set the deadline that goes with it.
         let patience = core.until_wakeup();
+        // Events that come all the time must not put a deadline off.
+        if patience.is_some_and(|patience| patience.is_zero()) {
+            core.happened(Event::Tick);
+        }
         let readable = {
             let mut fds = [
                 PollFd::new(self.store.transport(), PollFlags::IN),

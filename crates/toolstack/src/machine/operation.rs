@@ -165,8 +165,11 @@ fn storage_of(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
     if let Some(vdi) = VdiName::parse(&disk.target) {
         return Some(Arc::from(vdi.sr()));
     }
-    let (folder, _) = disk.target.rsplit_once('/')?;
-    Some(Arc::from(folder))
+    let (place, _) = match storage::VdiName::parse(&disk.target) {
+        Some(_) => disk.target.split_once(':')?,
+        None => disk.target.rsplit_once('/')?,
+    };
+    Some(Arc::from(place))
 }
 
 impl Toolstack {

@@ -1,8 +1,8 @@
-//! Commands that list a domain's devices.
+//! Commands about a domain's devices.
 
-use api::Request;
+use api::{Request, Target};
 
-use super::expect_reply;
+use super::{expect_done, expect_reply};
 use crate::columns;
 use crate::options::Options;
 use crate::session::{Failure, Session};
@@ -27,4 +27,48 @@ pub(crate) fn network_list(session: &mut Session, options: &Options) -> Result<(
         session.print(&columns::network_list(&rows));
     }
     Ok(())
+}
+
+pub(crate) fn working_directory() -> Result<String, Failure> {
+    let cwd = std::env::current_dir()
+        .map_err(|error| Failure::failed(format!("cannot find the working directory: {error}")))?;
+    Ok(cwd.to_string_lossy().into_owned())
+}
+
+/// The domain, and the components of what follows as one specification.
+fn target_and_spec(options: &Options) -> (Target, String) {
+    let (target, components) = options.operands.split_first().expect("at least one operand");
+    (Target(target.clone()), components.join(","))
+}
+
+pub(crate) fn block_attach(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (target, disk) = target_and_spec(options);
+    let request = Request::BlockAttach { target, disk, cwd: working_directory()? };
+    expect_done(&session.call(&request)?)
+}
+
+pub(crate) fn block_detach(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (target, disk) = target_and_spec(options);
+    let request = Request::BlockDetach { target, disk, force: options.has("force") };
+    expect_done(&session.call(&request)?)
+}
+
+pub(crate) fn network_attach(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (target, vif) = target_and_spec(options);
+    expect_done(&session.call(&Request::NetworkAttach { target, vif })?)
+}
+
+pub(crate) fn network_detach(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (target, vif) = target_and_spec(options);
+    let request = Request::NetworkDetach { target, vif, force: options.has("force") };
+    expect_done(&session.call(&request)?)
+}
+
+pub(crate) fn cd_insert(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let [target, drive, path] = options.operands.as_slice() else {
+        return Err(Failure::usage("cd-insert: a domain, a drive and a path are wanted"));
+    };
+    let (target, drive, path) = (Target(target.clone()), drive.clone(), path.clone());
+    let (cwd, force) = (working_directory()?, options.has("force"));
+    expect_done(&session.call(&Request::CdInsert { target, drive, path, cwd, force })?)
 }

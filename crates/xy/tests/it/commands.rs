@@ -196,6 +196,32 @@ fn small_commands_ask_and_print() {
         "#]],
     );
     check(
+        &["block-detach", "--force", "web", "xvdb"],
+        &[r#"{"ok":"done"}"#],
+        r#"{"version":1,"op":"block-detach","target":"web","disk":"xvdb","force":true}"#,
+        &expect![[r#"
+            = 0
+        "#]],
+    );
+    check(
+        &["network-attach", "web", "bridge=xenbr0", "mac=00:16:3e:01:02:03"],
+        &[r#"{"error":"web: no such domain"}"#],
+        r#"{"version":1,"op":"network-attach","target":"web","vif":"bridge=xenbr0,mac=00:16:3e:01:02:03"}"#,
+        &expect![[r#"
+            ! xy: web: no such domain
+            = 1
+        "#]],
+    );
+    check(
+        &["plan", "reboot", "web"],
+        &[r#"{"ok":{"text":"0   pause\n"}}"#],
+        r#"{"version":1,"op":"plan","reboot":{"target":"web"}}"#,
+        &expect![[r#"
+            0   pause
+            = 0
+        "#]],
+    );
+    check(
         &["network-list", "web"],
         &[r#"{"ok":{"networks":[]}}"#],
         r#"{"version":1,"op":"network-list","targets":["web"]}"#,
@@ -513,6 +539,15 @@ fn help_is_there_without_a_daemon() {
          vdi-resize          Make a virtual disk image larger
          vdi-snapshot        Keep what a virtual disk image has now, read-only
          vdi-clone           Copy a virtual disk image
+         block-attach        Create a new virtual block device
+         block-detach        Destroy a domain's virtual block device
+         network-attach      Create a new virtual network device
+         network-detach      Destroy a domain's virtual network device
+         cd-insert           Insert a CD-ROM into a guest's CD drive
+         cd-eject            Eject a CD-ROM from a guest's CD drive
+         explain             Print what is under way for a domain, and what each step waits for
+         plan                Print the graph of steps that a command would take
+         limits              Print how many steps xylemd has under way at most, and change that
          info                Get information about Xen host
          counters            Print what xylemd has done since it began
          hypercalls          Print what was asked of Xen, and how long it took
