@@ -35,6 +35,8 @@ pub(crate) struct Store {
     remains: Remains,
     /// Dead domains whose rights still stand in lists, with where to look. They entitle nobody.
     fading: Vec<(Being, Vec<OwnedPath>)>,
+    /// Nodes that were replaced or removed since the beginning.
+    versions: u64,
     /// Where each change is noted, those of the server around the tree as well.
     pub(crate) recorder: Recorder,
 }
@@ -76,6 +78,7 @@ impl Store {
             domains: BTreeMap::new(),
             remains: Remains::default(),
             fading: Vec::new(),
+            versions: 0,
             recorder: Recorder::default(),
         }
     }
@@ -87,6 +90,12 @@ impl Store {
     /// Nodes in the tree, the root included, and removed ones that were not cleared up.
     pub(crate) fn node_count(&self) -> usize {
         self.node_count
+    }
+
+    /// Nodes that were replaced or removed since the beginning: a snapshot keeps those alive that were
+    /// since it was taken.
+    pub(crate) fn versions(&self) -> u64 {
+        self.versions
     }
 
     /// Nodes that the guest owns.
@@ -136,6 +145,7 @@ impl Store {
 
     pub(crate) fn write(&mut self, path: Path<'_>, creator: Option<Being>, value: &[u8]) {
         let domid = creator.map(|being| being.domid);
+        self.versions += 1;
         self.recorder.record(&Record::Write { path, creator: domid, value });
         let written = self.tree.write(path, creator, value);
         if written.created > 0 {
@@ -153,6 +163,7 @@ impl Store {
     /// Replaces the permission list and returns the old one; `None` if there is no such node.
     pub(crate) fn set_acl(&mut self, path: Path<'_>, acl: &Arc<Acl>) -> Option<Arc<Acl>> {
         let old = self.tree.set_acl(path, Arc::clone(acl))?;
+        self.versions += 1;
         if self.recorder.is_on() {
             self.recorder.record(&Record::SetAcl { path, acl: &encode_acl(acl) });
         }
@@ -282,6 +293,7 @@ impl Store {
 
     fn uncount(&mut self, removed: Removed<'_>) {
         self.node_count -= 1;
+        self.versions += 1;
         let acl = removed.node.acl();
         for (role, being) in acl.guests() {
             if role == Role::Owner
@@ -336,6 +348,7 @@ impl Store {
             return;
         }
         self.node_count += created;
+        self.versions += 1;
         let node = self.tree.get(path).expect("created just now");
         if node.acl().guests().next().is_none() {
             return;

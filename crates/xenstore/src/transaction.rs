@@ -96,6 +96,8 @@ pub(crate) struct Transaction {
     outdated: bool,
     /// What the paths and values of `touched` take.
     touched_bytes: usize,
+    /// The store's [versions](Store::versions) at the start.
+    began_at: u64,
 }
 
 /// What an open transaction takes, and each path in it beside its own length.
@@ -115,10 +117,17 @@ impl Transaction {
             failed: false,
             outdated: false,
             touched_bytes: 0,
+            began_at: store.versions(),
         }
     }
 
-    /// Bytes that are held for it. Nodes of the snapshot that only it still refers to do not count.
+    /// How many nodes of the store had been replaced when it began.
+    pub(crate) fn began_at(&self) -> u64 {
+        self.began_at
+    }
+
+    /// Bytes that are held for it. Nodes of the snapshot that only it still refers to do not count:
+    /// they are bounded for all guests together, see `server/snapshots.rs`.
     pub(crate) fn held_bytes(&self) -> usize {
         TRANSACTION_BYTES + self.touched_bytes
     }

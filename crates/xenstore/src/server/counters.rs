@@ -28,6 +28,8 @@ pub struct Counters {
     pub events_expired: u64,
     /// Times that a guest was not served for a while because it wrote too fast.
     pub writers_held_back: u64,
+    /// Transactions of guests that were open for so long that their snapshot was given up.
+    pub snapshots_given_up: u64,
 }
 
 impl Counters {
@@ -72,7 +74,7 @@ impl Counters {
              \"requests_refused\":{},\"transactions_started\":{},\"transactions_committed\":{},\
              \"transactions_conflicted\":{},\"transactions_aborted\":{},\"events_queued\":{},\
              \"events_coalesced\":{},\"events_dropped\":{},\"events_expired\":{},\
-             \"writers_held_back\":{}",
+             \"writers_held_back\":{},\"snapshots_given_up\":{}",
             self.requests_total(),
             self.requests_unknown,
             self.requests_refused,
@@ -85,6 +87,7 @@ impl Counters {
             self.events_dropped,
             self.events_expired,
             self.writers_held_back,
+            self.snapshots_given_up,
         )
     }
 }

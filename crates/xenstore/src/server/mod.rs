@@ -29,6 +29,7 @@ mod recording;
 mod replay;
 mod restore;
 mod save;
+mod snapshots;
 mod status;
 mod time;
 mod trace;
@@ -113,6 +114,23 @@ pub trait Host {
         None
     }
 
+    /// A request is about to be executed, by a client on a socket or at this ring.
+    ///
+    /// # Errors
+    /// What the client is told instead: the request is known to end the store.
+    fn begin_request(
+        &mut self,
+        ring: Option<ConnId>,
+        code: u32,
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        let _unused = (ring, code, payload);
+        Ok(())
+    }
+
+    /// It was executed, and everything that follows from it is queued.
+    fn end_request(&mut self) {}
+
     /// The time, counted from any moment, if somebody wants to know how long requests take.
     fn clock(&mut self) -> Option<Duration> {
         None
@@ -182,6 +200,8 @@ pub struct Server {
     event_timeout: Option<Duration>,
     /// Of all connections.
     transactions_open: usize,
+    /// How many nodes had been replaced when it was looked for old snapshots.
+    snapshots_looked_at: u64,
     /// None may begin.
     holds_transactions: bool,
     /// Guests are served whatever their limits say.
@@ -237,6 +257,7 @@ impl Server {
             deadlines: BTreeSet::new(),
             event_timeout: Some(EVENT_TIMEOUT),
             transactions_open: 0,
+            snapshots_looked_at: 0,
             holds_transactions: false,
             is_leaving: false,
             write_rate: WriteRate::default(),
@@ -465,13 +486,30 @@ impl Server {
                 self.record_input(id, had_input);
             }
         }
-        for id in core::mem::take(&mut self.crowded) {
-            self.note_use(host, id);
+        if !self.crowded.is_empty() {
+            for id in core::mem::take(&mut self.crowded) {
+                self.note_use(host, id);
+            }
         }
         result
     }
 
     fn handle_request(&mut self, host: &mut dyn Host, id: ConnId, header: Header, payload: &[u8]) {
+        let is_ring = self.connections.get(&id).is_some_and(Connection::is_ring);
+        let admitted = host.begin_request(is_ring.then_some(id), header.code, payload);
+        self.answer(host, id, header, payload, admitted);
+        self.give_up_old_snapshots();
+        host.end_request();
+    }
+
+    fn answer(
+        &mut self,
+        host: &mut dyn Host,
+        id: ConnId,
+        header: Header,
+        payload: &[u8],
+        admitted: Result<(), Error>,
+    ) {
         let kind = MessageType::from_code(header.code);
         let kind = kind.filter(|kind| *kind != MessageType::Batch || self.offers_batches(id));
         self.counters.count_request(kind);
@@ -481,8 +519,11 @@ impl Server {
         if self.traces(Topic::Io) {
             trace::request(host, id, header, kind, payload);
         }
-        self.record_request(id, header, payload);
+        if admitted.is_ok() {
+            self.record_request(id, header, payload);
+        }
         let result = match kind {
+            _ if admitted.is_err() => admitted.map(|()| Then::Nothing),
             Some(kind) => {
                 let request = Request { id, kind, transaction: header.transaction_id };
                 self.execute(host, request, payload, &mut scratch)

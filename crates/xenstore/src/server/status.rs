@@ -116,6 +116,11 @@ impl Server {
                 "Times that a guest wrote too fast and had to wait.",
                 counters.writers_held_back,
             ),
+            (
+                "snapshots_given_up_total",
+                "Transactions of guests that were open for too long.",
+                counters.snapshots_given_up,
+            ),
         ];
         for (name, help, value) in single {
             metrics.family(name, "counter", help);
