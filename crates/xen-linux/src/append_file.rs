@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -22,6 +22,9 @@ const WINDOW_PAGES: usize = 256;
 
 /// Of the header, for the caller.
 const OWN_BYTES: usize = 64;
+
+/// Further behind in the header, for what changes all the time.
+const NOTES_AT: usize = 1024;
 
 /// Waiting for another process to let go of its file.
 const LOCK_TRIES: u32 = 500;
@@ -189,10 +192,75 @@ impl AppendFile {
         header
     }
 
+    /// Bytes of the caller's that [`set_note`](Self::set_note) changes one by one.
+    pub const NOTES_BYTES: usize = 1024;
+
+    #[must_use]
+    pub fn notes(&self) -> [u8; Self::NOTES_BYTES] {
+        let mut notes = [0; Self::NOTES_BYTES];
+        let from = self.header.at(NOTES_AT, Self::NOTES_BYTES);
+        // SAFETY: `at` checked the range; only this process writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), notes.as_mut_ptr(), notes.len()) };
+        notes
+    }
+
+    /// Changes the notes from `at` on. Like what is appended they survive the process.
+    ///
+    /// # Panics
+    /// If they end before `bytes` do.
+    pub fn set_note(&mut self, at: usize, bytes: &[u8]) {
+        let end = at.checked_add(bytes.len());
+        assert!(end.is_some_and(|end| end <= Self::NOTES_BYTES), "behind the notes");
+        let to = self.header.at(NOTES_AT + at, bytes.len());
+        // SAFETY: `at` checked the range; only this process writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
+        // A process that ends at the next instruction has stored it.
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    }
+
+    /// One byte of the notes, for somebody who does not have the file at hand.
+    ///
+    /// # Errors
+    /// If the header cannot be mapped once more.
+    ///
+    /// # Panics
+    /// If it is behind the notes.
+    pub fn flag(&self, at: usize) -> Result<Flag, HostError> {
+        assert!(at < Self::NOTES_BYTES, "behind the notes");
+        let header = Mapping::new(&self.file, 1, 0, Access::ReadWrite);
+        let header = header.refused(|| "cannot map the header again".to_owned())?;
+        Ok(Flag { header, offset: NOTES_AT + at })
+    }
+
     pub fn set_header(&mut self, header: &[u8; OWN_BYTES]) {
         let to = self.header.at(8, OWN_BYTES);
         // SAFETY: `at` checked the range; only this process writes to it.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to.as_ptr(), OWN_BYTES) };
+    }
+}
+
+/// A byte of an [`AppendFile`]'s notes.
+#[derive(Debug)]
+pub struct Flag {
+    header: Mapping,
+    offset: usize,
+}
+
+impl Flag {
+    #[must_use]
+    pub fn get(&self) -> u8 {
+        self.byte().load(Ordering::Acquire)
+    }
+
+    pub fn set(&self, value: u8) {
+        self.byte().store(value, Ordering::Release);
+    }
+
+    fn byte(&self) -> &AtomicU8 {
+        let byte = self.header.at(self.offset, 1);
+        // SAFETY: inside the mapping, which lives as long as `self`; whoever else stores to it does so
+        // through the kernel's page, not through a reference.
+        unsafe { AtomicU8::from_ptr(byte.as_ptr()) }
     }
 }
 
@@ -268,6 +336,25 @@ mod tests {
         all.extend(b"more");
         drop(file);
         assert!(AppendFile::open(&place.0).unwrap().unwrap().read_all().unwrap() == all);
+    }
+
+    #[test]
+    fn notes_are_there_for_the_next_process_and_a_flag_is_one_of_them() {
+        let place = Place::new("notes");
+        let mut file = AppendFile::create(&place.0).unwrap();
+        assert_eq!(file.notes(), [0; AppendFile::NOTES_BYTES]);
+        file.set_note(AppendFile::NOTES_BYTES - 2, b"ab");
+        let flag = file.flag(7).unwrap();
+        flag.set(9);
+        file.append(b"bytes").unwrap();
+        drop(file);
+        flag.set(flag.get() + 1);
+        // It is a mapping of the file, which is locked as long as one is left.
+        drop(flag);
+        let file = AppendFile::open(&place.0).unwrap().unwrap();
+        let notes = file.notes();
+        assert_eq!((notes[7], &notes[1022..]), (10, &b"ab"[..]));
+        assert_eq!((file.header(), file.read_all().unwrap()), ([0; OWN_BYTES], b"bytes".to_vec()));
     }
 
     #[test]

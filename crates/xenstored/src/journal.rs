@@ -15,6 +15,7 @@ use xen_linux::AppendFile;
 use xenstore::RECORD_VERSION;
 use xenstore::server::{Checkpoint, Progress, Replay, Server};
 
+use crate::guard::{Guard, Verdict};
 use crate::log::Log;
 
 /// A journal is not made anew before so many bytes of changes, however small the store is.
@@ -68,6 +69,7 @@ pub(crate) struct Journal {
     next: Option<Next>,
     retry: Option<Instant>,
     piece: Vec<u8>,
+    guard: Guard,
 }
 
 impl Journal {
@@ -80,6 +82,7 @@ impl Journal {
             next: None,
             retry: None,
             piece: Vec::new(),
+            guard: Guard::default(),
         }
     }
 
@@ -95,7 +98,7 @@ impl Journal {
                 .with_context(|| format!("cannot make the folder of {}", path.display()))?;
         }
         let mut journal = Self::without_file(path);
-        let Some(file) = AppendFile::open(path)? else {
+        let Some(mut file) = AppendFile::open(path)? else {
             return Ok((if start == Start::WithoutJournal { Self::none() } else { journal }, None));
         };
         let name = path.display();
@@ -119,6 +122,13 @@ impl Journal {
                  its devices by"
             ),
         }
+        let (guard, told) = Guard::read(&file.notes());
+        // Before anything else, as it may be what ends this one.
+        guard.write(&mut file);
+        journal.guard = guard;
+        if let Some(told) = told {
+            log.line(&told);
+        }
         let mut replay = Replay::new();
         let records = file.read_all().with_context(|| format!("cannot read {name}"))?;
         replay.apply(&records).with_context(|| {
@@ -132,7 +142,9 @@ impl Journal {
     /// Goes on with the journal of the daemon before this one, which handed it over.
     pub(crate) fn adopt(path: &Path, file: OwnedFd) -> anyhow::Result<Self> {
         let mut journal = Self::without_file(path);
-        let file = AppendFile::adopt(file)?;
+        let mut file = AppendFile::adopt(file)?;
+        // Another program: what ended the one before may be mended.
+        journal.guard.write(&mut file);
         if judge(&file.header(), &journal.boot) == Judgement::Continue {
             // The next checkpoint tells what is the state and what are changes.
             journal.checkpoint_bytes = file.length();
@@ -209,6 +221,26 @@ impl Journal {
         server.clear_recorded();
     }
 
+    /// Requests of a ring follow, which stands here.
+    pub(crate) fn begin_turn(&mut self, index: u32) {
+        self.guard.begin_turn(index);
+    }
+
+    /// Notes that a request is about to be executed, unless it is one that ends daemons. `ring` is 0
+    /// for sockets.
+    pub(crate) fn begin_request(&mut self, ring: u64, code: u32, payload: &[u8]) -> Verdict {
+        match &mut self.file {
+            Some(file) => self.guard.begin(file, ring, code, payload),
+            None => Verdict::Execute,
+        }
+    }
+
+    pub(crate) fn end_request(&mut self) {
+        if let Some(file) = &mut self.file {
+            Guard::end(file);
+        }
+    }
+
     /// What there is to do besides, a little in each turn.
     pub(crate) fn work(&mut self, server: &Server, log: &mut Log) {
         if self.next.is_some() {
@@ -271,6 +303,7 @@ impl Journal {
         if let Err(error) = std::fs::rename(beside(path), path) {
             return self.give_up(&format!("cannot rename it: {error}"), log);
         }
+        self.guard.write(&mut next.file);
         if self.retry.take().is_some() {
             log.line("the store is safe against crashes again");
         }

@@ -4,6 +4,7 @@ mod background;
 mod confinement;
 mod daemon;
 mod file_platform;
+mod guard;
 mod journal;
 mod live_update;
 mod log;
@@ -12,6 +13,7 @@ mod patience;
 mod platform;
 mod rings;
 mod status;
+mod trap;
 mod update;
 mod xen_platform;
 
@@ -92,6 +94,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         background::leave_terminal()?;
     }
     raise_descriptor_limit();
+    guard::note_panics();
     let log = Log::open(paths.trace_file.clone())?;
     let mut daemon = match arrival {
         Some(arrival) => take_over(options, &paths, log, arrival, started)?,

@@ -13,10 +13,12 @@ use xenstore::server::{
     ConnId, Endpoint, Host, KnownRing, RestoredPeer, Resumption, Server, Service,
 };
 
+use crate::guard::Verdict;
 use crate::journal::Journal;
 use crate::live_update::LiveUpdate;
 use crate::log::Log;
 use crate::platform::Platform;
+use crate::trap::Trap;
 
 struct Ring {
     domid: DomId,
@@ -47,6 +49,7 @@ pub(crate) struct Rings {
     pub(crate) live_update: LiveUpdate,
     /// The time of requests is counted from here.
     started: Instant,
+    trap: Trap,
     pub(crate) log: Log,
 }
 
@@ -61,6 +64,7 @@ impl Rings {
             by_port: BTreeMap::new(),
             by_domid: BTreeMap::new(),
             started: Instant::now(),
+            trap: Trap::of_environment(),
             log,
         }
     }
@@ -92,6 +96,9 @@ impl Rings {
     /// Makes safe what was done. Before anything that follows from it is sent.
     pub(crate) fn commit(&mut self, server: &mut Server) {
         self.journal.commit(server, &mut self.log);
+        if self.to_reset.is_empty() {
+            return;
+        }
         for id in std::mem::take(&mut self.to_reset) {
             if let Some(ring) = self.rings.get(&id) {
                 ring.page.reset();
@@ -264,6 +271,8 @@ impl Rings {
             taken = ring.page.copy_requests(&mut bytes)?;
         }
         let (taken, index) = taken;
+        #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
+        self.journal.begin_turn(index.wrapping_sub(taken as u32));
         let received = server.receive(self, id, &bytes[..taken]);
         received.map_err(|_| RingError::PayloadTooLong)?;
         if taken > 0 {
@@ -382,6 +391,27 @@ impl Host for Rings {
 
     fn live_update(&mut self, client: ConnId, words: &[&str]) -> Result<Option<String>, Error> {
         self.live_update.command(client, words)
+    }
+
+    fn begin_request(
+        &mut self,
+        ring: Option<ConnId>,
+        code: u32,
+        payload: &[u8],
+    ) -> Result<(), Error> {
+        match self.journal.begin_request(ring.map_or(0, ConnId::number), code, payload) {
+            Verdict::Execute => {}
+            Verdict::Refuse(request) => {
+                self.log.line(&format!("refused, as daemons before ended in it: {request}"));
+                return Err(Error::EIO);
+            }
+        }
+        self.trap.look(payload);
+        Ok(())
+    }
+
+    fn end_request(&mut self) {
+        self.journal.end_request();
     }
 
     fn clock(&mut self) -> Option<Duration> {

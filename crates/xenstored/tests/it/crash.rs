@@ -186,3 +186,46 @@ fn a_journal_that_cannot_be_read_is_not_taken_for_an_empty_store() {
     daemon.restart(&[]);
     assert_eq!(daemon.client().read_optional("/kept"), Ok(None));
 }
+
+#[test]
+fn a_request_that_ends_the_daemon_twice_is_refused_and_everybody_else_is_served() {
+    let mut daemon = Daemon::start("trap", &[]);
+    let mut bad = guest_at_home(&daemon, 1);
+    let mut good = guest_at_home(&daemon, 2);
+    good.write("data", b"1").unwrap();
+    daemon.kill();
+    daemon.set_trap("stumble");
+    daemon.restart(&[]);
+    // Its request lies in the ring, whoever serves it.
+    let asked = std::thread::spawn(move || {
+        let answer = bad.write("data", b"stumble");
+        (bad, answer)
+    });
+    for _ in 0..2 {
+        daemon.wait_for_end();
+        daemon.restart(&[]);
+    }
+    let (mut bad, answer) = asked.join().unwrap();
+    assert_eq!(answer.unwrap_err().refusal(), Some(Error::EIO));
+    assert_eq!(bad.write("data", b"walk"), Ok(()));
+    assert_eq!(good.read("data"), Ok(b"1".to_vec()));
+    // The same by a client that asks again after each restart.
+    for _ in 0..2 {
+        assert!(daemon.client().write("/data", b"stumble").is_err());
+        daemon.wait_for_end();
+        daemon.restart(&[]);
+    }
+    let answer = daemon.client().write("/data", b"stumble");
+    assert_eq!(answer.unwrap_err().refusal(), Some(Error::EIO));
+    // It is known from start to start, and whether the journal was made anew or not.
+    let mut dom0 = daemon.client();
+    for i in 0..3200_u32 {
+        dom0.write(&format!("/many/{}", i % 100), &[b'v'; 4000]).unwrap();
+    }
+    daemon.kill();
+    daemon.restart(&[]);
+    let answer = daemon.client().write("/data", b"stumble");
+    assert_eq!(answer.unwrap_err().refusal(), Some(Error::EIO));
+    assert_eq!(bad.read("data"), Ok(b"walk".to_vec()));
+    assert_eq!(daemon.client().control(&["check"]), Ok("OK".to_owned()));
+}

@@ -52,6 +52,8 @@ pub(crate) struct Daemon {
     pub(crate) folder: Folder,
     process: Child,
     manager: UnixDatagram,
+    /// Bytes of a request in which the daemon panics.
+    trap: &'static str,
 }
 
 impl Daemon {
@@ -63,8 +65,19 @@ impl Daemon {
         // As systemd's, it takes words from everybody.
         std::fs::set_permissions(&notify, Permissions::from_mode(0o666)).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
-        let process = spawn(&folder, &manager, arguments);
-        Self { folder, process, manager }
+        let trap = "";
+        let process = spawn(&folder, &manager, trap, arguments);
+        Self { folder, process, manager, trap }
+    }
+
+    /// Waits until it ended by itself.
+    pub(crate) fn wait_for_end(&mut self) {
+        assert!(!self.process.wait().unwrap().success());
+    }
+
+    /// From its next start on it panics in each request that has these bytes in it.
+    pub(crate) fn set_trap(&mut self, trap: &'static str) {
+        self.trap = trap;
     }
 
     /// Ends the daemon without a chance to do anything.
@@ -75,7 +88,7 @@ impl Daemon {
 
     /// Starts it once more in the same folder, after it ended.
     pub(crate) fn restart(&mut self, arguments: &[&str]) {
-        self.process = spawn(&self.folder, &self.manager, arguments);
+        self.process = spawn(&self.folder, &self.manager, self.trap, arguments);
     }
 
     /// As [`start`](Self::start), with everything given up that serving does not need.
@@ -119,11 +132,12 @@ impl Daemon {
     }
 }
 
-fn spawn(folder: &Folder, manager: &UnixDatagram, arguments: &[&str]) -> Child {
+fn spawn(folder: &Folder, manager: &UnixDatagram, trap: &str, arguments: &[&str]) -> Child {
     // A test that the machine lets wait must miss no event for it.
     let as_tested = ["--no-fork", "-w", "watch-event=0"];
     let process = command(folder, &[&as_tested[..], arguments].concat())
         .env("NOTIFY_SOCKET", folder.path().join("notify"))
+        .env("XENSTORED_TRAP", trap)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

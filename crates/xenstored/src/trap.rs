@@ -1,0 +1,32 @@
+//! A fault to order, for the test of what happens after one: builds for use have none.
+
+/// A request with these bytes in it ends the daemon.
+#[derive(Debug)]
+pub(crate) struct Trap {
+    #[cfg(debug_assertions)]
+    bytes: Vec<u8>,
+}
+
+impl Trap {
+    #[cfg(debug_assertions)]
+    pub(crate) fn of_environment() -> Self {
+        let bytes = std::env::var("XENSTORED_TRAP").unwrap_or_default().into_bytes();
+        Self { bytes }
+    }
+
+    #[cfg(not(debug_assertions))]
+    pub(crate) fn of_environment() -> Self {
+        Self {}
+    }
+
+    #[cfg(debug_assertions)]
+    pub(crate) fn look(&self, payload: &[u8]) {
+        let length = self.bytes.len();
+        let is_it = length > 0 && payload.windows(length).any(|window| window == self.bytes);
+        assert!(!is_it, "the trap was stepped on");
+    }
+
+    #[cfg(not(debug_assertions))]
+    #[expect(clippy::unused_self, reason = "as in builds for tests")]
+    pub(crate) fn look(&self, _payload: &[u8]) {}
+}
