@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{Timespec, epoll};
@@ -79,7 +79,7 @@ pub(crate) enum End {
 }
 
 /// Between two looks at a live update, if nothing else happens.
-const UPDATE_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+const UPDATE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Makes the socket at `path`; only root may connect.
 pub(crate) fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
@@ -177,8 +177,8 @@ impl Daemon {
             // Everybody is heard first and answered then.
             self.serve_ready();
             self.server.clear_up(PIECES_CLEARED_UP);
-            let events = self.wait()?;
-            self.server.advance(&mut self.rings, self.started.elapsed());
+            let (events, now) = self.wait()?;
+            self.server.advance(&mut self.rings, now);
             // First, so that nobody is answered about a domain that is gone.
             if events.iter().any(|event| event.data.u64() == EVENT_CHANNELS) {
                 self.handle_event_channels()?;
@@ -208,8 +208,10 @@ impl Daemon {
             for id in unread {
                 self.take_requests(id, Rest::MayBeThere);
             }
-            for id in std::mem::take(&mut self.unfinished) {
-                self.serve_ring(id);
+            if !self.unfinished.is_empty() {
+                for id in std::mem::take(&mut self.unfinished) {
+                    self.serve_ring(id);
+                }
             }
             if let Some(successor) = self.work_on_update() {
                 return Ok(End::HandedOver { successor });
@@ -217,27 +219,32 @@ impl Daemon {
         }
     }
 
-    /// What happened, at once if there is something left to do.
-    fn wait(&mut self) -> anyhow::Result<Vec<epoll::Event>> {
+    /// What happened, at once if there is something left to do, and when that was.
+    fn wait(&mut self) -> anyhow::Result<(Vec<epoll::Event>, Duration)> {
         let timeout = self.timeout();
         let mut events = std::mem::take(&mut self.events);
         events.clear();
         if timeout.is_some_and(|timeout| timeout == NOW) {
             wait_for(&self.epoll, &mut events, timeout)?;
-            return Ok(events);
+            return Ok((events, self.started.elapsed()));
         }
+        // The clock is asked no more than needed: each time costs as much as a lookup.
         let begun = self.started.elapsed();
         let manner = self.patience.manner();
         if manner == Manner::Looked {
-            while events.is_empty() && self.started.elapsed() - begun < LOOK {
+            loop {
                 wait_for(&self.epoll, &mut events, Some(NOW))?;
+                if !events.is_empty() || self.started.elapsed() - begun >= LOOK {
+                    break;
+                }
             }
         }
         if events.is_empty() {
             wait_for(&self.epoll, &mut events, timeout)?;
         }
-        self.patience.note(manner, self.started.elapsed() - begun);
-        Ok(events)
+        let now = self.started.elapsed();
+        self.patience.note(manner, now - begun);
+        Ok((events, now))
     }
 
     /// How long to wait if nothing happens; `None` for ever.

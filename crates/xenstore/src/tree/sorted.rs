@@ -14,6 +14,9 @@ use crate::tree::small_bytes::Key;
 /// Items in a block, at most.
 const BLOCK_LENGTH_MAX: usize = 32;
 
+/// Most directories have no more children than this.
+const FEW: usize = 4;
+
 /// Blocks on the way to an item, at most: each but the root was half full when it was made.
 const HEIGHT_MAX: usize = 16;
 
@@ -55,6 +58,9 @@ impl<T> Default for Sorted<T> {
 
 impl<T: Keyed + Clone> Sorted<T> {
     pub(crate) fn get(&self, key: &[u8]) -> Option<&T> {
+        if let Some(few) = self.few() {
+            return few.iter().find(|item| item.key() == key);
+        }
         let key = Key::new(key);
         let mut block = &self.root;
         loop {
@@ -62,6 +68,14 @@ impl<T: Keyed + Clone> Sorted<T> {
                 Block::Leaf(items) => return items.get(position(items, &key).ok()?),
                 Block::Inner(children) => block = &children[child_for(children, &key)],
             }
+        }
+    }
+
+    /// The items, if there are so few that it is faster to look at each.
+    fn few(&self) -> Option<&[T]> {
+        match &self.root {
+            Block::Leaf(items) if items.len() <= FEW => Some(items),
+            _ => None,
         }
     }
 
@@ -76,6 +90,11 @@ impl<T: Keyed + Clone> Sorted<T> {
         key: &[u8],
         make: impl FnOnce() -> T,
     ) -> (&mut T, bool) {
+        if let Some(at) = self.few().and_then(|few| few.iter().position(|item| item.key() == key)) {
+            let mut steps = [0; HEIGHT_MAX];
+            steps[0] = narrow(at);
+            return (self.at_mut(Place(steps)), false);
+        }
         let key = Key::new(key);
         match self.find(&key) {
             Some(place) => (self.at_mut(place), false),
