@@ -37,6 +37,32 @@ impl Abi {
         self.xen >= (4, 21)
     }
 
+    /// createdomain accepts nothing but [`crate::DomId::ANY`] for "choose one". It is right on all
+    /// releases, so it is what is always sent; others are refused from 4.22 on.
+    #[must_use]
+    pub fn createdomain_needs_any(self) -> bool {
+        self.domctl.0 >= 0x18
+    }
+
+    /// Interrupts can be allowed by global system interrupt (4.20 and later).
+    #[must_use]
+    pub fn has_gsi_permission(self) -> bool {
+        self.xen >= (4, 20)
+    }
+
+    /// A VIRQ of which the host has one can be bound by the domain that handles it only; others are told
+    /// EBUSY (4.21 and later).
+    #[must_use]
+    pub fn global_virq_is_exclusive(self) -> bool {
+        self.xen >= (4, 21)
+    }
+
+    /// The largest feature sets of PV and HVM domains can be asked for (4.18 and later).
+    #[must_use]
+    pub fn has_max_featuresets(self) -> bool {
+        self.domctl.0 >= 0x16
+    }
+
     /// createdomain has the four altp2m bytes after `grant_opts`.
     #[must_use]
     pub fn createdomain_has_altp2m(self) -> bool {
@@ -51,35 +77,88 @@ pub(crate) const SYSCTL_HEADER_BYTES: usize = 8;
 pub(crate) const SYSCTL_BYTES: usize = 136;
 pub(crate) const DOMAININFO_BYTES: usize = 112;
 
+/// Command numbers. Source: `xen/include/public/domctl.h`.
 pub(crate) mod domctl {
     pub(crate) const CREATEDOMAIN: u32 = 1;
     pub(crate) const DESTROYDOMAIN: u32 = 2;
     pub(crate) const PAUSEDOMAIN: u32 = 3;
     pub(crate) const UNPAUSEDOMAIN: u32 = 4;
     pub(crate) const GETDOMAININFO: u32 = 5;
+    pub(crate) const SETVCPUAFFINITY: u32 = 9;
+    pub(crate) const SHADOW_OP: u32 = 10;
     pub(crate) const MAX_MEM: u32 = 11;
     pub(crate) const SETVCPUCONTEXT: u32 = 12;
+    pub(crate) const GETVCPUCONTEXT: u32 = 13;
     pub(crate) const GETVCPUINFO: u32 = 14;
     pub(crate) const MAX_VCPUS: u32 = 15;
+    pub(crate) const SCHEDULER_OP: u32 = 16;
     pub(crate) const SETDOMAINHANDLE: u32 = 17;
+    pub(crate) const SETDEBUGGING: u32 = 18;
+    pub(crate) const IRQ_PERMISSION: u32 = 19;
+    pub(crate) const IOMEM_PERMISSION: u32 = 20;
+    pub(crate) const IOPORT_PERMISSION: u32 = 21;
     pub(crate) const HYPERCALL_INIT: u32 = 22;
+    pub(crate) const SETTIMEOFFSET: u32 = 24;
+    pub(crate) const GETVCPUAFFINITY: u32 = 25;
     pub(crate) const RESUMEDOMAIN: u32 = 27;
+    pub(crate) const SENDTRIGGER: u32 = 28;
+    pub(crate) const SUBSCRIBE: u32 = 29;
     pub(crate) const GETHVMCONTEXT: u32 = 33;
     pub(crate) const SETHVMCONTEXT: u32 = 34;
     pub(crate) const SET_ADDRESS_SIZE: u32 = 35;
+    pub(crate) const GET_ADDRESS_SIZE: u32 = 36;
+    pub(crate) const ASSIGN_DEVICE: u32 = 37;
+    pub(crate) const BIND_PT_IRQ: u32 = 38;
+    pub(crate) const MEMORY_MAPPING: u32 = 39;
+    pub(crate) const IOPORT_MAPPING: u32 = 40;
+    pub(crate) const SET_EXT_VCPUCONTEXT: u32 = 42;
+    pub(crate) const GET_EXT_VCPUCONTEXT: u32 = 43;
+    pub(crate) const TEST_ASSIGN_DEVICE: u32 = 45;
+    pub(crate) const SET_TARGET: u32 = 46;
+    pub(crate) const DEASSIGN_DEVICE: u32 = 47;
+    pub(crate) const UNBIND_PT_IRQ: u32 = 48;
+    pub(crate) const GET_DEVICE_GROUP: u32 = 50;
+    pub(crate) const GETHVMCONTEXT_PARTIAL: u32 = 55;
+    pub(crate) const GETTSCINFO: u32 = 59;
     pub(crate) const SETTSCINFO: u32 = 60;
+    pub(crate) const GETPAGEFRAMEINFO3: u32 = 61;
+    pub(crate) const SETVCPUEXTSTATE: u32 = 62;
+    pub(crate) const GETVCPUEXTSTATE: u32 = 63;
+    pub(crate) const SET_VIRQ_HANDLER: u32 = 66;
+    pub(crate) const SETNODEAFFINITY: u32 = 68;
+    pub(crate) const GETNODEAFFINITY: u32 = 69;
+    pub(crate) const GET_VCPU_MSRS: u32 = 72;
+    pub(crate) const SET_VCPU_MSRS: u32 = 73;
+    pub(crate) const SETVNUMAINFO: u32 = 74;
+    pub(crate) const SOFT_RESET: u32 = 79;
     pub(crate) const GET_CPU_POLICY: u32 = 82;
     pub(crate) const SET_CPU_POLICY: u32 = 83;
+    pub(crate) const GET_PAGING_MEMPOOL_SIZE: u32 = 85;
     pub(crate) const SET_PAGING_MEMPOOL_SIZE: u32 = 86;
+    /// From Xen 4.20 on.
+    pub(crate) const GSI_PERMISSION: u32 = 88;
     /// Stable since 4.21; its interface version is 0.
     pub(crate) const GET_DOMAIN_STATE: u32 = 90;
 }
 
+/// Command numbers. Source: `xen/include/public/sysctl.h`.
 pub(crate) mod sysctl {
+    pub(crate) const READCONSOLE: u32 = 1;
     pub(crate) const PHYSINFO: u32 = 3;
     pub(crate) const SCHED_ID: u32 = 4;
+    pub(crate) const PERFC_OP: u32 = 5;
     pub(crate) const GETDOMAININFOLIST: u32 = 6;
+    pub(crate) const DEBUG_KEYS: u32 = 7;
+    pub(crate) const GETCPUINFO: u32 = 8;
+    pub(crate) const AVAILHEAP: u32 = 9;
+    pub(crate) const GET_PMSTAT: u32 = 10;
+    pub(crate) const CPUTOPOINFO: u32 = 16;
+    pub(crate) const NUMAINFO: u32 = 17;
     pub(crate) const CPUPOOL_OP: u32 = 18;
+    pub(crate) const SCHEDULER_OP: u32 = 19;
+    pub(crate) const PCITOPOINFO: u32 = 22;
+    pub(crate) const GET_CPU_FEATURESET: u32 = 26;
+    pub(crate) const GET_CPU_POLICY: u32 = 29;
 }
 
 /// Numbers at fixed offsets of a structure, native endian. Out of range is a bug of ours: it panics.

@@ -103,7 +103,7 @@ pub struct DomainInfo {
 }
 
 impl DomainInfo {
-    fn decode(bytes: &[u8]) -> Self {
+    pub(crate) fn decode(bytes: &[u8]) -> Self {
         let vcpu_id_max = u32_at(bytes, 68);
         Self {
             domid: DomId(u16_at(bytes, 0)),
@@ -152,15 +152,25 @@ pub enum HvmParam {
     PaeEnabled = 4,
     IoreqPfn = 5,
     BufioreqPfn = 6,
+    Viridian = 9,
     TimerMode = 10,
+    HpetEnabled = 11,
     IdentPt = 12,
+    AcpiSState = 14,
+    Vm86Tss = 15,
+    VptAlign = 16,
     ConsolePfn = 17,
     ConsoleEvtchn = 18,
+    BufioreqEvtchn = 26,
     PagingRingPfn = 27,
     MonitorRingPfn = 28,
     SharingRingPfn = 29,
+    TripleFaultReason = 31,
     IoreqServerPfn = 32,
     IoreqServerPages = 33,
+    VmGenerationIdAddress = 34,
+    Vm86TssSized = 37,
+    McaCapabilities = 38,
 }
 
 impl<H: Hypervisor> Xen<H> {
@@ -388,6 +398,15 @@ impl<H: Hypervisor> Xen<H> {
             &bytes.to_ne_bytes(),
         )
         .map(drop)
+    }
+
+    /// The size of the pool for a translated domain's p2m, in bytes.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for a PV domain, ESRCH.
+    pub fn paging_pool(&mut self, domid: DomId) -> Result<u64, Errno> {
+        self.domctl("get_paging_mempool_size", domctl::GET_PAGING_MEMPOOL_SIZE, domid, &[])?;
+        Ok(u64_at(self.domctl_payload(), 0))
     }
 
     /// Makes an event channel port in a new domain for a peer to bind to.

@@ -34,6 +34,15 @@ pub enum Resource {
     GrantTable = 1,
 }
 
+impl Resource {
+    /// As the 16 bits in which Xen takes it.
+    pub(crate) fn number(self) -> u16 {
+        match self {
+            Self::GrantTable => 1,
+        }
+    }
+}
+
 /// A run of bytes in frames of another domain: it begins `offset_bytes` into the first frame.
 ///
 /// Frames are gfns of a translated domain and mfns of a PV domain, as Xen's foreign mappings want.

@@ -8,25 +8,40 @@
 extern crate alloc;
 
 mod abi;
+mod batch;
+mod bitset;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod devices;
 mod domain;
 mod errno;
+mod host;
 mod hypervisor;
 mod identity;
 mod ids;
 mod info;
 mod latency;
 mod memory;
+mod migrate;
 mod probe;
+mod vcpu;
 mod xen;
 
 pub use abi::{Abi, DomctlVersion, SysctlVersion};
+pub use batch::{Answer, Batch};
+pub use bitset::BitSet;
+pub use devices::{
+    Assignment, GuestIrq, MappingChange, PciAddress, Permission, PirqSource, Trigger,
+};
 pub use domain::{
     CreateDomain, DomainFlags, DomainInfo, DomainKind, EmulationFlags, EvtchnPeer, HvmParam,
     PAUSE_COUNT_MAX,
 };
 pub use errno::Errno;
+pub use host::{
+    ChannelStatus, ConsoleText, CpuPlace, CpuPolicy, CpuPolicyKind, CpuPool, IdleStates, NumaNode,
+    PerfCounter, SchedTuning,
+};
 pub use hypervisor::{
     ARENA_BYTES_FULL, ARENA_BYTES_MIN, ForeignRange, Hypervisor, Op, Piece, Resource,
 };
@@ -37,6 +52,8 @@ pub use ids::{
 };
 pub use info::{PhysInfo, SetAside, VcpuInfo, VersionInfo};
 pub use latency::Latencies;
-pub use memory::{E820Entry, E820Kind, Extent};
+pub use memory::{E820Entry, E820Kind, Extent, PhysmapSpace, Placement};
+pub use migrate::{Debugging, Dirty, DirtyLook, FrameUse, TscInfo, Vnuma, VnumaRange};
 pub use probe::ProbeError;
+pub use vcpu::{Affinity, AffinityChange, ExtState, ExtVcpuContext, Msr, SchedParams, Scheduler};
 pub use xen::{Counters, ForeignError, Xen};

@@ -19,6 +19,7 @@
 #include <xen/hvm/hvm_op.h>
 #include <xen/hvm/params.h>
 #include <xen/memory.h>
+#include <xen/physdev.h>
 #include <xen/sched.h>
 #include <xen/sysctl.h>
 #include <xen/version.h>
@@ -50,6 +51,24 @@ static void hex(const char *name, const void *bytes, size_t count)
 }
 
 #define FIELD(s, f) printf(" %s=%#llx", #f, (unsigned long long)(s)->f)
+
+static void bitmap(const char *name, const struct xenctl_bitmap *map)
+{
+    const unsigned char *b = at(HANDLE(map->bitmap));
+    printf(" %s=%u bits:", name, map->nr_bits);
+    for (uint32_t i = 0; i < map->nr_bits; i++)
+        if (b[i / 8] & 1 << i % 8)
+            printf(" %u", i);
+}
+
+static void words(const char *name, const void *handle, size_t count)
+{
+    const uint32_t *w = handle;
+    printf(" %s=(", name);
+    for (size_t i = 0; i < count; i++)
+        printf("%s%#x", i ? " " : "", w[i]);
+    printf(")");
+}
 
 static void read_domctl(const struct xen_domctl *op)
 {
@@ -89,8 +108,12 @@ static void read_domctl(const struct xen_domctl *op)
         break;
     }
     case XEN_DOMCTL_setvcpucontext: {
-        const struct vcpu_guest_context *c = at(HANDLE(op->u.vcpucontext.ctxt));
         printf(" setvcpucontext"); FIELD(&op->u.vcpucontext, vcpu);
+        if (!HANDLE(op->u.vcpucontext.ctxt)) {
+            printf(" reset");
+            break;
+        }
+        const struct vcpu_guest_context *c = at(HANDLE(op->u.vcpucontext.ctxt));
         printf(" bytes=%zu", sizeof(*c));
         FIELD(c, flags); FIELD(c, user_regs.rip); FIELD(c, ctrlreg[3]); FIELD(c, vm_assist);
         break;
@@ -122,6 +145,179 @@ static void read_domctl(const struct xen_domctl *op)
     }
     case XEN_DOMCTL_set_paging_mempool_size:
         printf(" set_paging_mempool_size"); FIELD(&op->u.paging_mempool, size); break;
+    case XEN_DOMCTL_get_paging_mempool_size: printf(" get_paging_mempool_size"); break;
+    case XEN_DOMCTL_setvcpuaffinity: case XEN_DOMCTL_getvcpuaffinity: {
+        const struct xen_domctl_vcpuaffinity *a = &op->u.vcpuaffinity;
+        printf(op->cmd == XEN_DOMCTL_setvcpuaffinity ? " setvcpuaffinity" : " getvcpuaffinity");
+        FIELD(a, vcpu);
+        printf(" flags=%s%s%s", a->flags & XEN_VCPUAFFINITY_HARD ? "hard" : "",
+               a->flags & XEN_VCPUAFFINITY_SOFT ? "soft" : "",
+               a->flags & ~(XEN_VCPUAFFINITY_HARD | XEN_VCPUAFFINITY_SOFT) ? "OTHER" : "");
+        bitmap("hard", &a->cpumap_hard); bitmap("soft", &a->cpumap_soft);
+        break;
+    }
+    case XEN_DOMCTL_setnodeaffinity: case XEN_DOMCTL_getnodeaffinity:
+        printf(op->cmd == XEN_DOMCTL_setnodeaffinity ? " setnodeaffinity" : " getnodeaffinity");
+        bitmap("nodemap", &op->u.nodeaffinity.nodemap);
+        break;
+    case XEN_DOMCTL_getvcpucontext:
+        printf(" getvcpucontext"); FIELD(&op->u.vcpucontext, vcpu);
+        at(HANDLE(op->u.vcpucontext.ctxt));
+        break;
+    case XEN_DOMCTL_get_ext_vcpucontext: printf(" get_ext_vcpucontext"); FIELD(&op->u.ext_vcpucontext, vcpu); break;
+    case XEN_DOMCTL_set_ext_vcpucontext: {
+        const struct xen_domctl_ext_vcpucontext *e = &op->u.ext_vcpucontext;
+        printf(" set_ext_vcpucontext size_right=%d", e->size == sizeof(*e));
+        FIELD(e, vcpu); FIELD(e, syscall32_callback_eip); FIELD(e, sysenter_callback_eip);
+        FIELD(e, syscall32_callback_cs); FIELD(e, sysenter_callback_cs);
+        FIELD(e, syscall32_disables_events); FIELD(e, sysenter_disables_events);
+        FIELD(e, vmce.caps); FIELD(e, vmce.mci_ctl2_bank0); FIELD(e, vmce.mci_ctl2_bank1);
+        FIELD(e, vmce.mcg_ext_ctl);
+        break;
+    }
+    case XEN_DOMCTL_getvcpuextstate: case XEN_DOMCTL_setvcpuextstate: {
+        const struct xen_domctl_vcpuextstate *e = &op->u.vcpuextstate;
+        printf(op->cmd == XEN_DOMCTL_getvcpuextstate ? " getvcpuextstate" : " setvcpuextstate");
+        FIELD(e, vcpu); FIELD(e, xfeature_mask); FIELD(e, size);
+        if (HANDLE(e->buffer)) hex("buffer", at(HANDLE(e->buffer)), e->size);
+        break;
+    }
+    case XEN_DOMCTL_get_vcpu_msrs: case XEN_DOMCTL_set_vcpu_msrs: {
+        const struct xen_domctl_vcpu_msrs *m = &op->u.vcpu_msrs;
+        printf(op->cmd == XEN_DOMCTL_get_vcpu_msrs ? " get_vcpu_msrs" : " set_vcpu_msrs");
+        FIELD(m, vcpu); FIELD(m, msr_count);
+        if (HANDLE(m->msrs))
+            for (uint32_t i = 0; i < m->msr_count; i++) {
+                const xen_domctl_vcpu_msr_t *msr = (const xen_domctl_vcpu_msr_t *)at(HANDLE(m->msrs)) + i;
+                printf(" (%#x %#llx)", msr->index, (unsigned long long)msr->value);
+            }
+        break;
+    }
+    case XEN_DOMCTL_scheduler_op: {
+        const struct xen_domctl_scheduler_op *s = &op->u.scheduler_op;
+        static const char *const cmds[] = { "putinfo", "getinfo", "putvcpuinfo", "getvcpuinfo" };
+        printf(" scheduler_op %s", cmds[s->cmd & 3]);
+        if (s->cmd >= XEN_DOMCTL_SCHEDOP_putvcpuinfo) {
+            const xen_domctl_schedparam_vcpu_t *v = at(HANDLE(s->u.v.vcpus));
+            for (uint32_t i = 0; i < s->u.v.nr_vcpus; i++)
+                printf(" (%u: %u %u %u)", v[i].vcpuid, v[i].u.rtds.period, v[i].u.rtds.budget, v[i].u.rtds.flags);
+        } else switch (s->sched_id) {
+        case XEN_SCHEDULER_CREDIT: printf(" credit"); FIELD(&s->u.credit, weight); FIELD(&s->u.credit, cap); break;
+        case XEN_SCHEDULER_CREDIT2: printf(" credit2"); FIELD(&s->u.credit2, weight); FIELD(&s->u.credit2, cap); break;
+        case XEN_SCHEDULER_RTDS:
+            printf(" rtds"); FIELD(&s->u.rtds, period); FIELD(&s->u.rtds, budget); FIELD(&s->u.rtds, flags); break;
+        default: printf(" OTHER");
+        }
+        break;
+    }
+    case XEN_DOMCTL_irq_permission:
+        printf(" irq_permission"); FIELD(&op->u.irq_permission, pirq); FIELD(&op->u.irq_permission, allow_access); break;
+#ifdef XEN_DOMCTL_gsi_permission
+    case XEN_DOMCTL_gsi_permission:
+        printf(" gsi_permission"); FIELD(&op->u.gsi_permission, gsi);
+        printf(" %s", op->u.gsi_permission.flags == XEN_DOMCTL_GSI_GRANT ? "grant" : "revoke");
+        break;
+#else
+    case 88: printf(" gsi_permission (unknown to these headers)"); break;
+#endif
+    case XEN_DOMCTL_iomem_permission: {
+        const struct xen_domctl_iomem_permission *p = &op->u.iomem_permission;
+        printf(" iomem_permission"); FIELD(p, first_mfn); FIELD(p, nr_mfns); FIELD(p, allow_access);
+        break;
+    }
+    case XEN_DOMCTL_ioport_permission: {
+        const struct xen_domctl_ioport_permission *p = &op->u.ioport_permission;
+        printf(" ioport_permission"); FIELD(p, first_port); FIELD(p, nr_ports); FIELD(p, allow_access);
+        break;
+    }
+    case XEN_DOMCTL_memory_mapping: {
+        const struct xen_domctl_memory_mapping *m = &op->u.memory_mapping;
+        printf(" memory_mapping"); FIELD(m, first_gfn); FIELD(m, first_mfn); FIELD(m, nr_mfns);
+        printf(" %s", m->add_mapping == DPCI_ADD_MAPPING ? "add" : "remove");
+        break;
+    }
+    case XEN_DOMCTL_ioport_mapping: {
+        const struct xen_domctl_ioport_mapping *m = &op->u.ioport_mapping;
+        printf(" ioport_mapping"); FIELD(m, first_gport); FIELD(m, first_mport); FIELD(m, nr_ports);
+        printf(" %s", m->add_mapping == DPCI_ADD_MAPPING ? "add" : "remove");
+        break;
+    }
+    case XEN_DOMCTL_assign_device: case XEN_DOMCTL_test_assign_device: case XEN_DOMCTL_deassign_device: {
+        const struct xen_domctl_assign_device *a = &op->u.assign_device;
+        printf(op->cmd == XEN_DOMCTL_assign_device ? " assign_device"
+               : op->cmd == XEN_DOMCTL_test_assign_device ? " test_assign_device" : " deassign_device");
+        printf(" %s", a->dev == XEN_DOMCTL_DEV_PCI ? "pci" : "OTHER");
+        FIELD(a, flags); FIELD(a, u.pci.machine_sbdf);
+        break;
+    }
+    case XEN_DOMCTL_get_device_group: {
+        const struct xen_domctl_get_device_group *g = &op->u.get_device_group;
+        printf(" get_device_group"); FIELD(g, machine_sbdf); FIELD(g, max_sdevs);
+        at(HANDLE(g->sdev_array));
+        break;
+    }
+    case XEN_DOMCTL_bind_pt_irq: case XEN_DOMCTL_unbind_pt_irq: {
+        const struct xen_domctl_bind_pt_irq *b = &op->u.bind_pt_irq;
+        printf(op->cmd == XEN_DOMCTL_bind_pt_irq ? " bind_pt_irq" : " unbind_pt_irq");
+        FIELD(b, machine_irq);
+        switch (b->irq_type) {
+        case PT_IRQ_TYPE_PCI: printf(" pci"); FIELD(b, u.pci.bus); FIELD(b, u.pci.device); FIELD(b, u.pci.intx); break;
+        case PT_IRQ_TYPE_ISA: printf(" isa"); FIELD(b, u.isa.isa_irq); break;
+        case PT_IRQ_TYPE_MSI: printf(" msi"); FIELD(b, u.msi.gvec); FIELD(b, u.msi.gflags); FIELD(b, u.msi.gtable); break;
+        default: printf(" OTHER");
+        }
+        break;
+    }
+    case XEN_DOMCTL_set_target: printf(" set_target"); FIELD(&op->u.set_target, target); break;
+    case XEN_DOMCTL_sendtrigger: {
+        static const char *const names[] = { "NMI", "RESET", "INIT", "POWER", "SLEEP" };
+        printf(" sendtrigger %s", names[op->u.sendtrigger.trigger % 5]); FIELD(&op->u.sendtrigger, vcpu);
+        break;
+    }
+    case XEN_DOMCTL_shadow_op: {
+        const struct xen_domctl_shadow_op *s = &op->u.shadow_op;
+        printf(" shadow_op %s", s->op == XEN_DOMCTL_SHADOW_OP_OFF ? "OFF"
+               : s->op == XEN_DOMCTL_SHADOW_OP_ENABLE_LOGDIRTY ? "ENABLE_LOGDIRTY"
+               : s->op == XEN_DOMCTL_SHADOW_OP_CLEAN ? "CLEAN" : s->op == XEN_DOMCTL_SHADOW_OP_PEEK ? "PEEK" : "OTHER");
+        printf("%s", s->mode == XEN_DOMCTL_SHADOW_LOGDIRTY_FINAL ? " FINAL" : s->mode ? " OTHER" : "");
+        FIELD(s, pages);
+        if (s->pages) hex("bitmap", at(HANDLE(s->dirty_bitmap)), (s->pages + 7) / 8);
+        break;
+    }
+    case XEN_DOMCTL_getpageframeinfo3: {
+        const struct xen_domctl_getpageframeinfo3 *g = &op->u.getpageframeinfo3;
+        const xen_pfn_t *frames = at(HANDLE(g->array));
+        printf(" getpageframeinfo3");
+        for (uint64_t i = 0; i < g->num; i++)
+            printf(" %#lx", (unsigned long)frames[i]);
+        break;
+    }
+    case XEN_DOMCTL_gethvmcontext_partial: {
+        const struct xen_domctl_hvmcontext_partial *h = &op->u.hvmcontext_partial;
+        printf(" gethvmcontext_partial"); FIELD(h, type); FIELD(h, instance); FIELD(h, bufsz);
+        at(HANDLE(h->buffer) + h->bufsz - 1);
+        break;
+    }
+    case XEN_DOMCTL_get_address_size: printf(" get_address_size"); break;
+    case XEN_DOMCTL_gettscinfo: printf(" gettscinfo"); break;
+    case XEN_DOMCTL_settimeoffset:
+        printf(" settimeoffset %lld", (long long)op->u.settimeoffset.time_offset_seconds); break;
+    case XEN_DOMCTL_subscribe: printf(" subscribe"); FIELD(&op->u.subscribe, port); break;
+    case XEN_DOMCTL_soft_reset: printf(" soft_reset"); break;
+    case XEN_DOMCTL_setdebugging: printf(" setdebugging"); FIELD(&op->u.setdebugging, enable); break;
+    case XEN_DOMCTL_set_virq_handler: printf(" set_virq_handler"); FIELD(&op->u.set_virq_handler, virq); break;
+    case XEN_DOMCTL_setvnumainfo: {
+        const struct xen_domctl_vnuma *v = &op->u.vnuma;
+        printf(" setvnumainfo"); FIELD(v, nr_vnodes); FIELD(v, nr_vmemranges); FIELD(v, nr_vcpus);
+        words("distances", at(HANDLE(v->vdistance)), v->nr_vnodes * v->nr_vnodes);
+        words("vcpus", at(HANDLE(v->vcpu_to_vnode)), v->nr_vcpus);
+        words("nodes", at(HANDLE(v->vnode_to_pnode)), v->nr_vnodes);
+        const struct xen_vmemrange *r = at(HANDLE(v->vmemrange));
+        for (uint32_t i = 0; i < v->nr_vmemranges; i++)
+            printf(" (%#llx-%#llx flags=%u nid=%u)", (unsigned long long)r[i].start,
+                   (unsigned long long)r[i].end, r[i].flags, r[i].nid);
+        break;
+    }
     default: printf(" UNKNOWN %u", op->cmd);
     }
 }
@@ -141,18 +337,105 @@ static void read_sysctl(const struct xen_sysctl *op)
         printf(" fits=%d", end <= ARENA_ADDRESS + ARENA_BYTES);
         break;
     }
+    case XEN_SYSCTL_readconsole: {
+        const struct xen_sysctl_readconsole *r = &op->u.readconsole;
+        printf(" readconsole"); FIELD(r, clear); FIELD(r, incremental); FIELD(r, index);
+        printf(" fits=%d", HANDLE(r->buffer) + r->count <= ARENA_ADDRESS + ARENA_BYTES);
+        break;
+    }
+    case XEN_SYSCTL_debug_keys:
+        printf(" debug_keys");
+        hex("keys", at(HANDLE(op->u.debug_keys.keys)), op->u.debug_keys.nr_keys);
+        break;
+    case XEN_SYSCTL_perfc_op: {
+        const struct xen_sysctl_perfc_op *p = &op->u.perfc_op;
+        printf(" perfc_op %s", p->cmd == XEN_SYSCTL_PERFCOP_query ? "query" : "OTHER");
+        printf(" desc_bytes=%llu", HANDLE(p->desc) ? (unsigned long long)(HANDLE(p->val) - HANDLE(p->desc)) : 0);
+        break;
+    }
+    case XEN_SYSCTL_getcpuinfo:
+        printf(" getcpuinfo"); FIELD(&op->u.getcpuinfo, max_cpus); at(HANDLE(op->u.getcpuinfo.info)); break;
+    case XEN_SYSCTL_availheap: {
+        const struct xen_sysctl_availheap *a = &op->u.availheap;
+        printf(" availheap"); FIELD(a, min_bitwidth); FIELD(a, max_bitwidth); printf(" node=%d", a->node);
+        break;
+    }
+    case XEN_SYSCTL_get_pmstat: {
+        const struct xen_sysctl_get_pmstat *p = &op->u.get_pmstat;
+        printf(" get_pmstat %s", p->type == PMSTAT_get_max_cx ? "max_cx" : p->type == PMSTAT_get_cxstat ? "cxstat" : "OTHER");
+        FIELD(p, cpuid); FIELD(p, u.getcx.nr); FIELD(p, u.getcx.nr_pc); FIELD(p, u.getcx.nr_cc);
+        printf(" apart=%lld", (long long)(HANDLE(p->u.getcx.residencies) - HANDLE(p->u.getcx.triggers)));
+        break;
+    }
+    case XEN_SYSCTL_cputopoinfo:
+        printf(" cputopoinfo"); FIELD(&op->u.cputopoinfo, num_cpus);
+        printf(" null=%d", !HANDLE(op->u.cputopoinfo.cputopo));
+        break;
+    case XEN_SYSCTL_numainfo: {
+        const struct xen_sysctl_numainfo *n = &op->u.numainfo;
+        printf(" numainfo"); FIELD(n, num_nodes);
+        printf(" apart=%lld", (long long)(HANDLE(n->distance) - HANDLE(n->meminfo)));
+        break;
+    }
+    case XEN_SYSCTL_pcitopoinfo: {
+        const struct xen_sysctl_pcitopoinfo *p = &op->u.pcitopoinfo;
+        const physdev_pci_device_t *d = at(HANDLE(p->devs));
+        printf(" pcitopoinfo");
+        for (uint32_t i = 0; i < p->num_devs; i++)
+            printf(" (%#x %#x %#x)", d[i].seg, d[i].bus, d[i].devfn);
+        printf(" apart=%lld", (long long)(HANDLE(p->nodes) - HANDLE(p->devs)));
+        break;
+    }
+    case XEN_SYSCTL_cpupool_op: {
+        const struct xen_sysctl_cpupool_op *c = &op->u.cpupool_op;
+        static const char *const names[] = { "?", "CREATE", "DESTROY", "INFO", "ADDCPU", "RMCPU", "MOVEDOMAIN", "FREEINFO" };
+        printf(" cpupool_op %s", names[c->op & 7]);
+        FIELD(c, cpupool_id); FIELD(c, sched_id); FIELD(c, domid); FIELD(c, cpu); bitmap("cpumap", &c->cpumap);
+        break;
+    }
+    case XEN_SYSCTL_scheduler_op: {
+        const struct xen_sysctl_scheduler_op *s = &op->u.scheduler_op;
+        printf(" scheduler_op %s", s->cmd == XEN_SYSCTL_SCHEDOP_putinfo ? "putinfo" : "getinfo");
+        FIELD(s, cpupool_id);
+        if (s->sched_id == XEN_SCHEDULER_CREDIT) {
+            printf(" credit"); FIELD(s, u.sched_credit.tslice_ms); FIELD(s, u.sched_credit.ratelimit_us);
+            FIELD(s, u.sched_credit.vcpu_migr_delay_us);
+        } else if (s->sched_id == XEN_SCHEDULER_CREDIT2) {
+            printf(" credit2"); FIELD(s, u.sched_credit2.ratelimit_us);
+        } else printf(" OTHER");
+        break;
+    }
+    case XEN_SYSCTL_get_cpu_featureset: {
+        const struct xen_sysctl_cpu_featureset *f = &op->u.cpu_featureset;
+        printf(" get_cpu_featureset"); FIELD(f, index); FIELD(f, nr_features);
+        printf(" null=%d", !HANDLE(f->features));
+        break;
+    }
+    case XEN_SYSCTL_get_cpu_policy: {
+        const struct xen_sysctl_cpu_policy *c = &op->u.cpu_policy;
+        printf(" get_cpu_policy"); FIELD(c, index); FIELD(c, nr_leaves); FIELD(c, nr_msrs);
+        printf(" apart=%lld", (long long)(HANDLE(c->msrs) - HANDLE(c->leaves)));
+        break;
+    }
     default: printf(" UNKNOWN %u", op->cmd);
     }
+}
+
+static const char *space(unsigned int number)
+{
+    return number == XENMAPSPACE_shared_info ? "shared_info" : number == XENMAPSPACE_grant_table ? "grant_table"
+           : number == XENMAPSPACE_gmfn ? "gmfn" : "OTHER";
 }
 
 static void read_memory(uint64_t cmd, const void *arg)
 {
     switch (cmd) {
-    case XENMEM_populate_physmap: case XENMEM_claim_pages: {
+    case XENMEM_populate_physmap: case XENMEM_claim_pages: case XENMEM_decrease_reservation: {
         const struct xen_memory_reservation *r = arg;
-        printf("memory %s", cmd == XENMEM_claim_pages ? "claim_pages" : "populate_physmap");
+        printf("memory %s", cmd == XENMEM_claim_pages ? "claim_pages"
+               : cmd == XENMEM_populate_physmap ? "populate_physmap" : "decrease_reservation");
         FIELD(r, domid); FIELD(r, nr_extents); FIELD(r, extent_order); FIELD(r, mem_flags);
-        if (cmd == XENMEM_populate_physmap) {
+        if (cmd != XENMEM_claim_pages) {
             const xen_pfn_t *extents = at(HANDLE(r->extent_start));
             for (xen_ulong_t i = 0; i < r->nr_extents; i++)
                 printf(" %#lx", (unsigned long)extents[i]);
@@ -163,7 +446,7 @@ static void read_memory(uint64_t cmd, const void *arg)
         const struct xen_add_to_physmap *a = arg;
         printf("memory add_to_physmap");
         FIELD(a, domid); FIELD(a, size); FIELD(a, idx); FIELD(a, gpfn);
-        printf(" space=%s", a->space == XENMAPSPACE_shared_info ? "shared_info" : "OTHER");
+        printf(" space=%s", space(a->space));
         break;
     }
     case XENMEM_set_memory_map: {
@@ -171,6 +454,41 @@ static void read_memory(uint64_t cmd, const void *arg)
         printf("memory set_memory_map"); FIELD(m, domid); FIELD(m, map.nr_entries);
         /* The entries are the BIOS's: no structure in the headers. */
         hex("entries", at(HANDLE(m->map.buffer)), 20 * m->map.nr_entries);
+        break;
+    }
+    case XENMEM_maximum_ram_page: printf("memory maximum_ram_page"); break;
+    case XENMEM_current_reservation: case XENMEM_maximum_reservation: case XENMEM_maximum_gpfn:
+        printf("memory %s domid=%u", cmd == XENMEM_current_reservation ? "current_reservation"
+               : cmd == XENMEM_maximum_gpfn ? "maximum_gpfn" : "maximum_reservation", *(const domid_t *)arg);
+        break;
+    case XENMEM_add_to_physmap_batch: {
+        const struct xen_add_to_physmap_batch *a = arg;
+        printf("memory add_to_physmap_batch"); FIELD(a, domid); FIELD(a, size);
+        printf(" space=%s", space(a->space));
+        const xen_ulong_t *idxs = at(HANDLE(a->idxs));
+        const xen_pfn_t *gpfns = at(HANDLE(a->gpfns));
+        for (unsigned int i = 0; i < a->size; i++)
+            printf(" (%#lx %#lx)", (unsigned long)idxs[i], (unsigned long)gpfns[i]);
+        words("errs", at(HANDLE(a->errs)), a->size);
+        break;
+    }
+    case XENMEM_remove_from_physmap: {
+        const struct xen_remove_from_physmap *r = arg;
+        printf("memory remove_from_physmap"); FIELD(r, domid); FIELD(r, gpfn);
+        break;
+    }
+    case XENMEM_reserved_device_memory_map: {
+        const struct xen_reserved_device_memory_map *r = arg;
+        printf("memory reserved_device_memory_map %s", r->flags == XENMEM_RDM_ALL ? "ALL" : "OTHER");
+        FIELD(r, nr_entries);
+        at(HANDLE(r->buffer) + r->nr_entries * sizeof(xen_reserved_device_memory_t) - 1);
+        break;
+    }
+    case XENMEM_acquire_resource: {
+        const struct xen_mem_acquire_resource *r = arg;
+        printf("memory acquire_resource %s", r->type == XENMEM_resource_grant_table ? "grant_table" : "OTHER");
+        FIELD(r, domid); FIELD(r, id); FIELD(r, nr_frames); FIELD(r, pad); FIELD(r, frame);
+        if (r->nr_frames) words("list", at(HANDLE(r->frame_list)), 2 * r->nr_frames);
         break;
     }
     default: printf("memory UNKNOWN %llu", (unsigned long long)cmd);
@@ -182,7 +500,7 @@ static void read_call(uint64_t op, const uint64_t *args)
     switch (op) {
     case __HYPERVISOR_domctl: read_domctl(at(args[0])); break;
     case __HYPERVISOR_sysctl: read_sysctl(at(args[0])); break;
-    case __HYPERVISOR_memory_op: read_memory(args[0], at(args[1])); break;
+    case __HYPERVISOR_memory_op: read_memory(args[0], args[1] ? at(args[1]) : NULL); break;
     case __HYPERVISOR_xen_version:
         printf("xen_version ");
         switch (args[0]) {
@@ -194,12 +512,46 @@ static void read_call(uint64_t op, const uint64_t *args)
         case XENVER_platform_parameters: printf("platform_parameters"); break;
         case XENVER_pagesize: printf("pagesize"); break;
         case XENVER_commandline: printf("commandline"); break;
+        case XENVER_get_features: printf("get_features"); FIELD((const struct xen_feature_info *)at(args[1]), submap_idx); break;
         case XENVER_build_id:
             printf("build_id"); FIELD((const struct xen_build_id *)at(args[1]), len); break;
         default: printf("UNKNOWN %llu", (unsigned long long)args[0]);
         }
         break;
+    case __HYPERVISOR_physdev_op:
+        if (args[0] == PHYSDEVOP_map_pirq) {
+            const struct physdev_map_pirq *m = at(args[1]);
+            printf("physdev_op map_pirq %s", m->type == MAP_PIRQ_TYPE_GSI ? "gsi" : m->type == MAP_PIRQ_TYPE_MSI ? "msi" : "OTHER");
+            FIELD(m, domid); printf(" index=%d pirq=%d", m->index, m->pirq);
+            FIELD(m, bus); FIELD(m, devfn); FIELD(m, entry_nr); FIELD(m, table_base);
+        } else {
+            const struct physdev_unmap_pirq *u = at(args[1]);
+            printf("physdev_op %s", args[0] == PHYSDEVOP_unmap_pirq ? "unmap_pirq" : "OTHER");
+            FIELD(u, domid); FIELD(u, pirq);
+        }
+        break;
+    case __HYPERVISOR_multicall: {
+        const multicall_entry_t *m = at(args[0]);
+        printf("multicall\n");
+        for (uint64_t i = 0; i < args[1]; i++) {
+            uint64_t sub[5];
+            for (int k = 0; k < 5; k++)
+                sub[k] = m[i].args[k];
+            printf("  ");
+            read_call(m[i].op, sub);
+        }
+        return;
+    }
     case __HYPERVISOR_event_channel_op: {
+        if (args[0] == EVTCHNOP_status) {
+            const struct evtchn_status *s = at(args[1]);
+            printf("event_channel_op status"); FIELD(s, dom); FIELD(s, port);
+            break;
+        }
+        if (args[0] == EVTCHNOP_reset) {
+            printf("event_channel_op reset"); FIELD((const struct evtchn_reset *)at(args[1]), dom);
+            break;
+        }
         const struct evtchn_alloc_unbound *a = at(args[1]);
         printf("event_channel_op %s", args[0] == EVTCHNOP_alloc_unbound ? "alloc_unbound" : "OTHER");
         FIELD(a, dom); FIELD(a, remote_dom);
@@ -222,6 +574,10 @@ static void read_call(uint64_t op, const uint64_t *args)
         PARAM(STORE_PFN); PARAM(STORE_EVTCHN); PARAM(PAE_ENABLED); PARAM(IOREQ_PFN); PARAM(BUFIOREQ_PFN);
         PARAM(TIMER_MODE); PARAM(IDENT_PT); PARAM(CONSOLE_PFN); PARAM(CONSOLE_EVTCHN);
         PARAM(PAGING_RING_PFN); PARAM(MONITOR_RING_PFN); PARAM(SHARING_RING_PFN);
+        PARAM(VIRIDIAN); PARAM(HPET_ENABLED); PARAM(ACPI_S_STATE); PARAM(VM86_TSS); PARAM(VPT_ALIGN);
+        PARAM(BUFIOREQ_EVTCHN); PARAM(TRIPLE_FAULT_REASON); PARAM(IOREQ_SERVER_PFN);
+        PARAM(NR_IOREQ_SERVER_PAGES); PARAM(VM86_TSS_SIZED); PARAM(MCA_CAP);
+        case HVM_PARAM_VM_GENERATION_ID_ADDR: printf(" index=VM_GENERATION_ID_ADDR"); break;
         default: printf(" index=UNKNOWN %u", p->index);
         }
         break;
@@ -229,7 +585,8 @@ static void read_call(uint64_t op, const uint64_t *args)
     case __HYPERVISOR_mmuext_op: {
         const struct mmuext_op *m = at(args[0]);
         printf("mmuext_op count=%llu domid=%llu", (unsigned long long)args[1], (unsigned long long)args[3]);
-        printf(" cmd=%s", m->cmd == MMUEXT_PIN_L4_TABLE ? "PIN_L4_TABLE" : "OTHER");
+        printf(" cmd=%s", m->cmd == MMUEXT_PIN_L4_TABLE ? "PIN_L4_TABLE"
+               : m->cmd == MMUEXT_UNPIN_TABLE ? "UNPIN_TABLE" : "OTHER");
         FIELD(m, arg1.mfn);
         break;
     }
@@ -287,6 +644,29 @@ static int write_answers(void)
 
     struct grant_entry_v1 g = { .flags = GTF_permit_access, .domid = 91, .frame = 92 };
     answer(&g, sizeof(g));
+
+    struct evtchn_status es = { .status = EVTCHNSTAT_interdomain, .vcpu = 100,
+                                .u.interdomain = { .dom = 101, .port = 102 } };
+    answer(&es, sizeof(es));
+    struct xen_domctl_ext_vcpucontext x = { .vcpu = 110, .syscall32_callback_eip = 111, .sysenter_callback_eip = 112,
+        .syscall32_callback_cs = 113, .sysenter_callback_cs = 114, .syscall32_disables_events = 115,
+        .sysenter_disables_events = 116, .vmce = { .caps = 117, .mci_ctl2_bank0 = 118, .mci_ctl2_bank1 = 119,
+        .mcg_ext_ctl = 120 } };
+    answer(&x, sizeof(x));
+    struct xen_domctl_tsc_info t = { .tsc_mode = 121, .gtsc_khz = 122, .incarnation = 123, .elapsed_nsec = 124 };
+    answer(&t, sizeof(t));
+    struct xen_domctl_shadow_op so = { .pages = 9, .stats = { .fault_count = 131, .dirty_count = 132 } };
+    answer(&so, sizeof(so));
+    struct xen_domctl_scheduler_op sc = { .sched_id = XEN_SCHEDULER_RTDS,
+        .u.rtds = { .period = 141, .budget = 142, .flags = XEN_DOMCTL_SCHEDRT_extra } };
+    answer(&sc, sizeof(sc));
+    struct xen_sysctl_cpupool_op cp = { .cpupool_id = 151, .sched_id = 152, .n_dom = 153 };
+    answer(&cp, sizeof(cp));
+    struct xen_sysctl_scheduler_op st = {
+        .u.sched_credit = { .tslice_ms = 161, .ratelimit_us = 162, .vcpu_migr_delay_us = 163 } };
+    answer(&st, sizeof(st));
+    struct xen_sysctl_availheap ah = { .avail_bytes = 171 };
+    answer(&ah, sizeof(ah));
     return 0;
 }
 

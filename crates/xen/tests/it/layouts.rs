@@ -11,8 +11,11 @@ use std::sync::OnceLock;
 
 use expect_test::expect;
 use xen::{
-    CreateDomain, DomId, DomainKind, E820Entry, E820Kind, EvtchnPeer, EvtchnPort, GrantRef,
-    HvmParam, Mfn, Op, ShutdownReason, Uuid, Xen,
+    AffinityChange, Assignment, Batch, BitSet, ChannelStatus, CpuPolicyKind, CreateDomain,
+    Debugging, DirtyLook, DomId, DomainKind, E820Entry, E820Kind, EvtchnPeer, EvtchnPort, ExtState,
+    ExtVcpuContext, GrantRef, GuestIrq, HvmParam, MappingChange, Mfn, Msr, Op, PciAddress,
+    Permission, PhysmapSpace, PirqSource, Placement, Resource, SchedParams, SchedTuning, Scheduler,
+    ShutdownReason, Trigger, TscInfo, Uuid, Vnuma, VnumaRange, Xen,
 };
 
 use crate::scripted::{Call, Scripted, probing};
@@ -87,11 +90,13 @@ fn read_back(calls: &[Call]) -> String {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     for call in calls {
-        stdin.write_all(&(call.op as u64).to_ne_bytes()).unwrap();
-        for arg in call.args {
-            stdin.write_all(&arg.to_ne_bytes()).unwrap();
+        let mut bytes = (call.op as u64).to_ne_bytes().to_vec();
+        bytes.extend(call.args.iter().flat_map(|arg| arg.to_ne_bytes()));
+        bytes.extend_from_slice(&call.arena);
+        // It ends early at a pointer out of bounds; its last line tells which.
+        if stdin.write_all(&bytes).is_err() {
+            break;
         }
-        stdin.write_all(&call.arena).unwrap();
     }
     drop(stdin);
     let output = child.wait_with_output().unwrap();
@@ -161,10 +166,180 @@ fn issue_all(xen: &mut Xen<Scripted<'_>>) {
         HvmParam::PagingRingPfn,
         HvmParam::MonitorRingPfn,
         HvmParam::SharingRingPfn,
+        HvmParam::Viridian,
+        HvmParam::HpetEnabled,
+        HvmParam::AcpiSState,
+        HvmParam::Vm86Tss,
+        HvmParam::VptAlign,
+        HvmParam::BufioreqEvtchn,
+        HvmParam::TripleFaultReason,
+        HvmParam::IoreqServerPfn,
+        HvmParam::IoreqServerPages,
+        HvmParam::VmGenerationIdAddress,
+        HvmParam::Vm86TssSized,
+        HvmParam::McaCapabilities,
     ] {
         let _ = xen.set_hvm_param(DOMID, param, 0x1_0000_0008);
     }
     let _ = xen.hvm_param(DOMID, HvmParam::StorePfn);
+    issue_vcpus(xen);
+    issue_devices(xen);
+    issue_migration(xen);
+    issue_host(xen);
+    issue_memory(xen);
+}
+
+fn issue_vcpus(xen: &mut Xen<Scripted<'_>>) {
+    let cpus: BitSet = [0, 9, 8191].into_iter().collect();
+    let nodes: BitSet = [1].into_iter().collect();
+    let _ = xen.vcpu_affinity(DOMID, 2);
+    let change = AffinityChange { hard: None, soft: Some(cpus.clone()) };
+    let _ = xen.set_vcpu_affinity(DOMID, 2, &change);
+    let change = AffinityChange { hard: Some(cpus), soft: Some(nodes.clone()) };
+    let _ = xen.set_vcpu_affinity(DOMID, 2, &change);
+    let _ = xen.node_affinity(DOMID);
+    let _ = xen.set_node_affinity(DOMID, &nodes);
+    let _ = xen.vcpu_context(DOMID, 3);
+    let _ = xen.reset_vcpu(DOMID, 3);
+    let _ = xen.ext_vcpu_context(DOMID, 4);
+    let context = ExtVcpuContext {
+        syscall32_eip: 0x1_0000_0011,
+        sysenter_eip: 0x1_0000_0012,
+        syscall32_cs: 0x13,
+        sysenter_cs: 0x14,
+        syscall32_disables_events: 1,
+        sysenter_disables_events: 2,
+        mcg_cap: 0x1_0000_0015,
+        mci_ctl2: [0x1_0000_0016, 0x1_0000_0017],
+        mcg_ext_ctl: 0x1_0000_0018,
+    };
+    let _ = xen.set_ext_vcpu_context(DOMID, 4, &context);
+    let _ = xen.ext_state(DOMID, 5);
+    let state = ExtState { features: 0x1_0000_0007, bytes: vec![1, 2, 3, 4] };
+    let _ = xen.set_ext_state(DOMID, 5, &state);
+    let _ = xen.vcpu_msrs(DOMID, 6);
+    let msrs = [Msr { index: 0x18, value: 0x1_0000_0019 }, Msr { index: 0x1a, value: 0x1b }];
+    let _ = xen.set_vcpu_msrs(DOMID, 6, &msrs);
+    for scheduler in [Scheduler::Credit, Scheduler::Credit2, Scheduler::Rtds] {
+        let _ = xen.sched_params(DOMID, scheduler);
+    }
+    let _ = xen.set_sched_params(DOMID, SchedParams::Credit { weight: 257, cap: 51 });
+    let _ = xen.set_sched_params(DOMID, SchedParams::Credit2 { weight: 258, cap: 52 });
+    let budget = SchedParams::Rtds { period_us: 10_000, budget_us: 4_000, extra: 1 };
+    let _ = xen.set_sched_params(DOMID, budget);
+    let _ = xen.rtds_vcpus(DOMID, &[0, 2]);
+    let _ = xen.set_rtds_vcpus(DOMID, &[(0, budget), (2, budget)]);
+}
+
+fn issue_devices(xen: &mut Xen<Scripted<'_>>) {
+    let _ = xen.irq_permission(DOMID, 16, Permission::Allow);
+    let _ = xen.gsi_permission(DOMID, 17, Permission::Allow);
+    let _ = xen.iomem_permission(DOMID, 0x1_0000_0020, 0x1_0000_0021, Permission::Allow);
+    let _ = xen.ioport_permission(DOMID, 0x3f8, 8, Permission::Deny);
+    let _ = xen.memory_mapping(DOMID, 0x1_0000_0022, 0x1_0000_0023, 24, MappingChange::Add);
+    let _ = xen.ioport_mapping(DOMID, 0x2f8, 0x3f8, 8, MappingChange::Remove);
+    let device = PciAddress(0x0001_02fb);
+    for assignment in [Assignment::Assign, Assignment::Test, Assignment::Deassign] {
+        let _ = xen.assign_device(DOMID, device, assignment);
+    }
+    let _ = xen.device_group(DOMID, device);
+    for guest in [
+        GuestIrq::Pci { bus: 1, device: 2, intx: 3 },
+        GuestIrq::Isa { irq: 4 },
+        GuestIrq::Msi { vector: 5, flags: 6, table: 0x1_0000_0025 },
+    ] {
+        let _ = xen.bind_pt_irq(DOMID, 18, guest, MappingChange::Add);
+    }
+    let _ = xen.bind_pt_irq(DOMID, 18, GuestIrq::Isa { irq: 4 }, MappingChange::Remove);
+    let _ = xen.set_target(DOMID, DomId(9));
+    let _ = xen.map_pirq(DOMID, PirqSource::Gsi { gsi: 19 }, Some(20));
+    let msi = PirqSource::Msi { device, entry: 2, table: 0x1_0000_0026 };
+    let _ = xen.map_pirq(DOMID, msi, None);
+    let _ = xen.unmap_pirq(DOMID, 21);
+    let _ = xen.send_trigger(DOMID, 1, Trigger::Sleep);
+}
+
+fn issue_migration(xen: &mut Xen<Scripted<'_>>) {
+    let _ = xen.enable_log_dirty(DOMID);
+    for look in [DirtyLook::Peek, DirtyLook::Clean, DirtyLook::Final] {
+        let _ = xen.dirty(DOMID, 17, look);
+    }
+    let _ = xen.disable_log_dirty(DOMID);
+    let _ = xen.frame_uses(DOMID, &[0x30, 0x1_0000_0031]);
+    let _ = xen.hvm_record(DOMID, 2, 1);
+    let _ = xen.address_size(DOMID);
+    let _ = xen.tsc_info(DOMID);
+    let tsc = TscInfo { mode: 1, khz: 2_400_000, incarnation: 3, elapsed_ns: 0x1_0000_0032 };
+    let _ = xen.set_tsc_info(DOMID, tsc);
+    let _ = xen.set_time_offset(DOMID, -3600);
+    let _ = xen.subscribe_suspend(DOMID, EvtchnPort(33));
+    let _ = xen.soft_reset(DOMID);
+    let _ = xen.set_debugging(DOMID, Debugging::On);
+    let _ = xen.set_virq_handler(DOMID, 3);
+    let vnuma = Vnuma {
+        distances: vec![10, 20, 20, 10],
+        node_of_vcpu: vec![0, 0, 1],
+        machine_node_of_node: vec![0, 1],
+        ranges: vec![
+            VnumaRange { start: 0, end: 0x1_0000_0000, node: 0 },
+            VnumaRange { start: 0x1_0000_0000, end: 0x1_2000_0000, node: 1 },
+        ],
+    };
+    let _ = xen.set_vnuma(DOMID, &vnuma);
+}
+
+fn issue_host(xen: &mut Xen<Scripted<'_>>) {
+    let _ = xen.console(0);
+    let _ = xen.console(34);
+    let _ = xen.debug_keys(b"qr");
+    let _ = xen.perf_counters();
+    let _ = xen.cpu_idle_ns();
+    let _ = xen.free_heap(32, 40, Some(1));
+    let _ = xen.free_heap(0, 0, None);
+    let _ = xen.idle_states(1);
+    let _ = xen.cpu_places();
+    let _ = xen.numa_nodes();
+    let _ = xen.pci_nodes(&[PciAddress(0x0001_02fb), PciAddress(8)]);
+    let _ = xen.cpupool_from(1);
+    let _ = xen.create_cpupool(Some(2), Scheduler::Credit);
+    let _ = xen.destroy_cpupool(2);
+    let _ = xen.add_cpu_to_pool(2, 3);
+    let _ = xen.remove_cpu_from_pool(2, 3);
+    let _ = xen.move_domain_to_pool(2, DOMID);
+    let _ = xen.sched_tuning(2, Scheduler::Credit2);
+    let _ = xen.set_sched_tuning(2, SchedTuning::Credit2 { ratelimit_us: 1000 });
+    let tuning =
+        SchedTuning::Credit { timeslice_ms: 30, ratelimit_us: 1001, migration_delay_us: 5 };
+    let _ = xen.set_sched_tuning(2, tuning);
+    let _ = xen.cpu_features(CpuPolicyKind::PvMax);
+    let _ = xen.host_cpu_policy(CpuPolicyKind::HvmDefault);
+    let _ = xen.features(1);
+    let _ = xen.channel_status(DOMID, EvtchnPort(35));
+    let _ = xen.reset_channels(DOMID);
+}
+
+fn issue_memory(xen: &mut Xen<Scripted<'_>>) {
+    let _ = xen.paging_pool(DOMID);
+    let _ = xen.populate_placed(DOMID, 0, &[0x40], Placement::NodeOnly(2));
+    let _ = xen.populate_placed(DOMID, 0, &[0x41], Placement::OnDemand);
+    let _ = xen.decrease_reservation(DOMID, 9, &[0x1_0000_0200]);
+    let _ = xen.last_machine_frame();
+    let _ = xen.reservations(DOMID);
+    let _ = xen.last_frame(DOMID);
+    let _ = xen.add_to_physmap(DOMID, PhysmapSpace::GrantTable, 3, 0x1_0000_0042);
+    let places = [(1, 0x1_0000_0043), (2, 0x44)];
+    let _ = xen.add_all_to_physmap(DOMID, PhysmapSpace::Gmfn, &places);
+    let _ = xen.remove_from_physmap(DOMID, 0x1_0000_0045);
+    let _ = xen.reserved_device_memory();
+    let _ = xen.resource_frames(DOMID, Resource::GrantTable);
+    let _ = xen.resource_list(DOMID, Resource::GrantTable, 1, 2);
+    let _ = xen.unpin_table(DOMID, Mfn(0x1_0000_0046));
+    let mut batch = Batch::default();
+    batch.domain(DOMID);
+    batch.alloc_unbound(EvtchnPeer { owner: DOMID, remote: DomId(8) });
+    batch.set_hvm_param(DOMID, HvmParam::StorePfn, 0x1_0000_0047);
+    batch.set_memory_max(DOMID, 0x1_0000_0048);
+    let _ = xen.issue(&batch);
 }
 
 /// A `struct vcpu_guest_context` with a few fields set, at the offsets that builders use.
@@ -242,7 +417,127 @@ fn what_we_issue_is_what_the_headers_read() {
         hvm_op set_param domid=0x7 value=0x100000008 index=PAGING_RING_PFN
         hvm_op set_param domid=0x7 value=0x100000008 index=MONITOR_RING_PFN
         hvm_op set_param domid=0x7 value=0x100000008 index=SHARING_RING_PFN
+        hvm_op set_param domid=0x7 value=0x100000008 index=VIRIDIAN
+        hvm_op set_param domid=0x7 value=0x100000008 index=HPET_ENABLED
+        hvm_op set_param domid=0x7 value=0x100000008 index=ACPI_S_STATE
+        hvm_op set_param domid=0x7 value=0x100000008 index=VM86_TSS
+        hvm_op set_param domid=0x7 value=0x100000008 index=VPT_ALIGN
+        hvm_op set_param domid=0x7 value=0x100000008 index=BUFIOREQ_EVTCHN
+        hvm_op set_param domid=0x7 value=0x100000008 index=TRIPLE_FAULT_REASON
+        hvm_op set_param domid=0x7 value=0x100000008 index=IOREQ_SERVER_PFN
+        hvm_op set_param domid=0x7 value=0x100000008 index=NR_IOREQ_SERVER_PAGES
+        hvm_op set_param domid=0x7 value=0x100000008 index=VM_GENERATION_ID_ADDR
+        hvm_op set_param domid=0x7 value=0x100000008 index=VM86_TSS_SIZED
+        hvm_op set_param domid=0x7 value=0x100000008 index=MCA_CAP
         hvm_op get_param domid=0x7 value=0 index=STORE_PFN
+        domctl domain=7 getvcpuaffinity vcpu=0x2 flags=hardsoft hard=8192 bits: soft=8192 bits:
+        domctl domain=7 setvcpuaffinity vcpu=0x2 flags=soft hard=8192 bits: soft=8192 bits: 0 9 8191
+        domctl domain=7 setvcpuaffinity vcpu=0x2 flags=hardsoft hard=8192 bits: 0 9 8191 soft=8192 bits: 1
+        domctl domain=7 getnodeaffinity nodemap=8192 bits:
+        domctl domain=7 setnodeaffinity nodemap=8192 bits: 1
+        domctl domain=7 getvcpucontext vcpu=0x3
+        domctl domain=7 setvcpucontext vcpu=0x3 reset
+        domctl domain=7 get_ext_vcpucontext vcpu=0x4
+        domctl domain=7 set_ext_vcpucontext size_right=1 vcpu=0x4 syscall32_callback_eip=0x100000011 sysenter_callback_eip=0x100000012 syscall32_callback_cs=0x13 sysenter_callback_cs=0x14 syscall32_disables_events=0x1 sysenter_disables_events=0x2 vmce.caps=0x100000015 vmce.mci_ctl2_bank0=0x100000016 vmce.mci_ctl2_bank1=0x100000017 vmce.mcg_ext_ctl=0x100000018
+        domctl domain=7 getvcpuextstate vcpu=0x5 xfeature_mask=0 size=0
+        domctl domain=7 setvcpuextstate vcpu=0x5 xfeature_mask=0x100000007 size=0x4 buffer=01020304
+        domctl domain=7 get_vcpu_msrs vcpu=0x6 msr_count=0
+        domctl domain=7 get_vcpu_msrs vcpu=0x6 msr_count=0
+        domctl domain=7 set_vcpu_msrs vcpu=0x6 msr_count=0x2 (0x18 0x100000019) (0x1a 0x1b)
+        domctl domain=7 scheduler_op getinfo credit weight=0 cap=0
+        domctl domain=7 scheduler_op getinfo credit2 weight=0 cap=0
+        domctl domain=7 scheduler_op getinfo rtds period=0 budget=0 flags=0
+        domctl domain=7 scheduler_op putinfo credit weight=0x101 cap=0x33
+        domctl domain=7 scheduler_op putinfo credit2 weight=0x102 cap=0x34
+        domctl domain=7 scheduler_op putinfo rtds period=0x2710 budget=0xfa0 flags=0x1
+        domctl domain=7 scheduler_op getvcpuinfo (0: 0 0 0) (2: 0 0 0)
+        domctl domain=7 scheduler_op putvcpuinfo (0: 10000 4000 1) (2: 10000 4000 1)
+        domctl domain=7 irq_permission pirq=0x10 allow_access=0x1
+        domctl domain=7 gsi_permission (unknown to these headers)
+        domctl domain=7 iomem_permission first_mfn=0x100000020 nr_mfns=0x100000021 allow_access=0x1
+        domctl domain=7 ioport_permission first_port=0x3f8 nr_ports=0x8 allow_access=0
+        domctl domain=7 memory_mapping first_gfn=0x100000022 first_mfn=0x100000023 nr_mfns=0x18 add
+        domctl domain=7 ioport_mapping first_gport=0x2f8 first_mport=0x3f8 nr_ports=0x8 remove
+        domctl domain=7 assign_device pci flags=0 u.pci.machine_sbdf=0x102fb
+        domctl domain=7 test_assign_device pci flags=0 u.pci.machine_sbdf=0x102fb
+        domctl domain=7 deassign_device pci flags=0 u.pci.machine_sbdf=0x102fb
+        domctl domain=7 get_device_group machine_sbdf=0x102fb max_sdevs=0x400
+        domctl domain=7 bind_pt_irq machine_irq=0x12 pci u.pci.bus=0x1 u.pci.device=0x2 u.pci.intx=0x3
+        domctl domain=7 bind_pt_irq machine_irq=0x12 isa u.isa.isa_irq=0x4
+        domctl domain=7 bind_pt_irq machine_irq=0x12 msi u.msi.gvec=0x5 u.msi.gflags=0x6 u.msi.gtable=0x100000025
+        domctl domain=7 unbind_pt_irq machine_irq=0x12 isa u.isa.isa_irq=0x4
+        domctl domain=7 set_target target=0x9
+        physdev_op map_pirq gsi domid=0x7 index=19 pirq=20 bus=0 devfn=0 entry_nr=0 table_base=0
+        physdev_op map_pirq msi domid=0x7 index=-1 pirq=-1 bus=0x102 devfn=0xfb entry_nr=0x2 table_base=0x100000026
+        physdev_op unmap_pirq domid=0x7 pirq=0x15
+        domctl domain=7 sendtrigger SLEEP vcpu=0x1
+        domctl domain=7 shadow_op ENABLE_LOGDIRTY pages=0
+        domctl domain=7 shadow_op PEEK pages=0x11 bitmap=000000
+        domctl domain=7 shadow_op CLEAN pages=0x11 bitmap=000000
+        domctl domain=7 shadow_op CLEAN FINAL pages=0x11 bitmap=000000
+        domctl domain=7 shadow_op OFF pages=0
+        domctl domain=7 getpageframeinfo3 0x30 0x100000031
+        domctl domain=7 gethvmcontext_partial type=0x2 instance=0x1 bufsz=0xf000
+        domctl domain=7 get_address_size
+        domctl domain=7 gettscinfo
+        domctl domain=7 settscinfo tsc_mode=0x1 gtsc_khz=0x249f00 incarnation=0x3 elapsed_nsec=0x100000032
+        domctl domain=7 settimeoffset -3600
+        domctl domain=7 subscribe port=0x21
+        domctl domain=7 soft_reset
+        domctl domain=7 setdebugging enable=0x1
+        domctl domain=7 set_virq_handler virq=0x3
+        domctl domain=7 setvnumainfo nr_vnodes=0x2 nr_vmemranges=0x2 nr_vcpus=0x3 distances=(0xa 0x14 0x14 0xa) vcpus=(0 0 0x1) nodes=(0 0x1) (0-0x100000000 flags=0 nid=0) (0x100000000-0x120000000 flags=0 nid=1)
+        sysctl readconsole clear=0 incremental=0 index=0 fits=1
+        sysctl readconsole clear=0 incremental=0x1 index=0x22 fits=1
+        sysctl debug_keys keys=7172
+        sysctl perfc_op query desc_bytes=0
+        sysctl perfc_op query desc_bytes=0
+        sysctl getcpuinfo max_cpus=0x1000
+        sysctl availheap min_bitwidth=0x20 max_bitwidth=0x28 node=1
+        sysctl availheap min_bitwidth=0 max_bitwidth=0 node=-1
+        sysctl get_pmstat max_cx cpuid=0x1 u.getcx.nr=0 u.getcx.nr_pc=0 u.getcx.nr_cc=0 apart=0
+        sysctl get_pmstat cxstat cpuid=0x1 u.getcx.nr=0 u.getcx.nr_pc=0 u.getcx.nr_cc=0 apart=0
+        sysctl cputopoinfo num_cpus=0 null=1
+        sysctl cputopoinfo num_cpus=0 null=0
+        sysctl numainfo num_nodes=0 apart=0
+        sysctl numainfo num_nodes=0 apart=0
+        sysctl pcitopoinfo (0x1 0x2 0xfb) (0 0 0x8) apart=8
+        sysctl cpupool_op INFO cpupool_id=0x1 sched_id=0 domid=0 cpu=0 cpumap=8192 bits:
+        sysctl cpupool_op CREATE cpupool_id=0x2 sched_id=0x5 domid=0 cpu=0 cpumap=8192 bits:
+        sysctl cpupool_op DESTROY cpupool_id=0x2 sched_id=0 domid=0 cpu=0 cpumap=8192 bits:
+        sysctl cpupool_op ADDCPU cpupool_id=0x2 sched_id=0 domid=0 cpu=0x3 cpumap=8192 bits:
+        sysctl cpupool_op RMCPU cpupool_id=0x2 sched_id=0 domid=0 cpu=0x3 cpumap=8192 bits:
+        sysctl cpupool_op MOVEDOMAIN cpupool_id=0x2 sched_id=0 domid=0x7 cpu=0 cpumap=8192 bits:
+        sysctl scheduler_op getinfo cpupool_id=0x2 credit2 u.sched_credit2.ratelimit_us=0
+        sysctl scheduler_op putinfo cpupool_id=0x2 credit2 u.sched_credit2.ratelimit_us=0x3e8
+        sysctl scheduler_op putinfo cpupool_id=0x2 credit u.sched_credit.tslice_ms=0x1e u.sched_credit.ratelimit_us=0x3e9 u.sched_credit.vcpu_migr_delay_us=0x5
+        sysctl get_cpu_featureset index=0x2 nr_features=0 null=1
+        sysctl get_cpu_featureset index=0x2 nr_features=0 null=0
+        sysctl get_cpu_policy index=0x5 nr_leaves=0 nr_msrs=0 apart=0
+        sysctl get_cpu_policy index=0x5 nr_leaves=0 nr_msrs=0 apart=0
+        xen_version get_features submap_idx=0x1
+        event_channel_op status dom=0x7 port=0x23
+        event_channel_op reset dom=0x7
+        domctl domain=7 get_paging_mempool_size
+        memory populate_physmap domid=0x7 nr_extents=0x1 extent_order=0 mem_flags=0x20300 0x40
+        memory populate_physmap domid=0x7 nr_extents=0x1 extent_order=0 mem_flags=0x10000 0x41
+        memory decrease_reservation domid=0x7 nr_extents=0x1 extent_order=0x9 mem_flags=0 0x100000200
+        memory maximum_ram_page
+        memory current_reservation domid=7
+        memory maximum_reservation domid=7
+        memory maximum_gpfn domid=7
+        memory add_to_physmap domid=0x7 size=0 idx=0x3 gpfn=0x100000042 space=grant_table
+        memory add_to_physmap_batch domid=0x7 size=0x2 space=gmfn (0x1 0x100000043) (0x2 0x44) errs=(0 0)
+        memory remove_from_physmap domid=0x7 gpfn=0x100000045
+        memory reserved_device_memory_map ALL nr_entries=0x400
+        memory acquire_resource grant_table domid=0x7 id=0 nr_frames=0 pad=0 frame=0
+        memory acquire_resource grant_table domid=0x7 id=0 nr_frames=0x2 pad=0 frame=0x1 list=(0 0 0 0)
+        mmuext_op count=1 domid=7 cmd=UNPIN_TABLE arg1.mfn=0x100000046
+        multicall
+          domctl domain=7 getdomaininfo
+          event_channel_op alloc_unbound dom=0x7 remote_dom=0x8
+          hvm_op set_param domid=0x7 value=0x100000047 index=STORE_PFN
+          domctl domain=7 max_mem max_memkb=0x100000048
     "#]].assert_eq(&read_back(&calls));
 }
 
@@ -256,6 +551,14 @@ fn what_the_headers_lay_out_is_what_we_decode() {
     let alloc_unbound = answers.next(8);
     let hvm_param = answers.next(16);
     let grant_entry = answers.next(8);
+    let channel_status = answers.next(24);
+    let ext_vcpu_context = answers.next(64);
+    let tsc_info = answers.next(24);
+    let shadow_op = answers.next(40);
+    let scheduler_op = answers.next(24);
+    let cpupool_op = answers.next(40);
+    let tuning = answers.next(32);
+    let heap = answers.next(24);
     assert_eq!(answers.position, answers.bytes.len(), "a structure has another size");
 
     let versions = answers.versions;
@@ -272,6 +575,14 @@ fn what_the_headers_lay_out_is_what_we_decode() {
             (Op::Domctl, 5) => put(16, &domaininfo),
             (Op::Domctl, 14) => put(16, &vcpuinfo),
             (Op::Sysctl, 3) => put(8, &physinfo),
+            (Op::Domctl, 43) => put(16, &ext_vcpu_context),
+            (Op::Domctl, 59) => put(16, &tsc_info),
+            (Op::Domctl, 10) => put(16, &shadow_op),
+            (Op::Domctl, 16) => put(16, &scheduler_op),
+            (Op::Sysctl, 18) => put(8, &cpupool_op),
+            (Op::Sysctl, 19) => put(8, &tuning),
+            (Op::Sysctl, 9) => put(8, &heap),
+            (Op::EventChannel, _) if args[0] == 5 => put(0, &channel_status),
             (Op::Version, _) if args[0] == 2 => put(0, &compile_info),
             (Op::EventChannel, _) => put(0, &alloc_unbound),
             (Op::Hvm, _) => put(0, &hvm_param),
@@ -359,6 +670,26 @@ fn what_the_headers_lay_out_is_what_we_decode() {
     let peer = EvtchnPeer { owner: DOMID, remote: DomId::DOM0 };
     assert_eq!(xen.alloc_unbound(peer), Ok(EvtchnPort(73)));
     assert_eq!(xen.hvm_param(DOMID, HvmParam::StorePfn), Ok(83));
+
+    let interdomain = ChannelStatus::Interdomain { remote: DomId(101), port: EvtchnPort(102) };
+    assert_eq!(xen.channel_status(DOMID, EvtchnPort(1)), Ok(interdomain));
+    let context = xen.ext_vcpu_context(DOMID, 0).unwrap();
+    assert_eq!((context.syscall32_eip, context.sysenter_eip), (111, 112));
+    assert_eq!((context.syscall32_cs, context.sysenter_cs), (113, 114));
+    assert_eq!((context.syscall32_disables_events, context.sysenter_disables_events), (115, 116));
+    assert_eq!((context.mcg_cap, context.mci_ctl2, context.mcg_ext_ctl), (117, [118, 119], 120));
+    let tsc = TscInfo { mode: 121, khz: 122, incarnation: 123, elapsed_ns: 124 };
+    assert_eq!(xen.tsc_info(DOMID), Ok(tsc));
+    let dirty = xen.dirty(DOMID, 64, DirtyLook::Peek).unwrap();
+    assert_eq!((dirty.pages, dirty.bitmap.len(), dirty.faults, dirty.dirtied), (9, 2, 131, 132));
+    let budget = SchedParams::Rtds { period_us: 141, budget_us: 142, extra: 1 };
+    assert_eq!(xen.sched_params(DOMID, Scheduler::Rtds), Ok(budget));
+    let pool = xen.cpupool_from(0).unwrap().unwrap();
+    assert_eq!((pool.id, pool.scheduler_id, pool.domains), (151, 152, 153));
+    let tuning =
+        SchedTuning::Credit { timeslice_ms: 161, ratelimit_us: 162, migration_delay_us: 163 };
+    assert_eq!(xen.sched_tuning(0, Scheduler::Credit), Ok(tuning));
+    assert_eq!(xen.free_heap(0, 0, None), Ok(171));
 
     xen.seed_grant(DOMID, GrantRef(3), DomId(91), 92).unwrap();
     assert_eq!(xen.hypervisor().resource_writes, [(3 * 8, grant_entry)]);
