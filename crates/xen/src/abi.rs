@@ -57,12 +57,6 @@ impl Abi {
         self.xen >= (4, 21)
     }
 
-    /// The largest feature sets of PV and HVM domains can be asked for (4.18 and later).
-    #[must_use]
-    pub fn has_max_featuresets(self) -> bool {
-        self.domctl.0 >= 0x16
-    }
-
     /// createdomain has the four altp2m bytes after `grant_opts`.
     #[must_use]
     pub fn createdomain_has_altp2m(self) -> bool {

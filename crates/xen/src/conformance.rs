@@ -14,6 +14,12 @@ use crate::{
     Xen,
 };
 
+mod devices;
+mod host;
+mod migration;
+mod physmap;
+mod vcpus;
+
 /// How one case went.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outcome {
@@ -43,7 +49,7 @@ pub fn run<H: Hypervisor>(xen: &mut Xen<H>) -> Vec<Outcome> {
 }
 
 fn cases<H: Hypervisor>() -> Vec<Case<H>> {
-    vec![
+    let mut cases: Vec<Case<H>> = vec![
         ("the probed interface fits the release", probed_interface),
         ("the list ascends, names dom0 and takes one hypercall", list),
         ("a domain that does not exist is missed, even below one that does", miss),
@@ -72,7 +78,13 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("foreign memory that is not there is refused", foreign_memory_missing),
         ("a new domain's grants can be seeded", grants),
         ("the machine's memory adds up", physical_memory),
-    ]
+    ];
+    cases.extend(vcpus::cases());
+    cases.extend(devices::cases());
+    cases.extend(migration::cases());
+    cases.extend(physmap::cases());
+    cases.extend(host::cases());
+    cases
 }
 
 /// Fails with the expression's name unless both sides are equal.

@@ -242,7 +242,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Lets a domain act on another as its device model.
     ///
     /// # Errors
-    /// EINVAL for itself, ESRCH without the target, EPERM if it has one already.
+    /// EINVAL for itself or if it has one already, ESRCH without the target, EOPNOTSUPP for a PV one.
     pub fn set_target(&mut self, domid: DomId, target: DomId) -> Result<(), Errno> {
         self.domctl("set_target", domctl::SET_TARGET, domid, &target.0.to_ne_bytes()).map(drop)
     }

@@ -44,6 +44,8 @@ errno! {
     ENODATA = 61, "no data";
     EOVERFLOW = 75, "value too large";
     EOPNOTSUPP = 95, "operation not supported";
+    EADDRNOTAVAIL = 99, "address not available";
+    ENOBUFS = 105, "no room for the answer";
 }
 
 impl fmt::Display for Errno {

@@ -66,7 +66,7 @@ pub enum CpuPolicyKind {
     /// As a feature set: what a PV domain gets.
     PvMax = 2,
     HvmMax = 3,
-    /// As a feature set: the most that a PV domain can get, from 4.18 on.
+    /// As a feature set: the most that a PV domain can get.
     PvDefault = 4,
     HvmDefault = 5,
 }
@@ -381,7 +381,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Moves a domain to another pool.
     ///
     /// # Errors
-    /// EINVAL for dom0, ESRCH, ENOENT; ENODEV for a pool without CPUs.
+    /// EPERM for the caller's own, ESRCH; ENOENT for no such pool, or one without CPUs.
     pub fn move_domain_to_pool(&mut self, pool: u32, domid: DomId) -> Result<(), Errno> {
         const MOVE_DOMAIN: u32 = 6;
         self.cpupool(MOVE_DOMAIN, pool, &[(12, domid.0.into())])
@@ -517,6 +517,16 @@ impl<H: Hypervisor> Xen<H> {
             5 => ChannelStatus::Ipi,
             _ => return Err(Errno::EINVAL),
         })
+    }
+
+    /// Closes a port of the caller's own, which no driver of its kernel must know.
+    ///
+    /// # Errors
+    /// EINVAL if it is free.
+    pub fn close_channel(&mut self, port: crate::EvtchnPort) -> Result<(), Errno> {
+        const EVTCHNOP_CLOSE: u64 = 3;
+        let argument = port.0.to_ne_bytes();
+        self.call_with("evtchn_close", Op::EventChannel, EVTCHNOP_CLOSE, &argument).map(drop)
     }
 
     /// Closes all event channels of a domain.

@@ -87,7 +87,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Begins to note which pages the domain writes to. All are clean at first.
     ///
     /// # Errors
-    /// EINVAL if it is noted already, ENOMEM.
+    /// EINVAL if it is noted already, ENOMEM; EOPNOTSUPP of a PV domain where shadow paging is not built in.
     pub fn enable_log_dirty(&mut self, domid: DomId) -> Result<(), Errno> {
         const ENABLE_LOGDIRTY: u32 = 2;
         let payload = Layout::<40>::new().u32(0, ENABLE_LOGDIRTY).done();
@@ -107,7 +107,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Pages below `pages` that the domain wrote to.
     ///
     /// # Errors
-    /// EINVAL if it is not noted, EBUSY while another does this, E2BIG beyond
+    /// EBUSY while another does this, E2BIG beyond
     /// [`Xen::dirty_pages_max`].
     pub fn dirty(&mut self, domid: DomId, pages: u64, look: DirtyLook) -> Result<Dirty, Errno> {
         const CLEAN: u32 = 11;
@@ -211,10 +211,11 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("settimeoffset", domctl::SETTIMEOFFSET, domid, &seconds.to_ne_bytes()).map(drop)
     }
 
-    /// Rings a port of the caller's when the domain suspends, instead of the VIRQ for all.
+    /// Rings whoever is at the other end of one of the domain's own ports when it suspends, instead of
+    /// the VIRQ for all.
     ///
     /// # Errors
-    /// EINVAL for no such port, ESRCH.
+    /// ESRCH. A port that does not exist is no error: it is not rung.
     pub fn subscribe_suspend(&mut self, domid: DomId, port: EvtchnPort) -> Result<(), Errno> {
         self.domctl("subscribe", domctl::SUBSCRIBE, domid, &port.0.to_ne_bytes()).map(drop)
     }

@@ -10,6 +10,7 @@ use xen::{DomId, Errno, Uuid};
 
 use super::evtchn::Ports;
 use super::grant::GrantTable;
+use super::settings::Settings;
 use super::{Counted, Occurrence, RCU_NS, Release, Retired, SimXen};
 use crate::prng::split_mix;
 
@@ -33,6 +34,11 @@ pub struct Vcpu {
     /// `struct hvm_hw_cpu` of a translated one.
     pub hvm_context: Option<Box<[u8]>>,
     pub mtrr: Option<Box<[u8]>>,
+    /// CPUs that it may and should run on; `None` is all.
+    pub(super) hard: Option<BTreeSet<u32>>,
+    pub(super) soft: Option<BTreeSet<u32>>,
+    pub(super) ext_context: Option<Box<[u8]>>,
+    pub(super) ext_state: Option<Box<[u8]>>,
 }
 
 /// A domain. Fields that are public are for tests and checkers to read.
@@ -75,6 +81,9 @@ pub struct Domain {
     /// Machine frames that are page tables, with their level.
     pub(super) tables: BTreeMap<u64, u8>,
     pub(super) pinned: BTreeSet<u64>,
+    pub(super) settings: Settings,
+    /// Domains that have this one as their target.
+    pub(super) references: u32,
 }
 
 impl Domain {
@@ -226,6 +235,8 @@ impl SimXen {
             policy: super::policy::default(translated),
             tables: BTreeMap::new(),
             pinned: BTreeSet::new(),
+            settings: Settings::default(),
+            references: 0,
         };
         self.domains.insert(domid, domain);
         self.changed.insert(domid);
@@ -273,7 +284,15 @@ impl SimXen {
         let name = xen::ShutdownReason::from_code(reason);
         self.trace.note(self.now, format_args!("xen: domain {domid} shut down: {name}"));
         self.changed.insert(domid);
-        self.raise_dom_exc();
+        // Who asked for it is told of a suspend instead of the one who is told of everything.
+        let subscribed = self.domains[&domid].settings.suspend_port;
+        match subscribed {
+            Some(port) if name == xen::ShutdownReason::Suspend => {
+                // A port that is not there is not rung.
+                let _ = self.evtchn_send(domid, port);
+            }
+            _ => self.raise_dom_exc(),
+        }
     }
 
     /// Tears a domain down as far as it goes at once.
@@ -291,6 +310,7 @@ impl SimXen {
             vcpu.running = false;
         }
         self.pages_claimed -= claimed;
+        self.virq_handlers.retain(|_, handler| *handler != domid);
         self.close_all_ports(domid);
         self.release_mappings_of(domid);
         let domain = self.domains.get_mut(&domid).expect("it was there above");
@@ -319,14 +339,20 @@ impl SimXen {
 
     fn unlink_if_unreferenced(&mut self, domid: DomId) {
         let Some(domain) = self.domains.get(&domid) else { return };
-        if domain.dying != Dying::Dead || !domain.extents.is_empty() {
+        if domain.dying != Dying::Dead || !domain.extents.is_empty() || domain.references > 0 {
             return;
         }
-        let unique_id = domain.unique_id;
+        let (unique_id, target) = (domain.unique_id, domain.settings.target);
         self.domains.remove(&domid);
         self.changed.remove(&domid);
         let jitter = self.chance(RCU_NS);
         self.retired.push(Retired { due: self.now.after(RCU_NS + jitter), domid, unique_id });
+        if let Some(target) = target
+            && let Some(domain) = self.domains.get_mut(&target)
+        {
+            domain.references -= 1;
+            self.unlink_if_unreferenced(target);
+        }
     }
 
     /// Adds one to the controller's pause count.

@@ -72,8 +72,11 @@ impl SimXen {
         arena: &mut Arena<'_>,
     ) -> Result<u64, Errno> {
         // Calls that would stop their own caller.
-        if domid == caller && matches!(cmd, 2 | 3 | 12 | 15 | 27 | 33 | 34 | 60) {
+        if domid == caller && matches!(cmd, 2 | 3 | 12 | 13 | 15 | 18 | 27 | 33 | 34 | 55 | 60) {
             return Err(Errno::EINVAL);
+        }
+        if let Some(answer) = self.settings_call(caller, domid, cmd, call, arena) {
+            return answer;
         }
         let payload = &call[HEADER..];
         match cmd {
@@ -98,10 +101,6 @@ impl SimXen {
                 (true, _) => return Err(Errno::EOPNOTSUPP),
                 (false, 64) => {}
                 (false, _) => return Err(Errno::EINVAL),
-            },
-            60 => match u32_at(payload, 0) {
-                mode @ 0..=2 => self.live(domid)?.tsc_mode = mode,
-                _ => return Err(Errno::EINVAL),
             },
             82 => self.get_cpu_policy(domid, call, arena)?,
             83 => self.set_cpu_policy(domid, call, arena)?,

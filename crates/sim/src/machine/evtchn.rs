@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xen::{DomId, Errno, EvtchnPort};
 
 use super::{Dying, Occurrence, SimXen, VIRQ_DOM_EXC};
+use crate::bytes::put_u32;
 use crate::faults::VirqFate;
 
 /// What an event channel port is connected to.
@@ -125,6 +126,32 @@ impl SimXen {
             peer.ports.channels.insert(port, Channel::Unbound { remote: domid });
         }
         Ok(())
+    }
+
+    /// `EVTCHNOP_status`: the answer's fields, from the status on.
+    pub(super) fn evtchn_status(
+        &mut self,
+        domid: DomId,
+        port: EvtchnPort,
+    ) -> Result<[u8; 16], Errno> {
+        /// Ports come into being in buckets of this many.
+        const BUCKET: u32 = 64;
+        let channels = &self.live(domid)?.ports.channels;
+        let highest = channels.keys().next_back().map_or(0, |port| port.0);
+        if port.0 / BUCKET > highest / BUCKET {
+            return Err(Errno::EINVAL);
+        }
+        let (status, words) = match channels.get(&port) {
+            None => (0, [0, 0]),
+            Some(Channel::Unbound { remote }) => (1, [remote.0.into(), 0]),
+            Some(Channel::Interdomain { remote, port }) => (2, [remote.0.into(), port.0]),
+            Some(Channel::Virq(virq)) => (4, [*virq, 0]),
+        };
+        let mut answer = [0; 16];
+        put_u32(&mut answer, 0, status);
+        put_u32(&mut answer, 8, words[0]);
+        put_u32(&mut answer, 12, words[1]);
+        Ok(answer)
     }
 
     /// `EVTCHNOP_send`: rings the other end. Nobody there is no error.

@@ -151,6 +151,31 @@ impl Frames {
         (left, counted)
     }
 
+    /// Makes one frame a run of its own, so that it can be released alone.
+    pub(crate) fn carve(&mut self, mfn: u64) {
+        let Some((first, run)) = self.run(mfn) else { return };
+        self.runs.remove(&first);
+        let mut part = |from: u64, pages: u64| {
+            if pages > 0 {
+                let pfn_first = run.pfn_first + (from - first);
+                self.runs.insert(from, Run { pages, pfn_first, ..run });
+            }
+        };
+        part(first, mfn - first);
+        part(mfn, 1);
+        part(mfn + 1, first + run.pages - mfn - 1);
+    }
+
+    /// Whether somebody has mapped the frame.
+    pub(crate) fn is_mapped(&self, mfn: u64) -> bool {
+        self.mapped.contains_key(&mfn)
+    }
+
+    /// The machine's last frame.
+    pub(crate) fn last(&self) -> u64 {
+        Self::FIRST + self.pages_total - 1
+    }
+
     fn free_range(&mut self, first: u64, pages: u64) {
         if pages == 0 {
             return;
@@ -276,6 +301,18 @@ mod tests {
         assert_eq!(frames.release(OWNER, &extents), (vec![], 0));
         assert_eq!(frames.pages_free(), 64);
         assert!(frames.allocate(OWNER, 0, 6, Counted::Yes).is_some());
+    }
+
+    #[test]
+    fn a_frame_from_the_middle_of_an_extent_is_released_alone() {
+        let mut frames = Frames::new(64);
+        let first = frames.allocate(OWNER, 16, 3, Counted::Yes).unwrap();
+        frames.carve(first + 2);
+        assert_eq!(frames.release(OWNER, &[(first + 2, 1)]), (vec![], 0));
+        assert_eq!((frames.pages_free(), frames.owner(first + 2)), (64 - 7, None));
+        assert_eq!((frames.pfn(first + 1), frames.pfn(first + 3)), (Some(17), Some(19)));
+        assert_eq!(frames.release(OWNER, &[(first, 2), (first + 3, 5)]), (vec![], 0));
+        assert_eq!(frames.pages_free(), 64);
     }
 
     #[test]

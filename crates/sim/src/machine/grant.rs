@@ -57,7 +57,12 @@ impl GrantTable {
         Some(&mut frame[offset..offset + ENTRY_BYTES])
     }
 
-    fn grow(&mut self, frames: usize) -> bool {
+    pub(super) fn frames_max(&self) -> u32 {
+        self.frames_max
+    }
+
+    /// Makes the table that many frames long. False if it must not be.
+    pub(super) fn grow(&mut self, frames: usize) -> bool {
         if u32::try_from(frames).is_ok_and(|frames| frames <= self.frames_max) {
             while self.frames.len() < frames {
                 self.frames.push(Box::new([0; PAGE_BYTES]));
@@ -188,6 +193,13 @@ impl SimXen {
                     put_u16(entry, 0, flags);
                 }
             }
+        }
+        // What was granted for writing may have been written.
+        if mapping.grant.is_some()
+            && let Some(pfn) = self.frames.pfn(mapping.mfn)
+            && let Some(owner) = self.domains.get_mut(&mapping.owner)
+        {
+            owner.mark_dirty(pfn);
         }
         if self.frames.unmap(mapping.mfn) {
             self.drop_page_reference(mapping.owner);

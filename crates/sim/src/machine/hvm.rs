@@ -121,6 +121,40 @@ impl SimXen {
         Ok(out)
     }
 
+    /// `gethvmcontext_partial`: one record, without its header.
+    pub(super) fn hvm_record(
+        &mut self,
+        domid: DomId,
+        call: &mut [u8],
+        arena: &mut Arena<'_>,
+    ) -> Result<u64, Errno> {
+        /// The highest kind of record that x86 has.
+        const CODE_MAX: u32 = 20;
+        let (kind, instance) = (u32_at(call, HEADER), u32_at(call, HEADER + 4));
+        let (room, address) = (u64_at(call, HEADER + 8), u64_at(call, HEADER + 16));
+        let records = self.hvm_records(domid)?;
+        if kind > CODE_MAX {
+            return Err(Errno::EINVAL);
+        }
+        let mut rest = records.as_slice();
+        loop {
+            let (code, number, body) = next_record(&mut rest)?;
+            if code == CODE_END {
+                return Err(Errno::ENOENT);
+            }
+            if u32::from(code) == kind && u32::from(number) == instance {
+                put_u64(call, HEADER + 8, body.len() as u64);
+                if address != 0 {
+                    if index(room) < body.len() {
+                        return Err(Errno::ENOSPC);
+                    }
+                    arena.get_mut(address, body.len())?.copy_from_slice(body);
+                }
+                return Ok(0);
+            }
+        }
+    }
+
     /// Loads records: all vCPUs go down first, those with a CPU record come up.
     pub(super) fn set_hvm_context(
         &mut self,

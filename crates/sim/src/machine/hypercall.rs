@@ -75,7 +75,8 @@ impl SimXen {
             Op::Hvm => self.hvm_op(caller, arena, args),
             Op::Sched => self.sched_op(caller, arena, args),
             Op::Multicall => self.multicall(caller, arena, args),
-            Op::GrantTable | Op::Physdev | Op::Dm | Op::Hypfs => Err(Errno::ENOSYS),
+            Op::Physdev => self.physdev_op(caller, arena, args),
+            Op::GrantTable | Op::Dm | Op::Hypfs => Err(Errno::ENOSYS),
         }
     }
 
@@ -114,6 +115,8 @@ impl SimXen {
     ) -> Result<u64, Errno> {
         const CLOSE: u64 = 3;
         const SEND: u64 = 4;
+        const STATUS: u64 = 5;
+        const RESET: u64 = 10;
         const ALLOC_UNBOUND: u64 = 6;
         match args[0] {
             ALLOC_UNBOUND => {
@@ -134,6 +137,27 @@ impl SimXen {
             SEND => {
                 let port = xen::EvtchnPort(u32_at(arena.get(args[1], 4)?, 0));
                 self.evtchn_send(caller, port).map(|()| 0)
+            }
+            STATUS => {
+                let argument = arena.get(args[1], 24)?;
+                let (domid, port) = (DomId(u16_at(argument, 0)), u32_at(argument, 4));
+                let domid = if domid == DomId::SELF { caller } else { domid };
+                let status = self.evtchn_status(domid, xen::EvtchnPort(port))?;
+                arena.get_mut(args[1], 24)?[8..].copy_from_slice(&status);
+                Ok(0)
+            }
+            RESET => {
+                let domid = DomId(u16_at(arena.get(args[1], 2)?, 0));
+                let domid = if domid == DomId::SELF { caller } else { domid };
+                if domid != caller && caller != DomId::DOM0 {
+                    return Err(Errno::EPERM);
+                }
+                if domid != caller && !self.live(domid)?.is_paused() {
+                    return Err(Errno::EINVAL);
+                }
+                self.live(domid)?;
+                self.close_all_ports(domid);
+                Ok(0)
             }
             _ => Err(Errno::ENOSYS),
         }
@@ -189,9 +213,18 @@ fn name(arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<&'static str, Errno
             3 => "physinfo",
             4 => "sched_id",
             6 => "getdomaininfolist",
-            _ => "sysctl",
+            number => sysctl_name(number),
         },
         (Op::Version, _) => "xen_version",
+        (Op::Memory, 1) => "decrease_reservation",
+        (Op::Memory, 2) => "maximum_ram_page",
+        (Op::Memory, 3 | 4) => "reservation",
+        (Op::Memory, 14) => "maximum_gpfn",
+        (Op::Memory, 15) => "remove_from_physmap",
+        (Op::Memory, 18 | 19) => "sharing_pages",
+        (Op::Memory, 23) => "add_to_physmap_batch",
+        (Op::Memory, 27) => "reserved_device_memory_map",
+        (Op::Memory, 28) => "acquire_resource",
         (Op::Memory, 6) => "populate_physmap",
         (Op::Memory, 7) => "add_to_physmap",
         (Op::Memory, 13) => "set_memory_map",
@@ -200,17 +233,41 @@ fn name(arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<&'static str, Errno
         (Op::Mmuext, _) => "pin_table",
         (Op::Sched, 4) => "remote_shutdown",
         (Op::Sched, _) => "sched_op",
+        (Op::EventChannel, 3) => "evtchn_close",
+        (Op::EventChannel, 5) => "evtchn_status",
         (Op::EventChannel, 6) => "alloc_unbound",
+        (Op::EventChannel, 10) => "evtchn_reset",
         (Op::EventChannel, _) => "event_channel_op",
         (Op::Hvm, 0) => "hvm_set_param",
         (Op::Hvm, 1) => "hvm_get_param",
         (Op::Hvm, _) => "hvm_op",
         (Op::Multicall, _) => "multicall",
         (Op::GrantTable, _) => "grant_table_op",
+        (Op::Physdev, 13) => "map_pirq",
+        (Op::Physdev, 14) => "unmap_pirq",
         (Op::Physdev, _) => "physdev_op",
         (Op::Dm, _) => "dm_op",
         (Op::Hypfs, _) => "hypfs_op",
     })
+}
+
+fn sysctl_name(cmd: u32) -> &'static str {
+    match cmd {
+        1 => "readconsole",
+        5 => "perfc_op",
+        7 => "debug_keys",
+        8 => "getcpuinfo",
+        9 => "availheap",
+        10 => "get_pmstat",
+        16 => "cputopoinfo",
+        17 => "numainfo",
+        18 => "cpupool_op",
+        19 => "scheduler_op_host",
+        22 => "pcitopoinfo",
+        26 => "get_cpu_featureset",
+        29 => "get_cpu_policy_host",
+        _ => "sysctl",
+    }
 }
 
 fn domctl_name(cmd: u32) -> &'static str {
@@ -236,6 +293,42 @@ fn domctl_name(cmd: u32) -> &'static str {
         83 => "set_cpu_policy",
         85 => "get_paging_mempool_size",
         86 => "set_paging_mempool_size",
+        9 => "setvcpuaffinity",
+        10 => "shadow_op",
+        16 => "scheduler_op",
+        18 => "setdebugging",
+        19 => "irq_permission",
+        20 => "iomem_permission",
+        21 => "ioport_permission",
+        24 => "settimeoffset",
+        25 => "getvcpuaffinity",
+        28 => "sendtrigger",
+        29 => "subscribe",
+        36 => "get_address_size",
+        37 => "assign_device",
+        38 => "bind_pt_irq",
+        39 => "memory_mapping",
+        40 => "ioport_mapping",
+        42 => "set_ext_vcpucontext",
+        43 => "get_ext_vcpucontext",
+        45 => "test_assign_device",
+        46 => "set_target",
+        47 => "deassign_device",
+        48 => "unbind_pt_irq",
+        50 => "get_device_group",
+        55 => "gethvmcontext_partial",
+        59 => "gettscinfo",
+        61 => "getpageframeinfo3",
+        62 => "setvcpuextstate",
+        63 => "getvcpuextstate",
+        66 => "set_virq_handler",
+        68 => "setnodeaffinity",
+        69 => "getnodeaffinity",
+        72 => "get_vcpu_msrs",
+        73 => "set_vcpu_msrs",
+        74 => "setvnumainfo",
+        79 => "soft_reset",
+        88 => "gsi_permission",
         90 => "get_domain_state",
         _ => "domctl",
     }

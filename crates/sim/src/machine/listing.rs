@@ -5,13 +5,12 @@
 use xen::{DomId, Errno};
 
 use super::hypercall::{Arena, SYSCTL_BYTES};
+use super::settings::CREDIT2;
 use super::{Domain, Dying, SimXen};
 use crate::bytes::{index, put, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 const INFO_BYTES: usize = 112;
 const HEADER: usize = 8;
-/// `XEN_SCHEDULER_CREDIT2`.
-const CREDIT2: u32 = 6;
 
 impl SimXen {
     pub(super) fn sysctl(
@@ -32,7 +31,7 @@ impl SimXen {
             3 => self.phys_info(&mut call[HEADER..]),
             4 => put_u32(&mut call, HEADER, CREDIT2),
             6 => self.list(&mut call, arena)?,
-            _ => return Err(Errno::ENOSYS),
+            _ => self.host_call(&mut call, arena).unwrap_or(Err(Errno::ENOSYS))?,
         }
         arena.get_mut(address, SYSCTL_BYTES)?.copy_from_slice(&call);
         Ok(0)
@@ -93,6 +92,7 @@ impl SimXen {
         let vcpus = u32::try_from(domain.vcpus.len()).unwrap_or(u32::MAX);
         put_u32(&mut info, 68, vcpus.wrapping_sub(1));
         put(&mut info, 76, &domain.handle.0);
+        put_u32(&mut info, 92, domain.settings.pool);
         info[96] = if domain.is_translated() { 48 } else { 46 };
         put_u32(&mut info, 104, domain.emulation);
         info

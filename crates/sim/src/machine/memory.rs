@@ -9,7 +9,6 @@ use super::{Counted, Dying, SimXen};
 use crate::bytes::{index, u16_at, u32_at, u64_at};
 
 const POPULATE_PHYSMAP: u64 = 6;
-const ADD_TO_PHYSMAP: u64 = 7;
 const SET_MEMORY_MAP: u64 = 13;
 const CLAIM_PAGES: u64 = 24;
 /// Most entries of an E820 map.
@@ -29,10 +28,9 @@ impl SimXen {
         }
         match args[0] {
             POPULATE_PHYSMAP => self.populate(arena, args[1]),
-            ADD_TO_PHYSMAP => self.add_to_physmap(arena, args[1]),
             SET_MEMORY_MAP => self.set_memory_map(arena, args[1]),
             CLAIM_PAGES => self.claim(arena, args[1]),
-            _ => Err(Errno::ENOSYS),
+            _ => self.physmap_call(arena, args).unwrap_or(Err(Errno::ENOSYS)),
         }
     }
 
@@ -46,8 +44,10 @@ impl SimXen {
         if count > u64::from(u32::MAX >> 6) {
             return Err(Errno::EINVAL);
         }
-        // Populate-on-demand and exact NUMA nodes are not simulated.
-        if order > ORDER_MAX || flags != 0 {
+        /// The machine has one NUMA node; nothing is populated on demand.
+        const FLAGS_KNOWN: u32 = 0xff00 | 1 << 17;
+        let is_other_node = flags >> 17 & 1 != 0 && flags >> 8 & 0xff != 1;
+        if order > ORDER_MAX || flags & !FLAGS_KNOWN != 0 || is_other_node {
             return Ok(0);
         }
         let bytes = index(count).checked_mul(8).ok_or(Errno::EFAULT)?;
@@ -125,24 +125,6 @@ impl SimXen {
         }
         domain.pages_claimed = claim;
         self.pages_claimed += claim;
-        Ok(0)
-    }
-
-    fn add_to_physmap(&mut self, arena: &Arena<'_>, address: u64) -> Result<u64, Errno> {
-        const SHARED_INFO: u32 = 0;
-        let argument = arena.get(address, 24)?;
-        let (domid, space) = (DomId(u16_at(argument, 0)), u32_at(argument, 4));
-        let (idx, gfn) = (u64_at(argument, 8), u64_at(argument, 16));
-        let domain = self.live(domid)?;
-        if !domain.is_translated() {
-            return Err(Errno::EACCES);
-        }
-        if space != SHARED_INFO || idx != 0 {
-            return Err(Errno::EINVAL);
-        }
-        let mfn = domain.shared_info;
-        domain.map_physical(gfn, 1, mfn);
-        domain.shared_info_gfn = Some(gfn);
         Ok(0)
     }
 

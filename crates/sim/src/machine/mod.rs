@@ -11,14 +11,17 @@ mod domctl;
 mod evtchn;
 mod frames;
 mod grant;
+mod host;
 mod hvm;
 mod hypercall;
 mod hypervisor;
 mod listing;
 mod memory;
 mod pagetable;
+mod physmap;
 mod policy;
 mod rival;
+mod settings;
 mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,6 +155,9 @@ pub struct SimXen {
     mappings: BTreeMap<u64, Mapping>,
     mapping_next: u64,
     calls: BTreeMap<&'static str, u64>,
+    host: host::HostSettings,
+    /// Domains that receive VIRQs of the host instead of dom0.
+    virq_handlers: BTreeMap<u32, DomId>,
 }
 
 /// How long readers of the domain list keep an unlinked domain alive, in nanoseconds.
@@ -164,6 +170,8 @@ impl SimXen {
         let mut frames = Frames::new(config.pages);
         frames.order_max = config.order_max;
         let mut xen = Self {
+            host: host::HostSettings::new(config.cpus),
+            virq_handlers: BTreeMap::new(),
             config,
             now: Time(1_000_000_000),
             trace: Trace::default(),
@@ -333,6 +341,9 @@ impl SimXen {
             return false;
         };
         self.frames.write(mfn, offset, bytes);
+        if let Some(domain) = self.domains.get_mut(&domid) {
+            domain.mark_dirty(pfn);
+        }
         true
     }
 

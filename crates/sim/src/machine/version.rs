@@ -4,7 +4,7 @@ use xen::Errno;
 
 use super::SimXen;
 use super::hypercall::Arena;
-use crate::bytes::{put, put_u64, u32_at};
+use crate::bytes::{put, put_u32, put_u64, u32_at};
 
 impl SimXen {
     pub(super) fn version_op(
@@ -34,6 +34,15 @@ impl SimXen {
             4 => text(64, "simulated"),
             5 => {
                 put_u64(arena.get_mut(args[1], 8)?, 0, 0xffff_8000_0000_0000);
+                Ok(0)
+            }
+            6 => {
+                // writable_page_tables to gnttab_map_avail_bits, as a 64-bit PV domain sees them.
+                const FEATURES: u32 = 0x2705;
+                if u32_at(arena.get(args[1], 8)?, 0) != 0 {
+                    return Err(Errno::EINVAL);
+                }
+                put_u32(arena.get_mut(args[1], 8)?, 4, FEATURES);
                 Ok(0)
             }
             7 => Ok(xen::PAGE_BYTES as u64),

@@ -1,6 +1,7 @@
 //! The simulated host, seen from outside.
 
 mod conformance;
+mod constant;
 mod faults;
 mod hypercalls;
 mod identity;

@@ -1,0 +1,320 @@
+//! `sysctl`: the machine's console, CPUs, nodes, pools, heap and features.
+//!
+//! Source: `xen/common/sysctl.c`, `xen/arch/x86/sysctl.c`, `xen/common/sched/`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use xen::{DomId, Errno};
+
+use super::SimXen;
+use super::hypercall::Arena;
+use super::settings::{CREDIT2, put_bitmap};
+use crate::bytes::{index, put, put_u32, put_u64, u32_at, u64_at};
+
+const HEADER: usize = 8;
+/// What was printed at boot.
+const CONSOLE: &[u8] = b"(XEN) a simulated machine\n(XEN) *** LOADING DOMAIN 0 ***\n";
+/// CPU features, as many words as 4.17 has.
+const FEATURES: [u32; 20] = [
+    0x1fc9_cbf5,
+    0xf6d8_3203,
+    0x2191_abfd,
+    0x121,
+    0xf,
+    0x2394_0000,
+    0,
+    0x100,
+    0,
+    0x1800_0000,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+];
+
+/// CPUs that are scheduled together.
+#[derive(Debug)]
+pub(super) struct Pool {
+    cpus: BTreeSet<u32>,
+}
+
+/// What the machine as a whole is set to.
+#[derive(Debug)]
+pub(super) struct HostSettings {
+    pools: BTreeMap<u32, Pool>,
+    ratelimit_us: u32,
+}
+
+impl HostSettings {
+    pub(super) fn new(cpus: u32) -> Self {
+        Self {
+            pools: BTreeMap::from([(0, Pool { cpus: (0..cpus).collect() })]),
+            ratelimit_us: 1000,
+        }
+    }
+}
+
+impl SimXen {
+    /// The sysctls of this file. `None`: it is none of them.
+    pub(super) fn host_call(
+        &mut self,
+        call: &mut [u8],
+        arena: &mut Arena<'_>,
+    ) -> Option<Result<(), Errno>> {
+        Some(match u32_at(call, 0) {
+            1 => read_console(call, arena),
+            7 => {
+                let keys = u32_at(call, HEADER + 8);
+                arena.get(u64_at(call, HEADER), index(keys.into())).map(drop)
+            }
+            8 => self.cpu_idle(call, arena),
+            9 => {
+                let width = u32_at(call, HEADER + 4);
+                // All memory of the machine lies above 4 GiB.
+                let pages = if (1..=32).contains(&width) { 0 } else { self.frames.pages_free() };
+                put_u64(call, HEADER + 16, pages << xen::PAGE_SHIFT);
+                Ok(())
+            }
+            // Neither idle states nor frequencies are the hypervisor's here.
+            10 | 12 => Err(Errno::ENODEV),
+            16 => self.cpu_places(call, arena),
+            17 => self.numa(call, arena),
+            18 => self.cpupool(call, arena),
+            19 => self.tune(call),
+            22 => pci_nodes(call, arena),
+            26 => features(call, arena),
+            29 => host_policy(call, arena),
+            _ => return None,
+        })
+    }
+
+    fn cpu_idle(&self, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+        let cpus = self.config.cpus.min(u32_at(call, HEADER));
+        let list = u64_at(call, HEADER + 8);
+        for cpu in 0..cpus {
+            put_u64(arena.get_mut(list + u64::from(cpu) * 8, 8)?, 0, self.now.0 / 2);
+        }
+        put_u32(call, HEADER + 16, cpus);
+        Ok(())
+    }
+
+    fn cpu_places(&self, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+        let (room, list) = (u32_at(call, HEADER), u64_at(call, HEADER + 8));
+        let cpus = self.config.cpus;
+        if list != 0 {
+            for cpu in 0..cpus.min(room) {
+                let place = arena.get_mut(list + u64::from(cpu) * 12, 12)?;
+                place.fill(0);
+                put_u32(place, 0, cpu);
+            }
+        }
+        put_u32(call, HEADER, cpus);
+        Ok(())
+    }
+
+    fn numa(&self, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+        let (room, memory, distances) =
+            (u32_at(call, HEADER), u64_at(call, HEADER + 8), u64_at(call, HEADER + 16));
+        if room > 0 && memory != 0 {
+            let node = arena.get_mut(memory, 16)?;
+            put_u64(node, 0, self.frames.pages_total() << xen::PAGE_SHIFT);
+            put_u64(node, 8, self.frames.pages_free() << xen::PAGE_SHIFT);
+        }
+        if room > 0 && distances != 0 {
+            put_u32(arena.get_mut(distances, 4)?, 0, 10);
+        }
+        put_u32(call, HEADER, 1);
+        Ok(())
+    }
+
+    fn cpupool(&mut self, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+        const ANY: u32 = u32::MAX;
+        let word = |at: usize| u32_at(call, HEADER + at);
+        let (op, id, scheduler, domid, cpu) = (word(0), word(4), word(8), word(12), word(16));
+        let cpus = self.config.cpus;
+        let free: BTreeSet<u32> = {
+            let taken: BTreeSet<u32> =
+                self.host.pools.values().flat_map(|pool| &pool.cpus).copied().collect();
+            (0..cpus).filter(|cpu| !taken.contains(cpu)).collect()
+        };
+        let domains_in =
+            |pool: u32| self.domains.values().filter(|domain| domain.settings.pool == pool).count();
+        match op {
+            1 => {
+                let number = if id == ANY {
+                    (0..).find(|number| !self.host.pools.contains_key(number)).unwrap_or_default()
+                } else {
+                    id
+                };
+                if self.host.pools.contains_key(&number) {
+                    return Err(Errno::EEXIST);
+                }
+                if scheduler != CREDIT2 {
+                    return Err(Errno::EINVAL);
+                }
+                self.host.pools.insert(number, Pool { cpus: BTreeSet::new() });
+                put_u32(call, HEADER + 4, number);
+            }
+            2 => {
+                let pool = self.host.pools.get(&id).ok_or(Errno::ENOENT)?;
+                if !pool.cpus.is_empty() || domains_in(id) > 0 {
+                    return Err(Errno::EBUSY);
+                }
+                self.host.pools.remove(&id);
+            }
+            3 => {
+                let (id, pool) = self.host.pools.range(id..).next().ok_or(Errno::ENOENT)?;
+                put_u32(call, HEADER + 4, *id);
+                put_u32(call, HEADER + 8, CREDIT2);
+                let domains = u32::try_from(domains_in(*id)).unwrap_or(u32::MAX);
+                put_u32(call, HEADER + 20, domains);
+                put_bitmap(arena, call, HEADER + 24, &pool.cpus)?;
+            }
+            4 => {
+                let pool = self.host.pools.get_mut(&id).ok_or(Errno::ENOENT)?;
+                let cpu = if cpu == ANY { *free.first().ok_or(Errno::ENODEV)? } else { cpu };
+                if cpu >= cpus {
+                    return Err(Errno::EINVAL);
+                }
+                if !free.contains(&cpu) {
+                    return Err(Errno::ENODEV);
+                }
+                pool.cpus.insert(cpu);
+            }
+            5 => {
+                let domains = domains_in(id);
+                let pool = self.host.pools.get_mut(&id).ok_or(Errno::ENOENT)?;
+                if cpu >= cpus {
+                    return Err(Errno::EINVAL);
+                }
+                if !pool.cpus.contains(&cpu) {
+                    return Err(Errno::EADDRNOTAVAIL);
+                }
+                if pool.cpus.len() == 1 && domains > 0 {
+                    return Err(Errno::EBUSY);
+                }
+                pool.cpus.remove(&cpu);
+            }
+            6 => {
+                let domid = u16::try_from(domid).map(DomId).map_err(|_| Errno::ESRCH)?;
+                if domid == DomId::DOM0 {
+                    return Err(Errno::EPERM);
+                }
+                let domain = self.domains.get_mut(&domid).ok_or(Errno::ESRCH)?;
+                let pool = self.host.pools.get(&id).ok_or(Errno::ENOENT)?;
+                if pool.cpus.is_empty() {
+                    return Err(Errno::ENOENT);
+                }
+                domain.settings.pool = id;
+            }
+            7 => put_bitmap(arena, call, HEADER + 24, &free)?,
+            _ => return Err(Errno::ENOSYS),
+        }
+        Ok(())
+    }
+
+    fn tune(&mut self, call: &mut [u8]) -> Result<(), Errno> {
+        const PUTINFO: u32 = 0;
+        let (pool, scheduler, cmd) =
+            (u32_at(call, HEADER), u32_at(call, HEADER + 4), u32_at(call, HEADER + 8));
+        if !self.host.pools.contains_key(&pool) {
+            return Err(Errno::ESRCH);
+        }
+        if scheduler != CREDIT2 {
+            return Err(Errno::EINVAL);
+        }
+        if cmd == PUTINFO {
+            let ratelimit_us = u32_at(call, HEADER + 16);
+            if ratelimit_us != 0 && !(100..=500_000).contains(&ratelimit_us) {
+                return Err(Errno::EINVAL);
+            }
+            self.host.ratelimit_us = ratelimit_us;
+        } else {
+            put_u32(call, HEADER + 16, self.host.ratelimit_us);
+        }
+        Ok(())
+    }
+}
+
+fn read_console(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+    let (is_incremental, from) = (call[HEADER + 1] != 0, index(u32_at(call, HEADER + 4).into()));
+    let (address, room) = (u64_at(call, HEADER + 8), index(u32_at(call, HEADER + 16).into()));
+    let from = if is_incremental { from.min(CONSOLE.len()) } else { 0 };
+    let text = &CONSOLE[from..];
+    let text = &text[..text.len().min(room)];
+    arena.get_mut(address, text.len())?.copy_from_slice(text);
+    let next = from + text.len();
+    put_u32(call, HEADER + 4, u32::try_from(next).unwrap_or(u32::MAX));
+    put_u32(call, HEADER + 16, u32::try_from(text.len()).unwrap_or(u32::MAX));
+    Ok(())
+}
+
+/// The machine has no PCI device that the hypervisor knows.
+fn pci_nodes(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+    const INVALID_DEVICE: u32 = u32::MAX - 1;
+    let (count, nodes) = (u32_at(call, HEADER), u64_at(call, HEADER + 16));
+    for device in 0..u64::from(count) {
+        put_u32(arena.get_mut(nodes + device * 4, 4)?, 0, INVALID_DEVICE);
+    }
+    Ok(())
+}
+
+fn features(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+    let words = u32::try_from(FEATURES.len()).unwrap_or(u32::MAX);
+    let (kind, room, list) =
+        (u32_at(call, HEADER), u32_at(call, HEADER + 4), u64_at(call, HEADER + 8));
+    if kind > 5 {
+        return Err(Errno::EINVAL);
+    }
+    if list != 0 {
+        if room < words {
+            return Err(Errno::ENOBUFS);
+        }
+        for (word, at) in FEATURES.iter().zip((0_u64..).step_by(4)) {
+            put_u32(arena.get_mut(list + at, 4)?, 0, *word);
+        }
+    }
+    put_u32(call, HEADER + 4, words);
+    Ok(())
+}
+
+fn host_policy(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+    const LEAF_BYTES: usize = 24;
+    const MSRS: u32 = 1;
+    /// `MSR_INTEL_PLATFORM_INFO`.
+    const PLATFORM_INFO: u32 = 0xce;
+    let kind = u32_at(call, HEADER);
+    if kind > 5 || u32_at(call, HEADER + 12) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    // The odd ones are HVM's, but for the machine's own.
+    let policy = super::policy::default(kind == 3 || kind == 5);
+    let leaves = u32::try_from(policy.len()).unwrap_or(u32::MAX);
+    let (room, msrs_room) = (u32_at(call, HEADER + 4), u32_at(call, HEADER + 8));
+    let (list, msrs) = (u64_at(call, HEADER + 16), u64_at(call, HEADER + 24));
+    put_u32(call, HEADER + 4, leaves);
+    put_u32(call, HEADER + 8, MSRS);
+    if list == 0 && msrs == 0 {
+        return Ok(());
+    }
+    if room < leaves || msrs_room < MSRS {
+        return Err(Errno::ENOBUFS);
+    }
+    let mut bytes = Vec::with_capacity(policy.len() * LEAF_BYTES);
+    for ((leaf, subleaf), words) in &policy {
+        for word in [leaf, subleaf].into_iter().chain(words) {
+            bytes.extend_from_slice(&word.to_le_bytes());
+        }
+    }
+    put(arena.get_mut(list, bytes.len())?, 0, &bytes);
+    let msr = arena.get_mut(msrs, 16)?;
+    msr.fill(0);
+    put_u32(msr, 0, PLATFORM_INFO);
+    Ok(())
+}

@@ -1,0 +1,107 @@
+//! An operation on one VM costs as many hypercalls on a full host as on an empty one.
+//!
+//! A toolstack that listed all domains for every lookup took half a million hypercalls for a thousand
+//! VMs. Here all hypercalls on the host are counted, the store's with the toolstack's, for each
+//! operation, beside more and more domains of somebody else.
+
+use std::collections::BTreeMap;
+
+use sim::{HostConfig, Release};
+use toolstack::{Reply, Request, ShutdownRequest};
+use xen::{DomId, ShutdownReason, Uuid};
+
+use crate::support::{Lab, linux, unikernel};
+
+/// Other domains on the host.
+const OTHERS: [u16; 5] = [1, 100, 1000, 10_000, 32_000];
+
+/// Hypercalls on the host so far, by name.
+fn counts(lab: &Lab) -> BTreeMap<&'static str, u64> {
+    lab.host.machine().get().calls().collect()
+}
+
+/// A host with that many domains of another toolstack, idle ones.
+fn host_with(others: u16, release: Release) -> Lab {
+    let machine = sim::MachineConfig { release, ..sim::MachineConfig::default() };
+    let lab = Lab::new(HostConfig { machine, ..HostConfig::default() });
+    let mut xen = lab.host.machine().get_mut();
+    for number in 1..=others {
+        let mut handle = [0xee; 16];
+        handle[..2].copy_from_slice(&number.to_le_bytes());
+        xen.take_number(DomId(number), Uuid(handle)).unwrap();
+    }
+    drop(xen);
+    lab
+}
+
+/// What each operation of a VM's life takes, in order, with whatever else happens until all is quiet.
+fn costs(lab: &mut Lab) -> Vec<(String, BTreeMap<&'static str, u64>)> {
+    let mut costs = Vec::new();
+    let target = || "one".to_owned();
+    for (kind, text) in
+        [("unikernel", unikernel("one", "pv", "normal")), ("linux", linux("one", "pvh", "normal"))]
+    {
+        let mut step = |name: &str, lab: &mut Lab, request: Request| {
+            let before = counts(lab);
+            let reply = lab.ask(request);
+            lab.settle();
+            let mut used = counts(lab);
+            used.retain(|call, count| {
+                *count -= before.get(call).copied().unwrap_or_default();
+                *count > 0
+            });
+            costs.push((format!("{name} of a {kind}"), used));
+            reply
+        };
+        let request = lab.create_request(&text);
+        let Reply::Created(_) = step("create", lab, request) else { panic!("no create") };
+        let Reply::Domains(_) = step("list", lab, Request::List) else { panic!("no list") };
+        let resolved = step("lookup", lab, Request::Resolve { target: target() });
+        let Reply::Resolved { .. } = resolved else { panic!("{resolved:?}") };
+        step("pause", lab, Request::Pause { target: target() });
+        step("unpause", lab, Request::Unpause { target: target() });
+        step("look at vCPUs", lab, Request::Vcpus { target: target() });
+        let request = Lab::shutdown_request("one", ShutdownRequest::Reboot);
+        let Reply::Gone { reason: Some(ShutdownReason::Reboot), .. } = step("reboot", lab, request)
+        else {
+            panic!("no reboot")
+        };
+        let request = Lab::shutdown_request("one", ShutdownRequest::Poweroff);
+        let Reply::Gone { .. } = step("shutdown", lab, request) else { panic!("no shutdown") };
+        let request = lab.create_request(&text);
+        step("second create", lab, request);
+        step("destroy", lab, Request::Destroy { target: target() });
+    }
+    costs
+}
+
+fn check(release: Release, others: &[u16]) {
+    let mut alone = Vec::new();
+    for &others in others {
+        let costs = costs(&mut host_with(others, release));
+        if alone.is_empty() {
+            alone = costs;
+            continue;
+        }
+        for ((operation, seen), (_, wanted)) in costs.iter().zip(&alone) {
+            assert_eq!(seen, wanted, "{operation} beside {others} domains on {release:?}");
+        }
+    }
+    let total: u64 = alone.iter().flat_map(|(_, counts)| counts.values()).sum();
+    assert!(total > 100, "the operations were counted: {total}");
+    for (operation, counts) in &alone {
+        if operation.starts_with("list ") {
+            assert_eq!(counts, &BTreeMap::from([("getdomaininfolist", 1)]), "{operation}");
+        }
+    }
+}
+
+#[test]
+fn an_operation_takes_as_many_hypercalls_beside_32000_domains_as_beside_one() {
+    check(Release::Xen4_17, &OTHERS);
+}
+
+#[test]
+fn and_so_it_does_where_xen_tells_which_domains_changed() {
+    check(Release::Xen4_22, &[1, 32_000]);
+}

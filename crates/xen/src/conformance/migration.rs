@@ -1,0 +1,170 @@
+//! Cases about what moving a running domain needs.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Case, Checked, Doing, distinct, same, unused, with_domain};
+use crate::{
+    Debugging, DirtyLook, DomId, DomainKind, Errno, EvtchnPeer, EvtchnPort, FrameUse, Hypervisor,
+    TscInfo, Vnuma, Xen,
+};
+
+pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
+    vec![
+        ("a domain's writes are noted from when it was asked for to when not", log_dirty),
+        ("a PV domain's frames say what they are used as", frame_uses),
+        ("one HVM record can be read alone", hvm_record),
+        ("a translated domain has no address size", address_size),
+        ("the time stamp counter's settings read back", tsc),
+        ("a domain's clock can be moved", time_offset),
+        ("a suspend can be announced to any port", subscribe),
+        ("only what has shut down for it can be reset softly", soft_reset),
+        ("a domain does not debug itself", debugging),
+        ("a VIRQ of each vCPU has no handler for the host", virq_handler),
+        ("NUMA nodes of a domain must fit together", vnuma),
+    ]
+}
+
+fn log_dirty<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    /// `XEN_SYSCTL_PHYSCAP_shadow`: without shadow paging a PV domain's writes cannot be noted.
+    const SHADOW: u32 = 1 << 4;
+    let has_shadow = xen.phys_info().doing("physinfo")?.capabilities & SHADOW != 0;
+    for kind in [DomainKind::Pv, DomainKind::Pvh] {
+        with_domain(xen, kind, |xen, domid| {
+            xen.set_memory_max(domid, 64 * 4).doing("max_mem")?;
+            let pfns: Vec<u64> = (0..32).collect();
+            xen.populate(domid, 0, &pfns).doing("populate_physmap")?;
+            if kind == DomainKind::Pv && !has_shadow {
+                let answer = xen.enable_log_dirty(domid);
+                return same("of a PV domain", &answer, &Err(Errno::EOPNOTSUPP));
+            }
+            xen.enable_log_dirty(domid).doing("shadow_op")?;
+            same("enabled twice", &xen.enable_log_dirty(domid), &Err(Errno::EINVAL))?;
+            for look in [DirtyLook::Clean, DirtyLook::Peek, DirtyLook::Final] {
+                let dirty = xen.dirty(domid, 32, look).doing("shadow_op")?;
+                // It does not run, so it wrote to nothing.
+                same("dirty", &dirty.frames().count(), &0)?;
+                same("pages told", &(dirty.pages <= 32), &true)?;
+            }
+            xen.disable_log_dirty(domid).doing("shadow_op")?;
+            xen.enable_log_dirty(domid).doing("shadow_op again")?;
+            xen.disable_log_dirty(domid).doing("shadow_op again")
+        })?;
+    }
+    Ok(())
+}
+
+fn frame_uses<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        xen.set_memory_max(domid, 64 * 4).doing("max_mem")?;
+        let frames = xen.populate(domid, 0, &[0, 1, 2]).doing("populate_physmap")?;
+        distinct(&frames)?;
+        let uses = xen.frame_uses(domid, &frames).doing("getpageframeinfo3")?;
+        same("memory", &uses, &vec![FrameUse::Memory; 3])?;
+        let uses =
+            xen.frame_uses(domid, &[frames[1], 0xff_ffff_ffff]).doing("getpageframeinfo3")?;
+        same("a frame of nobody", &uses, &vec![FrameUse::Memory, FrameUse::None])
+    })
+}
+
+fn hvm_record<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    const MTRR: u16 = 14;
+    const UNKNOWN: u16 = 120;
+    with_domain(xen, DomainKind::Pvh, |xen, domid| {
+        let record = xen.hvm_record(domid, MTRR, 1).doing("gethvmcontext_partial")?;
+        same("bytes", &record.len(), &240)?;
+        let unknown = xen.hvm_record(domid, UNKNOWN, 0).err();
+        same("unknown kind", &unknown, &Some(Errno::EINVAL))?;
+        let beyond = xen.hvm_record(domid, MTRR, 2).err();
+        same("vCPU beyond", &beyond, &Some(Errno::ENOENT))
+    })?;
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        same("of a PV domain", &xen.hvm_record(domid, MTRR, 0).err(), &Some(Errno::EINVAL))
+    })
+}
+
+fn address_size<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        same("of a PV domain", &xen.address_size(domid), &Ok(64))
+    })?;
+    with_domain(xen, DomainKind::Pvh, |xen, domid| {
+        same("of a translated one", &xen.address_size(domid), &Err(Errno::EOPNOTSUPP))
+    })
+}
+
+fn tsc<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    const ALWAYS_EMULATE: u32 = 1;
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        let wanted =
+            TscInfo { mode: ALWAYS_EMULATE, khz: 1_000_000, incarnation: 0, elapsed_ns: 5_000 };
+        xen.set_tsc_info(domid, wanted).doing("settscinfo")?;
+        let seen = xen.tsc_info(domid).doing("gettscinfo")?;
+        same("mode and frequency", &(seen.mode, seen.khz), &(ALWAYS_EMULATE, 1_000_000))?;
+        same("time that has passed", &(seen.elapsed_ns >= 5_000), &true)?;
+        let nobody = unused(xen)?;
+        same("of nobody", &xen.tsc_info(nobody).err(), &Some(Errno::ESRCH))
+    })
+}
+
+fn time_offset<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        xen.set_time_offset(domid, -3600).doing("settimeoffset")?;
+        let nobody = unused(xen)?;
+        same("of nobody", &xen.set_time_offset(nobody, 1), &Err(Errno::ESRCH))
+    })
+}
+
+fn subscribe<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        // Whether it exists is asked when it is rung.
+        let nowhere = xen.subscribe_suspend(domid, EvtchnPort(0x7fff_fff0));
+        same("to a port that is none", &nowhere, &Ok(()))?;
+        let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
+        let port = xen.alloc_unbound(peer).doing("alloc_unbound")?;
+        same("to a port that exists", &xen.subscribe_suspend(domid, port), &Ok(()))?;
+        let own = EvtchnPeer { owner: DomId::SELF, remote: DomId::SELF };
+        let port = xen.alloc_unbound(own).doing("alloc_unbound")?;
+        xen.close_channel(port).doing("close")?;
+        same("closed twice", &xen.close_channel(port), &Err(Errno::EINVAL))
+    })
+}
+
+fn soft_reset<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pvh, |xen, domid| {
+        same("as it is", &xen.soft_reset(domid), &Err(Errno::EINVAL))
+    })
+}
+
+fn debugging<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        for debugging in [Debugging::On, Debugging::Off] {
+            xen.set_debugging(domid, debugging).doing("setdebugging")?;
+        }
+        same("oneself", &xen.set_debugging(DomId::DOM0, Debugging::On), &Err(Errno::EINVAL))
+    })
+}
+
+fn virq_handler<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    const VIRQ_TIMER: u32 = 0;
+    const BEYOND: u32 = 24;
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        for virq in [VIRQ_TIMER, BEYOND] {
+            same("handler", &xen.set_virq_handler(domid, virq), &Err(Errno::EINVAL))?;
+        }
+        Ok(())
+    })
+}
+
+fn vnuma<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        let too_few = Vnuma {
+            distances: vec![10],
+            node_of_vcpu: vec![0],
+            machine_node_of_node: vec![0],
+            ranges: vec![crate::VnumaRange { start: 0, end: 1 << 20, node: 0 }],
+        };
+        same("a vCPU is left out", &xen.set_vnuma(domid, &too_few), &Err(Errno::EINVAL))?;
+        let fits = Vnuma { node_of_vcpu: vec![0, 0], ..too_few };
+        same("all are there", &xen.set_vnuma(domid, &fits), &Ok(()))
+    })
+}
