@@ -7,6 +7,7 @@ use xen::{DomId, Errno};
 
 use super::domain::Vcpu;
 use super::hypercall::{Arena, DOMCTL_BYTES};
+use super::listing::domain_info;
 use super::{Dying, Release, SimXen};
 use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
@@ -48,7 +49,7 @@ impl SimXen {
             GETDOMAININFO => {
                 let found = self.find_for_info(domid)?;
                 put_u16(&mut call, 8, found.0);
-                let info = self.domain_info(found);
+                let info = domain_info(&self.domains[&found]);
                 call[HEADER..HEADER + info.len()].copy_from_slice(&info);
                 Ok(0)
             }

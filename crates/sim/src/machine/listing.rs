@@ -58,45 +58,43 @@ impl SimXen {
         let first = DomId(u16_at(call, HEADER));
         let capacity = index(u32_at(call, HEADER + 4).into());
         let buffer = u64_at(call, HEADER + 8);
-        let found: Vec<DomId> =
-            self.domains.range(first..).take(capacity).map(|(domid, _)| *domid).collect();
-        for (i, domid) in found.iter().enumerate() {
-            let info = self.domain_info(*domid);
-            let at = buffer.checked_add((i * INFO_BYTES) as u64).ok_or(Errno::EFAULT)?;
-            arena.get_mut(at, INFO_BYTES)?.copy_from_slice(&info);
+        let mut found = 0;
+        for domain in self.domains.range(first..).take(capacity).map(|(_, domain)| domain) {
+            let at = buffer.checked_add((found * INFO_BYTES) as u64).ok_or(Errno::EFAULT)?;
+            arena.get_mut(at, INFO_BYTES)?.copy_from_slice(&domain_info(domain));
+            found += 1;
         }
-        self.spend(found.len() as u64 * 400);
-        put_u32(call, HEADER + 16, u32::try_from(found.len()).unwrap_or(u32::MAX));
+        self.spend(found as u64 * 400);
+        put_u32(call, HEADER + 16, u32::try_from(found).unwrap_or(u32::MAX));
         Ok(())
     }
+}
 
-    /// `struct xen_domctl_getdomaininfo` of a domain that exists.
-    pub(super) fn domain_info(&self, domid: DomId) -> [u8; INFO_BYTES] {
-        let domain = &self.domains[&domid];
-        let mut info = [0; INFO_BYTES];
-        let online = domain.vcpus.iter().filter(|vcpu| vcpu.online).count();
-        put_u16(&mut info, 0, domid.0);
-        put_u32(&mut info, 4, flags(domain));
-        put_u64(&mut info, 8, domain.pages);
-        put_u64(&mut info, 16, domain.pages_max);
-        put_u64(&mut info, 24, domain.pages_claimed);
-        let shared_info = if domain.is_translated() {
-            // Unknown to the domain's own numbering until it is put there.
-            domain.shared_info_gfn.unwrap_or(u64::MAX)
-        } else {
-            domain.shared_info
-        };
-        put_u64(&mut info, 48, shared_info);
-        put_u64(&mut info, 56, domain.vcpus.iter().map(|vcpu| vcpu.cpu_time_ns).sum());
-        put_u32(&mut info, 64, u32::try_from(online).unwrap_or(u32::MAX));
-        let vcpus = u32::try_from(domain.vcpus.len()).unwrap_or(u32::MAX);
-        put_u32(&mut info, 68, vcpus.wrapping_sub(1));
-        put(&mut info, 76, &domain.handle.0);
-        put_u32(&mut info, 92, domain.settings.pool);
-        info[96] = if domain.is_translated() { 48 } else { 46 };
-        put_u32(&mut info, 104, domain.emulation);
-        info
-    }
+/// `struct xen_domctl_getdomaininfo` of a domain.
+pub(super) fn domain_info(domain: &Domain) -> [u8; INFO_BYTES] {
+    let mut info = [0; INFO_BYTES];
+    let online = domain.vcpus.iter().filter(|vcpu| vcpu.online).count();
+    put_u16(&mut info, 0, domain.domid.0);
+    put_u32(&mut info, 4, flags(domain));
+    put_u64(&mut info, 8, domain.pages);
+    put_u64(&mut info, 16, domain.pages_max);
+    put_u64(&mut info, 24, domain.pages_claimed);
+    let shared_info = if domain.is_translated() {
+        // Unknown to the domain's own numbering until it is put there.
+        domain.shared_info_gfn.unwrap_or(u64::MAX)
+    } else {
+        domain.shared_info
+    };
+    put_u64(&mut info, 48, shared_info);
+    put_u64(&mut info, 56, domain.vcpus.iter().map(|vcpu| vcpu.cpu_time_ns).sum());
+    put_u32(&mut info, 64, u32::try_from(online).unwrap_or(u32::MAX));
+    let vcpus = u32::try_from(domain.vcpus.len()).unwrap_or(u32::MAX);
+    put_u32(&mut info, 68, vcpus.wrapping_sub(1));
+    put(&mut info, 76, &domain.handle.0);
+    put_u32(&mut info, 92, domain.settings.pool);
+    info[96] = if domain.is_translated() { 48 } else { 46 };
+    put_u32(&mut info, 104, domain.emulation);
+    info
 }
 
 fn flags(domain: &Domain) -> u32 {
