@@ -662,14 +662,14 @@ mod tests {
         let guest = create_with_memory(&mut xen, 16);
         xen.domains.get_mut(&guest).unwrap().flags |= Domain::HVM;
         assert!(xen.guest_write(guest, 3, 0, b"before"));
-        assert_eq!(dirty_pages(&mut xen, guest, ENABLE, 0), []);
+        assert_eq!(dirty_pages(&mut xen, guest, ENABLE, 0), Vec::<u64>::new());
         assert!(xen.guest_write(guest, 5, 100, b"after") && xen.guest_write(guest, 9, 0, b"x"));
         assert_eq!(dirty_pages(&mut xen, guest, PEEK, 0), [5, 9]);
         assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 0), [5, 9]);
-        assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 0), []);
+        assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 0), Vec::<u64>::new());
         let mapping = xen.map_foreign(DomId::DOM0, guest, 7).unwrap();
         assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 1), [7]);
         xen.unmap(mapping);
-        assert_eq!(dirty_pages(&mut xen, guest, OFF, 0), []);
+        assert_eq!(dirty_pages(&mut xen, guest, OFF, 0), Vec::<u64>::new());
     }
 }
