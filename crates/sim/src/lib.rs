@@ -15,6 +15,7 @@ pub mod demo;
 mod faults;
 mod guest;
 mod host;
+mod lvm;
 mod machine;
 mod os;
 mod prng;

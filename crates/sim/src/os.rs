@@ -77,7 +77,7 @@ impl OsState {
         match under.and_then(|device| self.files.get(&device.path)) {
             Some(File::Image { bytes, .. }) => bytes / 512,
             Some(File::Bytes(bytes)) => bytes.len() as u64 / 512,
-            _ => 1 << 21,
+            _ => self.storage.lvm.bytes(number).map_or(1 << 21, |bytes| bytes / 512),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use storage::{Command, Copying, DeviceNumber, HostError, Lock, Space, System};
 
+use crate::lvm::{self, Groups};
 use crate::os::{File, LOOP_MAJOR, OsState, SimOs};
 
 /// Bytes of every file system.
@@ -22,6 +23,7 @@ pub(crate) struct StorageState {
     failing: BTreeMap<String, HostError>,
     /// Whether files can share blocks.
     shares_blocks: bool,
+    pub(crate) lvm: Groups,
 }
 
 fn killed() -> HostError {
@@ -80,9 +82,17 @@ impl OsState {
         self.files.keys().filter(|path| path.starts_with(folder)).cloned().collect()
     }
 
+    /// Logical volumes of VDIs that are active.
+    #[must_use]
+    pub fn active_volumes(&self) -> Vec<String> {
+        self.storage.lvm.active_names()
+    }
+
     fn image_of(&mut self, device: DeviceNumber) -> Option<&mut BTreeMap<u64, u8>> {
-        let loops = self.loops.get(&device.minor).filter(|_| device.major == LOOP_MAJOR);
-        let path = loops?.path.clone();
+        if device.major != LOOP_MAJOR {
+            return self.storage.lvm.image(device);
+        }
+        let path = self.loops.get(&device.minor)?.path.clone();
         match self.files.get_mut(&path)? {
             File::Image { sectors, .. } => Some(sectors),
             _ => None,
@@ -188,6 +198,9 @@ fn run(os: &mut OsState, command: &Command) -> Result<String, HostError> {
             Some(_) => Ok(String::new()),
             None => Err(HostError::Refused(format!("umount: {point}: not mounted."))),
         },
+        ("/usr/sbin/lvm", words) => lvm::run(os, words),
+        ("/usr/sbin/blkdiscard", words) => lvm::zero(os, words),
+        ("/usr/bin/dd", words) => lvm::copy(os, words),
         (program, words) => {
             Err(HostError::Refused(format!("{program} {}: not on this host", words.join(" "))))
         }

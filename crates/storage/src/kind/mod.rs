@@ -1,6 +1,7 @@
 //! Kinds of SRs, and what each has to be able to do.
 
 mod file;
+mod lvm;
 mod nfs;
 
 use std::fmt;
@@ -16,10 +17,14 @@ pub enum Kind {
     File,
     /// The same in a folder of an NFS server.
     Nfs,
+    /// Thick logical volumes.
+    Lvm,
+    /// Logical volumes in a thin pool.
+    LvmThin,
 }
 
 impl Kind {
-    pub const ALL: [Self; 2] = [Self::File, Self::Nfs];
+    pub const ALL: [Self; 4] = [Self::File, Self::Nfs, Self::Lvm, Self::LvmThin];
 
     /// Reads a kind's name.
     ///
@@ -37,6 +42,8 @@ impl Kind {
         match self {
             Self::File => "file",
             Self::Nfs => "nfs",
+            Self::Lvm => "lvm",
+            Self::LvmThin => "lvmthin",
         }
     }
 
@@ -45,6 +52,7 @@ impl Kind {
         match self {
             Self::File => &["path"],
             Self::Nfs => &["server", "serverpath", "options"],
+            Self::Lvm | Self::LvmThin => &["device"],
         }
     }
 
@@ -52,6 +60,8 @@ impl Kind {
         match self {
             Self::File => &file::File,
             Self::Nfs => &nfs::Nfs,
+            Self::Lvm => &lvm::Lvm::Thick,
+            Self::LvmThin => &lvm::Lvm::Thin,
         }
     }
 }

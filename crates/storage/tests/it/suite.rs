@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use sim::SimOs;
 use storage::{Access, HostError, Kind, Repositories, StorageError, VdiName};
 
-const MIB: u64 = 1 << 20;
+/// A size that every kind has exactly: volumes come in extents of 4 MiB.
+const SMALL: u64 = 4 << 20;
 
 struct Lab {
     os: SimOs,
@@ -16,6 +17,7 @@ fn config(kind: Kind) -> BTreeMap<String, String> {
     let settings: &[(&str, &str)] = match kind {
         Kind::File => &[("path", "/srv/vdis")],
         Kind::Nfs => &[("server", "filer"), ("serverpath", "/export")],
+        Kind::Lvm | Kind::LvmThin => &[("device", "/dev/sdb")],
     };
     settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
@@ -24,6 +26,7 @@ fn config(kind: Kind) -> BTreeMap<String, String> {
 fn left(os: &SimOs) -> Vec<String> {
     let state = os.get();
     let mut all = state.attached_vdis();
+    all.extend(state.active_volumes());
     all.extend(state.loops().values().map(|it| format!("loop {}", it.tag)));
     all.extend(state.paths("/").into_iter().filter(|path| path.contains(".part-")));
     all
@@ -73,9 +76,17 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
     for kind in Kind::ALL {
         let mut lab = Lab::new(kind);
         let (one, snap, copy) = (vdi_name("one"), vdi_name("snap"), vdi_name("copy"));
-        lab.srs().create_vdi(&one, MIB).unwrap();
+        lab.srs().create_vdi(&one, SMALL).unwrap();
         lab.write("one", 1);
-        lab.srs().snapshot_vdi(&one, "snap").unwrap();
+        // Thick volumes are cloned instead.
+        let thick = kind == Kind::Lvm;
+        if thick {
+            let refused = lab.srs().snapshot_vdi(&one, "snap").unwrap_err();
+            assert!(refused.to_string().contains("lvmthin"), "{refused}");
+            lab.srs().clone_vdi(&one, "snap").unwrap();
+        } else {
+            lab.srs().snapshot_vdi(&one, "snap").unwrap();
+        }
         lab.write("one", 2);
         lab.srs().clone_vdi(&snap, "copy").unwrap();
         lab.write("copy", 3);
@@ -83,17 +94,26 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
         assert_eq!(lab.names(), ["copy", "one", "snap"]);
 
         // A snapshot stays as it is.
-        let refused = lab.srs().attach_for(&snap, "vm", Access::ReadWrite).unwrap_err();
-        assert!(refused.to_string().contains("snapshot"), "{refused}");
-        assert!(lab.srs().resize_vdi(&snap, 2 * MIB).is_err());
+        if !thick {
+            let refused = lab.srs().attach_for(&snap, "vm", Access::ReadWrite).unwrap_err();
+            assert!(refused.to_string().contains("snapshot"), "{refused}");
+            assert!(lab.srs().resize_vdi(&snap, 2 * SMALL).is_err());
+        }
 
-        // Grown while a guest has it.
-        let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
-        let last = 2 * MIB / 512 - 1;
+        // Grown while a guest has it, or, where what lay there would show, before.
+        let mut device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+        let last = 2 * SMALL / 512 - 1;
         assert_eq!(lab.os.read_sector(device.number, last), None);
-        lab.srs().resize_vdi(&one, 2 * MIB).unwrap();
+        if thick {
+            assert!(lab.srs().resize_vdi(&one, 2 * SMALL).is_err());
+            lab.srs().detach_for(&one, "vm").unwrap();
+        }
+        lab.srs().resize_vdi(&one, 2 * SMALL).unwrap();
+        if thick {
+            device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+        }
         assert_eq!(lab.os.read_sector(device.number, last), Some(0));
-        assert!(lab.srs().resize_vdi(&one, MIB).unwrap_err().to_string().contains("cut off"));
+        assert!(lab.srs().resize_vdi(&one, SMALL).unwrap_err().to_string().contains("cut off"));
 
         // In use, it cannot go; nor can its SR.
         let in_use = |error: &StorageError| matches!(error, StorageError::InUse(_));
@@ -118,7 +138,7 @@ fn many_read_a_vdi_or_one_writes_it() {
     for kind in Kind::ALL {
         let mut lab = Lab::new(kind);
         let one = vdi_name("one");
-        lab.srs().create_vdi(&one, MIB).unwrap();
+        lab.srs().create_vdi(&one, SMALL).unwrap();
         let first = lab.srs().attach_for(&one, "a", Access::ReadOnly).unwrap();
         let second = lab.srs().attach_for(&one, "b", Access::ReadOnly).unwrap();
         assert_eq!(first, second, "readers share the device");
@@ -141,7 +161,7 @@ fn many_read_a_vdi_or_one_writes_it() {
 fn a_vdi_that_is_written_is_copied_in_one_moment_or_not_at_all() {
     let mut lab = Lab::new(Kind::File);
     let one = vdi_name("one");
-    lab.srs().create_vdi(&one, MIB).unwrap();
+    lab.srs().create_vdi(&one, SMALL).unwrap();
     let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
     lab.os.write_sector(device.number, 1, 7);
     lab.srs().snapshot_vdi(&one, "snap").unwrap();
@@ -161,11 +181,22 @@ fn a_vdi_that_is_written_is_copied_in_one_moment_or_not_at_all() {
 #[test]
 fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_away() {
     type Request = fn(&mut Repositories<'_>) -> Result<(), StorageError>;
-    let life: [Request; 9] = [
-        |srs| srs.create_vdi(&vdi_name("one"), MIB),
+    let thick: [Request; 9] = [
+        |srs| srs.create_vdi(&vdi_name("one"), SMALL),
+        |srs| srs.resize_vdi(&vdi_name("one"), 2 * SMALL),
         |srs| srs.attach(&vdi_name("one"), "vm", Access::ReadWrite),
         |srs| srs.activate(&vdi_name("one"), "vm").map(drop),
-        |srs| srs.resize_vdi(&vdi_name("one"), 2 * MIB),
+        |srs| srs.deactivate(&vdi_name("one"), "vm"),
+        |srs| srs.detach(&vdi_name("one"), "vm"),
+        |srs| srs.clone_vdi(&vdi_name("one"), "copy"),
+        |srs| srs.destroy_vdi(&vdi_name("copy")),
+        |srs| srs.destroy_vdi(&vdi_name("one")),
+    ];
+    let others: [Request; 9] = [
+        |srs| srs.create_vdi(&vdi_name("one"), SMALL),
+        |srs| srs.attach(&vdi_name("one"), "vm", Access::ReadWrite),
+        |srs| srs.activate(&vdi_name("one"), "vm").map(drop),
+        |srs| srs.resize_vdi(&vdi_name("one"), 2 * SMALL),
         |srs| srs.snapshot_vdi(&vdi_name("one"), "snap"),
         |srs| srs.clone_vdi(&vdi_name("snap"), "copy"),
         |srs| srs.deactivate(&vdi_name("one"), "vm"),
@@ -173,6 +204,7 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_awa
         |srs| srs.destroy_vdi(&vdi_name("one")),
     ];
     for kind in Kind::ALL {
+        let life = if kind == Kind::Lvm { thick } else { others };
         let mut moments = 0;
         for end in 1.. {
             let mut lab = Lab::new(kind);
@@ -210,13 +242,14 @@ fn what_was_interrupted_can_be_asked_for_again() {
         for end in 1..40 {
             let mut lab = Lab::new(kind);
             let one = vdi_name("one");
-            lab.srs().create_vdi(&one, MIB).unwrap();
+            lab.srs().create_vdi(&one, SMALL).unwrap();
             lab.os.kill_daemon_after(end);
             let _killed = lab.srs().attach_for(&one, "vm", Access::ReadWrite);
             lab.os.restart_daemon();
             let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
             assert!(lab.os.write_sector(device.number, 0, 9), "{kind}, killed at {end}");
-            assert_eq!(lab.os.get().loops().len(), 1, "{kind}, killed at {end}");
+            let active = lab.os.get().loops().len() + lab.os.get().active_volumes().len();
+            assert_eq!(active, 1, "{kind}, killed at {end}");
             lab.os.kill_daemon_after(end);
             let _killed = lab.srs().detach_for(&one, "vm");
             lab.os.restart_daemon();
@@ -228,17 +261,17 @@ fn what_was_interrupted_can_be_asked_for_again() {
 
 #[test]
 fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
-    for kind in Kind::ALL {
+    for kind in [Kind::File, Kind::Nfs] {
         let mut lab = Lab::new(kind);
         let one = vdi_name("one");
-        lab.srs().create_vdi(&one, MIB).unwrap();
+        lab.srs().create_vdi(&one, SMALL).unwrap();
         let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
         let other: BTreeMap<_, _> = [("path".to_owned(), "/other".to_owned())].into();
         lab.srs().create("t", Kind::File, other).unwrap();
 
         let (folder, copies) = match kind {
             Kind::File => ("/srv/vdis", "/srv/vdis/.part-"),
-            Kind::Nfs => ("/run/xylem/mount/s", "/run/xylem/mount/s/.part-"),
+            _ => ("/run/xylem/mount/s", "/run/xylem/mount/s/.part-"),
         };
         let full = HostError::Refused("No space left on device".to_owned());
         lab.os.set_failing(copies, Some(full));
@@ -251,14 +284,14 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
         lab.os.set_failing(folder, Some(lost));
         for error in [
             lab.srs().scan("s").unwrap_err(),
-            lab.srs().create_vdi(&vdi_name("two"), MIB).unwrap_err(),
+            lab.srs().create_vdi(&vdi_name("two"), SMALL).unwrap_err(),
             lab.srs().attach(&one, "vm2", Access::ReadOnly).unwrap_err(),
         ] {
             let expected = error.to_string().contains("no answer within 30 s")
                 || error.to_string().contains("in use by vm");
             assert!(expected, "{error}");
         }
-        lab.srs().create_vdi(&VdiName::new("t", "two").unwrap(), MIB).unwrap();
+        lab.srs().create_vdi(&VdiName::new("t", "two").unwrap(), SMALL).unwrap();
         assert_eq!(lab.srs().list().unwrap().len(), 2, "the list asks nobody");
         // What is there already can be let go without the server.
         lab.srs().detach_for(&one, "vm").unwrap();
@@ -267,6 +300,34 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
         assert_eq!(left(&lab.os), [""; 0]);
         assert_eq!(lab.names(), ["one"]);
     }
+}
+
+#[test]
+fn a_thick_volume_shows_nothing_of_what_lay_there_before_whenever_the_daemon_dies() {
+    for end in 1..60 {
+        let mut lab = Lab::new(Kind::Lvm);
+        let one = vdi_name("one");
+        lab.srs().create_vdi(&one, SMALL).unwrap();
+        lab.os.kill_daemon_after(end);
+        let _killed = lab.srs().resize_vdi(&one, 2 * SMALL);
+        lab.os.restart_daemon();
+        let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+        let sectors = lab.srs().scan("s").unwrap()[0].bytes / 512;
+        for sector in [0, sectors / 2, sectors - 1] {
+            assert_eq!(lab.os.read_sector(device.number, sector), Some(0), "killed at {end}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_has_no_room_is_refused_and_leaves_none() {
+    let mut lab = Lab::new(Kind::Lvm);
+    let free = lab.srs().space("s").unwrap().free_bytes;
+    let refused = lab.srs().create_vdi(&vdi_name("one"), 2 * free).unwrap_err();
+    assert!(refused.to_string().contains("insufficient free space"), "{refused}");
+    assert_eq!(lab.names(), [""; 0]);
+    lab.srs().create_vdi(&vdi_name("one"), free).unwrap();
+    assert_eq!(lab.srs().space("s").unwrap().free_bytes, 0);
 }
 
 #[test]
@@ -297,7 +358,7 @@ fn an_sr_is_made_once_and_says_what_it_needs() {
         let error = lab.srs().create(name, kind, config).unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
-    lab.srs().create_vdi(&vdi_name("one"), MIB).unwrap();
+    lab.srs().create_vdi(&vdi_name("one"), SMALL).unwrap();
     lab.srs().forget("s").unwrap();
     assert!(matches!(lab.srs().scan("s"), Err(StorageError::Missing(_))));
     lab.srs().introduce("u", kind, setting("path", "/srv/vdis")).unwrap();
