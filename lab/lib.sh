@@ -78,7 +78,7 @@ host_state() {
     ls /sys/bus/xen-backend/devices
     echo "# attached VDIs, mounts for them and mapped devices"
     find /run/xylem/sr -type f 2>/dev/null
-    ls /run/xylem/mount /dev/mapper 2>/dev/null
+    ls /run/xylem/mount /dev/mapper 2>/dev/null | grep -v "pool"
 }
 
 # same_state BEFORE: compares a saved host_state with the present one. dom0's kernel lets go of devices, and Xen of a

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use super::addition::Addition;
 use super::cpio::Archive;
 use super::packages::{self, Package};
 use super::{elf, host_tools, kernel, recipe};
@@ -18,6 +19,7 @@ const GUEST_INIT: &str = include_str!("../../../lab/guest-init.sh");
 /// Everything that decides what an image contains, beside the packages.
 const SOURCES: &[&str] = &[
     include_str!("recipe.rs"),
+    include_str!("addition.rs"),
     include_str!("image.rs"),
     include_str!("cpio.rs"),
     include_str!("elf.rs"),
@@ -61,6 +63,63 @@ pub(crate) fn prepare() -> Result<Image> {
         kernel: directory.join("vmlinux"),
         root: directory.join("root.cpio"),
     })
+}
+
+/// Finds the archive of an addition in the cache, or builds it.
+///
+/// # Errors
+/// As for [`prepare`].
+pub(crate) fn prepare_addition(addition: &Addition) -> Result<PathBuf> {
+    let cache = cache_directory()?;
+    let mut names = vec![packages::first_dependency(recipe::KERNEL_METAPACKAGE)?];
+    // The image's own too: a library may come from either.
+    names.extend(recipe::PACKAGES.iter().chain(addition.packages).map(|name| (*name).to_owned()));
+    names.sort();
+    names.dedup();
+    let packages = packages::resolve(&names)?;
+    let directory = cache.join("additions");
+    let file = directory.join(format!("{}-{}.cpio", addition.name, key(&packages)?));
+    if !file.is_file() {
+        eprintln!("lab: building the addition {}", file.display());
+        let paths = packages::download(&names, &packages, &cache.join("packages"))?;
+        let work = directory.join(format!("partial-{}", std::process::id()));
+        let tree = work.join("tree");
+        std::fs::create_dir_all(&tree)?;
+        let built = paths
+            .iter()
+            .try_for_each(|package| packages::unpack(package, &tree))
+            .and_then(|()| addition_from_tree(addition, &tree))
+            .and_then(|archive| Ok(std::fs::write(work.join("archive"), archive)?))
+            .and_then(|()| Ok(std::fs::rename(work.join("archive"), &file)?));
+        std::fs::remove_dir_all(&work)?;
+        built?;
+    }
+    Ok(file)
+}
+
+fn addition_from_tree(addition: &Addition, tree: &Path) -> Result<Vec<u8>> {
+    let scanned = Tree::scan(tree)?;
+    let mut root = Archive::default();
+    for (name, target) in addition.links {
+        root.symlink(name, target);
+    }
+    let mut wanted = VecDeque::new();
+    for program in addition.programs {
+        let content = scanned.read(program)?;
+        wanted.extend(elf::libraries(&content));
+        root.file(&merged(program), 0o755, &content);
+    }
+    add_libraries(&mut root, &scanned, wanted)?;
+    for folder in addition.folders {
+        for path in scanned.files_under(folder) {
+            root.file(path, mode(&tree.join(path))?, &read(&tree.join(path))?);
+        }
+    }
+    // With the image's own, because modprobe's index is one file.
+    let spare: Vec<&str> =
+        recipe::DOM0_SPARE_MODULES.iter().chain(addition.modules).copied().collect();
+    Modules::scan(&scanned)?.add(&mut root, "usr/lib", recipe::DOM0_MODULES, &spare)?;
+    Ok(root.finish())
 }
 
 /// Keeps the latest images only; a running lab's is among them.
@@ -171,19 +230,7 @@ fn add_programs(root: &mut Archive, tree: &Tree) -> Result<()> {
     }
     taken.extend(recipe::LINKS.iter().map(|(name, _)| (*name).to_owned()));
 
-    let libraries = tree.libraries();
-    let mut seen = BTreeSet::new();
-    while let Some(name) = wanted.pop_front() {
-        if !seen.insert(name.clone()) {
-            continue;
-        }
-        let path = libraries
-            .get(&name)
-            .with_context(|| format!("the lab's recipe names no package with {name}"))?;
-        let content = read(path)?;
-        wanted.extend(elf::libraries(&content));
-        root.file(&format!("usr/lib/x86_64-linux-gnu/{name}"), 0o755, &content);
-    }
+    add_libraries(root, tree, wanted)?;
 
     for applet in busybox_applets(tree)? {
         if taken.contains(&format!("usr/bin/{applet}")) {
@@ -197,6 +244,24 @@ fn add_programs(root: &mut Archive, tree: &Tree) -> Result<()> {
     // The kernel runs these by their full names.
     root.symlink("usr/sbin/poweroff", "../bin/busybox");
     root.symlink("usr/sbin/reboot", "../bin/busybox");
+    Ok(())
+}
+
+/// The libraries `wanted` and those that they need.
+fn add_libraries(root: &mut Archive, tree: &Tree, mut wanted: VecDeque<String>) -> Result<()> {
+    let libraries = tree.libraries();
+    let mut seen = BTreeSet::new();
+    while let Some(name) = wanted.pop_front() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let path = libraries
+            .get(&name)
+            .with_context(|| format!("the lab's recipe names no package with {name}"))?;
+        let content = read(path)?;
+        wanted.extend(elf::libraries(&content));
+        root.file(&format!("usr/lib/x86_64-linux-gnu/{name}"), 0o755, &content);
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 //! ```
 //! Nothing in here knows what a scenario does; `lab/` has the scenarios and the two inits.
 
+mod addition;
 pub(crate) mod command;
 mod console;
 mod cpio;

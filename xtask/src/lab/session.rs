@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::image::{self, Image};
 use super::machine::{Channels, Machine};
-use super::{Failure, Mode, Options, Outcome, console, overlay};
+use super::{Failure, Mode, Options, Outcome, addition, console, overlay};
 
 /// A host that has not started its scenario by then will not do so.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(180);
@@ -79,7 +79,14 @@ pub(crate) fn run(
     let image = image::prepare()?;
     let scratch = ScratchFolder::create()?;
     let root = scratch.0.join("root.cpio");
-    write_root(&image, &overlay::build(options, mode, &image)?, &root)?;
+    let mut layers = Vec::new();
+    if let Mode::Scenario { text, .. } = mode {
+        for addition in addition::wanted(text) {
+            layers.push(std::fs::read(image::prepare_addition(addition)?)?);
+        }
+    }
+    layers.push(overlay::build(options, mode, &image)?);
+    write_root(&image, &layers, &root)?;
     prepare_results(&options.results)?;
     let channels = Channels {
         console: options.results.join("console.log"),
@@ -112,12 +119,14 @@ pub(crate) fn run(
     })
 }
 
-/// The overlay comes after the image, so that its files win.
-fn write_root(image: &Image, overlay: &[u8], path: &Path) -> Result<()> {
+/// What comes after the image wins over its files.
+fn write_root(image: &Image, layers: &[Vec<u8>], path: &Path) -> Result<()> {
     std::fs::copy(&image.root, path)
         .with_context(|| format!("cannot copy {}", image.root.display()))?;
     let mut file = std::fs::OpenOptions::new().append(true).open(path)?;
-    std::io::Write::write_all(&mut file, overlay)?;
+    for layer in layers {
+        std::io::Write::write_all(&mut file, layer)?;
+    }
     Ok(())
 }
 
