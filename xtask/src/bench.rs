@@ -12,6 +12,8 @@ use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 use serde::Serialize;
 
+use crate::lab::Store;
+
 const HELP: &str = "\
 cargo xtask bench NAME [--json FILE] [--rounds N]
 
@@ -19,7 +21,8 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
   list     lists of all domains by xy and by xl, and the ways to ask Xen for them, in one boot
            --sizes 1,100    numbers of unikernels (default 1,100,500,1000, which needs 11 GiB)
   store    the store's requests, transactions, watches and take-over, on this machine without Xen
-           --peers c,oxen   and the packaged servers in turn
+           --peers c,oxen   and the packaged servers in turn; bare: and one without a store, which
+                            shows what of a request's cost is the system's
            --only WORD      only the section of that name, or whose name has WORD in it
            --quick          small and short: every row runs, its figures say nothing
 
@@ -33,6 +36,9 @@ struct Row {
     unit: &'static str,
     ours: f64,
     peers: BTreeMap<&'static str, f64>,
+    /// The same of a server that only receives and answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bare: Option<f64>,
     ratio: f64,
     goal: Option<f64>,
     /// What `goal` is a bound of.
@@ -81,7 +87,8 @@ impl Row {
             },
             Better::More => values.reduce(f64::max).map_or(1.0, |peer| ours / peer),
         };
-        Self { what, unit, ours, peers, ratio, goal: None, bound: Bound::RatioAtLeast, ok: true }
+        let (goal, bound) = (None, Bound::RatioAtLeast);
+        Self { what, unit, ours, peers, bare: None, ratio, goal, bound, ok: true }
     }
 
     /// Ours is to be that many times better.
@@ -128,7 +135,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             Long("rounds") => rounds = Some(parser.value()?.parse()?),
             Long("peers") => {
                 for peer in parser.value()?.string()?.split(',') {
-                    peers.push(peer.parse()?);
+                    peers.push(if peer == "bare" { Store::Bare } else { peer.parse()? });
                 }
             }
             Long("sizes") => {
@@ -172,6 +179,8 @@ fn print(rows: &[Row]) {
     for row in rows {
         let peers: Vec<String> =
             row.peers.iter().map(|(name, value)| format!("{name} {}", shown(*value))).collect();
+        let bare = row.bare.map(|value| format!("bare {}", shown(value)));
+        let peers: Vec<String> = peers.into_iter().chain(bare).collect();
         let goal = match (row.goal, row.bound) {
             (None, _) => "-".to_owned(),
             (Some(goal), Bound::RatioAtLeast) => format!("{goal}x"),

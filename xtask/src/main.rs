@@ -38,6 +38,9 @@ cargo xtask COMMAND
 
 `cargo xtask COMMAND --help` says more.";
 
+/// The command that is the benches' server without a store.
+const BARE_STORE: &str = "bare-store";
+
 fn main() -> ExitCode {
     match dispatch() {
         Ok(status) => status,
@@ -63,6 +66,10 @@ fn dispatch() -> Result<ExitCode> {
             "store-scripts" => store_scripts::main(&mut parser),
             "store-take-over" => store_take_over::main(&mut parser),
             "tidy" => tidy::main(),
+            BARE_STORE => {
+                stores::serve_without_a_store(std::path::Path::new(&parser.value()?))?;
+                Ok(ExitCode::SUCCESS)
+            }
             "lab" => lab::command::main(&mut parser),
             other => bail!("there is no command '{other}'\n{HELP}"),
         },

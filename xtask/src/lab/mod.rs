@@ -41,6 +41,8 @@ pub(crate) enum Store {
     C,
     /// Xen's `oxenstored`, written in OCaml.
     Oxen,
+    /// None: a server that answers everything with `OK`, to compare with in a bench.
+    Bare,
 }
 
 impl std::str::FromStr for Store {
@@ -62,6 +64,7 @@ impl fmt::Display for Store {
             Self::Xylem => "xylem",
             Self::C => "c",
             Self::Oxen => "oxen",
+            Self::Bare => "bare",
         })
     }
 }

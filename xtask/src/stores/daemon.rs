@@ -47,7 +47,7 @@ impl Programs {
             .status()
             .context("cargo does not start")?;
         ensure!(status.success(), "xylem-xenstored does not build");
-        let wants_peers = stores.iter().any(|store| *store != Store::Xylem);
+        let wants_peers = stores.iter().any(|store| matches!(store, Store::C | Store::Oxen));
         Ok(Self {
             xylem: lab::target_directory()?.join("release/xylem-xenstored"),
             peers: wants_peers.then(Peers::prepare).transpose()?,
@@ -59,8 +59,10 @@ impl Programs {
     /// # Errors
     /// It was not prepared.
     pub(crate) fn path_of(&self, store: Store) -> Result<PathBuf> {
-        if store == Store::Xylem {
-            return Ok(self.xylem.clone());
+        match store {
+            Store::Xylem => return Ok(self.xylem.clone()),
+            Store::Bare => return std::env::current_exe().context("no program of ours"),
+            Store::C | Store::Oxen => {}
         }
         let peers = self.peers.as_ref().context("the packaged servers were not prepared")?;
         let name = if store == Store::C { "xenstored" } else { "oxenstored" };
@@ -274,6 +276,10 @@ fn invocation(
         arguments.extend(owned(extra));
         let environment = vec![("XENSTORED_RUNDIR", folder.to_owned())];
         return Ok((programs.xylem.clone(), arguments, environment));
+    }
+    if store == Store::Bare {
+        let socket = folder.join("socket").display().to_string();
+        return Ok((programs.path_of(store)?, vec![crate::BARE_STORE.to_owned(), socket], vec![]));
     }
     let peers = programs.peers.as_ref().context("the packaged servers were not prepared")?;
     let (environment, bin) = peers.command(folder);

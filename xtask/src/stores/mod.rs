@@ -8,6 +8,7 @@
 //! What is compared is said elsewhere: `bench::store` measures, `store_diff` and `store_scripts` ask
 //! the same questions of two servers.
 
+mod bare;
 mod client;
 mod daemon;
 mod guest;
@@ -15,6 +16,7 @@ mod message;
 mod peers;
 mod stage;
 
+pub(crate) use bare::serve as serve_without_a_store;
 pub(crate) use client::Connection;
 pub(crate) use daemon::{Daemon, Placement, Programs};
 pub(crate) use guest::Guest;

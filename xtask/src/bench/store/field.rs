@@ -15,6 +15,8 @@ use crate::stores::{Daemon, Placement, Programs};
 pub(super) struct Bench {
     programs: Programs,
     stores: Vec<Store>,
+    /// A server without a store takes part where that makes sense.
+    has_bare: bool,
     pub rounds: u32,
     pub is_quick: bool,
     pub placement: Placement,
@@ -44,11 +46,12 @@ pub(super) struct Figures {
 
 impl Bench {
     pub(super) fn new(options: &Options, placed: &str) -> Result<Self> {
-        let stores: Vec<Store> =
-            std::iter::once(Store::Xylem).chain(options.peers.iter().copied()).collect();
+        let peers = options.peers.iter().copied().filter(|store| *store != Store::Bare);
+        let stores: Vec<Store> = std::iter::once(Store::Xylem).chain(peers).collect();
         Ok(Self {
             programs: Programs::prepare(&stores)?,
             stores,
+            has_bare: options.peers.contains(&Store::Bare),
             rounds: options.rounds,
             is_quick: options.is_quick,
             placement: Placement {
@@ -86,6 +89,13 @@ impl Bench {
         let both = |store| variants.iter().map(move |&variant| Entry::new(store, variant));
         let lineup: Vec<Entry> = self.stores().flat_map(both).collect();
         self.in_turn_for(&lineup, prepare, sample)
+    }
+
+    /// Every store, and the server without one, if it takes part: for requests whose answers nobody
+    /// looks at.
+    pub(super) fn lineup_with_bare(&self) -> Vec<Entry> {
+        let bare = self.has_bare.then_some(Store::Bare);
+        self.stores().chain(bare).map(|store| Entry::new(store, 0)).collect()
     }
 
     /// As [`in_turn`](Self::in_turn), for these servers.
@@ -156,7 +166,11 @@ impl Figures {
         better: Better,
     ) -> Result<Row> {
         let ours = self.value(Store::Xylem, variant, column)?;
-        Ok(Row::against(what.to_owned(), unit, ours, self.peers(variant, column), better))
+        let mut row =
+            Row::against(what.to_owned(), unit, ours, self.peers(variant, column), better);
+        // It says what of ours is the system's; it is nobody to be better than.
+        row.bare = self.value(Store::Bare, variant, column).ok();
+        Ok(row)
     }
 
     /// Ours against ours without what could slow it down; the peers' figures stand beside it.

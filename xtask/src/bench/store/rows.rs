@@ -70,21 +70,22 @@ fn requests(bench: &Bench) -> Result<Vec<Row>> {
         client.call_all(M::Write, (0..80).map(child))?;
         Ok(connections)
     };
-    let figures = bench.in_turn(&[0], prepare, |daemon, connections| {
-        let mut cost = |payload_of: &dyn Fn(usize) -> (M, Vec<u8>)| {
-            let load = |i| {
-                let (kind, payload) = payload_of(i);
-                Same::new(kind, &payload)
+    let figures =
+        bench.in_turn_for(&bench.lineup_with_bare(), prepare, |daemon, connections| {
+            let mut cost = |payload_of: &dyn Fn(usize) -> (M, Vec<u8>)| {
+                let load = |i| {
+                    let (kind, payload) = payload_of(i);
+                    Same::new(kind, &payload)
+                };
+                let mut loads: Vec<Same> = (0..8).map(load).collect();
+                measure(daemon, connections, &mut loads, 1, bench.slice).map(|done| done.cpu_us)
             };
-            let mut loads: Vec<Same> = (0..8).map(load).collect();
-            measure(daemon, connections, &mut loads, 1, bench.slice).map(|done| done.cpu_us)
-        };
-        Ok(vec![
-            cost(&|i| (M::Read, string(&path(i))))?,
-            cost(&|i| (M::Write, write(&path(i), "4")))?,
-            cost(&|i| (M::Directory, string(&format!("/listed/{i}"))))?,
-        ])
-    })?;
+            Ok(vec![
+                cost(&|i| (M::Read, string(&path(i))))?,
+                cost(&|i| (M::Write, write(&path(i), "4")))?,
+                cost(&|i| (M::Directory, string(&format!("/listed/{i}"))))?,
+            ])
+        })?;
     let mut rows = Vec::new();
     for (column, name) in ["READ", "WRITE", "DIRECTORY of 10"].into_iter().enumerate() {
         let what = format!("server CPU per {name}, 8 connections");
@@ -100,13 +101,14 @@ fn pipelined(bench: &Bench) -> Result<Vec<Row>> {
         connections[0].call(M::Write, 0, &write(PATH, "4"))?;
         Ok(connections)
     };
-    let figures = bench.in_turn(&[0], prepare, |daemon, connections| {
-        let mut read = [Same::new(M::Read, &string(PATH))];
-        let mut write = [Same::new(M::Write, &write(PATH, "4"))];
-        let read = measure(daemon, connections, &mut read, 16, bench.slice)?;
-        let write = measure(daemon, connections, &mut write, 16, bench.slice)?;
-        Ok(vec![read.per_second, write.per_second])
-    })?;
+    let figures =
+        bench.in_turn_for(&bench.lineup_with_bare(), prepare, |daemon, connections| {
+            let mut read = [Same::new(M::Read, &string(PATH))];
+            let mut write = [Same::new(M::Write, &write(PATH, "4"))];
+            let read = measure(daemon, connections, &mut read, 16, bench.slice)?;
+            let write = measure(daemon, connections, &mut write, 16, bench.slice)?;
+            Ok(vec![read.per_second, write.per_second])
+        })?;
     let mut rows = Vec::new();
     for (column, name) in ["READ", "WRITE"].into_iter().enumerate() {
         let what = format!("{name}s a second, one connection, 16 in flight");
