@@ -65,7 +65,12 @@ impl std::fmt::Debug for Repositories<'_> {
 impl<'a> Repositories<'a> {
     /// Those in the usual places.
     pub fn new(system: &'a mut dyn System) -> Self {
-        Self { system, places: Places::default() }
+        Self::at(system, Places::default())
+    }
+
+    /// Those elsewhere.
+    pub fn at(system: &'a mut dyn System, places: Places) -> Self {
+        Self { system, places }
     }
 
     fn sr_path(&self, sr: &str) -> String {

@@ -43,6 +43,9 @@ impl Repository {
 
     /// Sees that there are no settings that the kind does not know.
     pub(crate) fn check_settings(&self) -> Result<(), StorageError> {
+        if self.kind == Kind::Program {
+            return Ok(());
+        }
         let known = self.kind.settings();
         match self.config.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),

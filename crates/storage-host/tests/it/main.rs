@@ -1,5 +1,7 @@
 //! Files on this machine, in folders of each test's own.
 
+mod driver;
+
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;

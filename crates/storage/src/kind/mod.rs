@@ -3,6 +3,7 @@
 mod file;
 mod lvm;
 mod nfs;
+mod program;
 
 use std::fmt;
 
@@ -21,10 +22,12 @@ pub enum Kind {
     Lvm,
     /// Logical volumes in a thin pool.
     LvmThin,
+    /// What a program makes of it.
+    Program,
 }
 
 impl Kind {
-    pub const ALL: [Self; 4] = [Self::File, Self::Nfs, Self::Lvm, Self::LvmThin];
+    pub const ALL: [Self; 5] = [Self::File, Self::Nfs, Self::Lvm, Self::LvmThin, Self::Program];
 
     /// Reads a kind's name.
     ///
@@ -44,6 +47,7 @@ impl Kind {
             Self::Nfs => "nfs",
             Self::Lvm => "lvm",
             Self::LvmThin => "lvmthin",
+            Self::Program => "program",
         }
     }
 
@@ -53,6 +57,7 @@ impl Kind {
             Self::File => &["path"],
             Self::Nfs => &["server", "serverpath", "options"],
             Self::Lvm | Self::LvmThin => &["device"],
+            Self::Program => &["program", "what its program wants"],
         }
     }
 
@@ -62,6 +67,7 @@ impl Kind {
             Self::Nfs => &nfs::Nfs,
             Self::Lvm => &lvm::Lvm::Thick,
             Self::LvmThin => &lvm::Lvm::Thin,
+            Self::Program => &program::Program,
         }
     }
 }

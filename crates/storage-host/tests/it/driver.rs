@@ -1,0 +1,73 @@
+//! A driver out of process: a shell script that keeps its VDIs as names of files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use storage::{Access, Kind, Places, Repositories, VdiName};
+use storage_host::LinuxSystem;
+
+use crate::Scratch;
+
+/// Understands what it needs of a line by its keys; a VDI called `dies` ends it.
+const DRIVER: &str = r#"#!/bin/sh
+folder=$(dirname "$0")/vdis
+word() { echo "$line" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"; }
+number() { echo "$line" | sed -n "s/.*\"$1\":\([0-9]*\).*/\1/p"; }
+while read -r line; do
+    vdi=$(word vdi)
+    case $vdi in
+        dies) exit 1 ;;
+    esac
+    case $(word call) in
+        create) mkdir "$folder" && echo '{"ok":null}' || echo '{"error":"there already"}' ;;
+        space) echo '{"ok":{"bytes":1000,"free_bytes":10}}' ;;
+        scan)
+            list=
+            for file in "$folder"/*; do
+                [ -f "$file" ] || continue
+                list="$list${list:+,}{\"name\":\"${file##*/}\",\"bytes\":$(cat "$file")}"
+            done
+            echo "{\"ok\":[$list]}"
+            ;;
+        create-vdi) number bytes >"$folder/$vdi" && echo '{"ok":null}' ;;
+        destroy-vdi) rm "$folder/$vdi" && echo '{"ok":null}' ;;
+        activate) echo '{"ok":"/dev/null"}' ;;
+        snapshot-vdi) echo '{"error":"no snapshots here"}' ;;
+        *) echo '{"ok":null}' ;;
+    esac
+done
+"#;
+
+#[test]
+fn a_driver_out_of_process_has_an_sr_of_its_own_and_its_death_fails_one_request() {
+    let (scratch, mut system) = (Scratch::new(), LinuxSystem::default());
+    let program = scratch.path("driver");
+    fs::write(&program, DRIVER).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let places = Places { repositories: scratch.path("sr"), attached: scratch.path("run") };
+    let mut srs = Repositories::at(&mut system, places);
+    let config = BTreeMap::from([
+        ("program".to_owned(), program),
+        ("its-own".to_owned(), "setting".to_owned()),
+    ]);
+    srs.create("s", Kind::Program, config).unwrap();
+    let one = VdiName::new("s", "one").unwrap();
+    srs.create_vdi(&one, 1024).unwrap();
+    let found = srs.scan("s").unwrap();
+    assert_eq!((found.len(), found[0].name.as_str(), found[0].bytes), (1, "one", 1024));
+    assert_eq!(srs.space("s").unwrap().free_bytes, 10);
+
+    let refused = srs.snapshot_vdi(&one, "snap").unwrap_err();
+    assert_eq!(refused.to_string(), "s:one: no snapshots here");
+    let refused = srs.attach_for(&one, "vm", Access::ReadWrite).unwrap_err();
+    assert_eq!(refused.to_string(), "s:one: /dev/null is no block device");
+    assert_eq!(srs.in_use().unwrap(), [], "what could not be activated is detached");
+
+    let refused = srs.create_vdi(&VdiName::new("s", "dies").unwrap(), 512).unwrap_err();
+    assert!(refused.to_string().starts_with("s:dies: "), "{refused}");
+    assert_eq!(srs.scan("s").unwrap().len(), 1, "it was started anew");
+    srs.destroy_vdi(&one).unwrap();
+    srs.destroy("s").unwrap();
+    assert_eq!(srs.list().unwrap(), []);
+}
