@@ -2,7 +2,8 @@
 # The storage suite on logical volumes, thin and thick, of a real LVM on a disk that is a file.
 . /lab/lib.sh
 . /lab/storage.sh
-modprobe -a dm-mod dm-thin-pool ext4 || fail "no device mapper"
+# ext4 brings the checksum that the device mapper asks for by name.
+modprobe -a ext4 dm-mod dm-thin-pool || fail "no device mapper"
 mkdir -p /run/lock/lvm /etc/lvm
 truncate -s 192M /tmp/disk.lvm
 disk=$(losetup -f)

@@ -194,6 +194,9 @@ fn create(os: &mut OsState, words: &Words<'_>) -> Result<(), HostError> {
         (target.split_once('/').map_or(target, |(group, _)| group), new)
     } else {
         let thin = words.values.get("--type") == Some(&"thin");
+        if thin && words.flags.contains("-Zn") {
+            return refused("--zero is supported only with thin pool creation.");
+        }
         let bytes = match words.values.get("-l") {
             Some(_) => GROUP_BYTES / 10 * 9 / EXTENT_BYTES * EXTENT_BYTES,
             None => size(words.values.get("-L").or(words.values.get("-V")).copied().unwrap_or("0")),

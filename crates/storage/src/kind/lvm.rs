@@ -416,7 +416,6 @@ impl Driver for Lvm {
             "lvcreate",
             "-y",
             "-an",
-            "-Zn",
             "-Wn",
             "--type",
             "thin",
