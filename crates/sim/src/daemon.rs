@@ -15,9 +15,8 @@ use crate::machine::SimHypervisor;
 use crate::os::SimOs;
 use crate::store::SocketTransport;
 
-/// Tokens of the two watches that are always there. All others are their own path.
+/// Token of the watch that is always there. All others are their own path.
 const INTRODUCED: &str = "@introduced";
-const RELEASED: &str = "@released";
 
 /// How long work waits for a worker, in nanoseconds.
 const WORK_NS: u64 = 15_000;
@@ -60,7 +59,7 @@ impl Daemon {
         };
         let mut watches = host.connect();
         watches.watch_depth("@introduceDomain", INTRODUCED, 1)?;
-        watches.watch_depth("@releaseDomain", RELEASED, 1)?;
+        watches.follow_domains()?;
         let mut daemon = Self {
             host: host.clone(),
             toolstack: Toolstack::new(),
@@ -132,6 +131,10 @@ impl Daemon {
     /// What ends the store's connection.
     pub fn step(&mut self, until: Time) -> Result<bool, ClientError> {
         // Events may have come in with the reply to an earlier request: they are taken first.
+        if let Some(heard) = self.watches.poll_heard() {
+            self.handle(Event::Domains(heard))?;
+            return Ok(true);
+        }
         if let Some(event) = self.watches.poll_event() {
             let event = self.translate(&event)?;
             self.handle(event)?;
@@ -169,7 +172,9 @@ impl Daemon {
         let text = format!("{work:?}");
         let name: &str = text.split([' ', '{']).next().unwrap_or_default();
         self.host.detail(format_args!("toolstack: {name}"));
+        self.host.machine().get_mut().mean(work.domain());
         let (result, cost) = self.performer.perform(work);
+        self.host.machine().get_mut().mean(None);
         self.totals.add(&cost);
         if let Err(failure) = &result {
             self.host.note(format_args!("toolstack: {failure}"));
@@ -179,7 +184,6 @@ impl Daemon {
 
     fn translate(&mut self, event: &WatchEvent) -> Result<Event, ClientError> {
         Ok(match event.token.as_str() {
-            RELEASED => Event::DomainsChanged,
             INTRODUCED => {
                 let domid = event.path.strip_prefix("@introduceDomain/");
                 Event::Introduced { domid: domid.and_then(|text| text.parse().ok()).map(DomId) }
@@ -206,6 +210,7 @@ impl Daemon {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 },
+                Action::LetGo { domains } => self.watches.let_go(&domains)?,
                 Action::Reply { client, reply } => {
                     self.answered.push_back(client);
                     self.replies.insert(client, reply);

@@ -16,6 +16,7 @@ use crate::faults::Faults;
 use crate::machine::{Machine, MachineConfig, SimHypervisor, SimXen};
 use crate::os::SimOs;
 use crate::store::{SocketTransport, Store};
+
 use crate::world::World;
 
 /// The host to simulate.
@@ -156,6 +157,29 @@ impl SimHost {
     /// A sentence about the first difference.
     pub fn check_store(&self) -> Result<(), String> {
         self.store.check()
+    }
+
+    /// Whether the store serves a domain's ring.
+    #[must_use]
+    pub(crate) fn serves(&self, domid: DomId) -> bool {
+        self.store.serves(domid)
+    }
+
+    /// A connection of dom0's own parts: nothing else happens while they wait.
+    pub(crate) fn connect_inside(&self) -> Client<SocketTransport> {
+        Client::new(SocketTransport::open(&self.store))
+    }
+
+    /// Hypercalls that the store daemon's looks at domains have cost so far.
+    #[must_use]
+    pub fn store_hypercalls(&self) -> u64 {
+        self.store.hypercalls()
+    }
+
+    /// Dead domains whose numbers the store keeps out of use.
+    #[must_use]
+    pub fn domains_kept(&self) -> usize {
+        self.store.domains_kept()
     }
 
     /// Nodes in the store.

@@ -19,11 +19,14 @@ mod lvm;
 mod machine;
 mod os;
 mod prng;
+mod rival;
 mod storage;
 mod store;
 pub mod swarm;
 mod trace;
 mod world;
+
+pub mod identity;
 
 pub use agenda::Time;
 pub use backend::BackendKind;
@@ -33,8 +36,8 @@ pub use faults::{Calls, Faults, VirqFate};
 pub use guest::kernel_image;
 pub use host::{HostConfig, SimHost};
 pub use machine::{
-    Channel, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId, Occurrence,
-    Release, SimHypervisor, SimXen, VIRQ_DOM_EXC, Vcpu,
+    Channel, Doing, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId,
+    Occurrence, Release, SimHypervisor, SimXen, VIRQ_DOM_EXC, Vcpu,
 };
 pub use os::{LoopDevice, OsState, SimOs};
 pub use prng::Prng;

@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
-use xen::{DomId, Errno, EvtchnPort, Gfn, GrantRef};
+use xen::{DomId, Errno, EvtchnPort, Gfn, GrantRef, Xen};
 use xenstore::client::Transport;
 use xenstore::ring::{self, RingError, RingPage, ServerRing};
-use xenstore::server::{ConnId, DomainState, Host, Server};
+use xenstore::server::{self, ConnId, Host, LookFor, Server};
 use xenstore::{Error, Quota};
 
 use crate::bytes::{put, put_u32, u32_at};
-use crate::machine::{Dying, Machine, MappingId};
+use crate::machine::{Dying, Machine, MappingId, SimHypervisor};
 use crate::world::World;
 
 /// What a port of dom0's means to the store.
@@ -70,6 +70,8 @@ struct StoreHost {
     rings: BTreeMap<DomId, Ring>,
     ports: BTreeMap<EvtchnPort, StorePort>,
     domids: BTreeMap<ConnId, DomId>,
+    /// Pages of dead domains, which keep their numbers out of use.
+    kept: BTreeMap<DomId, MappingId>,
 }
 
 impl StoreHost {
@@ -128,10 +130,27 @@ impl Host for StoreHost {
     }
 
     fn disconnect_ring(&mut self, domid: DomId) {
+        self.keep_ring(domid);
+        self.drop_kept_ring(domid);
+    }
+
+    fn keep_ring(&mut self, domid: DomId) {
         let Some(ring) = self.rings.remove(&domid) else { return };
         self.domids.remove(&ring.connection);
         self.close(ring.port);
-        self.machine.get_mut().unmap(ring.mapping);
+        self.kept.insert(domid, ring.mapping);
+    }
+
+    fn drop_kept_ring(&mut self, domid: DomId) {
+        if let Some(mapping) = self.kept.remove(&domid) {
+            self.machine.get_mut().unmap(mapping);
+        }
+    }
+
+    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
+        let xen = self.machine.get();
+        let tells = xen.release() >= crate::machine::Release::Xen4_21;
+        xen.domain(domid).filter(|_| tells).map(|domain| domain.unique_id)
     }
 
     fn domain_exists(&mut self, domid: DomId) -> bool {
@@ -149,6 +168,7 @@ impl Host for StoreHost {
 struct Shell {
     server: Server,
     host: StoreHost,
+    xen: Xen<SimHypervisor>,
     dom_exc: EvtchnPort,
     /// Sockets that got something to read.
     ready: BTreeSet<ConnId>,
@@ -288,9 +308,14 @@ impl Store {
             rings: BTreeMap::new(),
             ports: BTreeMap::from([(dom_exc, StorePort::DomExc)]),
             domids: BTreeMap::new(),
+            kept: BTreeMap::new(),
         };
         let server = Server::new(Quota::default());
-        Self(Rc::new(RefCell::new(Shell { server, host, dom_exc, ready: BTreeSet::new() })))
+        let xen = Xen::probe(host.machine.hypervisor_of_store()).expect("the store runs in dom0");
+        let ready = BTreeSet::new();
+        let store = Self(Rc::new(RefCell::new(Shell { server, host, xen, dom_exc, ready })));
+        store.look_at_domains(LookFor::Everything);
+        store
     }
 
     /// What a port of dom0's is to the store.
@@ -311,22 +336,33 @@ impl Store {
 
     /// Looks at all domains, after the VIRQ said that some changed.
     pub(crate) fn handle_dom_exc(&self) {
+        {
+            let shell = self.0.borrow();
+            shell.host.machine.get_mut().evtchn_take(DomId::DOM0, shell.dom_exc);
+        }
+        self.look_at_domains(LookFor::Changes);
+    }
+
+    fn look_at_domains(&self, what: LookFor) {
         let shell = &mut *self.0.borrow_mut();
-        let listing: Vec<DomainState> = {
-            let mut xen = shell.host.machine.get_mut();
-            xen.evtchn_take(DomId::DOM0, shell.dom_exc);
-            let state = |domain: &crate::machine::Domain| DomainState {
-                domid: domain.domid,
-                shutdown: domain.shutdown.is_some(),
-                dying: domain.dying == Dying::Dead,
-                unique_id: None,
-            };
-            let listing: Vec<DomainState> = xen.domains().map(state).collect();
-            xen.spend(900 + 400 * listing.len() as u64);
-            listing
-        };
-        shell.server.handle_domain_states(&mut shell.host, &listing);
+        let news = server::look_at_domains(&mut shell.xen, what).expect("the store owns the VIRQ");
+        shell.server.handle_domain_news(&mut shell.host, &news);
         shell.flush();
+    }
+
+    /// Hypercalls that the store's looks at domains have cost.
+    pub(crate) fn hypercalls(&self) -> u64 {
+        self.0.borrow().xen.counters().total()
+    }
+
+    /// Whether it serves a domain's ring.
+    pub(crate) fn serves(&self, domid: DomId) -> bool {
+        self.0.borrow().host.rings.contains_key(&domid)
+    }
+
+    /// Dead domains whose numbers it keeps out of use.
+    pub(crate) fn domains_kept(&self) -> usize {
+        self.0.borrow().server.domains_kept()
     }
 
     /// Compares the server's counters with a recount.
@@ -408,6 +444,8 @@ impl SocketTransport {
 impl Transport for SocketTransport {
     fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         if self.is_outside() && !bytes.is_empty() {
+            let machine = self.store.0.borrow().host.machine.clone();
+            machine.gap();
             let was_dead = self.is_dead();
             if !self.store.0.borrow().host.machine.get_mut().faults.count_action() {
                 if !was_dead {
@@ -430,6 +468,10 @@ impl Transport for SocketTransport {
         }
         if self.is_outside() && self.is_dead() {
             return Err(EPIPE);
+        }
+        if self.is_outside() {
+            let machine = self.store.0.borrow().host.machine.clone();
+            machine.gap();
         }
         if !self.deliver() {
             return Ok(0);

@@ -13,6 +13,7 @@
 //! One operation at a time works on a VM; reads never wait for it. Observations say "look again",
 //! never "do": what happens follows from what is found.
 
+mod changes;
 mod devices;
 mod explain;
 mod operation;
@@ -25,6 +26,8 @@ use std::sync::Arc;
 use storage::Attachment;
 use xen::{DomId, DomainInfo, DomainRef, Life, ShutdownReason, Uuid};
 use xen_build::Built;
+use xenstore::client::Heard;
+use xenstore::wire::changes::Who;
 
 use crate::config::{ShutdownAction, VmConfig};
 use crate::layout::Completion;
@@ -276,7 +279,9 @@ pub enum Event {
     Introduced {
         domid: Option<DomId>,
     },
-    /// Domains stopped or died.
+    /// The store told what became of domains.
+    Domains(Heard),
+    /// Domains stopped or died, and the store cannot tell which.
     DomainsChanged,
     /// A moment that [`Toolstack::next_wakeup`] asked for has come.
     Tick,
@@ -294,6 +299,10 @@ pub enum Action {
     },
     Unwatch {
         path: String,
+    },
+    /// The store may forget these dead domains: nothing more is done with them.
+    LetGo {
+        domains: Vec<Who>,
     },
     Reply {
         client: ClientId,
@@ -322,6 +331,8 @@ struct Facts {
     /// Present if this process made the domain.
     new: Option<NewDomain>,
     built: Option<Built>,
+    /// Its number may be given out again: nothing more is begun that acts on it.
+    is_let_go: bool,
     /// Nodes of domain and devices were written, or may have been.
     nodes: bool,
     completion: Option<Completion>,
@@ -401,6 +412,10 @@ enum Purpose {
     },
     /// A survey after domains changed.
     Look,
+    /// One domain, about which something was heard.
+    LookAt {
+        domid: DomId,
+    },
     Observe,
     /// A read for a client.
     Query {
@@ -451,7 +466,11 @@ struct Foreign {
 pub struct Toolstack {
     vms: BTreeMap<Uuid, Vm>,
     operations: BTreeMap<OperationId, Operation>,
-    works: BTreeMap<WorkId, Purpose>,
+    works: BTreeMap<WorkId, (Purpose, Option<DomainRef>)>,
+    /// How much of the work under way is about which domain.
+    touched: BTreeMap<DomainRef, u32>,
+    /// Domains to be let go as soon as no work is about them.
+    owed: BTreeSet<DomainRef>,
     /// Watched path to the step that waits for it.
     waits: BTreeMap<String, (OperationId, usize)>,
     /// When each wait is over at the latest.
@@ -463,6 +482,8 @@ pub struct Toolstack {
     looking: Looking,
     /// Requests that came before the first observation was in.
     backlog: Option<Vec<(ClientId, Request)>>,
+    /// What was heard before that.
+    heard_early: Vec<Heard>,
     next_work: u64,
     next_operation: u64,
     /// Of the domains that were spoken of.
@@ -483,6 +504,8 @@ impl Toolstack {
             vms: BTreeMap::new(),
             operations: BTreeMap::new(),
             works: BTreeMap::new(),
+            touched: BTreeMap::new(),
+            owed: BTreeSet::new(),
             waits: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
@@ -490,6 +513,7 @@ impl Toolstack {
             past: trace::Past::default(),
             looking: Looking::Idle,
             backlog: Some(Vec::new()),
+            heard_early: Vec::new(),
             next_work: 1,
             next_operation: 1,
             last_generation: 0,
@@ -532,10 +556,13 @@ impl Toolstack {
                 let ours = domid.is_some_and(|domid| {
                     self.vms.values().any(|vm| vm.facts.domid() == Some(domid))
                 });
-                if !ours {
-                    self.look(out);
+                match domid {
+                    Some(_) if ours => {}
+                    Some(domid) => self.look_at(domid, out),
+                    None => self.look(out),
                 }
             }
+            Event::Domains(heard) => self.handle_heard(now, heard, out),
             Event::DomainsChanged => self.look(out),
             Event::Tick => {}
         }
@@ -546,7 +573,11 @@ impl Toolstack {
     fn give_out(&mut self, purpose: Purpose, work: Work, out: &mut Vec<Action>) -> WorkId {
         let id = WorkId(self.next_work);
         self.next_work += 1;
-        self.works.insert(id, purpose);
+        let domain = work.domain();
+        if let Some(domain) = domain {
+            *self.touched.entry(domain).or_default() += 1;
+        }
+        self.works.insert(id, (purpose, domain));
         out.push(Action::Work { id, work });
         id
     }
@@ -559,7 +590,10 @@ impl Toolstack {
         cost: &Cost,
         out: &mut Vec<Action>,
     ) {
-        let purpose = self.works.remove(&work).expect("work is reported once");
+        let (purpose, domain) = self.works.remove(&work).expect("work is reported once");
+        if let Some(domain) = domain {
+            self.untouch(domain, out);
+        }
         match purpose {
             Purpose::Step { operation, index } => {
                 self.step_worked(now, operation, index, result, cost, out);
@@ -575,9 +609,27 @@ impl Toolstack {
                     self.look(out);
                 }
             }
+            Purpose::LookAt { domid } => {
+                // As for all: what could not be looked at stays as it was.
+                if let Ok(Output::Looked { info, name }) = result {
+                    self.handle_looked(now, domid, info.as_deref(), name, out);
+                }
+            }
             Purpose::Observe => self.handle_observed(now, result, out),
             Purpose::Query { client, query } => self.answer(client, query, result, out),
             Purpose::Aside => {}
+        }
+    }
+
+    /// Work about a domain is over; with the last the domain may be let go.
+    fn untouch(&mut self, domain: DomainRef, out: &mut Vec<Action>) {
+        let works = self.touched.get_mut(&domain).expect("work was counted when it was given out");
+        *works -= 1;
+        if *works == 0 {
+            self.touched.remove(&domain);
+            if self.owed.remove(&domain) {
+                out.push(Action::LetGo { domains: vec![domain.into()] });
+            }
         }
     }
 
@@ -625,23 +677,13 @@ impl Toolstack {
         let by_domid: BTreeMap<DomId, &DomainInfo> =
             survey.domains.iter().map(|info| (info.domid, info)).collect();
         let mut stopped = Vec::new();
-        for vm in self.vms.values_mut() {
+        for vm in self.vms.values() {
             let Some(domid) = vm.facts.domid() else { continue };
-            let info = by_domid.get(&domid).filter(|info| info.handle == vm.uuid);
-            let end = match info {
-                None => Some(None),
-                Some(info) if info.flags.dying() => Some(None),
-                Some(info) => info.flags.shutdown().map(Some),
-            };
-            let Some(reason) = end else { continue };
-            if vm.operation.is_some() || vm.after_plugs.is_some() {
-                vm.look_again = true;
-            } else {
-                stopped.push((vm.uuid, reason));
-            }
+            let end = changes::end_of(by_domid.get(&domid).copied(), vm.uuid);
+            stopped.extend(end.map(|end| (vm.uuid, end)));
         }
-        for (uuid, reason) in stopped {
-            self.domain_stopped(now, uuid, reason, out);
+        for (uuid, end) in stopped {
+            self.domain_ended(now, uuid, end, out);
         }
     }
 
@@ -714,6 +756,9 @@ impl Toolstack {
             self.handle_request(now, client, request, out);
         }
         self.handle_survey(now, &survey, out);
+        for heard in std::mem::take(&mut self.heard_early) {
+            self.handle_heard(now, heard, out);
+        }
     }
 
     /// Makes a VM of each record.

@@ -16,7 +16,7 @@ use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 use crate::config::VmConfig;
 use crate::host::{Host, KernelError};
 use crate::work::{
-    Cost, Failure, HostInfo, Images, LOOP_TAG_PREFIX, Look, NewDomain, Output, OwnLoop, Work,
+    Cost, Failure, HostInfo, Images, LOOP_TAG_PREFIX, LetGo, Look, NewDomain, Output, OwnLoop, Work,
 };
 
 /// Pages of a MiB.
@@ -181,9 +181,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Ok(Output::Done)
             }
             Work::DestroyDomain { domain } => self.destroy_domain(domain),
-            Work::RemoveNodes { domain, uuid, removals } => {
+            Work::RemoveNodes { domain, uuid, removals, then } => {
                 let domid = domain.map(|domain| domain.domid);
-                store::remove(&mut self.store, domid, uuid, &removals)?;
+                let removed = store::remove(&mut self.store, domid, uuid, &removals);
+                if let Some(domain) = domain.filter(|_| then == LetGo::Now) {
+                    store::let_go(&mut self.store, domain)?;
+                }
+                removed?;
                 Ok(Output::Done)
             }
             Work::RequestShutdown { domain, uuid, request } => {
@@ -191,6 +195,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Ok(Output::Done)
             }
             Work::Survey { known } => self.survey(&known).map(Output::Survey),
+            Work::LookAt { domid } => {
+                let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+                let name = match info {
+                    Some(_) => store::names(&mut self.store, &[domid])?.remove(&domid),
+                    None => None,
+                };
+                Ok(Output::Looked { info: info.map(Box::new), name })
+            }
             Work::Observe => {
                 let survey = self.survey(&BTreeMap::new())?;
                 let records = store::records(&mut self.store)?;

@@ -62,6 +62,14 @@ impl Quota {
     }
 }
 
+/// Whether a dead domain's number may be given out again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LetGo {
+    Now,
+    /// Somebody else may still be about to act on the domain.
+    Later,
+}
+
 /// Queues of work: one class never waits for another's slow calls.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum WorkClass {
@@ -171,6 +179,7 @@ pub enum Work {
         domain: Option<DomainRef>,
         uuid: Uuid,
         removals: Vec<Removal>,
+        then: LetGo,
     },
     /// Writes `control/shutdown`.
     RequestShutdown {
@@ -181,6 +190,10 @@ pub enum Work {
     /// One list of all domains, and the names of those not in `known`.
     Survey {
         known: BTreeMap<DomId, Uuid>,
+    },
+    /// One domain, and its name.
+    LookAt {
+        domid: DomId,
     },
     /// Survey, our records, and what is attached for VMs of ours.
     Observe,
@@ -259,6 +272,7 @@ impl Work {
             Self::ReadDevices { .. } => "read-devices",
             Self::HostInfo => "host-info",
             Self::CpuTimes { .. } => "cpu-times",
+            Self::LookAt { .. } => "look-at",
         }
     }
 
@@ -267,6 +281,7 @@ impl Work {
     pub fn class(&self) -> WorkClass {
         match self {
             Self::Survey { .. }
+            | Self::LookAt { .. }
             | Self::Observe
             | Self::ReadConsole { .. }
             | Self::ReadDevices { .. }
@@ -375,6 +390,10 @@ pub enum Output {
     Domain(NewDomain),
     Built(Built),
     Survey(Survey),
+    Looked {
+        info: Option<Box<DomainInfo>>,
+        name: Option<String>,
+    },
     Observed {
         survey: Survey,
         records: Vec<Record>,

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use crate::Error;
 
 pub mod batch;
+pub mod changes;
 
 use batch::BATCH_PAYLOAD_BYTES_MAX;
 
@@ -81,6 +82,16 @@ message_types! {
     SetQuota = 26, "set_quota";
     /// Xylem's own, for socket clients: see [`batch`].
     Batch = 0x584c_0001, "batch";
+    /// Xylem's own, for socket clients: see [`changes`]. Sent by the server as well.
+    DomainChanges = 0x584c_0002, "domain_changes";
+}
+
+impl MessageType {
+    /// Whether no other store knows it, and no guest is offered it.
+    #[must_use]
+    pub fn is_xylems_own(self) -> bool {
+        matches!(self, Self::Batch | Self::DomainChanges)
+    }
 }
 
 /// A header as it arrived: nothing in it has been judged but its payload's length.

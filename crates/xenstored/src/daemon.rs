@@ -10,8 +10,9 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use xen_linux::{HangupSignals, StopSignals};
-use xenstore::server::{ByConnection, ConnId, Server};
+use xenstore::server::{ByConnection, ConnId, LookFor, Server};
 
+use crate::pace::Pace;
 use crate::patience::{LOOK, Manner, Patience};
 use crate::rings::{Rings, Turn};
 use crate::status::{self, StatusSocket};
@@ -62,6 +63,8 @@ pub(crate) struct Daemon {
     buffer: Vec<u8>,
     events: Vec<epoll::Event>,
     patience: Patience,
+    /// When the domains are looked at.
+    pace: Pace,
     ready: Vec<ConnId>,
     /// The store's time is counted from here.
     started: Instant,
@@ -140,6 +143,7 @@ impl Daemon {
             buffer: vec![0; READ_BYTES],
             events: Vec::with_capacity(EVENTS_MAX),
             patience: Patience::new(),
+            pace: Pace::default(),
             ready: Vec::new(),
             started,
             update: Update::default(),
@@ -161,6 +165,9 @@ impl Daemon {
                 epoll::EventFlags::IN,
             )?;
         }
+        // No two runs of a daemon begin at the same nanosecond.
+        let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        daemon.server.begin_epoch(u64::try_from(epoch).unwrap_or(u64::MAX));
         Ok(daemon)
     }
 
@@ -172,7 +179,7 @@ impl Daemon {
     /// Serves until it is told to stop, or another process serves.
     pub(crate) fn run(&mut self) -> anyhow::Result<End> {
         // Domains may have come and gone before we listened for it.
-        self.compare_domains();
+        self.compare_domains(LookFor::Everything);
         loop {
             // Everybody is heard first and answered then.
             self.serve_ready();
@@ -182,6 +189,9 @@ impl Daemon {
             // First, so that nobody is answered about a domain that is gone.
             if events.iter().any(|event| event.data.u64() == EVENT_CHANNELS) {
                 self.handle_event_channels()?;
+            }
+            if self.pace.is_due(self.started.elapsed()) {
+                self.compare_domains(LookFor::Changes);
             }
             let unread = std::mem::take(&mut self.unread);
             for event in &events {
@@ -260,7 +270,8 @@ impl Daemon {
         let update = self.rings.live_update.started().map(|_| UPDATE_PAUSE);
         let deadline = self.server.next_deadline();
         let deadline = deadline.map(|deadline| deadline.saturating_sub(self.started.elapsed()));
-        let wait = journal.into_iter().chain(deadline).chain(update).min()?;
+        let look = self.pace.due().map(|due| due.saturating_sub(self.started.elapsed()));
+        let wait = journal.into_iter().chain(deadline).chain(update).chain(look).min()?;
         Timespec::try_from(wait).ok()
     }
 
@@ -269,7 +280,7 @@ impl Daemon {
         let exception_port = platform.exception_port();
         let fired = platform.fired()?;
         if fired.contains(&exception_port) {
-            self.compare_domains();
+            self.pace.want();
         }
         for port in fired {
             if let Some(id) = self.rings.by_port(port) {
@@ -279,12 +290,15 @@ impl Daemon {
         Ok(())
     }
 
-    pub(crate) fn compare_domains(&mut self) {
+    pub(crate) fn compare_domains(&mut self, what: LookFor) {
         let Some(platform) = self.rings.platform() else { return };
-        match platform.domains() {
-            Ok(listing) => self.server.handle_domain_states(&mut self.rings, &listing),
+        let begun = self.started.elapsed();
+        match platform.look_at_domains(what) {
+            Ok(news) => self.server.handle_domain_news(&mut self.rings, &news),
             Err(error) => self.rings.log.line(&format!("{error:#}")),
         }
+        let now = self.started.elapsed();
+        self.pace.looked(now, now.saturating_sub(begun));
     }
 
     fn serve_ready(&mut self) {
@@ -417,7 +431,7 @@ impl Daemon {
         }
     }
 
-    fn close(&mut self, id: ConnId) {
+    pub(crate) fn close(&mut self, id: ConnId) {
         let Some(client) = self.clients.remove(&id) else { return };
         self.end_update_of(id);
         self.server.disconnect(id);

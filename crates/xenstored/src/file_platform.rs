@@ -9,7 +9,7 @@ use anyhow::Context;
 use file_host::{EXCEPTION_PORT, HostFolder, State, domain_of_port, port_of_domain};
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::ring::RingPage;
-use xenstore::server::DomainState;
+use xenstore::server::{DomainNews, DomainState, LookFor};
 
 use crate::platform::Platform;
 
@@ -94,15 +94,16 @@ impl Platform for FilePlatform {
         EXCEPTION_PORT
     }
 
-    fn domains(&mut self) -> anyhow::Result<Vec<DomainState>> {
+    fn look_at_domains(&mut self, _what: LookFor) -> anyhow::Result<DomainNews> {
         let domains = self.folder.domains().context("cannot list the domains")?;
         let state = |&(domid, file): &(DomId, file_host::DomainFile)| DomainState {
             domid,
             shutdown: file.state == State::Shutdown,
             dying: file.state == State::Dying,
             unique_id: Some(file.unique_id),
+            ..DomainState::default()
         };
-        Ok(domains.iter().map(state).collect())
+        Ok(DomainNews::All(domains.iter().map(state).collect()))
     }
 
     fn domain_exists(&mut self, domid: DomId) -> bool {

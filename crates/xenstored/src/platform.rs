@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::ring::RingPage;
-use xenstore::server::DomainState;
+use xenstore::server::{DomainNews, LookFor};
 
 /// Rings, event channels and the list of domains.
 pub(crate) trait Platform {
@@ -27,8 +27,8 @@ pub(crate) trait Platform {
     /// The port that fires when a domain stopped or died.
     fn exception_port(&self) -> EvtchnPort;
 
-    /// Every domain there is.
-    fn domains(&mut self) -> anyhow::Result<Vec<DomainState>>;
+    /// Looks at the domains.
+    fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews>;
 
     fn domain_exists(&mut self, domid: DomId) -> bool;
 

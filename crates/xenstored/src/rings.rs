@@ -10,7 +10,7 @@ use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::Error;
 use xenstore::ring::{RING_BYTES, RingError, RingPage, ServerRing};
 use xenstore::server::{
-    ConnId, Endpoint, Host, KnownRing, RestoredPeer, Resumption, Server, Service,
+    ConnId, Endpoint, Host, KnownRing, LookFor, RestoredPeer, Resumption, Server, Service,
 };
 
 use crate::guard::Verdict;
@@ -43,6 +43,9 @@ pub(crate) struct Rings {
     rings: BTreeMap<ConnId, Ring>,
     by_port: BTreeMap<EvtchnPort, ConnId>,
     by_domid: BTreeMap<DomId, ConnId>,
+    /// Pages of dead domains, mapped so that Xen gives nobody their numbers. Whatever ends this process lets
+    /// go of them all.
+    kept: BTreeMap<DomId, ServerRing<Box<dyn RingPage>>>,
     /// Rings that were introduced again: emptied when it is safe that they were.
     to_reset: Vec<ConnId>,
     pub(crate) journal: Journal,
@@ -63,6 +66,7 @@ impl Rings {
             rings: BTreeMap::new(),
             by_port: BTreeMap::new(),
             by_domid: BTreeMap::new(),
+            kept: BTreeMap::new(),
             started: Instant::now(),
             trap: Trap::of_environment(),
             log,
@@ -121,8 +125,8 @@ impl Rings {
     pub(crate) fn resume(&mut self, server: &mut Server) -> anyhow::Result<Vec<ConnId>> {
         server.start_recording();
         if let Some(platform) = &mut self.platform {
-            let listing = platform.domains()?;
-            server.handle_domain_states(self, &listing);
+            let news = platform.look_at_domains(LookFor::Everything)?;
+            server.handle_domain_news(self, &news);
         }
         let known = server.known_rings();
         for ring in &known {
@@ -290,6 +294,19 @@ impl Rings {
         Ok(if taken == 0 { Turn::Done } else { Turn::MoreToDo })
     }
 
+    /// Takes a ring out of service.
+    fn take_ring(&mut self, domid: DomId) -> Option<Ring> {
+        let id = self.by_domid.remove(&domid)?;
+        let ring = self.rings.remove(&id)?;
+        self.by_port.remove(&ring.port);
+        if let Some(platform) = &mut self.platform
+            && let Err(error) = platform.unbind(ring.port)
+        {
+            self.log.line(&format!("domain {domid}: {error:#}"));
+        }
+        Some(ring)
+    }
+
     fn notify(&mut self, id: ConnId) {
         let (Some(ring), Some(platform)) = (self.rings.get(&id), &mut self.platform) else {
             return;
@@ -370,14 +387,17 @@ impl Host for Rings {
     }
 
     fn disconnect_ring(&mut self, domid: DomId) {
-        let Some(id) = self.by_domid.remove(&domid) else { return };
-        let Some(ring) = self.rings.remove(&id) else { return };
-        self.by_port.remove(&ring.port);
-        if let Some(platform) = &mut self.platform
-            && let Err(error) = platform.unbind(ring.port)
-        {
-            self.log.line(&format!("domain {domid}: {error:#}"));
+        drop(self.take_ring(domid));
+    }
+
+    fn keep_ring(&mut self, domid: DomId) {
+        if let Some(ring) = self.take_ring(domid) {
+            self.kept.insert(domid, ring.page);
         }
+    }
+
+    fn drop_kept_ring(&mut self, domid: DomId) {
+        self.kept.remove(&domid);
     }
 
     fn domain_exists(&mut self, domid: DomId) -> bool {

@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context;
-use xenstore::server::{ConnId, Endpoint, Endpoints};
+use xenstore::server::{ConnId, Endpoint, Endpoints, LookFor};
 
 use crate::daemon::Daemon;
 use crate::live_update::handover::{Handover, Stage};
@@ -160,6 +160,10 @@ impl Daemon {
 
     /// Everything that was done is safe, and nobody else is told of domains by us.
     fn stop_serving(&mut self) -> anyhow::Result<()> {
+        // Another process counts changes anew: whoever follows them comes back and hears what is.
+        for id in self.server.followers() {
+            self.close(id);
+        }
         self.rings.commit(&mut self.server);
         match self.rings.platform() {
             Some(platform) => platform.yield_exceptions(),
@@ -172,7 +176,7 @@ impl Daemon {
             platform.claim_exceptions()?;
         }
         // Domains may have come and gone.
-        self.compare_domains();
+        self.compare_domains(LookFor::Everything);
         Ok(())
     }
 

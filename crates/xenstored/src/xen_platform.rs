@@ -9,7 +9,7 @@ use xen_linux::{
     SharedPage, VIRQ_DOM_EXC,
 };
 use xenstore::ring::RingPage;
-use xenstore::server::DomainState;
+use xenstore::server::{self, DomainNews, LookFor};
 
 use crate::platform::Platform;
 
@@ -119,19 +119,19 @@ impl Platform for XenPlatform {
         self.exception_port
     }
 
-    fn domains(&mut self) -> anyhow::Result<Vec<DomainState>> {
-        let listing = self.xen.domains().context("cannot list the domains")?;
-        let state = |info: &xen::DomainInfo| DomainState {
-            domid: info.domid,
-            shutdown: info.flags.shutdown().is_some(),
-            dying: info.flags.dying(),
-            unique_id: None,
-        };
-        Ok(listing.iter().map(state).collect())
+    fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews> {
+        server::look_at_domains(&mut self.xen, what).context("cannot look at the domains")
     }
 
     fn domain_exists(&mut self, domid: DomId) -> bool {
         matches!(self.xen.domain(domid), Ok(Some(info)) if !info.flags.dying())
+    }
+
+    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
+        if !self.xen.abi().tells_unique_ids() {
+            return None;
+        }
+        self.xen.life_state(domid).ok()?.map(|state| state.unique_id)
     }
 
     fn yield_exceptions(&mut self) -> anyhow::Result<()> {

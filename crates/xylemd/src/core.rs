@@ -247,6 +247,7 @@ impl Core {
                 }
                 Action::Watch { path } => self.orders.watch(path),
                 Action::Unwatch { path } => self.orders.unwatch(path),
+                Action::LetGo { domains } => self.orders.let_go(domains),
                 Action::Reply { client, reply } => {
                     if let Some(waiting) = state.clients.remove(&client) {
                         // A client that has hung up no longer wants to know.

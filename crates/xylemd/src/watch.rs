@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 use toolstack::Event;
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
+use xenstore::wire::changes::Who;
 use xenstore_socket::StoreSocket;
 
 use crate::core::Core;
@@ -22,6 +23,7 @@ const RELEASED: &str = "@released";
 enum Order {
     Watch(String),
     Unwatch(String),
+    LetGo(Vec<Who>),
 }
 
 /// Where the core says what it wants watched.
@@ -38,6 +40,10 @@ impl Orders {
 
     pub(crate) fn unwatch(&self, path: String) {
         self.give(Order::Unwatch(path));
+    }
+
+    pub(crate) fn let_go(&self, domains: Vec<Who>) {
+        self.give(Order::LetGo(domains));
     }
 
     fn give(&self, order: Order) {
@@ -58,7 +64,12 @@ pub(crate) struct Watcher {
 pub(crate) fn connect(store_socket: &Path) -> Result<(Orders, Watcher)> {
     let mut store = store::connect(store_socket)?;
     watch_domains(&mut store, "@introduceDomain", INTRODUCED)?;
-    watch_domains(&mut store, "@releaseDomain", RELEASED)?;
+    match store.follow_domains() {
+        Ok(()) => {}
+        // Another store: it says that something happened, and all domains are looked at.
+        Err(ClientError::Refused { .. }) => watch_domains(&mut store, "@releaseDomain", RELEASED)?,
+        Err(error) => return Err(error.into()),
+    }
     let (bell, heard) = UnixStream::pair().context("no socket pair")?;
     for end in [&bell, &heard] {
         end.set_nonblocking(true)?;
@@ -78,8 +89,14 @@ impl Watcher {
     }
 
     fn turn(&mut self, core: &Core) -> Result<()> {
-        while let Some(event) = self.store.poll_event() {
-            tell(&mut self.store, &event, core)?;
+        loop {
+            if let Some(heard) = self.store.poll_heard() {
+                core.happened(Event::Domains(heard));
+            } else if let Some(event) = self.store.poll_event() {
+                tell(&mut self.store, &event, core)?;
+            } else {
+                break;
+            }
         }
         // An order to watch rings the bell after the machine has set the deadline that goes with it.
         let patience = core.until_wakeup();
@@ -112,6 +129,10 @@ impl Watcher {
             match order {
                 Order::Watch(path) => self.store.watch(&path, &path)?,
                 Order::Unwatch(path) => match self.store.unwatch(&path, &path) {
+                    Ok(()) | Err(ClientError::Refused { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                },
+                Order::LetGo(domains) => match self.store.let_go(&domains) {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error.into()),
                 },

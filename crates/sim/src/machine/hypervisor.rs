@@ -12,12 +12,40 @@ use super::{Release, SimXen};
 
 /// The machine, shared by everything that runs on it. One thread: borrows never overlap.
 #[derive(Clone, Debug)]
-pub struct Machine(Rc<RefCell<SimXen>>);
+pub struct Machine(Rc<RefCell<SimXen>>, Gap);
+
+/// What happens whenever the toolstack is about to do something: in the gap between two of its actions.
+#[derive(Clone, Default)]
+struct Gap(Rc<RefCell<Option<Doing>>>);
+
+/// What happens in a gap.
+pub type Doing = Box<dyn FnMut()>;
+
+impl std::fmt::Debug for Gap {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Gap")
+    }
+}
 
 impl Machine {
     #[must_use]
     pub fn new(xen: SimXen) -> Self {
-        Self(Rc::new(RefCell::new(xen)))
+        Self(Rc::new(RefCell::new(xen)), Gap::default())
+    }
+
+    /// Lets something happen in every gap between two actions of the toolstack, or nothing any more.
+    pub fn set_gap(&self, gap: Option<Doing>) {
+        *self.1.0.borrow_mut() = gap;
+    }
+
+    /// The toolstack is about to do something.
+    pub(crate) fn gap(&self) {
+        // What happens there has no gaps of its own.
+        let gap = self.1.0.borrow_mut().take();
+        if let Some(mut gap) = gap {
+            gap();
+            self.1.0.borrow_mut().get_or_insert(gap);
+        }
     }
 
     /// Looks at the machine.
@@ -41,7 +69,13 @@ impl Machine {
     /// A hypercall interface for a domain that may not control others.
     #[must_use]
     pub fn hypervisor_of(&self, caller: DomId) -> SimHypervisor {
-        SimHypervisor { machine: self.clone(), caller, arena: vec![0; ARENA_BYTES_FULL] }
+        let arena = vec![0; ARENA_BYTES_FULL];
+        SimHypervisor { machine: self.clone(), caller, process: Process::Toolstack, arena }
+    }
+
+    /// The store daemon's hypercall interface: faults are for the toolstack alone.
+    pub(crate) fn hypervisor_of_store(&self) -> SimHypervisor {
+        SimHypervisor { process: Process::Store, ..self.hypervisor() }
     }
 }
 
@@ -50,7 +84,15 @@ impl Machine {
 pub struct SimHypervisor {
     machine: Machine,
     caller: DomId,
+    process: Process,
     arena: Vec<u8>,
+}
+
+/// Whose hypercalls these are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Process {
+    Toolstack,
+    Store,
 }
 
 /// Where the arena seems to lie.
@@ -93,6 +135,7 @@ fn frames_of(
     if caller != DomId::DOM0 {
         return Err(Errno::EPERM);
     }
+    xen.judge("map_foreign", range.domid);
     xen.live(range.domid)?;
     let mut mfns = Vec::with_capacity(range.frames.len());
     for &frame in range.frames {
@@ -124,6 +167,10 @@ impl Hypervisor for SimHypervisor {
 
     fn hypercall(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
         let mut arena = Arena { address: ARENA_ADDRESS, bytes: &mut self.arena };
+        if self.process == Process::Store {
+            return self.machine.get_mut().hypercall_of_store(self.caller, &mut arena, op, args);
+        }
+        self.machine.gap();
         if !self.machine.get_mut().faults.count_action() {
             return Err(Errno::EIO);
         }
@@ -136,6 +183,7 @@ impl Hypervisor for SimHypervisor {
         pieces: &[Piece<'_>],
     ) -> Result<(), Errno> {
         let bytes = Piece::joined(pieces);
+        self.machine.gap();
         let mut xen = self.machine.get_mut();
         let mfns = frames_of(&mut xen, self.caller, range, bytes.len(), Access::Write)?;
         let mut rest = bytes.as_slice();
@@ -153,6 +201,7 @@ impl Hypervisor for SimHypervisor {
     }
 
     fn read_foreign(&mut self, range: ForeignRange<'_>, into: &mut [u8]) -> Result<(), Errno> {
+        self.machine.gap();
         let mut xen = self.machine.get_mut();
         let mfns = frames_of(&mut xen, self.caller, range, into.len(), Access::Read)?;
         let mut rest = into;
@@ -177,6 +226,7 @@ impl Hypervisor for SimHypervisor {
         offset_bytes: usize,
         bytes: &[u8],
     ) -> Result<(), Errno> {
+        self.machine.gap();
         let xen = &mut *self.machine.get_mut();
         if !xen.faults.count_action() {
             return Err(Errno::EIO);
@@ -189,6 +239,7 @@ impl Hypervisor for SimHypervisor {
         if self.caller != DomId::DOM0 {
             return Err(Errno::EPERM);
         }
+        xen.judge("map_resource", domid);
         xen.spend(MAP_NS);
         match resource {
             Resource::GrantTable => xen.write_grant_table(domid, offset_bytes, bytes),

@@ -32,7 +32,7 @@ pub(crate) use domain::VcpuActivity;
 pub use domain::{Domain, Dying, Vcpu};
 pub use evtchn::Channel;
 pub use grant::{GrantStatus, Mapping, MappingId};
-pub use hypervisor::{Machine, SimHypervisor};
+pub use hypervisor::{Doing, Machine, SimHypervisor};
 
 use crate::agenda::Time;
 use crate::faults::Faults;
@@ -158,6 +158,7 @@ pub struct SimXen {
     host: host::HostSettings,
     /// Domains that receive VIRQs of the host instead of dom0.
     virq_handlers: BTreeMap<u32, DomId>,
+    judge: Option<rival::Judge>,
 }
 
 /// How long readers of the domain list keep an unlinked domain alive, in nanoseconds.
@@ -189,6 +190,7 @@ impl SimXen {
             mappings: BTreeMap::new(),
             mapping_next: 1,
             calls: BTreeMap::new(),
+            judge: None,
         };
         xen.boot_dom0();
         xen

@@ -1,10 +1,25 @@
 //! Another toolstack on the same host, which acts without hypercalls of ours: it kills domains and takes
-//! their numbers.
+//! their numbers. And the judge, who knows which domain ours means.
 
-use xen::{DomId, Errno, Uuid};
+use std::collections::BTreeMap;
+
+use xen::{DomId, DomainRef, Errno, Life, Uuid};
 
 use super::SimXen;
 use super::domain::Creation;
+
+/// Compares the domain that is meant with the one that is met.
+#[derive(Debug, Default)]
+pub(super) struct Judge {
+    /// The number and the true life of the domain that the present work is about.
+    meant: Option<(DomId, u64)>,
+    /// The true life behind each name, from the time when it was first used.
+    lives: BTreeMap<DomainRef, u64>,
+    wrongs: Vec<String>,
+}
+
+/// The life of nobody.
+const NOBODY: u64 = 0;
 
 impl SimXen {
     /// Somebody else makes a domain of exactly this number, as `domid=` in a configuration file asks for.
@@ -28,6 +43,57 @@ impl SimXen {
     pub fn destroy(&mut self, domid: DomId) {
         if domid != DomId::DOM0 {
             self.kill_domain(domid);
+        }
+    }
+
+    /// So many domains were made and destroyed that this number is given out next, if it is free.
+    pub fn go_round_to(&mut self, domid: DomId) {
+        self.domid_rover = domid.0.saturating_sub(1);
+    }
+
+    /// From now on every action of the toolstack is judged by whether it meets the domain that is meant.
+    pub fn begin_judging(&mut self) {
+        self.judge = Some(Judge::default());
+    }
+
+    /// What met another domain than was meant.
+    #[must_use]
+    pub fn wrongs(&self) -> &[String] {
+        self.judge.as_ref().map_or(&[], |judge| &judge.wrongs)
+    }
+
+    /// The toolstack begins work about this domain, or about none that exists.
+    pub(crate) fn mean(&mut self, domain: Option<DomainRef>) {
+        let Some(judge) = &mut self.judge else { return };
+        judge.meant = domain.map(|name| {
+            let is_it = |it: &&super::Domain| match name.life {
+                Life::Unique(id) => it.unique_id == id,
+                Life::Counted { handle, .. } => it.handle == handle,
+            };
+            let there = self.domains.get(&name.domid).filter(is_it);
+            let life = there.map_or(NOBODY, |it| it.unique_id);
+            (name.domid, *judge.lives.entry(name).or_insert(life))
+        });
+    }
+
+    /// What follows is about the domain that was just made.
+    pub(super) fn mean_new(&mut self, domid: DomId) {
+        let life = self.domains.get(&domid).map_or(NOBODY, |it| it.unique_id);
+        if let Some(judge) = &mut self.judge {
+            judge.meant = Some((domid, life));
+        }
+    }
+
+    /// The toolstack acts on whoever bears this number.
+    pub(super) fn judge(&mut self, call: &str, domid: DomId) {
+        let Some(judge) = &mut self.judge else { return };
+        // Where nobody is, nothing is met.
+        let Some(domain) = self.domains.get(&domid) else { return };
+        if judge.meant != Some((domid, domain.unique_id)) {
+            judge.wrongs.push(format!(
+                "{call} met domain {domid} of life {:x} and meant {:x?}",
+                domain.unique_id, judge.meant
+            ));
         }
     }
 }

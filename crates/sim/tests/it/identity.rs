@@ -64,3 +64,18 @@ fn xen_4_21_tells_lives_of_one_number_and_one_handle_apart() {
     let second = xen.identify(domid, OURS, 2).unwrap();
     assert_ne!(first.life, second.life);
 }
+
+#[test]
+fn nothing_meets_a_domain_it_was_not_meant_for() {
+    let mut total = sim::identity::Tally::default();
+    for seed in 0..40 {
+        match sim::identity::run(seed, 10) {
+            Ok(tally) => total.add(&tally),
+            Err(broken) => panic!("{broken}"),
+        }
+    }
+    // The runs must have had something in them.
+    let deeds = total.deeds;
+    assert!(deeds.kills > 40 && deeds.taken > 40 && deeds.refused > 20, "{total:?}");
+    assert!(total.restarts > 3, "{total:?}");
+}

@@ -1,21 +1,21 @@
 //! Operations: a plan being carried out for one VM, and what follows when it has ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use storage::VdiName;
-use xen::{DomId, Uuid, XenbusState};
+use xen::{DomId, DomainRef, Uuid, XenbusState};
 
 use super::trace::Trace;
 use super::{
-    Action, ClientId, Created, Device, Instant, OperationId, Purpose, Reply, StepTime, Toolstack,
-    WorkId,
+    Action, ClientId, Created, Device, Facts, Instant, OperationId, Purpose, Reply, StepTime,
+    Toolstack, WorkId,
 };
 use crate::config::VmConfig;
 use crate::layout::{self, BuiltDomain, DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, Unplug, plan_reboot, plan_teardown};
 use crate::scheduler::{Ask, Class, Priority, Ticket, Track};
-use crate::work::{Cost, Failure, Look, Output, Quota, Work, loop_tag};
+use crate::work::{Cost, Failure, LetGo, Look, Output, Quota, Work, loop_tag};
 
 /// How long to wait for a backend that was connecting while it was told to close: it wrote another
 /// state over our Closing, lets go all the same, and may never say so.
@@ -170,6 +170,22 @@ fn storage_of(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
         None => disk.target.rsplit_once('/')?,
     };
     Some(Arc::from(place))
+}
+
+/// A VM's domain is let go with its nodes, or when the last work that is about it has ended.
+fn let_go(
+    facts: &mut Facts,
+    touched: &BTreeMap<DomainRef, u32>,
+    owed: &mut BTreeSet<DomainRef>,
+) -> (Option<DomainRef>, LetGo) {
+    facts.is_let_go = true;
+    match facts.domain {
+        Some(domain) if touched.contains_key(&domain) => {
+            owed.insert(domain);
+            (Some(domain), LetGo::Later)
+        }
+        domain => (domain, LetGo::Now),
+    }
 }
 
 impl Toolstack {
@@ -459,11 +475,13 @@ impl Toolstack {
             Step::DetachDisk(devid) => Work::DetachDisk { attachment: facts.disks[&devid].clone() },
             Step::RemoveNodes => {
                 let removals = layout::removed_paths(&config, uuid, facts.domid());
-                Work::RemoveNodes { domain: facts.domain, uuid, removals }
+                let (domain, then) = let_go(facts, &self.touched, &mut self.owed);
+                Work::RemoveNodes { domain, uuid, removals, then }
             }
             Step::RemoveDomainNodes => {
                 let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
-                Work::RemoveNodes { domain: facts.domain, uuid, removals }
+                let (domain, then) = let_go(facts, &self.touched, &mut self.owed);
+                Work::RemoveNodes { domain, uuid, removals, then }
             }
             Step::AwaitBackend(_) | Step::AwaitClosed(_) | Step::AwaitConsent(_) => {
                 unreachable!("{step} is a wait")
@@ -730,8 +748,8 @@ impl Toolstack {
                             reply: Reply::Created(Box::new(created)),
                         });
                     }
-                    if look_again {
-                        self.look(out);
+                    if look_again && let Some(domid) = vm.facts.domid() {
+                        self.look_at(domid, out);
                     }
                 }
             },

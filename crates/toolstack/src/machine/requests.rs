@@ -133,7 +133,11 @@ impl Toolstack {
         then: impl FnOnce(&mut Self, Uuid, DomainRef, &mut Vec<Action>),
     ) {
         let found = self.resolve(target).and_then(|uuid| {
-            let domain = self.vms[&uuid].facts.domain;
+            let facts = &self.vms[&uuid].facts;
+            if facts.is_let_go {
+                return Err(format!("{target}: is being taken down"));
+            }
+            let domain = facts.domain;
             domain.map(|domain| (uuid, domain)).ok_or_else(|| {
                 format!("{target}: has no domain yet; try again when it has started")
             })

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use xen::{DomId, Uuid, XenbusState};
+use xen::{DomId, DomainRef, Uuid, XenbusState};
 use xenstore::Error;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transport};
 
@@ -261,6 +261,18 @@ pub(super) fn remove<T: Transport>(
         directories = above;
     }
     Ok(())
+}
+
+/// Nothing more is done with this domain: its number may be given out again.
+pub(super) fn let_go<T: Transport>(
+    store: &mut Client<T>,
+    domain: DomainRef,
+) -> Result<(), ClientError> {
+    match store.let_go(&[domain.into()]) {
+        // Another store, which keeps no numbers.
+        Err(ClientError::Refused { .. }) => Ok(()),
+        other => other,
+    }
 }
 
 /// Notes the directory that `path` was in, if so many levels above it concern us.

@@ -11,16 +11,16 @@ use xen::{DomId, Uuid};
 
 use crate::plan::config;
 
-const CLIENT: ClientId = ClientId(1);
+pub(crate) const CLIENT: ClientId = ClientId(1);
 
-fn handle(machine: &mut Toolstack, event: Event) -> Vec<Action> {
+pub(crate) fn handle(machine: &mut Toolstack, event: Event) -> Vec<Action> {
     let mut actions = Vec::new();
     machine.handle(Instant(0), event, &mut actions);
     actions
 }
 
 /// A machine that found the given records and loop devices, and what it wants to do about them.
-fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, Vec<Action>) {
+pub(crate) fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, Vec<Action>) {
     let mut machine = Toolstack::new();
     let actions = handle(&mut machine, Event::Started);
     let [Action::Work { id, work: Work::Observe }] = actions.as_slice() else {
@@ -33,7 +33,7 @@ fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, Vec<Action>
     (machine, actions)
 }
 
-fn works(actions: &[Action]) -> Vec<&Work> {
+pub(crate) fn works(actions: &[Action]) -> Vec<&Work> {
     let work = |action: &'_ Action| matches!(action, Action::Work { .. });
     let actions = actions.iter().filter(|action| work(action));
     actions
@@ -44,14 +44,14 @@ fn works(actions: &[Action]) -> Vec<&Work> {
         .collect()
 }
 
-fn create(text: &str) -> Event {
+pub(crate) fn create(text: &str) -> Event {
     let config = Box::new(config(text));
     let request = Request::Create { config, fresh_uuid: Uuid([7; 16]), start: Start::Running };
     Event::Request { client: CLIENT, request }
 }
 
 /// Ends the first piece of work among `actions`.
-fn end_first(
+pub(crate) fn end_first(
     machine: &mut Toolstack,
     actions: &[Action],
     result: Result<Output, Failure>,

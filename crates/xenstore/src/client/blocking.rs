@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use xen::{DomId, Errno, EvtchnPort, Gfn};
 
 use crate::client::exchange::ServesBatches;
+use crate::client::follow::Following;
 use crate::client::{Batch, ClientError, ClientMachine, Nodes, Replies, Transport, WatchEvent};
 use crate::wire::MessageType;
 
@@ -25,6 +26,8 @@ pub struct ClientCounters {
     pub conflicts: u64,
     /// Watch events received.
     pub events: u64,
+    /// Messages about domains received.
+    pub pushes: u64,
     /// Times the store had gone away and was there again.
     pub reconnects: u64,
 }
@@ -43,6 +46,7 @@ pub struct Client<T> {
     /// Path and token of every watch, with its depth, to register them again.
     pub(super) watches: BTreeMap<(String, String), Option<u32>>,
     pub(super) serves_batches: ServesBatches,
+    pub(super) following: Following,
     /// The connection broke and has not been replaced.
     pub(super) is_lost: bool,
     /// The last request went out as a whole. If not, nobody has executed it.
@@ -59,6 +63,7 @@ impl<T: Transport> Client<T> {
             events: VecDeque::new(),
             watches: BTreeMap::new(),
             serves_batches: ServesBatches::Unknown,
+            following: Following::default(),
             is_lost: false,
             was_sent: false,
             counters: ClientCounters::default(),

@@ -110,7 +110,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    fn exchange(
+    pub(super) fn exchange(
         &mut self,
         kind: MessageType,
         transaction_id: u32,
@@ -373,6 +373,13 @@ impl<T: Transport> Client<T> {
             self.counters.events += 1;
             self.events.push_back(event);
         }
+        while let Some(push) = self.machine.poll_push() {
+            self.counters.pushes += 1;
+            if let Err(error) = self.following.take_in(push) {
+                self.is_lost = true;
+                return Err(error.into());
+            }
+        }
         received
     }
 
@@ -441,7 +448,7 @@ impl<T: Transport> Client<T> {
                 ClientError::Refused { request, error }
             })?;
         }
-        Ok(())
+        self.follow_anew()
     }
 
     /// Remembers a watch that a batch registered.

@@ -7,6 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::Error;
+use crate::wire::changes::Push;
 use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
 
 /// A change that a watch reported.
@@ -27,6 +28,8 @@ pub enum ProtocolError {
     Unexpected { code: u32, request_id: u32 },
     #[error("a watch event is not a path and a token")]
     BadEvent,
+    #[error("the store lost count of the domains' changes: number {found} came after {last}")]
+    LostCount { last: u64, found: u64 },
     #[error("the reply to {0:?} does not have the form of one")]
     BadReply(MessageType),
 }
@@ -50,6 +53,7 @@ pub struct ClientMachine {
     incoming: Vec<u8>,
     replies: VecDeque<Result<Vec<u8>, Error>>,
     events: VecDeque<WatchEvent>,
+    pushes: VecDeque<Push>,
 }
 
 impl ClientMachine {
@@ -124,6 +128,13 @@ impl ClientMachine {
             self.events.push_back(decode_event(payload)?);
             return Ok(length);
         }
+        let is_awaited = self.awaited.front().is_some_and(|it| it.request_id == header.request_id);
+        if header.code == MessageType::DomainChanges.code() && header.request_id == 0 && !is_awaited
+        {
+            let bad = ProtocolError::BadReply(MessageType::DomainChanges);
+            self.pushes.push_back(Push::decode(payload).ok_or(bad)?);
+            return Ok(length);
+        }
         let reply = if header.code == MessageType::Error.code() {
             Err(Error::from_name(payload.strip_suffix(b"\0").unwrap_or(payload)))
         } else {
@@ -143,6 +154,11 @@ impl ClientMachine {
     /// The next reply, in the order of the requests.
     pub fn poll_reply(&mut self) -> Option<Result<Vec<u8>, Error>> {
         self.replies.pop_front()
+    }
+
+    /// The next message to a follower of domains, in the order of arrival.
+    pub fn poll_push(&mut self) -> Option<Push> {
+        self.pushes.pop_front()
     }
 
     /// The next event, in the order of arrival.

@@ -6,12 +6,14 @@
 mod batch;
 mod blocking;
 mod exchange;
+mod follow;
 mod machine;
 mod nodes;
 mod transaction;
 
 pub use batch::{Batch, HasChildren, Replies};
 pub use blocking::{Client, ClientCounters};
+pub use follow::Heard;
 pub use machine::{ClientMachine, ProtocolError, WatchEvent};
 pub use nodes::Nodes;
 pub use transaction::Transaction;

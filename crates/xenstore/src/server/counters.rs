@@ -8,8 +8,8 @@ use crate::wire::MessageType;
 /// Counts of requests and of what became of transactions and events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
-    /// By the code of the message type; batches, whose code is far away, come last.
-    requests: [u64; 28],
+    /// By the code of the message type; Xylem's own, whose codes are far away, come last.
+    requests: [u64; 29],
     /// Requests of a type that the protocol does not have.
     pub requests_unknown: u64,
     /// Requests that were answered with an error.
@@ -55,6 +55,7 @@ impl Counters {
     fn index(kind: MessageType) -> usize {
         match kind {
             MessageType::Batch => 27,
+            MessageType::DomainChanges => 28,
             _ => kind.code() as usize,
         }
     }

@@ -14,9 +14,9 @@ use crate::quota;
 use crate::ring::FEATURE_DOMID_ANY;
 use crate::server::connection::Peer;
 use crate::server::domains::{FEATURES, Fate};
-use crate::server::{ConnId, DomainState, Host, Server, Topic};
+use crate::server::{ConnId, DomainNews, DomainState, Host, Server, Topic};
 use crate::transaction::Change;
-use crate::wire;
+use crate::wire::{self, changes::Who};
 
 /// `GET_DOMAIN_PATH`: anybody may ask, and the domain need not exist.
 pub(super) fn get_domain_path(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Error> {
@@ -96,7 +96,7 @@ impl Server {
 
     pub(super) fn release(&mut self, host: &mut dyn Host, payload: &[u8]) -> Result<(), Error> {
         let domid = self.introduced_guest(payload)?;
-        self.end_domain(host, domid);
+        self.end_domain(host, domid, None);
         Ok(())
     }
 
@@ -257,7 +257,14 @@ impl Server {
     ///
     /// Each shutdown is reported once, until the domain is resumed. What dead domains had is removed.
     pub fn handle_domain_states(&mut self, host: &mut dyn Host, listing: &[DomainState]) {
-        let fates = self.domains.compare(listing);
+        self.handle_domain_news(host, &DomainNews::All(listing.to_vec()));
+    }
+
+    /// As [`handle_domain_states`](Self::handle_domain_states), of a look that need not name all. Domains
+    /// stand in the order of their numbers.
+    pub fn handle_domain_news(&mut self, host: &mut dyn Host, news: &DomainNews) {
+        self.tell_changes(host, news);
+        let fates = self.domains.compare(news);
         let is_served = |server: &Self, domid| server.domains.introduced(domid).is_some();
         let mut shutdown_is_told = true;
         for &(domid, _) in fates.iter().filter(|(_, fate)| *fate == Fate::Shutdown) {
@@ -270,20 +277,26 @@ impl Server {
         for &(domid, _) in fates.iter().filter(|(_, fate)| *fate == Fate::Gone) {
             // A death tells as well that there is something to look at.
             shutdown_is_told |= is_served(self, domid);
-            self.end_domain(host, domid);
+            self.end_domain(host, domid, Self::who_died(news, domid));
         }
         if !shutdown_is_told {
             self.fire_some_domain(Path::RELEASE_DOMAIN);
         }
     }
 
-    /// Removes a domain with its ring, watches, transactions, nodes and rights, and reports it.
-    fn end_domain(&mut self, host: &mut dyn Host, domid: DomId) {
+    /// Removes a domain with its ring, watches, transactions, nodes and rights, and reports it. Who it was
+    /// is told if it is dead and still there.
+    fn end_domain(&mut self, host: &mut dyn Host, domid: DomId, dead: Option<Who>) {
         let Some(domain) = self.domains.end(domid) else { return };
+        let keeps = self.changes.keeps(domid, dead.filter(|_| domain.connection.is_some()));
         self.store.recorder.record(&Record::DomainEnd { domid });
         if let Some(connection) = domain.connection {
             self.disconnect(connection);
-            host.disconnect_ring(domid);
+            if keeps {
+                host.keep_ring(domid);
+            } else {
+                host.disconnect_ring(domid);
+            }
             self.write_rate.leave(domain.credit);
             if self.traces(Topic::Domains) {
                 host.trace(format_args!("domain {domid} is gone"));

@@ -3,13 +3,13 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use xen::DomId;
+use xen::{DomId, ShutdownReason, Uuid};
 
 use crate::acl::{Being, Life};
 use crate::quota::{Quota, Seen};
 use crate::server::memory::MemoryNotice;
 use crate::server::write_rate::Credit;
-use crate::server::{ConnId, Host};
+use crate::server::{ConnId, DomainNews, Host};
 
 /// Features that the ring page of a domain can offer. Source: xen `docs/misc/xenstore-ring.txt`.
 pub(super) const FEATURES: u32 = crate::ring::FEATURE_RECONNECTION
@@ -18,15 +18,18 @@ pub(super) const FEATURES: u32 = crate::ring::FEATURE_RECONNECTION
     | crate::ring::FEATURE_DOMID_ANY;
 
 /// One domain in Xen's listing.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DomainState {
     pub domid: DomId,
     /// It stopped, for whatever reason, and is still there.
     pub shutdown: bool,
+    /// Why it stopped, if it did and Xen tells.
+    pub reason: Option<ShutdownReason>,
     /// It is being taken apart: for the store it is gone.
     pub dying: bool,
     /// What no other domain ever has, if Xen tells (since 4.20).
     pub unique_id: Option<u64>,
+    pub handle: Uuid,
 }
 
 #[derive(Debug)]
@@ -165,26 +168,42 @@ impl Domains {
         self.by_id.get(&domid).map_or(self.quota, |domain| domain.quota)
     }
 
-    /// Compares with Xen's listing of all domains and notes what is new.
-    pub(super) fn compare(&mut self, listing: &[DomainState]) -> Vec<(DomId, Fate)> {
-        let listed: BTreeMap<DomId, &DomainState> =
-            listing.iter().map(|state| (state.domid, state)).collect();
+    /// Compares with what a look has found and notes what is new.
+    pub(super) fn compare(&mut self, news: &DomainNews) -> Vec<(DomId, Fate)> {
         let mut fates = Vec::new();
-        for (&domid, domain) in &mut self.by_id {
-            if domid == DomId::DOM0 {
-                continue;
-            }
-            match listed.get(&domid) {
-                Some(state) if !state.dying && !differ(state.unique_id, domain.unique_id) => {
-                    if state.shutdown && !domain.shutdown {
-                        domain.shutdown = true;
-                        fates.push((domid, Fate::Shutdown));
-                    }
+        match news {
+            DomainNews::All(listing) => {
+                let listed: BTreeMap<DomId, &DomainState> =
+                    listing.iter().map(|state| (state.domid, state)).collect();
+                for (&domid, domain) in &mut self.by_id {
+                    let fate = fate(domid, domain, listed.get(&domid).copied());
+                    fates.extend(fate.map(|fate| (domid, fate)));
                 }
-                _ => fates.push((domid, Fate::Gone)),
+            }
+            DomainNews::Changed(changed) => {
+                for (domid, state) in changed {
+                    let Some(domain) = self.by_id.get_mut(domid) else { continue };
+                    let fate = fate(*domid, domain, state.as_ref());
+                    fates.extend(fate.map(|fate| (*domid, fate)));
+                }
             }
         }
         fates
+    }
+}
+
+/// What became of a domain that is like this now, noted in its record.
+fn fate(domid: DomId, domain: &mut Domain, state: Option<&DomainState>) -> Option<Fate> {
+    if domid == DomId::DOM0 {
+        return None;
+    }
+    match state {
+        Some(state) if !state.dying && !differ(state.unique_id, domain.unique_id) => {
+            let is_new = state.shutdown && !domain.shutdown;
+            domain.shutdown |= state.shutdown;
+            is_new.then_some(Fate::Shutdown)
+        }
+        _ => Some(Fate::Gone),
     }
 }
 

@@ -12,6 +12,7 @@
 
 mod batch;
 mod by_connection;
+mod changes;
 mod checkpoint;
 mod clearing;
 mod connection;
@@ -56,6 +57,7 @@ use crate::watch::{Watch, Watches};
 use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
 
 pub use by_connection::ByConnection;
+pub use changes::{DomainNews, LookFor, look_at_domains};
 pub use checkpoint::{Checkpoint, Progress};
 pub use connection::ConnId;
 pub use counters::Counters;
@@ -67,6 +69,7 @@ pub use save::{Endpoint, Endpoints, Save};
 pub use trace::Topic;
 
 use by_connection::Ready;
+use changes::Changes;
 use connection::{Connection, Peer};
 use control::Answer;
 use domains::Domains;
@@ -104,6 +107,18 @@ pub trait Host {
 
     /// Unmaps the ring page and unbinds the event channel.
     fn disconnect_ring(&mut self, domid: DomId);
+
+    /// The domain is dead: unbinds its event channel, and keeps its ring page mapped until
+    /// [`drop_kept_ring`](Self::drop_kept_ring), because Xen gives nobody the number of a domain that has
+    /// a page mapped.
+    fn keep_ring(&mut self, domid: DomId) {
+        self.disconnect_ring(domid);
+    }
+
+    /// Unmaps the ring page of a dead domain.
+    fn drop_kept_ring(&mut self, domid: DomId) {
+        let _unused = domid;
+    }
 
     /// Whether there is such a domain, introduced or not.
     fn domain_exists(&mut self, domid: DomId) -> bool;
@@ -183,6 +198,7 @@ pub struct Server {
     connections: ByConnection<Connection>,
     last_connection: u64,
     domains: Domains,
+    changes: Changes,
     /// Permission lists of `@introduceDomain`, `@releaseDomain` and `@releaseDomain/N`.
     special: BTreeMap<OwnedPath, Arc<Acl>>,
     /// Connections that the shell has to look at.
@@ -245,6 +261,7 @@ impl Server {
             connections: ByConnection::new(),
             last_connection: 0,
             domains: Domains::new(quota),
+            changes: Changes::default(),
             special: events::special_nodes(),
             ready: Ready::default(),
             counters: Counters::default(),
@@ -316,6 +333,7 @@ impl Server {
         self.discard(connection.transactions.into_values());
         self.ready.remove(&id);
         self.crowded.remove(&id);
+        self.changes.forget_follower(id);
     }
 
     /// Drops the watches, transactions and unsent messages of a connection that begins anew.
@@ -511,7 +529,7 @@ impl Server {
         admitted: Result<(), Error>,
     ) {
         let kind = MessageType::from_code(header.code);
-        let kind = kind.filter(|kind| *kind != MessageType::Batch || self.offers_batches(id));
+        let kind = kind.filter(|kind| !kind.is_xylems_own() || self.offers_batches(id));
         self.counters.count_request(kind);
         let begun = self.latencies.begin(host);
         let mut scratch = core::mem::take(&mut self.scratch);
@@ -637,6 +655,7 @@ impl Server {
                 }
             }
             M::Batch => self.batch(host, request, payload, reply)?,
+            M::DomainChanges => self.domain_changes(host, request.id, payload, reply)?,
             M::WatchEvent | M::Error => return Err(Error::ENOSYS),
         }
         let answers_with_ok = !matches!(
@@ -648,6 +667,7 @@ impl Server {
                 | M::GetFeature
                 | M::GetQuota
                 | M::Batch
+                | M::DomainChanges
         );
         if reply.is_empty() && answers_with_ok {
             reply.extend_from_slice(b"OK\0");

@@ -67,8 +67,8 @@ impl Outside {
         let state = |(domid, guest): (&u16, &Guest)| DomainState {
             domid: DomId(*domid),
             shutdown: guest.is_shutdown,
-            dying: false,
             unique_id: Some(guest.unique_id),
+            ..DomainState::default()
         };
         self.guests.iter().map(state).collect()
     }

@@ -1,6 +1,7 @@
 //! Behaviour of the store through its public API: bytes in, bytes out, domains that come and go.
 
 mod batch;
+mod changes;
 mod client;
 mod control;
 mod damage;

@@ -188,12 +188,7 @@ impl Twin {
                 }
             }
             Step::Begin { domid } => {
-                let state = DomainState {
-                    domid: DomId(*domid),
-                    shutdown: false,
-                    dying: false,
-                    unique_id: None,
-                };
+                let state = DomainState { domid: DomId(*domid), ..DomainState::default() };
                 self.machine.states.entry(DomId(*domid)).or_insert(state);
                 let payload = format!("{domid}\09\07\0");
                 self.send(self.sockets[0], M::Introduce.code(), 0, payload.as_bytes(), 100);

@@ -13,6 +13,8 @@ use xenstore::{Error, Quota};
 pub(crate) struct Machine {
     pub(crate) states: BTreeMap<DomId, DomainState>,
     pub(crate) rings: BTreeMap<DomId, ConnId>,
+    /// Dead domains whose page stays mapped.
+    pub(crate) kept: BTreeSet<DomId>,
     pub(crate) resets: Vec<DomId>,
     pub(crate) lines: Vec<String>,
     pub(crate) traced: Vec<String>,
@@ -44,6 +46,15 @@ impl Host for Machine {
 
     fn disconnect_ring(&mut self, domid: DomId) {
         self.rings.remove(&domid).expect("only a connected ring is disconnected");
+    }
+
+    fn keep_ring(&mut self, domid: DomId) {
+        self.disconnect_ring(domid);
+        assert!(self.kept.insert(domid), "domain {domid} died twice");
+    }
+
+    fn drop_kept_ring(&mut self, domid: DomId) {
+        assert!(self.kept.remove(&domid), "only a kept page is dropped");
     }
 
     fn domain_exists(&mut self, domid: DomId) -> bool {
@@ -146,8 +157,7 @@ impl World {
     }
 
     pub(crate) fn create_domain(&mut self, domid: u16) {
-        let state =
-            DomainState { domid: DomId(domid), shutdown: false, dying: false, unique_id: None };
+        let state = DomainState { domid: DomId(domid), ..DomainState::default() };
         self.machine.states.insert(DomId(domid), state);
     }
 

@@ -1,0 +1,143 @@
+//! What becomes of domains: the store tells which changed, and only those are looked at.
+
+use std::collections::BTreeMap;
+
+use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
+use xenstore::client::Heard;
+use xenstore::wire::changes::{DomainChange, Standing, Who};
+
+use super::{Action, Foreign, Instant, Purpose, Toolstack};
+use crate::work::Work;
+
+/// A domain's end as its VM sees it: why it stopped, or `None` if somebody destroyed it.
+type End = Option<ShutdownReason>;
+
+/// Whether a domain that should be this VM's has ended. `None`: there is no such domain.
+pub(super) fn end_of(info: Option<&DomainInfo>, uuid: Uuid) -> Option<End> {
+    match info.filter(|info| info.handle == uuid) {
+        None => Some(None),
+        Some(info) if info.flags.dying() => Some(None),
+        Some(info) => info.flags.shutdown().map(Some),
+    }
+}
+
+impl Toolstack {
+    /// The store told of domains.
+    pub(super) fn handle_heard(&mut self, now: Instant, heard: Heard, out: &mut Vec<Action>) {
+        if self.backlog.is_some() {
+            // Which of them are ours is not known yet.
+            return self.heard_early.push(heard);
+        }
+        match heard {
+            Heard::Changes(changes) => self.handle_changes(now, &changes, out),
+            Heard::Everything(all) => {
+                let ours = self.ours();
+                let is_left = |it: &&DomainChange| {
+                    it.after == Standing::Dead && self.holder(&ours, &it.who).is_none()
+                };
+                let left: Vec<Who> = all.iter().filter(is_left).map(|it| it.who).collect();
+                let_go(left, out);
+                // Who is not among them may be gone or new: one list for all that was missed.
+                self.look(out);
+            }
+        }
+    }
+
+    fn handle_changes(&mut self, now: Instant, changes: &[DomainChange], out: &mut Vec<Action>) {
+        let ours = self.ours();
+        let mut stopped = Vec::new();
+        let mut left = Vec::new();
+        for change in changes {
+            let domid = change.who.domid;
+            let end = match change.after {
+                Standing::Absent | Standing::Dead => Some(None),
+                Standing::Stopped(reason) => Some(Some(reason)),
+                Standing::Alive => None,
+            };
+            match (self.holder(&ours, &change.who), end) {
+                (Some(uuid), Some(end)) => stopped.push((uuid, end)),
+                (Some(_), None) => {}
+                (None, _) if change.after == Standing::Dead => left.push(change.who),
+                (None, _) => {}
+            }
+            if matches!(change.after, Standing::Absent | Standing::Dead)
+                && self.foreign.get(&domid).is_some_and(|it| it.handle == change.who.handle)
+            {
+                self.foreign.remove(&domid);
+            }
+        }
+        let_go(left, out);
+        for (uuid, end) in stopped {
+            self.domain_ended(now, uuid, end, out);
+        }
+    }
+
+    /// Our domains by number.
+    fn ours(&self) -> BTreeMap<DomId, Uuid> {
+        self.vms.values().filter_map(|vm| Some((vm.facts.domid()?, vm.uuid))).collect()
+    }
+
+    /// The VM whose domain this very one is.
+    fn holder(&self, ours: &BTreeMap<DomId, Uuid>, who: &Who) -> Option<Uuid> {
+        let uuid = *ours.get(&who.domid)?;
+        let domain = self.vms.get(&uuid)?.facts.domain?;
+        Who::from(domain).is(who).then_some(uuid)
+    }
+
+    /// A VM's domain has ended; one that is being worked on is looked at when that is over.
+    pub(super) fn domain_ended(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        end: End,
+        out: &mut Vec<Action>,
+    ) {
+        // An earlier one of the same news may have led to its end.
+        let Some(vm) = self.vms.get_mut(&uuid) else { return };
+        if vm.operation.is_some() || vm.after_plugs.is_some() {
+            vm.look_again = true;
+        } else {
+            self.domain_stopped(now, uuid, end, out);
+        }
+    }
+
+    /// Looks at one domain, which costs the same however many others there are.
+    pub(super) fn look_at(&mut self, domid: DomId, out: &mut Vec<Action>) {
+        if self.backlog.is_none() {
+            self.give_out(Purpose::LookAt { domid }, Work::LookAt { domid }, out);
+        }
+    }
+
+    /// A single domain was looked at.
+    pub(super) fn handle_looked(
+        &mut self,
+        now: Instant,
+        domid: DomId,
+        info: Option<&DomainInfo>,
+        name: Option<String>,
+        out: &mut Vec<Action>,
+    ) {
+        let ours = self.vms.values().find(|vm| vm.facts.domid() == Some(domid));
+        match (ours, info) {
+            (Some(vm), info) => {
+                let uuid = vm.uuid;
+                if let Some(end) = end_of(info, uuid) {
+                    self.domain_ended(now, uuid, end, out);
+                }
+            }
+            (None, Some(info)) if !self.vms.contains_key(&info.handle) => {
+                // A domain without a name yet is asked again.
+                if name.is_some() {
+                    self.foreign.insert(domid, Foreign { handle: info.handle, name });
+                }
+            }
+            (None, _) => drop(self.foreign.remove(&domid)),
+        }
+    }
+}
+
+fn let_go(domains: Vec<Who>, out: &mut Vec<Action>) {
+    if !domains.is_empty() {
+        out.push(Action::LetGo { domains });
+    }
+}

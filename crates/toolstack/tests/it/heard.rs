@@ -1,0 +1,210 @@
+//! What the machine does about the domains that the store tells of.
+
+use std::sync::Arc;
+
+use toolstack::plan::Start;
+use toolstack::work::{Cost, Failure, Images, LetGo, NewDomain, Output, Record, Survey, Work};
+use toolstack::{Action, ClientId, Event, Reply, Request, Toolstack};
+use xen::{DomId, DomainRef, EvtchnPort, Life, ShutdownReason, Uuid};
+use xen_build::{Built, KernelImage};
+use xenstore::client::Heard;
+use xenstore::wire::changes::{DomainChange, Standing, Who};
+
+use crate::machine::{end_first, handle, started, works};
+use crate::plan::config;
+
+fn uuid(number: u16) -> Uuid {
+    let mut bytes = [7; 16];
+    bytes[..2].copy_from_slice(&number.to_le_bytes());
+    Uuid(bytes)
+}
+
+fn domain_of(number: u16) -> DomainRef {
+    let life = Life::Counted { handle: uuid(number), generation: number.into() };
+    DomainRef { domid: DomId(number), life }
+}
+
+fn change(number: u16, after: Standing) -> DomainChange {
+    let who = Who { domid: DomId(number), unique_id: None, handle: uuid(number) };
+    DomainChange { who, before: Standing::Alive, after }
+}
+
+fn changes(changes: Vec<DomainChange>) -> Event {
+    Event::Domains(Heard::Changes(changes))
+}
+
+/// The only piece of work among the actions, ended like this.
+fn end(machine: &mut Toolstack, actions: &[Action], output: Output) -> Vec<Action> {
+    assert_eq!(works(actions).len(), 1, "{actions:?}");
+    end_first(machine, actions, Ok(output))
+}
+
+/// The smallest kernel there is: one segment of nothing.
+fn images() -> Images {
+    let mut file = vec![0; 64 + 56];
+    file[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    for (at, value) in [(16, 2_u16), (18, 62), (54, 56), (56, 1)] {
+        file[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+    file[32] = 64;
+    file[64] = 1;
+    // Its size in memory.
+    file[64 + 40] = 1;
+    let kernel = KernelImage::parse(&file).expect("a kernel");
+    Images { kernel: Arc::new(kernel), ramdisk: None }
+}
+
+fn built() -> Built {
+    Built { store_frame: 1, console_frame: 2, entry: 0, pages: 0 }
+}
+
+/// A VM without devices that runs in the domain of its number.
+fn run(machine: &mut Toolstack, number: u16) {
+    let config = Box::new(config(&format!("name = 'vm{number}'")));
+    let request = Request::Create { config, fresh_uuid: uuid(number), start: Start::Running };
+    let mut actions = handle(machine, Event::Request { client: ClientId(number.into()), request });
+    loop {
+        let next = works(&actions).into_iter().next().cloned();
+        let Some(work) = next else { break };
+        let output = match work {
+            Work::LoadImages { .. } => Output::Images(images()),
+            Work::CreateDomain { .. } => Output::Domain(NewDomain {
+                domain: domain_of(number),
+                store_port: EvtchnPort(1),
+                console_port: EvtchnPort(2),
+            }),
+            Work::Build { .. } => Output::Built(built()),
+            _ => Output::Done,
+        };
+        actions = end_first(machine, &actions, Ok(output));
+    }
+    let is_created =
+        |action: &Action| matches!(action, Action::Reply { reply: Reply::Created(_), .. });
+    assert!(actions.iter().any(is_created), "{actions:?}");
+}
+
+fn let_go(actions: &[Action]) -> Vec<Who> {
+    let domains = |action: &Action| match action {
+        Action::LetGo { domains } => domains.clone(),
+        _ => Vec::new(),
+    };
+    actions.iter().flat_map(domains).collect()
+}
+
+#[test]
+fn the_end_of_a_domain_is_seen_to_without_a_look_at_the_others() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    run(&mut machine, 1);
+    run(&mut machine, 2);
+    let off = Standing::Stopped(ShutdownReason::Poweroff);
+    let actions = handle(&mut machine, changes(vec![change(2, off)]));
+    assert!(
+        matches!(works(&actions)[..], [Work::Pause { domain }] if *domain == domain_of(2)),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn what_is_heard_of_another_domain_of_that_number_concerns_nobody() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    run(&mut machine, 1);
+    let mut other = change(1, Standing::Dead);
+    other.who.handle = uuid(9);
+    let actions = handle(&mut machine, changes(vec![other]));
+    assert!(works(&actions).is_empty(), "{actions:?}");
+    assert_eq!(let_go(&actions), [other.who]);
+}
+
+#[test]
+fn the_death_of_a_thousand_is_as_much_work_as_a_thousand_deaths() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    for number in 1..=1000 {
+        run(&mut machine, number);
+    }
+    let all = (1..=1000).map(|number| change(number, Standing::Dead)).collect();
+    let mut open: Vec<(toolstack::WorkId, Work)> = Vec::new();
+    let mut count = 0;
+    let take = |actions: Vec<Action>, open: &mut Vec<_>| {
+        for action in actions {
+            if let Action::Work { id, work } = action {
+                open.push((id, work));
+            }
+        }
+    };
+    take(handle(&mut machine, changes(all)), &mut open);
+    while let Some((work, what)) = open.pop() {
+        count += 1;
+        assert!(!matches!(what, Work::Survey { .. } | Work::LookAt { .. }), "{what:?}");
+        let event = Event::Worked { work, result: Ok(Output::Done), cost: Cost::default() };
+        take(handle(&mut machine, event), &mut open);
+    }
+    assert!(machine.is_quiet());
+    // Pause, destroy, remove the nodes.
+    assert_eq!(count, 3 * 1000);
+}
+
+#[test]
+fn a_domain_is_let_go_when_nobody_is_about_to_act_on_it() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    run(&mut machine, 1);
+    let target = || "vm1".to_owned();
+    let ask = |request| Event::Request { client: ClientId(99), request };
+    // A pause whose performer has looked, and has not yet acted.
+    let pause = handle(&mut machine, ask(Request::Pause { target: target() }));
+    let destroy = handle(&mut machine, ask(Request::Destroy { target: target() }));
+    let destroy = end(&mut machine, &destroy, Output::Done);
+    let remove = end(&mut machine, &destroy, Output::Done);
+    let [Work::RemoveNodes { then, .. }] = works(&remove)[..] else { panic!("{remove:?}") };
+    assert_eq!(*then, LetGo::Later);
+    // Whoever comes now is too late.
+    let late = handle(&mut machine, ask(Request::Unpause { target: target() }));
+    assert!(matches!(&late[..], [Action::Reply { reply: Reply::Failed(_), .. }]), "{late:?}");
+    let gone = end(&mut machine, &remove, Output::Done);
+    assert_eq!(let_go(&gone), []);
+    let last = end_first(&mut machine, &pause, Err(Failure("gone".to_owned())));
+    assert_eq!(let_go(&last), [Who::from(domain_of(1))]);
+
+    // Undisturbed, it goes with its nodes.
+    run(&mut machine, 2);
+    let destroy = handle(&mut machine, ask(Request::Destroy { target: "vm2".to_owned() }));
+    let destroy = end(&mut machine, &destroy, Output::Done);
+    let remove = end(&mut machine, &destroy, Output::Done);
+    let [Work::RemoveNodes { then, .. }] = works(&remove)[..] else { panic!("{remove:?}") };
+    assert_eq!(*then, LetGo::Now);
+}
+
+#[test]
+fn what_is_heard_before_the_first_look_waits_for_it() {
+    let mut machine = Toolstack::new();
+    let look = handle(&mut machine, Event::Started);
+    let ours = change(5, Standing::Dead);
+    let theirs = change(6, Standing::Dead);
+    let early = Event::Domains(Heard::Everything(vec![ours, theirs]));
+    assert!(handle(&mut machine, early).is_empty(), "nobody knows whose they are");
+    let config_text = config("name = 'old'").to_cfg_text();
+    let record = Record {
+        uuid: uuid(5),
+        config_text,
+        domid: Some(DomId(5)),
+        complete: None,
+        pending: String::new(),
+    };
+    let observed = Output::Observed {
+        survey: Survey::default(),
+        records: vec![record],
+        loops: Vec::new(),
+        unique_ids: std::collections::BTreeMap::new(),
+    };
+    let actions = end_first(&mut machine, &look, Ok(observed));
+    assert_eq!(let_go(&actions), [theirs.who], "the other is let go when it is taken down");
+}
+
+#[test]
+fn a_new_domain_of_others_is_looked_at_alone() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    run(&mut machine, 1);
+    let introduced = |domid| Event::Introduced { domid: Some(DomId(domid)) };
+    assert!(handle(&mut machine, introduced(1)).is_empty(), "our own is no news");
+    let look = handle(&mut machine, introduced(7));
+    assert!(matches!(works(&look)[..], [Work::LookAt { domid: DomId(7) }]), "{look:?}");
+}

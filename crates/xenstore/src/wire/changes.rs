@@ -1,0 +1,396 @@
+//! The stream of domain changes: who follows it is told of every domain that came, stopped, died or went,
+//! and says when a dead one may be forgotten.
+//!
+//! It is Xylem's own ([`MessageType::DomainChanges`]) and, as a [batch](super::batch), offered to socket
+//! clients only; a ring, and every other store, answers `ENOSYS`.
+//!
+//! # Requests
+//!
+//! All numbers are native endian; nothing is padded but where it says so.
+//!
+//! | what | bytes |
+//! |--|--|
+//! | follow | format 1 (4), verb 1 (4), epoch (8), sequence number (8) |
+//! | let go | format 1 (4), verb 2 (4), then a domain (28) each |
+//!
+//! Whoever *follows* has seen the changes of that epoch up to that number, or none: epoch 0. Other changes
+//! are sent from there if the store still has them, else everything as it is: the manner of the reply,
+//! epoch (8), number of the last change (8), manner (4: 1 resumed, 2 everything), says which. An epoch
+//! is a run of the store daemon. What is sent may arrive before the reply.
+//!
+//! *Let go*: the client will do nothing more with these domains. While it follows, or anybody ever did, the
+//! store keeps the ring page of a dead domain mapped until then, and so its number out of use. It
+//! may be said before the store knows of the death. The reply is `OK|`.
+//!
+//! | offset in a domain | bytes | what |
+//! |--|--|--|
+//! | 0 | 4 | domid |
+//! | 4 | 8 | Xen's own number of the domain, which no other has (4.21 and later); 0: not known |
+//! | 12 | 16 | its handle |
+//!
+//! Two are the same domain if domid and number are the same, or the handle where a number is not known.
+//!
+//! # Messages to followers
+//!
+//! Of the same type, with request id 0: epoch (8), number of the first change, or of the last one before
+//! everything (8), kind (4), count (4), then as many entries: a domain (28), what it was and what it is (1 each:
+//! 0 absent, 1 alive, 2 stopped, 3 dead), the reason why it stopped (1), one byte of nothing.
+//!
+//! | kind | entries |
+//! |--|--|
+//! | 1 changes | in order, numbered without gaps |
+//! | 2 part of everything | domains as they are; more follow |
+//! | 3 end of everything | as before; all that is not among them is absent |
+//!
+//! [`MessageType::DomainChanges`]: super::MessageType::DomainChanges
+
+use alloc::vec::Vec;
+
+use xen::{DomId, DomainRef, Life, ShutdownReason, Uuid};
+
+use crate::Error;
+use crate::wire::PAYLOAD_BYTES_MAX;
+
+const FORMAT: u32 = 1;
+const FOLLOW: u32 = 1;
+const LET_GO: u32 = 2;
+const RESUMED: u32 = 1;
+const EVERYTHING: u32 = 2;
+const PUSH_HEADER_BYTES: usize = 24;
+const DOMAIN_BYTES: usize = 28;
+const ENTRY_BYTES: usize = 32;
+
+/// Changes that fit into one message.
+pub const ENTRIES_MAX: usize = (PAYLOAD_BYTES_MAX - PUSH_HEADER_BYTES) / ENTRY_BYTES;
+/// Domains that fit into one request to let go.
+pub const LET_GO_MAX: usize = (PAYLOAD_BYTES_MAX - 8) / DOMAIN_BYTES;
+
+/// One domain, as far as it can be told from others of its number.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Who {
+    pub domid: DomId,
+    /// Xen's own number of it, where Xen has such.
+    pub unique_id: Option<u64>,
+    pub handle: Uuid,
+}
+
+impl Who {
+    /// Whether both are one domain, as far as can be told.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        self.domid == other.domid
+            && match (self.unique_id, other.unique_id) {
+                (Some(one), Some(other)) => one == other,
+                _ => self.handle == other.handle,
+            }
+    }
+}
+
+impl From<DomainRef> for Who {
+    fn from(domain: DomainRef) -> Self {
+        let domid = domain.domid;
+        match domain.life {
+            Life::Unique(id) => Self { domid, unique_id: Some(id), handle: Uuid::default() },
+            Life::Counted { handle, .. } => Self { domid, unique_id: None, handle },
+        }
+    }
+}
+
+/// How a domain is, for those who do not run it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Standing {
+    #[default]
+    Absent,
+    Alive,
+    /// It stopped and is still there.
+    Stopped(ShutdownReason),
+    /// It was torn down; only its number is still taken.
+    Dead,
+}
+
+/// What became of a domain.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct DomainChange {
+    pub who: Who,
+    pub before: Standing,
+    pub after: Standing,
+}
+
+/// How far somebody has followed. The default is: not at all.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Position {
+    pub epoch: u64,
+    /// Number of the last change that was seen.
+    pub seq: u64,
+}
+
+/// A request.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Request {
+    Follow(Position),
+    LetGo(Vec<Who>),
+}
+
+/// What a follower is sent from where it asked to follow.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Manner {
+    Resumed,
+    Everything,
+}
+
+/// A message to a follower.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Push {
+    pub epoch: u64,
+    /// Of the first entry if these are changes; else of the last change before.
+    pub seq: u64,
+    pub kind: PushKind,
+    pub entries: Vec<DomainChange>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PushKind {
+    Changes = 1,
+    Part = 2,
+    End = 3,
+}
+
+impl Request {
+    /// The message's payload.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = FORMAT.to_ne_bytes().to_vec();
+        match self {
+            Self::Follow(position) => {
+                out.extend_from_slice(&FOLLOW.to_ne_bytes());
+                out.extend_from_slice(&position.epoch.to_ne_bytes());
+                out.extend_from_slice(&position.seq.to_ne_bytes());
+            }
+            Self::LetGo(domains) => {
+                out.extend_from_slice(&LET_GO.to_ne_bytes());
+                domains.iter().for_each(|who| put_who(&mut out, who));
+            }
+        }
+        out
+    }
+
+    /// Decodes a payload.
+    ///
+    /// # Errors
+    /// `EINVAL` if it does not have the form of one.
+    pub fn decode(payload: &[u8]) -> Result<Self, Error> {
+        Self::try_decode(payload).ok_or(Error::EINVAL)
+    }
+
+    fn try_decode(payload: &[u8]) -> Option<Self> {
+        let mut rest = payload;
+        if take_u32(&mut rest)? != FORMAT {
+            return None;
+        }
+        match take_u32(&mut rest)? {
+            FOLLOW => {
+                let (epoch, seq) = (take_u64(&mut rest)?, take_u64(&mut rest)?);
+                rest.is_empty().then_some(Self::Follow(Position { epoch, seq }))
+            }
+            LET_GO => {
+                let mut domains = Vec::new();
+                while !rest.is_empty() {
+                    domains.push(take_who(&mut rest)?);
+                }
+                Some(Self::LetGo(domains))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The payload of the reply to [`Request::Follow`].
+pub(crate) fn encode_followed(out: &mut Vec<u8>, position: Position, manner: Manner) {
+    out.extend_from_slice(&position.epoch.to_ne_bytes());
+    out.extend_from_slice(&position.seq.to_ne_bytes());
+    let manner = if manner == Manner::Resumed { RESUMED } else { EVERYTHING };
+    out.extend_from_slice(&manner.to_ne_bytes());
+}
+
+/// Decodes the reply to [`Request::Follow`].
+#[must_use]
+pub fn decode_followed(payload: &[u8]) -> Option<(Position, Manner)> {
+    let mut rest = payload;
+    let position = Position { epoch: take_u64(&mut rest)?, seq: take_u64(&mut rest)? };
+    let manner = match take_u32(&mut rest)? {
+        RESUMED => Manner::Resumed,
+        EVERYTHING => Manner::Everything,
+        _ => return None,
+    };
+    rest.is_empty().then_some((position, manner))
+}
+
+impl Push {
+    /// The message's payload.
+    ///
+    /// # Panics
+    /// If there are more than [`ENTRIES_MAX`] entries.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        assert!(self.entries.len() <= ENTRIES_MAX, "more changes than fit into a message");
+        let mut out = Vec::with_capacity(PUSH_HEADER_BYTES + self.entries.len() * ENTRY_BYTES);
+        out.extend_from_slice(&self.epoch.to_ne_bytes());
+        out.extend_from_slice(&self.seq.to_ne_bytes());
+        out.extend_from_slice(&(self.kind as u32).to_ne_bytes());
+        let count = u32::try_from(self.entries.len()).expect("asserted above");
+        out.extend_from_slice(&count.to_ne_bytes());
+        for change in &self.entries {
+            put_who(&mut out, &change.who);
+            let reason = [change.after, change.before].into_iter().find_map(|standing| {
+                if let Standing::Stopped(reason) = standing { Some(reason.code()) } else { None }
+            });
+            let (before, after) = (code(change.before), code(change.after));
+            out.extend_from_slice(&[before, after, reason.unwrap_or(0), 0]);
+        }
+        out
+    }
+
+    /// Decodes a payload; `None` if it does not have the form of one.
+    #[must_use]
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let mut rest = payload;
+        let (epoch, seq) = (take_u64(&mut rest)?, take_u64(&mut rest)?);
+        let kind = match take_u32(&mut rest)? {
+            1 => PushKind::Changes,
+            2 => PushKind::Part,
+            3 => PushKind::End,
+            _ => return None,
+        };
+        let count = usize::try_from(take_u32(&mut rest)?).ok()?;
+        if count > ENTRIES_MAX {
+            return None;
+        }
+        let mut entries = Vec::with_capacity(count);
+        for _ in 0..count {
+            let who = take_who(&mut rest)?;
+            let (&[before, after, reason, 0], tail) = rest.split_first_chunk::<4>()? else {
+                return None;
+            };
+            rest = tail;
+            let standing = |code| standing(code, ShutdownReason::from_code(reason));
+            entries.push(DomainChange { who, before: standing(before)?, after: standing(after)? });
+        }
+        rest.is_empty().then_some(Self { epoch, seq, kind, entries })
+    }
+}
+
+fn code(standing: Standing) -> u8 {
+    match standing {
+        Standing::Absent => 0,
+        Standing::Alive => 1,
+        Standing::Stopped(_) => 2,
+        Standing::Dead => 3,
+    }
+}
+
+fn standing(code: u8, reason: ShutdownReason) -> Option<Standing> {
+    Some(match code {
+        0 => Standing::Absent,
+        1 => Standing::Alive,
+        2 => Standing::Stopped(reason),
+        3 => Standing::Dead,
+        _ => return None,
+    })
+}
+
+fn put_who(out: &mut Vec<u8>, who: &Who) {
+    out.extend_from_slice(&u32::from(who.domid.0).to_ne_bytes());
+    out.extend_from_slice(&who.unique_id.unwrap_or(0).to_ne_bytes());
+    out.extend_from_slice(&who.handle.0);
+}
+
+fn take_who(rest: &mut &[u8]) -> Option<Who> {
+    let domid = DomId(u16::try_from(take_u32(rest)?).ok()?);
+    let unique_id = Some(take_u64(rest)?).filter(|id| *id != 0);
+    let (handle, tail) = rest.split_first_chunk::<16>()?;
+    *rest = tail;
+    Some(Who { domid, unique_id, handle: Uuid(*handle) })
+}
+
+fn take_u32(rest: &mut &[u8]) -> Option<u32> {
+    let (number, tail) = rest.split_first_chunk::<4>()?;
+    *rest = tail;
+    Some(u32::from_ne_bytes(*number))
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    let (number, tail) = rest.split_first_chunk::<8>()?;
+    *rest = tail;
+    Some(u64::from_ne_bytes(*number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    fn who(domid: u16, unique_id: Option<u64>, byte: u8) -> Who {
+        Who { domid: DomId(domid), unique_id, handle: Uuid([byte; 16]) }
+    }
+
+    #[test]
+    fn what_was_encoded_decodes_to_the_same() {
+        for request in [
+            Request::Follow(Position { epoch: 1 << 40, seq: 7 }),
+            Request::LetGo(vec![]),
+            Request::LetGo(vec![who(3, None, 1), who(0x7fef, Some(9), 2)]),
+        ] {
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+        let change = |before, after| DomainChange { who: who(5, Some(8), 3), before, after };
+        let reboot = Standing::Stopped(ShutdownReason::Reboot);
+        let entries = vec![
+            change(Standing::Absent, Standing::Alive),
+            change(Standing::Alive, reboot),
+            change(reboot, Standing::Dead),
+        ];
+        for kind in [PushKind::Changes, PushKind::Part, PushKind::End] {
+            let push = Push { epoch: 2, seq: 3, kind, entries: entries.clone() };
+            let bytes = push.encode();
+            assert_eq!(Push::decode(&bytes), Some(push));
+            for end in 0..bytes.len() {
+                assert_eq!(Push::decode(&bytes[..end]), None);
+            }
+        }
+        let mut out = vec![];
+        encode_followed(&mut out, Position { epoch: 4, seq: 5 }, Manner::Everything);
+        let position = Position { epoch: 4, seq: 5 };
+        assert_eq!(decode_followed(&out), Some((position, Manner::Everything)));
+    }
+
+    #[test]
+    fn a_request_is_whole_or_refused() {
+        let payload = Request::LetGo(vec![who(3, None, 1)]).encode();
+        for end in (0..payload.len()).filter(|end| *end != 8) {
+            assert_eq!(Request::decode(&payload[..end]), Err(Error::EINVAL), "{end}");
+        }
+        for at in [0, 4] {
+            let mut payload = payload.clone();
+            payload[at] ^= 0x40;
+            assert_eq!(Request::decode(&payload), Err(Error::EINVAL), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_number_of_xens_counts_before_the_handle() {
+        assert!(who(1, Some(5), 1).is(&who(1, Some(5), 2)));
+        assert!(!who(1, Some(5), 1).is(&who(1, Some(6), 1)));
+        assert!(who(1, None, 1).is(&who(1, Some(6), 1)));
+        assert!(!who(1, None, 1).is(&who(1, Some(6), 2)));
+        assert!(!who(1, None, 1).is(&who(2, None, 1)));
+    }
+
+    #[test]
+    fn the_longest_messages_fit() {
+        let entries = vec![DomainChange::default(); ENTRIES_MAX];
+        let push = Push { epoch: 1, seq: 1, kind: PushKind::Part, entries };
+        assert!(push.encode().len() <= PAYLOAD_BYTES_MAX);
+        let request = Request::LetGo(vec![Who::default(); LET_GO_MAX]);
+        assert!(request.encode().len() <= PAYLOAD_BYTES_MAX);
+    }
+}
