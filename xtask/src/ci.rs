@@ -26,9 +26,10 @@ const DIFF_SEEDS: [u64; 3] = [1, 2, 3];
 const DIFF_STEPS: u32 = 1500;
 
 /// Scenarios on real Xen, each with its store and its limit in seconds.
-const SCENARIOS: [(&str, Store, u64); 6] = [
+const SCENARIOS: [(&str, Store, u64); 7] = [
     ("smoke", Store::Xylem, 300),
     ("conformance", Store::Xylem, 600),
+    ("listings", Store::Xylem, 600),
     ("first-light", Store::Xylem, 1200),
     ("leaves-nothing", Store::Xylem, 1200),
     ("clean-ends", Store::Xylem, 600),
@@ -137,10 +138,13 @@ fn run_scenario(name: &str, store: Store, seconds: u64) -> Result<()> {
         // xl unpacks the kernel for its Linux guest.
         options.guest_kernel = lab::GuestKernel::AlsoUnpacked;
     }
-    if name == "conformance" {
-        for program in ["xen_probe", "xen_conformance"] {
-            options.files.push(lab::build_example("xen-linux", program)?);
-        }
+    let programs: &[&str] = match name {
+        "conformance" => &["xen_probe", "xen_conformance"],
+        "listings" => &["xen_churn"],
+        _ => &[],
+    };
+    for program in programs {
+        options.files.push(lab::build_example("xen-linux", program)?);
     }
     let scenario = lab::Scenario::find(name)?;
     let outcome = lab::run(&options, &scenario, &[], &mut |line| println!("{line}"))?;

@@ -277,7 +277,7 @@ fn look(
 ) -> Result<(), ClientError> {
     let mut listed = 0;
     let answer = |problems: &mut Vec<String>, _: usize, reply: Reply| match reply {
-        Reply::Domains(rows) => listed = rows.len(),
+        Reply::Domains(listing) => listed = listing.rows.len(),
         other => problems.push(format!("list: {other:?}")),
     };
     story.each("list", 1, 1, |_| Request::List, answer)?;

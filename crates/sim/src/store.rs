@@ -9,9 +9,10 @@ use std::rc::{Rc, Weak};
 use xen::{DomId, Errno, EvtchnPort, Gfn, GrantRef, Xen};
 use xenstore::client::Transport;
 use xenstore::ring::{self, RingError, RingPage, ServerRing};
-use xenstore::server::{self, ConnId, Host, LookFor, Server};
+use xenstore::server::{self, ConnId, Host, LookFor, Pace, Server};
 use xenstore::{Error, Quota};
 
+use crate::agenda::Time;
 use crate::bytes::{put, put_u32, u32_at};
 use crate::machine::{Dying, Machine, MappingId, SimHypervisor};
 use crate::world::World;
@@ -170,6 +171,7 @@ struct Shell {
     host: StoreHost,
     xen: Xen<SimHypervisor>,
     dom_exc: EvtchnPort,
+    pace: Pace,
     /// Sockets that got something to read.
     ready: BTreeSet<ConnId>,
 }
@@ -312,8 +314,8 @@ impl Store {
         };
         let server = Server::new(Quota::default());
         let xen = Xen::probe(host.machine.hypervisor_of_store()).expect("the store runs in dom0");
-        let ready = BTreeSet::new();
-        let store = Self(Rc::new(RefCell::new(Shell { server, host, xen, dom_exc, ready })));
+        let (pace, ready) = (Pace::default(), BTreeSet::new());
+        let store = Self(Rc::new(RefCell::new(Shell { server, host, xen, dom_exc, pace, ready })));
         store.look_at_domains(LookFor::Everything);
         store
     }
@@ -334,13 +336,23 @@ impl Store {
         self.0.borrow_mut().serve_ring(domid);
     }
 
-    /// Looks at all domains, after the VIRQ said that some changed.
-    pub(crate) fn handle_dom_exc(&self) {
-        {
-            let shell = self.0.borrow();
-            shell.host.machine.get_mut().evtchn_take(DomId::DOM0, shell.dom_exc);
-        }
+    /// The VIRQ said that some domain changed: says when to look, if nothing was to be looked at before.
+    pub(crate) fn handle_dom_exc(&self) -> Option<Time> {
+        let shell = &mut *self.0.borrow_mut();
+        shell.host.machine.get_mut().evtchn_take(DomId::DOM0, shell.dom_exc);
+        let is_first = shell.pace.due().is_none();
+        shell.pace.want();
+        let due = shell.pace.due().filter(|_| is_first)?;
+        Some(Time(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// Looks at the domains that changed.
+    pub(crate) fn look(&self) {
+        let now = |store: &Self| Duration::from_nanos(store.0.borrow().host.machine.get().now().0);
+        let begun = now(self);
         self.look_at_domains(LookFor::Changes);
+        let ended = now(self);
+        self.0.borrow_mut().pace.looked(ended, ended.saturating_sub(begun));
     }
 
     fn look_at_domains(&self, what: LookFor) {

@@ -27,6 +27,7 @@ enum Happening {
     Console(EvtchnPort),
     StoreRing(DomId),
     DomExc,
+    Look,
 }
 
 /// How long a wake-up takes on its way, in nanoseconds.
@@ -190,7 +191,13 @@ impl World {
             Happening::Console(port) => self.consoled.drain(port),
             Happening::StoreRing(domid) => self.store.serve_ring(domid),
             Happening::DomExc => {
-                self.store.handle_dom_exc();
+                if let Some(due) = self.store.handle_dom_exc() {
+                    let now = self.machine.get().now();
+                    self.agenda.put(now.max(due), Happening::Look);
+                }
+            }
+            Happening::Look => {
+                self.store.look();
                 self.bury();
             }
         }

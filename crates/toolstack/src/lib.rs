@@ -7,6 +7,7 @@
 pub mod config;
 pub mod host;
 pub mod layout;
+pub mod listing;
 mod machine;
 pub mod perform;
 pub mod plan;
@@ -16,5 +17,5 @@ pub mod xlcfg;
 
 pub use machine::{
     Action, ClientId, Created, Device, DomainRow, Event, Instant, PlanOf, Reply, ReplyWhen,
-    Request, ShutdownRequest, StepTime, Summary, Toolstack, Trace, WorkId,
+    Request, ShutdownRequest, StepTime, Summary, Toolstack, Trace, Wanted, WorkId,
 };

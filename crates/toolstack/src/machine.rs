@@ -16,6 +16,7 @@
 mod changes;
 mod devices;
 mod explain;
+mod lookup;
 mod operation;
 mod requests;
 mod trace;
@@ -32,6 +33,7 @@ use xenstore::wire::changes::Who;
 use crate::config::{ShutdownAction, VmConfig};
 use crate::layout::Completion;
 use crate::layout::DeviceRef;
+use crate::listing::Listing;
 use crate::plan::{Reached, Start, Step, Unplug, plan_finish};
 use crate::scheduler::{Limits, Scheduler};
 use crate::work::{
@@ -42,6 +44,8 @@ use crate::xlcfg;
 pub use devices::Device;
 use devices::Pending;
 pub use explain::PlanOf;
+use lookup::Lists;
+pub use lookup::Wanted;
 use operation::{Operation, Then};
 pub use trace::{Summary, Trace};
 
@@ -113,6 +117,10 @@ pub enum Request {
         target: String,
     },
     HostInfo,
+    /// One domain, without a list of all.
+    Find {
+        wanted: Wanted,
+    },
     Vcpus {
         target: String,
     },
@@ -217,7 +225,8 @@ pub enum Reply {
         domid: DomId,
         reason: Option<ShutdownReason>,
     },
-    Domains(Vec<DomainRow>),
+    Domains(Arc<Listing>),
+    Found(Option<Box<DomainRow>>),
     Resolved {
         domid: DomId,
         name: String,
@@ -410,6 +419,8 @@ enum Purpose {
         operation: OperationId,
         index: usize,
     },
+    /// A list for all who wait for one.
+    List,
     /// A survey after domains changed.
     Look,
     /// One domain, about which something was heard.
@@ -428,7 +439,11 @@ enum Purpose {
 
 #[derive(Debug)]
 enum Query {
-    List,
+    Find {
+        wanted: Wanted,
+        /// Where else it may be.
+        places: Vec<DomId>,
+    },
     /// Answered with `Done`.
     Plain {
         domid: DomId,
@@ -480,6 +495,7 @@ pub struct Toolstack {
     foreign: BTreeMap<DomId, Foreign>,
     past: trace::Past,
     looking: Looking,
+    lists: Lists,
     /// Requests that came before the first observation was in.
     backlog: Option<Vec<(ClientId, Request)>>,
     /// What was heard before that.
@@ -512,6 +528,7 @@ impl Toolstack {
             foreign: BTreeMap::new(),
             past: trace::Past::default(),
             looking: Looking::Idle,
+            lists: Lists::default(),
             backlog: Some(Vec::new()),
             heard_early: Vec::new(),
             next_work: 1,
@@ -598,6 +615,7 @@ impl Toolstack {
             Purpose::Step { operation, index } => {
                 self.step_worked(now, operation, index, result, cost, out);
             }
+            Purpose::List => self.handle_listed(result, out),
             Purpose::Look => {
                 let again = self.looking == Looking::Underway { again: true };
                 self.looking = Looking::Idle;

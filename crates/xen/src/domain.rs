@@ -43,7 +43,7 @@ pub struct CreateDomain {
 }
 
 /// State bits of a domain, decoded.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DomainFlags(u32);
 
 impl DomainFlags {
@@ -84,7 +84,7 @@ impl DomainFlags {
 /// One entry of the domain list.
 ///
 /// Fields are sampled one after another while the domain runs: they need not fit together.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DomainInfo {
     pub domid: DomId,
     pub flags: DomainFlags,
@@ -179,6 +179,18 @@ impl<H: Hypervisor> Xen<H> {
     /// # Errors
     /// ENOMEM without memory or identifiers, EINVAL for refused settings.
     pub fn create_domain(&mut self, wanted: &CreateDomain) -> Result<DomId, Errno> {
+        self.create_domain_as(DomId::ANY, wanted)
+    }
+
+    /// As [`Xen::create_domain`], of exactly this identifier.
+    ///
+    /// # Errors
+    /// EEXIST if it is taken, by a dead domain too.
+    pub fn create_domain_as(
+        &mut self,
+        domid: DomId,
+        wanted: &CreateDomain,
+    ) -> Result<DomId, Errno> {
         const CDF_HVM: u32 = 1;
         const CDF_HAP: u32 = 2;
         /// Entries of the first version, which is all that frontends and backends need.
@@ -207,7 +219,7 @@ impl<H: Hypervisor> Xen<H> {
             .u32(44, GRANT_VERSION)
             .u32(56 + tail, emulation)
             .done();
-        self.domctl("createdomain", domctl::CREATEDOMAIN, DomId::ANY, &payload[..64 + tail])?;
+        self.domctl("createdomain", domctl::CREATEDOMAIN, domid, &payload[..64 + tail])?;
         Ok(self.domctl_domid())
     }
 

@@ -10,9 +10,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use xen_linux::{HangupSignals, StopSignals};
-use xenstore::server::{ByConnection, ConnId, LookFor, Server};
+use xenstore::server::{ByConnection, ConnId, LookFor, Pace, Server};
 
-use crate::pace::Pace;
 use crate::patience::{LOOK, Manner, Patience};
 use crate::rings::{Rings, Turn};
 use crate::status::{self, StatusSocket};

@@ -9,7 +9,6 @@ mod journal;
 mod live_update;
 mod log;
 mod options;
-mod pace;
 mod patience;
 mod platform;
 mod rings;

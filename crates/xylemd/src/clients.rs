@@ -16,7 +16,7 @@ use storage_host::LinuxSystem;
 use toolstack::config::VmConfig;
 use toolstack::layout::{self, DeviceRef};
 use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
-use toolstack::{Device, DomainRow, PlanOf, Reply, ReplyWhen, ShutdownRequest, xlcfg};
+use toolstack::{Device, DomainRow, PlanOf, Reply, ReplyWhen, ShutdownRequest, Wanted, xlcfg};
 use xen::{DomId, Uuid};
 
 use crate::core::{Answered, Core, Ended, Progress};
@@ -215,9 +215,7 @@ impl Client<'_> {
                 Ok(api::Reply::Domid(row.info.domid.0))
             }
             Request::Domname { domid } => {
-                let rows = self.rows(&[])?;
-                let row = rows.into_iter().find(|row| row.info.domid == DomId(domid));
-                let name = row.and_then(|row| row.name);
+                let name = self.find(Wanted::Number(DomId(domid)))?.and_then(|row| row.name);
                 Ok(api::Reply::Domname(name.ok_or_else(|| no_such_domain(&domid.to_string()))?))
             }
             Request::Console { target } => self.console(target),
@@ -395,12 +393,19 @@ impl Client<'_> {
 
     /// The rows of a listing: those of `targets` in their order, or all.
     fn rows(&self, targets: &[Target]) -> Result<Vec<DomainRow>, Failed> {
-        let rows = match self.ask(toolstack::Request::List)? {
-            Reply::Domains(rows) => rows,
+        if let [Target(target)] = targets
+            && let Some(wanted) = wanted(target)
+        {
+            let row = self.find(wanted)?.ok_or_else(|| no_such_domain(target))?;
+            return Ok(vec![row]);
+        }
+        let listing = match self.ask(toolstack::Request::List)? {
+            Reply::Domains(listing) => listing,
             other => return Err(unexpected(&other)),
         };
+        let rows = &listing.rows;
         if targets.is_empty() {
-            return Ok(rows);
+            return Ok(rows.clone());
         }
         let row_of = |Target(target): &Target| {
             let domid = target.parse().ok().map(DomId);
@@ -417,6 +422,14 @@ impl Client<'_> {
                 .ok_or_else(|| no_such_domain(target))
         };
         targets.iter().map(row_of).collect()
+    }
+
+    /// One domain, without a list of all.
+    fn find(&self, wanted: Wanted) -> Result<Option<DomainRow>, Failed> {
+        match self.ask(toolstack::Request::Find { wanted })? {
+            Reply::Found(row) => Ok(row.map(|row| *row)),
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn shut_down(
@@ -545,6 +558,12 @@ fn told(reply: Reply) -> Result<Reply, Failed> {
         Reply::Failed(message) => Err(Failed::Told(message)),
         reply => Ok(reply),
     }
+}
+
+/// A target that is a domain's number or a VM's UUID, and no name.
+fn wanted(target: &str) -> Option<Wanted> {
+    let number = || target.parse().ok().map(DomId).map(Wanted::Number);
+    number().or_else(|| target.parse().ok().map(Wanted::Handle))
 }
 
 fn no_such_domain(target: &str) -> Failed {

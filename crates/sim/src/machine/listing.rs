@@ -58,12 +58,17 @@ impl SimXen {
         let first = DomId(u16_at(call, HEADER));
         let capacity = index(u32_at(call, HEADER + 4).into());
         let buffer = u64_at(call, HEADER + 8);
-        let mut found = 0;
-        for domain in self.domains.range(first..).take(capacity).map(|(_, domain)| domain) {
+        let (mut next, mut found) = (first, 0);
+        while found < capacity {
+            // Others create and destroy while the list is walked; it is read where the walk is.
+            self.unrest();
+            let Some((domid, domain)) = self.domains.range(next..).next() else { break };
             let at = buffer.checked_add((found * INFO_BYTES) as u64).ok_or(Errno::EFAULT)?;
             arena.get_mut(at, INFO_BYTES)?.copy_from_slice(&domain_info(domain));
+            next = DomId(domid.0 + 1);
             found += 1;
         }
+        self.entries_listed += found as u64;
         self.spend(found as u64 * 400);
         put_u32(call, HEADER + 16, u32::try_from(found).unwrap_or(u32::MAX));
         Ok(())

@@ -159,6 +159,8 @@ pub struct SimXen {
     /// Domains that receive VIRQs of the host instead of dom0.
     virq_handlers: BTreeMap<u32, DomId>,
     judge: Option<rival::Judge>,
+    unrest: Option<rival::Unrest>,
+    entries_listed: u64,
 }
 
 /// How long readers of the domain list keep an unlinked domain alive, in nanoseconds.
@@ -191,6 +193,8 @@ impl SimXen {
             mapping_next: 1,
             calls: BTreeMap::new(),
             judge: None,
+            unrest: None,
+            entries_listed: 0,
         };
         xen.boot_dom0();
         xen
@@ -259,6 +263,12 @@ impl SimXen {
     #[must_use]
     pub fn calls_total(&self) -> u64 {
         self.calls.values().sum()
+    }
+
+    /// Domains that all lists together have told of: what they cost.
+    #[must_use]
+    pub fn entries_listed(&self) -> u64 {
+        self.entries_listed
     }
 
     /// Foreign and grant mappings that somebody holds.

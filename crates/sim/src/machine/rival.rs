@@ -1,12 +1,13 @@
 //! Another toolstack on the same host, which acts without hypercalls of ours: it kills domains and takes
 //! their numbers. And the judge, who knows which domain ours means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use xen::{DomId, DomainRef, Errno, Life, Uuid};
 
 use super::SimXen;
 use super::domain::Creation;
+use crate::prng::Prng;
 
 /// Compares the domain that is meant with the one that is met.
 #[derive(Debug, Default)]
@@ -16,6 +17,16 @@ pub(super) struct Judge {
     /// The true life behind each name, from the time when it was first used.
     lives: BTreeMap<DomainRef, u64>,
     wrongs: Vec<String>,
+}
+
+/// Domains that come and go while a list is walked.
+#[derive(Debug)]
+pub(super) struct Unrest {
+    prng: Prng,
+    /// Numbers from 1 up to this one come and go, unless somebody else has them.
+    last: u16,
+    own: BTreeSet<DomId>,
+    events: u64,
 }
 
 /// The life of nobody.
@@ -49,6 +60,35 @@ impl SimXen {
     /// So many domains were made and destroyed that this number is given out next, if it is free.
     pub fn go_round_to(&mut self, domid: DomId) {
         self.domid_rover = domid.0.saturating_sub(1);
+    }
+
+    /// From now on others create and destroy domains up to this number in the middle of every list.
+    pub fn begin_unrest(&mut self, last: DomId, seed: u64) {
+        let prng = Prng::new(seed);
+        self.unrest = Some(Unrest { prng, last: last.0, own: BTreeSet::new(), events: 0 });
+    }
+
+    /// What came or went in the middle of lists.
+    #[must_use]
+    pub fn unrests(&self) -> u64 {
+        self.unrest.as_ref().map_or(0, |unrest| unrest.events)
+    }
+
+    /// One step of a walk through all domains.
+    pub(super) fn unrest(&mut self) {
+        let Some(mut unrest) = self.unrest.take() else { return };
+        for _ in 0..unrest.prng.below(3) {
+            let number = 1 + unrest.prng.below(unrest.last.into());
+            let domid = DomId(u16::try_from(number).expect("a number of a domain"));
+            if unrest.own.remove(&domid) {
+                self.kill_domain(domid);
+                unrest.events += 1;
+            } else if self.take_number(domid, Uuid([0xdd; 16])).is_ok() {
+                unrest.own.insert(domid);
+                unrest.events += 1;
+            }
+        }
+        self.unrest = Some(unrest);
     }
 
     /// From now on every action of the toolstack is judged by whether it meets the domain that is meant.

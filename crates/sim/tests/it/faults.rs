@@ -112,7 +112,8 @@ fn a_domain_that_somebody_paused_stays_so_when_the_daemon_restarts() {
     lab.ask(request);
     lab.daemon = Daemon::start(&lab.host).unwrap();
     lab.settle();
-    let Reply::Domains(rows) = lab.ask(Request::List) else { panic!("no list") };
+    let Reply::Domains(listing) = lab.ask(Request::List) else { panic!("no list") };
+    let rows = &listing.rows;
     let paused = rows.iter().filter(|row| row.config.is_some() && row.info.flags.paused()).count();
     assert_eq!(paused, 2, "{rows:?}");
 }

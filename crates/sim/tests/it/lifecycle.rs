@@ -146,7 +146,8 @@ fn a_name_in_use_is_refused_and_the_first_vm_stays() {
     let message = lab.create(&unikernel("one", "pvh", "normal")).unwrap_err();
     assert!(message.contains("one"), "{message}");
     lab.settle();
-    let Reply::Domains(rows) = lab.ask(Request::List) else { panic!("no list") };
+    let Reply::Domains(listing) = lab.ask(Request::List) else { panic!("no list") };
+    let rows = &listing.rows;
     let names: Vec<_> = rows.iter().map(|row| row.name.as_deref().unwrap_or("?")).collect();
     assert_eq!(names, ["Domain-0", "one"]);
     lab.destroy("one");

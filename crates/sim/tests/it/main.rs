@@ -1,11 +1,13 @@
 //! The simulated host, seen from outside.
 
+mod churn;
 mod conformance;
 mod constant;
 mod faults;
 mod hypercalls;
 mod identity;
 mod lifecycle;
+mod mass;
 mod plug;
 mod storage;
 mod story;

@@ -1,18 +1,16 @@
 //! Requests of clients, and the answers to those that only read.
 
-use std::sync::Arc;
-
-use xen::{DomId, DomainInfo, DomainRef, Uuid};
+use xen::{DomId, DomainRef, Uuid};
 
 use super::operation::Then;
 use super::{
-    Action, ClientId, DomainRow, Facts, Foreign, Instant, Purpose, Query, Reply, ReplyWhen,
-    Request, ShutdownRequest, Toolstack, Vm,
+    Action, ClientId, Facts, Foreign, Instant, Purpose, Query, Reply, ReplyWhen, Request,
+    ShutdownRequest, Toolstack, Vm,
 };
 use crate::config::VmConfig;
 use crate::layout;
 use crate::plan::{Start, plan_create};
-use crate::work::{Failure, Look, Output, Survey, Work};
+use crate::work::{Failure, Look, Output, Work};
 
 pub(super) fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
     out.push(Action::Reply { client, reply: Reply::Failed(message) });
@@ -30,10 +28,8 @@ impl Toolstack {
             Request::Create { config, fresh_uuid, start } => {
                 self.create(now, client, *config, fresh_uuid, start, out);
             }
-            Request::List => {
-                let work = Work::Survey { known: self.known_names() };
-                self.query(client, Query::List, work, out);
-            }
+            Request::List => self.list(client, out),
+            Request::Find { wanted } => self.find(client, wanted, out),
             Request::Operations => self.list_operations(now, client, out),
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::HostInfo => self.query(client, Query::HostInfo, Work::HostInfo, out),
@@ -120,7 +116,13 @@ impl Toolstack {
         }
     }
 
-    fn query(&mut self, client: ClientId, query: Query, work: Work, out: &mut Vec<Action>) {
+    pub(super) fn query(
+        &mut self,
+        client: ClientId,
+        query: Query,
+        work: Work,
+        out: &mut Vec<Action>,
+    ) {
         self.give_out(Purpose::Query { client, query }, work, out);
     }
 
@@ -276,9 +278,8 @@ impl Toolstack {
                 Reply::Failed(message)
             }
             (_, Err(Failure(message))) => Reply::Failed(message),
-            (Query::List, Ok(Output::Survey(survey))) => {
-                self.learn_foreign(&survey);
-                Reply::Domains(self.rows(survey))
+            (Query::Find { wanted, places }, Ok(Output::Looked { info, name })) => {
+                return self.found(client, wanted, places, info.map(|info| *info), name, out);
             }
             (Query::Plain { domid }, Ok(_)) => Reply::Done { domid },
             (Query::Console { domid }, Ok(Output::Console(tty))) => Reply::Console { domid, tty },
@@ -292,17 +293,5 @@ impl Toolstack {
             (query, Ok(output)) => unreachable!("{query:?} answered with {output:?}"),
         };
         out.push(Action::Reply { client, reply });
-    }
-
-    fn rows(&self, survey: Survey) -> Vec<DomainRow> {
-        let row = |info: DomainInfo| {
-            let vm = self.vms.get(&info.handle).filter(|vm| vm.facts.domid() == Some(info.domid));
-            let name = match vm {
-                Some(vm) => Some(vm.config.name.clone()),
-                None => self.foreign.get(&info.domid).and_then(|foreign| foreign.name.clone()),
-            };
-            DomainRow { name, config: vm.map(|vm| Arc::clone(&vm.config)), info }
-        };
-        survey.domains.into_iter().map(row).collect()
     }
 }

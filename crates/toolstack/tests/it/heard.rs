@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use toolstack::plan::Start;
 use toolstack::work::{Cost, Failure, Images, LetGo, NewDomain, Output, Record, Survey, Work};
-use toolstack::{Action, ClientId, Event, Reply, Request, Toolstack};
-use xen::{DomId, DomainRef, EvtchnPort, Life, ShutdownReason, Uuid};
+use toolstack::{Action, ClientId, Event, Reply, Request, Toolstack, Wanted};
+use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Life, ShutdownReason, Uuid};
 use xen_build::{Built, KernelImage};
 use xenstore::client::Heard;
 use xenstore::wire::changes::{DomainChange, Standing, Who};
 
-use crate::machine::{end_first, handle, started, works};
+use crate::machine::{CLIENT, end_first, handle, started, works};
 use crate::plan::config;
 
 fn uuid(number: u16) -> Uuid {
@@ -207,4 +207,97 @@ fn a_new_domain_of_others_is_looked_at_alone() {
     assert!(handle(&mut machine, introduced(1)).is_empty(), "our own is no news");
     let look = handle(&mut machine, introduced(7));
     assert!(matches!(works(&look)[..], [Work::LookAt { domid: DomId(7) }]), "{look:?}");
+}
+
+fn info(number: u16, handle: Uuid) -> DomainInfo {
+    DomainInfo { domid: DomId(number), handle, ..DomainInfo::default() }
+}
+
+fn find(machine: &mut Toolstack, client: u64, wanted: Wanted) -> Vec<Action> {
+    handle(machine, Event::Request { client: ClientId(client), request: Request::Find { wanted } })
+}
+
+/// What the only look among the actions says.
+fn looked(machine: &mut Toolstack, actions: &[Action], found: Option<(u16, Uuid)>) -> Vec<Action> {
+    let info = found.map(|(number, handle)| Box::new(info(number, handle)));
+    end(machine, actions, Output::Looked { info, name: Some("theirs".to_owned()) })
+}
+
+fn found(actions: &[Action]) -> Vec<Option<u16>> {
+    let reply = |action: &Action| match action {
+        Action::Reply { reply: Reply::Found(row), .. } => {
+            Some(row.as_ref().map(|row| row.info.domid.0))
+        }
+        _ => None,
+    };
+    actions.iter().filter_map(reply).collect()
+}
+
+#[test]
+fn a_known_uuid_is_looked_up_by_a_look_at_one_domain() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    run(&mut machine, 1);
+    let look = handle(&mut machine, Event::Introduced { domid: Some(DomId(7)) });
+    looked(&mut machine, &look, Some((7, uuid(70))));
+    for (handle, domid) in [(uuid(1), 1), (uuid(70), 7)] {
+        let look = find(&mut machine, 50, Wanted::Handle(handle));
+        assert!(matches!(works(&look)[..], [Work::LookAt { domid: DomId(at) }] if *at == domid));
+        let told = looked(&mut machine, &look, Some((domid, handle)));
+        assert_eq!(found(&told), [Some(domid)]);
+    }
+}
+
+#[test]
+fn a_place_that_is_somebody_elses_by_now_is_a_miss_and_misses_share_a_list() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    let look = handle(&mut machine, Event::Introduced { domid: Some(DomId(7)) });
+    looked(&mut machine, &look, Some((7, uuid(70))));
+    // Its number went to another, its handle to another number.
+    let look = find(&mut machine, 50, Wanted::Handle(uuid(70)));
+    let list = looked(&mut machine, &look, Some((7, uuid(71))));
+    assert!(matches!(works(&list)[..], [Work::Survey { .. }]), "{list:?}");
+    // Whoever asks now gets the next list, and all of them one.
+    let mut later = Vec::new();
+    for client in 60..70 {
+        later.extend(find(
+            &mut machine,
+            client,
+            Wanted::Handle(uuid(u16::try_from(client).unwrap())),
+        ));
+    }
+    assert!(later.is_empty(), "{later:?}");
+    let survey = |domains: &[(u16, Uuid)]| {
+        let domains = domains.iter().map(|(number, handle)| info(*number, *handle)).collect();
+        Output::Survey(Survey { domains, ..Survey::default() })
+    };
+    let second = end(&mut machine, &list, survey(&[(7, uuid(71)), (8, uuid(70))]));
+    assert_eq!(found(&second), [Some(8)]);
+    let last = end(&mut machine, &second, survey(&[(7, uuid(71)), (8, uuid(65))]));
+    let hits: Vec<_> = found(&last).into_iter().flatten().collect();
+    assert_eq!((found(&last).len(), hits), (10, vec![8]));
+    assert!(machine.is_quiet());
+}
+
+#[test]
+fn pages_of_a_list_fit_together() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    let list = Event::Request { client: CLIENT, request: Request::List };
+    let list = handle(&mut machine, list);
+    let domains: Vec<_> = [0, 3, 4, 9, 200].iter().map(|n| info(*n, uuid(*n))).collect();
+    let survey = Survey { domains, ..Survey::default() };
+    let told = end(&mut machine, &list, Output::Survey(survey));
+    let [Action::Reply { reply: Reply::Domains(listing), .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    let (mut after, mut seen) = (None, Vec::new());
+    loop {
+        let page = listing.page(after, 2);
+        let Some(last) = page.last() else { break };
+        after = Some(last.info.domid);
+        seen.extend(page.iter().map(|row| row.info.domid.0));
+    }
+    assert_eq!(seen, [0, 3, 4, 9, 200]);
+    assert_eq!(listing.page(Some(DomId(5)), 9).len(), 2);
+    assert_eq!(listing.row(DomId(9)).map(|row| row.info.handle), Some(uuid(9)));
+    assert_eq!(listing.row(DomId(10)), None);
 }

@@ -169,10 +169,11 @@ impl Server {
         let output: usize = self.connections.values().map(|c| c.output.bytes()).sum();
         let domains = self.domains.iter().filter(|(_, d)| d.connection.is_some()).count();
         format!(
-            "{{{},\"connections\":{},\"domains\":{domains},\"nodes\":{},\"watches\":{},\
+            "{{{},\"connections\":{},\"domains\":{domains},\"domains_kept\":{},\"nodes\":{},\"watches\":{},\
              \"transactions_open\":{transactions},\"output_bytes\":{output}}}",
             self.counters.json_members(),
             self.connections.len(),
+            self.domains_kept(),
             self.store.node_count(),
             self.watches.len(),
         )

@@ -4,15 +4,16 @@
 //! a small share of the time, and some of it in advance: who is alone is seen to at once, and when a
 //! thousand die, many share a look.
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// A look may take this fraction of the time.
 const SHARE: u64 = 2000;
 /// What may be used in advance, in nanoseconds.
 const CREDIT_MAX_NS: i64 = 4_000_000;
 
+/// Says when to look. Times count from any moment, the same for all of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub struct Pace {
     is_wanted: bool,
     /// What looks may still take, in nanoseconds, as of `at`.
     credit_ns: i64,
@@ -27,23 +28,25 @@ impl Default for Pace {
 
 impl Pace {
     /// Some domain changed.
-    pub(crate) fn want(&mut self) {
+    pub fn want(&mut self) {
         self.is_wanted = true;
     }
 
     /// When the next look is due, if one is wanted.
-    pub(crate) fn due(&self) -> Option<Duration> {
+    #[must_use]
+    pub fn due(&self) -> Option<Duration> {
         let missing = u64::try_from(1 - self.credit_ns.min(1)).unwrap_or(0);
         self.is_wanted.then(|| self.at + Duration::from_nanos(missing.saturating_mul(SHARE)))
     }
 
     /// Whether the look that is wanted may be made now.
-    pub(crate) fn is_due(&self, now: Duration) -> bool {
+    #[must_use]
+    pub fn is_due(&self, now: Duration) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
 
     /// A look was made, and took so long.
-    pub(crate) fn looked(&mut self, now: Duration, took: Duration) {
+    pub fn looked(&mut self, now: Duration, took: Duration) {
         let earned = now.saturating_sub(self.at).as_nanos() / u128::from(SHARE);
         let earned = i64::try_from(earned).unwrap_or(i64::MAX);
         let took = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX);
