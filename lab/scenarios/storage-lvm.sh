@@ -3,7 +3,7 @@
 . /lab/lib.sh
 . /lab/storage.sh
 # ext4 brings the checksum that the device mapper asks for by name.
-modprobe -a ext4 dm-mod dm-thin-pool || fail "no device mapper"
+modprobe -a ext4 dm-mod dm-thin-pool dm-snapshot || fail "no device mapper"
 mkdir -p /run/lock/lvm /etc/lvm
 truncate -s 192M /tmp/disk.lvm
 disk=$(losetup -f)
