@@ -11,7 +11,8 @@
 # /lab/settings sets: store=xylem|c|oxen, mode=scenario|shell, columns and rows of a shell's
 # terminal, and a scenario's arguments.
 
-export PATH=/usr/local/bin:/usr/bin:/usr/sbin:/usr/lib/xen-4.17/bin
+# One of the last two exists.
+export PATH=/usr/local/bin:/usr/bin:/usr/sbin:/usr/lib/xen-4.17/bin:/usr/lib/xen-4.20/bin
 export HOME=/root TERM=linux LANG=C
 
 mkdir -p /proc /sys /dev /tmp

@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
 
 /// The lab's images as files: what they are, and where.
 fn lab_images() -> Result<Vec<(&'static str, PathBuf)>> {
-    let image = lab::image()?;
+    let image = lab::image(lab::Series::default())?;
     let folder = lab::target_directory()?.join("images");
     std::fs::create_dir_all(&folder)?;
     let root = std::fs::read(&image.root)

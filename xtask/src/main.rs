@@ -6,6 +6,7 @@ mod demo;
 mod fuzz;
 mod images;
 mod lab;
+mod layouts;
 mod store_clients;
 mod store_crash;
 mod store_diff;
@@ -34,6 +35,7 @@ cargo xtask COMMAND
   store-scripts   conformance scripts, asked of our store and of the packaged one
   store-crash     kills our store again and again under guests and clients that must not notice
   store-take-over hands a running store from Xen's daemon to ours and back under clients and guests
+  layouts our structures against the headers of each Xen that Debian has
   tidy    rules of this workspace that no compiler checks
 
 `cargo xtask COMMAND --help` says more.";
@@ -65,6 +67,7 @@ fn dispatch() -> Result<ExitCode> {
             "store-crash" => store_crash::main(&mut parser),
             "store-scripts" => store_scripts::main(&mut parser),
             "store-take-over" => store_take_over::main(&mut parser),
+            "layouts" => layouts::main(),
             "tidy" => tidy::main(),
             BARE_STORE => {
                 stores::serve_without_a_store(std::path::Path::new(&parser.value()?))?;

@@ -29,6 +29,7 @@ errno! {
     ENOENT = 2, "no such entry";
     ESRCH = 3, "no such domain";
     EIO = 5, "input/output error";
+    ENXIO = 6, "no such device or address";
     E2BIG = 7, "argument list too long";
     EAGAIN = 11, "try again";
     ENOMEM = 12, "out of memory";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 
-use super::{Build, ExtraFile, Failure, GuestKernel, Options, Scenario, image};
+use super::{Build, ExtraFile, Failure, GuestKernel, Options, Scenario, Series, image};
 
 const HELP: &str = "\
 Boots a real Xen host in QEMU, with Xylem's programs inside.
@@ -27,7 +27,8 @@ SCENARIO is a path, or a name from lab/scenarios.
   --with FILE[:PATH]     take FILE into dom0, as PATH (default /root/FILE)
   --vmlinux              dom0 also gets /guest/vmlinux, the guests' kernel unpacked:
                          seconds less for each Linux guest (66 MB)
-  --xen WORDS            more words for Xen's command line
+  --xen 4.17|4.20        Xen and its tools, of Debian 12 (default) or 13
+  --xen-words WORDS      more words for Xen's command line
   --no-build             take the programs as they were built last
 
 Exit status: the scenario's; 124 if it took too long; 125 if the host died or did not start.";
@@ -61,7 +62,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             report(super::shell(&options).map(|outcome| outcome.status))
         }
         "image" => {
-            let image = image::prepare()?;
+            let image = image::prepare(Series::default())?;
             println!("{}", image.root.display());
             Ok(ExitCode::SUCCESS)
         }
@@ -119,7 +120,8 @@ fn apply(options: &mut Options, option: &str, parser: &mut lexopt::Parser) -> Re
         "timeout" => options.timeout = Duration::from_secs(parser.value()?.parse()?),
         "results" => options.results = parser.value()?.into(),
         "with" => options.files.push(extra_file(&parser.value()?.string()?)),
-        "xen" => options.xen_arguments = parser.value()?.string()?,
+        "xen" => options.series = parser.value()?.string()?.parse()?,
+        "xen-words" => options.xen_arguments = parser.value()?.string()?,
         "vmlinux" => options.guest_kernel = GuestKernel::AlsoUnpacked,
         "no-build" => options.build = Build::AsIs,
         other => bail!("there is no option --{other}; see `cargo xtask lab --help`"),

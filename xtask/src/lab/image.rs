@@ -11,7 +11,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::addition::Addition;
 use super::cpio::Archive;
-use super::packages::{self, Package};
+use super::packages::{self, Apt, Package};
+use super::recipe::Series;
 use super::{elf, host_tools, kernel, recipe};
 
 const GUEST_INIT: &str = include_str!("../../../lab/guest-init.sh");
@@ -28,7 +29,7 @@ const SOURCES: &[&str] = &[
 ];
 
 /// Images of about 100 MB each; a few, since checkouts may differ.
-const IMAGES_KEPT: usize = 3;
+const IMAGES_KEPT: usize = 4;
 
 /// A finished image: paths of files that exist.
 #[derive(Clone, Debug)]
@@ -45,17 +46,32 @@ pub(crate) struct Image {
 ///
 /// # Errors
 /// A package cannot be had, or does not contain what the recipe names.
-pub(crate) fn prepare() -> Result<Image> {
+pub(crate) fn prepare(series: Series) -> Result<Image> {
     host_tools::require_all()?;
     let cache = cache_directory()?;
-    let mut names = vec![packages::first_dependency(recipe::KERNEL_METAPACKAGE)?];
+    let machine = Apt::of_machine()?;
+    let mut names = vec![machine.first_dependency(recipe::KERNEL_METAPACKAGE)?];
     names.extend(recipe::PACKAGES.iter().map(|name| (*name).to_owned()));
-    let packages = packages::resolve(&names)?;
+    let of_xen: Vec<String> = recipe::XEN_PACKAGES.iter().map(|name| series.named(name)).collect();
+    let sources = match series.suite() {
+        None => {
+            names.extend(of_xen);
+            vec![(machine, names)]
+        }
+        Some(suite) => vec![(machine, names), (Apt::of_suite(suite, &cache)?, of_xen)],
+    };
+    let mut packages = Vec::new();
+    for (apt, names) in &sources {
+        packages.push(apt.resolve(names)?);
+    }
 
-    let directory = cache.join("images").join(key(&packages)?);
+    let directory = cache.join("images").join(key(&packages.concat())?);
     if !directory.is_dir() {
-        let files = packages::download(&names, &packages, &cache.join("packages"))?;
-        build(&files, &directory)?;
+        let mut files = Vec::new();
+        for ((apt, names), packages) in sources.iter().zip(&packages) {
+            files.extend(apt.download(names, packages, &cache.join("packages"))?);
+        }
+        build(&files, &directory, series)?;
         remove_old(&cache.join("images"))?;
     }
     Ok(Image {
@@ -168,7 +184,7 @@ fn key(packages: &[Package]) -> Result<String> {
     Ok(hash)
 }
 
-fn build(packages: &[PathBuf], directory: &Path) -> Result<()> {
+fn build(packages: &[PathBuf], directory: &Path, series: Series) -> Result<()> {
     eprintln!("lab: building the image {}", directory.display());
     // Built beside its final place and renamed, so that a half-built image is never used.
     let work = directory.with_extension(format!("partial-{}", std::process::id()));
@@ -178,7 +194,7 @@ fn build(packages: &[PathBuf], directory: &Path) -> Result<()> {
         for package in packages {
             packages::unpack(package, &tree)?;
         }
-        build_from_tree(&tree, &work)?;
+        build_from_tree(&tree, &work, series)?;
         std::fs::remove_dir_all(&tree)?;
         Ok(())
     })();
@@ -190,9 +206,9 @@ fn build(packages: &[PathBuf], directory: &Path) -> Result<()> {
     if directory.is_dir() { Ok(()) } else { built }
 }
 
-fn build_from_tree(tree: &Path, work: &Path) -> Result<()> {
+fn build_from_tree(tree: &Path, work: &Path, series: Series) -> Result<()> {
     let boot = Tree::scan(tree)?;
-    let compressed = tree.join(format!("boot/xen-{}-amd64.gz", recipe::XEN_SERIES));
+    let compressed = tree.join(format!("boot/xen-{}-amd64.gz", series.name()));
     std::fs::write(work.join("xen"), gunzip(&compressed)?)?;
     let bz_image = read(&boot.only_with_prefix("boot/vmlinuz-")?)?;
     std::fs::write(work.join("vmlinux"), kernel::unpack(&bz_image)?)?;
@@ -200,9 +216,9 @@ fn build_from_tree(tree: &Path, work: &Path) -> Result<()> {
     let modules = Modules::scan(&boot)?;
     let mut root = Archive::default();
     for (name, target) in recipe::LINKS {
-        root.symlink(name, target);
+        root.symlink(name, &series.named(target));
     }
-    add_programs(&mut root, &boot)?;
+    add_programs(&mut root, &boot, series)?;
     for folder in recipe::FOLDERS {
         for path in boot.files_under(folder) {
             root.file(path, mode(&tree.join(path))?, &read(&tree.join(path))?);
@@ -217,13 +233,14 @@ fn build_from_tree(tree: &Path, work: &Path) -> Result<()> {
 }
 
 /// Programs, the libraries they need, and busybox for every other command.
-fn add_programs(root: &mut Archive, tree: &Tree) -> Result<()> {
+fn add_programs(root: &mut Archive, tree: &Tree, series: Series) -> Result<()> {
     let mut wanted: VecDeque<String> =
         recipe::EXTRA_LIBRARIES.iter().map(|name| (*name).to_owned()).collect();
     let mut taken: BTreeSet<String> = BTreeSet::new();
     for program in recipe::PROGRAMS {
-        let content = tree.read(program)?;
-        let path = merged(program);
+        let program = series.named(program);
+        let content = tree.read(&program)?;
+        let path = merged(&program);
         wanted.extend(elf::libraries(&content));
         root.file(&path, 0o755, &content);
         taken.insert(path);

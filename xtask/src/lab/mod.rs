@@ -24,6 +24,7 @@ pub(crate) use cpio::content as archived;
 pub(crate) use host_tools::{install, require_all as require_tools};
 pub(crate) use image::{cache_directory, prepare as image};
 pub(crate) use overlay::{build_example, target_directory, workspace};
+pub(crate) use recipe::Series;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -106,6 +107,7 @@ pub(crate) struct Options {
     pub build: Build,
     pub guest_kernel: GuestKernel,
     pub files: Vec<ExtraFile>,
+    pub series: Series,
     /// More words for Xen's command line.
     pub xen_arguments: String,
 }
@@ -126,6 +128,7 @@ impl Options {
             build: Build::Fresh,
             guest_kernel: GuestKernel::PackedOnly,
             files: Vec::new(),
+            series: Series::default(),
             xen_arguments: String::new(),
         })
     }

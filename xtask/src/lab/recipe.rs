@@ -2,14 +2,58 @@
 //!
 //! Data only. `image.rs` follows it; a change here makes a new image.
 
-/// The hypervisor series whose tools are taken; Debian puts it into package and folder names.
-pub(crate) const XEN_SERIES: &str = "4.17";
+/// A Xen release that the lab can boot, with its own tools.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Series {
+    /// Debian 12's.
+    #[default]
+    Xen4_17,
+    /// Debian 13's, with the libraries that its tools need; everything else stays Debian 12's.
+    Xen4_20,
+}
+
+impl Series {
+    pub(crate) const ALL: [Self; 2] = [Self::Xen4_17, Self::Xen4_20];
+
+    /// As Debian puts it into package and folder names.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Xen4_17 => "4.17",
+            Self::Xen4_20 => "4.20",
+        }
+    }
+
+    /// The Debian suite that has it, if it is not this machine's.
+    pub(crate) fn suite(self) -> Option<&'static str> {
+        match self {
+            Self::Xen4_17 => None,
+            Self::Xen4_20 => Some("trixie"),
+        }
+    }
+
+    /// A name below with this series in it: those below name the default one.
+    pub(crate) fn named(self, name: &str) -> String {
+        name.replace(Self::default().name(), self.name())
+    }
+}
+
+impl std::str::FromStr for Series {
+    type Err = anyhow::Error;
+
+    fn from_str(name: &str) -> anyhow::Result<Self> {
+        let known = Self::ALL.map(Self::name).join(" and ");
+        Self::ALL
+            .into_iter()
+            .find(|series| series.name() == name)
+            .ok_or_else(|| anyhow::anyhow!("the lab has no Xen {name}; it has {known}"))
+    }
+}
 
 /// Metapackage that names the current kernel package.
 pub(crate) const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
 
-/// Packages beside the kernel.
-pub(crate) const PACKAGES: &[&str] = &[
+/// Packages of the Xen series' suite.
+pub(crate) const XEN_PACKAGES: &[&str] = &[
     // Xen and everything that comes from its source.
     "xen-hypervisor-4.17-amd64",
     "xen-utils-4.17",
@@ -27,7 +71,6 @@ pub(crate) const PACKAGES: &[&str] = &[
     "libxentoollog1",
     // Libraries that these and our own programs need.
     "libc6",
-    "libc-bin",
     "libgcc-s1",
     "libbz2-1.0",
     "liblzma5",
@@ -37,6 +80,11 @@ pub(crate) const PACKAGES: &[&str] = &[
     "libyajl2",
     "libzstd1",
     "zlib1g",
+];
+
+/// Packages of this machine's suite, beside the kernel.
+pub(crate) const PACKAGES: &[&str] = &[
+    "libc-bin",
     // What Debian's hotplug scripts run. The real programs rather than busybox's, so that the
     // time xl spends in them is the time it spends on a Debian host.
     "bash",

@@ -76,7 +76,7 @@ pub(crate) fn run(
     mode: &Mode,
     on_line: &mut dyn FnMut(&str),
 ) -> Result<Outcome> {
-    let image = image::prepare()?;
+    let image = image::prepare(options.series)?;
     let scratch = ScratchFolder::create()?;
     let root = scratch.0.join("root.cpio");
     let mut layers = Vec::new();

@@ -68,12 +68,13 @@ impl Peers {
 pub(crate) fn unpack_packages(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let cache = lab::cache_directory()?;
     let names: Vec<String> = packages.iter().map(|name| (*name).to_owned()).collect();
-    let resolved = packages::resolve(&names)?;
+    let apt = packages::Apt::of_machine()?;
+    let resolved = apt.resolve(&names)?;
     let version: String = resolved.iter().map(|package| &package.sha256[..4]).collect();
     let folder = cache.join(name);
     let root = folder.join(version);
     if !root.is_dir() {
-        let files = packages::download(&names, &resolved, &cache.join("packages"))?;
+        let files = apt.download(&names, &resolved, &cache.join("packages"))?;
         // Built beside its place and renamed, so that nobody uses half of it.
         let partial = folder.join(format!("partial-{}", std::process::id()));
         std::fs::create_dir_all(&partial)?;

@@ -107,6 +107,8 @@ impl SimXen {
     }
 
     fn place(&mut self, domid: DomId, space: u32, idx: u64, gfn: u64) -> Result<(), Errno> {
+        let missing =
+            if self.release() >= super::Release::Xen4_20 { Errno::EACCES } else { Errno::EINVAL };
         let domain = self.live(domid)?;
         if !domain.is_translated() {
             return Err(Errno::EACCES);
@@ -118,7 +120,7 @@ impl SimXen {
                 domain.shared_info_gfn = Some(gfn);
             }
             (GMFN, from) => {
-                let mfn = domain.mfn_of_pfn(from).ok_or(Errno::EINVAL)?;
+                let mfn = domain.mfn_of_pfn(from).ok_or(missing)?;
                 domain.unmap_physical(from, 1);
                 domain.map_physical(gfn, 1, mfn);
             }

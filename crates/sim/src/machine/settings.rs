@@ -330,7 +330,12 @@ impl SimXen {
         self.live(domid)?.vcpus.get(index(u32_at(call, HEADER).into())).ok_or(Errno::ESRCH)?;
         let (count, address) = (u32_at(call, HEADER + 4), u64_at(call, HEADER + 8));
         if is_set {
-            return if count == 0 { Ok(0) } else { Err(Errno::EINVAL) };
+            let refused = if self.release() >= super::Release::Xen4_20 {
+                Errno::ENXIO
+            } else {
+                Errno::EINVAL
+            };
+            return if count == 0 { Ok(0) } else { Err(refused) };
         }
         put_u32(call, HEADER + 4, if address == 0 { MOST } else { 0 });
         Ok(0)

@@ -218,7 +218,12 @@ static void read_domctl(const struct xen_domctl *op)
         printf(" %s", op->u.gsi_permission.flags == XEN_DOMCTL_GSI_GRANT ? "grant" : "revoke");
         break;
 #else
-    case 88: printf(" gsi_permission (unknown to these headers)"); break;
+    /* New in Xen 4.20: these headers do not know it. */
+    case 88: {
+        const uint32_t *words = (const uint32_t *)&op->u;
+        printf(" gsi_permission gsi=%#x %s", words[0], words[1] == 1 ? "grant" : "revoke");
+        break;
+    }
 #endif
     case XEN_DOMCTL_iomem_permission: {
         const struct xen_domctl_iomem_permission *p = &op->u.iomem_permission;

@@ -453,7 +453,7 @@ fn what_we_issue_is_what_the_headers_read() {
         domctl domain=7 scheduler_op getvcpuinfo (0: 0 0 0) (2: 0 0 0)
         domctl domain=7 scheduler_op putvcpuinfo (0: 10000 4000 1) (2: 10000 4000 1)
         domctl domain=7 irq_permission pirq=0x10 allow_access=0x1
-        domctl domain=7 gsi_permission (unknown to these headers)
+        domctl domain=7 gsi_permission gsi=0x11 grant
         domctl domain=7 iomem_permission first_mfn=0x100000020 nr_mfns=0x100000021 allow_access=0x1
         domctl domain=7 ioport_permission first_port=0x3f8 nr_ports=0x8 allow_access=0
         domctl domain=7 memory_mapping first_gfn=0x100000022 first_mfn=0x100000023 nr_mfns=0x18 add
