@@ -87,17 +87,19 @@ pub(crate) fn prepare(series: Series) -> Result<Image> {
 /// As for [`prepare`].
 pub(crate) fn prepare_addition(addition: &Addition) -> Result<PathBuf> {
     let cache = cache_directory()?;
-    let mut names = vec![packages::first_dependency(recipe::KERNEL_METAPACKAGE)?];
+    let apt = Apt::of_machine()?;
+    let mut names = vec![apt.first_dependency(recipe::KERNEL_METAPACKAGE)?];
     // The image's own too: a library may come from either.
-    names.extend(recipe::PACKAGES.iter().chain(addition.packages).map(|name| (*name).to_owned()));
+    let own = recipe::PACKAGES.iter().chain(recipe::XEN_PACKAGES);
+    names.extend(own.chain(addition.packages).map(|name| (*name).to_owned()));
     names.sort();
     names.dedup();
-    let packages = packages::resolve(&names)?;
+    let packages = apt.resolve(&names)?;
     let directory = cache.join("additions");
     let file = directory.join(format!("{}-{}.cpio", addition.name, key(&packages)?));
     if !file.is_file() {
         eprintln!("lab: building the addition {}", file.display());
-        let paths = packages::download(&names, &packages, &cache.join("packages"))?;
+        let paths = apt.download(&names, &packages, &cache.join("packages"))?;
         let work = directory.join(format!("partial-{}", std::process::id()));
         let tree = work.join("tree");
         std::fs::create_dir_all(&tree)?;
