@@ -132,6 +132,21 @@ impl<'a> Path<'a> {
         })
     }
 
+    /// The [components](Self::components) as bytes, for those who only compare them.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'a [u8]> {
+        let text = self.0.as_bytes();
+        let mut rest = text.strip_prefix(b"/").unwrap_or(text);
+        core::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+            let (name, after) = rest.split_at(end);
+            rest = after.get(1..).unwrap_or_default();
+            Some(name)
+        })
+    }
+
     /// The path without its last name.
     #[must_use]
     pub fn parent(self) -> Option<Path<'a>> {
@@ -262,6 +277,9 @@ mod tests {
         assert_eq!(chain("/a/b/c"), ["/a/b/c", "/a/b", "/a", "/"]);
         assert_eq!(chain("@releaseDomain/5"), ["@releaseDomain/5", "@releaseDomain"]);
         assert_eq!(Path("/").components().count(), 0);
+        for text in ["/", "/a", "/a/b-1/c", "@releaseDomain/5"] {
+            assert!(Path(text).names().eq(Path(text).components().map(str::as_bytes)), "{text}");
+        }
         assert_eq!(Path("/").join("a"), "/a");
         assert_eq!(Path("/a").join("b"), "/a/b");
     }

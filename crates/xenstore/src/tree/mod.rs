@@ -251,7 +251,7 @@ impl Tree {
     }
 
     pub(crate) fn get(&self, path: Path<'_>) -> Option<&Arc<Node>> {
-        path.components().try_fold(&self.root, |node, name| node.child(name))
+        path.names().try_fold(&self.root, |node, name| node.child_named(name))
     }
 
     pub(crate) fn contains(&self, path: Path<'_>) -> bool {
@@ -261,11 +261,11 @@ impl Tree {
     /// The lowest node on the way to `path` that exists, and how many names below it are missing.
     pub(crate) fn nearest(&self, path: Path<'_>) -> (&Arc<Node>, usize) {
         let mut node = &self.root;
-        let mut components = path.components();
-        while let Some(name) = components.next() {
-            match node.child(name) {
+        let mut names = path.names();
+        while let Some(name) = names.next() {
+            match node.child_named(name) {
                 Some(child) => node = child,
-                None => return (node, 1 + components.count()),
+                None => return (node, 1 + names.count()),
             }
         }
         (node, 0)
@@ -319,9 +319,9 @@ impl Tree {
     ) -> (R, usize) {
         let mut created = 0;
         let mut slot = &mut self.root;
-        for name in path.components() {
+        for name in path.names() {
             let node = Arc::make_mut(slot);
-            let (child, is_new) = node.child_or_new(name.as_bytes(), creator, &mut self.generation);
+            let (child, is_new) = node.child_or_new(name, creator, &mut self.generation);
             created += usize::from(is_new);
             slot = child;
         }
