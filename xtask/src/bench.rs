@@ -2,6 +2,7 @@
 
 mod create;
 mod list;
+mod mass;
 mod store;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,10 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
   create   creates of a unikernel by xy and by xl, at 1 and at 50 running domains
   list     lists of all domains by xy and by xl, and the ways to ask Xen for them, in one boot
            --sizes 1,100    numbers of unikernels (default 1,100,500,1000, which needs 11 GiB)
+  mass     many unikernels made one by one, run and all shut down, by xy and in a second boot by xl; where the
+           CPU time went is a flame graph in each boot's results folder
+           --count N        unikernels by xy (default 100)
+           --xl N           and by xl (default as many; 0: only ours)
   store    the store's requests, transactions, watches and take-over, on this machine without Xen
            --peers c,oxen   and the packaged servers in turn; bare: and one without a store, which
                             shows what of a request's cost is the system's
@@ -126,12 +131,15 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut rounds = None;
     let mut peers = Vec::new();
     let mut only = None;
+    let (mut count, mut xl_count) = (100, None);
     let mut sizes = list::SIZES.to_vec();
     let mut is_quick = false;
     while let Some(argument) = parser.next()? {
         match argument {
             Value(word) if name.is_none() => name = Some(word.string()?),
             Long("json") => json = Some(parser.value()?.into()),
+            Long("count") => count = parser.value()?.parse()?,
+            Long("xl") => xl_count = Some(parser.value()?.parse()?),
             Long("rounds") => rounds = Some(parser.value()?.parse()?),
             Long("peers") => {
                 for peer in parser.value()?.string()?.split(',') {
@@ -154,6 +162,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let rows = match name.as_deref() {
         Some("create") => create::run(rounds.unwrap_or(2))?,
         Some("list") => list::run(rounds.unwrap_or(15), &sizes)?,
+        Some("mass") => mass::run(count, xl_count.unwrap_or(count))?,
         Some("store") => {
             let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
             store::run(&store::Options { peers, rounds, is_quick, only })?

@@ -3,6 +3,7 @@
 mod bench;
 mod ci;
 mod demo;
+mod flamegraph;
 mod fuzz;
 mod images;
 mod lab;

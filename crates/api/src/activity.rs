@@ -30,6 +30,8 @@ pub struct HypercallRow {
 pub struct OperationRow {
     pub operation: String,
     pub failed: u64,
+    /// CPU time of the threads that did it.
+    pub cpu_ns: u64,
     pub latency: Latency,
     pub hypercalls: Vec<HypercallRow>,
 }

@@ -16,7 +16,7 @@ use toolstack::work::{Cost, WorkClass};
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
 
 use crate::pool::{Job, LinuxPerformer, Pool, Taken};
-use crate::stats::{Ending, Stats};
+use crate::stats::{Ending, Stats, Took};
 use crate::watch::Orders;
 
 /// Less than this is the way to a worker, not waiting for one.
@@ -191,13 +191,16 @@ impl Core {
     ) {
         let mut next = Some(job);
         while let Some((work, what, given_out)) = next.take() {
-            let (name, began) = (what.name(), self.now());
+            let (name, began, cpu) = (what.name(), self.now(), thread_cpu_ns());
             let queued = given_out.elapsed();
             let (result, mut cost) = taken.performer().perform(what);
             if queued > QUEUED_MIN {
                 cost.queued_ns = u64::try_from(queued.as_nanos()).unwrap_or(u64::MAX);
             }
-            let took = self.now().0.saturating_sub(began.0);
+            let took = Took {
+                ns: self.now().0.saturating_sub(began.0),
+                cpu_ns: thread_cpu_ns().saturating_sub(cpu),
+            };
             let ending = if result.is_ok() { Ending::Done } else { Ending::Failed };
             self.stats().record(name, took, ending, taken.performer().xen.counters());
             if let Err(failure) = &result {
@@ -265,4 +268,11 @@ impl Core {
         state.actions = actions;
         stays
     }
+}
+
+/// CPU time of this thread.
+fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let number = |part: i64| u64::try_from(part).unwrap_or_default();
+    number(time.tv_sec).saturating_mul(1_000_000_000).saturating_add(number(time.tv_nsec))
 }

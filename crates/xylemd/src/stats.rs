@@ -17,6 +17,7 @@ pub(crate) struct Stats {
 #[derive(Debug, Default)]
 struct Operation {
     took: Latencies,
+    cpu_ns: u64,
     failed: u64,
     hypercalls: BTreeMap<&'static str, Calls>,
 }
@@ -34,6 +35,14 @@ impl Calls {
     }
 }
 
+/// What a piece of work took.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Took {
+    pub(crate) ns: u64,
+    /// CPU time of its thread.
+    pub(crate) cpu_ns: u64,
+}
+
 /// How a piece of work ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
@@ -46,12 +55,13 @@ impl Stats {
     pub(crate) fn record(
         &mut self,
         operation: &'static str,
-        ns: u64,
+        took: Took,
         ending: Ending,
         hypercalls: &Counters,
     ) {
         let operation = self.operations.entry(operation).or_default();
-        operation.took.record(ns);
+        operation.took.record(took.ns);
+        operation.cpu_ns = operation.cpu_ns.saturating_add(took.cpu_ns);
         operation.failed += u64::from(ending == Ending::Failed);
         for (name, count) in hypercalls.iter() {
             operation.hypercalls.entry(name).or_default().count += count;
@@ -78,6 +88,7 @@ impl Stats {
         let operation = |(name, operation): (&&str, &Operation)| OperationRow {
             operation: (*name).to_owned(),
             failed: operation.failed,
+            cpu_ns: operation.cpu_ns,
             latency: latency(&operation.took),
             hypercalls: hypercall_rows(&operation.hypercalls),
         };
@@ -117,6 +128,11 @@ impl Stats {
         out.head(name, "histogram", "How long work of each kind took.");
         for (operation, it) in &self.operations {
             out.histogram(name, ("operation", operation), &it.took);
+        }
+        let name = "xylemd_operation_cpu_seconds_total";
+        out.head(name, "counter", "CPU time of the threads that did the work.");
+        for (operation, it) in &self.operations {
+            out.sample(name, &[("operation", operation)], seconds(it.cpu_ns));
         }
         let name = "xylemd_operations_failed_total";
         out.head(name, "counter", "Work that failed.");
@@ -207,8 +223,8 @@ mod tests {
     fn some() -> Stats {
         let mut stats = Stats::default();
         // Counters are a hypervisor's to fill; these are empty.
-        stats.record("list", 1500, Ending::Done, &Counters::default());
-        stats.record("list", 900, Ending::Failed, &Counters::default());
+        stats.record("list", Took { ns: 1500, cpu_ns: 700 }, Ending::Done, &Counters::default());
+        stats.record("list", Took { ns: 900, cpu_ns: 300 }, Ending::Failed, &Counters::default());
         let calls = Calls { count: 3, took: Latencies::default() };
         for operation in ["list", "build"] {
             stats.operations.entry(operation).or_default().hypercalls.insert("domctl", calls);
@@ -240,6 +256,7 @@ mod tests {
             "xylemd_operation_seconds_bucket{operation=\"list\",le=\"0.000001024\"} 1",
             "xylemd_operation_seconds_bucket{operation=\"list\",le=\"+Inf\"} 2",
             "xylemd_operation_seconds_sum{operation=\"list\"} 0.000002400",
+            "xylemd_operation_cpu_seconds_total{operation=\"list\"} 0.000001000",
             "xylemd_operations_failed_total{operation=\"list\"} 1",
             "xylemd_hypercalls_total{operation=\"build\",hypercall=\"domctl\"} 3",
         ] {

@@ -17,6 +17,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("storage.sh", include_str!("../../../lab/storage.sh")),
     ("demo.bash", include_str!("../../../lab/demo.bash")),
     ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
+    ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),
     ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
 ];
 

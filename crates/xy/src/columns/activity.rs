@@ -99,6 +99,7 @@ mod tests {
         let operation = OperationRow {
             operation: "create-domain".to_owned(),
             failed: 1,
+            cpu_ns: 3_000_000,
             latency: latency(2, 5_000_000),
             hypercalls: calls[1..].to_vec(),
         };

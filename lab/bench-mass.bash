@@ -1,0 +1,63 @@
+# bench-mass.bash xy|xl COUNT: prints "SAMPLE NAME VALUE" lines; /results gets the samples of CPU time and the
+# counts of hypercalls, ours as xylemd tells them, xl's as its own processes made them.
+. /lab/lib.sh
+tool=$1
+count=$2
+patience=900
+
+clock() { now=${EPOCHREALTIME/./}; }
+# Milliseconds that dom0's CPUs have worked: all columns but idle, waiting and stolen.
+cpu() { awk '/^cpu / { print ($2 + $3 + $4 + $7 + $8) * 10; exit }' /proc/stat; }
+
+xl_counted() { LD_PRELOAD=/root/hypercount.so HYPERCOUNT=/results/xl-calls xl "$@"; }
+
+create() {
+    if [ "$tool" = xy ]; then xy create -q "$1" >/dev/null; else xl_counted create -q "$1" >/dev/null; fi || fail "create of $1"
+}
+shut_all_down() {
+    if [ "$tool" = xy ]; then xy shutdown -a -w -w; else xl_counted shutdown -a -w; fi >/results/shutdown.log 2>&1 || fail "shutdown: $(tail -n 3 /results/shutdown.log)"
+}
+# Both wait for the same: nothing of them is left in the store and at Xen, and xl's own processes have ended.
+up() { [ "$(cat /var/log/xen/console/guest-mass*.log 2>/dev/null | grep -c 'XYLEM-UNIKERNEL: hello')" -ge "$count" ]; }
+gone() { [ "$(xenstore-list /local/domain | wc -l)" = 1 ] && ! pidof xl >/dev/null; }
+
+begin_phase() {
+    cpu_before=$(cpu)
+    clock
+    begin=$now
+}
+# end_phase NAME
+end_phase() {
+    clock
+    local us=$((now - begin))
+    echo "SAMPLE $1-seconds $((us / 1000000)).$(printf '%06d' $((us % 1000000)))"
+    echo "SAMPLE $1-cpu-ms $(($(cpu) - cpu_before))"
+}
+
+[ "$tool" = xl ] || start_xylemd
+for i in $(seq "$count"); do unikernel_cfg "mass$i" "type = 'pv'"; done
+# What is done once per boot is done.
+unikernel_cfg first "type = 'pv'"
+create /tmp/first.cfg
+$tool destroy first || fail "destroy first"
+wait_for gone 60 || fail "the first does not go"
+rm -f /results/xl-calls /tmp/stop
+/root/cpu_sampler 40 "/results/stacks-$tool" /tmp/stop xl xy xylemd xylem-xenstore xenstored oxenstored xenconsoled &
+sampler=$!
+[ "$tool" = xl ] || xy hypercalls --json >/results/activity-before.json
+
+begin_phase
+for i in $(seq "$count"); do create "/tmp/mass$i.cfg"; done
+end_phase create
+wait_for up $patience || fail "of $count unikernels $(cat /var/log/xen/console/guest-mass*.log | grep -c 'XYLEM-UNIKERNEL: hello') said hello"
+end_phase boot
+begin_phase
+shut_all_down
+wait_for gone $patience || fail "some are left: $(xl list)"
+end_phase shutdown
+
+[ "$tool" = xl ] || xy hypercalls --json >/results/activity.json
+touch /tmp/stop
+wait $sampler
+# What the sampler says of the store is only told if its whole name is.
+[ -s "/results/stacks-$tool" ] || fail "the sampler saw nothing"
