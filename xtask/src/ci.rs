@@ -34,6 +34,7 @@ const SCENARIOS: [(&str, Store, u64); 7] = [
     ("leaves-nothing", Store::Xylem, 1200),
     ("clean-ends", Store::Xylem, 600),
     ("take-over", Store::C, 900),
+    ("privileges", Store::Xylem, 600),
 ];
 
 /// Scenarios on the newer Xen, with the same programs and their limits in seconds.
@@ -86,6 +87,10 @@ pub(crate) fn main() -> Result<ExitCode> {
             crate::demo::simulate(&["--vms", "100", "--seed", &seed.to_string()])?;
         }
         Ok(())
+    });
+    step("damaged kernels and ramdisks", &mut || {
+        let arguments = ["--count", "10000", "--seconds", "90"];
+        crate::images::run(&arguments.map(str::to_owned))
     });
     step("store: conformance scripts on running servers", &mut || {
         let findings = crate::store_scripts::run(&[Store::Xylem, Store::C], &[])?;
