@@ -42,7 +42,7 @@ create /tmp/first.cfg
 $tool destroy first || fail "destroy first"
 wait_for gone 60 || fail "the first does not go"
 rm -f /results/xl-calls /tmp/stop
-/root/cpu_sampler 40 "/results/stacks-$tool" /tmp/stop xl xy xylemd xylem-xenstore xenstored oxenstored xenconsoled &
+/root/cpu_sampler 40 "/results/stacks-$tool" /tmp/stop xl xy xylemd xylem-xenstored xenstored oxenstored xenconsoled &
 sampler=$!
 [ "$tool" = xl ] || xy hypercalls --json >/results/activity-before.json
 
@@ -59,5 +59,4 @@ end_phase shutdown
 [ "$tool" = xl ] || xy hypercalls --json >/results/activity.json
 touch /tmp/stop
 wait $sampler
-# What the sampler says of the store is only told if its whole name is.
 [ -s "/results/stacks-$tool" ] || fail "the sampler saw nothing"
