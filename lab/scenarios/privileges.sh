@@ -88,9 +88,10 @@ refused empty 'empty file'
 # A gzip file that says it unpacks to 400 MiB and whose data is not deflate's.
 { printf '\037\213\010\000\000\000\000\000\000\000'; head -c 5000 /dev/urandom; printf '\000\000\000\031'; } >/tmp/bomb
 refused bomb .
-# The parser is killed while it works: that create alone fails, or another parser was quicker.
+# The parser that waits is killed: the next kernel gets a new one.
 unikernel_cfg after "vif = ['bridge=xenbr0']"
 kill -9 "$(parser)"
+check "no parser is left" wait_for '[ -z "$(parser)" ]' 60
 check "without a parser at hand a kernel is parsed all the same" sh -c "cp /guest/unikernel /tmp/copy && sed -i s,/guest/unikernel,/tmp/copy, /tmp/after.cfg && xy create -q /tmp/after.cfg"
 check "and runs" console_wait after 'vif 0 connected' 60
 check "it goes" xy destroy after
