@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 use serde::Serialize;
 
-use crate::lab::Store;
+use crate::lab::{Build, Store};
 
 const HELP: &str = "\
 cargo xtask bench NAME [--json FILE] [--rounds N]
@@ -25,6 +25,7 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
            CPU time went is a flame graph in each boot's results folder
            --count N        unikernels by xy (default 100)
            --xl N           and by xl (default as many; 0: only ours)
+           --no-build       take the programs as they were built last
   store    the store's requests, transactions, watches and take-over, on this machine without Xen
            --peers c,oxen   and the packaged servers in turn; bare: and one without a store, which
                             shows what of a request's cost is the system's
@@ -131,7 +132,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut rounds = None;
     let mut peers = Vec::new();
     let mut only = None;
-    let (mut count, mut xl_count) = (100, None);
+    let (mut count, mut xl_count, mut build) = (100, None, Build::Fresh);
     let mut sizes = list::SIZES.to_vec();
     let mut is_quick = false;
     while let Some(argument) = parser.next()? {
@@ -140,6 +141,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             Long("json") => json = Some(parser.value()?.into()),
             Long("count") => count = parser.value()?.parse()?,
             Long("xl") => xl_count = Some(parser.value()?.parse()?),
+            Long("no-build") => build = Build::AsIs,
             Long("rounds") => rounds = Some(parser.value()?.parse()?),
             Long("peers") => {
                 for peer in parser.value()?.string()?.split(',') {
@@ -162,7 +164,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let rows = match name.as_deref() {
         Some("create") => create::run(rounds.unwrap_or(2))?,
         Some("list") => list::run(rounds.unwrap_or(15), &sizes)?,
-        Some("mass") => mass::run(count, xl_count.unwrap_or(count))?,
+        Some("mass") => mass::run(count, xl_count.unwrap_or(count), build)?,
         Some("store") => {
             let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
             store::run(&store::Options { peers, rounds, is_quick, only })?

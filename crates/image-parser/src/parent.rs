@@ -38,6 +38,8 @@ pub struct Limits {
     pub cpu: Duration,
     /// CPU time that comes on top for each MiB of the file.
     pub cpu_per_mib: Duration,
+    /// The most CPU time for any file, however large.
+    pub cpu_most: Duration,
     /// For a parser that waits instead of working.
     pub wall: Duration,
 }
@@ -50,7 +52,8 @@ impl Default for Limits {
             memory_mib: 1536,
             cpu: Duration::from_secs(1),
             cpu_per_mib: Duration::from_secs(4),
-            wall: Duration::from_secs(900),
+            cpu_most: Duration::from_secs(60),
+            wall: Duration::from_secs(600),
         }
     }
 }
@@ -187,7 +190,8 @@ impl Parser {
 
     fn cpu_for(&self, bytes: u64) -> Duration {
         let mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
-        self.limits.cpu.saturating_add(self.limits.cpu_per_mib.saturating_mul(mib))
+        let scaled = self.limits.cpu.saturating_add(self.limits.cpu_per_mib.saturating_mul(mib));
+        scaled.min(self.limits.cpu_most)
     }
 }
 
@@ -290,5 +294,56 @@ fn understand(answer: &[u8], mut result: File) -> Result<KernelImage, ParseError
             Ok(KernelImage::assemble(&description, bytes)?)
         }
         _ => Err(ParseError::Nonsense("it begins otherwise".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn told(answer: &[u8], result: &[u8]) -> String {
+        let memory = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        let mut file = File::from(memory);
+        file.write_all(result).unwrap();
+        understand(answer, file).map_or_else(|error| error.to_string(), |_| "a kernel".to_owned())
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_makes_no_kernel() {
+        let length = |bytes: u64| [&[ANSWER_OK][..], &bytes.to_le_bytes()].concat();
+        let begin = "the parser's answer is not one: ";
+        for (answer, result, expected) in [
+            (&b"?"[..], &b""[..], "it begins otherwise"),
+            (b"+", b"", "it has no length"),
+            (b"+1234567", b"", "it has no length"),
+            (&length(u64::MAX), b"", "it unpacked too much"),
+            (&length(1 << 40), b"", "it unpacked too much"),
+            (&length(4), b"abc", "it is shorter than it says"),
+            (&length(0), &vec![0; DESCRIPTION_BYTES_MAX + 1], "it is longer than it says"),
+        ] {
+            assert_eq!(told(answer, result), format!("{begin}{expected}"));
+        }
+        let nonsense = told(&length(3), b"abcXYKERNEL");
+        assert!(nonsense.starts_with(&format!("{begin}the description")), "{nonsense}");
+    }
+
+    #[test]
+    fn words_of_a_parser_do_not_speak_to_the_terminal() {
+        assert_eq!(told(b"-\x1b[2Jall is well\n", b""), "?[2Jall is well?");
+    }
+
+    #[test]
+    fn larger_files_get_more_time_up_to_a_bound() {
+        let parser = Parser {
+            program: PathBuf::new(),
+            arguments: Vec::new(),
+            limits: Limits::default(),
+            spare: Mutex::default(),
+        };
+        let seconds =
+            [0, 5 << 20, 200 << 20, u64::MAX].map(|bytes| parser.cpu_for(bytes).as_secs());
+        assert_eq!(seconds, [1, 21, 60, 60]);
     }
 }

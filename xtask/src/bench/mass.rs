@@ -11,7 +11,7 @@ use api::Activity;
 
 use super::Row;
 use crate::flamegraph;
-use crate::lab::{self, ExtraFile, Store};
+use crate::lab::{self, Build, ExtraFile, Store};
 
 const COUNTER: &str = include_str!("../../../lab/hypercount.c");
 
@@ -27,15 +27,15 @@ struct Boot {
 }
 
 /// `count` unikernels by ours, `xl_count` by xl; figures are compared per VM if these differ.
-pub(super) fn run(count: u32, xl_count: u32) -> Result<Vec<Row>> {
+pub(super) fn run(count: u32, xl_count: u32, build: Build) -> Result<Vec<Row>> {
     ensure!(count > 0, "--count 0: at least one unikernel is needed");
-    let sampler = lab::build_example("xen-linux", "cpu_sampler")?;
-    let ours = boot("xy", Store::Xylem, count, &sampler)?;
+    let files = [sampler(build)?, counter()?];
+    let ours = boot("xy", Store::Xylem, count, build, &files)?;
     let activity = activity(&ours)?;
     draw_ours(&ours, &activity)?;
     let theirs = match xl_count {
         0 => None,
-        _ => Some(boot("xl", Store::C, xl_count, &sampler)?),
+        _ => Some(boot("xl", Store::C, xl_count, build, &files)?),
     };
     if let Some(theirs) = &theirs {
         draw(theirs, "xl", "CPU time of xl and the C daemons")?;
@@ -43,15 +43,15 @@ pub(super) fn run(count: u32, xl_count: u32) -> Result<Vec<Row>> {
     rows(&ours, &activity, theirs.as_ref())
 }
 
-fn boot(tool: &str, store: Store, count: u32, sampler: &ExtraFile) -> Result<Boot> {
+fn boot(tool: &str, store: Store, count: u32, build: Build, files: &[ExtraFile]) -> Result<Boot> {
     println!("bench: {count} unikernels by {tool}");
     let mut options = lab::Options::new(&format!("bench-mass-{tool}"))?;
     options.store = store;
     options.timeout = Duration::from_secs(3600);
     options.dom0_memory_mib = DOM0_MIB;
     options.memory_mib = DOM0_MIB + 768 + count * 17 / 2;
-    options.files.push(sampler.clone());
-    options.files.push(counter()?);
+    options.build = build;
+    options.files.extend_from_slice(files);
     let scenario = lab::Scenario::find("bench-mass")?;
     let mut samples = BTreeMap::new();
     let outcome =
@@ -66,6 +66,18 @@ fn boot(tool: &str, store: Store, count: u32, sampler: &ExtraFile) -> Result<Boo
         })?;
     ensure!(outcome.status == 0, "{tool} ended with status {}", outcome.status);
     Ok(Boot { samples, results: outcome.results, count })
+}
+
+/// The program that samples CPU time.
+fn sampler(build: Build) -> Result<ExtraFile> {
+    const NAME: &str = "cpu_sampler";
+    match build {
+        Build::Fresh => lab::build_example("xen-linux", NAME),
+        Build::AsIs => {
+            let host = lab::target_directory()?.join("release/examples").join(NAME);
+            Ok(ExtraFile { host, dom0: format!("/root/{NAME}") })
+        }
+    }
 }
 
 /// Compiles the counter of xl's hypercalls.
