@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Activity;
 use crate::config::ListedConfig;
 use crate::storage::{SrRow, VdiList};
+use crate::vms::{Changes, StartedAll, VmRow};
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -71,6 +72,12 @@ pub enum Reply {
     Info(Info),
     Counters(Counters),
     Activity(Activity),
+    Defined {
+        uuid: String,
+    },
+    Vms(Vec<VmRow>),
+    StartedAll(StartedAll),
+    Changes(Changes),
     Operations(Operations),
     Trace(Trace),
     /// Lines for a reader.

@@ -11,6 +11,7 @@ pub mod client;
 mod config;
 mod request;
 mod storage;
+mod vms;
 mod wire;
 
 pub use activity::{Activity, HypercallRow, Latency, OperationRow, QueueRow};
@@ -22,6 +23,7 @@ pub use answer::{
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
 pub use request::{Create, LimitChanges, Planned, Request, Target, Targets, Wait};
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+pub use vms::{Change, Changes, Define, StartFailure, StartedAll, VmRow, VmStatus};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,
 };

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::storage::StorageRequest;
+use crate::vms::Define;
 
 /// A domain as a user names it: digits are a domid, the form of a UUID with dashes is a UUID, and
 /// all else is a name.
@@ -158,6 +159,38 @@ pub enum Request {
     Counters,
     /// Answered by [`Reply::Activity`](crate::Reply::Activity).
     Activity,
+    /// Answered by [`Reply::Defined`](crate::Reply::Defined) when the file is on the disk.
+    Define(Define),
+    /// Answered by [`Reply::Done`](crate::Reply::Done). A domain that runs goes on.
+    Undefine { target: Target },
+    /// Answered by [`Reply::Vms`](crate::Reply::Vms).
+    Vms,
+    /// Starts a VM that is defined. Answered by [`Reply::Created`](crate::Reply::Created).
+    Start {
+        target: Target,
+        #[serde(default)]
+        paused: bool,
+        #[serde(default)]
+        progress: bool,
+    },
+    /// Starts all that are defined and do not run; a [`Answer::Progress`](crate::Answer::Progress)
+    /// tells of each. Answered by [`Reply::StartedAll`](crate::Reply::StartedAll).
+    StartAll,
+    /// Answered by [`Reply::Changes`](crate::Reply::Changes): at once, or with the next change if
+    /// there is none after `since` and the client wants to `wait`.
+    Events {
+        #[serde(default)]
+        since: Option<u64>,
+        #[serde(default)]
+        wait: bool,
+    },
+    /// Answered by [`Reply::Done`](crate::Reply::Done) once the VM is in that state.
+    WaitFor {
+        target: Target,
+        state: String,
+        #[serde(default)]
+        timeout_s: Option<u64>,
+    },
     /// Answered by [`Reply::Operations`](crate::Reply::Operations): those under way and the last
     /// that have ended.
     Operations,

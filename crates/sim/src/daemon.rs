@@ -62,7 +62,8 @@ impl Daemon {
         watches.follow_domains()?;
         let mut daemon = Self {
             host: host.clone(),
-            toolstack: Toolstack::new(),
+            // Each daemon's revisions come after those of the one before.
+            toolstack: Toolstack::beginning(host.os().begin(host.now().0)),
             performer,
             watches,
             works: Agenda::new(),
@@ -215,7 +216,8 @@ impl Daemon {
                     self.answered.push_back(client);
                     self.replies.insert(client, reply);
                 }
-                Action::Progress { .. } | Action::Note { .. } => {}
+                Action::Progress { .. } | Action::Started { .. } => {}
+                Action::Note { message } => self.host.note(format_args!("toolstack: {message}")),
             }
         }
         Ok(())

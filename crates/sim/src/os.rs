@@ -11,6 +11,7 @@ use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, System, TaggedLoop,
 };
 use toolstack::host::{Host, KernelError};
+use toolstack::{Begin, Boot, DefinitionFile};
 use xen_build::KernelImage;
 
 use crate::storage::StorageState;
@@ -52,6 +53,10 @@ pub struct OsState {
     pub(crate) bridges: BTreeMap<String, BTreeSet<String>>,
     /// Network interfaces that backends made.
     pub(crate) links: BTreeSet<String>,
+    /// Definitions of VMs by name, as files that outlive the daemon.
+    definitions: BTreeMap<String, String>,
+    /// The VMs that start with the host were started.
+    booted: bool,
 }
 
 impl OsState {
@@ -95,6 +100,26 @@ impl OsState {
 pub struct SimOs(Rc<RefCell<OsState>>);
 
 impl SimOs {
+    /// What a daemon begins with, at this moment.
+    #[must_use]
+    pub fn begin(&self, revision: u64) -> Begin {
+        let os = self.get();
+        let file = |(name, text): (&String, &String)| DefinitionFile {
+            name: name.clone(),
+            text: text.clone(),
+        };
+        Begin {
+            revision,
+            definitions: os.definitions.iter().map(file).collect(),
+            boot: if os.booted { Boot::Again } else { Boot::First },
+        }
+    }
+
+    /// The host goes down and comes up: VMs that start with it are due again.
+    pub fn forget_boot(&self) {
+        self.get_mut().booted = false;
+    }
+
     /// Looks at the state.
     #[must_use]
     pub fn get(&self) -> Ref<'_, OsState> {
@@ -240,6 +265,21 @@ impl Host for SimOs {
             (false, true) => Err(HostError::Refused("not a bridge".to_owned())),
             (false, false) => Err(HostError::Missing),
         }
+    }
+
+    fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError> {
+        self.get_mut().definitions.insert(name.to_owned(), text.to_owned());
+        Ok(())
+    }
+
+    fn remove_definition(&mut self, name: &str) -> Result<(), HostError> {
+        self.get_mut().definitions.remove(name);
+        Ok(())
+    }
+
+    fn finish_boot(&mut self) -> Result<(), HostError> {
+        self.get_mut().booted = true;
+        Ok(())
     }
 
     fn join_bridge(

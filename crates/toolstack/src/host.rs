@@ -37,6 +37,25 @@ pub trait Host {
     /// [`HostError::Missing`] if there is no such interface; refused if it is no bridge.
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError>;
 
+    /// Keeps the definition of a VM, in the place of an earlier one. Returns when it outlives a failure of
+    /// power.
+    ///
+    /// # Errors
+    /// What the kernel says; the earlier one is still whole.
+    fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError>;
+
+    /// Removes the definition of a VM, if there is one.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn remove_definition(&mut self, name: &str) -> Result<(), HostError>;
+
+    /// Notes, until the host goes down, that the VMs which start with it were started.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn finish_boot(&mut self) -> Result<(), HostError>;
+
     /// Makes the interface `link` a port of `bridge`, with the given MTU, and brings it up.
     ///
     /// # Errors

@@ -16,6 +16,7 @@ pub mod work;
 pub mod xlcfg;
 
 pub use machine::{
-    Action, ClientId, Created, Device, DomainRow, Event, Instant, PlanOf, Reply, ReplyWhen,
-    Request, ShutdownRequest, StepTime, Summary, Toolstack, Trace, Wanted, WorkId,
+    Action, Begin, Boot, Change, Changes, ClientId, Created, DefinitionFile, Device, DomainRow,
+    Event, Instant, PlanOf, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StepTime,
+    Summary, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

@@ -13,36 +13,43 @@
 //! One operation at a time works on a VM; reads never wait for it. Observations say "look again",
 //! never "do": what happens follows from what is found.
 
+mod adoption;
 mod changes;
+mod definitions;
 mod devices;
+mod events;
 mod explain;
 mod lookup;
 mod operation;
+mod policy;
 mod requests;
 mod trace;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use storage::Attachment;
-use xen::{DomId, DomainInfo, DomainRef, Life, ShutdownReason, Uuid};
+use xen::{DomId, DomainInfo, DomainRef, ShutdownReason, Uuid};
 use xen_build::Built;
 use xenstore::client::Heard;
 use xenstore::wire::changes::Who;
 
-use crate::config::{ShutdownAction, VmConfig};
+use crate::config::VmConfig;
 use crate::layout::Completion;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
 use crate::plan::{Reached, Start, Step, Unplug, plan_finish};
 use crate::scheduler::{Limits, Scheduler};
 use crate::work::{
-    Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, OwnLoop, Record, Survey,
-    Work, parse_loop_tag,
+    Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, OwnLoop, Survey, Work,
+    parse_loop_tag,
 };
-use crate::xlcfg;
+use adoption::Adopted;
+pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
+use definitions::{Definition, Storm};
 pub use devices::Device;
 use devices::Pending;
+pub use events::{Change, Changes, VmState, VmStatus};
 pub use explain::PlanOf;
 use lookup::Lists;
 pub use lookup::Wanted;
@@ -147,6 +154,35 @@ pub enum Request {
     Limits {
         wanted: Option<Limits>,
     },
+    /// Changes of VMs' states after a revision; without one, or if it is too old, the states.
+    Events {
+        since: Option<u64>,
+        /// The answer comes when there is a change.
+        waits: bool,
+    },
+    /// Answered once the VM is in that state.
+    Wait {
+        target: String,
+        state: VmState,
+    },
+    /// A VM that outlives its domain; `fresh_uuid` as for `Create`.
+    Define {
+        config: Box<VmConfig>,
+        fresh_uuid: Uuid,
+        autostart: Option<u32>,
+    },
+    Undefine {
+        target: String,
+    },
+    /// All VMs, defined or only running.
+    Vms,
+    /// A VM that is defined.
+    Start {
+        target: String,
+        start: Start,
+    },
+    /// All that are defined and do not run.
+    StartAll,
     /// The operations under way and the last that have ended.
     Operations,
     /// An operation, by its number or as the last of a VM.
@@ -219,6 +255,13 @@ pub enum Reply {
     Done {
         domid: DomId,
     },
+    Ok,
+    Changes(Box<Changes>),
+    Defined {
+        uuid: Uuid,
+    },
+    Vms(Vec<VmRow>),
+    StartedAll(Box<StartedAll>),
     Created(Box<Created>),
     /// The domain is gone; why it stopped, if it did so by itself.
     Gone {
@@ -323,6 +366,14 @@ pub enum Action {
         total: usize,
         step: Step,
     },
+    /// One of many VMs was started for the client, or was not.
+    Started {
+        client: ClientId,
+        vm: String,
+        done: usize,
+        total: usize,
+        failure: Option<String>,
+    },
     /// A line for the daemon's log: something went wrong that stopped nothing.
     Note {
         message: String,
@@ -392,12 +443,16 @@ struct Vm {
     stopped: Option<ShutdownReason>,
     /// Somebody asked for destruction: no restart.
     condemned: bool,
+    /// When its last domains stopped without being asked.
+    crashes: VecDeque<Instant>,
+    /// Why it goes down, if that is more than the reason it stopped with.
+    why: Option<String>,
 }
 
 impl Vm {
-    fn new(config: VmConfig, uuid: Uuid, facts: Facts) -> Self {
+    fn new(config: impl Into<Arc<VmConfig>>, uuid: Uuid, facts: Facts) -> Self {
         Self {
-            config: Arc::new(config),
+            config: config.into(),
             uuid,
             facts,
             operation: None,
@@ -408,6 +463,8 @@ impl Vm {
             look_again: false,
             stopped: None,
             condemned: false,
+            crashes: VecDeque::new(),
+            why: None,
         }
     }
 }
@@ -433,6 +490,16 @@ enum Purpose {
         client: ClientId,
         query: Query,
     },
+    /// A definition is written; what it takes the place of.
+    Define {
+        client: ClientId,
+        uuid: Uuid,
+        before: Option<Box<Definition>>,
+    },
+    Undefine {
+        client: ClientId,
+        uuid: Uuid,
+    },
     /// Nobody waits for the outcome.
     Aside,
 }
@@ -447,6 +514,12 @@ enum Query {
     /// Answered with `Done`.
     Plain {
         domid: DomId,
+    },
+    /// As `Plain`, after which the VM is in that state.
+    Becomes {
+        domid: DomId,
+        uuid: Uuid,
+        state: VmState,
     },
     Console {
         domid: DomId,
@@ -494,6 +567,13 @@ pub struct Toolstack {
     scheduler: Scheduler<(OperationId, usize)>,
     foreign: BTreeMap<DomId, Foreign>,
     past: trace::Past,
+    log: events::Log,
+    /// Taken over by [`Event::Started`].
+    files: Vec<DefinitionFile>,
+    boot: Boot,
+    definitions: BTreeMap<Uuid, Definition>,
+    /// Starts of many that are under way.
+    storms: Vec<Storm>,
     looking: Looking,
     lists: Lists,
     /// Requests that came before the first observation was in.
@@ -516,6 +596,12 @@ impl Toolstack {
     /// A machine that knows nothing yet; [`Event::Started`] makes it look.
     #[must_use]
     pub fn new() -> Self {
+        Self::beginning(Begin::default())
+    }
+
+    /// As [`Toolstack::new`], with what outlived earlier daemons.
+    #[must_use]
+    pub fn beginning(begin: Begin) -> Self {
         Self {
             vms: BTreeMap::new(),
             operations: BTreeMap::new(),
@@ -527,6 +613,11 @@ impl Toolstack {
             scheduler: Scheduler::default(),
             foreign: BTreeMap::new(),
             past: trace::Past::default(),
+            log: events::Log::after(begin.revision),
+            files: begin.definitions,
+            boot: begin.boot,
+            definitions: BTreeMap::new(),
+            storms: Vec::new(),
             looking: Looking::Idle,
             lists: Lists::default(),
             backlog: Some(Vec::new()),
@@ -558,6 +649,8 @@ impl Toolstack {
     pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
         match event {
             Event::Started => {
+                let files = std::mem::take(&mut self.files);
+                self.take_definitions(now, files, out);
                 self.give_out(Purpose::Observe, Work::Observe, out);
             }
             Event::Request { client, request } => match &mut self.backlog {
@@ -585,6 +678,7 @@ impl Toolstack {
         }
         // Whatever else happens all the time, a deadline is kept.
         self.end_late_waits(now, out);
+        self.tell_of_changes(out);
     }
 
     fn give_out(&mut self, purpose: Purpose, work: Work, out: &mut Vec<Action>) -> WorkId {
@@ -634,7 +728,16 @@ impl Toolstack {
                 }
             }
             Purpose::Observe => self.handle_observed(now, result, out),
-            Purpose::Query { client, query } => self.answer(client, query, result, out),
+            Purpose::Query { client, query } => {
+                if let (Query::Becomes { uuid, state, .. }, Ok(_)) = (&query, &result) {
+                    self.came_to(now, *uuid, *state);
+                }
+                self.answer(client, query, result, out);
+            }
+            Purpose::Define { client, uuid, before } => {
+                self.written(now, client, uuid, before.map(|it| *it), result, out);
+            }
+            Purpose::Undefine { client, uuid } => self.removed(now, client, uuid, result, out),
             Purpose::Aside => {}
         }
     }
@@ -705,39 +808,6 @@ impl Toolstack {
         }
     }
 
-    /// Follows the VM's policy. No reason means that somebody else destroyed the domain.
-    fn domain_stopped(
-        &mut self,
-        now: Instant,
-        uuid: Uuid,
-        reason: Option<ShutdownReason>,
-        out: &mut Vec<Action>,
-    ) {
-        let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
-        vm.stopped = reason;
-        let policy = vm.config.policy;
-        let action = match reason {
-            None => ShutdownAction::Destroy,
-            Some(ShutdownReason::Poweroff) => policy.poweroff,
-            Some(ShutdownReason::Reboot) => policy.reboot,
-            // A suspended domain waits for whoever suspended it.
-            Some(ShutdownReason::Suspend) => return,
-            Some(ShutdownReason::Watchdog) => policy.watchdog,
-            Some(ShutdownReason::SoftReset) => policy.soft_reset,
-            Some(ShutdownReason::Crash | ShutdownReason::Other(_)) => policy.crash,
-        };
-        match action {
-            ShutdownAction::Preserve => {}
-            ShutdownAction::Destroy | ShutdownAction::CoredumpDestroy => {
-                self.take_over(now, uuid, Then::Gone, out);
-            }
-            ShutdownAction::Restart
-            | ShutdownAction::RenameRestart
-            | ShutdownAction::CoredumpRestart
-            | ShutdownAction::SoftReset => self.take_over(now, uuid, Then::Rebooted, out),
-        }
-    }
-
     /// Adopts what an earlier daemon left: complete VMs are kept, all others taken down.
     fn handle_observed(
         &mut self,
@@ -760,6 +830,7 @@ impl Toolstack {
         if !attachments.is_empty() {
             self.give_out(Purpose::Aside, Work::DetachOrphans { attachments }, out);
         }
+        self.found_whole(now, &survey, &half_made);
         for uuid in half_made {
             self.tear_down(now, uuid, Then::Gone, out);
         }
@@ -777,56 +848,9 @@ impl Toolstack {
         for heard in std::mem::take(&mut self.heard_early) {
             self.handle_heard(now, heard, out);
         }
-    }
-
-    /// Makes a VM of each record.
-    fn adopt(
-        &mut self,
-        survey: &Survey,
-        records: Vec<Record>,
-        unique_ids: &BTreeMap<DomId, u64>,
-    ) -> Adopted {
-        let mut adopted = Adopted::default();
-        for record in records {
-            let source =
-                xlcfg::Source { file: "record", text: &record.config_text, overrides: &[] };
-            let parsed = xlcfg::parse(source);
-            let readable = parsed.is_ok();
-            let config = parsed.unwrap_or_else(|_| unreadable_record(record.uuid));
-            // After a reboot the domain before may still be listed, dead, with the same handle.
-            let lives = |info: &&DomainInfo| !info.flags.dying() && info.handle == record.uuid;
-            let domain = survey.domains.iter().find(lives);
-            let domid = domain.map(|info| info.domid).or(record.domid);
-            let unique_id = domain.and_then(|info| unique_ids.get(&info.domid).copied());
-            let domain_ref = domid.map(|domid| {
-                let generation = self.next_generation();
-                let counted = Life::Counted { handle: record.uuid, generation };
-                DomainRef { domid, life: unique_id.map_or(counted, Life::Unique) }
-            });
-            match (record.complete, domain) {
-                (Some(Completion { start, .. }), Some(info)) if readable => {
-                    // Who has run once was finished, and is paused because somebody wants that.
-                    if info.flags.paused() && info.cpu_time_ns == 0 {
-                        adopted.unfinished.push((record.uuid, start));
-                    } else {
-                        let pending = Pending::decode_all(&record.pending);
-                        let pending = pending.into_iter().map(|(it, what)| (record.uuid, it, what));
-                        adopted.pending.extend(pending);
-                    }
-                }
-                _ => adopted.half_made.push(record.uuid),
-            }
-            let facts = Facts {
-                recorded: true,
-                domain: domain_ref,
-                nodes: domid.is_some(),
-                completion: record.complete,
-                ..Facts::default()
-            };
-            let vm = Vm::new(config, record.uuid, facts);
-            self.vms.insert(record.uuid, vm);
+        if std::mem::take(&mut self.boot) == Boot::First {
+            self.start_with_the_host(now, out);
         }
-        adopted
     }
 
     pub(crate) fn next_generation(&mut self) -> u64 {
@@ -852,22 +876,4 @@ impl Toolstack {
         }
         orphans
     }
-}
-
-/// What has to be done about VMs that an earlier daemon made.
-#[derive(Debug, Default)]
-struct Adopted {
-    /// They must not live on.
-    half_made: Vec<Uuid>,
-    /// Their nodes are written; some of the steps behind that may be missing.
-    unfinished: Vec<(Uuid, Start)>,
-    /// Devices that were being plugged or unplugged.
-    pending: Vec<(Uuid, DeviceRef, Pending)>,
-}
-
-/// Stands in for a record that cannot be read, so that what it left can still be taken down.
-fn unreadable_record(uuid: Uuid) -> VmConfig {
-    let text = format!("name = 'unreadable-{uuid}'\nkernel = '/'\ntype = 'pv'\nmemory = 4\n");
-    let source = xlcfg::Source { file: "record", text: &text, overrides: &[] };
-    xlcfg::parse(source).expect("this text is a configuration")
 }

@@ -194,6 +194,22 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 store::request_shutdown(&mut self.store, domain.domid, uuid, request)?;
                 Ok(Output::Done)
             }
+            Work::WriteDefinition { uuid, text } => {
+                self.host
+                    .write_definition(&uuid.to_string(), &text)
+                    .map_err(|error| failure(format!("definition {uuid}"), error))?;
+                Ok(Output::Done)
+            }
+            Work::RemoveDefinition { uuid } => {
+                self.host
+                    .remove_definition(&uuid.to_string())
+                    .map_err(|error| failure(format!("definition {uuid}"), error))?;
+                Ok(Output::Done)
+            }
+            Work::FinishBoot => {
+                self.host.finish_boot().map_err(|error| failure("the end of the boot", error))?;
+                Ok(Output::Done)
+            }
             Work::Survey { known } => self.survey(&known).map(Output::Survey),
             Work::LookAt { domid } => {
                 let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;

@@ -187,6 +187,15 @@ pub enum Work {
         uuid: Uuid,
         request: &'static str,
     },
+    WriteDefinition {
+        uuid: Uuid,
+        text: String,
+    },
+    RemoveDefinition {
+        uuid: Uuid,
+    },
+    /// The VMs that start with the host were started.
+    FinishBoot,
     /// One list of all domains, and the names of those not in `known`.
     Survey {
         known: BTreeMap<DomId, Uuid>,
@@ -268,6 +277,9 @@ impl Work {
             Self::Survey { .. } => "list",
             Self::Observe => "observe",
             Self::DetachOrphans { .. } => "detach-orphans",
+            Self::WriteDefinition { .. } => "write-definition",
+            Self::RemoveDefinition { .. } => "remove-definition",
+            Self::FinishBoot => "finish-boot",
             Self::ReadConsole { .. } => "read-console",
             Self::ReadDevices { .. } => "read-devices",
             Self::HostInfo => "host-info",

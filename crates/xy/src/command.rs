@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use crate::commands::{
     self, create, devices, domains, host, hypercalls, plan, shutdown, storage, store, top, trace,
+    vms,
 };
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
@@ -468,6 +469,72 @@ const COMMANDS: &[Command] = &[
         run: domains::dominfo,
     },
     Command {
+        name: "define",
+        usage: "<ConfigFile> [options] [vars]",
+        about: "Keep a VM until it is undefined, whether it runs or not",
+        flags: &[
+            Flag::with_value('f', "defconfig", "FILE", "Use the given configuration file."),
+            Flag::new('a', "autostart", "Start it with the host."),
+            Flag::with_value('o', "order", "N", "Start it with the host, after smaller numbers."),
+        ],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: vms::define,
+    },
+    Command {
+        name: "undefine",
+        usage: "<VM ...>",
+        about: "Forget the definition of a VM; its domain, if any, goes on",
+        flags: &[],
+        operands: (1, MANY),
+        dry_run: DryRun::Impossible,
+        run: vms::undefine,
+    },
+    Command {
+        name: "vm-list",
+        usage: "[options]",
+        about: "List all VMs, defined or only running",
+        flags: &[JSON],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: vms::vm_list,
+    },
+    Command {
+        name: "start",
+        usage: "[options] <-a|VM ...>",
+        about: "Start a VM that is defined",
+        flags: &[
+            Flag::new('a', "all", "All that do not run, in the order of their numbers."),
+            Flag::new('p', "", "Leave the domain paused after it is created."),
+            Flag::new('\0', "stages", "Print where the time went and what it cost."),
+        ],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: vms::start,
+    },
+    Command {
+        name: "wait",
+        usage: "[options] <VM> <State>",
+        about: "Wait until a VM is running, paused, preserved, down or gone",
+        flags: &[Flag::with_value('t', "timeout", "SECONDS", "Fail after so long.")],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: vms::wait,
+    },
+    Command {
+        name: "events",
+        usage: "[options]",
+        about: "Print how the states of VMs change",
+        flags: &[
+            Flag::with_value('s', "since", "REVISION", "Only what came after that."),
+            Flag::new('f', "follow", "Go on for ever."),
+            Flag::new('\0', "json", "Print JSON, an object in each line."),
+        ],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: vms::events,
+    },
+    Command {
         name: "trace",
         usage: "[options] [Operation|Domain]",
         about: "List the last operations, or draw where the time of one went",
@@ -676,7 +743,8 @@ mod tests {
             ("list", "list"),
             ("lis", "list"),
             ("cr", "create"),
-            ("un", "unpause"),
+            ("unp", "unpause"),
+            ("un", "\"un\" is ambiguous: unpause, undefine"),
             ("dom", "\"dom\" is ambiguous: domid, domname, dominfo"),
             ("c", "\"c\" is ambiguous: create, console, cd-insert, cd-eject, counters"),
             ("migrate", "\"migrate\" is no command; see 'xy help'"),

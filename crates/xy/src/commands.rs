@@ -12,6 +12,7 @@ pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod trace;
+pub(crate) mod vms;
 
 /// Takes the payload of the reply that was asked for.
 macro_rules! expect_reply {

@@ -1,5 +1,7 @@
 //! Clients: a thread each, which reads requests and asks the core until they are answered.
 
+mod vms;
+
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -275,6 +277,18 @@ impl Client<'_> {
                 other => Err(unexpected(&other)),
             },
             Request::Activity => Ok(api::Reply::Activity(self.core.activity())),
+            Request::Define(define) => self.define(&define),
+            Request::Undefine { target } => {
+                self.ask(toolstack::Request::Undefine { target: target.0 })?;
+                Ok(api::Reply::Done)
+            }
+            Request::Vms => self.vms(),
+            Request::Start { target, paused, progress } => self.start(target.0, paused, progress),
+            Request::StartAll => self.start_all(),
+            Request::Events { since, wait } => self.events(since, wait),
+            Request::WaitFor { target, state, timeout_s } => {
+                self.wait_for(target.0, &state, timeout_s)
+            }
             Request::Operations => match self.ask(toolstack::Request::Operations)? {
                 Reply::Operations { now, operations } => {
                     let rows = operations.iter().map(render::operation_row).collect();
@@ -526,14 +540,7 @@ impl Client<'_> {
 
 /// The VM that a client's file describes.
 fn parsed(create: &api::Create) -> Result<VmConfig, Failed> {
-    let source = xlcfg::Source {
-        file: &create.file,
-        text: &create.config_text,
-        overrides: &create.overrides,
-    };
-    let mut config = xlcfg::parse(source).map_err(|error| Failed::Told(error.to_string()))?;
-    resolve_paths(&mut config, Path::new(&create.cwd));
-    Ok(config)
+    configuration(&create.file, &create.config_text, &create.overrides, &create.cwd)
 }
 
 fn text(reply: Reply) -> Result<api::Reply, Failed> {
@@ -575,6 +582,19 @@ fn unexpected(reply: &Reply) -> Failed {
         Reply::Gone { .. } => Failed::Told("the domain was destroyed meanwhile".to_owned()),
         other => Failed::Told(format!("unexpected reply of the core: {other:?}")),
     }
+}
+
+/// What a client's file says.
+fn configuration(
+    file: &str,
+    text: &str,
+    overrides: &[String],
+    cwd: &str,
+) -> Result<VmConfig, Failed> {
+    let source = xlcfg::Source { file, text, overrides };
+    let mut config = xlcfg::parse(source).map_err(|error| Failed::Told(error.to_string()))?;
+    resolve_paths(&mut config, Path::new(cwd));
+    Ok(config)
 }
 
 /// Relative paths begin where the client is.

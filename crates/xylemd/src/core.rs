@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use anyhow::Result;
 use toolstack::plan::Step;
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, WorkClass};
-use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack};
+use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Request, Toolstack};
 
+use crate::definitions::Definitions;
 use crate::pool::{Job, LinuxPerformer, Pool, Taken};
 use crate::stats::{Ending, Stats, Took};
 use crate::watch::Orders;
@@ -24,7 +26,18 @@ const QUEUED_MIN: Duration = Duration::from_micros(50);
 
 /// What a client hears.
 pub(crate) enum Answered {
-    Progress { done: usize, total: usize, step: Step },
+    Progress {
+        done: usize,
+        total: usize,
+        step: Step,
+    },
+    /// One of many VMs was started, or was not.
+    Started {
+        vm: String,
+        done: usize,
+        total: usize,
+        failure: Option<String>,
+    },
     Reply(Reply),
 }
 
@@ -41,6 +54,8 @@ pub(crate) struct Ended;
 
 pub(crate) struct Core {
     begin: std::time::Instant,
+    /// When that was, in milliseconds since 1970.
+    begin_unix_ms: u64,
     state: Mutex<State>,
     pool: Pool<LinuxPerformer>,
     orders: Orders,
@@ -71,9 +86,28 @@ impl Waiting {
 }
 
 impl Core {
-    pub(crate) fn new(pool: Pool<LinuxPerformer>, orders: Orders) -> Self {
+    pub(crate) fn new(
+        pool: Pool<LinuxPerformer>,
+        orders: Orders,
+        definitions: Definitions,
+    ) -> Result<Self> {
         let begin = std::time::Instant::now();
-        Self { begin, state: Mutex::default(), pool, orders, stats: Mutex::default() }
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let micros = u64::try_from(unix.as_micros()).unwrap_or(u64::MAX);
+        let machine = Toolstack::beginning(Begin {
+            // Fewer than one change in a microsecond: no later daemon gives out the same revision.
+            revision: micros,
+            definitions: definitions.load()?,
+            boot: definitions.boot(),
+        });
+        let state = Mutex::new(State { machine, ..State::default() });
+        let begin_unix_ms = micros / 1000;
+        Ok(Self { begin, begin_unix_ms, state, pool, orders, stats: Mutex::default() })
+    }
+
+    /// A moment of the machine in milliseconds since 1970.
+    pub(crate) fn unix_ms(&self, at: Instant) -> u64 {
+        self.begin_unix_ms + at.0 / 1_000_000
     }
 
     /// How many steps the machine lets go at a time: as many as there are performers for, of which no single
@@ -139,8 +173,8 @@ impl Core {
         &self,
         request: Request,
         progress: Progress,
-        mut on_progress: impl FnMut(usize, usize, Step) -> Result<(), Ended>,
-    ) -> Result<Reply, Ended> {
+        mut on_progress: impl FnMut(usize, usize, Step) -> std::result::Result<(), Ended>,
+    ) -> std::result::Result<Reply, Ended> {
         let (answers, answered) = mpsc::channel();
         let job = self.put(request, Waiting { answers, progress }, |_| true);
         let mut reply = None;
@@ -154,6 +188,7 @@ impl Core {
                                 // A client that has gone notices so when it gets its reply.
                                 let _gone = on_progress(done, total, step);
                             }
+                            Answered::Started { .. } => {}
                             Answered::Reply(last) => reply = Some(last),
                         }
                     }
@@ -167,6 +202,7 @@ impl Core {
                 Some(reply) => return Ok(reply),
                 None => match answered.recv().map_err(|_| Ended)? {
                     Answered::Progress { done, total, step } => on_progress(done, total, step)?,
+                    Answered::Started { .. } => {}
                     Answered::Reply(last) => reply = Some(last),
                 },
             }
@@ -258,6 +294,12 @@ impl Core {
                     }
                 }
                 Action::Note { message } => crate::log(message),
+                Action::Started { client, vm, done, total, failure } => {
+                    if let Some(waiting) = state.clients.get(&client) {
+                        let started = Answered::Started { vm, done, total, failure };
+                        let _gone = waiting.answers.send(started);
+                    }
+                }
                 Action::Progress { client, done, total, step } => {
                     if let Some(waiting) = state.clients.get(&client) {
                         waiting.hear(done, total, step);

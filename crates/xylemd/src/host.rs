@@ -11,6 +11,7 @@ use toolstack::host::{Host, KernelError};
 use xen_build::KernelImage;
 use xen_linux::Links;
 
+use crate::definitions::Definitions;
 use crate::images::Images;
 
 /// How long an interface may take to appear.
@@ -45,11 +46,16 @@ pub(crate) struct LinuxHost {
     images: Images,
     system: LinuxSystem,
     links: Links,
+    definitions: Definitions,
 }
 
 impl LinuxHost {
-    pub(crate) fn open(images: Images, system: LinuxSystem) -> Result<Self, xen_linux::HostError> {
-        Ok(Self { images, system, links: Links::open()? })
+    pub(crate) fn open(
+        images: Images,
+        system: LinuxSystem,
+        definitions: Definitions,
+    ) -> Result<Self, xen_linux::HostError> {
+        Ok(Self { images, system, links: Links::open()?, definitions })
     }
 }
 
@@ -68,6 +74,20 @@ impl Host for LinuxHost {
 
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {
         self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
+    }
+
+    fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError> {
+        let told = |error: std::io::Error| HostError::Refused(error.to_string());
+        self.definitions.write(name, text).map_err(told)
+    }
+
+    fn remove_definition(&mut self, name: &str) -> Result<(), HostError> {
+        let told = |error: std::io::Error| HostError::Refused(error.to_string());
+        self.definitions.remove(name).map_err(told)
+    }
+
+    fn finish_boot(&mut self) -> Result<(), HostError> {
+        self.definitions.finish_boot().map_err(|error| HostError::Refused(error.to_string()))
     }
 
     fn join_bridge(&mut self, bridge: &str, link: &str, mtu: Option<u32>) -> Result<(), HostError> {

@@ -8,6 +8,7 @@
 
 mod clients;
 mod core;
+mod definitions;
 mod devices;
 mod host;
 mod images;
@@ -28,6 +29,7 @@ use anyhow::{Context, Result, bail};
 use image_parser::{Limits, Parser};
 
 use crate::core::Core;
+use crate::definitions::Definitions;
 
 /// Settings of a run.
 #[derive(Debug)]
@@ -38,10 +40,21 @@ pub(crate) struct Options {
     pub(crate) store_socket: PathBuf,
     /// Threads that make VMs.
     pub(crate) workers: usize,
+    /// Where definitions of VMs lie.
+    pub(crate) vm_folder: PathBuf,
+}
+
+impl Options {
+    pub(crate) fn definitions(&self) -> Definitions {
+        // Beside the socket: it goes with the host.
+        let marker = self.socket.with_file_name("started-with-the-host");
+        Definitions { folder: self.vm_folder.clone(), marker }
+    }
 }
 
 const USAGE: &str = "\
 usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
+              [--vm-folder PATH]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
@@ -49,6 +62,7 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
   --status PATH        where counters can be read (default: `status` beside the clients' socket)
   --store-socket PATH  the store's socket (default /run/xenstored/socket, or $XENSTORED_PATH)
   --workers N          steps carried out side by side (default: one for each 32 MiB of dom0, 4 to 16)
+  --vm-folder PATH     where VMs that `xy define` made lie (default /var/lib/xylem/vm)
   -h, --help           this text
   -V, --version        the release
 ";
@@ -76,6 +90,7 @@ fn options() -> Result<Option<Options>> {
         store_socket: std::env::var_os("XENSTORED_PATH")
             .map_or_else(|| PathBuf::from("/run/xenstored/socket"), PathBuf::from),
         workers: workers_by_memory(),
+        vm_folder: PathBuf::from("/var/lib/xylem/vm"),
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -83,6 +98,7 @@ fn options() -> Result<Option<Options>> {
             Long("socket") => options.socket = parser.value()?.into(),
             Long("status") => options.status_socket = parser.value()?.into(),
             Long("store-socket") => options.store_socket = parser.value()?.into(),
+            Long("vm-folder") => options.vm_folder = parser.value()?.into(),
             Long("workers") => {
                 options.workers = parser.value()?.parse()?;
                 if !(1..=64).contains(&options.workers) {
@@ -136,7 +152,7 @@ fn run(options: &Options) -> Result<()> {
     let pool = pool::Pool::open(options, &images, &system).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
-    let core = Arc::new(Core::new(pool, orders));
+    let core = Arc::new(Core::new(pool, orders, options.definitions()).context("cannot start")?);
     core.set_workers(options.workers);
     for (class, name) in workers {
         let core = Arc::clone(&core);

@@ -209,7 +209,8 @@ fn performer(
     let hypervisor = LinuxHypervisor::open(arena).context("cannot control Xen")?;
     let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
     let store = store::connect(&options.store_socket)?;
-    Ok(Performer { xen, store, host: LinuxHost::open(images.clone(), system.clone())? })
+    let host = LinuxHost::open(images.clone(), system.clone(), options.definitions())?;
+    Ok(Performer { xen, store, host })
 }
 
 #[cfg(test)]

@@ -63,6 +63,58 @@ pub(crate) fn create_report(created: &Created) -> CreateReport {
     }
 }
 
+pub(crate) fn vm_row(row: &toolstack::VmRow) -> api::VmRow {
+    api::VmRow {
+        name: row.name.clone(),
+        uuid: row.uuid.to_string(),
+        state: row.state.to_string(),
+        domid: row.domid.map(|domid| domid.0),
+        defined: row.defined,
+        autostart: row.autostart,
+    }
+}
+
+pub(crate) fn started_all(all: &toolstack::StartedAll) -> api::StartedAll {
+    let number = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    let failed =
+        |(vm, why): &(String, String)| api::StartFailure { vm: vm.clone(), why: why.clone() };
+    api::StartedAll {
+        started: number(all.started),
+        running: number(all.running),
+        failed: all.failed.iter().map(failed).collect(),
+    }
+}
+
+/// Changes of VMs' states; `unix_ms` turns the machine's time into the calendar's.
+pub(crate) fn changes(
+    it: &toolstack::Changes,
+    unix_ms: impl Fn(toolstack::Instant) -> u64,
+) -> api::Changes {
+    let status = |it: &toolstack::VmStatus| api::VmStatus {
+        name: it.name.clone(),
+        uuid: it.uuid.to_string(),
+        domid: it.domid.map(|domid| domid.0),
+        state: it.state.to_string(),
+        revision: it.revision,
+    };
+    let change = |it: &toolstack::Change| api::Change {
+        revision: it.revision,
+        unix_ms: unix_ms(it.at),
+        vm: it.name.clone(),
+        uuid: it.uuid.to_string(),
+        domid: it.domid.map(|domid| domid.0),
+        before: it.before.to_string(),
+        after: it.after.to_string(),
+        reason: it.reason.clone(),
+    };
+    api::Changes {
+        revision: it.revision,
+        too_old: it.too_old,
+        snapshot: it.snapshot.as_ref().map(|states| states.iter().map(status).collect()),
+        changes: it.changes.iter().map(change).collect(),
+    }
+}
+
 /// One line of `trace`.
 pub(crate) fn operation_row(it: &toolstack::Summary) -> api::TraceRow {
     api::TraceRow {

@@ -3,6 +3,7 @@
 mod churn;
 mod conformance;
 mod constant;
+mod definitions;
 mod faults;
 mod hypercalls;
 mod identity;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use storage::VdiName;
 use xen::{DomId, DomainRef, Uuid, XenbusState};
 
+use super::events::VmState;
 use super::trace::Trace;
 use super::{
     Action, ClientId, Created, Device, Facts, Instant, OperationId, Purpose, Reply, StepTime,
@@ -227,6 +228,7 @@ impl Toolstack {
             cost: Cost::default(),
             failure: None,
         };
+        self.note_begin(now, uuid, &operation.then);
         self.operations.insert(id, operation);
         self.advance(now, id, out);
     }
@@ -726,7 +728,7 @@ impl Toolstack {
         vm.operation = None;
         if operation.is_incomplete() {
             let message = operation.failure.unwrap_or_default();
-            return self.keep(uuid, &operation.then, &message, out);
+            return self.keep(now, uuid, &operation.then, &message, out);
         }
         match operation.then {
             Then::Created { client } => match operation.failure {
@@ -751,11 +753,12 @@ impl Toolstack {
                     if look_again && let Some(domid) = vm.facts.domid() {
                         self.look_at(domid, out);
                     }
+                    self.note_started(now, uuid, out);
                 }
             },
-            Then::Gone => self.forget(uuid, None, operation.failure, out),
+            Then::Gone => self.forget(now, uuid, None, operation.failure, out),
             Then::Failed { client, message } => {
-                self.forget(uuid, Some((client, message)), operation.failure, out);
+                self.forget(now, uuid, Some((client, message)), operation.failure, out);
             }
             Then::Rebooted => match operation.failure {
                 Some(_) if vm.condemned => self.tear_down(now, uuid, Then::Gone, out),
@@ -768,6 +771,7 @@ impl Toolstack {
                     if std::mem::take(&mut vm.look_again) {
                         self.look(out);
                     }
+                    self.note_started(now, uuid, out);
                 }
             },
             Then::Plugged { .. } | Then::PlugFailed { .. } | Then::Unplugged { .. } => {
@@ -777,7 +781,14 @@ impl Toolstack {
     }
 
     /// Keeps a VM that could not be taken down, so that a further destroy tries again.
-    fn keep(&mut self, uuid: Uuid, then: &Then, message: &str, out: &mut Vec<Action>) {
+    fn keep(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        then: &Then,
+        message: &str,
+        out: &mut Vec<Action>,
+    ) {
         let vm = self.vms.get_mut(&uuid).expect("kept because it is known");
         let told = format!("{}: {message}; `xy destroy` tries again", vm.config.name);
         let mut clients = std::mem::take(&mut vm.waiters);
@@ -785,11 +796,15 @@ impl Toolstack {
         for client in clients {
             out.push(Action::Reply { client, reply: Reply::Failed(told.clone()) });
         }
+        let name = vm.config.name.clone();
+        self.changed(now, uuid, VmState::Stuck, message);
+        self.start_ended(now, uuid, &name, Some(message), out);
     }
 
     /// Forgets a VM that has been taken down and tells everybody who waits for that.
     fn forget(
         &mut self,
+        now: Instant,
         uuid: Uuid,
         failed: Option<(Option<ClientId>, String)>,
         trouble: Option<String>,
@@ -797,6 +812,7 @@ impl Toolstack {
     ) {
         let vm = self.vms.remove(&uuid).expect("forgotten once");
         let domid = vm.facts.domid().unwrap_or_default();
+        let why = failed.as_ref().map(|(_, message)| message.clone());
         let mut replies: BTreeMap<ClientId, Reply> = BTreeMap::new();
         for client in vm.waiters {
             let reply = match &trouble {
@@ -815,6 +831,8 @@ impl Toolstack {
             replies.insert(client, Reply::Failed(message));
         }
         out.extend(replies.into_iter().map(|(client, reply)| Action::Reply { client, reply }));
+        self.note_down(now, uuid, why.as_deref().unwrap_or_default());
+        self.start_ended(now, uuid, &vm.config.name, why.as_deref(), out);
     }
 }
 

@@ -2,10 +2,11 @@
 
 use xen::{DomId, DomainRef, Uuid};
 
+use super::events::VmState;
 use super::operation::Then;
 use super::{
     Action, ClientId, Facts, Foreign, Instant, Purpose, Query, Reply, ReplyWhen, Request,
-    ShutdownRequest, Toolstack, Vm,
+    ShutdownRequest, Toolstack, Vm, policy,
 };
 use crate::config::VmConfig;
 use crate::layout;
@@ -30,6 +31,15 @@ impl Toolstack {
             }
             Request::List => self.list(client, out),
             Request::Find { wanted } => self.find(client, wanted, out),
+            Request::Events { since, waits } => self.read_events(client, since, waits, out),
+            Request::Wait { target, state } => self.wait_for_state(client, target, state, out),
+            Request::Define { config, fresh_uuid, autostart } => {
+                self.define(now, client, *config, fresh_uuid, autostart, out);
+            }
+            Request::Undefine { target } => self.undefine(client, &target, out),
+            Request::Vms => self.list_vms(client, out),
+            Request::Start { target, start } => self.start_vm(now, client, &target, start, out),
+            Request::StartAll => self.start_all(now, client, out),
             Request::Operations => self.list_operations(now, client, out),
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::HostInfo => self.query(client, Query::HostInfo, Work::HostInfo, out),
@@ -50,14 +60,16 @@ impl Toolstack {
                 });
             }
             Request::Pause { target } => {
-                self.with_domain(client, &target, out, |this, _, domain, out| {
-                    let query = Query::Plain { domid: domain.domid };
+                self.with_domain(client, &target, out, |this, uuid, domain, out| {
+                    let state = VmState::Paused;
+                    let query = Query::Becomes { domid: domain.domid, uuid, state };
                     this.query(client, query, Work::Pause { domain }, out);
                 });
             }
             Request::Unpause { target } => {
-                self.with_domain(client, &target, out, |this, _, domain, out| {
-                    let query = Query::Plain { domid: domain.domid };
+                self.with_domain(client, &target, out, |this, uuid, domain, out| {
+                    let state = VmState::Running;
+                    let query = Query::Becomes { domid: domain.domid, uuid, state };
                     let work = Work::Unpause { domain, look: Look::First };
                     this.query(client, query, work, out);
                 });
@@ -169,6 +181,8 @@ impl Toolstack {
         });
         if domid == Some(DomId::DOM0) || foreign {
             Err(format!("{target}: not managed by Xylem; use the toolstack that made this domain"))
+        } else if self.defined(target).is_some() {
+            Err(format!("{target}: is down; `xy start {target}` starts it"))
         } else {
             Err(format!("{target}: no such domain; `xy list` shows them all"))
         }
@@ -204,8 +218,16 @@ impl Toolstack {
         start: Start,
         out: &mut Vec<Action>,
     ) {
+        if let Some(message) = policy::refusal(&config) {
+            return fail(client, message, out);
+        }
         let uuid = config.uuid.unwrap_or(fresh_uuid);
         let name = config.name.as_str();
+        if self.defined(name).is_some() || self.definitions.contains_key(&uuid) {
+            let place = config.origin.at("name");
+            let message = format!("{place}: {name} is a defined VM; `xy start {name}` starts it");
+            return fail(client, message, out);
+        }
         let name_used = self.vms.values().any(|vm| vm.config.name == name)
             || self.foreign.values().any(|foreign| foreign.name.as_deref() == Some(name));
         if name_used {
@@ -281,7 +303,7 @@ impl Toolstack {
             (Query::Find { wanted, places }, Ok(Output::Looked { info, name })) => {
                 return self.found(client, wanted, places, info.map(|info| *info), name, out);
             }
-            (Query::Plain { domid }, Ok(_)) => Reply::Done { domid },
+            (Query::Plain { domid } | Query::Becomes { domid, .. }, Ok(_)) => Reply::Done { domid },
             (Query::Console { domid }, Ok(Output::Console(tty))) => Reply::Console { domid, tty },
             (Query::Devices { domid }, Ok(Output::Devices(devices))) => {
                 Reply::Devices { domid, devices }

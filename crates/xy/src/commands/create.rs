@@ -21,14 +21,7 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
     if options.has("d") && session.progress == ProgressDisplay::Hidden {
         session.progress = ProgressDisplay::Lines;
     }
-    let config_text = std::fs::read(&file)
-        .map_err(|error| Failure::failed(format!("cannot read {file}: {error}")))
-        .and_then(|bytes| {
-            String::from_utf8(bytes)
-                .map_err(|_| Failure::failed(format!("{file}: not a text in UTF-8")))
-        })?;
-    let cwd = std::env::current_dir()
-        .map_err(|error| Failure::failed(format!("cannot find the working directory: {error}")))?;
+    let (config_text, cwd) = read(&file)?;
     if !options.has("quiet") {
         session.tell(&format!("Parsing config from {file}"));
     }
@@ -36,7 +29,7 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
     // With a console, the domain starts once somebody listens, so that no line of it is lost.
     let paused = options.has("p") || options.has("c");
     let reply = session.call(&Request::Create(Create {
-        cwd: cwd.to_string_lossy().into_owned(),
+        cwd,
         file,
         config_text,
         overrides,
@@ -60,8 +53,21 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
     follow(session, options, &report)
 }
 
+/// What the file says, and where relative paths in it begin.
+pub(crate) fn read(file: &str) -> Result<(String, String), Failure> {
+    let config_text = std::fs::read(file)
+        .map_err(|error| Failure::failed(format!("cannot read {file}: {error}")))
+        .and_then(|bytes| {
+            String::from_utf8(bytes)
+                .map_err(|_| Failure::failed(format!("{file}: not a text in UTF-8")))
+        })?;
+    let cwd = std::env::current_dir()
+        .map_err(|error| Failure::failed(format!("cannot find the working directory: {error}")))?;
+    Ok((config_text, cwd.to_string_lossy().into_owned()))
+}
+
 /// The file to read and the `key=value` settings that go over it.
-fn file_and_overrides(options: &Options) -> Result<(String, Vec<String>), Failure> {
+pub(crate) fn file_and_overrides(options: &Options) -> Result<(String, Vec<String>), Failure> {
     let mut file = options.value("defconfig").map(str::to_owned);
     let mut overrides = Vec::new();
     for operand in &options.operands {

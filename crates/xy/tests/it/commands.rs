@@ -477,7 +477,7 @@ fn a_daemon_that_goes_away_is_a_failure() {
 fn wrong_usage_is_status_2() {
     for (arguments, message) in [
         (&["frobnicate"][..], "\"frobnicate\" is no command; see 'xy help'"),
-        (&["d", "web"], "\"d\" is ambiguous: destroy, domid, domname, dominfo"),
+        (&["d", "web"], "\"d\" is ambiguous: destroy, domid, domname, dominfo, define"),
         (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
         (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
         (&["pause"], "pause: requires at least 1 argument; see 'xy help pause'"),
@@ -553,6 +553,12 @@ fn help_is_there_without_a_daemon() {
          hypercalls          Print what was asked of Xen, and how long it took
          top                 Monitor the domains, as xentop does
          dominfo             Print all that is known of a domain
+         define              Keep a VM until it is undefined, whether it runs or not
+         undefine            Forget the definition of a VM; its domain, if any, goes on
+         vm-list             List all VMs, defined or only running
+         start               Start a VM that is defined
+         wait                Wait until a VM is running, paused, preserved, down or gone
+         events              Print how the states of VMs change
          trace               List the last operations, or draw where the time of one went
          store               Look into the store and change it; see 'xy help store'
 

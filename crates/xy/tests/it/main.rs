@@ -6,3 +6,4 @@ mod daemon;
 mod storage;
 mod store;
 mod trace;
+mod vms;

@@ -1,0 +1,83 @@
+//! What an earlier daemon left, as its records say.
+
+use std::collections::BTreeMap;
+
+use xen::{DomId, DomainInfo, DomainRef, Life, Uuid};
+
+use super::devices::Pending;
+use super::{Facts, Toolstack, Vm};
+use crate::config::VmConfig;
+use crate::layout::{Completion, DeviceRef};
+use crate::plan::Start;
+use crate::work::{Record, Survey};
+use crate::xlcfg;
+
+impl Toolstack {
+    /// Makes a VM of each record.
+    pub(super) fn adopt(
+        &mut self,
+        survey: &Survey,
+        records: Vec<Record>,
+        unique_ids: &BTreeMap<DomId, u64>,
+    ) -> Adopted {
+        let mut adopted = Adopted::default();
+        for record in records {
+            let source =
+                xlcfg::Source { file: "record", text: &record.config_text, overrides: &[] };
+            let parsed = xlcfg::parse(source);
+            let readable = parsed.is_ok();
+            let config = parsed.unwrap_or_else(|_| unreadable_record(record.uuid));
+            // After a reboot the domain before may still be listed, dead, with the same handle.
+            let lives = |info: &&DomainInfo| !info.flags.dying() && info.handle == record.uuid;
+            let domain = survey.domains.iter().find(lives);
+            let domid = domain.map(|info| info.domid).or(record.domid);
+            let unique_id = domain.and_then(|info| unique_ids.get(&info.domid).copied());
+            let domain_ref = domid.map(|domid| {
+                let generation = self.next_generation();
+                let counted = Life::Counted { handle: record.uuid, generation };
+                DomainRef { domid, life: unique_id.map_or(counted, Life::Unique) }
+            });
+            match (record.complete, domain) {
+                (Some(Completion { start, .. }), Some(info)) if readable => {
+                    // Who has run once was finished, and is paused because somebody wants that.
+                    if info.flags.paused() && info.cpu_time_ns == 0 {
+                        adopted.unfinished.push((record.uuid, start));
+                    } else {
+                        let pending = Pending::decode_all(&record.pending);
+                        let pending = pending.into_iter().map(|(it, what)| (record.uuid, it, what));
+                        adopted.pending.extend(pending);
+                    }
+                }
+                _ => adopted.half_made.push(record.uuid),
+            }
+            let facts = Facts {
+                recorded: true,
+                domain: domain_ref,
+                nodes: domid.is_some(),
+                completion: record.complete,
+                ..Facts::default()
+            };
+            let vm = Vm::new(config, record.uuid, facts);
+            self.vms.insert(record.uuid, vm);
+        }
+        adopted
+    }
+}
+
+/// What has to be done about VMs that an earlier daemon made.
+#[derive(Debug, Default)]
+pub(super) struct Adopted {
+    /// They must not live on.
+    pub(super) half_made: Vec<Uuid>,
+    /// Their nodes are written; some of the steps behind that may be missing.
+    pub(super) unfinished: Vec<(Uuid, Start)>,
+    /// Devices that were being plugged or unplugged.
+    pub(super) pending: Vec<(Uuid, DeviceRef, Pending)>,
+}
+
+/// Stands in for a record that cannot be read, so that what it left can still be taken down.
+fn unreadable_record(uuid: Uuid) -> VmConfig {
+    let text = format!("name = 'unreadable-{uuid}'\nkernel = '/'\ntype = 'pv'\nmemory = 4\n");
+    let source = xlcfg::Source { file: "record", text: &text, overrides: &[] };
+    xlcfg::parse(source).expect("this text is a configuration")
+}

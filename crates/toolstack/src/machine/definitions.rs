@@ -1,0 +1,455 @@
+//! VMs that outlive their domains: definitions, kept by the host in files, and starting many of them.
+//!
+//! Order at a start of many: VMs of the lowest number go first, all at once as far as the scheduler lets
+//! them; the next number follows when each of them runs or has failed.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use xen::{DomId, Uuid};
+
+use super::events::VmState;
+use super::operation::Then;
+use super::requests::fail;
+use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
+use crate::config::VmConfig;
+use crate::plan::{Start, plan_create};
+use crate::work::{Failure, Output, Work};
+use crate::xlcfg;
+
+/// A VM as it was defined.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Definition {
+    pub(super) config: Arc<VmConfig>,
+    /// Starts with the host, among those of this number.
+    pub(super) autostart: Option<u32>,
+}
+
+const FIRST_LINE: &str = "# A VM of Xylem, format 1. Written by xy define.";
+const AUTOSTART: &str = "# autostart ";
+
+impl Definition {
+    /// As the text of its file: a configuration with remarks at its top.
+    fn encode(&self) -> String {
+        let autostart = self.autostart.map(|order| format!("{AUTOSTART}{order}\n"));
+        let autostart = autostart.unwrap_or_default();
+        format!("{FIRST_LINE}\n{autostart}{}", self.config.to_cfg_text())
+    }
+
+    fn decode(name: &str, text: &str) -> Result<(Uuid, Self), String> {
+        let mut lines = text.lines();
+        if lines.next() != Some(FIRST_LINE) {
+            return Err("it does not begin as a definition does".to_owned());
+        }
+        let autostart = lines.next().and_then(|line| line.strip_prefix(AUTOSTART));
+        let autostart = match autostart.map(str::parse).transpose() {
+            Ok(autostart) => autostart,
+            Err(_) => return Err("its autostart has no number".to_owned()),
+        };
+        let source = xlcfg::Source { file: name, text, overrides: &[] };
+        let config = xlcfg::parse(source).map_err(|error| error.to_string())?;
+        let uuid = config.uuid.ok_or("it has no uuid")?;
+        if name != uuid.to_string() {
+            return Err(format!("it speaks of {uuid}"));
+        }
+        Ok((uuid, Self { config: Arc::new(config), autostart }))
+    }
+}
+
+/// A file of a definition.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct DefinitionFile {
+    /// The VM's UUID.
+    pub name: String,
+    pub text: String,
+}
+
+/// Whether this is the first daemon since the host came up that gets so far.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Boot {
+    /// VMs that start with the host are to be started.
+    First,
+    #[default]
+    Again,
+}
+
+/// What a daemon begins with.
+#[derive(Clone, Debug, Default)]
+pub struct Begin {
+    /// Revisions of events come after this one.
+    pub revision: u64,
+    pub definitions: Vec<DefinitionFile>,
+    pub boot: Boot,
+}
+
+/// One line of a list of VMs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VmRow {
+    pub uuid: Uuid,
+    pub name: String,
+    pub state: VmState,
+    pub domid: Option<DomId>,
+    pub defined: bool,
+    pub autostart: Option<u32>,
+}
+
+/// How the start of many came out.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct StartedAll {
+    pub started: usize,
+    /// They ran, or were about to.
+    pub running: usize,
+    /// Name and reason.
+    pub failed: Vec<(String, String)>,
+}
+
+/// Many VMs being started.
+#[derive(Debug)]
+pub(super) struct Storm {
+    /// `None`: the host came up.
+    client: Option<ClientId>,
+    waves: VecDeque<Vec<Uuid>>,
+    open: BTreeSet<Uuid>,
+    total: usize,
+    outcome: StartedAll,
+}
+
+impl Toolstack {
+    /// Takes over what was defined before this daemon began.
+    pub(super) fn take_definitions(
+        &mut self,
+        now: Instant,
+        files: Vec<DefinitionFile>,
+        out: &mut Vec<Action>,
+    ) {
+        for DefinitionFile { name, text } in files {
+            match Definition::decode(&name, &text) {
+                Ok((uuid, definition)) => {
+                    self.definitions.insert(uuid, definition);
+                    self.changed(now, uuid, VmState::Down, "defined before");
+                }
+                Err(why) => {
+                    let message = format!("definition {name} is left aside: {why}");
+                    out.push(Action::Note { message });
+                }
+            }
+        }
+    }
+
+    /// The definition that a name or UUID means.
+    pub(super) fn defined(&self, target: &str) -> Option<Uuid> {
+        let uuid: Option<Uuid> = target.parse().ok();
+        let found =
+            self.definitions.iter().find(|(id, it)| it.config.name == target || Some(**id) == uuid);
+        found.map(|(uuid, _)| *uuid)
+    }
+
+    pub(super) fn define(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        mut config: VmConfig,
+        fresh_uuid: Uuid,
+        autostart: Option<u32>,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(message) = policy::refusal(&config) {
+            return fail(client, message, out);
+        }
+        let name = config.name.clone();
+        let namesake = self.definitions.iter().find(|(_, it)| it.config.name == name);
+        let namesake = namesake.map(|(uuid, _)| *uuid);
+        let running = self.vms.values().find(|vm| vm.config.name == name).map(|vm| vm.uuid);
+        // Without a UUID the file means the VM of that name.
+        let uuid = config.uuid.or(namesake).or(running).unwrap_or(fresh_uuid);
+        let other = [namesake, running].into_iter().flatten().find(|other| *other != uuid);
+        if let Some(other) = other {
+            let place = config.origin.at("name");
+            return fail(client, format!("{place}: {name} is the VM {other} already"), out);
+        }
+        config.uuid = Some(uuid);
+        let definition = Definition { config: Arc::new(config), autostart };
+        let text = definition.encode();
+        let before = self.definitions.insert(uuid, definition);
+        if !self.vms.contains_key(&uuid) {
+            self.changed(now, uuid, VmState::Down, "defined");
+        }
+        let purpose = Purpose::Define { client, uuid, before: before.map(Box::new) };
+        self.give_out(purpose, Work::WriteDefinition { uuid, text }, out);
+    }
+
+    /// The file of a definition was written, or not.
+    pub(super) fn written(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        before: Option<Definition>,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let reply = match result {
+            Ok(_) => Reply::Defined { uuid },
+            Err(Failure(message)) => {
+                match before {
+                    Some(before) => drop(self.definitions.insert(uuid, before)),
+                    None => self.undefined(now, uuid, "its definition was not written"),
+                }
+                Reply::Failed(message)
+            }
+        };
+        out.push(Action::Reply { client, reply });
+    }
+
+    pub(super) fn undefine(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        let Some(uuid) = self.defined(target) else {
+            let message = format!("{target}: no VM of that name is defined; see `xy vm-list`");
+            return fail(client, message, out);
+        };
+        self.give_out(Purpose::Undefine { client, uuid }, Work::RemoveDefinition { uuid }, out);
+    }
+
+    /// The file of a definition was removed, or not.
+    pub(super) fn removed(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let reply = match result {
+            Ok(_) => {
+                self.undefined(now, uuid, "undefined");
+                Reply::Ok
+            }
+            Err(Failure(message)) => Reply::Failed(message),
+        };
+        out.push(Action::Reply { client, reply });
+    }
+
+    fn undefined(&mut self, now: Instant, uuid: Uuid, reason: &str) {
+        self.definitions.remove(&uuid);
+        if !self.vms.contains_key(&uuid) {
+            self.changed(now, uuid, VmState::Gone, reason);
+        }
+    }
+
+    /// All VMs, defined or only running.
+    pub(super) fn list_vms(&self, client: ClientId, out: &mut Vec<Action>) {
+        let mut configs: BTreeMap<Uuid, &Arc<VmConfig>> =
+            self.definitions.iter().map(|(uuid, it)| (*uuid, &it.config)).collect();
+        configs.extend(self.vms.iter().map(|(uuid, vm)| (*uuid, &vm.config)));
+        let row = |(uuid, config): (Uuid, &Arc<VmConfig>)| {
+            let status = self.log.status(uuid);
+            let definition = self.definitions.get(&uuid);
+            VmRow {
+                uuid,
+                name: config.name.clone(),
+                state: status.map_or(VmState::Down, |status| status.state),
+                domid: self.vms.get(&uuid).and_then(|vm| vm.facts.domid()),
+                defined: definition.is_some(),
+                autostart: definition.and_then(|it| it.autostart),
+            }
+        };
+        let mut rows: Vec<VmRow> = configs.into_iter().map(row).collect();
+        rows.sort_by(|one, other| one.name.cmp(&other.name));
+        out.push(Action::Reply { client, reply: Reply::Vms(rows) });
+    }
+
+    pub(super) fn start_vm(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        start: Start,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(uuid) = self.defined(target) else {
+            let message = format!("{target}: no VM of that name is defined; see `xy vm-list`");
+            return fail(client, message, out);
+        };
+        if let Err(message) = self.may_start(uuid) {
+            return fail(client, message, out);
+        }
+        self.start_defined(now, uuid, start, Some(client), out);
+    }
+
+    /// Why a VM that is defined cannot be started now.
+    fn may_start(&self, uuid: Uuid) -> Result<(), String> {
+        let name = &self.definitions[&uuid].config.name;
+        if let Some(vm) = self.vms.get(&uuid) {
+            let state = self.log.status(uuid).map_or(VmState::Starting, |status| status.state);
+            return Err(match vm.facts.domid() {
+                Some(domid) => format!("{name}: {state} already, as domain {domid}"),
+                None => format!("{name}: {state} already"),
+            });
+        }
+        let foreign = self
+            .foreign
+            .iter()
+            .find(|(_, it)| it.handle == uuid || it.name.as_deref() == Some(name.as_str()));
+        match foreign {
+            Some((domid, _)) => Err(format!(
+                "{name}: domain {domid}, which another toolstack made, has its name or UUID"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn start_defined(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        start: Start,
+        client: Option<ClientId>,
+        out: &mut Vec<Action>,
+    ) {
+        let config = Arc::clone(&self.definitions[&uuid].config);
+        let plan = plan_create(&config, start);
+        self.vms.insert(uuid, Vm::new(config, uuid, Facts::default()));
+        self.begin(now, uuid, plan, Then::Created { client }, out);
+    }
+
+    /// Starts all VMs that are defined and do not run, in waves.
+    pub(super) fn start_all(&mut self, now: Instant, client: ClientId, out: &mut Vec<Action>) {
+        let all = |definition: &Definition| Some(definition.autostart.unwrap_or(u32::MAX));
+        self.storm(now, Some(client), all, out);
+    }
+
+    /// Starts the VMs that start with the host.
+    pub(super) fn start_with_the_host(&mut self, now: Instant, out: &mut Vec<Action>) {
+        self.storm(now, None, |definition| definition.autostart, out);
+    }
+
+    fn storm(
+        &mut self,
+        now: Instant,
+        client: Option<ClientId>,
+        order: impl Fn(&Definition) -> Option<u32>,
+        out: &mut Vec<Action>,
+    ) {
+        let mut waves: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
+        let mut outcome = StartedAll::default();
+        for (uuid, definition) in &self.definitions {
+            let Some(order) = order(definition) else { continue };
+            if self.vms.contains_key(uuid) {
+                outcome.running += 1;
+            } else {
+                waves.entry(order).or_default().push(*uuid);
+            }
+        }
+        let total = waves.values().map(Vec::len).sum();
+        let waves = waves.into_values().collect();
+        self.storms.push(Storm { client, waves, open: BTreeSet::new(), total, outcome });
+        self.drive_storms(now, out);
+    }
+
+    /// Begins the next wave of whoever has none; ends those that have no more.
+    fn drive_storms(&mut self, now: Instant, out: &mut Vec<Action>) {
+        // Starting can fail at once, and that can end a wave: until nothing changes.
+        while let Some(index) = self.storms.iter().position(|storm| storm.open.is_empty()) {
+            let mut storm = self.storms.remove(index);
+            let Some(wave) = storm.waves.pop_front() else {
+                match storm.client {
+                    Some(client) => {
+                        let reply = Reply::StartedAll(Box::new(storm.outcome));
+                        out.push(Action::Reply { client, reply });
+                    }
+                    None => {
+                        for (name, why) in &storm.outcome.failed {
+                            let message = format!("{name} did not start with the host: {why}");
+                            out.push(Action::Note { message });
+                        }
+                        self.give_out(Purpose::Aside, Work::FinishBoot, out);
+                    }
+                }
+                continue;
+            };
+            let mut begin = Vec::new();
+            for uuid in wave {
+                // Undefined or started by somebody else meanwhile.
+                let Some(definition) = self.definitions.get(&uuid) else { continue };
+                match self.may_start(uuid) {
+                    Ok(()) => begin.push(uuid),
+                    Err(_) if self.vms.contains_key(&uuid) => storm.outcome.running += 1,
+                    Err(why) => storm.outcome.failed.push((definition.config.name.clone(), why)),
+                }
+            }
+            storm.open.extend(&begin);
+            self.storms.insert(index, storm);
+            for uuid in begin {
+                self.start_defined(now, uuid, Start::Running, None, out);
+            }
+        }
+    }
+
+    /// The start of a VM has ended: those who started many go on.
+    pub(super) fn start_ended(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        name: &str,
+        failure: Option<&str>,
+        out: &mut Vec<Action>,
+    ) {
+        let mut concerns = false;
+        for storm in &mut self.storms {
+            if !storm.open.remove(&uuid) {
+                continue;
+            }
+            concerns = true;
+            match failure {
+                None => storm.outcome.started += 1,
+                Some(why) => storm.outcome.failed.push((name.to_owned(), why.to_owned())),
+            }
+            if let Some(client) = storm.client {
+                let done = storm.outcome.started + storm.outcome.failed.len();
+                let (vm, total) = (name.to_owned(), storm.total);
+                let failure = failure.map(str::to_owned);
+                out.push(Action::Started { client, vm, done, total, failure });
+            }
+        }
+        if concerns {
+            self.drive_storms(now, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> VmConfig {
+        let source = xlcfg::Source { file: "test", text, overrides: &[] };
+        xlcfg::parse(source).unwrap()
+    }
+
+    #[test]
+    fn a_definition_reads_back_from_its_text() {
+        let uuid: Uuid = "01234567-89ab-cdef-0123-456789abcdef".parse().unwrap();
+        let text = format!("name = 'a'\nuuid = '{uuid}'\nkernel = '/k'\ntype = 'pv'\nmemory = 8\n");
+        for autostart in [None, Some(0), Some(7)] {
+            let definition = Definition { config: Arc::new(config(&text)), autostart };
+            let (again, decoded) =
+                Definition::decode(&uuid.to_string(), &definition.encode()).unwrap();
+            assert_eq!((again, decoded.autostart), (uuid, autostart));
+            assert_eq!(decoded.config.to_cfg_text(), definition.config.to_cfg_text());
+        }
+    }
+
+    #[test]
+    fn what_is_no_definition_is_told_by_what_is_wrong() {
+        let uuid = "01234567-89ab-cdef-0123-456789abcdef";
+        for (text, expected) in [
+            (String::new(), "it does not begin as a definition does"),
+            (format!("{FIRST_LINE}\n{AUTOSTART}x\n"), "its autostart has no number"),
+            (
+                format!("{FIRST_LINE}\nname = 'a'\nkernel = '/k'\ntype = 'pv'\nmemory = 8\n"),
+                "it has no uuid",
+            ),
+        ] {
+            assert_eq!(Definition::decode(uuid, &text).unwrap_err(), expected);
+        }
+    }
+}

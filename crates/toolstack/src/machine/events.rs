@@ -1,0 +1,391 @@
+//! Events: how the states of VMs change, each change with a revision from which a reader can go on.
+//!
+//! The last changes are kept, no matter who reads. A reader asks for what came after a revision and is
+//! answered at once, or when something happens; one that asks too late is told so and gets the states as
+//! they are. So a slow reader costs nobody anything.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+
+use xen::{DomId, Uuid};
+
+use super::operation::Then;
+use super::{Action, ClientId, Instant, Reply, Toolstack, policy};
+use crate::plan::Start;
+use crate::work::Survey;
+
+/// Changes that are kept.
+const EVENTS_MAX: usize = 4096;
+/// Changes in one answer.
+const EVENTS_PER_ANSWER: usize = 512;
+/// Clients that may wait for changes or states at a time; the one that has waited longest is answered
+/// early when another comes.
+const READERS_MAX: usize = 256;
+
+/// What a VM is doing.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum VmState {
+    Starting,
+    Running,
+    Paused,
+    Stopping,
+    /// Its domain has stopped and is kept for whoever wants to look at it.
+    Preserved,
+    /// Its domain could not be taken down; a further destroy tries again.
+    Stuck,
+    /// It is defined and has no domain.
+    Down,
+    /// It is not known, or not any more.
+    Gone,
+}
+
+impl VmState {
+    pub const ALL: [Self; 8] = [
+        Self::Starting,
+        Self::Running,
+        Self::Paused,
+        Self::Stopping,
+        Self::Preserved,
+        Self::Stuck,
+        Self::Down,
+        Self::Gone,
+    ];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Stopping => "stopping",
+            Self::Preserved => "preserved",
+            Self::Stuck => "stuck",
+            Self::Down => "down",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+impl fmt::Display for VmState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A VM as it is.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VmStatus {
+    pub uuid: Uuid,
+    pub name: String,
+    pub domid: Option<DomId>,
+    pub state: VmState,
+    /// Of its last change.
+    pub revision: u64,
+}
+
+/// A change of a VM's state.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Change {
+    pub revision: u64,
+    pub at: Instant,
+    pub uuid: Uuid,
+    pub name: String,
+    pub domid: Option<DomId>,
+    pub before: VmState,
+    pub after: VmState,
+    /// Why, in words; empty if the states say it all.
+    pub reason: String,
+}
+
+/// What a reader gets.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Changes {
+    /// Where to go on from.
+    pub revision: u64,
+    /// Present if no revision was named, or one from which no way leads here any more.
+    pub snapshot: Option<Vec<VmStatus>>,
+    /// The revision that was named lies before those that are kept, or is another daemon's.
+    pub too_old: bool,
+    pub changes: Vec<Change>,
+}
+
+#[derive(Debug)]
+struct Reader {
+    client: ClientId,
+    since: u64,
+}
+
+/// Somebody who waits for a VM to come to a state.
+#[derive(Debug)]
+struct Waiter {
+    client: ClientId,
+    target: String,
+    state: VmState,
+}
+
+/// The last changes, and the states that they led to.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    changes: VecDeque<Change>,
+    /// Of the last change.
+    revision: u64,
+    /// Of the moment before the first change that is kept.
+    oldest: u64,
+    /// VMs that are not gone.
+    states: BTreeMap<Uuid, VmStatus>,
+    readers: VecDeque<Reader>,
+    waiters: VecDeque<Waiter>,
+}
+
+impl Log {
+    /// A log whose revisions come after `revision`. Revisions of a daemon must be above those of the one
+    /// before it.
+    pub(super) fn after(revision: u64) -> Self {
+        Self { revision, oldest: revision, ..Self::default() }
+    }
+
+    pub(super) fn status(&self, uuid: Uuid) -> Option<&VmStatus> {
+        self.states.get(&uuid)
+    }
+
+    fn put(&mut self, change: Change) {
+        self.revision = change.revision;
+        if change.after == VmState::Gone {
+            self.states.remove(&change.uuid);
+        } else {
+            let status = VmStatus {
+                uuid: change.uuid,
+                name: change.name.clone(),
+                domid: change.domid,
+                state: change.after,
+                revision: change.revision,
+            };
+            self.states.insert(change.uuid, status);
+        }
+        self.changes.push_back(change);
+        if self.changes.len() > EVENTS_MAX {
+            let first = self.changes.pop_front().expect("there are many");
+            self.oldest = first.revision;
+        }
+    }
+
+    fn read(&self, since: Option<u64>) -> Changes {
+        let known = since.filter(|since| (self.oldest..=self.revision).contains(since));
+        let Some(since) = known else {
+            return Changes {
+                revision: self.revision,
+                snapshot: Some(self.states.values().cloned().collect()),
+                too_old: since.is_some(),
+                changes: Vec::new(),
+            };
+        };
+        let first = self.changes.partition_point(|change| change.revision <= since);
+        let changes: Vec<Change> =
+            self.changes.iter().skip(first).take(EVENTS_PER_ANSWER).cloned().collect();
+        let revision = changes.last().map_or(since, |last| last.revision);
+        Changes { revision, snapshot: None, too_old: false, changes }
+    }
+
+    /// Whether the VM that `target` means is in that state. One that is not known is gone; for those who
+    /// wait for its end it is down as well.
+    fn is_in(&self, target: &str, state: VmState) -> bool {
+        let uuid: Option<Uuid> = target.parse().ok();
+        let status = self.states.values().find(|it| it.name == target || Some(it.uuid) == uuid);
+        match status {
+            Some(status) => status.state == state,
+            None => matches!(state, VmState::Gone | VmState::Down),
+        }
+    }
+}
+
+impl Toolstack {
+    /// Notes that a VM is in this state now. That it was already is no event.
+    pub(super) fn changed(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        after: VmState,
+        reason: impl Into<String>,
+    ) {
+        let known = self.log.states.get(&uuid);
+        let before = known.map_or(VmState::Gone, |status| status.state);
+        let vm = self.vms.get(&uuid);
+        let domid = vm.and_then(|vm| vm.facts.domid());
+        let name = vm
+            .map(|vm| vm.config.name.clone())
+            .or_else(|| self.definitions.get(&uuid).map(|it| it.config.name.clone()))
+            .or_else(|| known.map(|status| status.name.clone()));
+        let (Some(name), true) = (name, before != after) else { return };
+        let revision = self.log.revision + 1;
+        let reason = reason.into();
+        self.log.put(Change { revision, at: now, uuid, name, domid, before, after, reason });
+    }
+
+    /// What a running VM was asked to be has come about; not if something else is under way meanwhile.
+    pub(super) fn came_to(&mut self, now: Instant, uuid: Uuid, state: VmState) {
+        if self.vms.get(&uuid).is_some_and(|vm| vm.operation.is_none()) {
+            self.changed(now, uuid, state, "asked for");
+        }
+    }
+
+    /// What an earlier daemon left whole.
+    pub(super) fn found_whole(&mut self, now: Instant, survey: &Survey, half_made: &[Uuid]) {
+        for info in survey.domains.iter().filter(|info| !info.flags.dying()) {
+            if self.vms.contains_key(&info.handle) && !half_made.contains(&info.handle) {
+                let state = if info.flags.paused() { VmState::Paused } else { VmState::Running };
+                self.changed(now, info.handle, state, "found when the daemon began");
+            }
+        }
+    }
+
+    /// An operation on a VM begins.
+    pub(super) fn note_begin(&mut self, now: Instant, uuid: Uuid, then: &Then) {
+        let vm = &self.vms[&uuid];
+        let stopped = vm.stopped.map_or("its domain was not whole", policy::word).to_owned();
+        let (state, reason) = match then {
+            Then::Created { .. } => (VmState::Starting, String::new()),
+            Then::Rebooted => (VmState::Starting, stopped),
+            Then::Gone if vm.condemned => (VmState::Stopping, "destroyed".to_owned()),
+            Then::Gone => (VmState::Stopping, vm.why.clone().unwrap_or(stopped)),
+            Then::Failed { message, .. } => (VmState::Stopping, message.clone()),
+            Then::Plugged { .. } | Then::PlugFailed { .. } | Then::Unplugged { .. } => return,
+        };
+        self.changed(now, uuid, state, reason);
+    }
+
+    /// A VM has started.
+    pub(super) fn note_started(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
+        let vm = &self.vms[&uuid];
+        let name = vm.config.name.clone();
+        let state = match vm.facts.completion.map(|it| it.start) {
+            Some(Start::Paused) => VmState::Paused,
+            _ => VmState::Running,
+        };
+        self.changed(now, uuid, state, "");
+        self.start_ended(now, uuid, &name, None, out);
+    }
+
+    /// A VM has been taken down and is forgotten, but for its definition.
+    pub(super) fn note_down(&mut self, now: Instant, uuid: Uuid, reason: &str) {
+        let is_defined = self.definitions.contains_key(&uuid);
+        let state = if is_defined { VmState::Down } else { VmState::Gone };
+        self.changed(now, uuid, state, reason);
+    }
+
+    /// Answers with the changes after a revision. If there are none, and the client wants to wait, the
+    /// answer comes with the next.
+    pub(super) fn read_events(
+        &mut self,
+        client: ClientId,
+        since: Option<u64>,
+        waits: bool,
+        out: &mut Vec<Action>,
+    ) {
+        let changes = self.log.read(since);
+        if let (Some(since), true, true) =
+            (since, waits, changes.snapshot.is_none() && changes.changes.is_empty())
+        {
+            if self.log.readers.len() == READERS_MAX {
+                let longest = self.log.readers.pop_front().expect("there are many");
+                self.answer_reader(&longest, out);
+            }
+            self.log.readers.push_back(Reader { client, since });
+            return;
+        }
+        out.push(Action::Reply { client, reply: Reply::Changes(Box::new(changes)) });
+    }
+
+    fn answer_reader(&self, reader: &Reader, out: &mut Vec<Action>) {
+        let reply = Reply::Changes(Box::new(self.log.read(Some(reader.since))));
+        out.push(Action::Reply { client: reader.client, reply });
+    }
+
+    /// Answers once the VM is in that state.
+    pub(super) fn wait_for_state(
+        &mut self,
+        client: ClientId,
+        target: String,
+        state: VmState,
+        out: &mut Vec<Action>,
+    ) {
+        if self.log.is_in(&target, state) {
+            out.push(Action::Reply { client, reply: Reply::Ok });
+            return;
+        }
+        if self.log.waiters.len() == READERS_MAX {
+            let longest = self.log.waiters.pop_front().expect("there are many");
+            let message = format!("more than {READERS_MAX} clients wait; this one waited longest");
+            out.push(Action::Reply { client: longest.client, reply: Reply::Failed(message) });
+        }
+        self.log.waiters.push_back(Waiter { client, target, state });
+    }
+
+    /// Tells those who wait of what has happened.
+    pub(super) fn tell_of_changes(&mut self, out: &mut Vec<Action>) {
+        let revision = self.log.revision;
+        if self.log.readers.front().is_some_and(|reader| reader.since != revision) {
+            for reader in std::mem::take(&mut self.log.readers) {
+                self.answer_reader(&reader, out);
+            }
+        }
+        for waiter in std::mem::take(&mut self.log.waiters) {
+            if self.log.is_in(&waiter.target, waiter.state) {
+                out.push(Action::Reply { client: waiter.client, reply: Reply::Ok });
+            } else {
+                self.log.waiters.push_back(waiter);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(revision: u64, after: VmState) -> Change {
+        Change {
+            revision,
+            at: Instant(revision),
+            uuid: Uuid([1; 16]),
+            name: "a".to_owned(),
+            domid: None,
+            before: VmState::Gone,
+            after,
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_reader_goes_on_from_any_revision_that_is_kept() {
+        let mut log = Log::after(100);
+        let total = EVENTS_MAX as u64 + 10;
+        for revision in 101..=100 + total {
+            log.put(change(revision, VmState::Running));
+        }
+        let newest = 100 + total;
+        assert_eq!(log.read(Some(newest)).changes, []);
+        let last = log.read(Some(newest - 2));
+        assert_eq!((last.changes.len(), last.revision, last.too_old), (2, newest, false));
+        let oldest = log.read(Some(110));
+        assert_eq!((oldest.changes.len(), oldest.too_old), (EVENTS_PER_ANSWER, false));
+        assert_eq!(oldest.revision, 110 + EVENTS_PER_ANSWER as u64);
+        for stranger in [0, 100, 109, newest + 1] {
+            let answer = log.read(Some(stranger));
+            let states = answer.snapshot.map(|states| states.len());
+            assert_eq!((answer.too_old, states, answer.revision), (true, Some(1), newest));
+        }
+        let first = log.read(None);
+        assert_eq!((first.too_old, first.snapshot.map(|it| it.len())), (false, Some(1)));
+    }
+
+    #[test]
+    fn a_vm_that_is_not_known_is_gone_and_down() {
+        let mut log = Log::default();
+        assert!(log.is_in("a", VmState::Gone) && log.is_in("a", VmState::Down));
+        assert!(!log.is_in("a", VmState::Running));
+        log.put(change(1, VmState::Running));
+        assert!(log.is_in("a", VmState::Running) && !log.is_in("a", VmState::Down));
+        log.put(change(2, VmState::Gone));
+        assert!(log.is_in("a", VmState::Gone));
+    }
+}

@@ -1,0 +1,188 @@
+//! Commands about VMs that outlive their domains, and about how VMs change.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+
+use api::{Change, Changes, Define, Request, StartedAll, Target, VmRow};
+
+use super::{create, expect_done, expect_reply};
+use crate::columns::{self, shown};
+use crate::options::Options;
+use crate::session::{Failure, ProgressDisplay, Session};
+
+pub(crate) fn define(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (file, overrides) = create::file_and_overrides(options)?;
+    let (config_text, cwd) = create::read(&file)?;
+    let order = options.value("order").map(|text| number("define", "--order", text)).transpose()?;
+    let autostart = match (options.has("autostart"), order) {
+        (_, Some(order)) => Some(order),
+        (true, None) => Some(0),
+        (false, None) => None,
+    };
+    let define = Define { file, config_text, overrides, cwd, autostart };
+    match session.call(&Request::Define(define))? {
+        api::Reply::Defined { uuid } => {
+            session.print(&format!("{uuid}\n"));
+            Ok(())
+        }
+        other => Err(crate::session::unexpected(&other)),
+    }
+}
+
+fn number<T: std::str::FromStr>(command: &str, option: &str, text: &str) -> Result<T, Failure> {
+    let wrong = |_| Failure::usage(format!("{command}: {option} {text:?} is no number"));
+    text.parse().map_err(wrong)
+}
+
+pub(crate) fn undefine(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    for target in options.targets() {
+        expect_done(&session.call(&Request::Undefine { target })?)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn vm_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let rows = expect_reply!(session.call(&Request::Vms)?, Vms);
+    if options.has("json") {
+        session.print_json(&rows);
+    } else {
+        session.print(&vms(&rows));
+    }
+    Ok(())
+}
+
+fn vms(rows: &[VmRow]) -> String {
+    let mut out = format!(
+        "{:<32} {:<36} {:>5} {:<9} {:<7} {}\n",
+        "Name", "UUID", "ID", "State", "Defined", "Autostart"
+    );
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "{:<32} {:<36} {:>5} {:<9} {:<7} {}",
+            shown(&row.name),
+            row.uuid,
+            row.domid.map_or("-".to_owned(), |domid| domid.to_string()),
+            row.state,
+            if row.defined { "yes" } else { "no" },
+            row.autostart.map_or("-".to_owned(), |order| order.to_string()),
+        );
+    }
+    out
+}
+
+pub(crate) fn start(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    if options.has("all") {
+        if !options.operands.is_empty() {
+            return Err(Failure::usage("start: either --all or the names of VMs"));
+        }
+        if session.progress == ProgressDisplay::Hidden && std::io::stderr().is_terminal() {
+            session.progress = ProgressDisplay::Overwritten;
+        }
+        let all = expect_reply!(session.call(&Request::StartAll)?, StartedAll);
+        return told(session, &all);
+    }
+    if options.operands.is_empty() {
+        return Err(Failure::usage(
+            "start: requires --all or the name of a VM; see 'xy help start'",
+        ));
+    }
+    let mut messages = Vec::new();
+    for target in options.targets() {
+        let progress = session.progress != ProgressDisplay::Hidden;
+        let request = Request::Start { target, paused: options.has("p"), progress };
+        match session.call(&request) {
+            Ok(reply) => {
+                let report = expect_reply!(reply, Created);
+                if options.has("stages") {
+                    session.print(&columns::stages(&report));
+                }
+            }
+            Err(Failure::Failed(more)) => messages.extend(more),
+            Err(usage) => return Err(usage),
+        }
+    }
+    if messages.is_empty() { Ok(()) } else { Err(Failure::Failed(messages)) }
+}
+
+fn told(session: &mut Session, all: &StartedAll) -> Result<(), Failure> {
+    session.print(&format!(
+        "{} started, {} running already, {} failed\n",
+        all.started,
+        all.running,
+        all.failed.len()
+    ));
+    if all.failed.is_empty() {
+        return Ok(());
+    }
+    let line = |it: &api::StartFailure| format!("{}: {}", shown(&it.vm), shown(&it.why));
+    Err(Failure::Failed(all.failed.iter().map(line).collect()))
+}
+
+pub(crate) fn wait(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let [target, state] = options.operands.as_slice() else {
+        return Err(Failure::usage("wait: requires a VM and a state; see 'xy help wait'"));
+    };
+    let timeout_s =
+        options.value("timeout").map(|it| number("wait", "--timeout", it)).transpose()?;
+    let (target, state) = (Target(target.clone()), state.clone());
+    expect_done(&session.call(&Request::WaitFor { target, state, timeout_s })?)
+}
+
+pub(crate) fn events(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let since = options.value("since").map(|it| number("events", "--since", it)).transpose()?;
+    let (follow, json) = (options.has("follow"), options.has("json"));
+    let mut request = Request::Events { since, wait: false };
+    loop {
+        let changes = expect_reply!(session.call(&request)?, Changes);
+        let is_all = changes.changes.is_empty();
+        print_changes(session, &changes, json);
+        // A reader that has gone needs nothing more.
+        if session.try_flush().is_err() || (is_all && !follow) {
+            return Ok(());
+        }
+        // Until nothing more is known at once there is nothing to wait for.
+        let wait = follow && is_all;
+        request = Request::Events { since: Some(changes.revision), wait };
+    }
+}
+
+/// A line for each change, and for each state if there is no way from the revision that was named.
+fn print_changes(session: &mut Session, it: &Changes, json: bool) {
+    if json {
+        // One object in a line: whoever reads a stream needs no parser that waits for its end.
+        let line = serde_json::to_string(it).expect("api types always serialise");
+        return session.print(&(line + "\n"));
+    }
+    if it.too_old {
+        session.tell("the changes since that revision are not kept any more; these are the states");
+    }
+    for status in it.snapshot.iter().flatten() {
+        let domid = status.domid.map_or(String::new(), |domid| format!(" (domain {domid})"));
+        let name = shown(&status.name);
+        session.print(&format!("{} {name}{domid} is {}\n", status.revision, status.state));
+    }
+    if let Some(states) = &it.snapshot {
+        session.print(&format!("{} {} VMs\n", it.revision, states.len()));
+    }
+    for change in &it.changes {
+        session.print(&line(change));
+    }
+}
+
+fn line(it: &Change) -> String {
+    let domid = it.domid.map_or(String::new(), |domid| format!(" (domain {domid})"));
+    let reason = if it.reason.is_empty() { String::new() } else { format!(": {}", it.reason) };
+    let (vm, reason) = (shown(&it.vm), shown(&reason));
+    let clock = it.unix_ms / 1000 % 86_400;
+    format!(
+        "{} {:02}:{:02}:{:02}.{:03}Z {vm}{domid} {} -> {}{reason}\n",
+        it.revision,
+        clock / 3600,
+        clock / 60 % 60,
+        clock % 60,
+        it.unix_ms % 1000,
+        it.before,
+        it.after,
+    )
+}

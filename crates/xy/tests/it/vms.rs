@@ -1,0 +1,121 @@
+//! VMs that outlive their domains, and events.
+
+use expect_test::expect;
+
+use crate::commands::{check, render};
+use crate::daemon::{Daemon, run_alone};
+
+#[test]
+fn a_definition_is_sent_as_its_file_says_with_its_place_in_the_start() {
+    let daemon = Daemon::new(&[&[r#"{"ok":{"defined":{"uuid":"u"}}}"#]]);
+    std::fs::write(daemon.directory().join("web.cfg"), "name = 'web'\n").unwrap();
+    let cwd = std::fs::canonicalize(daemon.directory()).unwrap();
+    let (said, requests) = daemon.run(&["define", "web.cfg", "memory=64", "--order=3"]);
+    let expected = format!(
+        r#"{{"version":1,"op":"define","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64"],"cwd":"{}","autostart":3}}"#,
+        cwd.display()
+    );
+    assert_eq!(requests, [expected]);
+    expect![[r#"
+        u
+        = 0
+    "#]]
+    .assert_eq(&render(&said));
+}
+
+#[test]
+fn vms_are_listed_with_what_they_are_and_whether_they_stay() {
+    check(
+        &["vm-list"],
+        &[
+            r#"{"ok":{"vms":[{"name":"db","uuid":"01234567-89ab-cdef-0123-456789abcdef","state":"down","domid":null,"defined":true,"autostart":0},{"name":"web","uuid":"11234567-89ab-cdef-0123-456789abcdef","state":"running","domid":7,"defined":false,"autostart":null}]}}"#,
+        ],
+        r#"{"version":1,"op":"vms"}"#,
+        &expect![[r#"
+            Name                             UUID                                    ID State     Defined Autostart
+            db                               01234567-89ab-cdef-0123-456789abcdef     - down      yes     0
+            web                              11234567-89ab-cdef-0123-456789abcdef     7 running   no      -
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn a_start_of_all_tells_of_each_and_fails_if_one_did() {
+    check(
+        &["-v", "start", "--all"],
+        &[
+            r#"{"progress":{"vm":"a","done":1,"total":2,"step":"started"}}"#,
+            r#"{"ok":{"started-all":{"started":1,"running":3,"failed":[{"vm":"b","why":"no kernel"}]}}}"#,
+        ],
+        r#"{"version":1,"op":"start-all"}"#,
+        &expect![[r#"
+            1 started, 3 running already, 1 failed
+            ! a: 1/2 started
+            ! xy: b: no kernel
+            = 1
+        "#]],
+    );
+    for arguments in [&["start"][..], &["start", "-a", "b"], &["wait", "b"], &["define"]] {
+        assert_eq!(run_alone(arguments).status, Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_wait_names_vm_state_and_time() {
+    check(
+        &["wait", "--timeout=5", "web", "running"],
+        &[r#"{"ok":"done"}"#],
+        r#"{"version":1,"op":"wait-for","target":"web","state":"running","timeout_s":5}"#,
+        &expect![[r#"
+            = 0
+        "#]],
+    );
+}
+
+const CHANGE: &str = r#"{"ok":{"changes":{"revision":12,"too_old":false,"snapshot":null,"changes":[{"revision":12,"unix_ms":1763796851007,"vm":"web","uuid":"u","domid":3,"before":"running","after":"stopping","reason":"poweroff"}]}}}"#;
+const NOTHING: &str =
+    r#"{"ok":{"changes":{"revision":12,"too_old":false,"snapshot":null,"changes":[]}}}"#;
+
+#[test]
+fn events_go_on_from_a_revision_until_nothing_more_is_known() {
+    let (said, requests) = Daemon::new(&[&[CHANGE], &[NOTHING]]).run(&["events", "--since=11"]);
+    assert_eq!(
+        requests,
+        [
+            r#"{"version":1,"op":"events","since":11,"wait":false}"#,
+            r#"{"version":1,"op":"events","since":12,"wait":false}"#,
+        ]
+    );
+    expect![[r#"
+        12 07:34:11.007Z web (domain 3) running -> stopping: poweroff
+        = 0
+    "#]]
+    .assert_eq(&render(&said));
+}
+
+#[test]
+fn who_asks_too_late_is_told_so_and_gets_the_states() {
+    let states = r#"{"ok":{"changes":{"revision":9,"too_old":true,"snapshot":[{"name":"web","uuid":"u","domid":3,"state":"running","revision":8}],"changes":[]}}}"#;
+    check(
+        &["events", "--since=1"],
+        &[states],
+        r#"{"version":1,"op":"events","since":1,"wait":false}"#,
+        &expect![[r#"
+            8 web (domain 3) is running
+            9 1 VMs
+            ! the changes since that revision are not kept any more; these are the states
+            = 0
+        "#]],
+    );
+}
+
+#[test]
+fn a_stream_waits_only_when_nothing_more_is_known() {
+    let refusal = r#"{"error":"over"}"#;
+    let scripts: [&[&str]; 3] = [&[CHANGE], &[NOTHING], &[refusal]];
+    let (said, requests) = Daemon::new(&scripts).run(&["events", "--since=11", "-f", "--json"]);
+    let waits: Vec<bool> = requests.iter().map(|it| it.contains(r#""wait":true"#)).collect();
+    assert_eq!(waits, [false, false, true]);
+    assert_eq!(said.stdout.lines().count(), 2, "{}", render(&said));
+}
