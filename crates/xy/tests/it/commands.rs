@@ -38,7 +38,7 @@ fn list_prints_the_columns_of_xl() {
 #[test]
 fn list_takes_names_and_prints_json() {
     check(
-        &["li", "--json", "web", "3"],
+        &["lis", "--json", "web", "3"],
         &[r#"{"ok":{"domains":[{"name":"web","domid":3,"managed":true}]}}"#],
         r#"{"version":1,"op":"list","targets":["web","3"]}"#,
         &expect![[r#"

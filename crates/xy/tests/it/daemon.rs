@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -75,6 +75,8 @@ impl Daemon {
 
     /// What was asked for, once the client is gone.
     pub(crate) fn requests(self) -> Vec<String> {
+        // Whoever never came is not waited for: the test shall fail, not hang.
+        let _over = UnixStream::connect(self.scratch.path.join("sock"));
         self.thread.join().unwrap()
     }
 }
