@@ -283,11 +283,11 @@ impl Client<'_> {
                 Ok(api::Reply::Done)
             }
             Request::Vms => self.vms(),
-            Request::Start { target, paused, progress } => self.start(target.0, paused, progress),
+            Request::Start { target, paused, progress } => self.start(&target.0, paused, progress),
             Request::StartAll => self.start_all(),
             Request::Events { since, wait } => self.events(since, wait),
             Request::WaitFor { target, state, timeout_s } => {
-                self.wait_for(target.0, &state, timeout_s)
+                self.wait_for(&target.0, &state, timeout_s)
             }
             Request::Operations => match self.ask(toolstack::Request::Operations)? {
                 Reply::Operations { now, operations } => {

@@ -89,7 +89,7 @@ impl Core {
     pub(crate) fn new(
         pool: Pool<LinuxPerformer>,
         orders: Orders,
-        definitions: Definitions,
+        definitions: &Definitions,
     ) -> Result<Self> {
         let begin = std::time::Instant::now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

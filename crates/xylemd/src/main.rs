@@ -152,7 +152,7 @@ fn run(options: &Options) -> Result<()> {
     let pool = pool::Pool::open(options, &images, &system).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
-    let core = Arc::new(Core::new(pool, orders, options.definitions()).context("cannot start")?);
+    let core = Arc::new(Core::new(pool, orders, &options.definitions()).context("cannot start")?);
     core.set_workers(options.workers);
     for (class, name) in workers {
         let core = Arc::clone(&core);

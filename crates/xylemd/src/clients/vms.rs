@@ -40,15 +40,15 @@ impl Client<'_> {
 
     pub(super) fn start(
         &self,
-        target: String,
+        target: &str,
         paused: bool,
         progress: bool,
     ) -> Result<api::Reply, Failed> {
         let start = if paused { Start::Paused } else { Start::Running };
-        let request = toolstack::Request::Start { target: target.clone(), start };
+        let request = toolstack::Request::Start { target: target.to_owned(), start };
         let progress = if progress { Progress::Wanted } else { Progress::Unwanted };
         let reply = self.core.ask(request, progress, |done, total, step| {
-            self.tell_progress(&target, done, total, step.to_string()).map_err(|_| Ended)
+            self.tell_progress(target, done, total, step.to_string()).map_err(|_| Ended)
         })?;
         match told(reply)? {
             Reply::Created(created) => Ok(api::Reply::Created(render::create_report(&created))),
@@ -103,7 +103,7 @@ impl Client<'_> {
 
     pub(super) fn wait_for(
         &self,
-        target: String,
+        target: &str,
         state: &str,
         timeout_s: Option<u64>,
     ) -> Result<api::Reply, Failed> {
@@ -113,7 +113,7 @@ impl Client<'_> {
             Failed::Told(format!("{state:?} is no state of a VM; it can be {}", states.join(", ")))
         })?;
         let deadline = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-        let request = toolstack::Request::Wait { target: target.clone(), state };
+        let request = toolstack::Request::Wait { target: target.to_owned(), state };
         let answered = self.core.begin(request);
         match self.patient(&answered, deadline)? {
             Some(Reply::Ok) => Ok(api::Reply::Done),
