@@ -3,6 +3,7 @@
 mod create;
 mod list;
 mod mass;
+mod plug;
 mod store;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,9 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
                             shows what of a request's cost is the system's
            --only WORD      only the section of that name, or whose name has WORD in it
            --quick          small and short: every row runs, its figures say nothing
+  plug     disks attached, 1 to 255 to a VM, boot storms: in virtual time on the simulated host
+           --lab            by xy and by xl, on real Xen
+           --quick          small
 
 Prints a table; FILE gets the same as an array of rows. Exits 0 when it ran, goals met or not.";
 
@@ -135,6 +139,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let (mut count, mut xl_count, mut build) = (100, None, Build::Fresh);
     let mut sizes = list::SIZES.to_vec();
     let mut is_quick = false;
+    let mut in_lab = false;
     while let Some(argument) = parser.next()? {
         match argument {
             Value(word) if name.is_none() => name = Some(word.string()?),
@@ -154,6 +159,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             }
             Long("only") => only = Some(parser.value()?.string()?),
             Long("quick") => is_quick = true,
+            Long("lab") => in_lab = true,
             Short('h') | Long("help") => {
                 println!("{HELP}");
                 return Ok(ExitCode::SUCCESS);
@@ -165,6 +171,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         Some("create") => create::run(rounds.unwrap_or(2))?,
         Some("list") => list::run(rounds.unwrap_or(15), &sizes)?,
         Some("mass") => mass::run(count, xl_count.unwrap_or(count), build)?,
+        Some("plug") => plug::run(&plug::Options { is_quick, in_lab })?,
         Some("store") => {
             let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
             store::run(&store::Options { peers, rounds, is_quick, only })?

@@ -92,6 +92,7 @@ pub(crate) fn main() -> Result<ExitCode> {
         let arguments = ["--count", "10000", "--seconds", "90"];
         crate::images::run(&arguments.map(str::to_owned))
     });
+    step("the daemon is killed at every step", &mut || crate::kills::run(1));
     step("store: conformance scripts on running servers", &mut || {
         let findings = crate::store_scripts::run(&[Store::Xylem, Store::C], &[])?;
         ensure!(findings == 0, "{findings} answers are not the expected ones");

@@ -6,6 +6,7 @@ mod demo;
 mod flamegraph;
 mod fuzz;
 mod images;
+mod kills;
 mod lab;
 mod layouts;
 mod store_clients;
@@ -31,6 +32,7 @@ cargo xtask COMMAND
   bench   ours and the peer, measured in turn
   fuzz    arbitrary bytes for the store, with libFuzzer
   images  VMs of damaged kernels and ramdisks on the simulated host
+  kills   kills the toolstack daemon at every step, on the simulated host
   store-clients   packaged clients, run on our store and on the packaged one
   store-diff      a random script, asked of our store and of the packaged one
   store-scripts   conformance scripts, asked of our store and of the packaged one
@@ -61,6 +63,7 @@ fn dispatch() -> Result<ExitCode> {
             "demo" => demo::main(&mut parser),
             "ci" => ci::main(),
             "bench" => bench::main(&mut parser),
+            "kills" => kills::main(&mut parser),
             "fuzz" => fuzz::main(&mut parser),
             "images" => images::main(&mut parser),
             "store-clients" => store_clients::main(&mut parser),

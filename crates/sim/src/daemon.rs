@@ -13,6 +13,7 @@ use crate::agenda::{Agenda, Time};
 use crate::host::SimHost;
 use crate::machine::SimHypervisor;
 use crate::os::SimOs;
+use crate::prng::Prng;
 use crate::store::SocketTransport;
 
 /// Token of the watch that is always there. All others are their own path.
@@ -30,6 +31,35 @@ pub enum DaemonError {
     Store(#[from] ClientError),
 }
 
+/// How long storage takes to attach a disk, each its own time, which follows from its path and the seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttachTimes {
+    pub seed: u64,
+    pub usual_ns: u64,
+    /// The usual times differ by so many per cent to either side.
+    pub spread: u64,
+    /// What the slowest take, and how many of a thousand are such.
+    pub tail_ns: u64,
+    pub tail_per_mille: u64,
+}
+
+impl AttachTimes {
+    /// The time that this disk takes, in nanoseconds.
+    #[must_use]
+    pub fn of(&self, path: &str) -> u64 {
+        // FNV-1a.
+        let hash = path.bytes().fold(0xcbf2_9ce4_8422_2325_u64 ^ self.seed, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let mut prng = Prng::new(hash);
+        if prng.below(1000) < self.tail_per_mille {
+            return self.tail_ns;
+        }
+        let percent = 100 - self.spread + prng.below(2 * self.spread + 1);
+        self.usual_ns / 100 * percent
+    }
+}
+
 /// A running toolstack daemon.
 #[derive(Debug)]
 pub struct Daemon {
@@ -42,6 +72,7 @@ pub struct Daemon {
     /// Requests in the order of their answers.
     answered: VecDeque<ClientId>,
     next_client: u64,
+    attach_times: Option<AttachTimes>,
     /// What all work has cost so far.
     pub totals: Cost,
 }
@@ -70,10 +101,16 @@ impl Daemon {
             replies: BTreeMap::new(),
             answered: VecDeque::new(),
             next_client: 0,
+            attach_times: None,
             totals: Cost::default(),
         };
         daemon.handle(Event::Started)?;
         Ok(daemon)
+    }
+
+    /// From now on attaches take time.
+    pub fn set_attach_times(&mut self, times: AttachTimes) {
+        self.attach_times = Some(times);
     }
 
     /// Puts a request in; the answer comes under the returned name.
@@ -204,7 +241,13 @@ impl Daemon {
             match action {
                 Action::Work { id, work } => {
                     let jitter = self.host.machine().get_mut().chance(WORK_NS);
-                    self.works.put(now.after(WORK_NS + jitter), (id, work));
+                    let storage = match (&work, self.attach_times) {
+                        (Work::AttachDisk { config, index, .. }, Some(times)) => {
+                            times.of(&config.disks[*index].target)
+                        }
+                        _ => 0,
+                    };
+                    self.works.put(now.after(WORK_NS + jitter + storage), (id, work));
                 }
                 Action::Watch { path } => self.watches.watch(&path, &path)?,
                 Action::Unwatch { path } => match self.watches.unwatch(&path, &path) {

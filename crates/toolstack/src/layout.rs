@@ -423,6 +423,12 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
     removals
 }
 
+/// What says that a VM is whole.
+#[must_use]
+pub fn condemned_paths(uuid: Uuid) -> Vec<Removal> {
+    vec![Removal::of_vm(format!("{}/complete", record_path(uuid)), 0)]
+}
+
 /// What must be removed of a domain whose VM goes on in another. What says that the VM is whole goes first,
 /// and the domain's number last: whoever finds less than all of it can still take it down.
 #[must_use]

@@ -418,7 +418,13 @@ impl Facts {
     }
 
     fn reached<'a>(&self, disks: &'a [u32]) -> Reached<'a> {
-        Reached { recorded: self.recorded, domain: self.domain.is_some(), nodes: self.nodes, disks }
+        Reached {
+            recorded: self.recorded,
+            domain: self.domain.is_some(),
+            nodes: self.nodes,
+            complete: self.completion.is_some(),
+            disks,
+        }
     }
 }
 

@@ -37,6 +37,8 @@ pub enum Step {
     AwaitClosed(DeviceRef),
     DestroyDomain,
     DetachDisk(u32),
+    /// Take back what says that the VM is whole: whoever comes after a kill takes it down too.
+    Condemn,
     /// Remove all nodes, our record last.
     RemoveNodes,
     /// Remove the nodes of a domain whose VM goes on in another; the record stays.
@@ -96,6 +98,7 @@ impl Step {
             Self::AwaitClosed(_) => "await closed",
             Self::DestroyDomain => "destroy domain",
             Self::DetachDisk(_) => "detach disks",
+            Self::Condemn => "condemn",
             Self::RemoveNodes => "remove nodes",
             Self::RemoveDomainNodes => "remove the domain's nodes",
             Self::AddDevice(_) => "add devices",
@@ -350,6 +353,8 @@ pub struct Reached<'a> {
     pub domain: bool,
     /// Nodes of the domain and its devices were written, or may have been.
     pub nodes: bool,
+    /// The record says that the VM is whole.
+    pub complete: bool,
     /// `virtual-device`s of attached disks.
     pub disks: &'a [u32],
 }
@@ -358,7 +363,9 @@ pub struct Reached<'a> {
 #[must_use]
 pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
     let mut plan = Plan::default();
-    let mut gone = take_down_domain(&mut plan, config, reached);
+    let condemned: Vec<usize> =
+        reached.complete.then(|| plan.take_down(Step::Condemn, &[])).into_iter().collect();
+    let mut gone = take_down_domain(&mut plan, config, reached, &condemned);
     let after = gone.clone();
     gone.extend(reached.disks.iter().map(|devid| {
         let detached = Step::DetachDisk(*devid);
@@ -371,11 +378,16 @@ pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
 }
 
 /// Up to the domain's end: its devices are closed side by side.
-fn take_down_domain(plan: &mut Plan, config: &VmConfig, reached: Reached<'_>) -> Vec<usize> {
+fn take_down_domain(
+    plan: &mut Plan,
+    config: &VmConfig,
+    reached: Reached<'_>,
+    after: &[usize],
+) -> Vec<usize> {
     if !reached.domain {
-        return Vec::new();
+        return after.to_vec();
     }
-    let pause = plan.take_down(Step::Pause, &[]);
+    let pause = plan.take_down(Step::Pause, after);
     let mut closed = vec![pause];
     let devices = layout::devices(config);
     if reached.nodes && !devices.is_empty() {
@@ -390,7 +402,7 @@ fn take_down_domain(plan: &mut Plan, config: &VmConfig, reached: Reached<'_>) ->
 #[must_use]
 pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Plan {
     let mut plan = Plan::default();
-    let mut ready = take_down_domain(&mut plan, config, reached);
+    let mut ready = take_down_domain(&mut plan, config, reached, &[]);
     // The new domain has the old one's handle: before it comes nothing may say that this VM is whole.
     ready = vec![plan.take_down(Step::RemoveDomainNodes, &ready)];
     ready.extend(add_checks(&mut plan, config));

@@ -7,6 +7,7 @@ mod definitions;
 mod faults;
 mod hypercalls;
 mod identity;
+mod kills;
 mod lifecycle;
 mod mass;
 mod plug;

@@ -480,6 +480,10 @@ impl Toolstack {
                 let (domain, then) = let_go(facts, &self.touched, &mut self.owed);
                 Work::RemoveNodes { domain, uuid, removals, then }
             }
+            Step::Condemn => {
+                let removals = layout::condemned_paths(uuid);
+                Work::RemoveNodes { domain: None, uuid, removals }
+            }
             Step::RemoveDomainNodes => {
                 let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
                 let (domain, then) = let_go(facts, &self.touched, &mut self.owed);

@@ -60,20 +60,23 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
 #[test]
 fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all = Reached { recorded: true, domain: true, nodes: true, disks: &[51712] };
+    let all =
+        Reached { recorded: true, domain: true, nodes: true, complete: true, disks: &[51712] };
     check(
         &plan_teardown(&config, all),
         &expect![[r#"
-            0   pause
-            1   close devices  (after 0)
-            2   await the end of vbd 51712  (after 1)
-            3   await the end of vif 0  (after 1)
-            4   destroy domain  (after 0, 2, 3)
-            5   detach disk 51712  (after 4)
-            6   remove nodes  (after 4, 5)
+            0   condemn
+            1   pause  (after 0)
+            2   close devices  (after 1)
+            3   await the end of vbd 51712  (after 2)
+            4   await the end of vif 0  (after 2)
+            5   destroy domain  (after 1, 3, 4)
+            6   detach disk 51712  (after 5)
+            7   remove nodes  (after 5, 6)
         "#]],
     );
-    let early = Reached { recorded: true, domain: false, nodes: false, disks: &[51712] };
+    let early =
+        Reached { recorded: true, domain: false, nodes: false, complete: false, disks: &[51712] };
     check(
         &plan_teardown(&config, early),
         &expect![[r#"
@@ -114,7 +117,8 @@ fn only_a_reader_of_a_volume_that_is_written_too_waits_for_another_disk() {
 #[test]
 fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all = Reached { recorded: true, domain: true, nodes: true, disks: &[51712] };
+    let all =
+        Reached { recorded: true, domain: true, nodes: true, complete: true, disks: &[51712] };
     check(
         &plan_reboot(&config, Start::Running, all),
         &expect![[r#"

@@ -1,0 +1,266 @@
+//! Kills of the daemon at every single action of an operation.
+//!
+//! The process dies in the middle of what it does, another takes its place, and the VM must be either as it
+//! is described, with every device connected, or shut down with nothing left of it.
+
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::{Start, Unplug};
+use toolstack::{Device, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
+use xen::Uuid;
+
+use crate::agenda::Time;
+use crate::check::Snapshot;
+use crate::daemon::Daemon;
+use crate::guest::kernel_image;
+use crate::host::{HostConfig, SimHost};
+
+/// What is under way when the daemon is killed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Interrupted {
+    Start,
+    Destroy,
+    /// The guest stops by itself, as it was asked to.
+    Shutdown,
+    Reboot,
+    PlugDisk,
+    PlugVif,
+    UnplugDisk,
+    UnplugVif,
+    TakeDisk,
+    TakeVif,
+}
+
+impl Interrupted {
+    pub const ALL: [Self; 10] = [
+        Self::Start,
+        Self::Destroy,
+        Self::Shutdown,
+        Self::Reboot,
+        Self::PlugDisk,
+        Self::PlugVif,
+        Self::UnplugDisk,
+        Self::UnplugVif,
+        Self::TakeDisk,
+        Self::TakeVif,
+    ];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Destroy => "destroy",
+            Self::Shutdown => "shutdown",
+            Self::Reboot => "reboot",
+            Self::PlugDisk => "plug of a disk",
+            Self::PlugVif => "plug of a vif",
+            Self::UnplugDisk => "unplug of a disk",
+            Self::UnplugVif => "unplug of a vif",
+            Self::TakeDisk => "forced unplug of a disk",
+            Self::TakeVif => "forced unplug of a vif",
+        }
+    }
+}
+
+/// What the kills of one operation led to.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Outcomes {
+    pub kills: u64,
+    /// After which the VM ran as described.
+    pub running: u64,
+    /// After which nothing was left of it.
+    pub gone: u64,
+}
+
+const PATIENCE_NS: u64 = 600_000_000_000;
+const VM: &str = "name = 'vm'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 8\n\
+                  extra = 'sim.kind=linux'\ndisk = ['/a.raw,raw,xvda,w']\nvif = ['bridge=xenbr0']\n";
+
+struct Run {
+    host: SimHost,
+    daemon: Daemon,
+    before: Snapshot,
+}
+
+impl Run {
+    fn start(seed: u64) -> Result<Self, String> {
+        let host = SimHost::boot(HostConfig { seed, ..HostConfig::default() });
+        host.os().add_file("/kernel", kernel_image());
+        host.os().add_bridge("xenbr0");
+        host.os().add_disk("/a.raw", 1 << 20);
+        host.os().add_disk("/b.raw", 1 << 20);
+        let before = host.snapshot().map_err(|error| error.to_string())?;
+        let daemon = Daemon::start(&host).map_err(|error| error.to_string())?;
+        let mut run = Self { host, daemon, before };
+        run.settle()?;
+        Ok(run)
+    }
+
+    fn until(&self) -> Time {
+        self.host.now().after(PATIENCE_NS)
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        let until = self.until();
+        match self.daemon.run_until_quiet(until) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err("the host does not come to rest".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Reply, String> {
+        let client = self.daemon.request(request).map_err(|error| error.to_string())?;
+        let until = self.until();
+        let reply = self.daemon.wait(client, until).map_err(|error| error.to_string())?;
+        reply.ok_or_else(|| "no answer in time".to_owned())
+    }
+
+    /// Lets the daemon be killed at its `k`-th action from now on, and another take its place. Says whether
+    /// there was such an action.
+    fn kill_at(&mut self, k: u64, request: Request) -> Result<bool, String> {
+        self.host.machine().get_mut().faults_mut().kill_toolstack(k);
+        let until = self.until();
+        let mut error = self.daemon.request(request).err();
+        let is_dead = |run: &Self| run.host.machine().get().faults().is_toolstack_dead();
+        while error.is_none() && !is_dead(self) {
+            match self.daemon.step(until) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(it) => error = Some(it),
+            }
+        }
+        let killed = is_dead(self);
+        if let (false, Some(error)) = (killed, error) {
+            return Err(format!("the daemon lost its store: {error}"));
+        }
+        self.host.machine().get_mut().faults_mut().revive_toolstack();
+        self.daemon = Daemon::start(&self.host).map_err(|error| error.to_string())?;
+        self.settle()?;
+        Ok(killed)
+    }
+
+    /// Whether the VM runs; an error if it does so in another way than its configuration says.
+    fn runs_as_described(&mut self) -> Result<bool, String> {
+        let Reply::Domains(rows) = self.ask(Request::List)? else {
+            return Err("no list".to_owned());
+        };
+        let Some(row) = rows.iter().find(|row| row.name.as_deref() == Some("vm")) else {
+            return Ok(false);
+        };
+        let config = row.config.clone().ok_or("the VM is not ours any more")?;
+        if row.info.flags.paused() || row.info.flags.shutdown().is_some() {
+            return Err(format!("the VM does not run: {:?}", row.info.flags));
+        }
+        let target = "vm".to_owned();
+        let Reply::Devices { domid, devices } = self.ask(Request::Devices { target })? else {
+            return Err("no devices".to_owned());
+        };
+        for reading in &devices {
+            if reading.state != 4 {
+                return Err(format!("{} is in state {}", reading.device, reading.state));
+            }
+        }
+        let snapshot = self.host.snapshot().map_err(|error| error.to_string())?;
+        let wanted = config.disks.len() + config.vifs.len();
+        if snapshot.backends != wanted || snapshot.loops.len() != config.disks.len() {
+            let (backends, loops) = (snapshot.backends, snapshot.loops.len());
+            return Err(format!("{wanted} devices, {backends} backends, {loops} loop devices"));
+        }
+        for vif in &config.vifs {
+            let link = format!("vif{domid}.{}", vif.devid);
+            if !snapshot.bridges["xenbr0"].contains(&link) {
+                return Err(format!("{link} is not on its bridge"));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the VM down, if it is there, and looks what is left.
+    fn finish(&mut self, runs: bool) -> Result<(), String> {
+        if runs {
+            let gone = self.ask(Request::Destroy { target: "vm".to_owned() })?;
+            if !matches!(gone, Reply::Gone { .. }) {
+                return Err(format!("not destroyed: {gone:?}"));
+            }
+        }
+        self.settle()?;
+        // Directories that a killed daemon emptied go with the next VM.
+        self.ask(create())?;
+        self.ask(Request::Destroy { target: "vm".to_owned() })?;
+        self.settle()?;
+        let now = self.host.snapshot().map_err(|error| error.to_string())?;
+        let left = now.differences(&self.before);
+        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join("; "))) }
+    }
+}
+
+fn create() -> Request {
+    let source = xlcfg::Source { file: "kills.cfg", text: VM, overrides: &[] };
+    let config = Box::new(xlcfg::parse(source).expect("a configuration of our own"));
+    Request::Create { config, fresh_uuid: Uuid([7; 16]), start: Start::Running }
+}
+
+fn disk() -> Device {
+    Device::Disk(xlcfg::parse_disk("/b.raw,raw,xvdb,w").expect("a disk of our own"))
+}
+
+fn vif() -> Device {
+    Device::Vif(xlcfg::parse_vif("bridge=xenbr0", 1).expect("a vif of our own"))
+}
+
+/// The request that is interrupted.
+fn request(what: Interrupted) -> Request {
+    let target = || "vm".to_owned();
+    let asked = |how| {
+        let reply = ReplyWhen::Gone;
+        Request::Shutdown { target: target(), how, reply }
+    };
+    let plug = |device: Device| Request::Plug { target: target(), device: Box::new(device) };
+    let unplug = |kind, devid, how| {
+        let device = DeviceRef { kind, devid };
+        Request::Unplug { target: target(), device, how }
+    };
+    match what {
+        Interrupted::Start => create(),
+        Interrupted::Destroy => Request::Destroy { target: target() },
+        Interrupted::Shutdown => asked(ShutdownRequest::Poweroff),
+        Interrupted::Reboot => asked(ShutdownRequest::Reboot),
+        Interrupted::PlugDisk => plug(disk()),
+        Interrupted::PlugVif => plug(vif()),
+        Interrupted::UnplugDisk => unplug(DeviceKind::Vbd, 51712, Unplug::Clean),
+        Interrupted::UnplugVif => unplug(DeviceKind::Vif, 0, Unplug::Clean),
+        Interrupted::TakeDisk => unplug(DeviceKind::Vbd, 51712, Unplug::Forced),
+        Interrupted::TakeVif => unplug(DeviceKind::Vif, 0, Unplug::Forced),
+    }
+}
+
+/// Kills the daemon at each action of an operation, on a new host each time.
+///
+/// # Errors
+/// The first kill after which the VM was neither as described nor gone, or after which something was left.
+pub fn run(what: Interrupted, seed: u64) -> Result<Outcomes, String> {
+    let mut outcomes = Outcomes::default();
+    for k in 1.. {
+        let trouble = |why: String| format!("{}, killed at action {k}: {why}", what.as_str());
+        let mut run = Run::start(seed)?;
+        if what != Interrupted::Start {
+            match run.ask(create())? {
+                Reply::Created(_) => run.settle()?,
+                other => return Err(format!("not created: {other:?}")),
+            }
+        }
+        let killed = run.kill_at(k, request(what)).map_err(trouble)?;
+        let runs = run.runs_as_described().map_err(trouble)?;
+        run.finish(runs).map_err(trouble)?;
+        if !killed {
+            break;
+        }
+        outcomes.kills += 1;
+        if runs {
+            outcomes.running += 1;
+        } else {
+            outcomes.gone += 1;
+        }
+    }
+    Ok(outcomes)
+}

@@ -1,0 +1,144 @@
+//! Plug and unplug of many disks: on the simulated host, where storage is as slow as wanted, and with
+//! `--lab` on a real Xen, `xy` beside `xl` in one boot.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Row;
+use crate::demo::median;
+use crate::lab::{self, Store};
+use crate::workspace;
+
+/// Samples by name.
+type Samples = BTreeMap<String, Vec<f64>>;
+
+/// What is to be measured.
+pub(super) struct Options {
+    pub(super) is_quick: bool,
+    pub(super) in_lab: bool,
+}
+
+pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
+    if options.in_lab { on_real_xen() } else { simulated(options.is_quick) }
+}
+
+fn take(samples: &mut Samples, line: &str) -> Result<()> {
+    let mut words = line.split_whitespace();
+    if words.next() == Some("SAMPLE") {
+        let name = words.next().context("a sample without a name")?;
+        let value = words.next().and_then(|value| value.parse().ok());
+        let value = value.with_context(|| format!("not a sample: {line}"))?;
+        samples.entry(name.to_owned()).or_default().push(value);
+    }
+    Ok(())
+}
+
+fn value(samples: &Samples, name: &str) -> Result<f64> {
+    let values = samples.get(name).with_context(|| format!("no sample of {name}"))?;
+    median(values).with_context(|| format!("no sample of {name}"))
+}
+
+fn simulated(is_quick: bool) -> Result<Vec<Row>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["run", "--quiet", "--release", "--package", "sim", "--example", "storm", "--"]);
+    if is_quick {
+        command.arg("--quick");
+    }
+    let output = command.current_dir(workspace()).output().context("cargo does not start")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the simulation failed: {errors}");
+    let mut samples = Samples::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        take(&mut samples, line)?;
+    }
+    let mut rows = Vec::new();
+    for disks in [1, 2, 5, 8, 10, 20, 50, 100, 255] {
+        let ours = value(&samples, &format!("table-ours-{disks}"))?;
+        let sequential = value(&samples, &format!("table-sequential-{disks}"))?;
+        let what = format!("sim: {disks} disks of 1 s each, 10 at a time");
+        // Ten at a time make the last of 255 wait for 26 rounds.
+        let rounds = f64::from(disks).min(f64::from(disks) / (f64::from(disks) / 10.0).ceil());
+        let row = Row::fewer(what, "s", ours, ("one by one", sequential));
+        rows.push(row.at_least(0.99 * rounds));
+    }
+    let ours = value(&samples, "tail-ours")?;
+    let ideal = value(&samples, "tail-ideal")?;
+    let what = "sim: 255 disks, 1 % take 5 s, 10 at a time";
+    let ratios = samples["tail-ours"].iter().zip(&samples["tail-ideal"]).map(|(a, b)| a / b);
+    let worst = ratios.fold(0.0, f64::max);
+    rows.push(
+        Row::fewer(format!("{what}: over the ideal, worst seed"), "x", worst, ("ideal", 1.0))
+            .at_most(1.1),
+    );
+    rows.push(Row::fewer(format!("{what}: ideal"), "s", ours, ("ideal", ideal)));
+    for (name, peer) in
+        [("chunks of 10, pool of 4", "tail-peer"), ("chunks of 10, pool of 10", "tail-peer-wide")]
+    {
+        let theirs = value(&samples, peer)?;
+        rows.push(
+            Row::fewer(format!("{what}: {name}"), "s", ours, ("xenopsd", theirs)).at_least(1.0),
+        );
+    }
+    for (name, what) in [("wide", "125 VMs x 8 disks"), ("many", "1000 VMs x 1 disk")] {
+        let ours = value(&samples, &format!("storm-{name}-ours"))?;
+        let theirs = value(&samples, &format!("storm-{name}-peer"))?;
+        let ideal = value(&samples, &format!("storm-{name}-ideal"))?;
+        let what = format!("sim: boot storm of {what}");
+        rows.push(Row::fewer(what.clone(), "s", ours, ("xenopsd", theirs)));
+        rows.push(Row::fewer(format!("{what}, attaches alone"), "s", ours, ("ideal", ideal)));
+    }
+    let (one, many) = (value(&samples, "start-at-1")?, value(&samples, "start-at-many")?);
+    let what = "sim: start with 8 disks, 1000 running against 1".to_owned();
+    let mut row = Row::fewer(what, "s", many, ("at 1", one));
+    row.ratio = many / one;
+    rows.push(row.within(1.05));
+    Ok(rows)
+}
+
+/// Disks of the VMs that are started, plugged and shut down on real Xen.
+const DISKS: [u32; 5] = [1, 8, 32, 128, 255];
+
+fn on_real_xen() -> Result<Vec<Row>> {
+    let mut options = lab::Options::new("bench-plug")?;
+    // xl and xy in one boot, on one store.
+    options.store = Store::Xylem;
+    options.timeout = Duration::from_secs(1800);
+    options.memory_mib = 8192;
+    options.cpus = 2;
+    let scenario = lab::Scenario::find("bench-plug")?;
+    let mut samples = Samples::new();
+    let mut bad = None;
+    let outcome = lab::run(&options, &scenario, &[], &mut |line| {
+        println!("   {line}");
+        if let Err(error) = take(&mut samples, line) {
+            bad.get_or_insert(error);
+        }
+    })?;
+    ensure!(outcome.status == 0, "the scenario ended with status {}", outcome.status);
+    if let Some(error) = bad {
+        return Err(error);
+    }
+    let mut rows = Vec::new();
+    for disks in DISKS {
+        for verb in ["start", "stop"] {
+            let Ok(ours) = value(&samples, &format!("xy-{verb}-{disks}")) else { continue };
+            let what = format!("lab: {verb} of a VM with {disks} disks on files");
+            let peers = match value(&samples, &format!("xl-{verb}-{disks}")) {
+                Ok(theirs) => [("xl", theirs)].into(),
+                // It gave up.
+                Err(_) => BTreeMap::new(),
+            };
+            let row = Row::against(what, "s", ours, peers, super::Better::Less);
+            rows.push(match (verb, disks) {
+                ("start", 8) => row.at_least(5.0),
+                ("start", 128) => row.at_least(20.0),
+                _ => row,
+            });
+        }
+    }
+    Ok(rows)
+}
