@@ -482,7 +482,7 @@ impl Toolstack {
             }
             Step::Condemn => {
                 let removals = layout::condemned_paths(uuid);
-                Work::RemoveNodes { domain: None, uuid, removals }
+                Work::RemoveNodes { domain: None, uuid, removals, then: LetGo::Later }
             }
             Step::RemoveDomainNodes => {
                 let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
