@@ -144,7 +144,7 @@ impl Run {
         let Reply::Domains(rows) = self.ask(Request::List)? else {
             return Err("no list".to_owned());
         };
-        let Some(row) = rows.iter().find(|row| row.name.as_deref() == Some("vm")) else {
+        let Some(row) = rows.rows.iter().find(|row| row.name.as_deref() == Some("vm")) else {
             return Ok(false);
         };
         let config = row.config.clone().ok_or("the VM is not ours any more")?;
