@@ -30,6 +30,9 @@ const FEATURES: u32 = ring::FEATURE_RECONNECTION
     | ring::FEATURE_WATCH_DEPTH
     | ring::FEATURE_DOMID_ANY;
 
+/// Stands for a channel that could not be bound again. Xen gives it to nobody.
+const NO_PORT: EvtchnPort = EvtchnPort(0);
+
 /// The store's end of a guest's ring.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
@@ -88,6 +91,9 @@ impl StoreHost {
     }
 
     fn close(&mut self, port: EvtchnPort) {
+        if port == NO_PORT {
+            return;
+        }
         self.ports.remove(&port);
         self.machine
             .get_mut()
@@ -124,8 +130,11 @@ impl Host for StoreHost {
     fn reset_ring(&mut self, domid: DomId, port: EvtchnPort) -> Result<(), Error> {
         let ring = *self.rings.get(&domid).ok_or(Error::EINVAL)?;
         self.close(ring.port);
-        let port = self.bind(domid, port)?;
+        // The domain may be dead; then there is no channel any more.
+        let bound = self.bind(domid, port);
+        let port = bound.unwrap_or(NO_PORT);
         self.rings.insert(domid, Ring { port, ..ring });
+        bound?;
         self.page(ring.mapping).reset();
         Ok(())
     }
@@ -243,6 +252,9 @@ impl Shell {
     }
 
     fn ring(&self, domid: DomId, port: EvtchnPort) {
+        if port == NO_PORT {
+            return;
+        }
         let sent = self.host.machine.get_mut().evtchn_send(DomId::DOM0, port);
         assert!(sent.is_ok(), "the store's port for domain {domid} is bound");
     }

@@ -20,6 +20,9 @@ use crate::log::Log;
 use crate::platform::Platform;
 use crate::trap::Trap;
 
+/// Stands for a channel that could not be bound again. Xen gives it to nobody.
+const NO_PORT: EvtchnPort = EvtchnPort(0);
+
 struct Ring {
     domid: DomId,
     /// Our end of its event channel.
@@ -300,6 +303,7 @@ impl Rings {
         let ring = self.rings.remove(&id)?;
         self.by_port.remove(&ring.port);
         if let Some(platform) = &mut self.platform
+            && ring.port != NO_PORT
             && let Err(error) = platform.unbind(ring.port)
         {
             self.log.line(&format!("domain {domid}: {error:#}"));
@@ -312,7 +316,9 @@ impl Rings {
             return;
         };
         // A domain that is about to go has no event channel; its death is reported by itself.
-        if let Err(error) = platform.notify(ring.port) {
+        if ring.port != NO_PORT
+            && let Err(error) = platform.notify(ring.port)
+        {
             self.log.line(&format!("domain {}: {error:#}", ring.domid));
         }
     }
@@ -370,7 +376,8 @@ impl Host for Rings {
         let id = *self.by_domid.get(&domid).ok_or(Error::ENOENT)?;
         let ring = self.rings.get_mut(&id).ok_or(Error::ENOENT)?;
         let platform = self.platform.as_mut().ok_or(Error::EINVAL)?;
-        let rebound = platform.unbind(ring.port).and_then(|()| platform.bind(domid, port));
+        let unbound = if ring.port == NO_PORT { Ok(()) } else { platform.unbind(ring.port) };
+        let rebound = unbound.and_then(|()| platform.bind(domid, port));
         match rebound {
             Ok(local) => {
                 self.by_port.remove(&ring.port);
@@ -380,6 +387,9 @@ impl Host for Rings {
                 Ok(())
             }
             Err(error) => {
+                // The old channel is closed, and its number may be another ring's by and by.
+                self.by_port.remove(&ring.port);
+                ring.port = NO_PORT;
                 self.log.line(&format!("cannot serve domain {domid} again: {error:#}"));
                 Err(Error::EINVAL)
             }
