@@ -11,22 +11,29 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::*;
 use xenstore::wire::MessageType as M;
 
-use crate::lab::Store;
-use crate::stores::{Answer, Change, Programs, Stage};
+use crate::lab::{self, Store};
+use crate::stores::{Answer, Change, Programs, Stage, domid_of};
 use crate::workspace;
 
 const HELP: &str = "\
 cargo xtask store-scripts [--stores xylem,c] [SCRIPT...]
 
 Runs conformance scripts against running servers; without names, all of them. Ends with 1 if an
-answer is not the expected one.";
+answer is not the expected one.
+
+  --lab            on real Xen: in the lab's dom0, each script on an empty store
+  --socket PATH    on the store of this host, which has to be ours and empty: clients of the socket
+                   only. A script ends at the first row that needs a guest's ring or a domain's death.";
+
+/// Where the scripts are, from the workspace's root.
+const FOLDER: &str = "crates/xenstore/tests/scripts";
 
 /// Stands in a row's comment where the server is not to be asked, since that would be its end.
 const NOT_ASKED: &str = "not asked";
@@ -48,6 +55,7 @@ struct Finding {
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut stores = vec![Store::Xylem, Store::C];
     let mut names = Vec::new();
+    let mut socket = None;
     while let Some(argument) = parser.next()? {
         match argument {
             Value(name) => names.push(name.string()?),
@@ -55,6 +63,8 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
                 let text = parser.value()?.string()?;
                 stores = text.split(',').map(str::parse).collect::<Result<_>>()?;
             }
+            Long("lab") => return on_real_xen(),
+            Long("socket") => socket = Some(PathBuf::from(parser.value()?)),
             Short('h') | Long("help") => {
                 println!("{HELP}");
                 return Ok(ExitCode::SUCCESS);
@@ -62,7 +72,10 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             other => return Err(other.unexpected().into()),
         }
     }
-    let findings = run(&stores, &names)?;
+    let findings = match socket {
+        None => run(&stores, &names)?,
+        Some(socket) => run_on_host(&socket, &names)?,
+    };
     Ok(if findings == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -79,10 +92,7 @@ pub(crate) fn run(stores: &[Store], names: &[String]) -> Result<usize> {
             let mut script = Script::new(&programs, store)?;
             let outcome = script.run(&name, &text);
             rows += script.rows;
-            for finding in &script.findings {
-                let Finding { place, row, expected, found } = finding;
-                println!("{store}: {place}: {row}\n    expected {expected}\n    found    {found}");
-            }
+            print_findings(store, &script.findings);
             findings += script.findings.len();
             outcome.with_context(|| format!("{store} server"))?;
         }
@@ -92,8 +102,53 @@ pub(crate) fn run(stores: &[Store], names: &[String]) -> Result<usize> {
     Ok(findings)
 }
 
+/// The clients' part of the scripts, on the store of this host.
+fn run_on_host(socket: &Path, names: &[String]) -> Result<usize> {
+    let mut findings = 0;
+    for (name, text) in scripts(names)? {
+        let stage = Stage::on_host(socket)?;
+        let mut script = Script::on(stage, None);
+        script.run(&name, &text)?;
+        let is_row = |line: &&str| {
+            let row = Row::parse(line, Store::Xylem).request;
+            !row.is_empty() && !row.starts_with("xen ") && !row.ends_with(" close")
+        };
+        let all = text.lines().filter(is_row).count();
+        println!("store-scripts: {name}: {} of {all} answers asked", script.rows);
+        print_findings(Store::Xylem, &script.findings);
+        findings += script.findings.len();
+    }
+    Ok(findings)
+}
+
+/// Runs the lab's scenario, which calls this program in dom0.
+///
+/// # Errors
+/// The host does not come up, or an answer is not the expected one.
+pub(crate) fn on_real_xen() -> Result<ExitCode> {
+    let mut options = lab::Options::new("store-scripts")?;
+    options.files.push(lab::ExtraFile {
+        host: std::env::current_exe()?,
+        dom0: "/root/xtask/store-scripts".to_owned(),
+    });
+    for entry in std::fs::read_dir(workspace().join(FOLDER))? {
+        let host = entry?.path();
+        let name = host.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        options.files.push(lab::ExtraFile { host, dom0: format!("/root/{FOLDER}/{name}") });
+    }
+    let scenario = lab::Scenario::find("store-scripts")?;
+    let outcome = lab::run(&options, &scenario, &[], &mut |line| println!("{line}"))?;
+    Ok(if outcome.status == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print_findings(store: Store, findings: &[Finding]) {
+    for Finding { place, row, expected, found } in findings {
+        println!("{store}: {place}: {row}\n    expected {expected}\n    found    {found}");
+    }
+}
+
 fn scripts(names: &[String]) -> Result<Vec<(String, String)>> {
-    let folder = workspace().join("crates/xenstore/tests/scripts");
+    let folder = workspace().join(FOLDER);
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in std::fs::read_dir(&folder)? {
         files.push(entry?.path());
@@ -111,7 +166,8 @@ fn scripts(names: &[String]) -> Result<Vec<(String, String)>> {
 }
 
 struct Script {
-    programs: Programs,
+    /// To start the server again, should it die.
+    programs: Option<Programs>,
     stage: Stage,
     transactions: BTreeMap<String, u32>,
     findings: Vec<Finding>,
@@ -140,9 +196,11 @@ impl<'a> Row<'a> {
 
 impl Script {
     fn new(programs: &Programs, store: Store) -> Result<Self> {
-        let stage = Stage::start(programs, store)?;
-        let programs = programs.clone();
-        Ok(Self { programs, stage, transactions: BTreeMap::new(), findings: Vec::new(), rows: 0 })
+        Ok(Self::on(Stage::start(programs, store)?, Some(programs.clone())))
+    }
+
+    fn on(stage: Stage, programs: Option<Programs>) -> Self {
+        Self { programs, stage, transactions: BTreeMap::new(), findings: Vec::new(), rows: 0 }
     }
 
     fn run(&mut self, name: &str, text: &str) -> Result<()> {
@@ -151,7 +209,9 @@ impl Script {
             if row.request.is_empty() {
                 continue;
             }
-            if row.expected == Some(STOP) {
+            let who = row.request.split([' ', ':']).next().unwrap_or_default();
+            let needs_domains = who == "xen" || domid_of(who).is_some();
+            if row.expected == Some(STOP) || (needs_domains && !self.stage.has_domains()) {
                 break;
             }
             let place = format!("{name}.txt:{}", number + 1);
@@ -197,7 +257,8 @@ impl Script {
                 let found = match self.ask(who, transaction, &words) {
                     Ok(found) => found,
                     Err(error) if self.stage.has_died() => {
-                        self.stage = Stage::start(&self.programs, self.stage.store())?;
+                        let programs = self.programs.as_ref().context("it was not started here")?;
+                        self.stage = Stage::start(programs, self.stage.store())?;
                         format!("(the server dies: {error:#})")
                     }
                     Err(error) => return Err(error),

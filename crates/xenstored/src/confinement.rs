@@ -1,10 +1,10 @@
 //! What the daemon gives up once it has all it needs: root, every capability, most system calls.
 //!
-//! Sockets, ring pages and `/dev/xen` are open by then, and stay open over an exec, so a successor
-//! (live update) needs no more than its predecessor had. What it is started with stays with it: the
+//! Sockets, ring pages and `/dev/xen` are open by then. Without Xen they are all that a successor
+//! (live update) needs; on a real Xen it would have to open devices. What it is started with stays: the
 //! account, the empty sets of capabilities and the filter. So starting a program is no way out, and
-//! is allowed. A successor that has to open devices itself, as the C daemon does, cannot run here:
-//! a host that may want to go back to it leaves `--user` out.
+//! is allowed. A successor that has to open devices itself, as the C daemon and any on a real Xen, fails:
+//! a host that wants live updates leaves `--user` out.
 
 mod system_calls;
 

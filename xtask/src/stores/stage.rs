@@ -1,6 +1,7 @@
 //! A server with everybody who talks to it, one request at a time: what each of them is told, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use file_host::State;
@@ -22,10 +23,18 @@ pub(crate) enum Change {
     Destroyed,
 }
 
+#[derive(Debug)]
+enum Running {
+    /// Ours to start and to end, with fake domains.
+    Started(Box<Daemon>),
+    /// The store of this very host, at this socket; it has real domains, whose rings are theirs.
+    OfHost(PathBuf),
+}
+
 /// Socket clients have any names; guests are `d1`, `d2`, as their domains.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    daemon: Daemon,
+    server: Running,
     sockets: BTreeMap<String, Connection>,
     domains: BTreeMap<u16, Guest>,
     /// Domains whose rings are served.
@@ -37,6 +46,22 @@ pub(crate) fn domid_of(name: &str) -> Option<u16> {
     name.strip_prefix('d')?.parse().ok()
 }
 
+impl Running {
+    fn connect(&self) -> Result<Connection> {
+        match self {
+            Self::Started(daemon) => daemon.connect(),
+            Self::OfHost(socket) => Connection::open(socket),
+        }
+    }
+
+    fn fake(&self) -> Result<&Daemon> {
+        match self {
+            Self::Started(daemon) => Ok(daemon),
+            Self::OfHost(_) => bail!("the domains of this host are real"),
+        }
+    }
+}
+
 impl Stage {
     /// Starts a server; the only client is `dom0`.
     ///
@@ -44,17 +69,40 @@ impl Stage {
     /// It does not start.
     pub(crate) fn start(programs: &Programs, store: Store) -> Result<Self> {
         let daemon = Daemon::start(programs, store, Placement::default(), &[])?;
-        let sockets = [("dom0".to_owned(), daemon.connect()?)].into();
-        Ok(Self { daemon, sockets, domains: BTreeMap::new(), served: BTreeSet::new() })
+        Self::over(Running::Started(Box::new(daemon)))
+    }
+
+    /// On the store that this host runs, which is one of ours. Nothing can happen to domains.
+    ///
+    /// # Errors
+    /// Nobody listens at the socket.
+    pub(crate) fn on_host(socket: &Path) -> Result<Self> {
+        Self::over(Running::OfHost(socket.to_owned()))
+    }
+
+    fn over(server: Running) -> Result<Self> {
+        let sockets = [("dom0".to_owned(), server.connect()?)].into();
+        Ok(Self { server, sockets, domains: BTreeMap::new(), served: BTreeSet::new() })
     }
 
     pub(crate) fn store(&self) -> Store {
-        self.daemon.store
+        match &self.server {
+            Running::Started(daemon) => daemon.store,
+            Running::OfHost(_) => Store::Xylem,
+        }
+    }
+
+    /// Whether things can happen to domains here.
+    pub(crate) fn has_domains(&self) -> bool {
+        matches!(self.server, Running::Started(_))
     }
 
     /// Whether the server's process has ended.
     pub(crate) fn has_died(&mut self) -> bool {
-        self.daemon.has_died()
+        match &mut self.server {
+            Running::Started(daemon) => daemon.has_died(),
+            Running::OfHost(_) => false,
+        }
     }
 
     /// A new socket client, unless there is one of this name.
@@ -63,7 +111,7 @@ impl Stage {
     /// The server does not listen.
     pub(crate) fn connect(&mut self, name: &str) -> Result<()> {
         if !self.sockets.contains_key(name) {
-            self.sockets.insert(name.to_owned(), self.daemon.connect()?);
+            self.sockets.insert(name.to_owned(), self.server.connect()?);
         }
         Ok(())
     }
@@ -95,7 +143,7 @@ impl Stage {
             let Some(guest) = domain else { bail!("there is no {name}") };
             guest.call_raw(code, transaction, payload)
         };
-        answer.with_context(|| format!("{name}, on the {} server", self.daemon.store))
+        answer.with_context(|| format!("{name}, on the {} server", self.store()))
     }
 
     /// Waits until everybody was told what there is to tell.
@@ -130,7 +178,7 @@ impl Stage {
     /// # Errors
     /// Its files cannot be made.
     pub(crate) fn create_domain(&mut self, domid: u16) -> Result<()> {
-        let guest = self.daemon.create_domain(domid)?;
+        let guest = self.server.fake()?.create_domain(domid)?;
         self.domains.insert(domid, guest);
         Ok(())
     }
@@ -189,7 +237,7 @@ impl Stage {
             }
         }
         if changes.iter().any(|(change, _)| *change != Change::Running) {
-            self.daemon.raise()?;
+            self.server.fake()?.raise()?;
         }
         // The datagram was there before the requests, but one turn may take sockets alone.
         self.settle()?;
