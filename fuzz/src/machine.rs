@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xen::{DomId, EvtchnPort, Gfn};
+use xen::{DomId, EvtchnPort, Gfn, ShutdownReason, Uuid};
 use xenstore::Error;
 use xenstore::server::{ConnId, DomainState, Endpoints, Host, Progress, Replay, Restore, Server};
 use xenstore::state::{Form, Frames, Record};
@@ -24,8 +24,10 @@ impl Machine {
         let state = |(domid, unique_id): (&DomId, &u64)| DomainState {
             domid: *domid,
             shutdown: stopped,
+            reason: stopped.then_some(ShutdownReason::Crash),
             dying: false,
             unique_id: Some(*unique_id),
+            handle: Uuid([0; 16]),
         };
         self.domains.iter().map(state).collect()
     }
