@@ -8,7 +8,7 @@ use crate::lab::packages::{Apt, unpack};
 use crate::{lab, workspace};
 
 /// Suites beside the machine's own, whose headers the test reads anyway.
-const SUITES: [&str; 2] = ["trixie", "sid"];
+const SUITES: [&str; 1] = ["trixie"];
 const PACKAGE: &str = "libxen-dev";
 
 /// Runs the test of layouts on the machine's headers and on those of newer suites, as far as they can

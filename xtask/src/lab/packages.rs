@@ -95,6 +95,8 @@ impl Apt {
         let status = self
             .command("apt-get")
             .args(["update", "-qq"])
+            // What is wrong is said below, without the mirror's name.
+            .stderr(Stdio::null())
             .status()
             .context("apt-get does not start")?;
         ensure!(
