@@ -417,12 +417,12 @@ impl Facts {
         Some(self.domain?.domid)
     }
 
-    fn reached<'a>(&self, disks: &'a [u32]) -> Reached<'a> {
+    fn reached<'a>(&self, disks: &'a [u32], is_condemned: bool) -> Reached<'a> {
         Reached {
             recorded: self.recorded,
             domain: self.domain.is_some(),
             nodes: self.nodes,
-            complete: self.completion.is_some(),
+            condemned: is_condemned && self.completion.is_some(),
             disks,
         }
     }

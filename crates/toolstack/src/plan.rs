@@ -353,8 +353,9 @@ pub struct Reached<'a> {
     pub domain: bool,
     /// Nodes of the domain and its devices were written, or may have been.
     pub nodes: bool,
-    /// The record says that the VM is whole.
-    pub complete: bool,
+    /// The record says that the VM is whole, and somebody wants it gone: a daemon that finds it so while it is
+    /// taken down would take a paused domain for one that is to run.
+    pub condemned: bool,
     /// `virtual-device`s of attached disks.
     pub disks: &'a [u32],
 }
@@ -364,7 +365,7 @@ pub struct Reached<'a> {
 pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
     let mut plan = Plan::default();
     let condemned: Vec<usize> =
-        reached.complete.then(|| plan.take_down(Step::Condemn, &[])).into_iter().collect();
+        reached.condemned.then(|| plan.take_down(Step::Condemn, &[])).into_iter().collect();
     let mut gone = take_down_domain(&mut plan, config, reached, &condemned);
     let after = gone.clone();
     gone.extend(reached.disks.iter().map(|devid| {

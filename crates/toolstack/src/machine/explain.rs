@@ -24,7 +24,7 @@ impl Toolstack {
     pub(super) fn plan_of(&self, uuid: Uuid, what: PlanOf) -> String {
         let vm = &self.vms[&uuid];
         let disks = vm.facts.disk_ids();
-        let reached = vm.facts.reached(&disks);
+        let reached = vm.facts.reached(&disks, true);
         let plan = match what {
             PlanOf::Reboot => plan_reboot(&vm.config, Start::Running, reached),
             PlanOf::Teardown => plan_teardown(&vm.config, reached),

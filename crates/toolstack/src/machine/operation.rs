@@ -264,7 +264,7 @@ impl Toolstack {
         let vm = self.vms.get_mut(&uuid).expect("a reboot is for a known VM");
         vm.look_again = false;
         let disks = vm.facts.disk_ids();
-        let plan = plan_reboot(&vm.config, Start::Running, vm.facts.reached(&disks));
+        let plan = plan_reboot(&vm.config, Start::Running, vm.facts.reached(&disks, false));
         self.begin(now, uuid, plan, Then::Rebooted, out);
     }
 
@@ -278,7 +278,7 @@ impl Toolstack {
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a teardown is for a known VM");
         let disks = vm.facts.disk_ids();
-        let plan = plan_teardown(&vm.config, vm.facts.reached(&disks));
+        let plan = plan_teardown(&vm.config, vm.facts.reached(&disks, vm.condemned));
         self.begin(now, uuid, plan, then, out);
     }
 

@@ -151,7 +151,8 @@ fn a_domain_is_let_go_when_nobody_is_about_to_act_on_it() {
     let ask = |request| Event::Request { client: ClientId(99), request };
     // A pause whose performer has looked, and has not yet acted.
     let pause = handle(&mut machine, ask(Request::Pause { target: target() }));
-    let destroy = handle(&mut machine, ask(Request::Destroy { target: target() }));
+    let condemn = handle(&mut machine, ask(Request::Destroy { target: target() }));
+    let destroy = end(&mut machine, &condemn, Output::Done);
     let destroy = end(&mut machine, &destroy, Output::Done);
     let remove = end(&mut machine, &destroy, Output::Done);
     let [Work::RemoveNodes { then, .. }] = works(&remove)[..] else { panic!("{remove:?}") };
@@ -166,7 +167,8 @@ fn a_domain_is_let_go_when_nobody_is_about_to_act_on_it() {
 
     // Undisturbed, it goes with its nodes.
     run(&mut machine, 2);
-    let destroy = handle(&mut machine, ask(Request::Destroy { target: "vm2".to_owned() }));
+    let condemn = handle(&mut machine, ask(Request::Destroy { target: "vm2".to_owned() }));
+    let destroy = end(&mut machine, &condemn, Output::Done);
     let destroy = end(&mut machine, &destroy, Output::Done);
     let remove = end(&mut machine, &destroy, Output::Done);
     let [Work::RemoveNodes { then, .. }] = works(&remove)[..] else { panic!("{remove:?}") };

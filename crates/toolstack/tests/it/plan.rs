@@ -61,7 +61,7 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
 fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
     let all =
-        Reached { recorded: true, domain: true, nodes: true, complete: true, disks: &[51712] };
+        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
     check(
         &plan_teardown(&config, all),
         &expect![[r#"
@@ -76,7 +76,7 @@ fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
         "#]],
     );
     let early =
-        Reached { recorded: true, domain: false, nodes: false, complete: false, disks: &[51712] };
+        Reached { recorded: true, domain: false, nodes: false, condemned: false, disks: &[51712] };
     check(
         &plan_teardown(&config, early),
         &expect![[r#"
@@ -118,7 +118,7 @@ fn only_a_reader_of_a_volume_that_is_written_too_waits_for_another_disk() {
 fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
     let all =
-        Reached { recorded: true, domain: true, nodes: true, complete: true, disks: &[51712] };
+        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
     check(
         &plan_reboot(&config, Start::Running, all),
         &expect![[r#"
