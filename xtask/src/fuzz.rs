@@ -17,7 +17,7 @@ use lexopt::prelude::*;
 use crate::{lab, workspace};
 
 const HELP: &str = "\
-cargo xtask fuzz [TARGET...] [--seconds N] [--input FILE]
+cargo xtask fuzz [TARGET...] [--seconds N] [--fresh] [--input FILE]
 
 Feeds arbitrary bytes to the store, and looks whether it still is what it has to be.
 
@@ -28,10 +28,24 @@ Feeds arbitrary bytes to the store, and looks whether it still is what it has to
   client    answers of a store that lies
 
   --seconds N    for each target [60]
+  --fresh        as CI does it: always the same inputs, and nothing kept from earlier runs
   --input FILE   run this one input of a single target, as a finding is told";
 
 /// Targets, each a program of `fuzz/`.
 pub(crate) const TARGETS: [&str; 5] = ["socket", "ring", "state", "journal", "client"];
+
+/// Inputs of each target in [`run_all`], in thousands: what a minute on a slow machine has room for.
+const THOUSANDS: [(&str, u32); 5] =
+    [("socket", 60), ("ring", 50), ("state", 200), ("journal", 1000), ("client", 2000)];
+
+/// What a run begins with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Corpus {
+    /// What earlier runs found worth keeping, and another seed each time.
+    Kept,
+    /// The samples alone, and always the same seed and number of inputs.
+    Fresh,
+}
 
 /// The compiler's instrumentation, as cargo-fuzz has it without sanitizers.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
@@ -56,9 +70,11 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut targets = Vec::new();
     let mut seconds = 60;
     let mut input = None;
+    let mut begin = Corpus::Kept;
     while let Some(argument) = parser.next()? {
         match argument {
             Long("seconds") => seconds = parser.value()?.parse()?,
+            Long("fresh") => begin = Corpus::Fresh,
             Long("input") => input = Some(PathBuf::from(parser.value()?)),
             Short('h') | Long("help") => {
                 println!("{HELP}");
@@ -78,15 +94,17 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         (Some(_), _) => bail!("--input needs one target"),
-        (None, []) => run(&programs, &TARGETS, Duration::from_secs(seconds)),
-        (None, targets) => run(&programs, targets, Duration::from_secs(seconds)),
+        (None, []) => run(&programs, &TARGETS, Duration::from_secs(seconds), begin),
+        (None, targets) => run(&programs, targets, Duration::from_secs(seconds), begin),
     }
 }
 
-/// Every target for so long; fails if one finds something.
+/// Every target for so long, from one seed and from nothing that an earlier run kept; fails if one finds
+/// something. The same commit is fed the same bytes, so what it stood once it stands again (but for `ring`, where
+/// a second thread has its part); new ones are for runs by hand.
 pub(crate) fn run_all(time: Duration) -> Result<()> {
     let programs = build()?;
-    let code = run(&programs, &TARGETS, time)?;
+    let code = run(&programs, &TARGETS, time, Corpus::Fresh)?;
     ensure!(code == ExitCode::SUCCESS, "inputs were found that the store does not stand");
     Ok(())
 }
@@ -138,14 +156,19 @@ struct Outcome {
     log: PathBuf,
 }
 
-fn run(programs: &Path, targets: &[&'static str], time: Duration) -> Result<ExitCode> {
+fn run(
+    programs: &Path,
+    targets: &[&'static str],
+    time: Duration,
+    begin: Corpus,
+) -> Result<ExitCode> {
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..AT_ONCE.min(targets.len()) {
             scope.spawn(|| {
                 while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = run_one(programs, target, time);
+                    let outcome = run_one(programs, target, time, begin);
                     outcomes.lock().expect("nobody panics with it").push(outcome);
                 }
             });
@@ -166,8 +189,27 @@ fn run(programs: &Path, targets: &[&'static str], time: Duration) -> Result<Exit
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn run_one(programs: &Path, target: &'static str, time: Duration) -> Result<Outcome> {
-    let corpus = folder()?.join("corpus").join(target);
+fn run_one(
+    programs: &Path,
+    target: &'static str,
+    time: Duration,
+    begin: Corpus,
+) -> Result<Outcome> {
+    let corpus = match begin {
+        Corpus::Kept => folder()?.join("corpus").join(target),
+        Corpus::Fresh => {
+            let corpus = folder()?.join("corpus-fresh").join(target);
+            if corpus.exists() {
+                fs::remove_dir_all(&corpus)?;
+            }
+            corpus
+        }
+    };
+    let thousands = THOUSANDS.iter().find(|(name, _)| *name == target).map_or(0, |(_, n)| *n);
+    let fixed = match begin {
+        Corpus::Kept => Vec::new(),
+        Corpus::Fresh => vec!["-seed=1".to_owned(), format!("-runs={}", thousands * 1000)],
+    };
     let findings = folder()?.join("findings").join(target);
     for folder in [&corpus, &findings] {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -181,6 +223,7 @@ fn run_one(programs: &Path, target: &'static str, time: Duration) -> Result<Outc
         .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
         .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
         .arg(format!("-artifact_prefix={}/", findings.display()))
+        .args(fixed)
         .arg(&corpus)
         .env("FUZZ_SEEDS", &corpus)
         .stdout(file.try_clone()?)

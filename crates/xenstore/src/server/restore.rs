@@ -448,7 +448,7 @@ impl Restore {
             tree.cut(path);
             return Ok(());
         };
-        if tree.lay(path, &laid) {
+        if tree.lay_difference(path, &laid) {
             Ok(())
         } else {
             Err(format!("{path} has no parent in a transaction"))

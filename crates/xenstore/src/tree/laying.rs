@@ -93,6 +93,15 @@ impl Tree {
         true
     }
 
+    /// As [`Self::lay`], for what [`for_each_difference`] visits.
+    pub(crate) fn lay_difference(&mut self, path: Path<'_>, laid: &Laid<'_>) -> bool {
+        if path.is_root() && laid.children.is_none() {
+            // Any other node would have been cut first.
+            Arc::make_mut(&mut self.root).children = None;
+        }
+        self.lay(path, laid)
+    }
+
     /// Takes a node out; its parent stays as it is but for this child.
     pub(crate) fn cut(&mut self, path: Path<'_>) -> Option<Arc<Node>> {
         let parent = path.parent()?;
@@ -176,8 +185,11 @@ pub(crate) fn for_each_difference(
         if base.is_some_and(|base| Arc::ptr_eq(base, other)) {
             continue;
         }
-        // A node that never had children takes the place of one that had: it is a new one.
-        let is_new = |base: &&Arc<Node>| base.children.is_some() && other.children.is_none();
+        // A node that never had children takes the place of one that had: it is a new one. The root, in whose
+        // place nothing comes, is told as it is.
+        let is_new = |base: &&Arc<Node>| {
+            !path.is_root() && base.children.is_some() && other.children.is_none()
+        };
         if base.as_ref().is_some_and(is_new) {
             visit(path, None);
         }
@@ -249,6 +261,16 @@ mod tests {
         assert!(!copy.lay(path("/no/parent"), &laid(tree.root())));
     }
 
+    /// What leads from `base` to `other` does so.
+    fn check_differences(base: &Tree, other: &Tree) {
+        let mut copy = base.clone();
+        for_each_difference(base, other, |path, node| match node {
+            Some(node) => assert!(copy.lay_difference(path, &laid(node))),
+            None => assert!(!path.is_root() && (copy.cut(path).is_some() || !copy.contains(path))),
+        });
+        assert_eq!(listing(&copy), listing(other));
+    }
+
     #[test]
     fn the_differences_lead_from_one_tree_to_the_other() {
         let base = sample();
@@ -258,14 +280,16 @@ mod tests {
         other.write(path("/a"), None, b"again");
         other.write(path("/n/deep/er"), None, b"");
         other.write(path("/z"), None, b"value");
-        let mut copy = base.clone();
-        for_each_difference(&base, &other, |path, node| match node {
-            Some(node) => assert!(copy.lay(path, &laid(node))),
-            None => drop(copy.cut(path)),
-        });
-        assert_eq!(listing(&copy), listing(&other));
+        check_differences(&base, &other);
         let mut count = 0;
         for_each_difference(&other, &other.clone(), |_, _| count += 1);
         assert_eq!(count, 0);
+    }
+
+    #[test]
+    fn a_tree_that_never_had_a_node_is_told_as_well() {
+        let empty = Tree::new(private_to_dom0());
+        check_differences(&sample(), &empty);
+        check_differences(&empty, &sample());
     }
 }
