@@ -63,6 +63,24 @@ pub(crate) fn populate<H: Hypervisor>(
     Ok(())
 }
 
+/// Allocates single pages that the domain and others share.
+pub(crate) fn populate_special<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    pfns: &[u64],
+) -> Result<(), BuildError> {
+    let done = xen.populate(domid, 0, pfns).map_err(|errno| BuildError::Hypercall {
+        action: "allocate special pages",
+        domid,
+        errno,
+    })?;
+    let (got_pages, wanted_pages) = (done.len() as u64, pfns.len() as u64);
+    if got_pages < wanted_pages {
+        return Err(BuildError::HostMemory { domid, got_pages, wanted_pages });
+    }
+    Ok(())
+}
+
 /// The largest order that fits at `next`, and how many extents of it lie before `end` or before a
 /// larger order fits.
 fn next_extents(next: u64, end: u64, orders: &[u32]) -> (u32, u64) {

@@ -12,7 +12,7 @@ use alloc::vec;
 use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::context::{self, MemoryTypes};
-use crate::memory::{FrameNames, Loader, mib_of, pages_of, populate};
+use crate::memory::{FrameNames, Loader, mib_of, pages_of, populate, populate_special};
 use crate::{
     BuildError, Built, Channels, EXTRA_PAGES, Needs, TscMode, grant_rings, identity_page_table, pvh,
 };
@@ -156,15 +156,7 @@ pub fn build_hvm<H: Hypervisor>(
 fn special_pages<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) -> Result<(), BuildError> {
     let pfns: vec::Vec<u64> =
         (IOREQ_SERVER_PFN..IOREQ_SERVER_PFN + IOREQ_SERVER_PAGES + SPECIAL_PAGES).collect();
-    let done = xen.populate(domid, 0, &pfns).map_err(|errno| BuildError::Hypercall {
-        action: "allocate special pages",
-        domid,
-        errno,
-    })?;
-    let (got_pages, wanted_pages) = (done.len() as u64, pfns.len() as u64);
-    if got_pages < wanted_pages {
-        return Err(BuildError::HostMemory { domid, got_pages, wanted_pages });
-    }
+    populate_special(xen, domid, &pfns)?;
     let mut pages = vec![0; pfns.len() * PAGE_BYTES];
     let at = pfns.iter().position(|pfn| *pfn == special::IDENT_PT).expect("it is one of them");
     let table = identity_page_table();

@@ -9,7 +9,7 @@ use alloc::vec;
 use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::context::{self, MemoryTypes};
-use crate::memory::{FrameNames, Loader, pages_of, populate};
+use crate::memory::{FrameNames, Loader, pages_of, populate, populate_special};
 use crate::{BuildConfig, BuildError, Built, Channels, acpi, grant_rings, identity_page_table};
 use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
 
@@ -93,15 +93,7 @@ fn special_pages<H: Hypervisor>(
     vcpus: u32,
 ) -> Result<(), BuildError> {
     const PFNS: [u64; 4] = [ACPI_PFN, STORE_PFN, IDENT_PT_PFN, CONSOLE_PFN];
-    let done = xen.populate(domid, 0, &PFNS).map_err(|errno| BuildError::Hypercall {
-        action: "allocate special pages",
-        domid,
-        errno,
-    })?;
-    let (got_pages, wanted_pages) = (done.len() as u64, PFNS.len() as u64);
-    if got_pages < wanted_pages {
-        return Err(BuildError::HostMemory { domid, got_pages, wanted_pages });
-    }
+    populate_special(xen, domid, &PFNS)?;
     // Rings start empty, and with every flag that a newer peer may look for off.
     let mut pages = acpi::tables(ACPI_PFN << PAGE_SHIFT, vcpus);
     assert!(pages.len() <= PAGE_BYTES, "the tables of {vcpus} vCPUs do not fit into a page");

@@ -61,6 +61,29 @@ impl Fake {
         below.is_some_and(|(first, pages)| frame < first + pages)
     }
 
+    /// Memory of a translated domain, by physical address; the domain owns all of it.
+    pub(crate) fn read(&self, address: u64, bytes: usize) -> Vec<u8> {
+        (address..address + bytes as u64)
+            .map(|at| {
+                assert!(self.owns(at >> 12), "{at:#x} is no memory");
+                let page = self.memory.get(&(at >> 12));
+                page.map_or(GARBAGE, |page| page[usize::try_from(at % 4096).unwrap()])
+            })
+            .collect()
+    }
+
+    /// A word of that memory.
+    pub(crate) fn word(&self, address: u64) -> u64 {
+        u64::from_le_bytes(self.read(address, 8).try_into().unwrap())
+    }
+
+    /// A field of vCPU 0's record, which is the last but the end.
+    pub(crate) fn register(&self, offset: usize) -> u64 {
+        let stream = &self.hvm_context;
+        let record = &stream[stream.len() - 8 - 1032..];
+        u64::from_le_bytes(record[offset..offset + 8].try_into().unwrap())
+    }
+
     /// All frames of the domain.
     pub(crate) fn frames(&self) -> Vec<u64> {
         self.owned.iter().flat_map(|(first, pages)| *first..first + pages).collect()

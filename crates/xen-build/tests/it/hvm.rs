@@ -4,7 +4,7 @@ use expect_test::expect;
 use xen::Xen;
 use xen_build::{BuildError, Built, HvmConfig, HvmLoader, TscMode, build_hvm, check_hvm};
 
-use crate::fake::{DOMAIN, Fake, GARBAGE};
+use crate::fake::{DOMAIN, Fake};
 use crate::kernels::code;
 use crate::pv::CHANNELS;
 
@@ -54,20 +54,6 @@ impl Guest {
         let built = build_hvm(&mut xen, DOMAIN, config, &CHANNELS).unwrap();
         Self { fake: std::mem::take(xen.hypervisor()), built }
     }
-
-    fn read(&self, address: u64, bytes: usize) -> Vec<u8> {
-        (address..address + bytes as u64)
-            .map(|at| {
-                assert!(self.fake.owns(at >> 12), "{at:#x} is no memory");
-                let page = self.fake.memory.get(&(at >> 12));
-                page.map_or(GARBAGE, |page| page[usize::try_from(at % 4096).unwrap()])
-            })
-            .collect()
-    }
-
-    fn word(&self, address: u64) -> u64 {
-        u64::from_le_bytes(self.read(address, 8).try_into().unwrap())
-    }
 }
 
 #[test]
@@ -76,23 +62,21 @@ fn the_loader_finds_itself_its_firmware_and_the_machine() {
     let firmware = code(0x2_0001);
     let guest = Guest::build(&config(&loader, &firmware, 64));
     let at = u64::from(LOADER_AT);
-    assert_eq!(guest.read(at, 5000), code(5000));
-    assert!(guest.read(at + 5000, 4000).iter().all(|byte| *byte == 0));
+    assert_eq!(guest.fake.read(at, 5000), code(5000));
+    assert!(guest.fake.read(at + 5000, 4000).iter().all(|byte| *byte == 0));
     assert_eq!(guest.built.entry, at + 16);
     assert_eq!(guest.built.pages, 56 * 256);
 
-    // ebx of the last record but the end, which is vCPU 0's.
-    let stream = &guest.fake.hvm_context;
-    let record = &stream[stream.len() - 8 - 1032..];
-    let start_info = u64::from_le_bytes(record[520..528].try_into().unwrap());
-    assert_eq!(guest.word(start_info), 1 << 32 | 0x336e_c578);
-    assert_eq!(guest.word(start_info + 8), 1 << 32);
-    let module = guest.word(start_info + 16);
-    assert_eq!(guest.word(module + 8), firmware.len() as u64);
-    assert_eq!(guest.read(guest.word(module), firmware.len()), firmware);
-    assert_eq!(guest.read(guest.word(module + 16), 9), b"firmware\0");
+    // ebx.
+    let start_info = guest.fake.register(520);
+    assert_eq!(guest.fake.word(start_info), 1 << 32 | 0x336e_c578);
+    assert_eq!(guest.fake.word(start_info + 8), 1 << 32);
+    let module = guest.fake.word(start_info + 16);
+    assert_eq!(guest.fake.word(module + 8), firmware.len() as u64);
+    assert_eq!(guest.fake.read(guest.fake.word(module), firmware.len()), firmware);
+    assert_eq!(guest.fake.read(guest.fake.word(module + 16), 9), b"firmware\0");
 
-    let info = guest.read(0x9f800, 48);
+    let info = guest.fake.read(0x9f800, 48);
     assert_eq!(info.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte)), 0);
     assert_eq!((&info[..8], info[8], info[13]), (&b"HVM INFO"[..], 48, 1));
     let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
@@ -109,9 +93,9 @@ fn the_screen_of_a_pc_has_no_memory_and_the_special_pages_are_empty() {
     assert_eq!(frames.iter().filter(|frame| **frame < 56 * 256).count(), 56 * 256 - 0x20);
     assert_eq!(frames.iter().filter(|frame| **frame >= 0xfe000).count(), 16);
     for frame in (0xfeff0..0xff000).filter(|frame| *frame != 0xfeffe) {
-        assert!(guest.read(frame << 12, 4096).iter().all(|byte| *byte == 0), "{frame:#x}");
+        assert!(guest.fake.read(frame << 12, 4096).iter().all(|byte| *byte == 0), "{frame:#x}");
     }
-    assert_eq!(guest.read((0xfeffe << 12) + 4092, 4), 0xffc0_00e7_u32.to_le_bytes());
+    assert_eq!(guest.fake.read((0xfeffe << 12) + 4092, 4), 0xffc0_00e7_u32.to_le_bytes());
     expect!["{1: feffc, 2: 1, 5: feffd, 6: feffb, a: 1, c: feffe000, 11: fefff, 12: 2, 1b: feff8, 1c: feff9, 1d: feffa, 20: feff0, 21: 8}"]
         .assert_eq(&format!("{:x?}", guest.fake.hvm_params));
     assert_eq!(guest.fake.tsc_mode, Some(2));
@@ -123,7 +107,7 @@ fn the_screen_of_a_pc_has_no_memory_and_the_special_pages_are_empty() {
 fn memory_beyond_the_hole_goes_on_at_4_gib() {
     let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
     let guest = Guest::build(&config(&loader, &[1; 4096], 4096 + 8));
-    let info = guest.read(0x9f800, 48);
+    let info = guest.fake.read(0x9f800, 48);
     let word = |at: usize| u32::from_le_bytes(info[at..at + 4].try_into().unwrap());
     assert_eq!([20, 28].map(word), [0xf_0000, 0x11_0000]);
     let map: Vec<u64> = (guest.fake.memory_map.chunks_exact(20))

@@ -4,7 +4,7 @@ use expect_test::expect;
 use xen::{DomainKind, PAGE_BYTES, Xen};
 use xen_build::{BuildConfig, Built, KernelImage, TscMode};
 
-use crate::fake::{DOMAIN, Fake, GARBAGE};
+use crate::fake::{DOMAIN, Fake};
 use crate::kernels::{self, code};
 use crate::pv::{CHANNELS, config};
 
@@ -22,27 +22,6 @@ impl Guest {
         let fake = std::mem::take(xen.hypervisor());
         Self { fake, built, calls }
     }
-
-    fn read(&self, address: u64, bytes: usize) -> Vec<u8> {
-        (address..address + bytes as u64)
-            .map(|at| {
-                assert!(self.fake.owns(at >> 12), "{at:#x} is no memory");
-                let page = self.fake.memory.get(&(at >> 12));
-                page.map_or(GARBAGE, |page| page[usize::try_from(at % 4096).unwrap()])
-            })
-            .collect()
-    }
-
-    fn word(&self, address: u64) -> u64 {
-        u64::from_le_bytes(self.read(address, 8).try_into().unwrap())
-    }
-
-    /// A field of vCPU 0's record, which is the last but the end.
-    fn register(&self, offset: usize) -> u64 {
-        let stream = &self.fake.hvm_context;
-        let record = &stream[stream.len() - 8 - 1032..];
-        u64::from_le_bytes(record[offset..offset + 8].try_into().unwrap())
-    }
 }
 
 #[test]
@@ -57,28 +36,28 @@ fn linux_finds_everything_through_start_info() {
     };
     let guest = Guest::build(&config);
     for (address, bytes, memory) in &elf.segments {
-        let loaded = guest.read(*address, usize::try_from(*memory).unwrap());
+        let loaded = guest.fake.read(*address, usize::try_from(*memory).unwrap());
         assert!(loaded.starts_with(bytes));
         assert!(loaded[bytes.len()..].iter().all(|byte| *byte == 0));
     }
-    assert_eq!((guest.register(640), guest.built.entry), (0x100_0050, 0x100_0050));
+    assert_eq!((guest.fake.register(640), guest.built.entry), (0x100_0050, 0x100_0050));
     // Protected mode without paging; flat code segment.
-    assert_eq!((guest.register(656), guest.register(888)), (0x11, 0xc93_0000_0c9b));
+    assert_eq!((guest.fake.register(656), guest.fake.register(888)), (0x11, 0xc93_0000_0c9b));
 
-    let start_info = guest.register(520);
-    assert_eq!(guest.word(start_info), 1 << 32 | 0x336e_c578);
-    assert_eq!(guest.word(start_info + 8), 1 << 32);
-    let module = guest.word(start_info + 16);
-    assert_eq!(guest.word(module + 8), ramdisk.len() as u64);
-    assert_eq!(guest.read(guest.word(module), ramdisk.len()), ramdisk);
-    assert_eq!(guest.read(guest.word(start_info + 24), 19), b"console=hvc0 quiet\0");
-    assert_eq!(guest.read(guest.word(start_info + 32), 8), b"RSD PTR ");
+    let start_info = guest.fake.register(520);
+    assert_eq!(guest.fake.word(start_info), 1 << 32 | 0x336e_c578);
+    assert_eq!(guest.fake.word(start_info + 8), 1 << 32);
+    let module = guest.fake.word(start_info + 16);
+    assert_eq!(guest.fake.word(module + 8), ramdisk.len() as u64);
+    assert_eq!(guest.fake.read(guest.fake.word(module), ramdisk.len()), ramdisk);
+    assert_eq!(guest.fake.read(guest.fake.word(start_info + 24), 19), b"console=hvc0 quiet\0");
+    assert_eq!(guest.fake.read(guest.fake.word(start_info + 32), 8), b"RSD PTR ");
     // The map is the one that Xen was told.
-    let map = guest.word(start_info + 40);
+    let map = guest.fake.word(start_info + 40);
     for (index, entry) in guest.fake.memory_map.chunks_exact(20).enumerate() {
-        assert_eq!(guest.read(map + index as u64 * 24, 20), entry);
+        assert_eq!(guest.fake.read(map + index as u64 * 24, 20), entry);
     }
-    assert_eq!(guest.word(start_info + 48), guest.fake.memory_map.len() as u64 / 20);
+    assert_eq!(guest.fake.word(start_info + 48), guest.fake.memory_map.len() as u64 / 20);
     assert_eq!(guest.fake.tsc_mode, Some(2));
 }
 
@@ -88,16 +67,16 @@ fn rings_are_empty_and_known_by_parameter_and_grant() {
     let guest = Guest::build(&config(DomainKind::Pvh, &kernel, 8));
     assert_eq!((guest.built.store_frame, guest.built.console_frame), (0xfeffc, 0xfefff));
     for frame in [0xfeffc, 0xfefff] {
-        assert!(guest.read(frame << 12, PAGE_BYTES).iter().all(|byte| *byte == 0));
+        assert!(guest.fake.read(frame << 12, PAGE_BYTES).iter().all(|byte| *byte == 0));
     }
     // Entries 1023 of the page table that Xen may use: the last 4 MiB, as themselves.
-    assert_eq!(guest.read((0xfeffe << 12) + 4092, 4), 0xffc0_00e7_u32.to_le_bytes());
+    assert_eq!(guest.fake.read((0xfeffe << 12) + 4092, 4), 0xffc0_00e7_u32.to_le_bytes());
     expect!["{1: feffc, 2: 1, a: 1, c: feffe000, 11: fefff, 12: 2}"]
         .assert_eq(&format!("{:x?}", guest.fake.hvm_params));
     let grants = [1, 0, 3, 0, 0xff, 0xef, 0x0f, 0, 1, 0, 0, 0, 0xfc, 0xef, 0x0f, 0];
     assert_eq!(guest.fake.grants[..16], grants);
     // Without a ramdisk there is no module.
-    assert_eq!(guest.word(guest.register(520) + 8) >> 32, 0);
+    assert_eq!(guest.fake.word(guest.fake.register(520) + 8) >> 32, 0);
 }
 
 #[test]
