@@ -25,6 +25,10 @@ use crate::tree::{Laid, Node, Remains, Removed, Tree, for_each_bottom_up, held_b
 /// by default.
 const CLEARED_AT_ONCE: usize = 3_000;
 
+/// Pieces that the end of a domain or of a snapshot clears up itself: what a small one had. Nobody's
+/// limits depend on the rest.
+const CLEARED_AT_AN_END: usize = 500;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
     tree: Tree,
@@ -171,15 +175,21 @@ impl Store {
         Some(old)
     }
 
-    /// Takes the node with all below it out of the tree.
+    /// Takes the node with all below it out of the tree. Where somebody's limits may depend on it,
+    /// [`clear_up_removed`](Self::clear_up_removed) comes next; before that nobody should hold the node
+    /// any more.
     pub(crate) fn remove(&mut self, path: Path<'_>) -> Option<Arc<Node>> {
         let removed = self.tree.remove(path)?;
         self.recorder.record(&Record::Remove { path });
         let parent = path.parent()?;
         let parent_acl = self.tree.get(parent).map(|node| Arc::clone(node.acl()))?;
         self.remains.add(parent, &parent_acl, Arc::clone(&removed));
-        self.clear_up(CLEARED_AT_ONCE);
         Some(removed)
+    }
+
+    /// Uncounts what was just removed, as far as that is quickly done.
+    pub(crate) fn clear_up_removed(&mut self) {
+        self.clear_up(CLEARED_AT_ONCE);
     }
 
     /// Puts a node where it was when the tree was saved; says whether its parent was there.
@@ -238,13 +248,13 @@ impl Store {
                 self.fading.push((being, mentions.named_edges.into_iter().collect()));
             }
         }
-        self.clear_up(CLEARED_AT_ONCE);
+        self.clear_up(CLEARED_AT_AN_END);
     }
 
     /// Frees a snapshot, which may be the last to hold what was removed meanwhile.
     pub(crate) fn discard(&mut self, snapshot: Tree) {
         self.remains.add_snapshot(snapshot);
-        self.clear_up(CLEARED_AT_ONCE);
+        self.clear_up(CLEARED_AT_AN_END);
     }
 
     /// Whether nothing waits to be cleared up.
@@ -506,6 +516,9 @@ mod tests {
         assert_eq!(store.owned_tops(DomId(1)), [path("/home/1").to_owned_path()]);
         assert_eq!(store.check(), Ok(()));
         store.remove(path("/home/1/a"));
+        assert_eq!(store.owned_count(DomId(1)), 3);
+        assert_eq!(store.check(), Ok(()));
+        store.clear_up_removed();
         assert_eq!(store.owned_count(DomId(1)), 1);
         assert_eq!(store.check(), Ok(()));
         store.forget_domain(DomId(2));

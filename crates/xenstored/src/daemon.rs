@@ -21,6 +21,10 @@ use crate::update::Update;
 /// to hold the others up.
 const READ_BYTES: usize = 16 * 1024;
 
+/// Requests of one client whose replies wait for each other: whoever sent more than these has the first
+/// replies while the rest is executed.
+const REQUESTS_TOGETHER: usize = 8;
+
 /// Files that one wait reports: who waits behind them is not answered before them.
 const EVENTS_MAX: usize = 64;
 
@@ -393,10 +397,21 @@ impl Daemon {
             self.unread.push(id);
         }
         self.asked.push(id);
-        let received = self.server.receive(&mut self.rings, id, &self.buffer[..length]);
-        if let Err(_oversized) = received {
-            self.close(id);
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut bytes = &buffer[..length];
+        while !bytes.is_empty() {
+            match self.server.receive_some(&mut self.rings, id, bytes, REQUESTS_TOGETHER) {
+                Ok(left) => bytes = &bytes[bytes.len() - left..],
+                Err(_oversized) => {
+                    self.close(id);
+                    break;
+                }
+            }
+            if !bytes.is_empty() {
+                self.flush(id);
+            }
         }
+        self.buffer = buffer;
     }
 
     /// Sends what the kernel takes; the rest when it is ready for more.

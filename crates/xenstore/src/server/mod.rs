@@ -27,6 +27,7 @@ mod listings;
 mod memory;
 mod node_requests;
 mod pace;
+mod receiving;
 mod recording;
 mod replay;
 mod restore;
@@ -55,7 +56,7 @@ use crate::quota::{Quota, Seen, admits};
 use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::watch::{Watch, Watches};
-use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
+use crate::wire::{self, Header, MessageType};
 
 pub use by_connection::ByConnection;
 pub use changes::{DomainNews, LookFor, look_at_domains};
@@ -80,10 +81,6 @@ use listings::Listings;
 use time::{EVENT_TIMEOUT, Task};
 use trace::Topics;
 use write_rate::WriteRate;
-
-/// Bytes that wait to be executed for one client: the longest message, but for its last byte. More is
-/// sent only by one that does not wait for the answer that it is refused until later.
-const INPUT_BYTES_MAX: usize = HEADER_BYTES + wire::batch::BATCH_PAYLOAD_BYTES_MAX;
 
 /// What the store needs of the machine it runs on.
 pub trait Host {
@@ -446,74 +443,6 @@ impl Server {
 
     // Requests
 
-    /// Takes bytes from a client and executes every complete request that it may make now.
-    ///
-    /// Call it with no bytes when [`take_ready`](Self::take_ready) names the connection.
-    ///
-    /// # Errors
-    /// [`Oversized`]: the peer broke the protocol, or sends and sends while its request waits for an
-    /// answer. A socket is to be disconnected; a ring gets error 3
-    /// and stays as it is until its domain dies.
-    pub fn receive(
-        &mut self,
-        host: &mut dyn Host,
-        id: ConnId,
-        bytes: &[u8],
-    ) -> Result<(), Oversized> {
-        self.store.clear_up(clearing::PIECES_WITH_INPUT);
-        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
-        if connection.broken {
-            return Ok(());
-        }
-        let batches = connection.peer == Peer::Socket;
-        let mut input = core::mem::take(&mut connection.input);
-        let had_input = !input.is_empty();
-        let mut rest = if input.is_empty() {
-            bytes
-        } else {
-            input.extend_from_slice(bytes);
-            &input
-        };
-        let decode = if batches { Header::decode_with_batches } else { Header::decode };
-        let result = loop {
-            if !self.accepts_requests(id) {
-                break Ok(());
-            }
-            match decode(rest) {
-                Ok(Some(header)) => {
-                    let length = HEADER_BYTES + header.payload_bytes();
-                    let Some(payload) = rest.get(HEADER_BYTES..length) else { break Ok(()) };
-                    if self.is_put_off(id, header, &rest[length..]) {
-                        break Ok(());
-                    }
-                    self.handle_request(host, id, header, payload);
-                    rest = &rest[length..];
-                }
-                Ok(None) => break Ok(()),
-                Err(oversized) => break Err(oversized),
-            }
-        };
-        let result = if rest.len() <= INPUT_BYTES_MAX {
-            result
-        } else {
-            Err(Oversized(u32::try_from(rest.len()).unwrap_or(u32::MAX)))
-        };
-        if let Some(connection) = self.connections.get_mut(&id) {
-            if result.is_err() {
-                self.stop_serving(id);
-            } else {
-                connection.input = rest.to_vec();
-                self.record_input(id, had_input);
-            }
-        }
-        if !self.crowded.is_empty() {
-            for id in core::mem::take(&mut self.crowded) {
-                self.note_use(host, id);
-            }
-        }
-        result
-    }
-
     fn handle_request(&mut self, host: &mut dyn Host, id: ConnId, header: Header, payload: &[u8]) {
         let is_ring = self.connections.get(&id).is_some_and(Connection::is_ring);
         let admitted = host.begin_request(is_ring.then_some(id), header.code, payload);
@@ -739,7 +668,10 @@ impl Server {
                 for change in &changes {
                     self.fire(change);
                 }
-                Ok(if changes.is_empty() { Then::Nothing } else { Then::Changed })
+                let then = if changes.is_empty() { Then::Nothing } else { Then::Changed };
+                drop(changes);
+                self.store.clear_up_removed();
+                Ok(then)
             }
             Err(error) => {
                 if error == Error::EAGAIN {

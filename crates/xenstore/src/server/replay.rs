@@ -13,8 +13,9 @@ use crate::quota::Quota;
 use crate::ring::RingIndexes;
 use crate::server::connection::{Connection, Output, Peer};
 use crate::server::domains::Domain;
+use crate::server::receiving::INPUT_BYTES_MAX;
 use crate::server::write_rate::Credit;
-use crate::server::{ConnId, Host, INPUT_BYTES_MAX, Request, Server};
+use crate::server::{ConnId, Host, Request, Server};
 use crate::transaction::Transaction;
 use crate::watch::WatchRequest;
 use crate::wire::{self, MessageType, PAYLOAD_BYTES_MAX};
@@ -138,7 +139,8 @@ impl Replay {
                 self.server.store.set_acl(path, &acl)?;
             }
             Record::Remove { path } => {
-                self.server.store.remove(path)?;
+                drop(self.server.store.remove(path)?);
+                self.server.store.clear_up_removed();
             }
             Record::ForgetDomain { domid } => self.server.store.forget_domain(domid),
             Record::Node { up, name, acl, value } => self.add_node(up, name, acl, value)?,

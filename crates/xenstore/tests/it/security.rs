@@ -600,6 +600,9 @@ fn xsa_418_depth_needs_no_stack() {
         world.destroy_domain(1);
         world.call("dom0", M::TransactionEnd, id, "F|").unwrap();
         world.assert_counts();
+        while !world.server.is_cleared_up() {
+            world.server.clear_up(1000);
+        }
         assert_eq!(world.server.node_count(), 5);
     };
     let small = std::thread::Builder::new().stack_size(128 * 1024);

@@ -64,6 +64,41 @@ fn events_of_a_commit_are_queued_before_anybody_elses_next_request() {
 }
 
 #[test]
+fn requests_are_executed_some_at_a_time_and_what_is_left_is_given_again() {
+    let mut world = world();
+    let id = world.peers["dom0"].id;
+    let mut bytes = Vec::new();
+    for i in 0..20u32 {
+        let path = format!("/n{i}\0");
+        wire::encode(&mut bytes, M::Mkdir.code(), i, 0, &[path.as_bytes()]);
+    }
+    wire::encode(&mut bytes, M::Read.code(), 20, 0, &[b"/n19\0"]);
+    let mut rest = &bytes[..bytes.len() - 3];
+    let mut answered = Vec::new();
+    while !rest.is_empty() {
+        let left = world.server.receive_some(&mut world.machine, id, rest, 8).unwrap();
+        rest = &rest[rest.len() - left..];
+        world.read_all(id);
+        answered.push(world.peers["dom0"].messages.len());
+    }
+    // The beginning of the last one is kept.
+    assert_eq!(answered, [8, 16, 20]);
+    // Not cut: it is put together with what was kept.
+    let end = &bytes[bytes.len() - 3..];
+    assert_eq!(world.server.receive_some(&mut world.machine, id, end, 1), Ok(0));
+    world.read_all(id);
+    let ids: Vec<u32> = world.peers["dom0"]
+        .messages
+        .iter()
+        .map(|message| match message {
+            Message::Reply { request_id, result: Ok(_), .. } => *request_id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ids, (0..=20).collect::<Vec<u32>>());
+}
+
+#[test]
 fn replies_come_in_the_order_of_the_requests_however_they_are_cut() {
     for piece in [1, 7, 16, 17, 100, 10_000] {
         let mut world = world();
