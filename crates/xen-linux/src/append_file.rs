@@ -16,9 +16,10 @@ use crate::HostError;
 use crate::error::Refused;
 use crate::mapping::{Access, Mapping};
 
-/// Mapped and set aside at once. More would count as this process's memory, less costs more calls.
-const WINDOW_BYTES: u64 = 1 << 20;
-const WINDOW_PAGES: usize = 256;
+/// Mapped and set aside at once, in about a fifth of a millisecond. More would hold the caller up, and
+/// count as this process's memory; less costs more calls.
+const WINDOW_BYTES: u64 = 256 << 10;
+const WINDOW_PAGES: usize = 64;
 
 /// Of the header, for the caller.
 const OWN_BYTES: usize = 64;
@@ -232,6 +233,13 @@ impl AppendFile {
         Ok(Flag { header, offset: NOTES_AT + at })
     }
 
+    /// Gives the file up, to be freed in pieces: the end of a long one at once takes milliseconds. It is to
+    /// have no name any more.
+    #[must_use]
+    pub fn retire(self) -> RetiredFile {
+        RetiredFile { file: self.file, bytes: self.allocated }
+    }
+
     pub fn set_header(&mut self, header: &[u8; OWN_BYTES]) {
         let to = self.header.at(8, OWN_BYTES);
         // SAFETY: `at` checked the range; only this process writes to it.
@@ -261,6 +269,24 @@ impl Flag {
         // SAFETY: inside the mapping, which lives as long as `self`; whoever else stores to it does so
         // through the kernel's page, not through a reference.
         unsafe { AtomicU8::from_ptr(byte.as_ptr()) }
+    }
+}
+
+/// What is left of an [`AppendFile`] that nobody needs any more.
+#[derive(Debug)]
+pub struct RetiredFile {
+    file: OwnedFd,
+    bytes: u64,
+}
+
+impl RetiredFile {
+    /// Frees so many bytes more. `None`: nothing is left.
+    #[must_use]
+    pub fn shrink(mut self, bytes: u64) -> Option<Self> {
+        self.bytes = self.bytes.saturating_sub(bytes);
+        // One that cannot be shortened is freed at once.
+        let is_shorter = rustix::fs::ftruncate(&self.file, self.bytes).is_ok();
+        (is_shorter && self.bytes > 0).then_some(self)
     }
 }
 
@@ -368,6 +394,24 @@ mod tests {
         file.append(&[2]).unwrap();
         let bytes = file.read_all().unwrap();
         assert_eq!((bytes.len(), bytes[first - 1], bytes[first]), (first + 1, 1, 2));
+    }
+
+    #[test]
+    fn a_file_that_is_given_up_becomes_shorter_until_nothing_is_left() {
+        let place = Place::new("retired");
+        let mut file = AppendFile::create(&place.0).unwrap();
+        file.append(&vec![7; 3 << 20]).unwrap();
+        let length = || std::fs::metadata(&place.0).unwrap().len();
+        let mut before = length();
+        let mut retired = file.retire();
+        let mut pieces = 0;
+        while let Some(rest) = retired.shrink(1 << 20) {
+            retired = rest;
+            assert_eq!(length(), before - (1 << 20));
+            before = length();
+            pieces += 1;
+        }
+        assert_eq!((length(), pieces), (0, 3));
     }
 
     #[test]

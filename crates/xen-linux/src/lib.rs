@@ -21,7 +21,7 @@ mod rtnetlink;
 mod signals;
 mod xsd;
 
-pub use append_file::{AppendFile, Flag};
+pub use append_file::{AppendFile, Flag, RetiredFile};
 pub use block::{DeviceNumber, block_device};
 pub use error::HostError;
 pub use evtchn::{EventChannels, VIRQ_DOM_EXC};
