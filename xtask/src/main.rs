@@ -14,6 +14,7 @@ mod store_crash;
 mod store_diff;
 mod store_scripts;
 mod store_take_over;
+mod store_unit;
 mod stores;
 mod tidy;
 
@@ -38,6 +39,7 @@ cargo xtask COMMAND
   store-scripts   conformance scripts, asked of our store and of the packaged one
   store-crash     kills our store again and again under guests and clients that must not notice
   store-take-over hands a running store from Xen's daemon to ours and back under clients and guests
+  store-unit      our store's systemd unit, run by a systemd in namespaces of its own
   layouts our structures against the headers of each Xen that Debian has
   tidy    rules of this workspace that no compiler checks
 
@@ -71,6 +73,11 @@ fn dispatch() -> Result<ExitCode> {
             "store-crash" => store_crash::main(&mut parser),
             "store-scripts" => store_scripts::main(&mut parser),
             "store-take-over" => store_take_over::main(&mut parser),
+            "store-unit" => store_unit::main(),
+            store_unit::LIVE_UPDATE => {
+                let socket = parser.value()?;
+                store_unit::update(std::path::Path::new(&socket), &parser.value()?.string()?)
+            }
             "layouts" => layouts::main(),
             "tidy" => tidy::main(),
             BARE_STORE => {
