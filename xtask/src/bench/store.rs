@@ -2,9 +2,10 @@
 //!
 //! All servers are alive at the same time, each on a host made of files, and are measured in turn,
 //! round by round, so that whatever else the machine does hits all of them. Servers share one CPU and
-//! the driver has another; both are real-time where that is permitted. Figures are medians of the
-//! rounds. CPU time is the scheduler's own accounting.
+//! the driver has another; both are real-time where that is permitted, and no CPU sleeps meanwhile (see
+//! `awake`). Figures are medians of the rounds. CPU time is the scheduler's own accounting.
 
+mod awake;
 mod field;
 mod load;
 mod rows;
@@ -35,6 +36,10 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
     let Ok(placed) = std::env::var(PLACED) else { return Err(run_placed()) };
     let cpus = std::thread::available_parallelism()?.get();
     let bench = field::Bench::new(options, &placed)?;
+    // The driver sees its own CPU only: the last one.
+    let all = if bench.placement.cpu.is_some() { online_cpus()? } else { cpus };
+    let _awake =
+        (bench.placement.is_realtime && !options.is_quick).then(|| awake::Awake::keep(all));
     println!(
         "bench: {} rounds; servers and driver pinned: {}; real-time: {}; {cpus} CPU for the driver",
         options.rounds,
@@ -60,6 +65,11 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
     }
     ensure!(!rows.is_empty(), "no section is named so; there are: {}", rows::names());
     Ok(rows)
+}
+
+fn online_cpus() -> Result<usize> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").context("nobody says how many CPUs")?;
+    Ok(text.lines().filter(|line| line.starts_with("processor")).count().max(1))
 }
 
 /// Runs the same command again, optimised, on the last CPU and real-time if possible. Returns only
