@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::lab::{self, Series, Store};
 use crate::workspace;
+use crate::worlds::Worlds;
 
 /// Programs and files that the tests need, with the Debian packages they come in.
 const NEEDS: [(&str, &str, &str); 3] = [
@@ -17,6 +18,9 @@ const NEEDS: [(&str, &str, &str); 3] = [
 
 /// Seeds of the simulation that every run tries.
 const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
+
+/// Random worlds that every run tries.
+const WORLDS: Worlds = Worlds { first: 0, identity: 5_000, swarm: 60, lists: 25_000 };
 
 /// How long each fuzz target runs.
 const FUZZ: Duration = Duration::from_secs(60);
@@ -93,6 +97,7 @@ pub(crate) fn main() -> Result<ExitCode> {
         crate::images::run(&arguments.map(str::to_owned))
     });
     step("the daemon is killed at every step", &mut || crate::kills::run(1));
+    step("random worlds", &mut || crate::worlds::run(WORLDS));
     step("store: conformance scripts on running servers", &mut || {
         let findings = crate::store_scripts::run(&[Store::Xylem, Store::C], &[])?;
         ensure!(findings == 0, "{findings} answers are not the expected ones");

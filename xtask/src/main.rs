@@ -17,6 +17,7 @@ mod store_take_over;
 mod store_unit;
 mod stores;
 mod tidy;
+mod worlds;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,7 @@ cargo xtask COMMAND
   fuzz    arbitrary bytes for the store, with libFuzzer
   images  VMs of damaged kernels and ramdisks on the simulated host
   kills   kills the toolstack daemon at every step, on the simulated host
+  worlds  random worlds on the simulated host, in which as much goes wrong as can
   store-clients   packaged clients, run on our store and on the packaged one
   store-diff      a random script, asked of our store and of the packaged one
   store-scripts   conformance scripts, asked of our store and of the packaged one
@@ -66,6 +68,7 @@ fn dispatch() -> Result<ExitCode> {
             "ci" => ci::main(),
             "bench" => bench::main(&mut parser),
             "kills" => kills::main(&mut parser),
+            "worlds" => worlds::main(&mut parser),
             "fuzz" => fuzz::main(&mut parser),
             "images" => images::main(&mut parser),
             "store-clients" => store_clients::main(&mut parser),

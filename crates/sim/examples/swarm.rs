@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 total.creates += tally.creates;
                 total.faults += tally.faults;
                 total.kills += tally.kills;
+                total.preemptions += tally.preemptions;
             }
             Err(broken) => {
                 for line in &broken.trace {
@@ -35,8 +36,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     println!(
-        "{seeds} seeds from {first} broke no rule: {} creates, {} planned faults, {} killed daemons",
-        total.creates, total.faults, total.kills
+        "{seeds} seeds from {first} broke no rule: {} creates, {} planned faults, {} killed daemons, \
+         {} preemptions",
+        total.creates, total.faults, total.kills, total.preemptions
     );
     Ok(())
 }

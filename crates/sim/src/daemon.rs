@@ -207,9 +207,7 @@ impl Daemon {
     }
 
     fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
-        let text = format!("{work:?}");
-        let name: &str = text.split([' ', '{']).next().unwrap_or_default();
-        self.host.detail(format_args!("toolstack: {name}"));
+        self.host.detail(format_args!("toolstack: {}", work.name()));
         self.host.machine().get_mut().mean(work.domain());
         let (result, cost) = self.performer.perform(work);
         self.host.machine().get_mut().mean(None);

@@ -2,6 +2,8 @@
 
 use xen::Errno;
 
+use crate::prng::Prng;
+
 /// Which hypercalls a rule is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Calls {
@@ -21,12 +23,32 @@ pub enum VirqFate {
     Late(u64),
 }
 
+/// Where a hypercall that can be preempted is: between two of its steps, others act and time passes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Preemption {
+    #[default]
+    Never,
+    /// At every point at which Xen looks whether something else is to be done.
+    Everywhere,
+    /// At one point of so many, by chance.
+    OneOf(u64),
+}
+
+/// Whether a call that fails did what it was told.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Strikes {
+    Before,
+    /// Only the answer is lost.
+    After,
+}
+
 #[derive(Clone, Debug)]
 struct Rule {
     calls: Calls,
     /// Counts down; the call that finds 1 fails.
     countdown: u64,
     errno: Errno,
+    strikes: Strikes,
 }
 
 /// A plan of faults. The default plan has none.
@@ -35,6 +57,10 @@ pub struct Faults {
     rules: Vec<Rule>,
     virqs: Vec<VirqFate>,
     pub virq_fate: VirqFate,
+    pub preemption: Preemption,
+    /// How long a translated domain's vCPUs wait for its device model before a shutdown is complete, in
+    /// nanoseconds.
+    pub shutdown_deferred_ns: u64,
     toolstack: Life,
 }
 
@@ -52,12 +78,24 @@ impl Faults {
     /// The `k`-th of these calls from now on, counted from 1, fails before it has any effect.
     pub fn fail(&mut self, calls: Calls, k: u64, errno: Errno) {
         assert!(k > 0, "calls are counted from 1");
-        self.rules.push(Rule { calls, countdown: k, errno });
+        self.rules.push(Rule { calls, countdown: k, errno, strikes: Strikes::Before });
+    }
+
+    /// The `k`-th of these calls from now on, counted from 1, does what it is told and then says that it
+    /// failed, as one whose answer could not be written into the caller's memory.
+    pub fn fail_after(&mut self, calls: Calls, k: u64, errno: Errno) {
+        assert!(k > 0, "calls are counted from 1");
+        self.rules.push(Rule { calls, countdown: k, errno, strikes: Strikes::After });
     }
 
     /// The fates of the next VIRQs, in order; later ones follow [`Faults::virq_fate`].
     pub fn virqs(&mut self, fates: &[VirqFate]) {
         self.virqs = fates.iter().rev().copied().collect();
+    }
+
+    /// Calls that were to fail succeed.
+    pub fn forget(&mut self) {
+        self.rules.clear();
     }
 
     /// The toolstack's process is killed at its `k`-th action from now on, counted from 1. Actions are
@@ -92,10 +130,21 @@ impl Faults {
         self.rules.len()
     }
 
+    /// A call begins: what it fails with, without having had an effect.
     pub(crate) fn strike(&mut self, name: &str) -> Option<Errno> {
+        self.strike_if(name, Strikes::Before)
+    }
+
+    /// A call has had its effect: what it fails with nevertheless.
+    pub(crate) fn strike_after(&mut self, name: &str) -> Option<Errno> {
+        self.strike_if(name, Strikes::After)
+    }
+
+    fn strike_if(&mut self, name: &str, strikes: Strikes) -> Option<Errno> {
         let mut struck = None;
         self.rules.retain_mut(|rule| {
-            if matches!(rule.calls, Calls::Named(wanted) if wanted != name) {
+            let is_other = matches!(rule.calls, Calls::Named(wanted) if wanted != name);
+            if is_other || rule.strikes != strikes {
                 return true;
             }
             rule.countdown -= 1;
@@ -105,6 +154,15 @@ impl Faults {
             rule.countdown > 0
         });
         struck
+    }
+
+    /// Whether something else is to be done at this point of a long call.
+    pub(crate) fn preempts(&self, prng: &mut Prng) -> bool {
+        match self.preemption {
+            Preemption::Never => false,
+            Preemption::Everywhere => true,
+            Preemption::OneOf(points) => prng.below(points) == 0,
+        }
     }
 
     pub(crate) fn next_virq(&mut self) -> VirqFate {
@@ -124,5 +182,8 @@ mod tests {
         assert_eq!(struck, [None, None, None, Some(Errno::ENOMEM), None]);
         faults.fail(Calls::All, 1, Errno::EFAULT);
         assert_eq!(faults.strike("anything"), Some(Errno::EFAULT));
+        faults.fail_after(Calls::Named("a"), 1, Errno::EFAULT);
+        assert_eq!((faults.strike("a"), faults.strike_after("b")), (None, None));
+        assert_eq!(faults.strike_after("a"), Some(Errno::EFAULT));
     }
 }

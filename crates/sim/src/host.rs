@@ -15,7 +15,7 @@ use crate::consoled::Consoled;
 use crate::faults::Faults;
 use crate::machine::{Machine, MachineConfig, SimHypervisor, SimXen};
 use crate::os::SimOs;
-use crate::store::{SocketTransport, Store};
+use crate::store::{Pins, SocketTransport, Store};
 
 use crate::world::World;
 
@@ -27,6 +27,7 @@ pub struct HostConfig {
     pub faults: Faults,
     /// Backends whose driver is not loaded in dom0.
     pub backends_absent: Vec<BackendKind>,
+    pub pins: Pins,
 }
 
 /// The nodes that `xen-init-dom0` makes at boot.
@@ -53,7 +54,7 @@ impl SimHost {
     #[must_use]
     pub fn boot(config: HostConfig) -> Self {
         let machine = Machine::new(SimXen::new(config.machine, Faults::default(), config.seed));
-        let store = Store::start(machine.clone());
+        let store = Store::start(machine.clone(), config.pins);
         let os = SimOs::default();
         let inner = |store: &Store| Client::new(SocketTransport::open(store));
         let kernel =
@@ -66,6 +67,12 @@ impl SimHost {
         machine.get_mut().set_faults(config.faults);
         let world = World::new(machine.clone(), store.clone(), kernel, consoled);
         let host = Self { machine, store, os, world: Rc::new(RefCell::new(world)) };
+        let world = Rc::downgrade(&host.world);
+        host.machine.set_meanwhile(Some(Box::new(move || {
+            if let Some(world) = world.upgrade() {
+                world.borrow_mut().catch_up();
+            }
+        })));
         host.run_until_quiet(Time(2_000_000_000));
         host
     }

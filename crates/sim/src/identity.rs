@@ -3,19 +3,23 @@
 //!
 //! A [rival](crate::rival) destroys domains of ours at any moment and takes their numbers as soon as it gets
 //! them; numbers go round, so that domains of ours follow each other under one number too; the daemon
-//! is killed. No action may meet another domain than the one it was meant for.
+//! is killed; hypercalls are preempted in the middle, and calls fail. No action may meet another domain than
+//! the one it was meant for.
 
-use toolstack::plan::Start;
-use toolstack::{ReplyWhen, Request, ShutdownRequest, xlcfg};
-use xen::Uuid;
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::{Start, Unplug};
+use toolstack::{ClientId, Device, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
+use xen::{Errno, Uuid};
 use xenstore::client::ClientError;
 
 use crate::daemon::Daemon;
+use crate::faults::{Calls, Faults, Preemption, VirqFate};
 use crate::guest::kernel_image;
 use crate::host::{HostConfig, SimHost};
 use crate::machine::{MachineConfig, Release};
 use crate::prng::Prng;
 use crate::rival::{Deeds, RivalHandle};
+use crate::store::Pins;
 use crate::swarm::Broken;
 
 /// Virtual time in which a host must come to rest, in nanoseconds.
@@ -26,6 +30,11 @@ const PATIENCE_NS: u64 = 600_000_000_000;
 pub struct Tally {
     pub operations: u64,
     pub restarts: u64,
+    pub preemptions: u64,
+    pub faults: u64,
+    /// Requests that were answered, and those of them that failed.
+    pub answers: u64,
+    pub failures: u64,
     pub deeds: Deeds,
     pub digest: u64,
 }
@@ -35,6 +44,10 @@ impl Tally {
     pub fn add(&mut self, other: &Self) {
         self.operations += other.operations;
         self.restarts += other.restarts;
+        self.preemptions += other.preemptions;
+        self.faults += other.faults;
+        self.answers += other.answers;
+        self.failures += other.failures;
         self.deeds.gaps += other.deeds.gaps;
         self.deeds.kills += other.deeds.kills;
         self.deeds.taken += other.deeds.taken;
@@ -48,30 +61,68 @@ struct Run {
     rival: RivalHandle,
     prng: Prng,
     deadly: bool,
+    faulty: bool,
+    /// Requests of the present daemon that it has not answered.
+    asked: Vec<ClientId>,
+    /// Of the VMs that were asked for.
+    uuids: Vec<Uuid>,
     tally: Tally,
 }
+
+/// Calls that may fail in a run, each with an error that Xen has for it.
+const FAILING: [(&str, Errno); 8] = [
+    ("createdomain", Errno::ENOMEM),
+    ("max_vcpus", Errno::ENOMEM),
+    ("populate_physmap", Errno::ENOMEM),
+    ("map_foreign", Errno::ENOMEM),
+    ("getdomaininfo", Errno::EFAULT),
+    ("destroydomain", Errno::EAGAIN),
+    ("unpausedomain", Errno::EFAULT),
+    ("getdomaininfolist", Errno::EFAULT),
+];
 
 /// Runs `operations` random operations against a rival.
 ///
 /// # Errors
 /// [`Broken`] as soon as something meets another domain than it was meant for.
 pub fn run(seed: u64, operations: u64) -> Result<Tally, Box<Broken>> {
+    run_on(seed, operations, Pins::Kept)
+}
+
+/// As [`run`], on a store that keeps dead domains' numbers or does not.
+///
+/// # Errors
+/// As for that.
+pub fn run_on(seed: u64, operations: u64, pins: Pins) -> Result<Tally, Box<Broken>> {
     let release = Release::ALL[usize::try_from(seed % 6).expect("below six")];
     let machine = MachineConfig { release, ..MachineConfig::default() };
-    let host = SimHost::boot(HostConfig { machine, seed, ..HostConfig::default() });
+    let mut prng = Prng::new(seed ^ 0x1d);
+    let mut coin = || prng.below(2) == 0;
+    let (deadly, faulty, late) = (coin(), coin(), coin());
+    let preemption = [Preemption::Never, Preemption::OneOf(3), Preemption::Everywhere];
+    let preemption = preemption[usize::try_from(prng.below(3)).expect("below three")];
+    let mut faults = Faults::default();
+    faults.preemption = preemption;
+    if late {
+        faults.virq_fate = VirqFate::Late(2_000_000);
+        faults.shutdown_deferred_ns = 3_000_000;
+    }
+    let host = SimHost::boot(HostConfig { machine, seed, faults, pins, ..HostConfig::default() });
     let broken = |what: String| Box::new(Broken { seed, what, trace: host.trace() });
     host.os().add_file("/kernel", kernel_image());
+    host.os().add_bridge("xenbr0");
     host.os().add_disk("/disk.raw", 1 << 20);
+    host.os().add_disk("/more.raw", 1 << 20);
     let daemon = Daemon::start(&host).map_err(|error| broken(error.to_string()))?;
     host.machine().get_mut().begin_judging();
     let rival = RivalHandle::start(&host, seed);
-    let mut prng = Prng::new(seed ^ 0x1d);
-    let deadly = prng.below(2) == 0;
-    let tally = Tally::default();
-    let mut run = Run { host: host.clone(), daemon, rival, prng, deadly, tally };
+    let (asked, uuids, tally) = (Vec::new(), Vec::new(), Tally::default());
+    let mut run =
+        Run { host: host.clone(), daemon, rival, prng, deadly, faulty, asked, uuids, tally };
     let outcome = run.go(operations);
     run.rival.retire();
     outcome.map_err(broken)?;
+    run.tally.preemptions = host.machine().get().preemptions();
     run.tally.deeds = run.rival.deeds();
     run.tally.digest = host.digest();
     Ok(run.tally)
@@ -89,15 +140,37 @@ impl Run {
                 let stepped = self.daemon.step(until).map(drop);
                 self.survive(stepped)?;
             }
+            self.take_answers()?;
             self.judge()?;
         }
-        self.host.machine().get_mut().faults_mut().revive_toolstack();
+        // What has yet to strike does not: then all comes to rest.
+        self.host.machine().get_mut().set_faults(Faults::default());
         let until = self.host.now().after(PATIENCE_NS);
         while self.daemon.step(until).map_err(|error| error.to_string())? {
             self.rival.act();
             self.judge_quickly()?;
         }
+        self.take_answers()?;
+        if !self.asked.is_empty() {
+            return Err(format!("{} requests were never answered", self.asked.len()));
+        }
         self.judge()
+    }
+
+    /// Takes the answers that have come. Those that say no say why.
+    fn take_answers(&mut self) -> Result<(), String> {
+        let daemon = &mut self.daemon;
+        let mut silent = 0;
+        self.asked.retain(|client| {
+            let Some(reply) = daemon.take_reply(*client) else { return true };
+            self.tally.answers += 1;
+            if let Reply::Failed(why) = reply {
+                self.tally.failures += 1;
+                silent += u64::from(why.is_empty());
+            }
+            false
+        });
+        if silent == 0 { Ok(()) } else { Err("a request failed without a reason".to_owned()) }
     }
 
     fn judge_quickly(&self) -> Result<(), String> {
@@ -124,13 +197,23 @@ impl Run {
         }
         self.tally.restarts += 1;
         self.host.machine().get_mut().faults_mut().revive_toolstack();
-        self.daemon = Daemon::start(&self.host).map_err(|error| error.to_string())?;
+        self.asked.clear();
+        self.daemon = loop {
+            match Daemon::start(&self.host) {
+                Ok(daemon) => break daemon,
+                // A fault that was meant for the one before; who watches over the daemon starts another.
+                Err(_) if self.host.machine().get().faults().pending() > 0 => {
+                    self.host.machine().get_mut().faults_mut().forget();
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        };
         Ok(())
     }
 
     fn operate(&mut self, number: u64) -> Result<(), ClientError> {
         let target = format!("vm{}", self.prng.below(number + 1));
-        let request = match self.prng.below(17) {
+        let request = match self.prng.below(22) {
             0..=5 => self.create(number),
             6 | 7 => Request::Destroy { target },
             8 => {
@@ -151,9 +234,48 @@ impl Run {
                 self.host.machine().get_mut().faults_mut().kill_toolstack(k);
                 return Ok(());
             }
+            17 | 18 => {
+                let device = match self.prng.below(2) {
+                    0 => Device::Disk(
+                        xlcfg::parse_disk("/more.raw,raw,xvdb,r").expect("a disk of our own"),
+                    ),
+                    _ => {
+                        Device::Vif(xlcfg::parse_vif("bridge=xenbr0", 1).expect("a vif of our own"))
+                    }
+                };
+                Request::Plug { target, device: Box::new(device) }
+            }
+            19 => {
+                let device = match self.prng.below(2) {
+                    0 => DeviceRef { kind: DeviceKind::Vbd, devid: 51728 },
+                    _ => DeviceRef { kind: DeviceKind::Vif, devid: 1 },
+                };
+                let how = if self.prng.below(2) == 0 { Unplug::Clean } else { Unplug::Forced };
+                Request::Unplug { target, device, how }
+            }
+            20 => {
+                // By name, UUID or number, which may be somebody else's.
+                let at = self.prng.below(self.uuids.len() as u64 * 2 + 4);
+                let target = match usize::try_from(at).expect("an index") {
+                    0 => target,
+                    at if at <= self.uuids.len() => self.uuids[at - 1].to_string(),
+                    at => at.to_string(),
+                };
+                Request::Resolve { target }
+            }
+            21 if self.faulty => {
+                let at = self.prng.below(FAILING.len() as u64);
+                let (name, errno) = FAILING[usize::try_from(at).expect("an index")];
+                let k = 1 + self.prng.below(4);
+                self.tally.faults += 1;
+                self.host.machine().get_mut().faults_mut().fail(Calls::Named(name), k, errno);
+                return Ok(());
+            }
             _ => Request::List,
         };
-        self.daemon.request(request).map(drop)
+        let client = self.daemon.request(request)?;
+        self.asked.push(client);
+        Ok(())
     }
 
     fn create(&mut self, number: u64) -> Request {
@@ -174,6 +296,7 @@ impl Run {
         let config = xlcfg::parse(source).expect("the run's own configuration");
         let mut bytes = [1; 16];
         bytes[..8].copy_from_slice(&self.prng.next_u64().to_le_bytes());
+        self.uuids.push(Uuid(bytes));
         Request::Create {
             config: Box::new(config),
             fresh_uuid: Uuid(bytes),

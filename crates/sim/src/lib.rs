@@ -16,6 +16,7 @@ mod faults;
 mod guest;
 mod host;
 pub mod kills;
+pub mod listings;
 mod lvm;
 mod machine;
 mod os;
@@ -34,14 +35,14 @@ pub use agenda::Time;
 pub use backend::BackendKind;
 pub use check::Snapshot;
 pub use daemon::{AttachTimes, Daemon, DaemonError};
-pub use faults::{Calls, Faults, VirqFate};
+pub use faults::{Calls, Faults, Preemption, VirqFate};
 pub use guest::kernel_image;
 pub use host::{HostConfig, SimHost};
 pub use machine::{
     Channel, Doing, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId,
-    Occurrence, Release, SimHypervisor, SimXen, VIRQ_DOM_EXC, Vcpu,
+    Occurrence, Release, Schedule, SimHypervisor, SimXen, VIRQ_DOM_EXC, Vcpu,
 };
 pub use os::{LoopDevice, OsState, SimOs};
 pub use prng::Prng;
-pub use store::SocketTransport;
+pub use store::{Pins, SocketTransport};
 pub use trace::Trace;

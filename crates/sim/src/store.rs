@@ -67,6 +67,15 @@ impl RingPage for MappedPage<'_> {
     }
 }
 
+/// Whether the store keeps the numbers of dead domains out of use until nobody acts on them any more.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Pins {
+    #[default]
+    Kept,
+    /// It lets a dead domain's page go at once, as other stores do: what must then go wrong is a test's to see.
+    Dropped,
+}
+
 /// What the server asks of its host, answered by the simulated machine.
 #[derive(Debug)]
 struct StoreHost {
@@ -76,6 +85,7 @@ struct StoreHost {
     domids: BTreeMap<ConnId, DomId>,
     /// Pages of dead domains, which keep their numbers out of use.
     kept: BTreeMap<DomId, MappingId>,
+    pins: Pins,
 }
 
 impl StoreHost {
@@ -148,7 +158,10 @@ impl Host for StoreHost {
         let Some(ring) = self.rings.remove(&domid) else { return };
         self.domids.remove(&ring.connection);
         self.close(ring.port);
-        self.kept.insert(domid, ring.mapping);
+        match self.pins {
+            Pins::Kept => drop(self.kept.insert(domid, ring.mapping)),
+            Pins::Dropped => self.machine.get_mut().unmap(ring.mapping),
+        }
     }
 
     fn drop_kept_ring(&mut self, domid: DomId) {
@@ -312,7 +325,7 @@ impl Shell {
 pub(crate) struct Store(Rc<RefCell<Shell>>);
 
 impl Store {
-    pub(crate) fn start(machine: Machine) -> Self {
+    pub(crate) fn start(machine: Machine, pins: Pins) -> Self {
         let dom_exc = machine
             .get_mut()
             .evtchn_bind_dom_exc(DomId::DOM0)
@@ -323,6 +336,7 @@ impl Store {
             ports: BTreeMap::from([(dom_exc, StorePort::DomExc)]),
             domids: BTreeMap::new(),
             kept: BTreeMap::new(),
+            pins,
         };
         let server = Server::new(Quota::default());
         let xen = Xen::probe(host.machine.hypervisor_of_store()).expect("the store runs in dom0");

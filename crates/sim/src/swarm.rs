@@ -12,7 +12,7 @@ use xenstore::client::ClientError;
 use crate::agenda::Time;
 use crate::check::Snapshot;
 use crate::daemon::{Daemon, DaemonError};
-use crate::faults::{Calls, Faults, VirqFate};
+use crate::faults::{Calls, Faults, Preemption, VirqFate};
 use crate::guest::kernel_image;
 use crate::host::{HostConfig, SimHost};
 use crate::machine::{MachineConfig, Release};
@@ -34,10 +34,11 @@ pub struct Tally {
     pub creates: u64,
     pub faults: u64,
     pub kills: u64,
+    pub preemptions: u64,
     pub digest: u64,
 }
 
-const BEHAVIOURS: [&str; 10] = [
+const BEHAVIOURS: [&str; 12] = [
     "normal",
     "deaf",
     "silent",
@@ -46,22 +47,35 @@ const BEHAVIOURS: [&str; 10] = [
     "breaks-ring",
     "floods",
     "toggles",
+    "slow",
+    "lies",
     "crashes",
     "powers-off",
 ];
 
-/// Calls of a create that may fail for want of memory.
-const FAILING: [&str; 9] = [
-    "createdomain",
-    "max_vcpus",
-    "alloc_unbound",
-    "populate_physmap",
-    "map_foreign",
-    "map_resource",
-    "setvcpucontext",
-    "sethvmcontext",
-    "set_memory_map",
+/// Calls that may fail, each with an error that Xen or Linux has for it.
+const FAILING: [(&str, Errno); 16] = [
+    ("createdomain", Errno::ENOMEM),
+    ("max_vcpus", Errno::ENOMEM),
+    ("alloc_unbound", Errno::ENOSPC),
+    ("populate_physmap", Errno::ENOMEM),
+    ("map_foreign", Errno::ENOMEM),
+    ("map_foreign", Errno::EFAULT),
+    ("map_resource", Errno::ENOMEM),
+    ("setvcpucontext", Errno::EFAULT),
+    ("sethvmcontext", Errno::EFAULT),
+    ("set_memory_map", Errno::EFAULT),
+    ("getdomaininfo", Errno::EFAULT),
+    ("getdomaininfolist", Errno::EFAULT),
+    ("unpausedomain", Errno::EFAULT),
+    ("pausedomain", Errno::EFAULT),
+    ("destroydomain", Errno::EAGAIN),
+    ("destroydomain", Errno::EFAULT),
 ];
+
+/// Calls that may do what they are told and say that they failed.
+const FAILING_AFTER: [&str; 5] =
+    ["populate_physmap", "max_vcpus", "unpausedomain", "pausedomain", "destroydomain"];
 
 /// Virtual time in which a host must come to rest, in nanoseconds.
 const PATIENCE_NS: u64 = 600_000_000_000;
@@ -77,6 +91,7 @@ struct Swarm {
     hostile: bool,
     faulty: bool,
     deadly: bool,
+    lossy: bool,
 }
 
 /// Runs `operations` random operations.
@@ -108,6 +123,7 @@ pub fn run_traced(seed: u64, operations: usize, tracing: Tracing) -> Result<Tall
     swarm
         .go(operations)
         .map_err(|what| Box::new(Broken { seed, what, trace: swarm.host.trace() }))?;
+    swarm.tally.preemptions = swarm.host.machine().get().preemptions();
     swarm.tally.digest = swarm.host.digest();
     Ok(swarm.tally)
 }
@@ -123,8 +139,11 @@ impl Swarm {
         let virq_fate = [VirqFate::Delivered, VirqFate::Delivered, VirqFate::Late(3_000_000)]
             [pick(&mut prng, 3)];
         let machine = MachineConfig { release, order_max, ..MachineConfig::default() };
+        let preemption = [Preemption::Never, Preemption::OneOf(4), Preemption::Everywhere];
         let mut faults = Faults::default();
         faults.virq_fate = virq_fate;
+        faults.preemption = preemption[pick(&mut prng, 3)];
+        faults.shutdown_deferred_ns = [0, 2_000_000, 80_000_000][pick(&mut prng, 3)];
         let host = SimHost::boot(HostConfig { machine, seed, faults, ..HostConfig::default() });
         host.os().add_file("/kernel", kernel_image());
         host.os().add_bridge("xenbr0");
@@ -134,9 +153,9 @@ impl Swarm {
         let before = host.snapshot()?;
         let daemon = Daemon::start(&host)?;
         let mut coin = || prng.below(2) == 0;
-        let (hostile, faulty, deadly) = (coin(), coin(), coin());
+        let (hostile, faulty, deadly, lossy) = (coin(), coin(), coin(), coin());
         let tally = Tally::default();
-        Ok(Self { seed, prng, host, daemon, before, tally, hostile, faulty, deadly })
+        Ok(Self { seed, prng, host, daemon, before, tally, hostile, faulty, deadly, lossy })
     }
 
     fn below(&mut self, limit: u64) -> u64 {
@@ -172,13 +191,22 @@ impl Swarm {
         self.tally.kills += 1;
         self.host.note(format_args!("swarm: the daemon was killed"));
         self.host.machine().get_mut().faults_mut().revive_toolstack();
-        self.daemon = Daemon::start(&self.host).map_err(|error| error.to_string())?;
+        self.daemon = loop {
+            match Daemon::start(&self.host) {
+                Ok(daemon) => break daemon,
+                // A fault that was meant for the one before; who watches over the daemon starts another.
+                Err(_) if self.host.machine().get().faults().pending() > 0 => {
+                    self.host.machine().get_mut().faults_mut().forget();
+                }
+                Err(error) => return Err(error.to_string()),
+            }
+        };
         Ok(())
     }
 
     fn operate(&mut self) -> Result<(), ClientError> {
         let target = format!("vm{}", self.below(self.tally.creates + 1));
-        match self.below(12) {
+        match self.below(13) {
             0..=4 => {
                 let request = self.create();
                 self.daemon.request(request).map(drop)
@@ -194,17 +222,29 @@ impl Swarm {
             }
             8 => self.daemon.request(Request::List).map(drop),
             9 if self.faulty => {
-                let index = self.below(FAILING.len() as u64);
-                let name = FAILING[usize::try_from(index).expect("below nine")];
+                let index = self.below((FAILING.len() + FAILING_AFTER.len()) as u64);
+                let index = usize::try_from(index).expect("an index");
                 let k = 1 + self.below(6);
                 self.tally.faults += 1;
                 let mut xen = self.host.machine().get_mut();
-                xen.faults_mut().fail(Calls::Named(name), k, Errno::ENOMEM);
+                let faults = xen.faults_mut();
+                match FAILING.get(index) {
+                    Some((name, errno)) => faults.fail(Calls::Named(name), k, *errno),
+                    None => {
+                        let name = FAILING_AFTER[index - FAILING.len()];
+                        faults.fail_after(Calls::Named(name), k, Errno::EFAULT);
+                    }
+                }
                 Ok(())
             }
             10 if self.deadly => {
                 let k = 1 + self.below(80);
                 self.host.machine().get_mut().faults_mut().kill_toolstack(k);
+                Ok(())
+            }
+            11 if self.lossy => {
+                // Whether this VIRQ arrives or not: whoever hears the next looks for both.
+                self.host.machine().get_mut().faults_mut().virqs(&[VirqFate::Lost]);
                 Ok(())
             }
             _ => {
@@ -220,7 +260,7 @@ impl Swarm {
         let number = self.tally.creates;
         self.tally.creates += 1;
         let behaviour = if self.hostile {
-            BEHAVIOURS[usize::try_from(self.below(BEHAVIOURS.len() as u64)).expect("below ten")]
+            BEHAVIOURS[usize::try_from(self.below(BEHAVIOURS.len() as u64)).expect("an index")]
         } else {
             BEHAVIOURS[0]
         };

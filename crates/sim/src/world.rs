@@ -100,6 +100,12 @@ impl World {
         true
     }
 
+    /// Lets happen what is due by now, while somebody's hypercall is preempted.
+    pub(crate) fn catch_up(&mut self) {
+        let now = self.machine.get().now();
+        while self.step(now) {}
+    }
+
     fn put(&mut self, delay_ns: u64, happening: Happening) {
         let when = {
             let mut xen = self.machine.get_mut();

@@ -226,9 +226,18 @@ impl<H: Hypervisor> Xen<H> {
     /// Tears a domain down. Can take long; meanwhile other domains may be created and destroyed.
     ///
     /// # Errors
-    /// ESRCH if there is no such domain, EINVAL for the caller's own.
+    /// ESRCH if there is no such domain, EINVAL for the caller's own, EAGAIN if Xen asks for it to be repeated
+    /// again and again.
     pub fn destroy_domain(&mut self, domid: DomId) -> Result<(), Errno> {
-        self.domctl("destroydomain", domctl::DESTROYDOMAIN, domid, &[]).map(drop)
+        /// It comes further each time.
+        const REPEATS_MAX: u32 = 1000;
+        for _ in 0..REPEATS_MAX {
+            match self.domctl("destroydomain", domctl::DESTROYDOMAIN, domid, &[]) {
+                Err(Errno::EAGAIN) => {}
+                answer => return answer.map(drop),
+            }
+        }
+        Err(Errno::EAGAIN)
     }
 
     /// Adds one to the domain's pause count.

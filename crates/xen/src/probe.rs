@@ -20,6 +20,8 @@ pub enum ProbeError {
         "Xen {0}.{1} speaks an interface version that this build does not know (domctl 0x15 to 0x18, sysctl 0x15 to 0x16); a newer Xylem is needed"
     )]
     UnknownVersion(u16, u16),
+    #[error("Xen {0}.{1} did not tell which interface version it speaks: {2}; try again")]
+    NotTold(u16, u16, Errno),
 }
 
 pub(crate) fn probe<H: Hypervisor>(
@@ -39,7 +41,9 @@ pub(crate) fn probe<H: Hypervisor>(
         match domctl_raw(hypervisor, known, domctl::GETDOMAININFO, DomId::DOM0, &[]) {
             Err(Errno::EACCES) => {}
             Err(errno @ Errno::EPERM) => return Err(denied(errno)),
-            Ok(_) | Err(_) => {
+            // Whatever else goes wrong may have done so before the version was compared.
+            Err(errno) => return Err(ProbeError::NotTold(major, minor, errno)),
+            Ok(_) => {
                 found_domctl = Some(DomctlVersion(known));
                 break;
             }
@@ -51,7 +55,9 @@ pub(crate) fn probe<H: Hypervisor>(
         match sysctl_raw(hypervisor, known, sysctl::SCHED_ID, &[]) {
             Err(Errno::EACCES) => {}
             Err(errno @ Errno::EPERM) => return Err(denied(errno)),
-            Ok(_) | Err(_) => {
+            // Whatever else goes wrong may have done so before the version was compared.
+            Err(errno) => return Err(ProbeError::NotTold(major, minor, errno)),
+            Ok(_) => {
                 found_sysctl = Some(SysctlVersion(known));
                 break;
             }

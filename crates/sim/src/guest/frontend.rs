@@ -128,6 +128,7 @@ pub(super) struct Frontend {
     rings: Vec<Ring>,
     ports: Vec<EvtchnPort>,
     toggles: u32,
+    lies: u32,
 }
 
 impl Frontend {
@@ -154,6 +155,7 @@ impl Frontend {
             rings: Vec::new(),
             ports: Vec::new(),
             toggles: 0,
+            lies: 0,
         }))
     }
 
@@ -276,5 +278,38 @@ impl Frontend {
             self.switch(store, state)?;
         }
         Ok(())
+    }
+
+    /// Hostile: offers what is not there, in words that are no numbers, and takes its own directory away in between.
+    pub(super) fn lie<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), ClientError> {
+        const LIES_MAX: u32 = 40;
+        const LIES: [(&str, &[u8]); 10] = [
+            ("ring-ref", b"4294967295"),
+            ("tx-ring-ref", b"-1"),
+            ("event-channel", b"99999999999999999999"),
+            ("state", b"4"),
+            ("state", b"\xff\xfe not a state"),
+            ("ring-ref", b""),
+            ("rx-ring-ref", b"8"),
+            ("event-channel", b"1"),
+            ("state", b"3"),
+            ("backend", b"/local/domain/0/backend/vbd/0/0"),
+        ];
+        if self.lies >= LIES_MAX {
+            return Ok(());
+        }
+        let at = usize::try_from(self.lies).unwrap_or(0);
+        self.lies += 1;
+        let path = self.id.path();
+        let said = if at % 17 == 16 {
+            store.rm(&path)
+        } else {
+            let (key, value) = LIES[at % LIES.len()];
+            store.write(&format!("{path}/{key}"), value)
+        };
+        match said {
+            Err(error) if error.refusal().is_some() => Ok(()),
+            other => other,
+        }
     }
 }

@@ -51,6 +51,10 @@ enum Behaviour {
     Floods,
     /// Changes the state of its devices all the time.
     Toggles,
+    /// Does all that it should, but takes seconds for each.
+    Slow,
+    /// Writes nonsense where its devices' ends are to be found, and takes its own directories away.
+    Lies,
     Crashes,
     PowersOff,
     Reboots,
@@ -71,6 +75,8 @@ impl Behaviour {
             "breaks-ring" => Self::BreaksRing,
             "floods" => Self::Floods,
             "toggles" => Self::Toggles,
+            "slow" => Self::Slow,
+            "lies" => Self::Lies,
             "crashes" => Self::Crashes,
             "powers-off" => Self::PowersOff,
             "reboots" => Self::Reboots,
@@ -103,6 +109,8 @@ pub(crate) enum Next {
 const UNIKERNEL_BOOT_NS: u64 = 1_500_000;
 const LINUX_BOOT_NS: u64 = 400_000_000;
 const XENBUS_NS: u64 = 300_000;
+/// What a slow guest takes for each thing.
+const SLOW_NS: u64 = 2_000_000_000;
 
 /// One running guest.
 #[derive(Debug)]
@@ -116,6 +124,8 @@ pub(crate) struct Guest {
     store: Client<RingTransport>,
     resources: Resources,
     frontends: BTreeMap<DeviceId, Frontend>,
+    /// A slow guest has slept before what it does next.
+    is_rested: bool,
 }
 
 impl Guest {
@@ -146,11 +156,13 @@ impl Guest {
             store: Client::new(transport),
             resources: Resources::new(machine.clone(), domid, boot.spare),
             frontends: BTreeMap::new(),
+            is_rested: false,
             boot,
         };
-        let boot_ns = match kind {
-            Kind::Unikernel => UNIKERNEL_BOOT_NS,
-            Kind::Linux => LINUX_BOOT_NS,
+        let boot_ns = match (guest.behaviour, kind) {
+            (Behaviour::Slow, _) => SLOW_NS,
+            (_, Kind::Unikernel) => UNIKERNEL_BOOT_NS,
+            (_, Kind::Linux) => LINUX_BOOT_NS,
         };
         Ok((guest, Next::Sleep(boot_ns)))
     }
@@ -163,7 +175,14 @@ impl Guest {
                 return self.after_hello();
             }
             Phase::Xenbus => self.begin_xenbus(),
-            Phase::Running => self.handle_events(),
+            Phase::Running if self.behaviour == Behaviour::Slow && !self.is_rested => {
+                self.is_rested = true;
+                return Next::Sleep(SLOW_NS);
+            }
+            Phase::Running => {
+                self.is_rested = false;
+                self.handle_events()
+            }
             Phase::Over => return Next::Block,
         };
         match result {
@@ -349,8 +368,10 @@ impl Guest {
 
     fn handle_backend(&mut self, id: &DeviceId) -> Result<(), ClientError> {
         let Some(frontend) = self.frontends.get_mut(id) else { return Ok(()) };
-        if self.behaviour == Behaviour::Toggles {
-            return frontend.toggle(&mut self.store);
+        match self.behaviour {
+            Behaviour::Toggles => return frontend.toggle(&mut self.store),
+            Behaviour::Lies => return frontend.lie(&mut self.store),
+            _ => {}
         }
         let hold = self.behaviour == Behaviour::HoldsDevices;
         let split = self.kind == Kind::Linux;

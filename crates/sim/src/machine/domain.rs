@@ -10,9 +10,17 @@ use xen::{DomId, Errno, Uuid};
 
 use super::evtchn::Ports;
 use super::grant::GrantTable;
+use super::hypercall::ERESTART;
 use super::settings::Settings;
 use super::{Counted, Occurrence, RCU_NS, Release, Retired, SimXen};
 use crate::prng::split_mix;
+
+/// Whether others may act in the middle.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Preemptible {
+    Yes,
+    No,
+}
 
 /// How far a domain's death has come.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -55,8 +63,11 @@ pub struct Domain {
     pub pause_count: u32,
     pub creation_finished: bool,
     pub dying: Dying,
-    /// The code, once somebody asked for a shutdown.
+    /// The code, once a shutdown is complete.
     pub shutdown: Option<u8>,
+    /// The first code that was asked for, and whether the vCPUs have yet to stop for it.
+    pub(super) shutdown_code: Option<u8>,
+    pub(super) shuts_down: bool,
     pub vcpus: Vec<Vcpu>,
     pub pages: u64,
     pub pages_max: u64,
@@ -84,6 +95,10 @@ pub struct Domain {
     pub(super) settings: Settings,
     /// Domains that have this one as their target.
     pub(super) references: u32,
+    /// Extents that were mapped by others when a teardown came by.
+    pub(super) extents_held: Vec<(u64, u64)>,
+    /// Xen itself keeps its vCPUs from running.
+    pub(super) is_held: bool,
 }
 
 impl Domain {
@@ -106,7 +121,8 @@ impl Domain {
     /// Whether its vCPUs execute: not paused, not shut down, alive.
     #[must_use]
     pub fn is_running(&self) -> bool {
-        !self.is_paused() && self.shutdown.is_none() && self.dying == Dying::Alive
+        let stops = self.shuts_down || self.shutdown.is_some();
+        !self.is_paused() && !self.is_held && !stops && self.dying == Dying::Alive
     }
 
     /// The machine frame of one of its own frame numbers.
@@ -216,6 +232,8 @@ impl SimXen {
             creation_finished: false,
             dying: Dying::Alive,
             shutdown: None,
+            shutdown_code: None,
+            shuts_down: false,
             vcpus: Vec::new(),
             pages: 0,
             pages_max: 0,
@@ -237,6 +255,8 @@ impl SimXen {
             pinned: BTreeSet::new(),
             settings: Settings::default(),
             references: 0,
+            extents_held: Vec::new(),
+            is_held: false,
         };
         self.domains.insert(domid, domain);
         self.changed.insert(domid);
@@ -271,12 +291,38 @@ impl SimXen {
         Err(exhausted)
     }
 
-    /// Records that a domain shut down; the first reason stays.
+    /// A domain begins to shut down; the first reason stays. It is complete when all vCPUs have stopped, and those
+    /// that wait for a device model stop later, unless it is a crash.
     pub(super) fn shutdown_domain(&mut self, domid: DomId, reason: u8) {
+        const CRASH: u8 = 3;
+        let deferred_ns = self.faults.shutdown_deferred_ns;
         let Some(domain) = self.domains.get_mut(&domid) else { return };
-        if domain.shutdown.is_some() || domain.dying != Dying::Alive {
+        if domain.dying != Dying::Alive {
             return;
         }
+        let reason = *domain.shutdown_code.get_or_insert(reason);
+        if domain.shuts_down || domain.shutdown.is_some() {
+            return;
+        }
+        domain.shuts_down = true;
+        if domain.is_translated() && deferred_ns > 0 && reason != CRASH {
+            let unique_id = domain.unique_id;
+            let due = self.now.after(deferred_ns);
+            self.shutdowns_deferred.push(Retired { due, domid, unique_id });
+            return;
+        }
+        self.complete_shutdown(domid);
+    }
+
+    /// All vCPUs have stopped.
+    pub(super) fn complete_shutdown(&mut self, domid: DomId) {
+        let Some(domain) = self.domains.get_mut(&domid) else { return };
+        let (true, Some(reason), Dying::Alive) =
+            (domain.shuts_down, domain.shutdown_code, domain.dying)
+        else {
+            return;
+        };
+        domain.shuts_down = false;
         domain.shutdown = Some(reason);
         for vcpu in &mut domain.vcpus {
             vcpu.running = false;
@@ -295,35 +341,77 @@ impl SimXen {
         }
     }
 
-    /// Tears a domain down as far as it goes at once.
+    /// Tears a domain down without a pause.
     pub(super) fn kill_domain(&mut self, domid: DomId) {
-        let Some(domain) = self.domains.get_mut(&domid) else { return };
-        if domain.dying == Dying::Dead {
-            return;
+        let whole = self.tear_down(domid, Preemptible::No);
+        assert!(whole.is_ok(), "nothing came between");
+    }
+
+    /// Tears a domain down, or goes on with that. `ERESTART`: something else is to be done first.
+    pub(super) fn tear_down(
+        &mut self,
+        domid: DomId,
+        preemptible: Preemptible,
+    ) -> Result<(), Errno> {
+        let Some(domain) = self.domains.get_mut(&domid) else { return Ok(()) };
+        match domain.dying {
+            Dying::Dead => return Ok(()),
+            Dying::Dying => {}
+            Dying::Alive => {
+                domain.dying = Dying::Dying;
+                let claimed = std::mem::take(&mut domain.pages_claimed);
+                for vcpu in &mut domain.vcpus {
+                    vcpu.running = false;
+                }
+                self.pages_claimed -= claimed;
+                self.spend(20_000);
+                self.stop_here(preemptible)?;
+            }
         }
-        domain.dying = Dying::Dying;
-        let claimed = std::mem::take(&mut domain.pages_claimed);
+        self.release_mappings_of(domid);
+        self.virq_handlers.retain(|_, handler| *handler != domid);
+        self.close_all_ports(domid);
+        let Some(domain) = self.domains.get_mut(&domid) else { return Ok(()) };
         domain.physmap.clear();
         domain.tables.clear();
         domain.pinned.clear();
-        for vcpu in &mut domain.vcpus {
-            vcpu.running = false;
-        }
-        self.pages_claimed -= claimed;
-        self.virq_handlers.retain(|_, handler| *handler != domid);
-        self.close_all_ports(domid);
-        self.release_mappings_of(domid);
-        let domain = self.domains.get_mut(&domid).expect("it was there above");
+        self.give_pages_back(domid, preemptible)?;
+        let Some(domain) = self.domains.get_mut(&domid) else { return Ok(()) };
         domain.dying = Dying::Dead;
-        let extents = std::mem::take(&mut domain.extents);
-        // A dying domain's pages go one by one: that is where the time of a destroy goes.
-        let pages = domain.pages;
-        (domain.extents, domain.pages) = self.frames.release(domid, &extents);
-        self.spend(20_000 + pages * 90);
+        // Some of what was mapped when its turn came may not be so any more.
+        let held = std::mem::take(&mut domain.extents_held);
+        (domain.extents, domain.pages) = self.frames.release(domid, &held);
         self.trace.note(self.now, format_args!("xen: domain {domid} is dead"));
         self.changed.insert(domid);
         self.raise_dom_exc();
         self.unlink_if_unreferenced(domid);
+        Ok(())
+    }
+
+    /// A dying domain's pages go one by one: that is where the time of a destroy goes.
+    fn give_pages_back(&mut self, domid: DomId, preemptible: Preemptible) -> Result<(), Errno> {
+        let mut stopped = Ok(());
+        while let Some(domain) = self.domains.get_mut(&domid)
+            && stopped.is_ok()
+            && let Some((first, pages)) = domain.extents.pop()
+        {
+            let is_xens = self.frames.is_xens(first);
+            let (held, _) = self.frames.release(domid, &[(first, pages)]);
+            let gone = if is_xens { 0 } else { pages - held.len() as u64 };
+            domain.pages -= gone;
+            domain.extents_held.extend(held);
+            let is_last = domain.extents.is_empty();
+            self.spend(pages * 90);
+            if !is_last {
+                stopped = self.stop_here(preemptible);
+            }
+        }
+        stopped
+    }
+
+    /// A point at which a long call may have to stop.
+    fn stop_here(&mut self, preemptible: Preemptible) -> Result<(), Errno> {
+        if preemptible == Preemptible::Yes && self.is_preempted() { Err(ERESTART) } else { Ok(()) }
     }
 
     /// Something that kept a dead domain's page was let go.
@@ -344,7 +432,7 @@ impl SimXen {
         }
         let (unique_id, target) = (domain.unique_id, domain.settings.target);
         self.domains.remove(&domid);
-        self.changed.remove(&domid);
+        self.hidden.remove(&domid);
         let jitter = self.chance(RCU_NS);
         self.retired.push(Retired { due: self.now.after(RCU_NS + jitter), domid, unique_id });
         if let Some(target) = target
@@ -380,8 +468,11 @@ impl SimXen {
 
     /// Clears the shutdown state.
     pub(super) fn resume(&mut self, domid: DomId) -> Result<(), Errno> {
+        self.shutdowns_deferred.retain(|it| it.domid != domid);
         let domain = self.live(domid)?;
-        let stopped = domain.shutdown.take().is_some();
+        let stopped = domain.shutdown_code.take().is_some();
+        domain.shutdown = None;
+        domain.shuts_down = false;
         if stopped && domain.is_running() {
             self.occur(Occurrence::Runnable(domid));
         }
@@ -403,4 +494,30 @@ impl SimXen {
 pub(crate) enum VcpuActivity {
     Runs,
     Blocks,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::test_support::{create, host};
+
+    #[test]
+    fn when_all_numbers_are_taken_an_old_xen_lacks_memory_and_a_new_one_says_they_exist() {
+        let mut xen = host();
+        for _ in 1..DomId::FIRST_RESERVED {
+            create(&mut xen);
+        }
+        assert_eq!(xen.choose_domid(DomId::ANY), Err(Errno::ENOMEM));
+        xen.config.release = Release::Xen4_22;
+        assert_eq!(xen.choose_domid(DomId::ANY), Err(Errno::EEXIST));
+        assert_eq!(xen.choose_domid(DomId(0)), Err(Errno::EEXIST), "it asks for any by its name");
+        // A number is free when the last reader of its domain has left, on an old Xen when it is not listed.
+        xen.kill_domain(DomId(77));
+        assert_eq!(xen.choose_domid(DomId::ANY), Err(Errno::EEXIST));
+        xen.config.release = Release::Xen4_20;
+        assert_eq!(xen.choose_domid(DomId(0)), Ok(DomId(77)));
+        xen.config.release = Release::Xen4_22;
+        xen.pass_time();
+        assert_eq!(xen.choose_domid(DomId::ANY), Ok(DomId(77)));
+    }
 }

@@ -5,8 +5,8 @@
 
 use xen::{DomId, Errno};
 
-use super::domain::Vcpu;
-use super::hypercall::{Arena, DOMCTL_BYTES};
+use super::domain::{Preemptible, Vcpu};
+use super::hypercall::{Arena, DOMCTL_BYTES, ERESTART};
 use super::listing::domain_info;
 use super::{Dying, Release, SimXen};
 use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
@@ -48,6 +48,9 @@ impl SimXen {
             }
             GETDOMAININFO => {
                 let found = self.find_for_info(domid)?;
+                if self.hidden.contains(&found) {
+                    return Err(Errno::EACCES);
+                }
                 put_u16(&mut call, 8, found.0);
                 let info = domain_info(&self.domains[&found]);
                 call[HEADER..HEADER + info.len()].copy_from_slice(&info);
@@ -81,7 +84,7 @@ impl SimXen {
         }
         let payload = &call[HEADER..];
         match cmd {
-            2 => self.kill_domain(domid),
+            2 => self.tear_down(domid, Preemptible::Yes)?,
             3 => self.pause(domid)?,
             4 => self.unpause(domid)?,
             // Xen counts a domain's pages in 32 bits.
@@ -193,7 +196,9 @@ impl SimXen {
         Ok(())
     }
 
+    /// Grows or shrinks the pool in steps, between which it may be preempted; then it has the size it has.
     fn set_paging_pool(&mut self, domid: DomId, bytes: u64) -> Result<(), Errno> {
+        const STEP_PAGES: u64 = 64;
         let free = self.frames.pages_free();
         let domain = self.live(domid)?;
         if !domain.is_translated() {
@@ -202,12 +207,22 @@ impl SimXen {
         if !bytes.is_multiple_of(xen::PAGE_BYTES as u64) {
             return Err(Errno::EINVAL);
         }
-        let pages = bytes >> xen::PAGE_SHIFT;
-        if pages < domain.paging_tables.len() as u64 || pages > free {
+        let wanted = bytes >> xen::PAGE_SHIFT;
+        if wanted < domain.paging_tables.len() as u64 || wanted > free {
             return Err(Errno::ENOMEM);
         }
-        domain.paging_pool_bytes = bytes;
-        Ok(())
+        loop {
+            let domain = self.live(domid)?;
+            let now = domain.paging_pool_bytes >> xen::PAGE_SHIFT;
+            let next = wanted.clamp(now.saturating_sub(STEP_PAGES), now + STEP_PAGES);
+            domain.paging_pool_bytes = next << xen::PAGE_SHIFT;
+            if next == wanted {
+                return Ok(());
+            }
+            if self.is_preempted() {
+                return Err(ERESTART);
+            }
+        }
     }
 
     /// Which domain getdomaininfo answers about.

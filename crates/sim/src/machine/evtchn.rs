@@ -98,18 +98,29 @@ impl SimXen {
         Ok(port)
     }
 
-    /// `EVTCHNOP_bind_virq` by dom0 for the domain exceptions.
+    /// `EVTCHNOP_bind_virq` for the domain exceptions.
     ///
     /// # Errors
-    /// EEXIST if it is bound already.
+    /// EEXIST if the domain has it bound already; from 4.21 EBUSY for a domain that is not to receive it.
     pub fn evtchn_bind_dom_exc(&mut self, domid: DomId) -> Result<EvtchnPort, Errno> {
-        if self.dom_exc_port().is_some() {
+        let receives = self.dom_exc_receiver() == domid;
+        if !receives && self.config.release >= super::Release::Xen4_21 {
+            return Err(Errno::EBUSY);
+        }
+        if self.dom_exc_port_of(domid).is_some() {
             return Err(Errno::EEXIST);
         }
         let port = self.new_port(domid, Channel::Virq(VIRQ_DOM_EXC))?;
-        // The new owner knows nothing yet: all domains count as changed.
-        self.changed = self.domains.keys().copied().collect();
+        if receives {
+            // The new owner knows nothing yet: all domains count as changed.
+            self.changed = self.domains.keys().copied().collect();
+        }
         Ok(port)
+    }
+
+    /// Who the VIRQ is for.
+    fn dom_exc_receiver(&self) -> DomId {
+        self.virq_handlers.get(&VIRQ_DOM_EXC).copied().unwrap_or(DomId::DOM0)
     }
 
     /// `EVTCHNOP_close`.
@@ -187,12 +198,17 @@ impl SimXen {
         }
     }
 
+    /// The port that rings when some domain changed, and whose it is.
     pub(super) fn dom_exc_port(&self) -> Option<(DomId, EvtchnPort)> {
-        self.domains.values().find_map(|domain| {
-            let mut channels = domain.ports.channels.iter();
-            let (port, _) = channels.find(|(_, c)| **c == Channel::Virq(VIRQ_DOM_EXC))?;
-            Some((domain.domid, *port))
-        })
+        let receiver = self.dom_exc_receiver();
+        self.dom_exc_port_of(receiver).map(|port| (receiver, port))
+    }
+
+    fn dom_exc_port_of(&self, domid: DomId) -> Option<EvtchnPort> {
+        let mut channels = self.domains.get(&domid)?.ports.channels.iter();
+        channels
+            .find(|(_, channel)| **channel == Channel::Virq(VIRQ_DOM_EXC))
+            .map(|(port, _)| *port)
     }
 
     /// Tells the VIRQ's owner, if there is one, that some domain changed.
@@ -265,7 +281,16 @@ mod tests {
     #[test]
     fn the_exception_virq_has_one_consumer() {
         let mut xen = host();
-        xen.evtchn_bind_dom_exc(DOM0).unwrap();
+        let port = xen.evtchn_bind_dom_exc(DOM0).unwrap();
         assert_eq!(xen.evtchn_bind_dom_exc(DOM0), Err(Errno::EEXIST));
+        // On an old Xen another domain may bind it and hears nothing; a new one says so.
+        let other = create(&mut xen);
+        let theirs = xen.evtchn_bind_dom_exc(other).unwrap();
+        xen.take_occurrences();
+        xen.raise_dom_exc();
+        assert!(xen.evtchn_take(DOM0, port) && !xen.evtchn_take(other, theirs));
+        xen.evtchn_close(other, theirs).unwrap();
+        xen.config.release = crate::machine::Release::Xen4_21;
+        assert_eq!(xen.evtchn_bind_dom_exc(other), Err(Errno::EBUSY));
     }
 }

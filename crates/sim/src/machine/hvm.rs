@@ -15,6 +15,10 @@ const DEPRECATED: [u32; 10] = [4, 13, 20, 21, 22, 23, 24, 25, 26, 30];
 /// May be changed from zero only: VIRIDIAN, the IOREQ pages, ALTP2M, MCA_CAP.
 const SET_ONCE: [u32; 7] = [5, 6, 9, 32, 33, 35, 38];
 const TIMER_MODE: u32 = 10;
+const ALTP2M: u32 = 35;
+/// What a domain may set for itself, and what it may read.
+const SET_BY_GUESTS: [u32; 8] = [0, 2, 15, 18, 19, 34, 36, 37];
+const READ_BY_GUESTS: [u32; 8] = [0, 1, 2, 15, 17, 18, 36, 37];
 
 const CODE_END: u16 = 0;
 const CODE_HEADER: u16 = 1;
@@ -54,14 +58,22 @@ impl SimXen {
         if caller != DomId::DOM0 && caller != domid {
             return Err(Errno::EPERM);
         }
+        let fixed_at_creation = self.config.release >= super::Release::Xen4_19;
         let domain = self.live(domid)?;
         if !domain.is_translated() || DEPRECATED.contains(&param) {
             return Err(Errno::EINVAL);
         }
         let current = domain.param(param);
+        let open: &[u32] = if args[0] == GET_PARAM { &READ_BY_GUESTS } else { &SET_BY_GUESTS };
+        if caller == domid && !open.contains(&param) {
+            return Err(Errno::EPERM);
+        }
         if args[0] == GET_PARAM {
             put_u64(arena.get_mut(args[1], 16)?, 8, current);
             return Ok(0);
+        }
+        if fixed_at_creation && param == ALTP2M {
+            return Err(Errno::EEXIST);
         }
         if SET_ONCE.contains(&param) && current != 0 && current != value {
             return Err(Errno::EEXIST);

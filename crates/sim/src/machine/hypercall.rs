@@ -32,36 +32,111 @@ pub(super) const SYSCTL_BYTES: usize = 136;
 /// How long the shortest hypercall takes, in nanoseconds.
 const CALL_NS: u64 = 900;
 
+/// What Xen says to itself when a call is to go on later. No caller ever sees it.
+pub(super) const ERESTART: Errno = Errno(85);
+
+/// The bits of a memory op's number; those above say at which extent a preempted one goes on.
+pub(super) const MEMORY_OP_MASK: u64 = 0x3f;
+const MEMORY_OP_BITS: u32 = 6;
+
+/// A hypercall that is made. Its arguments change when it is preempted, so that it goes on where it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    op: Op,
+    pub(super) args: [u64; 5],
+    /// It goes on after it was preempted.
+    pub(super) goes_on: bool,
+    /// So does the entry that a multicall is at.
+    entry_goes_on: bool,
+}
+
+impl Call {
+    pub(super) fn new(op: Op, args: [u64; 5]) -> Self {
+        Self { op, args, goes_on: false, entry_goes_on: false }
+    }
+
+    /// At which extent a memory op begins or goes on.
+    pub(super) fn extent_first(&self) -> u64 {
+        self.args[0] >> MEMORY_OP_BITS
+    }
+
+    /// Lets a memory op go on at this extent.
+    pub(super) fn go_on_at(&mut self, extent: u64) -> Errno {
+        self.args[0] = self.args[0] & MEMORY_OP_MASK | extent << MEMORY_OP_BITS;
+        ERESTART
+    }
+}
+
+/// How far a hypercall has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Progress {
+    Done(Result<u64, Errno>),
+    /// It will go on with its arguments as they are now.
+    Preempted,
+}
+
 impl SimXen {
-    /// One hypercall of `caller`.
+    /// One hypercall of `caller`, until it is done or preempted.
     pub(super) fn hypercall(
         &mut self,
         caller: DomId,
         arena: &mut Arena<'_>,
-        op: Op,
-        args: [u64; 5],
+        call: &mut Call,
+    ) -> Progress {
+        match self.hypercall_named(caller, arena, call) {
+            Err(ERESTART) => {
+                call.goes_on = true;
+                Progress::Preempted
+            }
+            result => Progress::Done(result),
+        }
+    }
+
+    fn hypercall_named(
+        &mut self,
+        caller: DomId,
+        arena: &mut Arena<'_>,
+        call: &mut Call,
     ) -> Result<u64, Errno> {
         self.settle();
-        let name = name(arena, op, args)?;
-        *self.calls.entry(name).or_default() += 1;
-        self.spend(CALL_NS);
-        if let Some(errno) = self.faults.strike(name) {
-            self.trace.note(self.now, format_args!("fault: {name} fails with {errno:?}"));
-            return Err(errno);
+        let name = name(arena, call.op, call.args)?;
+        if !call.goes_on {
+            *self.calls.entry(name).or_default() += 1;
+            self.spend(CALL_NS);
+            if let Some(errno) = self.faults.strike(name) {
+                self.trace.note(self.now, format_args!("fault: {name} fails with {errno:?}"));
+                return Err(errno);
+            }
         }
-        if let Some(domid) = self.acted_on(arena, op, args)? {
+        // What goes on acts on whoever bears the number then.
+        if let Some(domid) = self.acted_on(arena, call.op, call.args)? {
             self.judge(name, domid);
         }
-        let result = self.dispatch(caller, arena, op, args);
+        let mut result = self.dispatch(caller, arena, call);
         if let (Ok(_), "createdomain") = (&result, name) {
-            self.mean_new(DomId(u16_at(arena.get(args[0], DOMCTL_BYTES)?, 8)));
+            self.mean_new(DomId(u16_at(arena.get(call.args[0], DOMCTL_BYTES)?, 8)));
         }
         match &result {
             Ok(value) => self.trace.detail(self.now, format_args!("{name} = {value}")),
+            Err(ERESTART) => {
+                self.preemptions += 1;
+                self.trace.detail(self.now, format_args!("{name} is preempted"));
+            }
             Err(errno) => self.trace.detail(self.now, format_args!("{name} = -{errno:?}")),
+        }
+        if result.is_ok()
+            && let Some(errno) = self.faults.strike_after(name)
+        {
+            self.trace.note(self.now, format_args!("fault: {name} is done and says {errno:?}"));
+            result = Err(errno);
         }
         self.settle();
         result
+    }
+
+    /// Whether a long call is preempted at this point.
+    pub(super) fn is_preempted(&mut self) -> bool {
+        self.faults.preempts(&mut self.prng)
     }
 
     /// One hypercall of the store daemon, which is not counted among the toolstack's and meets no fault.
@@ -69,58 +144,85 @@ impl SimXen {
         &mut self,
         caller: DomId,
         arena: &mut Arena<'_>,
-        op: Op,
-        args: [u64; 5],
+        call: &mut Call,
     ) -> Result<u64, Errno> {
         self.spend(CALL_NS);
-        self.dispatch(caller, arena, op, args)
+        let result = self.dispatch(caller, arena, call);
+        assert!(result != Err(ERESTART), "what the store asks for is short");
+        result
     }
 
     fn dispatch(
         &mut self,
         caller: DomId,
         arena: &mut Arena<'_>,
-        op: Op,
-        args: [u64; 5],
+        call: &mut Call,
     ) -> Result<u64, Errno> {
-        match op {
+        self.goes_on = call.goes_on;
+        let args = call.args;
+        match call.op {
             Op::Version => self.version_op(arena, args),
             Op::Domctl => self.domctl(caller, arena, args[0]),
             Op::Sysctl => self.sysctl(caller, arena, args[0]),
-            Op::Memory => self.memory_op(caller, arena, args),
-            Op::Mmuext => self.mmuext_op(caller, arena, args),
+            Op::Memory => self.memory_op(caller, arena, call),
+            Op::Mmuext => self.mmuext_op(caller, arena, call),
             Op::EventChannel => self.event_channel_op(caller, arena, args),
             Op::Hvm => self.hvm_op(caller, arena, args),
             Op::Sched => self.sched_op(caller, arena, args),
-            Op::Multicall => self.multicall(caller, arena, args),
+            Op::Multicall => self.multicall(caller, arena, call),
             Op::Physdev => self.physdev_op(caller, arena, args),
             Op::GrantTable | Op::Dm | Op::Hypfs => Err(Errno::ENOSYS),
         }
     }
 
-    /// `HYPERVISOR_multicall`: each entry has its own result.
+    /// `HYPERVISOR_multicall`: each entry has its own result. Between two, and where an entry is preempted, others
+    /// act; then it goes on with the entries that are left.
     fn multicall(
         &mut self,
         caller: DomId,
         arena: &mut Arena<'_>,
-        args: [u64; 5],
+        call: &mut Call,
     ) -> Result<u64, Errno> {
         const ENTRY_BYTES: u64 = 64;
-        for i in 0..args[1] {
-            let at = args[0].checked_add(i * ENTRY_BYTES).ok_or(Errno::EFAULT)?;
+        /// What a debug build leaves of an entry's arguments.
+        const SPENT: u8 = 0xaa;
+        while call.args[1] > 0 {
+            let at = call.args[0];
             let entry = arena.get(at, index(ENTRY_BYTES))?;
             let op = op_by_number(u64_at(entry, 0));
-            let sub_args = core::array::from_fn(|k| u64_at(entry, 16 + 8 * k));
+            let args = core::array::from_fn(|k| u64_at(entry, 16 + 8 * k));
             let result = match op {
                 Some(Op::Multicall) => Err(Errno::EINVAL),
-                Some(op) => self.hypercall(caller, arena, op, sub_args),
+                Some(op) => {
+                    let goes_on = std::mem::take(&mut call.entry_goes_on);
+                    let mut inner = Call { goes_on, ..Call::new(op, args) };
+                    match self.hypercall(caller, arena, &mut inner) {
+                        Progress::Done(result) => result,
+                        Progress::Preempted => {
+                            // It goes on from what its entry says then.
+                            let entry = arena.get_mut(at, index(ENTRY_BYTES))?;
+                            for (k, arg) in inner.args.into_iter().enumerate() {
+                                put_u64(entry, 16 + 8 * k, arg);
+                            }
+                            call.entry_goes_on = true;
+                            return Err(ERESTART);
+                        }
+                    }
+                }
                 None => Err(Errno::ENOSYS),
             };
             let word = match result {
                 Ok(value) => value,
                 Err(errno) => i64::from(-errno.0).cast_unsigned(),
             };
-            put_u64(arena.get_mut(at, index(ENTRY_BYTES))?, 8, word);
+            let entry = arena.get_mut(at, index(ENTRY_BYTES))?;
+            entry.fill(SPENT);
+            put_u64(entry, 8, word);
+            call.args[0] = at.checked_add(ENTRY_BYTES).ok_or(Errno::EFAULT)?;
+            call.args[1] -= 1;
+            if call.args[1] > 0 && self.is_preempted() {
+                return Err(ERESTART);
+            }
         }
         Ok(0)
     }
@@ -128,7 +230,7 @@ impl SimXen {
     /// The domain that a call acts on, or reads something of; the calls that tell who is there name nobody.
     fn acted_on(&self, arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<Option<DomId>, Errno> {
         let at = |address: u64, offset: u64| Ok(DomId(u16_at(arena.get(address + offset, 2)?, 0)));
-        Ok(match (op, args[0]) {
+        Ok(match (op, sub_op(op, args)) {
             (Op::Domctl, address) => {
                 let cmd = u32_at(arena.get(address, 4)?, 0);
                 if matches!(cmd, 1 | 5 | 90) { None } else { Some(at(address, 8)?) }
@@ -220,6 +322,11 @@ impl SimXen {
     }
 }
 
+/// The first argument, without what is no part of a memory op's number.
+fn sub_op(op: Op, args: [u64; 5]) -> u64 {
+    if op == Op::Memory { args[0] & MEMORY_OP_MASK } else { args[0] }
+}
+
 fn op_by_number(number: u64) -> Option<Op> {
     [
         Op::Memory,
@@ -242,7 +349,7 @@ fn op_by_number(number: u64) -> Option<Op> {
 
 /// The name that counters and fault plans use, as [`xen::Counters`] spells it.
 fn name(arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<&'static str, Errno> {
-    Ok(match (op, args[0]) {
+    Ok(match (op, sub_op(op, args)) {
         (Op::Domctl, address) => domctl_name(u32_at(arena.get(address, DOMCTL_BYTES)?, 0)),
         (Op::Sysctl, address) => match u32_at(arena.get(address, SYSCTL_BYTES)?, 0) {
             3 => "physinfo",

@@ -7,14 +7,20 @@ use xen::{
     ARENA_BYTES_FULL, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, Resource,
 };
 
-use super::hypercall::Arena;
+use super::hypercall::{Arena, Call, Progress};
 use super::{Release, SimXen};
 
 /// The machine, shared by everything that runs on it. One thread: borrows never overlap.
 #[derive(Clone, Debug)]
-pub struct Machine(Rc<RefCell<SimXen>>, Gap);
+pub struct Machine {
+    xen: Rc<RefCell<SimXen>>,
+    /// What happens whenever the toolstack is about to do something: between two of its actions.
+    gap: Gap,
+    /// What happens while one of its hypercalls is preempted: the rest of the host goes on.
+    meanwhile: Gap,
+}
 
-/// What happens whenever the toolstack is about to do something: in the gap between two of its actions.
+/// A time in which others act.
 #[derive(Clone, Default)]
 struct Gap(Rc<RefCell<Option<Doing>>>);
 
@@ -27,37 +33,59 @@ impl std::fmt::Debug for Gap {
     }
 }
 
+impl Gap {
+    fn set(&self, doing: Option<Doing>) {
+        *self.0.borrow_mut() = doing;
+    }
+
+    fn pass(&self) {
+        // What happens there has no gaps of its own.
+        let doing = self.0.borrow_mut().take();
+        if let Some(mut doing) = doing {
+            doing();
+            self.0.borrow_mut().get_or_insert(doing);
+        }
+    }
+}
+
 impl Machine {
     #[must_use]
     pub fn new(xen: SimXen) -> Self {
-        Self(Rc::new(RefCell::new(xen)), Gap::default())
+        let xen = Rc::new(RefCell::new(xen));
+        Self { xen, gap: Gap::default(), meanwhile: Gap::default() }
     }
 
     /// Lets something happen in every gap between two actions of the toolstack, or nothing any more.
     pub fn set_gap(&self, gap: Option<Doing>) {
-        *self.1.0.borrow_mut() = gap;
+        self.gap.set(gap);
+    }
+
+    /// Lets something happen while a hypercall of the toolstack is preempted, or nothing any more.
+    pub fn set_meanwhile(&self, meanwhile: Option<Doing>) {
+        self.meanwhile.set(meanwhile);
     }
 
     /// The toolstack is about to do something.
     pub(crate) fn gap(&self) {
-        // What happens there has no gaps of its own.
-        let gap = self.1.0.borrow_mut().take();
-        if let Some(mut gap) = gap {
-            gap();
-            self.1.0.borrow_mut().get_or_insert(gap);
-        }
+        self.gap.pass();
+    }
+
+    /// A hypercall of the toolstack was preempted and will go on.
+    fn preempted(&self) {
+        self.meanwhile.pass();
+        self.gap.pass();
     }
 
     /// Looks at the machine.
     #[must_use]
     pub fn get(&self) -> Ref<'_, SimXen> {
-        self.0.borrow()
+        self.xen.borrow()
     }
 
     /// Acts on the machine.
     #[must_use]
     pub fn get_mut(&self) -> RefMut<'_, SimXen> {
-        self.0.borrow_mut()
+        self.xen.borrow_mut()
     }
 
     /// A hypercall interface for dom0.
@@ -156,6 +184,13 @@ enum Access {
     Write,
 }
 
+/// Linux keeps a hypercall's result in an `int`, and takes a negative one for an error.
+fn as_int(result: Result<u64, Errno>) -> Result<u64, Errno> {
+    let [a, b, c, d, ..] = result?.to_le_bytes();
+    let kept = i32::from_le_bytes([a, b, c, d]);
+    u64::try_from(kept).map_err(|_| Errno(kept.wrapping_neg()))
+}
+
 impl Hypervisor for SimHypervisor {
     fn arena(&mut self) -> &mut [u8] {
         &mut self.arena
@@ -167,14 +202,22 @@ impl Hypervisor for SimHypervisor {
 
     fn hypercall(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
         let mut arena = Arena { address: ARENA_ADDRESS, bytes: &mut self.arena };
+        let mut call = Call::new(op, args);
         if self.process == Process::Store {
-            return self.machine.get_mut().hypercall_of_store(self.caller, &mut arena, op, args);
+            return self.machine.get_mut().hypercall_of_store(self.caller, &mut arena, &mut call);
         }
         self.machine.gap();
         if !self.machine.get_mut().faults.count_action() {
             return Err(Errno::EIO);
         }
-        self.machine.get_mut().hypercall(self.caller, &mut arena, op, args)
+        // The kernel goes on with a preempted call by itself: no signal comes between, and the caller sees nothing.
+        loop {
+            let progress = self.machine.get_mut().hypercall(self.caller, &mut arena, &mut call);
+            match progress {
+                Progress::Done(result) => return as_int(result),
+                Progress::Preempted => self.machine.preempted(),
+            }
+        }
     }
 
     fn write_foreign(

@@ -61,8 +61,12 @@ impl SimXen {
         let (mut next, mut found) = (first, 0);
         while found < capacity {
             // Others create and destroy while the list is walked; it is read where the walk is.
-            self.unrest();
+            self.unrest(next);
             let Some((domid, domain)) = self.domains.range(next..).next() else { break };
+            if self.hidden.contains(domid) {
+                next = DomId(domid.0 + 1);
+                continue;
+            }
             let at = buffer.checked_add((found * INFO_BYTES) as u64).ok_or(Errno::EFAULT)?;
             arena.get_mut(at, INFO_BYTES)?.copy_from_slice(&domain_info(domain));
             next = DomId(domid.0 + 1);
@@ -115,12 +119,13 @@ fn flags(domain: &Domain) -> u32 {
     }
     let bit = |set: bool, bit: u32| u32::from(set) << bit;
     // The code field is full until there is a code.
-    let code = domain.shutdown.map_or(0xffff, u32::from);
+    let code = domain.shutdown_code.map_or(0xffff, u32::from);
     flags
         | bit(domain.dying == Dying::Dead, 0)
         | bit(domain.is_translated(), 1)
         | bit(domain.shutdown.is_some(), 2)
         | bit(domain.is_paused(), 3)
+        | bit(domain.settings.debugged, 6)
         | bit(domain.flags & Domain::XS_DOMAIN != 0, 7)
         | bit(domain.flags & Domain::HAP != 0, 8)
         | code << 16

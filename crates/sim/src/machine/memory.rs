@@ -4,7 +4,7 @@
 
 use xen::{DomId, Errno};
 
-use super::hypercall::Arena;
+use super::hypercall::{Arena, Call, MEMORY_OP_MASK};
 use super::{Counted, Dying, SimXen};
 use crate::bytes::{index, u16_at, u32_at, u64_at};
 
@@ -21,38 +21,44 @@ impl SimXen {
         &mut self,
         caller: DomId,
         arena: &mut Arena<'_>,
-        args: [u64; 5],
+        call: &mut Call,
     ) -> Result<u64, Errno> {
         if caller != DomId::DOM0 {
             return Err(Errno::EPERM);
         }
-        match args[0] {
-            POPULATE_PHYSMAP => self.populate(arena, args[1]),
-            SET_MEMORY_MAP => self.set_memory_map(arena, args[1]),
-            CLAIM_PAGES => self.claim(arena, args[1]),
-            _ => self.physmap_call(arena, args).unwrap_or(Err(Errno::ENOSYS)),
+        let address = call.args[1];
+        match call.args[0] & MEMORY_OP_MASK {
+            POPULATE_PHYSMAP => self.populate(arena, call),
+            SET_MEMORY_MAP => self.set_memory_map(arena, address),
+            CLAIM_PAGES => self.claim(arena, address),
+            _ => self.physmap_call(arena, call).unwrap_or(Err(Errno::ENOSYS)),
         }
     }
 
-    /// Allocates extents until something runs out; the answer is how many it were.
-    fn populate(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
-        let argument = arena.get(address, 32)?;
+    /// Allocates extents until something runs out; the answer is how many it were. Where nothing can be said
+    /// about the domain, that is how many were done before.
+    fn populate(&mut self, arena: &mut Arena<'_>, call: &mut Call) -> Result<u64, Errno> {
+        let begun_at = call.extent_first();
+        let Ok(argument) = arena.get(call.args[1], 32) else { return Ok(begun_at) };
         let (list, count) = (u64_at(argument, 0), u64_at(argument, 8));
         let (order, flags) = (u32_at(argument, 16), u32_at(argument, 20));
         let domid = DomId(u16_at(argument, 24));
-        self.live(domid)?;
-        if count > u64::from(u32::MAX >> 6) {
-            return Err(Errno::EINVAL);
+        let is_too_long = count > u64::from(u32::MAX >> 6);
+        if is_too_long || begun_at >= count || !self.domains.contains_key(&domid) {
+            return Ok(begun_at);
         }
         /// The machine has one NUMA node; nothing is populated on demand.
         const FLAGS_KNOWN: u32 = 0xff00 | 1 << 17;
         let is_other_node = flags >> 17 & 1 != 0 && flags >> 8 & 0xff != 1;
         if order > ORDER_MAX || flags & !FLAGS_KNOWN != 0 || is_other_node {
-            return Ok(0);
+            return Ok(begun_at);
         }
         let bytes = index(count).checked_mul(8).ok_or(Errno::EFAULT)?;
         arena.get(list, bytes)?;
-        for extent in 0..count {
+        for extent in begun_at..count {
+            if extent > begun_at && self.is_preempted() {
+                return Err(call.go_on_at(extent));
+            }
             let at = list + extent * 8;
             let first = u64_at(arena.get(at, 8)?, 0);
             let Some(mfn) = self.populate_extent(domid, first, order) else {

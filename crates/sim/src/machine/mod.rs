@@ -33,6 +33,8 @@ pub use domain::{Domain, Dying, Vcpu};
 pub use evtchn::Channel;
 pub use grant::{GrantStatus, Mapping, MappingId};
 pub use hypervisor::{Doing, Machine, SimHypervisor};
+pub use rival::Schedule;
+pub(crate) use rival::UNREST_HANDLE;
 
 use crate::agenda::Time;
 use crate::faults::Faults;
@@ -125,7 +127,7 @@ pub enum Occurrence {
     Gone(DomId),
 }
 
-/// A domain that is unlinked but whose last readers have not left yet.
+/// What becomes of a domain later: that it is gone, once its last readers have left; that it has shut down.
 #[derive(Debug)]
 struct Retired {
     due: Time,
@@ -161,6 +163,13 @@ pub struct SimXen {
     judge: Option<rival::Judge>,
     unrest: Option<rival::Unrest>,
     entries_listed: u64,
+    /// The call that is being carried out goes on after it was preempted.
+    goes_on: bool,
+    preemptions: u64,
+    /// Shutdowns that are not complete yet: when they are, and of whom.
+    shutdowns_deferred: Vec<Retired>,
+    /// Domains that a security policy hides from dom0's toolstack.
+    hidden: BTreeSet<DomId>,
 }
 
 /// How long readers of the domain list keep an unlinked domain alive, in nanoseconds.
@@ -195,6 +204,10 @@ impl SimXen {
             judge: None,
             unrest: None,
             entries_listed: 0,
+            goes_on: false,
+            preemptions: 0,
+            shutdowns_deferred: Vec::new(),
+            hidden: BTreeSet::new(),
         };
         xen.boot_dom0();
         xen
@@ -271,6 +284,17 @@ impl SimXen {
         self.entries_listed
     }
 
+    /// How often long calls were preempted.
+    #[must_use]
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// From now on a security policy lets nobody look at this domain.
+    pub fn hide(&mut self, domid: DomId) {
+        self.hidden.insert(domid);
+    }
+
     /// Foreign and grant mappings that somebody holds.
     #[must_use]
     pub fn mappings_held(&self) -> usize {
@@ -306,7 +330,7 @@ impl SimXen {
 
     /// The next moment at which the hypervisor does something by itself.
     pub(crate) fn next_due(&self) -> Option<Time> {
-        let retired = self.retired.iter().map(|retired| retired.due);
+        let retired = self.retired.iter().chain(&self.shutdowns_deferred).map(|it| it.due);
         retired.chain(self.virq_late.iter().copied()).min()
     }
 
@@ -323,6 +347,12 @@ impl SimXen {
             );
             self.occur(Occurrence::Gone(retired.domid));
             self.raise_dom_exc();
+        }
+        while let Some(at) = self.shutdowns_deferred.iter().position(|it| it.due <= self.now) {
+            let it = self.shutdowns_deferred.remove(at);
+            if self.domains.get(&it.domid).is_some_and(|domain| domain.unique_id == it.unique_id) {
+                self.complete_shutdown(it.domid);
+            }
         }
         let before = self.virq_late.len();
         self.virq_late.retain(|due| *due > self.now);

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use xen::{DomId, Errno, PAGE_BYTES};
 
 use super::SimXen;
-use super::hypercall::Arena;
-use crate::bytes::{u32_at, u64_at};
+use super::hypercall::{Arena, Call, ERESTART};
+use crate::bytes::{index, u32_at, u64_at};
 
 const PRESENT: u64 = 1;
 const WRITABLE: u64 = 2;
@@ -35,20 +35,26 @@ impl SimXen {
         &mut self,
         caller: DomId,
         arena: &Arena<'_>,
-        args: [u64; 5],
+        call: &mut Call,
     ) -> Result<u64, Errno> {
+        const OP_BYTES: u64 = 24;
         const PIN_L1: u32 = 0;
         const PIN_L4: u32 = 3;
         const UNPIN: u32 = 4;
         if caller != DomId::DOM0 {
             return Err(Errno::EPERM);
         }
-        let domid = u16::try_from(args[3]).map(DomId).map_err(|_| Errno::EINVAL)?;
+        let domid = u16::try_from(call.args[3]).map(DomId).map_err(|_| Errno::EINVAL)?;
         if self.live(domid)?.is_translated() {
             return Err(Errno::EINVAL);
         }
-        for i in 0..args[1] {
-            let op = arena.get(args[0].checked_add(i * 24).ok_or(Errno::EFAULT)?, 24)?;
+        // To validate a tree of tables takes long: there is a point before each op.
+        let mut may_stop = !call.goes_on;
+        while call.args[1] > 0 {
+            if std::mem::replace(&mut may_stop, true) && self.is_preempted() {
+                return Err(ERESTART);
+            }
+            let op = arena.get(call.args[0], index(OP_BYTES))?;
             let (cmd, mfn) = (u32_at(op, 0), u64_at(op, 8));
             match cmd {
                 PIN_L1..=PIN_L4 => {
@@ -66,6 +72,8 @@ impl SimXen {
                 }
                 _ => return Err(Errno::ENOSYS),
             }
+            call.args[0] = call.args[0].checked_add(OP_BYTES).ok_or(Errno::EFAULT)?;
+            call.args[1] -= 1;
         }
         Ok(0)
     }

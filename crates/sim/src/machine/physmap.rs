@@ -4,7 +4,7 @@
 
 use xen::{DomId, Errno};
 
-use super::hypercall::Arena;
+use super::hypercall::{Arena, Call, MEMORY_OP_MASK};
 use super::{Domain, SimXen};
 use crate::bytes::{index, put_u32, put_u64, u16_at, u32_at, u64_at};
 
@@ -24,17 +24,18 @@ impl SimXen {
     pub(super) fn physmap_call(
         &mut self,
         arena: &mut Arena<'_>,
-        args: [u64; 5],
+        call: &mut Call,
     ) -> Option<Result<u64, Errno>> {
-        Some(match args[0] {
-            1 => self.decrease(arena, args[1]),
+        let args = call.args;
+        Some(match args[0] & MEMORY_OP_MASK {
+            1 => self.decrease(arena, call),
             2 => Ok(self.frames.last()),
             3 | 4 | 14 => self.count_pages(arena, args),
             7 => self.add_to_physmap(arena, args[1]),
             15 => self.remove_from_physmap(arena, args[1]),
             // No page is shared between domains.
             18 | 19 => Ok(0),
-            23 => self.add_all_to_physmap(arena, args[1]),
+            23 => self.add_all_to_physmap(arena, call),
             27 => {
                 // No IOMMU: no device has memory of its own.
                 let argument = arena.get_mut(args[1], 24);
@@ -48,15 +49,19 @@ impl SimXen {
         })
     }
 
-    fn decrease(&mut self, arena: &Arena<'_>, address: u64) -> Result<u64, Errno> {
-        let argument = arena.get(address, 32)?;
+    fn decrease(&mut self, arena: &Arena<'_>, call: &mut Call) -> Result<u64, Errno> {
+        let begun_at = call.extent_first();
+        let Ok(argument) = arena.get(call.args[1], 32) else { return Ok(begun_at) };
         let (list, count) = (u64_at(argument, 0), u64_at(argument, 8));
         let (order, domid) = (u32_at(argument, 16), DomId(u16_at(argument, 24)));
-        self.live(domid)?;
-        if count > u64::from(u32::MAX >> 6) || order > 18 {
-            return Err(Errno::EINVAL);
+        let is_too_long = count > u64::from(u32::MAX >> 6) || order > 18;
+        if is_too_long || begun_at >= count || !self.domains.contains_key(&domid) {
+            return Ok(begun_at);
         }
-        for extent in 0..count {
+        for extent in begun_at..count {
+            if extent > begun_at && self.is_preempted() {
+                return Err(call.go_on_at(extent));
+            }
             let first = u64_at(arena.get(list + extent * 8, 8)?, 0);
             for page in 0..1 << order {
                 if !self.take_page(domid, first + page) {
@@ -130,14 +135,18 @@ impl SimXen {
         Ok(())
     }
 
-    fn add_all_to_physmap(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
-        let argument = arena.get(address, 32)?;
+    fn add_all_to_physmap(&mut self, arena: &mut Arena<'_>, call: &mut Call) -> Result<u64, Errno> {
+        let begun_at = call.extent_first();
+        let argument = arena.get(call.args[1], 32)?;
         let (domid, space) = (DomId(u16_at(argument, 0)), u16_at(argument, 2));
         let count = u64::from(u16_at(argument, 4));
         let (indexes, gfns, errs) =
             (u64_at(argument, 8), u64_at(argument, 16), u64_at(argument, 24));
         self.live(domid)?;
-        for entry in 0..count {
+        for entry in begun_at..count {
+            if entry > begun_at && self.is_preempted() {
+                return Err(call.go_on_at(entry));
+            }
             let idx = u64_at(arena.get(indexes + entry * 8, 8)?, 0);
             let gfn = u64_at(arena.get(gfns + entry * 8, 8)?, 0);
             let err = match self.place(domid, space.into(), idx, gfn) {

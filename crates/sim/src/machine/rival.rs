@@ -19,15 +19,73 @@ pub(super) struct Judge {
     wrongs: Vec<String>,
 }
 
+/// Where in a list that is being walked others create and destroy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Schedule {
+    /// Anywhere.
+    Scattered,
+    /// Right where the walk is: what it has just told of goes, what it would tell of next comes or goes.
+    AtTheCursor,
+    /// Among those that it has passed: what comes there is missed, what goes there was told of.
+    Behind,
+    /// Among those that it has yet to tell of.
+    Ahead,
+    /// One goes and another takes its number at once.
+    Reuse,
+    /// All at once, now and then.
+    Floods,
+}
+
+impl Schedule {
+    pub const ALL: [Self; 6] =
+        [Self::Scattered, Self::AtTheCursor, Self::Behind, Self::Ahead, Self::Reuse, Self::Floods];
+}
+
 /// Domains that come and go while a list is walked.
 #[derive(Debug)]
 pub(super) struct Unrest {
     prng: Prng,
+    schedule: Schedule,
     /// Numbers from 1 up to this one come and go, unless somebody else has them.
     last: u16,
     own: BTreeSet<DomId>,
     events: u64,
 }
+
+impl Unrest {
+    fn number(&mut self, first: u16, last: u16) -> DomId {
+        let (first, last) = (first.max(1), last.min(self.last));
+        let among = u64::from(last.saturating_sub(first)) + 1;
+        DomId(first + u16::try_from(self.prng.below(among)).expect("a number of a domain"))
+    }
+
+    /// Who comes or goes while the walk is about to look for `cursor` and those above.
+    fn choose(&mut self, cursor: DomId) -> Vec<DomId> {
+        let number = match self.schedule {
+            Schedule::Scattered => self.number(1, self.last),
+            Schedule::AtTheCursor => {
+                self.number(cursor.0.saturating_sub(1), cursor.0.saturating_add(1))
+            }
+            Schedule::Behind => self.number(1, cursor.0),
+            Schedule::Ahead => self.number(cursor.0.min(self.last), self.last),
+            Schedule::Reuse => {
+                let next = self.own.range(cursor..).next().or_else(|| self.own.first());
+                match next.copied() {
+                    Some(it) if self.prng.below(4) > 0 => return vec![it, it],
+                    _ => self.number(1, self.last),
+                }
+            }
+            Schedule::Floods if self.prng.below(64) == 0 => {
+                return (1..=self.last).map(DomId).collect();
+            }
+            Schedule::Floods => return Vec::new(),
+        };
+        vec![number]
+    }
+}
+
+/// The handle of domains that come and go.
+pub(crate) const UNREST_HANDLE: Uuid = Uuid([0xdd; 16]);
 
 /// The life of nobody.
 const NOBODY: u64 = 0;
@@ -63,9 +121,9 @@ impl SimXen {
     }
 
     /// From now on others create and destroy domains up to this number in the middle of every list.
-    pub fn begin_unrest(&mut self, last: DomId, seed: u64) {
-        let prng = Prng::new(seed);
-        self.unrest = Some(Unrest { prng, last: last.0, own: BTreeSet::new(), events: 0 });
+    pub fn begin_unrest(&mut self, last: DomId, schedule: Schedule, seed: u64) {
+        let (prng, own) = (Prng::new(seed), BTreeSet::new());
+        self.unrest = Some(Unrest { prng, schedule, last: last.0, own, events: 0 });
     }
 
     /// What came or went in the middle of lists.
@@ -74,19 +132,23 @@ impl SimXen {
         self.unrest.as_ref().map_or(0, |unrest| unrest.events)
     }
 
-    /// One step of a walk through all domains.
-    pub(super) fn unrest(&mut self) {
+    /// One step of a walk through all domains, which is about to look for `cursor` and those above.
+    pub(super) fn unrest(&mut self, cursor: DomId) {
         let Some(mut unrest) = self.unrest.take() else { return };
         for _ in 0..unrest.prng.below(3) {
-            let number = 1 + unrest.prng.below(unrest.last.into());
-            let domid = DomId(u16::try_from(number).expect("a number of a domain"));
-            if unrest.own.remove(&domid) {
-                self.kill_domain(domid);
-                unrest.events += 1;
-            } else if self.take_number(domid, Uuid([0xdd; 16])).is_ok() {
-                unrest.own.insert(domid);
-                unrest.events += 1;
+            for domid in unrest.choose(cursor) {
+                if unrest.own.remove(&domid) {
+                    self.kill_domain(domid);
+                    unrest.events += 1;
+                } else if self.take_number(domid, UNREST_HANDLE).is_ok() {
+                    unrest.own.insert(domid);
+                    unrest.events += 1;
+                }
             }
+        }
+        if unrest.prng.below(16) == 0 {
+            // The walk is slow: the last readers of those that went leave, and their numbers are free.
+            self.pass_time();
         }
         self.unrest = Some(unrest);
     }

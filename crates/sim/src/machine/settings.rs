@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use xen::{BitSet, DomId, Errno, EvtchnPort};
 
 use super::domctl::HEADER;
-use super::hypercall::Arena;
+use super::hypercall::{Arena, ERESTART};
 use super::{Domain, SimXen};
 use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
@@ -28,7 +28,7 @@ pub(super) struct Settings {
     tsc_incarnation: u32,
     /// Elapsed nanoseconds, and the moment at which they were that many.
     tsc_elapsed: Option<(u64, crate::agenda::Time)>,
-    debugged: bool,
+    pub(super) debugged: bool,
     /// The port of the domain's own that rings when it suspends.
     pub(super) suspend_port: Option<EvtchnPort>,
     pub(super) target: Option<DomId>,
@@ -36,6 +36,18 @@ pub(super) struct Settings {
     frames_allowed: Vec<(u64, u64)>,
     pirqs: BTreeSet<u32>,
     dirty: Option<BTreeSet<u64>>,
+    /// A look at the dirty pages that was preempted.
+    look: Option<DirtyLook>,
+}
+
+/// How far a look at the dirty pages has come.
+#[derive(Clone, Copy, Debug)]
+struct DirtyLook {
+    caller: DomId,
+    op: u32,
+    /// The first page that was not looked at.
+    next: u64,
+    found: u32,
 }
 
 impl Default for Settings {
@@ -56,6 +68,7 @@ impl Default for Settings {
             frames_allowed: Vec::new(),
             pirqs: BTreeSet::new(),
             dirty: None,
+            look: None,
         }
     }
 }
@@ -117,7 +130,7 @@ impl SimXen {
     ) -> Option<Result<u64, Errno>> {
         Some(match cmd {
             9 | 25 => self.affinity(domid, cmd == 9, call, arena),
-            10 => self.log_dirty(domid, call, arena),
+            10 => self.log_dirty(caller, domid, call, arena),
             13 => self.vcpu_context(domid, call, arena),
             16 => self.share(domid, call),
             18 => self.set(domid, |domain| domain.settings.debugged = call[HEADER] != 0),
@@ -472,6 +485,7 @@ impl SimXen {
 
     fn log_dirty(
         &mut self,
+        caller: DomId,
         domid: DomId,
         call: &mut [u8],
         arena: &mut Arena<'_>,
@@ -480,19 +494,14 @@ impl SimXen {
         const ENABLE_LOGDIRTY: u32 = 2;
         const CLEAN: u32 = 11;
         const PEEK: u32 = 12;
-        const FINAL: u32 = 1;
-        let (op, mode) = (u32_at(call, HEADER), u32_at(call, HEADER + 4));
-        let held: Vec<u64> = match (op, mode) {
-            // At the last look, what others have mapped may be written at any moment.
-            (CLEAN, FINAL) => self
-                .mappings
-                .values()
-                .filter(|mapping| mapping.owner == domid)
-                .filter_map(|mapping| self.frames.pfn(mapping.mfn))
-                .collect(),
-            _ => Vec::new(),
-        };
+        let op = u32_at(call, HEADER);
+        let goes_on = self.goes_on;
         let domain = self.live(domid)?;
+        // Nobody else looks before the one who began is done.
+        let is_ours = |look: DirtyLook| goes_on && (look.caller, look.op) == (caller, op);
+        if domain.settings.look.map_or(goes_on, |look| !is_ours(look)) {
+            return Err(Errno::EBUSY);
+        }
         match op {
             OFF => domain.settings.dirty = None,
             // That takes shadow paging, which is not built in.
@@ -500,28 +509,89 @@ impl SimXen {
             ENABLE_LOGDIRTY if domain.settings.dirty.is_some() => return Err(Errno::EINVAL),
             ENABLE_LOGDIRTY => domain.settings.dirty = Some(BTreeSet::new()),
             CLEAN | PEEK => {
-                let asked = u64_at(call, HEADER + 24);
-                let pages = asked.min(domain.pfn_end());
-                let mut dirty = domain.settings.dirty.clone().unwrap_or_default();
-                let count = u32::try_from(dirty.len()).unwrap_or(u32::MAX);
-                dirty.extend(held);
-                let out = arena.get_mut(u64_at(call, HEADER + 16), index(pages.div_ceil(8)))?;
-                out.fill(0);
-                for pfn in dirty.range(..pages) {
-                    out[index(pfn / 8)] |= 1 << (pfn % 8);
+                let look = domain.settings.look.unwrap_or_else(|| {
+                    let dirty = domain.settings.dirty.as_ref().map_or(0, BTreeSet::len);
+                    let found = u32::try_from(dirty).unwrap_or(u32::MAX);
+                    DirtyLook { caller, op, next: 0, found }
+                });
+                // Whoever cleans keeps the domain from writing meanwhile.
+                domain.is_held = op == CLEAN;
+                let looked = self.look_at_dirty(domid, look, op == CLEAN, call, arena);
+                if looked != Err(ERESTART) {
+                    self.let_run(domid)?;
                 }
-                if op == CLEAN
-                    && let Some(dirty) = &mut domain.settings.dirty
-                {
-                    dirty.clear();
-                }
-                put_u64(call, HEADER + 24, pages);
-                put_u32(call, HEADER + 32, count);
-                put_u32(call, HEADER + 36, count);
+                return looked;
             }
             _ => return Err(Errno::EINVAL),
         }
         Ok(0)
+    }
+
+    /// Writes the bits of dirty pages out, from where the look is on.
+    fn look_at_dirty(
+        &mut self,
+        domid: DomId,
+        look: DirtyLook,
+        cleans: bool,
+        call: &mut [u8],
+        arena: &mut Arena<'_>,
+    ) -> Result<u64, Errno> {
+        const FINAL: u32 = 1;
+        const STEP: u64 = 512;
+        let is_final = cleans && u32_at(call, HEADER + 4) == FINAL;
+        // At the last look, what others have mapped may be written at any moment.
+        let held: BTreeSet<u64> = self
+            .mappings
+            .values()
+            .filter(|mapping| is_final && mapping.owner == domid)
+            .filter_map(|mapping| self.frames.pfn(mapping.mfn))
+            .collect();
+        let (buffer, asked) = (u64_at(call, HEADER + 16), u64_at(call, HEADER + 24));
+        let mut next = look.next;
+        let pages = loop {
+            let domain = self.live(domid)?;
+            let pages = asked.min(domain.pfn_end());
+            let end = pages.min(next + STEP);
+            let dirty =
+                domain.settings.dirty.iter().flatten().filter(|pfn| (next..end).contains(pfn));
+            let dirty: BTreeSet<u64> =
+                dirty.chain(held.range(next..end.max(next))).copied().collect();
+            let bytes = (end.max(next) - next).div_ceil(8);
+            let out = arena.get_mut(buffer + next / 8, index(bytes))?;
+            out.fill(0);
+            for pfn in &dirty {
+                out[index((pfn - next) / 8)] |= 1 << (pfn % 8);
+            }
+            if cleans && let Some(left) = &mut domain.settings.dirty {
+                left.retain(|pfn| !(next..end).contains(pfn));
+            }
+            next = end;
+            if next >= pages {
+                break pages;
+            }
+            if self.is_preempted() {
+                self.live(domid)?.settings.look = Some(DirtyLook { next, ..look });
+                return Err(ERESTART);
+            }
+        };
+        let settings = &mut self.live(domid)?.settings;
+        if cleans && let Some(dirty) = &mut settings.dirty {
+            dirty.clear();
+        }
+        put_u64(call, HEADER + 24, pages);
+        put_u32(call, HEADER + 32, look.found);
+        put_u32(call, HEADER + 36, look.found);
+        Ok(0)
+    }
+
+    /// A look is over: the domain may run again.
+    fn let_run(&mut self, domid: DomId) -> Result<(), Errno> {
+        let domain = self.live(domid)?;
+        domain.settings.look = None;
+        if std::mem::take(&mut domain.is_held) && domain.is_running() {
+            self.occur(super::Occurrence::Runnable(domid));
+        }
+        Ok(())
     }
 
     fn frame_uses(
@@ -591,6 +661,9 @@ impl SimXen {
             return Err(Errno::EINVAL);
         }
         self.close_all_ports(domid);
+        if !self.goes_on && self.is_preempted() {
+            return Err(ERESTART);
+        }
         let domain = self.live(domid)?;
         domain.shared_info_gfn = None;
         domain.settings.suspend_port = None;
@@ -653,7 +726,7 @@ mod tests {
         put_u32(&mut call, HEADER + 4, mode);
         put_u64(&mut call, HEADER + 16, ADDRESS);
         put_u64(&mut call, HEADER + 24, 64);
-        xen.log_dirty(domid, &mut call, &mut arena).unwrap();
+        xen.log_dirty(DomId::DOM0, domid, &mut call, &mut arena).unwrap();
         (0..64).filter(|pfn| bytes[index(pfn / 8)] & 1 << (pfn % 8) != 0).collect()
     }
 

@@ -1,10 +1,8 @@
 //! What a list promises while others create and destroy in the middle of it.
 
-use std::collections::BTreeSet;
-
-use sim::{Faults, HostConfig, Machine, MachineConfig, Release, SimXen};
+use sim::{HostConfig, MachineConfig, Release, Schedule};
 use toolstack::{Reply, Request};
-use xen::{DomId, Uuid, Xen};
+use xen::DomId;
 
 use crate::support::{Lab, unikernel};
 
@@ -12,34 +10,13 @@ const RELEASES: [Release; 3] = [Release::Xen4_17, Release::Xen4_20, Release::Xen
 
 #[test]
 fn a_list_is_sorted_without_duplicates_and_has_every_domain_that_stays() {
-    for (seed, release) in RELEASES.into_iter().enumerate() {
-        let config = MachineConfig {
-            release,
-            pages: 1 << 16,
-            dom0_pages: 1 << 12,
-            ..MachineConfig::default()
-        };
-        let machine = Machine::new(SimXen::new(config, Faults::default(), 42));
-        let mut xen = Xen::probe(machine.hypervisor()).unwrap();
-        let mut stable = BTreeSet::from([DomId::DOM0]);
-        for number in [1, 2, 3, 40, 41, 77, 100, 150, 199, 200, 201, 300] {
-            machine.get_mut().take_number(DomId(number), Uuid([1; 16])).unwrap();
-            stable.insert(DomId(number));
+    for release in Release::ALL {
+        for (seed, schedule) in (1..).zip(Schedule::ALL) {
+            let tally = sim::listings::run(release, schedule, 25, seed).unwrap();
+            // Others must have been at work.
+            assert!(tally.unrests > 100, "{release:?} {schedule:?}: {tally:?}");
+            assert!(tally.same_sizes < 20, "{release:?} {schedule:?}: {tally:?}");
         }
-        machine.get_mut().begin_unrest(DomId(250), seed as u64);
-        let mut sizes = BTreeSet::new();
-        for _ in 0..400 {
-            let before = xen.counters().total();
-            let listed: Vec<DomId> = xen.domains().unwrap().iter().map(|info| info.domid).collect();
-            assert_eq!(xen.counters().total() - before, 1);
-            assert!(listed.is_sorted_by(|a, b| a < b), "{release:?}: {listed:?}");
-            let missing: Vec<_> =
-                stable.iter().filter(|domid| listed.binary_search(domid).is_err()).collect();
-            assert!(missing.is_empty(), "{release:?}: {missing:?} in {listed:?}");
-            sizes.insert(listed.len());
-        }
-        let unrests = machine.get().unrests();
-        assert!(unrests > 400 && sizes.len() > 5, "{unrests} came and went, {sizes:?}");
     }
 }
 
@@ -52,7 +29,7 @@ fn lists_that_are_asked_for_together_are_one() {
             lab.create(&unikernel(&format!("vm{number}"), "pv", "normal")).unwrap();
         }
         lab.settle();
-        lab.host.machine().get_mut().begin_unrest(DomId(60), 3);
+        lab.host.machine().get_mut().begin_unrest(DomId(60), Schedule::Scattered, 3);
         let lists = |lab: &Lab| {
             lab.daemon.totals.hypercalls.get("getdomaininfolist").copied().unwrap_or_default()
         };

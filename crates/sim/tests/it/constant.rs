@@ -7,7 +7,9 @@
 use std::collections::BTreeMap;
 
 use sim::{HostConfig, Release};
-use toolstack::{Reply, Request, ShutdownRequest};
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::Unplug;
+use toolstack::{Device, Reply, Request, ShutdownRequest, xlcfg};
 use xen::{DomId, ShutdownReason, Uuid};
 
 use crate::support::{Lab, linux, unikernel};
@@ -16,6 +18,18 @@ use crate::support::{Lab, linux, unikernel};
 const OTHERS: [u16; 5] = [1, 100, 1000, 10_000, 32_000];
 /// With more than that, one kind of VM must do: the simulated Xen writes out each listing in full.
 const MANY: u16 = 1000;
+
+const UUID: &str = "11111111-1111-4111-8111-111111111111";
+
+fn plug() -> Request {
+    let device = xlcfg::parse_disk("/more.raw,raw,xvdb,w").map(Device::Disk).unwrap();
+    Request::Plug { target: "one".to_owned(), device: Box::new(device) }
+}
+
+fn unplug() -> Request {
+    let device = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
+    Request::Unplug { target: "one".to_owned(), device, how: Unplug::Clean }
+}
 
 /// Hypercalls on the host so far, by name.
 fn counts(lab: &Lab) -> BTreeMap<&'static str, u64> {
@@ -44,7 +58,9 @@ fn costs(lab: &mut Lab, others: u16) -> Vec<(String, BTreeMap<&'static str, u64>
     if others <= MANY {
         vms.push(("unikernel", unikernel("one", "pv", "normal")));
     }
+    lab.host.os().add_disk("/more.raw", 1 << 20);
     for (kind, text) in vms {
+        let text = format!("{text}uuid = '{UUID}'\n");
         let mut step = |name: &str, lab: &mut Lab, request: Request| {
             let before = counts(lab);
             let reply = lab.ask(request);
@@ -62,6 +78,15 @@ fn costs(lab: &mut Lab, others: u16) -> Vec<(String, BTreeMap<&'static str, u64>
         let Reply::Domains(_) = step("list", lab, Request::List) else { panic!("no list") };
         let resolved = step("lookup", lab, Request::Resolve { target: target() });
         let Reply::Resolved { .. } = resolved else { panic!("{resolved:?}") };
+        let by_uuid = Request::Resolve { target: UUID.to_owned() };
+        let Reply::Resolved { .. } = step("lookup by UUID", lab, by_uuid) else {
+            panic!("not found")
+        };
+        let nobody = Request::Resolve { target: UUID.replace('1', "2") };
+        let Reply::Failed(_) = step("lookup of nobody", lab, nobody) else { panic!("found") };
+        step("plug of a disk", lab, plug());
+        step("unplug of a disk", lab, unplug());
+        step("look at devices", lab, Request::Devices { target: target() });
         step("pause", lab, Request::Pause { target: target() });
         step("unpause", lab, Request::Unpause { target: target() });
         step("look at vCPUs", lab, Request::Vcpus { target: target() });

@@ -1,6 +1,6 @@
 //! Domids are given out again; what was meant is told from what is there.
 
-use sim::{Faults, Machine, MachineConfig, Release, SimXen};
+use sim::{Faults, Machine, MachineConfig, Pins, Release, SimXen};
 use xen::{CreateDomain, DomId, DomainKind, Life, Presence, Uuid, Xen};
 
 const OURS: Uuid = Uuid([1; 16]);
@@ -78,4 +78,21 @@ fn nothing_meets_a_domain_it_was_not_meant_for() {
     let deeds = total.deeds;
     assert!(deeds.kills > 40 && deeds.taken > 40 && deeds.refused > 20, "{total:?}");
     assert!(total.restarts > 3, "{total:?}");
+    assert!(total.preemptions > 40 && total.faults > 5 && total.answers > 100, "{total:?}");
+}
+
+#[test]
+fn a_run_against_a_rival_follows_from_its_seed() {
+    let run = |seed| sim::identity::run(seed, 8).unwrap();
+    for seed in 0..6 {
+        assert_eq!(run(seed), run(seed));
+    }
+    assert_ne!(run(0).digest, run(6).digest);
+}
+
+#[test]
+fn without_pinned_numbers_something_is_met_by_mistake() {
+    let met = (0..40).find_map(|seed| sim::identity::run_on(seed, 10, Pins::Dropped).err());
+    let what = met.expect("forty runs, and nobody was mistaken for another").what;
+    assert!(what.contains("met domain") || what.contains("of the rival"), "{what}");
 }

@@ -11,6 +11,7 @@ mod kills;
 mod lifecycle;
 mod mass;
 mod plug;
+mod preemption;
 mod storage;
 mod story;
 mod support;

@@ -13,7 +13,7 @@ pub(crate) struct Lab {
     pub(crate) daemon: Daemon,
     /// The host before the first VM.
     pub(crate) before: Snapshot,
-    vms: u8,
+    vms: u16,
 }
 
 pub(crate) fn host(config: HostConfig) -> SimHost {
@@ -71,7 +71,9 @@ impl Lab {
         let source = xlcfg::Source { file: "vm.cfg", text, overrides: &[] };
         let config = xlcfg::parse(source).unwrap_or_else(|error| panic!("{error}"));
         self.vms += 1;
-        let fresh_uuid = Uuid([self.vms; 16]);
+        let [low, high] = self.vms.to_le_bytes();
+        let fresh_uuid =
+            Uuid(core::array::from_fn(|at| low.wrapping_add(if at == 15 { high } else { 0 })));
         Request::Create { config: Box::new(config), fresh_uuid, start: Start::Running }
     }
 

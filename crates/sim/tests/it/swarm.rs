@@ -11,12 +11,14 @@ fn random_runs_of_fixed_seeds_break_no_rule() {
                 total.creates += tally.creates;
                 total.faults += tally.faults;
                 total.kills += tally.kills;
+                total.preemptions += tally.preemptions;
             }
             Err(broken) => panic!("{broken}"),
         }
     }
     // The runs must have had something in them.
     assert!(total.creates > 150 && total.faults > 10 && total.kills > 5, "{total:?}");
+    assert!(total.preemptions > 100, "{total:?}");
 }
 
 #[test]
