@@ -108,6 +108,17 @@ impl Daemon {
         Ok(daemon)
     }
 
+    /// Starts the daemon as whoever watches over it does: again, if it failed of a planned fault.
+    pub(crate) fn restart(host: &SimHost) -> Result<Self, DaemonError> {
+        loop {
+            let planned = host.machine().get().faults().pending();
+            match Self::start(host) {
+                Err(_) if host.machine().get().faults().pending() < planned => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// From now on attaches take time.
     pub fn set_attach_times(&mut self, times: AttachTimes) {
         self.attach_times = Some(times);

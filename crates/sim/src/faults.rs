@@ -93,11 +93,6 @@ impl Faults {
         self.virqs = fates.iter().rev().copied().collect();
     }
 
-    /// Calls that were to fail succeed.
-    pub fn forget(&mut self) {
-        self.rules.clear();
-    }
-
     /// The toolstack's process is killed at its `k`-th action from now on, counted from 1. Actions are
     /// hypercalls and writes to the store's socket; of such a write only half is sent. Nothing that the
     /// dead process does has an effect, until [`Faults::revive_toolstack`].

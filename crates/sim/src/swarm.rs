@@ -191,16 +191,7 @@ impl Swarm {
         self.tally.kills += 1;
         self.host.note(format_args!("swarm: the daemon was killed"));
         self.host.machine().get_mut().faults_mut().revive_toolstack();
-        self.daemon = loop {
-            match Daemon::start(&self.host) {
-                Ok(daemon) => break daemon,
-                // A fault that was meant for the one before; who watches over the daemon starts another.
-                Err(_) if self.host.machine().get().faults().pending() > 0 => {
-                    self.host.machine().get_mut().faults_mut().forget();
-                }
-                Err(error) => return Err(error.to_string()),
-            }
-        };
+        self.daemon = Daemon::restart(&self.host).map_err(|error| error.to_string())?;
         Ok(())
     }
 
