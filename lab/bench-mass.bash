@@ -43,12 +43,20 @@ create /tmp/first.cfg
 $tool destroy first || fail "destroy first"
 wait_for gone 60 || fail "the first does not go"
 rm -f /results/xl-calls /tmp/stop
-/root/cpu_sampler 40 "/results/stacks-$tool" /tmp/stop xl xy xylemd xylem-xenstored xenstored oxenstored xenconsoled &
+/root/cpu_sampler 40 "/results/stacks-$tool" /tmp/stop xl xy xylemd xylem-xenstored xylem-broker xenstored oxenstored xenconsoled &
 sampler=$!
 [ "$tool" = xl ] || xy hypercalls --json >/results/activity-before.json
 
+# All that the store's broker does is to look at domains. There is none beside C's store.
+looks() { if [ "$tool" = xy ]; then cut -d ' ' -f 1 "/proc/$(pidof xylem-broker)/schedstat"; else echo 0; fi; }
+looks_before=$(looks)
+started=$(now)
+
 begin_phase
-for i in $(seq "$count"); do create "/tmp/mass$i.cfg"; done
+for i in $(seq "$count"); do
+    create "/tmp/mass$i.cfg"
+    [ $((i % 50)) != 0 ] || echo "$i are made, $(seconds_since "$started") s after the first"
+done
 end_phase create
 wait_for up $patience || fail "of $count unikernels $(cat /var/log/xen/console/guest-mass*.log | grep -c 'XYLEM-UNIKERNEL: hello') said hello"
 end_phase boot
@@ -56,6 +64,7 @@ begin_phase
 shut_all_down
 wait_for gone $patience || fail "some are left: $(xl list)"
 end_phase shutdown
+echo "SAMPLE looks-cpu-ns $(($(looks) - looks_before))"
 
 [ "$tool" = xl ] || xy hypercalls --json >/results/activity.json
 touch /tmp/stop
