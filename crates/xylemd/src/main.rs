@@ -6,6 +6,7 @@
 //! (`watch`). Kernels are parsed by a process that can do nothing else (`images`). Nothing here decides
 //! about VMs.
 
+mod capabilities;
 mod clients;
 mod core;
 mod definitions;
@@ -141,6 +142,7 @@ const NICENESS: i32 = -10;
 fn run(options: &Options) -> Result<()> {
     // Where we may not, all is merely slower.
     let _refused = rustix::process::setpriority_process(None, NICENESS);
+    capabilities::give_up().context("cannot give up what is not needed of root")?;
     // Before there is anything that it must not have.
     let itself = "/proc/self/exe";
     let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
