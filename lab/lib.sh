@@ -64,6 +64,13 @@ kill_xylemd() {
     wait "$xylemd_pid" 2>/dev/null
 }
 
+# store_pid: our store daemon. Its broker is the same program under another name.
+store_pid() {
+    for lab_pid in $(pidof xylem-xenstored); do
+        [ "$(cat "/proc/$lab_pid/comm")" != xylem-xenstored ] || echo "$lab_pid"
+    done
+}
+
 # host_state: all that a VM may leave behind in dom0, as text to compare.
 host_state() {
     echo "# domains"
@@ -84,9 +91,9 @@ host_state() {
 # same_state BEFORE: compares a saved host_state with the present one. dom0's kernel lets go of devices, and Xen of a
 # domain's last pages, a moment after they were told to; what is left after ten seconds is left.
 same_state() {
-    lab_deadline=$(($(date +%s) + 10))
+    lab_settled_by=$(($(date +%s) + 10))
     while host_state >/tmp/state.now; ! cmp -s "$1" /tmp/state.now; do
-        [ "$(date +%s)" -lt "$lab_deadline" ] || break
+        [ "$(date +%s)" -lt "$lab_settled_by" ] || break
         sleep 0.2
     done
     diff "$1" /tmp/state.now

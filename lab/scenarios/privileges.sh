@@ -1,14 +1,22 @@
-# Who holds what on a host that runs VMs: the store and the kernels' parser are not root and hold next to nothing,
-# xylemd holds Xen's devices and no other process of ours does; a hostile kernel fails its own create alone.
+# Who holds what on a host that runs VMs: the store, its broker and the kernels' parser are not root and hold next to
+# nothing; hypercalls are made by xylemd and the broker alone; a hostile kernel fails its own create alone. Then the
+# broker is killed, and its daemon.
 . /lab/lib.sh
 
-# The store as it is meant to be run. Its clients' connections end with the one of the boot.
-kill -9 "$(pidof xylem-xenstored)"
-xylem-xenstored --user 65534:65534 >/results/xylem-xenstored.log 2>&1 </dev/null &
-check "the store is served again" wait_for '[ -S /run/xenstored/socket ] && xenstore-read -s /local/domain/0/name' 60
-killall xenconsoled
-wait_for '! pidof xenconsoled' 30
-xenconsoled --log=all --log-dir=/var/log/xen/console --pid-file=/run/xenconsoled.pid
+# restart_store ARGUMENTS: kills the store, whose broker has to end by that, and starts another. Its clients'
+# connections end with the one before.
+restart_store() {
+    kill -9 "$(store_pid)"
+    check "no broker outlives its daemon" wait_for '! pidof xylem-broker' 60
+    xylem-xenstored "$@" >>/results/xylem-xenstored.log 2>&1 </dev/null &
+    check "the store is served again" wait_for 'xenstore-read -s /local/domain/0/name' 60
+    check "it has a broker" wait_for '[ "$(pidof xylem-broker | wc -w)" = 1 ]' 60
+    killall xenconsoled
+    wait_for '! pidof xenconsoled' 30
+    xenconsoled --log=all --log-dir=/var/log/xen/console --pid-file=/run/xenconsoled.pid
+}
+# The store as it is meant to be run.
+restart_store --user 65534:65534
 start_xylemd
 
 # parser: the process that waits for the next kernel.
@@ -44,22 +52,36 @@ unikernel_cfg one "vif = ['bridge=xenbr0']" "disk = ['/tmp/disk1.img,raw,xvda,r'
 check "a VM runs" xy create -q /tmp/one.cfg
 check "it has its disk" console_wait one 'vbd 51712' 60
 
-store=$(pidof xylem-xenstored)
+store=$(store_pid)
 check "a parser waits for the next kernel" wait_for '[ -n "$(parser)" ] && status_has "$(parser)" "Seccomp:.2"' 60
 parser=$(parser)
+broker=$(pidof xylem-broker)
 {
     report xylemd "$xylemd_pid"
     report "xylemd's parser of kernels" "$parser"
     report xylem-xenstored "$store"
+    report "xylem-xenstored's broker of hypercalls" "$broker"
 } | tee /results/privileges.txt
 
 confined "$store" "the store"
 confined "$parser" "the parser"
+confined "$broker" "the broker"
+check "of Xen's devices the store holds event channels and grants" \
+    [ "$(holds "$store" | awk '$2 ~ "^/dev/xen|^/proc/xen" { print $2 }' | tr '\n' ' ')" = "/dev/xen/evtchn /dev/xen/gntdev " ]
+check "nor has it privcmd's memory" sh -c "! grep -E 'privcmd|hypercall' /proc/$store/maps"
+check "the broker holds hypercalls, a socket and a list of domains" \
+    [ "$(holds "$broker" | awk '{ print $2 }' | tr '\n' ' ')" = "/dev/null /dev/xen/privcmd /memfd:xylem-domains socket " ]
+check "it can open nothing more than its runtime would" grep -q '^Max open files *8 ' "/proc/$broker/limits"
 check "the parser holds a socket and nothing else" \
     [ "$(holds "$parser" | awk '{ print $2 }' | tr '\n' ' ')" = "/dev/null socket " ]
 check "its memory is bounded" grep -q '^Max address space *[0-9]' "/proc/$parser/limits"
 check "its CPU time is bounded" grep -q '^Max cpu time *[0-9]' "/proc/$parser/limits"
 check "xylemd holds the hypercalls" sh -c "ls -l /proc/$xylemd_pid/fd | grep -q /dev/xen/privcmd"
+# Capabilities 22, 19, 25, 13 and 39: restart, trace, clock, raw sockets, BPF.
+for lab_bit in 22 19 25 13 39; do
+    lab_bounds=$(sed -n 's/^CapBnd:.//p' "/proc/$xylemd_pid/status")
+    check "xylemd and what it starts go without capability $lab_bit" [ $((0x$lab_bounds >> lab_bit & 1)) = 0 ]
+done
 check "xylemd holds no event channel and no grant" \
     sh -c "! ls -l /proc/$xylemd_pid/fd | grep -E '/dev/xen/(evtchn|gntdev|gntalloc|xenbus)'"
 for fd in /proc/[0-9]*/fd/*; do
@@ -67,8 +89,8 @@ for fd in /proc/[0-9]*/fd/*; do
         /dev/xen/privcmd | /dev/xen/hypercall) echo "$fd" | cut -d / -f 3 ;;
     esac
 done | sort -u | while read -r pid; do cat "/proc/$pid/comm"; done | sort >/results/privcmd-holders.txt
-check "of ours, xylemd and the store only" \
-    [ "$(grep -cvE '^(xylemd|xylem-xenstored|xenconsoled)$' /results/privcmd-holders.txt)" = 0 ]
+check "of ours, xylemd and the broker only" \
+    [ "$(grep -cvE '^(xylemd|xylem-broker|xenconsoled)$' /results/privcmd-holders.txt)" = 0 ]
 
 # Hostile and damaged kernels: each fails its own create, in words that name the file.
 host_state >/results/state.before
@@ -98,3 +120,38 @@ check "it goes" xy destroy after
 check "dom0 is as before" wait_for 'same_state /results/state.before' 60
 check "xylemd is the same" kill -0 "$xylemd_pid"
 check "the first VM never noticed" xy shutdown -w one
+
+# comes_and_goes NAME: a VM is made and destroyed, and its death is seen.
+host_state >/results/state.before
+comes_and_goes() {
+    unikernel_cfg "$1" "vif = ['bridge=xenbr0']"
+    check "$1 is made" xy create -q "/tmp/$1.cfg"
+    check "$1 runs" console_wait "$1" 'vif 0 connected' 60
+    check "$1 goes" xy destroy "$1"
+    check "dom0 is as before $1" wait_for 'same_state /results/state.before' 60
+}
+# A VM that dies while nobody can look.
+unikernel_cfg unseen "vif = ['bridge=xenbr0']"
+check "unseen runs" xy create -q /tmp/unseen.cfg
+kill -9 "$(pidof xylem-broker)"
+check "a confined store says what it cannot do without a broker" \
+    wait_for 'grep -q "no other broker can be started" /results/xylem-xenstored.log' 60
+check "it serves on" xenstore-read -s /local/domain/0/name
+kill_xylemd
+check "unseen dies" xl destroy unseen
+# xl leaves the folder in which it notes its own domains.
+xenstore-rm /libxl
+restart_store --user 65534:65534
+start_xylemd
+check "its death is known to the next daemon" wait_for 'same_state /results/state.before' 60
+comes_and_goes two
+
+# A store that is root has another one at once.
+restart_store
+for lab_round in 1 2 3; do
+    kill -9 "$(pidof xylem-broker)"
+    comes_and_goes "three$lab_round"
+    check "there is another broker" [ "$(pidof xylem-broker | wc -w)" = 1 ]
+done
+check "the store said so each time" [ "$(grep -c 'another broker' /results/xylem-xenstored.log)" = 3 ]
+check "the new broker is nobody" status_has "$(pidof xylem-broker)" 'Uid:.65534.65534.65534.65534'

@@ -6,7 +6,7 @@ start_xylemd
 # crash: ends the store as nothing else can, and starts it again as a service manager would.
 # xenconsoled uses libxenstore, which does not connect again: it is started again, too.
 crash() {
-    kill -9 "$(pidof xylem-xenstored)"
+    kill -9 "$(store_pid)"
     xylem-xenstored >>/var/log/xen/xylem-xenstored.log 2>&1 </dev/null ||
         fail "the store does not start: $(tail -n 3 /var/log/xen/xylem-xenstored.log)"
     crashes=$((crashes + 1))

@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use xen::{DomId, Errno, EvtchnPort, Gfn, GrantRef, Xen};
 use xenstore::client::Transport;
 use xenstore::ring::{self, RingError, RingPage, ServerRing};
-use xenstore::server::{self, ConnId, Host, LookFor, Pace, Server};
+use xenstore::server::{self, ConnId, DomainState, Host, LookFor, Pace, Server};
 use xenstore::{Error, Quota};
 
 use crate::agenda::Time;
@@ -80,6 +80,7 @@ pub enum Pins {
 #[derive(Debug)]
 struct StoreHost {
     machine: Machine,
+    xen: Xen<SimHypervisor>,
     rings: BTreeMap<DomId, Ring>,
     ports: BTreeMap<EvtchnPort, StorePort>,
     domids: BTreeMap<ConnId, DomId>,
@@ -181,6 +182,10 @@ impl Host for StoreHost {
         xen.domain(domid).is_some_and(|domain| domain.dying != Dying::Dead)
     }
 
+    fn domain(&mut self, domid: DomId) -> Option<DomainState> {
+        server::look_at_domain(&mut self.xen, domid).expect("dom0 may look at a domain")
+    }
+
     fn log(&mut self, line: &str) {
         let xen = &mut *self.machine.get_mut();
         xen.trace.note(xen.now, format_args!("xenstored: {line}"));
@@ -191,7 +196,6 @@ impl Host for StoreHost {
 struct Shell {
     server: Server,
     host: StoreHost,
-    xen: Xen<SimHypervisor>,
     dom_exc: EvtchnPort,
     pace: Pace,
     /// Sockets that got something to read.
@@ -330,8 +334,10 @@ impl Store {
             .get_mut()
             .evtchn_bind_dom_exc(DomId::DOM0)
             .expect("the store is the first to bind the VIRQ");
+        let xen = Xen::probe(machine.hypervisor_of_store()).expect("the store runs in dom0");
         let host = StoreHost {
             machine,
+            xen,
             rings: BTreeMap::new(),
             ports: BTreeMap::from([(dom_exc, StorePort::DomExc)]),
             domids: BTreeMap::new(),
@@ -339,9 +345,8 @@ impl Store {
             pins,
         };
         let server = Server::new(Quota::default());
-        let xen = Xen::probe(host.machine.hypervisor_of_store()).expect("the store runs in dom0");
         let (pace, ready) = (Pace::default(), BTreeSet::new());
-        let store = Self(Rc::new(RefCell::new(Shell { server, host, xen, dom_exc, pace, ready })));
+        let store = Self(Rc::new(RefCell::new(Shell { server, host, dom_exc, pace, ready })));
         store.look_at_domains(LookFor::Everything);
         store
     }
@@ -383,14 +388,15 @@ impl Store {
 
     fn look_at_domains(&self, what: LookFor) {
         let shell = &mut *self.0.borrow_mut();
-        let news = server::look_at_domains(&mut shell.xen, what).expect("the store owns the VIRQ");
+        let news =
+            server::look_at_domains(&mut shell.host.xen, what).expect("the store owns the VIRQ");
         shell.server.handle_domain_news(&mut shell.host, &news);
         shell.flush();
     }
 
     /// Hypercalls that the store's looks at domains have cost.
     pub(crate) fn hypercalls(&self) -> u64 {
-        self.0.borrow().xen.counters().total()
+        self.0.borrow().host.xen.counters().total()
     }
 
     /// Whether it serves a domain's ring.

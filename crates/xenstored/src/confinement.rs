@@ -1,6 +1,7 @@
 //! What the daemon gives up once it has all it needs: root, every capability, most system calls.
 //!
-//! Sockets, ring pages and `/dev/xen` are open by then. Without Xen they are all that a successor
+//! Sockets, ring pages and `/dev/xen` are open by then, and hypercalls are made by the broker, which gives up
+//! more. Without Xen they are all that a successor
 //! (live update) needs; on a real Xen it would have to open devices. What it is started with stays: the
 //! account, the empty sets of capabilities and the filter. So starting a program is no way out, and
 //! is allowed. A successor that has to open devices itself, as the C daemon and any on a real Xen, fails:
@@ -8,11 +9,13 @@
 
 mod system_calls;
 
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{Context, bail};
 use rustix::fs::{Gid, Uid, chown};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
 /// Whom the daemon runs as from some moment on.
@@ -22,7 +25,26 @@ pub(crate) struct Account {
     gid: Gid,
 }
 
+/// Whom a helper runs as, if nobody was named and it was started by root.
+const NOBODY: u32 = 65534;
+
+impl fmt::Display for Account {
+    /// As [`find`](Self::find) takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.uid.as_raw(), self.gid.as_raw())
+    }
+}
+
 impl Account {
+    /// Whom a helper runs as if the daemon keeps its own account.
+    pub(crate) fn of_helpers() -> Self {
+        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+        if uid.is_root() {
+            return Self { uid: Uid::from_raw(NOBODY), gid: Gid::from_raw(NOBODY) };
+        }
+        Self { uid, gid }
+    }
+
     /// Finds a name of `/etc/passwd`, or takes `UID:GID`.
     pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
         if let Some((uid, gid)) = name.split_once(':') {
@@ -74,6 +96,32 @@ pub(crate) fn enter(account: Account) -> anyhow::Result<()> {
     drop_capabilities().context("cannot give up all capabilities")?;
     thread::set_no_new_privs(true).context("cannot give up set-user-id programs")?;
     system_calls::allow_only_those_needed()
+}
+
+/// Gives up everything that a broker of hypercalls does not need: it has its socket, its memory and Xen open, and
+/// opens nothing more.
+pub(crate) fn enter_as_broker(account: Account) -> anyhow::Result<()> {
+    /// What it writes is a list of domains, of some MiB at most.
+    const FILE_BYTES_MAX: u64 = 16 << 20;
+    /// As many as it has, with some room for those of the language's runtime.
+    const DESCRIPTORS_MAX: u64 = 8;
+    std::env::set_current_dir("/").context("cannot leave the current folder")?;
+    for (resource, most) in [
+        (Resource::Core, 0),
+        (Resource::Fsize, FILE_BYTES_MAX),
+        (Resource::Nofile, DESCRIPTORS_MAX),
+    ] {
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+            .context("cannot bound the broker")?;
+    }
+    thread::set_name(c"xylem-broker").context("cannot give the broker a name")?;
+    become_account(account)?;
+    // Nor may the daemon look into it, whose account it has: neither its memory nor its descriptors.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .context("cannot hide the broker's memory")?;
+    drop_capabilities().context("cannot give up all capabilities")?;
+    thread::set_no_new_privs(true).context("cannot give up set-user-id programs")?;
+    system_calls::allow_only_a_brokers()
 }
 
 fn become_account(account: Account) -> anyhow::Result<()> {

@@ -35,8 +35,9 @@ const LISTENER: u64 = 0;
 const EVENT_CHANNELS: u64 = 1;
 const STOP: u64 = 2;
 const HANGUP: u64 = 3;
+const BROKER: u64 = 4;
 /// Socket clients have their connection's number plus this.
-const CLIENTS: u64 = 4;
+const CLIENTS: u64 = 5;
 
 pub(crate) struct Client {
     pub(crate) fd: OwnedFd,
@@ -72,6 +73,8 @@ pub(crate) struct Daemon {
     /// The store's time is counted from here.
     started: Instant,
     pub(crate) update: Update,
+    /// Whether somebody starts a daemon again that ended.
+    pub(crate) is_supervised: bool,
 }
 
 /// How a daemon ends.
@@ -150,7 +153,9 @@ impl Daemon {
             ready: Vec::new(),
             started,
             update: Update::default(),
+            is_supervised: false,
         };
+        daemon.watch_broker()?;
         daemon.add(LISTENER, &daemon.listener)?;
         daemon.add(STOP, &daemon.stop)?;
         daemon.add(HANGUP, &daemon.hangup)?;
@@ -189,6 +194,7 @@ impl Daemon {
             self.server.clear_up(PIECES_CLEARED_UP);
             let (events, now) = self.wait()?;
             self.server.advance(&mut self.rings, now);
+            self.look_after_broker(events.iter().any(|event| event.data.u64() == BROKER))?;
             // First, so that nobody is answered about a domain that is gone.
             if events.iter().any(|event| event.data.u64() == EVENT_CHANNELS) {
                 self.handle_event_channels()?;
@@ -200,7 +206,7 @@ impl Daemon {
             for event in &events {
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    EVENT_CHANNELS => {}
+                    EVENT_CHANNELS | BROKER => {}
                     STOP => {
                         if self.stop.received()? {
                             return Ok(End::Stopped);
@@ -302,6 +308,55 @@ impl Daemon {
         }
         let now = self.started.elapsed();
         self.pace.looked(now, now.saturating_sub(begun));
+    }
+
+    /// Waits for the broker's end. It is not heard of otherwise but when it is asked.
+    fn watch_broker(&mut self) -> anyhow::Result<()> {
+        let epoll = &self.epoll;
+        let Some(broker) = self.rings.platform().and_then(|platform| platform.broker()) else {
+            return Ok(());
+        };
+        let token = epoll::EventData::new_u64(BROKER);
+        epoll::add(epoll, broker, token, epoll::EventFlags::RDHUP)
+            .context("cannot wait for the broker's end")
+    }
+
+    /// Sees to a broker that was lost, or has `hung_up`.
+    fn look_after_broker(&mut self, hung_up: bool) -> anyhow::Result<()> {
+        if hung_up {
+            self.compare_domains(LookFor::Everything);
+        }
+        let loss = self.rings.platform().and_then(|platform| platform.take_loss());
+        let Some(loss) = loss else { return Ok(()) };
+        self.rings.log.line(&format!("{loss:#}"));
+        match self.start_broker() {
+            Ok(()) => {
+                self.rings.log.line("another broker of hypercalls was started");
+                // What it had been told of changes is lost.
+                self.compare_domains(LookFor::Everything);
+                Ok(())
+            }
+            // A new daemon goes on from the journal, and opens what this one may not.
+            Err(error) if self.is_supervised => {
+                Err(error).context("no other broker can be started, so this daemon ends")
+            }
+            Err(error) => {
+                self.rings.log.line(&format!(
+                    "no other broker can be started ({error:#}). Guests are served on, but no domain is \
+                     introduced and no death is noticed until this daemon is started again; it goes on from its journal"
+                ));
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a broker if there is to be one and there is none.
+    pub(crate) fn start_broker(&mut self) -> anyhow::Result<()> {
+        match self.rings.platform() {
+            Some(platform) if platform.broker().is_none() => platform.start_broker()?,
+            _ => return Ok(()),
+        }
+        self.watch_broker()
     }
 
     fn serve_ready(&mut self) {

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use file_host::{EXCEPTION_PORT, HostFolder, State, domain_of_port, port_of_domain};
+use file_host::{DomainFile, EXCEPTION_PORT, HostFolder, State, domain_of_port, port_of_domain};
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::ring::RingPage;
 use xenstore::server::{DomainNews, DomainState, LookFor};
@@ -96,25 +96,24 @@ impl Platform for FilePlatform {
 
     fn look_at_domains(&mut self, _what: LookFor) -> anyhow::Result<DomainNews> {
         let domains = self.folder.domains().context("cannot list the domains")?;
-        let state = |&(domid, file): &(DomId, file_host::DomainFile)| DomainState {
-            domid,
-            shutdown: file.state == State::Shutdown,
-            dying: file.state == State::Dying,
-            unique_id: Some(file.unique_id),
-            ..DomainState::default()
-        };
-        Ok(DomainNews::All(domains.iter().map(state).collect()))
+        Ok(DomainNews::All(domains.iter().map(|(domid, file)| state(*domid, file)).collect()))
     }
 
-    fn domain_exists(&mut self, domid: DomId) -> bool {
-        self.folder.find_domain(domid).is_some_and(|file| file.state != State::Dying)
-    }
-
-    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
-        self.folder.find_domain(domid).map(|file| file.unique_id)
+    fn domain(&mut self, domid: DomId) -> Option<DomainState> {
+        self.folder.find_domain(domid).map(|file| state(domid, &file))
     }
 
     fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
+    }
+}
+
+fn state(domid: DomId, file: &DomainFile) -> DomainState {
+    DomainState {
+        domid,
+        shutdown: file.state == State::Shutdown,
+        dying: file.state == State::Dying,
+        unique_id: Some(file.unique_id),
+        ..DomainState::default()
     }
 }

@@ -1,6 +1,7 @@
 //! `xylem-xenstored`: the xenstore daemon. Sockets, rings and event channels around `xenstore::server`.
 
 mod background;
+mod broker;
 mod confinement;
 mod daemon;
 mod file_platform;
@@ -25,6 +26,7 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use xenstore::server::{RestoredPeer, Server};
 
+use crate::broker::Broker;
 use crate::confinement::Account;
 use crate::daemon::{Daemon, End};
 use crate::file_platform::FilePlatform;
@@ -55,6 +57,7 @@ fn run() -> anyhow::Result<ExitCode> {
     match options::parse(lexopt::Parser::from_env(), environment)? {
         Wanted::Help => stdout.write_all(options::HELP.as_bytes())?,
         Wanted::Version => writeln!(stdout, "xylem-xenstored {}", env!("CARGO_PKG_VERSION"))?,
+        Wanted::Broker(account) => return Ok(broker::process::serve(&account)),
         Wanted::Serve(options) if goes_to_background(&options) => return background::start(),
         Wanted::Serve(options) => serve(&options)?,
     }
@@ -75,12 +78,19 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     // The store's time; before anything is opened, as descriptors may have been left for us.
     let started = Instant::now();
     let state_file = foreign::state_file(&options.rundir);
+    let account = options.user.as_deref().map(Account::find).transpose()?;
+    let helpers = account.unwrap_or_else(Account::of_helpers);
+    let mut broker = None;
     let mut successor = None;
     let arrival = match options.origin {
         Origin::SameProcess if state_file.exists() => {
             Some(foreign::arrive(&state_file, options.quota, started.elapsed())?)
         }
         Origin::Predecessor => {
+            // It is ready by the time that we need it. Who may not start one gets that of the daemon before.
+            if options.domains == Domains::OfXen && rustix::process::geteuid().is_root() {
+                broker = Some(Broker::start(helpers)?);
+            }
             let (channel, arrival) = Successor::receive(options.quota, started.elapsed())?;
             successor = Some(channel);
             Some(arrival)
@@ -89,7 +99,6 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     };
     // Before the working folder changes.
     let paths = Paths::new(options)?;
-    let account = options.user.as_deref().map(Account::find).transpose()?;
     if options.tells_parent {
         background::leave_terminal()?;
     }
@@ -97,11 +106,12 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     guard::note_panics();
     let log = Log::open(paths.trace_file.clone())?;
     let mut daemon = match arrival {
-        Some(arrival) => take_over(options, &paths, log, arrival, started)?,
-        None => begin(options, &paths, log, started)?,
+        Some(arrival) => take_over(options, &paths, log, arrival, broker, helpers, started)?,
+        None => begin(options, &paths, log, helpers, started)?,
     };
     daemon.update.state_file = std::path::absolute(&state_file).context("no working folder")?;
     daemon.server.set_event_timeout(options.event_timeout);
+    daemon.is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     daemon.server.set_tracing(daemon.rings.log.trace.is_some());
 
     // The one before us has the file until it has ended.
@@ -192,12 +202,13 @@ fn begin(
     options: &Options,
     paths: &Paths,
     mut log: Log,
+    helpers: Account,
     started: Instant,
 ) -> anyhow::Result<Daemon> {
     // First, since it waits until a daemon that was killed is gone.
     let (journal, store) = Journal::open(&paths.journal, options.start, &mut log)?;
     let platform: Option<Box<dyn Platform>> = match &paths.domains {
-        Domains::OfXen => Some(Box::new(XenPlatform::open()?)),
+        Domains::OfXen => Some(Box::new(XenPlatform::open(helpers)?)),
         Domains::OfFolder(path) => Some(Box::new(FilePlatform::open(path.clone())?)),
         Domains::None => None,
     };
@@ -223,9 +234,12 @@ fn take_over(
     paths: &Paths,
     mut log: Log,
     arrival: Arrival,
+    broker: Option<Broker>,
+    helpers: Account,
     started: Instant,
 ) -> anyhow::Result<Daemon> {
-    let Arrival { restored, mut descriptors, journal, status } = arrival;
+    let Arrival { restored, mut descriptors, devices, journal, status } = arrival;
+    let broker = broker.or_else(|| Broker::lent(devices));
     for note in &restored.notes {
         log.line(note);
     }
@@ -236,7 +250,9 @@ fn take_over(
     });
     let events = descriptor(restored.event_channels);
     let platform: Option<Box<dyn Platform>> = match (&paths.domains, events) {
-        (Domains::OfXen, Some(events)) => Some(Box::new(XenPlatform::adopt(events, ports)?)),
+        (Domains::OfXen, Some(events)) => {
+            Some(Box::new(XenPlatform::adopt(events, ports, broker, helpers)?))
+        }
         (Domains::OfFolder(path), Some(events)) => {
             Some(Box::new(FilePlatform::adopt(path.clone(), events)?))
         }

@@ -107,6 +107,8 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(crate) enum Wanted {
     Serve(Box<Options>),
+    /// To be the broker of hypercalls of the daemon that started this process, as this account.
+    Broker(String),
     Help,
     Version,
 }
@@ -122,6 +124,9 @@ pub(crate) const READY_OPTION: &str = "tell-parent";
 const SUCCESSOR_OPTION: &str = "successor";
 /// Given by a daemon that is about to be followed.
 pub(crate) const SUCCESSOR_ARGUMENT: &str = "--successor";
+const BROKER_OPTION: &str = "broker";
+/// Given by a daemon to the broker that it starts.
+pub(crate) const BROKER_ARGUMENT: &str = "--broker";
 
 pub(crate) fn parse(
     mut parser: lexopt::Parser,
@@ -206,6 +211,9 @@ pub(crate) fn parse(
             Short('I') | Long("internal-db") => drop(parser.optional_value()),
             Long("help") | Short('H') => return Ok(Wanted::Help),
             Long("version") => return Ok(Wanted::Version),
+            Long(name) if name == BROKER_OPTION => {
+                return Ok(Wanted::Broker(parser.value()?.string()?));
+            }
             Long(name) if name == READY_OPTION => options.tells_parent = true,
             other => bail!("{}; --help lists the options", other.unexpected()),
         }

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::ring::RingPage;
-use xenstore::server::{DomainNews, LookFor};
+use xenstore::server::{DomainNews, DomainState, LookFor};
 
 /// Rings, event channels and the list of domains.
 pub(crate) trait Platform {
@@ -30,13 +30,8 @@ pub(crate) trait Platform {
     /// Looks at the domains.
     fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews>;
 
-    fn domain_exists(&mut self, domid: DomId) -> bool;
-
-    /// What tells this domain from every other one that has or had its domid, if Xen knows.
-    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
-        let _unused = domid;
-        None
-    }
+    /// Looks at one domain.
+    fn domain(&mut self, domid: DomId) -> Option<DomainState>;
 
     /// Another process is about to be told when domains stop or die; see
     /// [`claim_exceptions`](Self::claim_exceptions).
@@ -47,6 +42,34 @@ pub(crate) trait Platform {
     /// This process is told again.
     fn claim_exceptions(&mut self) -> anyhow::Result<()> {
         Ok(())
+    }
+
+    /// Hangs up when the process that looks at domains for this one ends, where there is such a process.
+    fn broker(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// How that process was lost, if it was. Told once.
+    fn take_loss(&mut self) -> Option<anyhow::Error> {
+        None
+    }
+
+    /// Starts that process, where there is to be one. Only while there is none.
+    fn start_broker(&mut self) -> anyhow::Result<()> {
+        Ok(())
+    }
+
+    /// Ends that process: another program follows in this one, and has no use for it.
+    fn end_broker(&mut self) {}
+
+    /// What another daemon of ours cannot open itself once it is confined.
+    fn lend(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// Whether a program that follows in this process has to open devices, which only root may.
+    fn opens_devices(&self) -> bool {
+        false
     }
 
     /// Readable when a port fired.

@@ -10,7 +10,8 @@ use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::Error;
 use xenstore::ring::{RING_BYTES, RingError, RingPage, ServerRing};
 use xenstore::server::{
-    ConnId, Endpoint, Host, KnownRing, LookFor, RestoredPeer, Resumption, Server, Service,
+    ConnId, DomainState, Endpoint, Host, KnownRing, LookFor, RestoredPeer, Resumption, Server,
+    Service,
 };
 
 use crate::guard::Verdict;
@@ -412,11 +413,16 @@ impl Host for Rings {
 
     fn domain_exists(&mut self, domid: DomId) -> bool {
         // Without Xen there is nobody to ask, and permissions of guests can still be tried.
-        self.platform.as_mut().is_none_or(|platform| platform.domain_exists(domid))
+        let Some(platform) = &mut self.platform else { return true };
+        platform.domain(domid).is_some_and(|state| !state.dying)
     }
 
     fn unique_id(&mut self, domid: DomId) -> Option<u64> {
-        self.platform.as_mut()?.unique_id(domid)
+        self.domain(domid)?.unique_id
+    }
+
+    fn domain(&mut self, domid: DomId) -> Option<DomainState> {
+        self.platform.as_mut()?.domain(domid)
     }
 
     fn live_update(&mut self, client: ConnId, words: &[&str]) -> Result<Option<String>, Error> {

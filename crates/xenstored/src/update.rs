@@ -175,6 +175,9 @@ impl Daemon {
         if let Some(platform) = self.rings.platform() {
             platform.claim_exceptions()?;
         }
+        if let Err(error) = self.start_broker() {
+            self.rings.log.line(&format!("{error:#}"));
+        }
         // Domains may have come and gone.
         self.compare_domains(LookFor::Everything);
         Ok(())
@@ -193,14 +196,17 @@ impl Daemon {
         }
         let journal =
             self.rings.journal.lend().map(|file| file.try_clone_to_owned()).transpose()?;
+        let mut devices = Vec::new();
         if let Some(platform) = self.rings.platform() {
             endpoints.event_channels = i32::try_from(descriptors.len()).ok();
             descriptors.push(platform.events());
+            devices = platform.lend();
         }
         let rest = self.server.save_rest(handover.save(), &endpoints);
         handover.finish(
             &rest,
             &descriptors,
+            &devices,
             journal.as_ref().map(AsFd::as_fd),
             self.status.listener().as_fd(),
         )
@@ -216,6 +222,12 @@ impl Daemon {
 
     fn step_exec(&mut self, session: &Session) -> anyhow::Result<()> {
         let Some(start) = session.start else { return Ok(()) };
+        let opens_devices = self.rings.platform().is_some_and(|platform| platform.opens_devices());
+        if opens_devices && !rustix::process::geteuid().is_root() {
+            anyhow::bail!(
+                "another program has to open Xen's devices, which this daemon's user may not; stop it and start that one"
+            );
+        }
         self.server.hold_transactions();
         if self.server.open_transactions() == 0 || start.since.elapsed() >= start.timeout {
             self.server.execute_waiting(&mut self.rings);
@@ -230,6 +242,10 @@ impl Daemon {
             }
         }
         self.stop_serving()?;
+        if let Some(platform) = self.rings.platform() {
+            // The other program would never learn that it has a child.
+            platform.end_broker();
+        }
         let error = match self.write_and_exec(session, start.form) {
             Ok(never) => match never {},
             Err(error) => error,

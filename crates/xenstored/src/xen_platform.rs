@@ -1,16 +1,15 @@
-//! Xen through Linux's devices.
+//! Xen through Linux's devices: event channels and grants by ourselves, hypercalls by a broker.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use anyhow::Context;
-use xen::{ARENA_BYTES_FULL, DomId, EvtchnPort, Gfn, GrantRef, Xen};
-use xen_linux::{
-    EventChannels, ForeignMemory, GrantDevice, HostError, LinuxHypervisor, OwnStoreRing,
-    SharedPage, VIRQ_DOM_EXC,
-};
+use xen::{DomId, EvtchnPort, Gfn, GrantRef};
+use xen_linux::{EventChannels, GrantDevice, HostError, OwnStoreRing, SharedPage, VIRQ_DOM_EXC};
 use xenstore::ring::RingPage;
-use xenstore::server::{self, DomainNews, LookFor};
+use xenstore::server::{DomainNews, DomainState, LookFor};
 
+use crate::broker::{AskError, Broker};
+use crate::confinement::Account;
 use crate::platform::Platform;
 
 /// A mapped page as the ring code wants it.
@@ -35,33 +34,78 @@ impl RingPage for Page {
 }
 
 pub(crate) struct XenPlatform {
-    xen: Xen<LinuxHypervisor>,
+    /// Whoever makes hypercalls: this process makes none.
+    broker: Option<Broker>,
+    /// Whom the next broker runs as.
+    account: Account,
+    /// How the last broker was lost.
+    loss: Option<anyhow::Error>,
+    /// One that was lost had been of use: another one may be as well.
+    may_restart: bool,
     event_channels: EventChannels,
     grants: GrantDevice,
-    foreign: ForeignMemory,
     exception_port: EvtchnPort,
 }
 
 impl XenPlatform {
-    pub(crate) fn open() -> anyhow::Result<Self> {
-        Self::with_event_channels(EventChannels::open()?)
+    pub(crate) fn open(account: Account) -> anyhow::Result<Self> {
+        let broker = Broker::start(account)?;
+        Self::with_event_channels(EventChannels::open()?, broker, account)
     }
 
-    /// Goes on with the event channels of a daemon before this one, which has yielded its exceptions.
+    /// Goes on with the event channels of a daemon before this one, which has yielded its exceptions, and
+    /// with a broker: another one, or that daemon's own.
     pub(crate) fn adopt(
         device: OwnedFd,
         ports: impl IntoIterator<Item = EvtchnPort>,
+        broker: Option<Broker>,
+        account: Account,
     ) -> anyhow::Result<Self> {
-        Self::with_event_channels(EventChannels::adopt(device, ports)?)
+        let broker = match broker {
+            Some(broker) => broker,
+            None => Broker::start(account)?,
+        };
+        Self::with_event_channels(EventChannels::adopt(device, ports)?, broker, account)
     }
 
-    fn with_event_channels(mut event_channels: EventChannels) -> anyhow::Result<Self> {
-        let xen = Xen::probe(LinuxHypervisor::open(ARENA_BYTES_FULL)?)?;
+    fn with_event_channels(
+        mut event_channels: EventChannels,
+        mut broker: Broker,
+        account: Account,
+    ) -> anyhow::Result<Self> {
         let exception_port = bind_exceptions(&mut event_channels)
             .context("another xenstored may be running on this host")?;
         let grants = GrantDevice::open()?;
-        let foreign = ForeignMemory::open()?;
-        Ok(Self { xen, event_channels, grants, foreign, exception_port })
+        // It opened its devices meanwhile.
+        broker.wait()?;
+        Ok(Self {
+            broker: Some(broker),
+            account,
+            loss: None,
+            may_restart: true,
+            event_channels,
+            grants,
+            exception_port,
+        })
+    }
+
+    /// Has the broker answer, and notes it if there is none any more.
+    fn ask<R>(
+        &mut self,
+        question: impl FnOnce(&mut Broker) -> Result<R, AskError>,
+    ) -> anyhow::Result<R> {
+        let broker = self.broker.as_mut().context("there is no broker of hypercalls")?;
+        match question(broker) {
+            Ok(answer) => Ok(answer),
+            Err(AskError::Refused(errno)) => Err(errno.into()),
+            Err(AskError::Lost(error)) => {
+                self.may_restart = broker.has_answered();
+                self.broker = None;
+                let text = format!("{error:#}");
+                self.loss = Some(error);
+                Err(anyhow::anyhow!(text))
+            }
+        }
     }
 }
 
@@ -85,11 +129,12 @@ impl Platform for XenPlatform {
     }
 
     fn map_ring(&mut self, domid: DomId, gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>> {
-        // The toolstack grants the page by a fixed entry; a frame number is the older way.
+        // Every toolstack grants the page by a fixed entry. Its frame alone would be of use to nobody but
+        // the owner of privcmd.
         let page = self
             .grants
             .map_grant(domid, GrantRef::XENSTORE)
-            .or_else(|_| self.foreign.map_page(domid, gfn.0))?;
+            .with_context(|| format!("its ring (frame {:#x}) is not granted", gfn.0))?;
         Ok(Box::new(Page(page)))
     }
 
@@ -120,18 +165,11 @@ impl Platform for XenPlatform {
     }
 
     fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews> {
-        server::look_at_domains(&mut self.xen, what).context("cannot look at the domains")
+        self.ask(|broker| broker.look(what)).context("cannot look at the domains")
     }
 
-    fn domain_exists(&mut self, domid: DomId) -> bool {
-        matches!(self.xen.domain(domid), Ok(Some(info)) if !info.flags.dying())
-    }
-
-    fn unique_id(&mut self, domid: DomId) -> Option<u64> {
-        if !self.xen.abi().tells_unique_ids() {
-            return None;
-        }
-        self.xen.life_state(domid).ok()?.map(|state| state.unique_id)
+    fn domain(&mut self, domid: DomId) -> Option<DomainState> {
+        self.ask(|broker| broker.domain(domid)).ok()?
     }
 
     fn yield_exceptions(&mut self) -> anyhow::Result<()> {
@@ -141,6 +179,34 @@ impl Platform for XenPlatform {
     fn claim_exceptions(&mut self) -> anyhow::Result<()> {
         self.exception_port = self.event_channels.bind_virq(VIRQ_DOM_EXC)?;
         Ok(())
+    }
+
+    fn broker(&self) -> Option<BorrowedFd<'_>> {
+        self.broker.as_ref().map(Broker::as_fd)
+    }
+
+    fn take_loss(&mut self) -> Option<anyhow::Error> {
+        self.loss.take()
+    }
+
+    fn start_broker(&mut self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.may_restart, "it had answered nothing, and would not do so now");
+        let mut broker = Broker::start(self.account)?;
+        broker.wait()?;
+        self.broker = Some(broker);
+        Ok(())
+    }
+
+    fn end_broker(&mut self) {
+        self.broker = None;
+    }
+
+    fn lend(&self) -> Vec<BorrowedFd<'_>> {
+        self.broker.iter().flat_map(Broker::lend).collect()
+    }
+
+    fn opens_devices(&self) -> bool {
+        true
     }
 
     fn events(&self) -> BorrowedFd<'_> {

@@ -84,6 +84,26 @@ pub fn look_at_domains<H: Hypervisor>(
     }
 }
 
+/// Looks at one domain.
+///
+/// # Errors
+/// What Xen says, but for "no such domain".
+pub fn look_at_domain<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+) -> Result<Option<DomainState>, Errno> {
+    // Some of these numbers mean other questions to Xen.
+    if domid.0 >= DomId::FIRST_RESERVED {
+        return Ok(None);
+    }
+    let mut unique_id = None;
+    if xen.abi().tells_unique_ids() {
+        let Some(state) = xen.life_state(domid)? else { return Ok(None) };
+        unique_id = Some(state.unique_id);
+    }
+    Ok(xen.domain(domid)?.map(|info| state_of(&info, unique_id)))
+}
+
 fn state_of(info: &xen::DomainInfo, unique_id: Option<u64>) -> DomainState {
     DomainState {
         domid: info.domid,
@@ -337,10 +357,20 @@ impl Server {
 
     fn let_go(&mut self, host: &mut dyn Host, who: Who) {
         let domid = who.domid;
+        let is_served =
+            |server: &Self| server.domains.introduced(domid).is_some() && domid != DomId::DOM0;
+        // Whoever lets a domain go knows that it is dead, maybe before the look that would tell us. He waits for
+        // its number.
+        if is_served(self) && !self.changes.kept.contains_key(&domid) {
+            let dead = host.domain(domid).filter(|state| state.dying && state.who().is(&who));
+            if dead.is_some() {
+                self.handle_domain_news(host, &DomainNews::Changed(Vec::from([(domid, dead)])));
+            }
+        }
         if self.changes.kept.get(&domid).is_some_and(|kept| kept.is(&who)) {
             self.changes.kept.remove(&domid);
             host.drop_kept_ring(domid);
-        } else if self.domains.introduced(domid).is_some() && domid != DomId::DOM0 {
+        } else if is_served(self) {
             self.changes.let_go.insert(domid, who);
         }
     }

@@ -59,7 +59,7 @@ use crate::watch::{Watch, Watches};
 use crate::wire::{self, Header, MessageType};
 
 pub use by_connection::ByConnection;
-pub use changes::{DomainNews, LookFor, look_at_domains};
+pub use changes::{DomainNews, LookFor, look_at_domain, look_at_domains};
 pub use checkpoint::{Checkpoint, Progress};
 pub use connection::ConnId;
 pub use counters::Counters;
@@ -124,6 +124,12 @@ pub trait Host {
 
     /// What tells this domain from every other one that has or had its domid, if Xen knows.
     fn unique_id(&mut self, domid: DomId) -> Option<u64> {
+        let _unused = domid;
+        None
+    }
+
+    /// How a domain is now, if there is one and it costs little to look at it alone.
+    fn domain(&mut self, domid: DomId) -> Option<DomainState> {
         let _unused = domid;
         None
     }

@@ -202,6 +202,33 @@ fn a_domain_that_was_let_go_before_its_death_was_seen_is_not_kept() {
 }
 
 #[test]
+fn a_dead_domain_that_is_let_go_is_seen_to_at_once() {
+    let mut world = world();
+    follow(&mut world, "dom0", NOTHING);
+    for domid in 1..=3 {
+        add_guest(&mut world, domid);
+        world.machine.states.get_mut(&DomId(domid)).unwrap().dying = domid < 3;
+    }
+    told(&mut world, "dom0");
+    let_go(&mut world, who(1));
+    // Another one that had the number, and one that lives.
+    let_go(&mut world, Who { handle: Uuid([9; 16]), ..who(2) });
+    let_go(&mut world, who(3));
+    let served: Vec<u16> = world.machine.rings.keys().map(|domid| domid.0).collect();
+    assert_eq!(served, [2, 3], "the page of what was let go is not mapped any more");
+    assert!(world.machine.kept.is_empty());
+    let deaths = entries(&told(&mut world, "dom0"));
+    assert_eq!(
+        deaths.iter().map(|it| (it.who, it.after)).collect::<Vec<_>>(),
+        [(who(1), Standing::Dead)]
+    );
+    // The look that comes later says it again, and it is not news.
+    kill(&mut world, 1);
+    assert_eq!(entries(&told(&mut world, "dom0")).iter().filter(|it| it.who == who(1)).count(), 0);
+    world.assert_counts();
+}
+
+#[test]
 fn nothing_is_kept_if_nobody_ever_followed_and_all_is_kept_while_nobody_does() {
     let mut world = world();
     add_guest(&mut world, 1);

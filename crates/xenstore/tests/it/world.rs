@@ -61,6 +61,10 @@ impl Host for Machine {
         self.states.get(&domid).is_some_and(|state| !state.dying)
     }
 
+    fn domain(&mut self, domid: DomId) -> Option<DomainState> {
+        self.states.get(&domid).copied()
+    }
+
     fn log(&mut self, line: &str) {
         self.lines.push(line.to_owned());
     }

@@ -5,8 +5,8 @@
 //! The filter stays over an exec; so it lets a successor start: the loader's calls, and the same
 //! ways in and out again.
 //!
-//! What it cannot do: a hypercall is one ioctl with a pointer, and the list of domains is one. Where
-//! the daemon serves a real Xen, whoever took it over can make hypercalls.
+//! What it cannot do: a hypercall is one ioctl with a pointer, so no filter tells a look at domains from any other.
+//! The daemon makes none. Its broker has a filter of its own: that ioctl, its socket, its memory, its end.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, apply_filter,
 };
-use xen_linux::{EventChannels, ForeignMemory, GrantDevice, LinuxHypervisor};
+use xen_linux::{EventChannels, GrantDevice, LinuxHypervisor};
 
 /// Calls that are allowed whatever their arguments.
 const FREE: &[c_long] = &[
@@ -156,6 +156,33 @@ const FREE: &[c_long] = &[
     libc::SYS_waitid,
 ];
 
+/// Calls of the broker that are allowed whatever their arguments. None of them opens anything.
+const FREE_TO_BROKER: &[c_long] = &[
+    libc::SYS_pwrite64,
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    // Memory. That it may not be run is said below.
+    libc::SYS_brk,
+    libc::SYS_madvise,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    // Time, and the end, also that of a failed assertion.
+    libc::SYS_clock_gettime,
+    libc::SYS_close,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_futex,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+];
+
 /// Requests on files that are no device of Xen.
 const PLAIN_REQUESTS: [libc::c_ulong; 4] =
     [libc::FIONBIO, libc::FIOCLEX, libc::FIONREAD, libc::TCGETS];
@@ -190,6 +217,22 @@ pub(super) fn allow_only_those_needed() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// As [`allow_only_those_needed`], for the broker of hypercalls.
+pub(super) fn allow_only_a_brokers() -> anyhow::Result<()> {
+    let filter = brokers_filter().context("the filter of system calls makes no sense")?;
+    apply_filter(&filter).context("the kernel does not take the filter of system calls")
+}
+
+fn brokers_filter() -> Result<BpfProgram, seccompiler::Error> {
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
+        FREE_TO_BROKER.iter().map(|&call| (call, Vec::new())).collect();
+    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+        rules.insert(call, vec![without(2, libc::PROT_EXEC)?]);
+    }
+    rules.insert(libc::SYS_ioctl, equal(1, LinuxHypervisor::REQUESTS.to_vec())?);
+    program(rules, refusal(libc::EPERM), SeccompAction::Allow)
+}
+
 fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
         FREE.iter().map(|&call| (call, Vec::new())).collect();
@@ -202,13 +245,7 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
     let (write, run) = (libc::PROT_WRITE, libc::PROT_EXEC);
     rules.insert(libc::SYS_mmap, vec![without(2, run)?, without(2, write)?]);
     rules.insert(libc::SYS_mprotect, vec![without(2, run)?]);
-    let requests = [
-        &PLAIN_REQUESTS,
-        EventChannels::REQUESTS,
-        GrantDevice::REQUESTS,
-        ForeignMemory::REQUESTS,
-        LinuxHypervisor::REQUESTS,
-    ];
+    let requests = [&PLAIN_REQUESTS, EventChannels::REQUESTS, GrantDevice::REQUESTS];
     let requests = requests.concat().into_iter();
     rules.insert(libc::SYS_ioctl, equal(1, requests.collect())?);
     let allowed = program(rules, refusal(libc::EPERM), SeccompAction::Allow)?;
@@ -268,13 +305,37 @@ mod tests {
 
     /// Runs in a thread of its own under the filter.
     fn confined<R: Send>(body: impl FnOnce() -> R + Send) -> R {
+        under(allow_only_those_needed, body)
+    }
+
+    fn under<R: Send>(filter: fn() -> anyhow::Result<()>, body: impl FnOnce() -> R + Send) -> R {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                allow_only_those_needed().unwrap();
+                filter().unwrap();
                 body()
             });
             thread.join().expect("the thread ends by itself")
         })
+    }
+
+    #[test]
+    fn a_broker_opens_starts_and_signals_nothing() {
+        let forbidden: [Forbidden; 8] = [
+            ("a file", || std::fs::File::open("/proc/self/status").map(drop)),
+            ("a folder", || std::fs::read_dir("/").map(drop)),
+            ("another descriptor", || Ok(rustix::io::dup(std::io::stderr()).map(drop)?)),
+            ("the network", || TcpListener::bind("127.0.0.1:0").map(drop)),
+            ("a local socket", || UnixStream::pair().map(drop)),
+            ("a program", || Command::new("/bin/true").status().map(drop)),
+            ("a signal", || Ok(rustix::process::test_kill_process(rustix::process::Pid::INIT)?)),
+            ("another device's request", || {
+                Ok(rustix::io::ioctl_fionbio(std::io::stderr(), false)?)
+            }),
+        ];
+        for (name, call) in forbidden {
+            let kind = under(allow_only_a_brokers, call).map_err(|error: Error| error.kind());
+            assert_eq!(kind, Err(ErrorKind::PermissionDenied), "{name}");
+        }
     }
 
     /// A call that is to be refused, by its name.

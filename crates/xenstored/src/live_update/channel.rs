@@ -8,7 +8,7 @@
 //!    ├───────────────────────────────────> │
 //!    │                              Loaded │
 //!    │ <───────────────────────────────────┤
-//!    │ Descriptors* Journal? Status State* │   nobody is served from here
+//!    │ Descriptors* Devices Journal? Status State*   nobody is served from here
 //!    ├───────────────────────────────────> │
 //!    │                               Ready │   rings are mapped, all is understood
 //!    │ <───────────────────────────────────┤
@@ -46,6 +46,8 @@ pub(crate) enum Kind {
     NodesEnd = b'E' as isize,
     Loaded = b'L' as isize,
     Descriptors = b'D' as isize,
+    /// What [`Platform::lend`](crate::platform::Platform::lend) gave.
+    Devices = b'X' as isize,
     Journal = b'J' as isize,
     Status = b'C' as isize,
     Ready = b'R' as isize,
@@ -60,6 +62,7 @@ impl Kind {
             b'E' => Self::NodesEnd,
             b'L' => Self::Loaded,
             b'D' => Self::Descriptors,
+            b'X' => Self::Devices,
             b'J' => Self::Journal,
             b'C' => Self::Status,
             b'R' => Self::Ready,

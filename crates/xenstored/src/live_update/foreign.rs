@@ -25,6 +25,8 @@ pub(crate) struct Arrival {
     pub(crate) restored: Restored,
     /// By the numbers that the store's description has.
     pub(crate) descriptors: BTreeMap<RawFd, OwnedFd>,
+    /// What another daemon of ours lends: see [`Platform::lend`](crate::platform::Platform::lend).
+    pub(crate) devices: Vec<OwnedFd>,
     /// The journal to go on with.
     pub(crate) journal: Option<OwnedFd>,
     /// The socket of the counters.
@@ -56,7 +58,7 @@ pub(crate) fn arrive(file: &Path, quota: Quota, now: Duration) -> anyhow::Result
     }
     // Only now: until here an operator can see what went wrong.
     std::fs::remove_file(file).with_context(context)?;
-    Ok(Arrival { restored, descriptors, journal: None, status: None })
+    Ok(Arrival { restored, descriptors, devices: Vec::new(), journal: None, status: None })
 }
 
 /// Writes the state for the program that follows.

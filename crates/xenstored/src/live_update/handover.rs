@@ -101,12 +101,14 @@ impl Handover {
         &mut self,
         rest: &[u8],
         descriptors: &[BorrowedFd<'_>],
+        devices: &[BorrowedFd<'_>],
         journal: Option<BorrowedFd<'_>>,
         status: BorrowedFd<'_>,
     ) -> anyhow::Result<()> {
         for group in descriptors.chunks(DESCRIPTORS_MAX) {
             self.channel.send(Kind::Descriptors, &[], group, PATIENCE)?;
         }
+        self.channel.send(Kind::Devices, &[], devices, PATIENCE)?;
         if let Some(journal) = journal {
             self.channel.send(Kind::Journal, &[], &[journal], PATIENCE)?;
         }

@@ -26,12 +26,14 @@ impl Successor {
         let mut restore = Restore::new(quota);
         let mut descriptors: Vec<OwnedFd> = Vec::new();
         let (mut journal, mut status) = (None, None);
+        let mut devices = Vec::new();
         while !restore.has_ended() {
             let mut message = channel.receive(PATIENCE)?;
             match message.kind {
                 Kind::State => restore.feed(&message.bytes).context(SUCCESSOR_MARK)?,
                 Kind::NodesEnd => channel.send(Kind::Loaded, &[], &[], PATIENCE)?,
                 Kind::Descriptors => descriptors.append(&mut message.descriptors),
+                Kind::Devices => devices = message.descriptors,
                 Kind::Journal => journal = message.descriptors.pop(),
                 Kind::Status => status = message.descriptors.pop(),
                 other => bail!("the old daemon says {other:?} too early"),
@@ -39,7 +41,7 @@ impl Successor {
         }
         let restored = restore.finish(now)?;
         let descriptors = (0..).zip(descriptors).collect();
-        Ok((Self(channel), Arrival { restored, descriptors, journal, status }))
+        Ok((Self(channel), Arrival { restored, descriptors, devices, journal, status }))
     }
 
     /// Everything is in place: waits until the old daemon has stepped back.

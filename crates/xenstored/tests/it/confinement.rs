@@ -70,3 +70,19 @@ fn a_user_that_cannot_be_had_ends_the_start() {
         assert!(!output.status.success() && error.contains(user), "{error}");
     }
 }
+
+#[test]
+fn a_broker_that_cannot_begin_says_why_to_its_daemon() {
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let (socket, theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let folder = Folder::new("broker");
+    // Before it opens anything it looks for whom it is to become.
+    let mut process = command(&folder, &["--broker=no-such-user"]).stdin(theirs).spawn().unwrap();
+    assert!(!process.wait().unwrap().success());
+    let mut said = [0; 512];
+    let length = recv(&socket, &mut said, RecvFlags::empty()).unwrap().0;
+    let text = String::from_utf8_lossy(&said[..length]);
+    assert!(text.contains("there is no user 'no-such-user'"), "{text}");
+    assert_eq!(recv(&socket, &mut said, RecvFlags::empty()).unwrap().0, 0, "its end is told");
+}

@@ -1,0 +1,401 @@
+//! The broker: a process that holds Xen's hypercalls for the daemon, which has none.
+//!
+//! `/dev/xen/privcmd` knows no permissions: whoever has it open controls the host. The store daemon is what
+//! every guest talks to, and all that it needs of it is to look at domains. So the daemon starts itself again
+//! before it confines itself (`broker/process.rs`). That process opens the device, gives up everything else, and
+//! answers two questions: how the domains are, and how one domain is (`broker/protocol.rs`). There is no third
+//! one that it would understand; what it can be asked is what it allows.
+//!
+//! ```text
+//!   daemon (`Broker`)                      broker (`process::serve`)
+//!     │ Look                                 │
+//!     ├────────────────────────────────────> │ the hypercalls of a look
+//!     │              News, so many entries   │ entries into memory that both have
+//!     │ <────────────────────────────────────┤
+//! ```
+//!
+//! It ends when the last daemon that has its socket does, however that ended. A daemon whose broker ends starts
+//! another one if it still may; see `Daemon::replace_broker`.
+
+pub(crate) mod process;
+mod protocol;
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
+use xen::DomId;
+use xenstore::server::{DomainNews, DomainState, LookFor};
+
+use crate::broker::protocol::{Answer, ENTRY_BYTES, MESSAGE_BYTES_MAX, Question};
+use crate::confinement::Account;
+use crate::options::BROKER_ARGUMENT;
+
+/// A broker that is silent for so long is given up. It makes no hypercall that takes a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The most entries of one look: there are half as many domains at most, and each may come up twice.
+const ENTRIES_MAX: usize = 1 << 16;
+
+/// Name of the process, for whoever lists them.
+const NAME: &str = "xylem-broker";
+
+/// Why a question has no answer.
+#[derive(Debug)]
+pub(crate) enum AskError {
+    /// Xen refused, for once.
+    Refused(xen::Errno),
+    /// There is no broker any more.
+    Lost(anyhow::Error),
+}
+
+impl From<anyhow::Error> for AskError {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Lost(error)
+    }
+}
+
+/// The daemon's end.
+#[derive(Debug)]
+pub(crate) struct Broker {
+    socket: OwnedFd,
+    /// What a look has found.
+    entries: File,
+    /// Unless a daemon before this one started it.
+    process: Option<Child>,
+    /// Questions have numbers: one that was given up may be answered later.
+    next: u64,
+    is_ready: bool,
+    has_answered: bool,
+}
+
+impl Broker {
+    /// Starts a broker that will run as this account. It takes its time until it is [ready](Self::wait).
+    pub(crate) fn start(account: Account) -> anyhow::Result<Self> {
+        let (socket, theirs) = pair().context("cannot make a pair of sockets")?;
+        let entries = memory().context("cannot make memory for a list of domains")?;
+        // This very program, whatever its file has become.
+        let process = Command::new("/proc/self/exe")
+            .arg0(NAME)
+            .arg(format!("{BROKER_ARGUMENT}={account}"))
+            .env_clear()
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::from(entries.try_clone()?))
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start the broker of hypercalls")?;
+        let mut broker = Self::with(socket, entries);
+        broker.process = Some(process);
+        Ok(broker)
+    }
+
+    /// Goes on with the broker of a daemon before this one, if that one [lent](Self::lend) it.
+    pub(crate) fn lent(descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let [socket, entries] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
+        let mut broker = Self::with(socket, entries.into());
+        broker.is_ready = true;
+        Some(broker)
+    }
+
+    fn with(socket: OwnedFd, entries: File) -> Self {
+        // No other daemon that has the same broker counts from there.
+        let next = u64::from(std::process::id()) << 32;
+        Self { socket, entries, process: None, next, is_ready: false, has_answered: false }
+    }
+
+    /// Waits until a broker that was just started has what it needs, and nothing else.
+    pub(crate) fn wait(&mut self) -> anyhow::Result<()> {
+        if self.is_ready {
+            return Ok(());
+        }
+        match self.receive()? {
+            (0, Answer::Ready) => {
+                self.is_ready = true;
+                Ok(())
+            }
+            (0, Answer::Failed(reason)) => bail!("{reason}"),
+            _ => bail!("the broker of hypercalls does not say that it is ready"),
+        }
+    }
+
+    /// Looks at the domains.
+    pub(crate) fn look(&mut self, what: LookFor) -> Result<DomainNews, AskError> {
+        let Answer::News { scope, count } = self.ask(Question::Look(what))? else {
+            return Err(nonsense().into());
+        };
+        if count > ENTRIES_MAX {
+            return Err(nonsense().into());
+        }
+        let mut bytes = vec![0; count * ENTRY_BYTES];
+        self.entries.read_exact_at(&mut bytes, 0).context("the broker left no list of domains")?;
+        Ok(protocol::news(scope, &bytes).ok_or_else(nonsense)?)
+    }
+
+    /// Looks at one domain.
+    pub(crate) fn domain(&mut self, domid: DomId) -> Result<Option<DomainState>, AskError> {
+        match self.ask(Question::Domain(domid))? {
+            Answer::Domain(state) => Ok(state),
+            _ => Err(nonsense().into()),
+        }
+    }
+
+    fn ask(&mut self, question: Question) -> Result<Answer, AskError> {
+        self.next += 1;
+        let number = self.next;
+        send(&self.socket, &question.encode(number), SendFlags::NOSIGNAL).map_err(|_| ended())?;
+        loop {
+            let (answered, answer) = self.receive()?;
+            if answered != number {
+                // Of a daemon that did not live to hear it.
+                continue;
+            }
+            self.has_answered = true;
+            return match answer {
+                Answer::Refused(errno) => Err(AskError::Refused(errno)),
+                answer => Ok(answer),
+            };
+        }
+    }
+
+    fn receive(&self) -> anyhow::Result<(u64, Answer)> {
+        let mut message = [0; MESSAGE_BYTES_MAX];
+        let wait = Timespec::try_from(PATIENCE).expect("a minute fits");
+        loop {
+            let mut files = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut files, Some(&wait)) {
+                Ok(0) => bail!("the broker of hypercalls does not answer"),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno).context("cannot wait for the broker"),
+            }
+            return match recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN | Errno::INTR) => continue,
+                Ok((0, _)) | Err(_) => Err(ended()),
+                Ok((length, _)) => Answer::decode(&message[..length]).ok_or_else(nonsense),
+            };
+        }
+    }
+
+    /// Whether it ever said anything of use.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// For a daemon that takes over: as [`lent`](Self::lent) takes them.
+    pub(crate) fn lend(&self) -> [BorrowedFd<'_>; 2] {
+        [self.socket.as_fd(), self.entries.as_fd()]
+    }
+}
+
+impl AsFd for Broker {
+    /// Hangs up when the broker ends.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(process) = &mut self.process {
+            // Neither call fails for a child that was not waited for.
+            let _dead = process.kill();
+            let _status = process.wait();
+        }
+    }
+}
+
+fn ended() -> anyhow::Error {
+    anyhow::anyhow!("the broker of hypercalls has ended")
+}
+
+fn nonsense() -> anyhow::Error {
+    anyhow::anyhow!("the broker of hypercalls answers nonsense")
+}
+
+fn pair() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+fn memory() -> rustix::io::Result<File> {
+    memfd_create("xylem-domains", MemfdFlags::CLOEXEC).map(File::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::{Faults, Machine, MachineConfig, Release, SimXen};
+    use xen::{CreateDomain, DomainKind, Uuid, Xen};
+
+    use super::*;
+    use crate::broker::protocol::Scope;
+
+    /// Has `body` talk to a broker over a simulated Xen with so many domains besides dom0.
+    fn brokered<R>(release: Release, domains: u16, body: impl FnOnce(&mut Broker) -> R) -> R {
+        let prepare = |machine: &Machine| {
+            machine.get_mut().evtchn_bind_dom_exc(DomId::DOM0).unwrap();
+        };
+        brokered_after(prepare, release, domains, body)
+    }
+
+    fn brokered_after<R>(
+        prepare: impl FnOnce(&Machine) + Send,
+        release: Release,
+        domains: u16,
+        body: impl FnOnce(&mut Broker) -> R,
+    ) -> R {
+        let (socket, theirs) = pair().unwrap();
+        let entries = memory().unwrap();
+        let their_entries = entries.try_clone().unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let pages = 1 << 20;
+                let config = MachineConfig { release, pages, ..MachineConfig::default() };
+                let machine = Machine::new(SimXen::new(config, Faults::default(), 1));
+                prepare(&machine);
+                let mut xen = Xen::probe(machine.hypervisor()).unwrap();
+                for number in 1..=domains {
+                    xen.create_domain(&wanted(number)).unwrap();
+                }
+                process::answer_all(theirs.as_fd(), their_entries.as_fd(), &mut xen);
+            });
+            let mut broker = Broker::with(socket, entries);
+            let result = body(&mut broker);
+            drop(broker);
+            thread.join().expect("it ends by itself when nobody can ask any more");
+            result
+        })
+    }
+
+    fn wanted(number: u16) -> CreateDomain {
+        CreateDomain {
+            kind: DomainKind::Pv,
+            handle: handle(number),
+            vcpus_max: 1,
+            evtchn_port_max: 1023,
+            grant_frames_max: None,
+            maptrack_frames_max: None,
+        }
+    }
+
+    fn handle(number: u16) -> Uuid {
+        let mut bytes = [7; 16];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        Uuid(bytes)
+    }
+
+    fn listed(news: DomainNews) -> Vec<DomainState> {
+        match news {
+            DomainNews::All(states) => states,
+            DomainNews::Changed(changed) => changed.into_iter().filter_map(|it| it.1).collect(),
+        }
+    }
+
+    #[test]
+    fn a_look_tells_all_domains_on_every_release() {
+        for release in Release::ALL {
+            brokered(release, 3, |broker| {
+                let states = listed(broker.look(LookFor::Everything).unwrap());
+                let domids: Vec<u16> = states.iter().map(|state| state.domid.0).collect();
+                assert_eq!(domids, [0, 1, 2, 3]);
+                assert_eq!(states[2].handle, handle(2));
+                let tells = release >= Release::Xen4_21;
+                assert!(states.iter().all(|state| state.unique_id.is_some() == tells));
+                assert_eq!(broker.domain(DomId(2)).unwrap(), Some(states[2]));
+                assert_eq!(broker.domain(DomId(9)).unwrap(), None);
+                // To Xen this number means another question.
+                assert_eq!(broker.domain(DomId(0x7ff4)).unwrap(), None);
+                assert!(matches!(broker.look(LookFor::Changes), Ok(DomainNews::All(_))) != tells);
+            });
+        }
+    }
+
+    #[test]
+    fn a_host_may_be_full_of_domains() {
+        for (release, count) in [(Release::Xen4_17, 32_000), (Release::Xen4_22, 1000)] {
+            brokered(release, count, |broker| {
+                let states = listed(broker.look(LookFor::Everything).unwrap());
+                assert_eq!(states.len(), usize::from(count) + 1);
+                assert!(states.windows(2).all(|two| two[0].domid < two[1].domid));
+            });
+        }
+    }
+
+    #[test]
+    fn what_xen_refuses_is_no_loss() {
+        // Only who is told of changes may ask for them.
+        brokered_after(
+            |_| (),
+            Release::Xen4_22,
+            1,
+            |broker| {
+                let refused = broker.look(LookFor::Changes);
+                assert!(
+                    matches!(refused, Err(AskError::Refused(xen::Errno::EACCES))),
+                    "{refused:?}"
+                );
+                assert!(broker.domain(DomId(1)).unwrap().is_some());
+            },
+        );
+    }
+
+    #[test]
+    fn nothing_else_can_be_asked() {
+        brokered(Release::Xen4_22, 1, |broker| {
+            let mut question = Question::Domain(DomId(1)).encode(5);
+            // No kind of question has this number.
+            question[8] = 9;
+            send(&broker.socket, &question, SendFlags::NOSIGNAL).unwrap();
+            let lost = broker.domain(DomId(1));
+            assert!(matches!(lost, Err(AskError::Lost(_))), "{lost:?}");
+        });
+    }
+
+    #[test]
+    fn answers_to_a_daemon_before_are_passed_over() {
+        brokered(Release::Xen4_17, 2, |broker| {
+            let question = Question::Look(LookFor::Everything).encode(broker.next + (7 << 32));
+            send(&broker.socket, &question, SendFlags::NOSIGNAL).unwrap();
+            assert_eq!(broker.domain(DomId(2)).unwrap().unwrap().handle, handle(2));
+        });
+    }
+
+    #[test]
+    fn a_broker_that_ends_is_lost() {
+        let (socket, theirs) = pair().unwrap();
+        let mut broker = Broker::with(socket, memory().unwrap());
+        drop(theirs);
+        let lost = broker.look(LookFor::Changes);
+        let Err(AskError::Lost(error)) = lost else { panic!("{lost:?}") };
+        assert_eq!(error.to_string(), "the broker of hypercalls has ended");
+        assert!(!broker.has_answered());
+    }
+
+    #[test]
+    fn nonsense_is_not_believed() {
+        for answer in [&b"?"[..], &[0xff; 16], &[2; MESSAGE_BYTES_MAX]] {
+            let (socket, theirs) = pair().unwrap();
+            let mut broker = Broker::with(socket, memory().unwrap());
+            send(&theirs, answer, SendFlags::NOSIGNAL).unwrap();
+            assert!(broker.wait().is_err());
+            drop(theirs);
+        }
+        // More entries than were written, and more than there can be.
+        for count in [1, u32::MAX] {
+            let (socket, theirs) = pair().unwrap();
+            let mut broker = Broker::with(socket, memory().unwrap());
+            let answer = Answer::News { scope: Scope::All, count: count as usize };
+            send(&theirs, &answer.encode(broker.next + 1), SendFlags::NOSIGNAL).unwrap();
+            let lost = broker.look(LookFor::Everything);
+            assert!(matches!(lost, Err(AskError::Lost(_))), "{lost:?}");
+        }
+    }
+}
