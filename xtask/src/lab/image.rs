@@ -81,22 +81,25 @@ pub(crate) fn prepare(series: Series) -> Result<Image> {
     })
 }
 
-/// Finds the archive of an addition in the cache, or builds it.
+/// Finds the archive of these additions in the cache, or builds it. They are one archive, because modprobe's
+/// index is one file.
 ///
 /// # Errors
 /// As for [`prepare`].
-pub(crate) fn prepare_addition(addition: &Addition) -> Result<PathBuf> {
+pub(crate) fn prepare_additions(additions: &[&Addition]) -> Result<PathBuf> {
     let cache = cache_directory()?;
     let apt = Apt::of_machine()?;
     let mut names = vec![apt.first_dependency(recipe::KERNEL_METAPACKAGE)?];
     // The image's own too: a library may come from either.
     let own = recipe::PACKAGES.iter().chain(recipe::XEN_PACKAGES);
-    names.extend(own.chain(addition.packages).map(|name| (*name).to_owned()));
+    let added = additions.iter().flat_map(|it| it.packages);
+    names.extend(own.chain(added).map(|name| (*name).to_owned()));
     names.sort();
     names.dedup();
     let packages = apt.resolve(&names)?;
     let directory = cache.join("additions");
-    let file = directory.join(format!("{}-{}.cpio", addition.name, key(&packages)?));
+    let title: Vec<&str> = additions.iter().map(|it| it.name).collect();
+    let file = directory.join(format!("{}-{}.cpio", title.join("+"), key(&packages)?));
     if !file.is_file() {
         eprintln!("lab: building the addition {}", file.display());
         let paths = apt.download(&names, &packages, &cache.join("packages"))?;
@@ -106,7 +109,7 @@ pub(crate) fn prepare_addition(addition: &Addition) -> Result<PathBuf> {
         let built = paths
             .iter()
             .try_for_each(|package| packages::unpack(package, &tree))
-            .and_then(|()| addition_from_tree(addition, &tree))
+            .and_then(|()| additions_from_tree(additions, &tree))
             .and_then(|archive| Ok(std::fs::write(work.join("archive"), archive)?))
             .and_then(|()| Ok(std::fs::rename(work.join("archive"), &file)?));
         std::fs::remove_dir_all(&work)?;
@@ -115,27 +118,29 @@ pub(crate) fn prepare_addition(addition: &Addition) -> Result<PathBuf> {
     Ok(file)
 }
 
-fn addition_from_tree(addition: &Addition, tree: &Path) -> Result<Vec<u8>> {
+fn additions_from_tree(additions: &[&Addition], tree: &Path) -> Result<Vec<u8>> {
     let scanned = Tree::scan(tree)?;
     let mut root = Archive::default();
-    for (name, target) in addition.links {
-        root.symlink(name, target);
-    }
     let mut wanted = VecDeque::new();
-    for program in addition.programs {
-        let content = scanned.read(program)?;
-        wanted.extend(elf::libraries(&content));
-        root.file(&merged(program), 0o755, &content);
+    let mut spare = recipe::DOM0_SPARE_MODULES.to_vec();
+    for addition in additions {
+        for (name, target) in addition.links {
+            root.symlink(name, target);
+        }
+        for program in addition.programs {
+            let content = scanned.read(program)?;
+            wanted.extend(elf::libraries(&content));
+            root.file(&merged(program), 0o755, &content);
+        }
+        for folder in addition.folders {
+            for path in scanned.files_under(folder) {
+                root.file(path, mode(&tree.join(path))?, &read(&tree.join(path))?);
+            }
+        }
+        spare.extend(addition.modules);
     }
     add_libraries(&mut root, &scanned, wanted)?;
-    for folder in addition.folders {
-        for path in scanned.files_under(folder) {
-            root.file(path, mode(&tree.join(path))?, &read(&tree.join(path))?);
-        }
-    }
-    // With the image's own, because modprobe's index is one file.
-    let spare: Vec<&str> =
-        recipe::DOM0_SPARE_MODULES.iter().chain(addition.modules).copied().collect();
+    // With the image's own, because the index replaces the image's.
     Modules::scan(&scanned)?.add(&mut root, "usr/lib", recipe::DOM0_MODULES, &spare)?;
     Ok(root.finish())
 }

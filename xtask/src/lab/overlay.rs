@@ -15,6 +15,9 @@ const INIT: &str = include_str!("../../../lab/init.sh");
 const SCRIPTS: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../../lab/lib.sh")),
     ("storage.sh", include_str!("../../../lab/storage.sh")),
+    ("storage-iscsi.sh", include_str!("../../../lab/storage-iscsi.sh")),
+    ("storage-lvm.sh", include_str!("../../../lab/storage-lvm.sh")),
+    ("storage-driver.sh", include_str!("../../../lab/storage-driver.sh")),
     ("demo.bash", include_str!("../../../lab/demo.bash")),
     ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
     ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),

@@ -81,8 +81,9 @@ pub(crate) fn run(
     let root = scratch.0.join("root.cpio");
     let mut layers = Vec::new();
     if let Mode::Scenario { text, .. } = mode {
-        for addition in addition::wanted(text) {
-            layers.push(std::fs::read(image::prepare_addition(addition)?)?);
+        let additions = addition::wanted(text);
+        if !additions.is_empty() {
+            layers.push(std::fs::read(image::prepare_additions(&additions)?)?);
         }
     }
     layers.push(overlay::build(options, mode, &image)?);

@@ -1,32 +1,21 @@
 # The storage suite on raw files in a folder of an ext4 file system, under loop devices.
 . /lab/lib.sh
 . /lab/storage.sh
+file_system /srv
+mkdir /srv/vdis
 start_xylemd
 
-# A file system of its own, so that it can be full.
-modprobe ext4
-truncate -s 48M /tmp/fs.img
-mkdir -p /srv
-fs=$(losetup -f)
-losetup "$fs" /tmp/fs.img
-mke2fs "$fs" >/dev/null
-check "a file system" mount -t ext4 "$fs" /srv || fail "no file system"
-mkdir /srv/vdis
-
 put() { dd if=/guest/disk.img "of=/srv/vdis/${1#*:}.raw" conv=notrunc 2>/dev/null; }
-text() {
-    mkdir -p /tmp/look
-    mount -o loop,ro -t ext4 "/srv/vdis/${1#*:}.raw" /tmp/look && cat /tmp/look/guest.txt
-    umount /tmp/look
-}
+text() { mounted_text "/srv/vdis/${1#*:}.raw" loop; }
 fill_up() { dd if=/dev/urandom of=/srv/filler bs=64k 2>/dev/null; }
 free_up() { rm /srv/filler; }
 can() {
     case $1 in
-        # ext4 cannot share blocks; a folder has no server.
-        snapshot_while_written | lose) return 1 ;;
+        # ext4 cannot share blocks; a folder has no server, and the kernel serves it.
+        snapshot_while_written | lose | kill_driver) return 1 ;;
     esac
 }
+[ $# = 0 ] || storage_kills=$*
 
 storage_suite file path=/srv/vdis
 

@@ -1,0 +1,28 @@
+# lab-addition: qemu
+# The storage suite on images in format qcow2, each served by a qemu-nbd to the kernel's network block devices.
+. /lab/lib.sh
+. /lab/storage.sh
+file_system /srv
+mkdir /srv/vdis
+modprobe nbd nbds_max=32 || fail "no network block devices"
+start_xylemd
+
+put() { qemu-img convert -n -f raw -O qcow2 /guest/disk.img "/srv/vdis/${1#*:}.qcow2"; }
+text() {
+    qemu-img convert -f qcow2 -O raw "/srv/vdis/${1#*:}.qcow2" /tmp/look.raw && mounted_text /tmp/look.raw loop
+}
+fill_up() { dd if=/dev/urandom of=/srv/filler bs=64k 2>/dev/null; }
+free_up() { rm /srv/filler; }
+kill_driver() { kill -9 "$(pgrep -f "socket=/run/xylem/nbd/$1.socket")"; }
+can() {
+    case $1 in
+        # ext4 cannot share blocks; a program has the image while it is used; a folder has no server.
+        snapshot_while_written | grow_while_written | lose) return 1 ;;
+    esac
+}
+
+storage_suite qcow2 path=/srv/vdis
+
+check "no qemu-nbd is left" sh -c '! pgrep qemu-nbd'
+check "no mark is left" [ -z "$(ls /run/xylem/nbd)" ]
+check "no device is connected" sh -c '! ls /sys/block/nbd*/pid'
