@@ -21,6 +21,7 @@ mod lvm;
 mod machine;
 mod os;
 mod prng;
+mod qemu;
 mod rival;
 mod storage;
 mod store;

@@ -14,6 +14,7 @@ use toolstack::host::{Host, KernelError};
 use toolstack::{Begin, Boot, DefinitionFile};
 use xen_build::KernelImage;
 
+use crate::qemu;
 use crate::storage::StorageState;
 
 /// What lies at a path.
@@ -23,6 +24,12 @@ pub(crate) enum File {
     Image {
         bytes: u64,
         sectors: BTreeMap<u64, u8>,
+    },
+    /// One in format qcow2, and the file behind it.
+    Qcow2 {
+        bytes: u64,
+        sectors: BTreeMap<u64, u8>,
+        backing: Option<String>,
     },
     Bytes(Arc<[u8]>),
     Block(DeviceNumber),
@@ -78,6 +85,12 @@ impl OsState {
 
     /// A device's length in sectors.
     pub(crate) fn sectors(&self, number: DeviceNumber) -> u64 {
+        if let Some(path) = qemu::image(&self.storage.served, number) {
+            return match self.files.get(path) {
+                Some(File::Qcow2 { bytes, .. }) => bytes / 512,
+                _ => 0,
+            };
+        }
         let under = self.loops.get(&number.minor).filter(|_| number.major == LOOP_MAJOR);
         match under.and_then(|device| self.files.get(&device.path)) {
             Some(File::Image { bytes, .. }) => bytes / 512,
@@ -187,7 +200,9 @@ impl BlockHost for SimOs {
     fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
         self.look(path, |os, path| match os.files.get(path) {
             None => Err(HostError::Missing),
-            Some(File::Image { bytes, .. }) => Ok(FileKind::Regular { bytes: *bytes }),
+            Some(File::Image { bytes, .. } | File::Qcow2 { bytes, .. }) => {
+                Ok(FileKind::Regular { bytes: *bytes })
+            }
             Some(File::Bytes(bytes)) => Ok(FileKind::Regular { bytes: bytes.len() as u64 }),
             Some(File::Block(number)) => Ok(FileKind::Block(*number)),
             Some(File::Directory) => Ok(FileKind::Directory),

@@ -6,6 +6,7 @@ use storage::{Command, Copying, DeviceNumber, HostError, Lock, Space, System};
 
 use crate::lvm::{self, Groups};
 use crate::os::{File, LOOP_MAJOR, OsState, SimOs};
+use crate::qemu::{self, Served};
 
 /// Bytes of every file system.
 const FILE_SYSTEM_BYTES: u64 = 1 << 40;
@@ -24,6 +25,7 @@ pub(crate) struct StorageState {
     /// Whether files can share blocks.
     shares_blocks: bool,
     pub(crate) lvm: Groups,
+    pub(crate) served: Served,
 }
 
 fn killed() -> HostError {
@@ -88,7 +90,19 @@ impl OsState {
         self.storage.lvm.active_names()
     }
 
+    /// Images in format qcow2 that are served as block devices.
+    #[must_use]
+    pub fn served(&self) -> Vec<String> {
+        self.storage.served.values().map(|(path, _)| path.clone()).collect()
+    }
+
     fn image_of(&mut self, device: DeviceNumber) -> Option<&mut BTreeMap<u64, u8>> {
+        if let Some(path) = qemu::image(&self.storage.served, device) {
+            return match self.files.get_mut(path) {
+                Some(File::Qcow2 { sectors, .. }) => Some(sectors),
+                _ => None,
+            };
+        }
         if device.major != LOOP_MAJOR {
             return self.storage.lvm.image(device);
         }
@@ -198,6 +212,8 @@ fn run(os: &mut OsState, command: &Command) -> Result<String, HostError> {
             Some(_) => Ok(String::new()),
             None => Err(HostError::Refused(format!("umount: {point}: not mounted."))),
         },
+        ("/usr/bin/qemu-img", words) => qemu::img(os, words),
+        ("/usr/bin/qemu-nbd", words) => qemu::nbd(os, words),
         ("/usr/sbin/lvm", words) => lvm::run(os, words),
         ("/usr/sbin/blkdiscard", words) => lvm::zero(os, words),
         ("/usr/bin/dd", words) => lvm::copy(os, words),
@@ -219,9 +235,34 @@ impl System for SimOs {
     fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         self.look(path, |os, path| match os.files.get(path) {
             _ if path == "/proc/self/mounts" => Ok(mount_table(os)),
+            None => qemu::kernel_file(os, path).unwrap_or(Err(HostError::Missing)),
             Some(File::Bytes(bytes)) => Ok(bytes.to_vec()),
             Some(_) => Err(HostError::Refused("not a small file".to_owned())),
+        })
+    }
+
+    fn read_start(&mut self, path: &str, bytes: usize) -> Result<Vec<u8>, HostError> {
+        let mut start = self.look(path, |os, path| match os.files.get(path) {
+            Some(File::Qcow2 { bytes, backing, .. }) => {
+                Ok(qemu::header(*bytes, backing.as_deref()))
+            }
+            Some(File::Bytes(bytes)) => Ok(bytes.to_vec()),
+            Some(_) => Ok(Vec::new()),
             None => Err(HostError::Missing),
+        })?;
+        start.truncate(bytes);
+        Ok(start)
+    }
+
+    fn rename_new(&mut self, from: &str, to: &str) -> Result<(), HostError> {
+        let from = self.get().storage.resolve(from);
+        self.change(to, |os, to| {
+            if os.files.contains_key(to) {
+                return Err(exists());
+            }
+            let file = os.files.remove(&from).ok_or(HostError::Missing)?;
+            os.files.insert(to.to_owned(), file);
+            Ok(())
         })
     }
 
@@ -241,6 +282,9 @@ impl System for SimOs {
 
     fn list(&mut self, folder: &str) -> Result<Vec<String>, HostError> {
         self.look(folder, |os, folder| {
+            if folder == "/sys/block" {
+                return Ok(qemu::devices());
+            }
             let beginning = format!("{folder}/");
             let below = os.files.keys().filter_map(|path| path.strip_prefix(&beginning));
             let mut names: Vec<String> =

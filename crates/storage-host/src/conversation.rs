@@ -60,7 +60,9 @@ impl Conversations {
         }
         // Whoever holds it has a deadline, so this wait has an end.
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut partner = match slot.take() {
+        // One that ended when nobody asked it fails nobody's request.
+        let running = slot.take().and_then(Partner::if_running);
+        let mut partner = match running {
             Some(partner) => partner,
             None => Partner::start(command).map_err(|error| refused(error.to_string()))?,
         };
@@ -103,6 +105,10 @@ impl Partner {
         Ok(Self { child, input, output, rest: Vec::new() })
     }
 
+    fn if_running(mut self) -> Option<Self> {
+        matches!(self.child.try_wait(), Ok(None)).then_some(self)
+    }
+
     fn ask(&mut self, line: &str, time: Duration) -> Result<String, Silence> {
         let deadline = Instant::now() + time;
         self.input.write_all(format!("{line}\n").as_bytes())?;
@@ -142,6 +148,19 @@ mod tests {
         assert_eq!(all.converse(&counts, "a"), Ok("1 a".to_owned()));
         assert_eq!(all.converse(&counts, "b"), Ok("2 b".to_owned()));
         assert!(all.converse(&counts, "a\nb").is_err());
+    }
+
+    #[test]
+    fn one_that_ended_in_between_is_started_anew_before_it_is_asked() {
+        let all = Conversations::default();
+        let once = shell("read -r line; echo $line", 600);
+        for word in ["a", "b", "c"] {
+            assert_eq!(all.converse(&once, word), Ok(word.to_owned()));
+            for slot in all.0.lock().unwrap().values() {
+                let mut slot = slot.lock().unwrap();
+                slot.as_mut().expect("it answered").child.wait().unwrap();
+            }
+        }
     }
 
     #[test]

@@ -54,6 +54,14 @@ fn appear(
     })
 }
 
+/// Gives a file its name once all that it has is on the disk.
+pub(crate) fn rename_whole(from: &Path, to: &Path) -> Result<(), HostError> {
+    let io = |error: io::Error| refusal(&error);
+    File::open(from).and_then(|file| file.sync_all()).map_err(io)?;
+    rename(from, to)?;
+    sync_folder(to).map_err(io)
+}
+
 /// Never over something that is there.
 fn rename(from: &Path, to: &Path) -> Result<(), HostError> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {

@@ -7,11 +7,12 @@
 mod bounded;
 mod conversation;
 mod copy;
+mod joined;
 mod locks;
 mod program;
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -25,8 +26,18 @@ use xen_linux::LoopDevice;
 
 use bounded::{Bounded, Undo};
 use conversation::Conversations;
+use joined::Joined;
 use locks::Locks;
 
+/// Folders that no server has: those of our records, and the kernel's.
+const OWN: [&str; 6] = [
+    "/run/xylem/sr/",
+    "/run/xylem/nbd/",
+    "/run/xylem/iscsi/",
+    "/var/lib/xylem/",
+    "/proc/",
+    "/sys/",
+];
 /// How long one call may touch a file system.
 const FILE_TIME: Duration = Duration::from_secs(30);
 /// How long somebody may keep a loop device open that was told to go.
@@ -44,6 +55,7 @@ pub struct LinuxSystem {
 struct Shared {
     locks: Locks,
     conversations: Conversations,
+    joined: Joined,
     bounded: Bounded,
 }
 
@@ -102,10 +114,7 @@ impl LinuxSystem {
         operation: impl FnOnce(&str) -> Result<T, HostError> + Send + 'static,
     ) -> Result<T, HostError> {
         // Our own records and the kernel's files are local: they answer.
-        if ["/run/xylem/sr/", "/var/lib/xylem/", "/proc/", "/sys/"]
-            .iter()
-            .any(|own| path.starts_with(own))
-        {
+        if OWN.iter().any(|own| path.starts_with(own)) {
             return operation(path);
         }
         let path = path.to_owned();
@@ -202,12 +211,35 @@ impl System for LinuxSystem {
         program::run(command)
     }
 
+    fn run_with(
+        &mut self,
+        among: &str,
+        command: &Command,
+        argument: &str,
+    ) -> Result<String, HostError> {
+        self.shared.joined.run(among, command, argument, program::run)
+    }
+
     fn converse(&mut self, command: &Command, line: &str) -> Result<String, HostError> {
         self.shared.conversations.converse(command, line)
     }
 
     fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         self.at(path, |path| fs::read(path).map_err(|error| refusal(&error)))
+    }
+
+    fn read_start(&mut self, path: &str, bytes: usize) -> Result<Vec<u8>, HostError> {
+        self.at(path, move |path| {
+            let mut start = Vec::new();
+            let file = fs::File::open(path).map_err(|error| refusal(&error))?;
+            file.take(bytes as u64).read_to_end(&mut start).map_err(|error| refusal(&error))?;
+            Ok(start)
+        })
+    }
+
+    fn rename_new(&mut self, from: &str, to: &str) -> Result<(), HostError> {
+        let to = to.to_owned();
+        self.at(from, move |from| copy::rename_whole(Path::new(from), Path::new(&to)))
     }
 
     fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), HostError> {

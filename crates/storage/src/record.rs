@@ -1,6 +1,6 @@
 //! What is kept in files, as JSON: the SRs of the host, and what is attached of each VDI.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +19,8 @@ struct UsesRecord {
     uses: BTreeMap<String, (String, String)>,
     /// Path, major, minor.
     device: Option<(String, u32, u32)>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    leaving: BTreeSet<String>,
 }
 
 /// What is attached of a VDI, and the device that it has if it is activated.
@@ -28,6 +30,8 @@ struct UsesRecord {
 pub(crate) struct Attached {
     pub(crate) uses: Uses,
     pub(crate) device: Option<BlockDevice>,
+    /// Users that are done with it, for whom the SR could not let it go yet.
+    pub(crate) leaving: BTreeSet<String>,
 }
 
 fn text(value: &impl Serialize) -> String {
@@ -62,13 +66,20 @@ fn stage_word(stage: Stage) -> &'static str {
 }
 
 impl Attached {
+    /// After a step.
+    pub(crate) fn with(&self, uses: Uses, device: Option<BlockDevice>) -> Self {
+        let mut leaving = self.leaving.clone();
+        leaving.retain(|owner| uses.0.contains_key(owner));
+        Self { uses, device, leaving }
+    }
+
     pub(crate) fn to_text(&self) -> String {
         let uses = self.uses.0.iter().map(|(owner, it)| {
             (owner.clone(), (it.access.as_str().to_owned(), stage_word(it.stage).to_owned()))
         });
         let device = self.device.as_ref();
         let device = device.map(|it| (it.path.clone(), it.number.major, it.number.minor));
-        text(&UsesRecord { uses: uses.collect(), device })
+        text(&UsesRecord { uses: uses.collect(), device, leaving: self.leaving.clone() })
     }
 
     pub(crate) fn from_text(path: &str, text: &str) -> Result<Self, StorageError> {
@@ -90,7 +101,7 @@ impl Attached {
             path,
             number: DeviceNumber { major, minor },
         });
-        Ok(Self { uses, device })
+        Ok(Self { uses, device, leaving: record.leaving })
     }
 }
 
@@ -104,13 +115,15 @@ mod tests {
         let device = Some(BlockDevice { path: "/dev/loop3".to_owned(), number });
         let uses = Uses::default().attach("a", Access::ReadWrite).unwrap();
         let uses = uses.activate("a").unwrap();
-        let attached = Attached { uses, device };
+        let mut attached = Attached::default().with(uses, device);
         let text = attached.to_text();
         assert_eq!(
             text,
             "{\"uses\":{\"a\":[\"w\",\"activated\"]},\"device\":[\"/dev/loop3\",7,3]}\n"
         );
-        assert_eq!(Attached::from_text("p", &text), Ok(attached));
+        assert_eq!(Attached::from_text("p", &text), Ok(attached.clone()));
+        attached.leaving.insert("a".to_owned());
+        assert_eq!(Attached::from_text("p", &attached.to_text()), Ok(attached));
         for damaged in ["", "{}", "{\"uses\":{\"a\":[\"x\",\"attached\"]},\"device\":null}"] {
             let error = Attached::from_text("/run/p", damaged).unwrap_err();
             assert!(error.to_string().starts_with("/run/p cannot be read: "), "{error}");

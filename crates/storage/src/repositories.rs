@@ -171,6 +171,7 @@ impl<'a> Repositories<'a> {
     pub fn forget(&mut self, sr: &str) -> Result<()> {
         let _changing = self.lock("sr", sr)?;
         let repository = self.get(sr)?;
+        self.let_all_go(sr)?;
         let _used = self.lock("use", sr)?;
         self.check_unused(sr)?;
         let mut place = Place { system: self.system, sr: &repository };
@@ -245,6 +246,7 @@ impl<'a> Repositories<'a> {
         let mut place = Place { system: self.system, sr: &repository };
         repository.kind.driver().connect(&mut place)?;
         let vdis = repository.kind.driver().scan(&mut place)?;
+        self.let_all_go(sr)?;
         Ok((repository, vdis))
     }
 
@@ -381,13 +383,14 @@ impl<'a> Repositories<'a> {
     /// # Errors
     /// The VDI's other users are in the way, or its SR cannot; it is not attached then.
     pub fn attach(&mut self, name: &VdiName, owner: &str, access: Access) -> Result<()> {
+        self.let_go(name)?;
         let _vdi = self.lock("vdi", name)?;
         let used = self.lock("use", name.sr())?;
         let repository = self.get(name.sr())?;
         let before = self.attached(name)?;
         let uses =
             before.uses.attach(owner, access).map_err(|unfit| refusal(name, owner, &unfit))?;
-        self.save(name, &Attached { uses, device: before.device.clone() })?;
+        self.save(name, &before.with(uses, before.device.clone()))?;
         drop(used);
         let driver = repository.kind.driver();
         let mut place = Place { system: self.system, sr: &repository };
@@ -412,11 +415,11 @@ impl<'a> Repositories<'a> {
         let before = self.attached(name)?;
         let uses = before.uses.activate(owner).map_err(|unfit| refusal(name, owner, &unfit))?;
         if let Some(device) = &before.device {
-            self.save(name, &Attached { uses, device: Some(device.clone()) })?;
+            self.save(name, &before.with(uses, Some(device.clone())))?;
             return Ok(device.clone());
         }
         let access = before.uses.0[owner].access;
-        self.save(name, &Attached { uses: uses.clone(), device: None })?;
+        self.save(name, &before.with(uses.clone(), None))?;
         let driver = repository.kind.driver();
         let mut place = Place { system: self.system, sr: &repository };
         if before.uses.stage() == Stage::Activated {
@@ -425,13 +428,13 @@ impl<'a> Repositories<'a> {
         }
         match driver.activate(&mut place, name.vdi(), access) {
             Ok(device) => {
-                self.save(name, &Attached { uses, device: Some(device.clone()) })?;
+                self.save(name, &before.with(uses, Some(device.clone())))?;
                 Ok(device)
             }
             Err(error) => {
                 if driver.deactivate(&mut place, name.vdi(), None).is_ok() {
                     let uses = before.uses.deactivate(owner);
-                    self.save(name, &Attached { uses, device: None })?;
+                    self.save(name, &before.with(uses, None))?;
                 }
                 Err(error)
             }
@@ -450,15 +453,16 @@ impl<'a> Repositories<'a> {
             return Ok(());
         }
         let device = if uses.stage() == Stage::Activated {
-            before.device
+            before.device.clone()
         } else {
             let repository = self.get(name.sr())?;
             let mut place = Place { system: self.system, sr: &repository };
             let driver = repository.kind.driver();
-            driver.deactivate(&mut place, name.vdi(), before.device.as_ref())?;
+            let done = driver.deactivate(&mut place, name.vdi(), before.device.as_ref());
+            done.or_else(|error| self.keep_leaving(name, owner, &before).and(Err(error)))?;
             None
         };
-        self.save(name, &Attached { uses, device })
+        self.save(name, &before.with(uses, device))
     }
 
     /// Undoes `attach`. Once more is no error.
@@ -475,9 +479,58 @@ impl<'a> Repositories<'a> {
         if uses == Uses::default() {
             let repository = self.get(name.sr())?;
             let mut place = Place { system: self.system, sr: &repository };
-            repository.kind.driver().detach(&mut place, name.vdi())?;
+            let done = repository.kind.driver().detach(&mut place, name.vdi());
+            done.or_else(|error| self.keep_leaving(name, owner, &before).and(Err(error)))?;
         }
-        self.save(name, &Attached { uses, device: before.device })
+        self.save(name, &before.with(uses, before.device.clone()))
+    }
+
+    /// Notes that a user is done with a VDI that its SR does not let go. Its device may go later all the same, and
+    /// its number may become another's: from here on it is to be looked for.
+    fn keep_leaving(&mut self, name: &VdiName, owner: &str, before: &Attached) -> Result<()> {
+        let mut left = before.with(before.uses.clone(), None);
+        left.leaving.insert(owner.to_owned());
+        self.save(name, &left)
+    }
+
+    /// Lets a VDI go for those who are done with it.
+    fn let_go(&mut self, name: &VdiName) -> Result<()> {
+        for owner in self.attached(name)?.leaving {
+            self.detach_for(name, &owner)?;
+        }
+        Ok(())
+    }
+
+    /// The same for all VDIs of an SR that answers again. What it still does not let go stays as it is.
+    fn let_all_go(&mut self, sr: &str) -> Result<()> {
+        let folder = format!("{}/{sr}", self.places.attached);
+        for file in self.system.list(&folder).of(&folder)? {
+            let vdi = file.strip_suffix(".json");
+            if let Some(name) = vdi.and_then(|vdi| VdiName::new(sr, vdi).ok()) {
+                let _still = self.let_go(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Clears away what a killed daemon was writing. For a new daemon, before it writes anything.
+    ///
+    /// # Errors
+    /// A folder cannot be read or written.
+    pub fn clear(&mut self) -> Result<()> {
+        let top = self.places.attached.clone();
+        let mut folders = vec![self.places.repositories.clone()];
+        let used = self.system.list(&top).of(&top)?;
+        folders.extend(used.into_iter().map(|sr| format!("{top}/{sr}")));
+        for folder in folders {
+            for file in self.system.list(&folder).of(&folder)? {
+                if file.ends_with(".new") {
+                    let path = format!("{folder}/{file}");
+                    self.system.remove(&path).of(path)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Attaches and activates.

@@ -56,6 +56,22 @@ pub trait System: BlockHost {
     /// The program does not start, fails (its own words are the error), or takes too long.
     fn run(&mut self, command: &Command) -> Result<String, HostError>;
 
+    /// Runs a program with one argument more. Runs that differ in nothing else, of the same `among`, may be made one
+    /// with the arguments of all, whose output is everybody's; one that fails is not counted against the others.
+    ///
+    /// # Errors
+    /// As for [`System::run`].
+    fn run_with(
+        &mut self,
+        _among: &str,
+        command: &Command,
+        argument: &str,
+    ) -> Result<String, HostError> {
+        let mut command = command.clone();
+        command.arguments.push(argument.to_owned());
+        self.run(&command)
+    }
+
     /// One exchange with a program that is kept running: a line to its standard input, one from its standard
     /// output. A program that ends or takes too long fails this exchange; the next starts it anew.
     ///
@@ -68,6 +84,18 @@ pub trait System: BlockHost {
     /// # Errors
     /// [`HostError::Missing`] if there is none.
     fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError>;
+
+    /// The first bytes of a file: so many, or all that it has.
+    ///
+    /// # Errors
+    /// As for [`System::read`].
+    fn read_start(&mut self, path: &str, bytes: usize) -> Result<Vec<u8>, HostError>;
+
+    /// Gives a file another name, which is not there yet.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] if there is something at `to` already.
+    fn rename_new(&mut self, from: &str, to: &str) -> Result<(), HostError>;
 
     /// Replaces a small file as one: it has the old bytes or the new ones, whatever happens. Its folder is made.
     ///

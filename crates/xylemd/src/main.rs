@@ -151,6 +151,7 @@ fn run(options: &Options) -> Result<()> {
     let status = clients::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
     let system = storage_host::LinuxSystem::default();
+    storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
     let pool = pool::Pool::open(options, &images, &system).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();

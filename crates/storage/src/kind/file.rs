@@ -1,11 +1,13 @@
-//! Raw sparse files in a folder, each under a loop device with direct I/O while it is active.
+//! Files in a folder: raw sparse ones, each under a loop device with direct I/O while it is active, or images in
+//! format qcow2.
 //!
-//! `NAME.raw` is the VDI `NAME`; `NAME.json` beside it says that it is a snapshot. A snapshot or clone is a
-//! file of its own: it shares blocks where the file system can (xfs, btrfs), else it is a copy.
+//! `NAME.raw` or `NAME.qcow2` is the VDI `NAME`; `NAME.json` beside it says that it is a snapshot. A snapshot or
+//! clone is a file of its own: it shares blocks where the file system can (xfs, btrfs), else it is a copy.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Driver, Place, Result, Source};
+use super::qcow2::Header;
+use super::{Driver, Place, Result, Source, nbd, qcow2};
 use crate::error::Naming as _;
 use crate::system::text_if_there;
 use crate::{
@@ -28,7 +30,23 @@ pub(super) trait InFolder: Sync {
     fn destroy(&self, place: &mut Place<'_>) -> Result<()>;
 }
 
-pub(super) struct File;
+/// How the bytes of a VDI lie in its file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Format {
+    Raw,
+    Qcow2,
+}
+
+impl Format {
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::Raw => ".raw",
+            Self::Qcow2 => ".qcow2",
+        }
+    }
+}
+
+pub(super) struct File(pub(super) Format);
 
 #[derive(Deserialize, Serialize)]
 struct SnapshotRecord {
@@ -38,11 +56,21 @@ struct SnapshotRecord {
 /// The files of VDIs, wherever their folder is.
 pub(super) struct Folder {
     pub(super) path: String,
+    pub(super) format: Format,
 }
 
 impl Folder {
+    fn file(&self, vdi: &str) -> String {
+        format!("{vdi}{}", self.format.suffix())
+    }
+
     fn image(&self, vdi: &str) -> String {
-        format!("{}/{vdi}.raw", self.path)
+        format!("{}/{}", self.path, self.file(vdi))
+    }
+
+    /// Where an image is until it is whole.
+    fn partial(&self, vdi: &str) -> String {
+        format!("{}/{PARTIAL_PREFIX}{}", self.path, self.file(vdi))
     }
 
     fn record(&self, vdi: &str) -> String {
@@ -70,6 +98,7 @@ impl Folder {
 
     pub(super) fn scan(&self, place: &mut Place<'_>) -> Result<Vec<Vdi>> {
         let names = place.system.list(&self.path).of(&self.path)?;
+        let suffix = self.format.suffix();
         let mut vdis = Vec::new();
         for name in &names {
             let path = format!("{}/{name}", self.path);
@@ -77,12 +106,16 @@ impl Folder {
                 place.system.remove(&path).of(&path)?;
             } else if let Some(vdi) = name.strip_suffix(".json").filter(|vdi| name::is_vdi(vdi)) {
                 // Written before its image: without one it says nothing.
-                if !names.iter().any(|other| other.strip_suffix(".raw") == Some(vdi)) {
+                if !names.iter().any(|other| other.strip_suffix(suffix) == Some(vdi)) {
                     place.system.remove(&path).of(&path)?;
                 }
-            } else if let Some(vdi) = name.strip_suffix(".raw").filter(|vdi| name::is_vdi(vdi)) {
+            } else if let Some(vdi) = name.strip_suffix(suffix).filter(|vdi| name::is_vdi(vdi)) {
                 let FileKind::Regular { bytes } = place.system.inspect(&path).of(&path)? else {
                     continue;
+                };
+                let bytes = match self.format {
+                    Format::Raw => bytes,
+                    Format::Qcow2 => Header::read(place, &path)?.bytes,
                 };
                 vdis.push(Vdi {
                     name: vdi.to_owned(),
@@ -96,10 +129,50 @@ impl Folder {
     }
 
     pub(super) fn create_vdi(&self, place: &mut Place<'_>, vdi: &str, bytes: u64) -> Result<()> {
-        place.system.make_sparse(&self.image(vdi), bytes).of(place.name(vdi))
+        match self.format {
+            Format::Raw => place.system.make_sparse(&self.image(vdi), bytes).of(place.name(vdi)),
+            Format::Qcow2 => self.create_image(place, vdi, bytes, None),
+        }
+    }
+
+    /// An image by `qemu-img`, under its own name once it is whole.
+    fn create_image(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        bytes: u64,
+        backing: Option<&str>,
+    ) -> Result<()> {
+        let partial = self.partial(vdi);
+        qcow2::create(place, vdi, &partial, bytes, backing)?;
+        place.system.rename_new(&partial, &self.image(vdi)).of(place.name(vdi))
+    }
+
+    /// Images that have this one behind them.
+    fn clones(&self, place: &mut Place<'_>, vdi: &str) -> Result<Vec<String>> {
+        let mut clones = Vec::new();
+        if self.format == Format::Qcow2 {
+            for name in place.system.list(&self.path).of(&self.path)? {
+                let Some(other) = name.strip_suffix(self.format.suffix()) else { continue };
+                if name::is_vdi(other)
+                    && Header::read(place, &self.image(other))?.backing == Some(self.file(vdi))
+                {
+                    clones.push(other.to_owned());
+                }
+            }
+        }
+        Ok(clones)
     }
 
     pub(super) fn destroy_vdi(&self, place: &mut Place<'_>, vdi: &str) -> Result<()> {
+        let clones = self.clones(place, vdi)?;
+        if !clones.is_empty() {
+            return Err(StorageError::InUse(format!(
+                "{}: its clones share what it has; destroy {} first",
+                place.name(vdi),
+                clones.join(", ")
+            )));
+        }
         // The image first: a record without one is cleared away by the next scan, an image without its
         // record would be writable.
         place.system.remove(&self.image(vdi)).of(place.name(vdi))?;
@@ -113,10 +186,19 @@ impl Folder {
         bytes: u64,
         device: Option<&BlockDevice>,
     ) -> Result<()> {
-        place.system.grow(&self.image(vdi), bytes).of(place.name(vdi))?;
-        match device {
-            Some(device) => place.system.resize_loop(&device.path).of(place.name(vdi)),
-            None => Ok(()),
+        match (self.format, device) {
+            (Format::Qcow2, None) => qcow2::grow(place, vdi, &self.image(vdi), bytes),
+            (Format::Qcow2, Some(_)) => Err(StorageError::InUse(format!(
+                "{}: an image in format qcow2 grows while nobody uses it; stop its VM",
+                place.name(vdi)
+            ))),
+            (Format::Raw, device) => {
+                place.system.grow(&self.image(vdi), bytes).of(place.name(vdi))?;
+                match device {
+                    Some(device) => place.system.resize_loop(&device.path).of(place.name(vdi)),
+                    None => Ok(()),
+                }
+            }
         }
     }
 
@@ -131,7 +213,7 @@ impl Folder {
         let text = serde_json::to_string(&record).expect("strings always serialise");
         // Before the image, so that it is never writable, not even for a moment.
         place.system.write(&self.record(to), text.as_bytes()).of(place.name(to))?;
-        self.clone_vdi(place, from, to, source).inspect_err(|_| {
+        self.copy_vdi(place, from, to, source).inspect_err(|_| {
             // Left over, it is cleared away by the next scan; the first error is the one to tell.
             let _left = place.system.remove(&self.record(to));
         })
@@ -144,6 +226,13 @@ impl Folder {
         to: &str,
         source: Source,
     ) -> Result<()> {
+        if self.format == Format::Qcow2 && from.snapshot_of.is_some() {
+            return self.create_image(place, to, from.bytes, Some(&self.file(&from.name)));
+        }
+        self.copy_vdi(place, from, to, source)
+    }
+
+    fn copy_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()> {
         let how = match source {
             Source::Quiet => Copying::Any,
             Source::Written => Copying::Shared,
@@ -180,8 +269,17 @@ impl Folder {
         vdi: &str,
         access: Access,
     ) -> Result<BlockDevice> {
-        let tag = place.tag(vdi);
-        place.system.attach_loop(&self.image(vdi), access, &tag).of(place.name(vdi))
+        let image = self.image(vdi);
+        match self.format {
+            Format::Raw => {
+                let tag = place.tag(vdi);
+                place.system.attach_loop(&image, access, &tag).of(place.name(vdi))
+            }
+            Format::Qcow2 => {
+                let source = ["--format=qcow2", "--cache=none", "--discard=unmap", &image];
+                nbd::connect(place, vdi, access, &source)
+            }
+        }
     }
 
     pub(super) fn deactivate(
@@ -190,6 +288,9 @@ impl Folder {
         vdi: &str,
         device: Option<&BlockDevice>,
     ) -> Result<()> {
+        if self.format == Format::Qcow2 {
+            return nbd::disconnect(place, vdi);
+        }
         let tag = place.tag(vdi);
         let found = match device {
             Some(device) => vec![device.clone()],
@@ -209,7 +310,7 @@ impl Folder {
 
 impl InFolder for File {
     fn folder(&self, place: &Place<'_>) -> Result<Folder> {
-        Ok(Folder { path: place.sr.path("path")? })
+        Ok(Folder { path: place.sr.path("path")?, format: self.0 })
     }
 
     fn create(&self, place: &mut Place<'_>) -> Result<()> {

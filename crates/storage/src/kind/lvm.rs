@@ -1,5 +1,7 @@
 //! Logical volumes of a volume group that is the SR's alone; thick, or thin in one pool.
 //!
+//! The group lies on devices of this host, or on a LUN of an iSCSI target.
+//!
 //! A VDI `NAME` is the volume `vdi-NAME` of the group `xylem-SR`. Tags say what LVM does not: that a volume is a
 //! snapshot, is half-made, or has a part that still shows what somebody else once wrote there.
 //!
@@ -8,7 +10,7 @@
 
 use serde::Deserialize;
 
-use super::{Driver, Place, Result, Source};
+use super::{Driver, Place, Result, Source, iscsi};
 use crate::error::Naming as _;
 use crate::{Access, BlockDevice, Command, FileKind, HostError, Space, StorageError, Vdi, name};
 
@@ -114,41 +116,68 @@ fn device_path(place: &Place<'_>, vdi: &str) -> String {
     format!("/dev/{}", volume(place, vdi))
 }
 
-fn lvm(place: &mut Place<'_>, arguments: &[&str]) -> std::result::Result<String, HostError> {
+fn command(place: &mut Place<'_>, arguments: &[&str]) -> Command {
     let mut all = vec![arguments[0]];
     if place.system.inspect("/run/udev/control") == Err(HostError::Missing) {
         all.extend(["--config", WITHOUT_UDEV]);
     }
     all.extend(&arguments[1..]);
-    place.system.run(&Command::new("/usr/sbin/lvm", &all, LVM_SECONDS))
+    Command::new("/usr/sbin/lvm", &all, LVM_SECONDS)
+}
+
+fn lvm(place: &mut Place<'_>, arguments: &[&str]) -> std::result::Result<String, HostError> {
+    let command = command(place, arguments);
+    place.system.run(&command)
+}
+
+/// For one volume, together with what others want of theirs in the group at the same time.
+fn lvm_for(
+    place: &mut Place<'_>,
+    arguments: &[&str],
+    volume: &str,
+) -> std::result::Result<String, HostError> {
+    let (command, group) = (command(place, arguments), group(place));
+    place.system.run_with(&group, &command, volume)
 }
 
 fn run(place: &mut Place<'_>, name: impl std::fmt::Display, arguments: &[&str]) -> Result<()> {
     lvm(place, arguments).map(drop).of(name)
 }
 
-fn report(place: &mut Place<'_>, arguments: &[&str]) -> Result<Section> {
-    let name = place.sr.name.clone();
-    let mut all = arguments[..1].to_vec();
-    all.extend(["--reportformat", "json", "--units", "b", "--nosuffix", "-o"]);
-    all.extend(&arguments[1..]);
-    let text = lvm(place, &all).of(&name)?;
-    let report: Report = serde_json::from_str(&text)
+const REPORT: [&str; 6] = ["--reportformat", "json", "--units", "b", "--nosuffix", "-o"];
+const VOLUME_FIELDS: &str = "lv_name,lv_size,lv_tags,lv_attr,data_percent";
+
+fn section(name: &str, text: &str) -> Result<Section> {
+    let report: Report = serde_json::from_str(text)
         .map_err(|error| StorageError::refused(format!("{name}: LVM's report: {error}")))?;
     let section = report.report.into_iter().next();
     section.ok_or_else(|| StorageError::refused(format!("{name}: LVM's report is empty")))
 }
 
+fn report(place: &mut Place<'_>, arguments: &[&str]) -> Result<Section> {
+    let name = place.sr.name.clone();
+    let mut all = arguments[..1].to_vec();
+    all.extend(REPORT);
+    all.extend(&arguments[1..]);
+    let text = lvm(place, &all).of(&name)?;
+    section(&name, &text)
+}
+
 fn volumes(place: &mut Place<'_>) -> Result<Vec<Volume>> {
     let group = group(place);
-    report(place, &["lvs", "lv_name,lv_size,lv_tags,lv_attr,data_percent", &group]).map(|it| it.lv)
+    report(place, &["lvs", VOLUME_FIELDS, &group]).map(|it| it.lv)
 }
 
 fn one_volume(place: &mut Place<'_>, vdi: &str) -> Result<Volume> {
-    let volume = volume(place, vdi);
-    let found = report(place, &["lvs", "lv_name,lv_size,lv_tags,lv_attr,data_percent", &volume])?;
-    let missing = || StorageError::Missing(format!("{}: no such VDI", place.name(vdi)));
-    found.lv.into_iter().next().ok_or_else(missing)
+    let (name, volume) = (place.name(vdi), volume(place, vdi));
+    let mut arguments = vec!["lvs"];
+    arguments.extend(REPORT);
+    arguments.push(VOLUME_FIELDS);
+    let text = lvm_for(place, &arguments, &volume).of(&name)?;
+    // Others may be among them.
+    let wanted = format!("{VOLUME_PREFIX}{vdi}");
+    let found = section(&name, &text)?.lv.into_iter().find(|it| it.lv_name == wanted);
+    found.ok_or_else(|| StorageError::Missing(format!("{name}: no such VDI")))
 }
 
 /// Does something with the device of a volume that is being made.
@@ -187,7 +216,7 @@ fn release(place: &mut Place<'_>, vdi: &str) -> Result<()> {
     let (name, volume) = (place.name(vdi), volume(place, vdi));
     let mut waits = 0;
     loop {
-        match lvm(place, &["lvchange", "-an", &volume]) {
+        match lvm_for(place, &["lvchange", "-an"], &volume) {
             Ok(_) => return Ok(()),
             Err(HostError::Refused(words)) if words.contains("in use") => {
                 if !place.system.pause(waits) {
@@ -208,6 +237,11 @@ fn zero(place: &mut Place<'_>, vdi: &str, from: u64, to: u64) -> Result<()> {
     let length = length.to_string();
     let arguments = ["--zeroout", "--offset", &from, "--length", &length, &device];
     place.system.run(&Command::new("/usr/sbin/blkdiscard", &arguments, seconds)).map(drop).of(name)
+}
+
+/// Whether the group is on a LUN.
+fn is_remote(place: &Place<'_>) -> bool {
+    place.sr.config.contains_key("target")
 }
 
 impl Lvm {
@@ -288,7 +322,12 @@ impl Lvm {
 impl Driver for Lvm {
     fn create(&self, place: &mut Place<'_>) -> Result<()> {
         let (name, group) = (place.sr.name.clone(), group(place));
-        let devices = place.sr.setting("device")?.to_owned();
+        let devices = if is_remote(place) {
+            iscsi::connect(place)?;
+            iscsi::device(place)?
+        } else {
+            place.sr.setting("device")?.to_owned()
+        };
         let devices: Vec<&str> = devices.split(',').collect();
         if let Some(wrong) = devices.iter().find(|device| !device.starts_with("/dev/")) {
             return Err(StorageError::refused(format!(
@@ -322,16 +361,19 @@ impl Driver for Lvm {
         Ok(())
     }
 
-    fn connect(&self, _: &mut Place<'_>) -> Result<()> {
-        // LVM looks at all devices for each command; there is nothing to be held.
-        Ok(())
+    fn connect(&self, place: &mut Place<'_>) -> Result<()> {
+        // LVM looks at all devices for each command; of those of this host there is nothing to be held.
+        if is_remote(place) { iscsi::connect(place) } else { Ok(()) }
     }
 
     fn disconnect(&self, place: &mut Place<'_>) -> Result<()> {
         let (name, group) = (place.sr.name.clone(), group(place));
         let there =
             report(place, &["vgs", "vg_size,vg_free,vg_tags", "-S", &format!("vg_name={group}")])?;
-        if there.vg.is_empty() { Ok(()) } else { run(place, name, &["vgchange", "-an", &group]) }
+        if !there.vg.is_empty() {
+            run(place, name, &["vgchange", "-an", &group])?;
+        }
+        if is_remote(place) { iscsi::disconnect(place) } else { Ok(()) }
     }
 
     fn destroy(&self, place: &mut Place<'_>) -> Result<()> {
@@ -513,7 +555,7 @@ impl Driver for Lvm {
     fn activate(&self, place: &mut Place<'_>, vdi: &str, _: Access) -> Result<BlockDevice> {
         let (name, volume) = (place.name(vdi), volume(place, vdi));
         // Snapshots are skipped by those who activate all volumes, but not by us.
-        run(place, &name, &["lvchange", "-ay", "-K", &volume])?;
+        lvm_for(place, &["lvchange", "-ay", "-K"], &volume).of(&name)?;
         let path = device_path(place, vdi);
         match place.system.inspect(&path).of(&name)? {
             FileKind::Block(number) => Ok(BlockDevice { path, number }),

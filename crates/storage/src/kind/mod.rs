@@ -1,9 +1,12 @@
 //! Kinds of SRs, and what each has to be able to do.
 
 mod file;
+mod iscsi;
 mod lvm;
+mod nbd;
 mod nfs;
 mod program;
+mod qcow2;
 
 use std::fmt;
 
@@ -18,16 +21,21 @@ pub enum Kind {
     File,
     /// The same in a folder of an NFS server.
     Nfs,
+    /// Images in format qcow2 in a folder, under network block devices.
+    Qcow2,
     /// Thick logical volumes.
     Lvm,
     /// Logical volumes in a thin pool.
     LvmThin,
+    /// LUNs of an iSCSI target.
+    Iscsi,
     /// What a program makes of it.
     Program,
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::File, Self::Nfs, Self::Lvm, Self::LvmThin, Self::Program];
+    pub const ALL: [Self; 7] =
+        [Self::File, Self::Nfs, Self::Qcow2, Self::Lvm, Self::LvmThin, Self::Iscsi, Self::Program];
 
     /// Reads a kind's name.
     ///
@@ -45,8 +53,10 @@ impl Kind {
         match self {
             Self::File => "file",
             Self::Nfs => "nfs",
+            Self::Qcow2 => "qcow2",
             Self::Lvm => "lvm",
             Self::LvmThin => "lvmthin",
+            Self::Iscsi => "iscsi",
             Self::Program => "program",
         }
     }
@@ -54,19 +64,22 @@ impl Kind {
     /// Names of the settings that an SR of this kind has.
     pub(crate) fn settings(self) -> &'static [&'static str] {
         match self {
-            Self::File => &["path"],
+            Self::File | Self::Qcow2 => &["path"],
             Self::Nfs => &["server", "serverpath", "options"],
-            Self::Lvm | Self::LvmThin => &["device"],
+            Self::Lvm | Self::LvmThin => &["device", "server", "target", "lun"],
+            Self::Iscsi => &["server", "target"],
             Self::Program => &["program", "what its program wants"],
         }
     }
 
     pub(crate) fn driver(self) -> &'static dyn Driver {
         match self {
-            Self::File => &file::File,
+            Self::File => &file::File(file::Format::Raw),
             Self::Nfs => &nfs::Nfs,
+            Self::Qcow2 => &file::File(file::Format::Qcow2),
             Self::Lvm => &lvm::Lvm::Thick,
             Self::LvmThin => &lvm::Lvm::Thin,
+            Self::Iscsi => &iscsi::Iscsi,
             Self::Program => &program::Program,
         }
     }

@@ -3,14 +3,15 @@
 //! Mounted soft: a server that is lost gives errors after a time instead of keeping everybody who touches it,
 //! and the daemon with them, for ever.
 
-use super::file::{Folder, InFolder};
+use super::file::{Folder, Format, InFolder};
 use super::{Place, Result};
 use crate::error::Naming as _;
 use crate::{Command, StorageError};
 
 const MOUNT_SECONDS: u64 = 60;
-/// Three tries of ten seconds each, then an error.
-const OPTIONS: &str = "soft,timeo=100,retrans=3,nosuid,nodev,noexec";
+/// Three tries of ten seconds each, then an error; a server that is not there when it is to be mounted is one at
+/// once.
+const OPTIONS: &str = "soft,timeo=100,retrans=3,retry=0,nosuid,nodev,noexec";
 
 pub(super) struct Nfs;
 
@@ -51,7 +52,7 @@ fn mounted(place: &mut Place<'_>, point: &str) -> Result<Option<String>> {
 
 impl InFolder for Nfs {
     fn folder(&self, place: &Place<'_>) -> Result<Folder> {
-        Ok(Folder { path: mount_point(place) })
+        Ok(Folder { path: mount_point(place), format: Format::Raw })
     }
 
     /// The server's folder is there already; it is the administrator's.

@@ -9,7 +9,9 @@ use storage::{Access, HostError, Kind, Repositories, StorageError, VdiName};
 const SMALL: u64 = 4 << 20;
 
 /// The kinds that do all of it themselves.
-const KINDS: [Kind; 4] = [Kind::File, Kind::Nfs, Kind::Lvm, Kind::LvmThin];
+const KINDS: [Kind; 5] = [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin];
+
+type Request = fn(&mut Repositories<'_>) -> Result<(), StorageError>;
 
 struct Lab {
     os: SimOs,
@@ -18,10 +20,10 @@ struct Lab {
 
 fn config(kind: Kind) -> BTreeMap<String, String> {
     let settings: &[(&str, &str)] = match kind {
-        Kind::File => &[("path", "/srv/vdis")],
+        Kind::File | Kind::Qcow2 => &[("path", "/srv/vdis")],
         Kind::Nfs => &[("server", "filer"), ("serverpath", "/export")],
         Kind::Lvm | Kind::LvmThin => &[("device", "/dev/sdb")],
-        Kind::Program => unreachable!("the simulated host has no such program"),
+        Kind::Iscsi | Kind::Program => unreachable!("the simulated host has no such program"),
     };
     settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
@@ -31,6 +33,8 @@ fn left(os: &SimOs) -> Vec<String> {
     let state = os.get();
     let mut all = state.attached_vdis();
     all.extend(state.active_volumes());
+    all.extend(state.served());
+    all.extend(state.paths("/run/xylem/nbd"));
     all.extend(state.loops().values().map(|it| format!("loop {}", it.tag)));
     all.extend(state.paths("/").into_iter().filter(|path| path.contains(".part-")));
     all
@@ -104,16 +108,17 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
             assert!(lab.srs().resize_vdi(&snap, 2 * SMALL).is_err());
         }
 
-        // Grown while a guest has it, or, where what lay there would show, before.
+        // Grown while a guest has it, or, where what lay there would show or a program has it, before.
+        let before = thick || kind == Kind::Qcow2;
         let mut device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
         let last = 2 * SMALL / 512 - 1;
         assert_eq!(lab.os.read_sector(device.number, last), None);
-        if thick {
+        if before {
             assert!(lab.srs().resize_vdi(&one, 2 * SMALL).is_err());
             lab.srs().detach_for(&one, "vm").unwrap();
         }
         lab.srs().resize_vdi(&one, 2 * SMALL).unwrap();
-        if thick {
+        if before {
             device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
         }
         assert_eq!(lab.os.read_sector(device.number, last), Some(0));
@@ -126,7 +131,13 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
         assert!(in_use(&lab.srs().destroy("s").unwrap_err()));
         lab.srs().detach_for(&one, "vm").unwrap();
 
-        for vdi in [&one, &snap, &copy] {
+        // A qcow2 snapshot is behind its clones.
+        let goes = lab.srs().destroy_vdi(&snap);
+        assert_eq!(goes.is_err(), kind == Kind::Qcow2, "{goes:?}");
+        if goes.is_ok() {
+            lab.srs().clone_vdi(&one, "snap").unwrap();
+        }
+        for vdi in [&one, &copy, &snap] {
             lab.srs().destroy_vdi(vdi).unwrap();
             assert!(matches!(lab.srs().destroy_vdi(vdi), Err(StorageError::Missing(_))));
         }
@@ -184,7 +195,6 @@ fn a_vdi_that_is_written_is_copied_in_one_moment_or_not_at_all() {
 /// taken down by the files alone, and the SR goes on.
 #[test]
 fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_away() {
-    type Request = fn(&mut Repositories<'_>) -> Result<(), StorageError>;
     let thick: [Request; 9] = [
         |srs| srs.create_vdi(&vdi_name("one"), SMALL),
         |srs| srs.resize_vdi(&vdi_name("one"), 2 * SMALL),
@@ -207,8 +217,23 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_awa
         |srs| srs.detach(&vdi_name("one"), "vm"),
         |srs| srs.destroy_vdi(&vdi_name("one")),
     ];
+    let unused: [Request; 9] = [
+        |srs| srs.create_vdi(&vdi_name("one"), SMALL),
+        |srs| srs.resize_vdi(&vdi_name("one"), 2 * SMALL),
+        |srs| srs.snapshot_vdi(&vdi_name("one"), "snap"),
+        |srs| srs.attach(&vdi_name("one"), "vm", Access::ReadWrite),
+        |srs| srs.activate(&vdi_name("one"), "vm").map(drop),
+        |srs| srs.clone_vdi(&vdi_name("snap"), "copy"),
+        |srs| srs.deactivate(&vdi_name("one"), "vm"),
+        |srs| srs.detach(&vdi_name("one"), "vm"),
+        |srs| srs.destroy_vdi(&vdi_name("one")),
+    ];
     for kind in KINDS {
-        let life = if kind == Kind::Lvm { thick } else { others };
+        let life = match kind {
+            Kind::Lvm => thick,
+            Kind::Qcow2 => unused,
+            _ => others,
+        };
         let mut moments = 0;
         for end in 1.. {
             let mut lab = Lab::new(kind);
@@ -252,7 +277,9 @@ fn what_was_interrupted_can_be_asked_for_again() {
             lab.os.restart_daemon();
             let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
             assert!(lab.os.write_sector(device.number, 0, 9), "{kind}, killed at {end}");
-            let active = lab.os.get().loops().len() + lab.os.get().active_volumes().len();
+            let active = lab.os.get().loops().len()
+                + lab.os.get().active_volumes().len()
+                + lab.os.get().served().len();
             assert_eq!(active, 1, "{kind}, killed at {end}");
             lab.os.kill_daemon_after(end);
             let _killed = lab.srs().detach_for(&one, "vm");
@@ -265,7 +292,7 @@ fn what_was_interrupted_can_be_asked_for_again() {
 
 #[test]
 fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
-    for kind in [Kind::File, Kind::Nfs] {
+    for kind in [Kind::File, Kind::Nfs, Kind::Qcow2] {
         let mut lab = Lab::new(kind);
         let one = vdi_name("one");
         lab.srs().create_vdi(&one, SMALL).unwrap();
@@ -274,7 +301,7 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
         lab.srs().create("t", Kind::File, other).unwrap();
 
         let (folder, copies) = match kind {
-            Kind::File => ("/srv/vdis", "/srv/vdis/.part-"),
+            Kind::File | Kind::Qcow2 => ("/srv/vdis", "/srv/vdis/.part-"),
             _ => ("/run/xylem/mount/s", "/run/xylem/mount/s/.part-"),
         };
         let full = HostError::Refused("No space left on device".to_owned());
@@ -301,6 +328,30 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
         lab.srs().detach_for(&one, "vm").unwrap();
         lab.os.set_failing(folder, None);
         assert_eq!(lab.os.read_sector(device.number, 1), None);
+
+        // What is not let go by a lost server goes with the next who looks once it answers, and no sooner.
+        let look: [Request; 3] = [
+            |srs| srs.scan("s").map(drop),
+            |srs| srs.attach(&vdi_name("one"), "vm2", Access::ReadWrite),
+            |srs| srs.forget("s"),
+        ];
+        for look in look {
+            lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+            for hung in ["/dev/loop", "/usr/bin/qemu-nbd"] {
+                let lost = HostError::Refused("no answer within 30 s".to_owned());
+                lab.os.set_failing(hung, Some(lost));
+            }
+            assert!(lab.srs().detach_for(&one, "vm").is_err());
+            let _in_vain = look(&mut lab.srs());
+            assert_eq!(lab.srs().in_use().unwrap()[0].owner, "vm");
+            for hung in ["/dev/loop", "/usr/bin/qemu-nbd"] {
+                lab.os.set_failing(hung, None);
+            }
+            look(&mut lab.srs()).unwrap();
+            assert!(lab.srs().in_use().unwrap().iter().all(|it| it.owner == "vm2"));
+            lab.srs().detach(&one, "vm2").unwrap();
+        }
+        lab.srs().introduce("s", kind, config(kind)).unwrap();
         assert_eq!(left(&lab.os), [""; 0]);
         assert_eq!(lab.names(), ["one"]);
     }

@@ -1,0 +1,124 @@
+//! QEMU's programs as far as storage uses them, and the kernel's network block devices.
+
+use std::collections::BTreeMap;
+
+use storage::{Access, DeviceNumber, HostError};
+
+use crate::os::{File, OsState};
+
+/// Major number of network block devices.
+const NBD_MAJOR: u32 = 43;
+/// How many of them there are.
+const NBD_COUNT: u32 = 8;
+
+/// Images that are served, by the device's minor number.
+pub(crate) type Served = BTreeMap<u32, (String, Access)>;
+
+fn refused<T>(words: impl Into<String>) -> Result<T, HostError> {
+    Err(HostError::Refused(words.into()))
+}
+
+/// The image that a device shows.
+pub(crate) fn image(served: &Served, device: DeviceNumber) -> Option<&str> {
+    let found = served.get(&device.minor).filter(|_| device.major == NBD_MAJOR);
+    found.map(|(path, _)| path.as_str())
+}
+
+/// Names below `/sys/block`.
+pub(crate) fn devices() -> Vec<String> {
+    (0..NBD_COUNT).map(|minor| format!("nbd{minor}")).collect()
+}
+
+/// What the kernel says in a file below `/sys/block`; `None` if it is another file.
+pub(crate) fn kernel_file(os: &OsState, path: &str) -> Option<Result<Vec<u8>, HostError>> {
+    let (minor, file) = path.strip_prefix("/sys/block/nbd")?.split_once('/')?;
+    let minor = minor.parse().ok()?;
+    let Some((image, _)) = os.storage.served.get(&minor) else {
+        return Some(Err(HostError::Missing));
+    };
+    Some(match (file, os.files.get(image)) {
+        ("pid", _) => Ok(b"1000\n".to_vec()),
+        ("size", Some(File::Qcow2 { bytes, .. })) => Ok(format!("{}\n", bytes / 512).into_bytes()),
+        _ => Err(HostError::Missing),
+    })
+}
+
+/// The first bytes of an image.
+pub(crate) fn header(bytes: u64, backing: Option<&str>) -> Vec<u8> {
+    const BACKING_AT: usize = 112;
+    let name = backing.unwrap_or_default();
+    let at = if backing.is_some() { BACKING_AT } else { 0 };
+    let mut header = b"QFI\xfb\0\0\0\x03".to_vec();
+    header.extend((at as u64).to_be_bytes());
+    header.extend(u32::try_from(name.len()).expect("names are short").to_be_bytes());
+    header.extend(16_u32.to_be_bytes());
+    header.extend(bytes.to_be_bytes());
+    header.resize(BACKING_AT, 0);
+    header.extend(name.as_bytes());
+    header
+}
+
+/// `qemu-img`
+pub(crate) fn img(os: &mut OsState, words: &[&str]) -> Result<String, HostError> {
+    match words {
+        ["create", "-q", "-f", "qcow2", path, bytes] => create(os, path, bytes, None),
+        ["create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", backing, path, bytes] => {
+            create(os, path, bytes, Some(backing))
+        }
+        ["resize", "-q", "-f", "qcow2", path, new] => match os.files.get_mut(*path) {
+            Some(File::Qcow2 { bytes, .. }) => {
+                *bytes = new.parse().unwrap_or(*bytes);
+                Ok(String::new())
+            }
+            _ => refused(format!("Could not open '{path}'")),
+        },
+        _ => refused("qemu-img: wrong arguments"),
+    }
+}
+
+fn create(
+    os: &mut OsState,
+    path: &str,
+    bytes: &str,
+    backing: Option<&str>,
+) -> Result<String, HostError> {
+    let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let sectors = match backing.map(|name| os.files.get(&format!("{folder}/{name}"))) {
+        None => BTreeMap::new(),
+        // What is behind an image stays as it is.
+        Some(Some(File::Qcow2 { sectors, .. })) => sectors.clone(),
+        Some(_) => return refused("Could not open backing file"),
+    };
+    let bytes = bytes.parse().map_err(|_| HostError::Refused("Invalid image size".to_owned()))?;
+    let backing = backing.map(str::to_owned);
+    os.files.insert(path.to_owned(), File::Qcow2 { bytes, sectors, backing });
+    Ok(String::new())
+}
+
+/// `qemu-nbd`
+pub(crate) fn nbd(os: &mut OsState, words: &[&str]) -> Result<String, HostError> {
+    let value = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
+    let minor = |path: &str| path.strip_prefix("/dev/nbd").and_then(|it| it.parse::<u32>().ok());
+    if let ["--disconnect", path] = words {
+        minor(path).map(|minor| os.storage.served.remove(&minor));
+        return Ok(String::new());
+    }
+    let (Some(minor), Some(path)) = (value("--connect=").and_then(minor), words.last()) else {
+        return refused("qemu-nbd: wrong arguments");
+    };
+    let access = if words.contains(&"--read-only") { Access::ReadOnly } else { Access::ReadWrite };
+    if !matches!(os.files.get(*path), Some(File::Qcow2 { .. })) {
+        return refused(format!("Failed to blk_new_open '{path}'"));
+    }
+    let mut others = os.storage.served.values().filter(|(other, _)| other == path);
+    if others.any(|(_, other)| Access::ReadWrite == *other || access == Access::ReadWrite) {
+        return refused("Failed to get \"write\" lock; is another process using the image?");
+    }
+    if os.storage.served.contains_key(&minor) {
+        return refused("Device or resource busy");
+    }
+    os.storage.served.insert(minor, ((*path).to_owned(), access));
+    let number = DeviceNumber { major: NBD_MAJOR, minor };
+    os.files.insert(format!("/dev/nbd{minor}"), File::Block(number));
+    Ok(String::new())
+}

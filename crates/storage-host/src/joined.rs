@@ -1,0 +1,147 @@
+//! Runs of one program that wait for each other anyway, made one run.
+//!
+//! LVM takes a volume group's lock for each command and reads all of its metadata, so ten commands about a volume
+//! each take ten times as long as one about ten. Whoever comes while one is under way waits for its end and goes
+//! together with all who waited.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use storage::{Command, HostError};
+
+/// Most that go together: the message of a failure is about all of them.
+const TOGETHER_MAX: usize = 64;
+
+type Outcome = Result<String, HostError>;
+
+/// Among whom, the program, and the arguments that all have.
+type Key = (String, String, Vec<String>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Joined(Mutex<BTreeMap<Key, Arc<Gate>>>);
+
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: bool,
+    next: u64,
+    waiting: Vec<(u64, String)>,
+    /// `None` for whoever has to go alone: somebody in the run failed.
+    ended: BTreeMap<u64, Option<Outcome>>,
+}
+
+impl Gate {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change of it is whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn with(command: &Command, arguments: impl Iterator<Item = String>) -> Command {
+    let mut command = command.clone();
+    command.arguments.extend(arguments);
+    command
+}
+
+impl Joined {
+    fn gate(&self, among: &str, command: &Command) -> Arc<Gate> {
+        let key = (among.to_owned(), command.program.clone(), command.arguments.clone());
+        let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(gates.entry(key).or_default())
+    }
+
+    /// Has `run` run the command with `argument`, and with those of others of the same `among`.
+    pub(crate) fn run(
+        &self,
+        among: &str,
+        command: &Command,
+        argument: &str,
+        run: impl Fn(&Command) -> Outcome,
+    ) -> Outcome {
+        let gate = self.gate(among, command);
+        let mut state = gate.state();
+        let id = state.next;
+        state.next += 1;
+        state.waiting.push((id, argument.to_owned()));
+        loop {
+            match state.ended.remove(&id) {
+                Some(Some(outcome)) => return outcome,
+                Some(None) => {
+                    drop(state);
+                    return run(&with(command, [argument.to_owned()].into_iter()));
+                }
+                None => {}
+            }
+            if state.running {
+                // Whoever runs has a deadline, so this wait has an end.
+                state = gate.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state.running = true;
+            let count = state.waiting.len().min(TOGETHER_MAX);
+            let batch: Vec<(u64, String)> = state.waiting.drain(..count).collect();
+            drop(state);
+            let outcome = run(&with(command, batch.iter().map(|(_, argument)| argument.clone())));
+            let told = (outcome.is_ok() || count == 1).then_some(outcome);
+            state = gate.state();
+            state.running = false;
+            state.ended.extend(batch.into_iter().map(|(id, _)| (id, told.clone())));
+            gate.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four at once, the first of them held until the others wait: what each was told, and all runs.
+    fn four(run: impl Fn(&Command) -> Outcome + Sync) -> (Vec<Outcome>, Vec<Vec<String>>) {
+        let joined = Joined::default();
+        let command = Command::new("lvm", &["lvchange"], 600);
+        let runs = Mutex::new(Vec::new());
+        let held = |command: &Command| {
+            runs.lock().unwrap().push(command.arguments[1..].to_vec());
+            let gate = joined.gate("group", &Command::new("lvm", &["lvchange"], 600));
+            while gate.state().next < 4 {
+                std::thread::yield_now();
+            }
+            run(command)
+        };
+        let told = std::thread::scope(|scope| {
+            let (joined, command, held) = (&joined, &command, &held);
+            let one =
+                |word: &'static str| scope.spawn(move || joined.run("group", command, word, held));
+            let all: Vec<_> = ["a", "b", "c", "d"].map(one).into_iter().collect();
+            all.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        (told, runs.into_inner().unwrap())
+    }
+
+    #[test]
+    fn those_that_come_during_a_run_go_together() {
+        let (told, runs) = four(|command| Ok(command.arguments.join(" ")));
+        assert_eq!(runs.len(), 2, "{runs:?}");
+        assert_eq!(runs.iter().map(Vec::len).collect::<Vec<_>>(), [1, 3]);
+        let mut all: Vec<String> = runs.concat();
+        all.sort();
+        assert_eq!(all, ["a", "b", "c", "d"]);
+        assert!(told.iter().all(Result::is_ok));
+    }
+
+    #[test]
+    fn one_that_fails_fails_alone() {
+        let refused = || Err(HostError::Refused("b is in use".to_owned()));
+        let fails = |command: &Command| {
+            if command.arguments.contains(&"b".to_owned()) { refused() } else { Ok(String::new()) }
+        };
+        let (told, _) = four(fails);
+        let ok = Ok(String::new());
+        assert_eq!(told, [ok.clone(), refused(), ok.clone(), ok]);
+    }
+}

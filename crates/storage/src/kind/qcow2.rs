@@ -1,0 +1,108 @@
+//! Images in QEMU's format qcow2: made and grown by `qemu-img`, served by [`nbd`](super::nbd).
+//!
+//! A clone of a snapshot begins empty and has the snapshot behind it, so it is there at once; the snapshot stays
+//! for as long as it has clones. Everything else is copied as the file that it is.
+
+use super::{Place, Result};
+use crate::error::Naming as _;
+use crate::{Command, StorageError};
+
+const PROGRAM: &str = "/usr/bin/qemu-img";
+const SECONDS: u64 = 120;
+/// The name of the file behind an image lies in its first cluster, which is not larger as a rule.
+const HEADER_BYTES: usize = 64 << 10;
+
+/// What an image says about itself.
+#[derive(Debug, Eq, PartialEq)]
+pub(super) struct Header {
+    pub(super) bytes: u64,
+    /// The file that has what the image itself has not.
+    pub(super) backing: Option<String>,
+}
+
+impl Header {
+    /// Reads the first bytes of an image; `None` if it is none.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize, length: usize| {
+            let digits = bytes.get(at..at.checked_add(length)?)?;
+            Some(digits.iter().fold(0, |all, &byte| (all << 8) | u64::from(byte)))
+        };
+        if bytes.get(..4)? != b"QFI\xfb" {
+            return None;
+        }
+        let (at, length) = (usize::try_from(number(8, 8)?).ok()?, number(16, 4)?);
+        let backing = match at {
+            0 => None,
+            at => {
+                let name = bytes.get(at..at.checked_add(usize::try_from(length).ok()?)?)?;
+                Some(String::from_utf8_lossy(name).into_owned())
+            }
+        };
+        Some(Self { bytes: number(24, 8)?, backing })
+    }
+
+    pub(super) fn read(place: &mut Place<'_>, path: &str) -> Result<Self> {
+        let bytes = place.system.read_start(path, HEADER_BYTES).of(path)?;
+        Self::parse(&bytes)
+            .ok_or_else(|| StorageError::refused(format!("{path}: not an image in format qcow2")))
+    }
+}
+
+/// Makes an image of zeros, or of what the file `backing` in the same folder has.
+pub(super) fn create(
+    place: &mut Place<'_>,
+    vdi: &str,
+    path: &str,
+    bytes: u64,
+    backing: Option<&str>,
+) -> Result<()> {
+    let name = place.name(vdi);
+    let size = bytes.to_string();
+    let mut arguments = vec!["create", "-q", "-f", "qcow2"];
+    if let Some(backing) = backing {
+        arguments.extend(["-F", "qcow2", "-b", backing]);
+    }
+    arguments.extend([path, &size]);
+    place.system.run(&Command::new(PROGRAM, &arguments, SECONDS)).map(drop).of(name)
+}
+
+pub(super) fn grow(place: &mut Place<'_>, vdi: &str, path: &str, bytes: u64) -> Result<()> {
+    let (name, size) = (place.name(vdi), bytes.to_string());
+    let arguments = ["resize", "-q", "-f", "qcow2", path, &size];
+    place.system.run(&Command::new(PROGRAM, &arguments, SECONDS)).map(drop).of(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(bytes: u64, backing: Option<(u64, &str)>) -> Vec<u8> {
+        let mut header = b"QFI\xfb\0\0\0\x03".to_vec();
+        let (at, name) = backing.unwrap_or_default();
+        header.extend(at.to_be_bytes());
+        header.extend(u32::try_from(name.len()).unwrap().to_be_bytes());
+        header.extend(16_u32.to_be_bytes());
+        header.extend(bytes.to_be_bytes());
+        header.resize(112, 0);
+        header.extend(name.as_bytes());
+        header
+    }
+
+    #[test]
+    fn an_image_says_its_length_and_what_is_behind_it() {
+        let plain = Header { bytes: 4 << 20, backing: None };
+        assert_eq!(Header::parse(&header(4 << 20, None)), Some(plain));
+        let backed = Header { bytes: 512, backing: Some("snap.qcow2".to_owned()) };
+        assert_eq!(Header::parse(&header(512, Some((112, "snap.qcow2")))), Some(backed));
+    }
+
+    #[test]
+    fn what_is_no_image_is_none() {
+        let whole = header(512, Some((112, "snap.qcow2")));
+        for end in 0..whole.len() {
+            assert_eq!(Header::parse(&whole[..end]), None, "{end}");
+        }
+        assert_eq!(Header::parse(&header(512, Some((u64::MAX, "x")))), None);
+        assert_eq!(Header::parse(&[0; 200]), None);
+    }
+}
