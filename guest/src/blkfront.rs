@@ -11,29 +11,32 @@ use crate::{evtchn, hypercall};
 const READ_ID: u64 = 0x5859_4c45_4d00_0001;
 const SHOWN_BYTES: usize = 32;
 
+/// Where the one read of a disk stands. Only while it is on its way does it have a page.
+enum Reading {
+    NotYet,
+    Away(Lent),
+    Over,
+}
+
 pub struct BlkFront {
+    domid: u16,
     number: u32,
     ring: SharedRing,
-    data: Lent,
     pub port: u32,
     sectors: u64,
     sector_bytes: u64,
-    reading: bool,
+    read: Reading,
 }
 
 impl BlkFront {
     pub fn new(context: &mut Context<'_>, number: u32, domid: u16) -> Option<Self> {
         let ring = SharedRing::new(context, domid, SLOT_BYTES)?;
-        let Some(data) = Lent::new(context, domid, Access::ReadWrite) else {
-            ring.lent.take_back(context);
-            return None;
-        };
         let Ok(port) = hypercall::alloc_unbound(domid) else {
             ring.lent.take_back(context);
-            data.take_back(context);
             return None;
         };
-        Some(Self { number, ring, data, port, sectors: 0, sector_bytes: 0, reading: false })
+        let (sectors, sector_bytes, read) = (0, 0, Reading::NotYet);
+        Some(Self { domid, number, ring, port, sectors, sector_bytes, read })
     }
 
     /// What the backend must know, to be written before our state says `Initialised`.
@@ -57,12 +60,24 @@ impl BlkFront {
             .unwrap_or(SECTOR_BYTES as u64);
     }
 
-    /// Asks for the first sector: one of the disk's own, at most a page.
-    pub fn start_read(&mut self) {
+    /// Whether it is connected and has found no page to read into.
+    pub fn wants_page(&self) -> bool {
+        matches!(self.read, Reading::NotYet)
+    }
+
+    /// Whether the backend owes a response.
+    pub fn listens(&self) -> bool {
+        matches!(self.read, Reading::Away(_))
+    }
+
+    /// Asks for the first sector: one of the disk's own, at most a page. Without a page for it, later.
+    pub fn start_read(&mut self, context: &mut Context<'_>) {
         if self.sectors == 0 {
             say!("vbd {} sectors=0", self.number);
+            self.read = Reading::Over;
             return;
         }
+        let Some(data) = Lent::new(context, self.domid, Access::ReadWrite) else { return };
         let sectors = (self.sector_bytes / SECTOR_BYTES as u64).clamp(1, 8);
         let read = Read {
             id: READ_ID,
@@ -70,31 +85,37 @@ impl BlkFront {
             handle: u16::try_from(self.number).unwrap_or(0),
             sector: 0,
             sectors: u8::try_from(sectors).unwrap_or(1),
-            grant: self.data.grant,
+            grant: data.grant,
         };
-        self.reading = self.ring.push(&read.encode());
+        self.read = Reading::Away(data);
+        // The ring is empty: nothing else is ever asked for.
+        self.ring.push(&read.encode());
         self.ring.publish(self.port);
     }
 
-    pub fn service(&mut self) -> Result<(), Misbehaved> {
+    pub fn service(&mut self, context: &mut Context<'_>) -> Result<(), Misbehaved> {
         evtchn::take(self.port);
         while let Some(bytes) = self.ring.pop::<RESPONSE_BYTES>()? {
             let response = Response::decode(&bytes);
-            if !core::mem::take(&mut self.reading) || response.id != READ_ID {
+            let Reading::Away(data) = core::mem::replace(&mut self.read, Reading::Over) else {
                 return Err(Misbehaved);
-            }
-            if response.status == 0 {
-                self.show();
-            } else {
+            };
+            if response.id == READ_ID && response.status == 0 {
+                self.show(data);
+            } else if response.id == READ_ID {
                 say!("vbd {} read failed, status {}", self.number, response.status);
+            }
+            data.take_back(context);
+            if response.id != READ_ID {
+                return Err(Misbehaved);
             }
         }
         Ok(())
     }
 
-    fn show(&self) {
+    fn show(&self, data: Lent) {
         let mut first = [0; SHOWN_BYTES];
-        self.data.page.read(0, &mut first);
+        data.page.read(0, &mut first);
         tell!(
             "vbd {} sectors={} sector_bytes={} first=\"{}\"",
             self.number,
@@ -107,6 +128,8 @@ impl BlkFront {
     pub fn close(self, context: &mut Context<'_>) {
         hypercall::close(self.port);
         self.ring.lent.take_back(context);
-        self.data.take_back(context);
+        if let Reading::Away(data) = self.read {
+            data.take_back(context);
+        }
     }
 }

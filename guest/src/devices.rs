@@ -11,6 +11,7 @@
 
 use guest_proto::device::{DeviceId, Kind, backend_domid};
 use guest_proto::frame::Mac;
+use guest_proto::options::Unplug;
 use guest_proto::text::{Text, decimal_u32};
 use guest_proto::xenbus::{State, names};
 
@@ -22,8 +23,8 @@ use crate::store::{Matters, Store, StoreError, TOKEN_DEVICE, TOKEN_DEVICES};
 use crate::{clock, evtchn};
 
 /// As many as one has room for: ports to wait for, pages of the pool, watch tokens.
-pub const DEVICES_MAX: usize = 8;
-/// How long a backend may take to let go of a device while this guest shuts down.
+pub const DEVICES_MAX: usize = if cfg!(feature = "wide") { 260 } else { 8 };
+/// How long this guest waits, while it shuts down, for the next backend to let go of a device.
 const CLOSE_PATIENCE_NS: u64 = 5 * clock::SECOND_NS;
 
 type BackendPath = Text<96>;
@@ -49,7 +50,6 @@ struct Device {
     phase: Phase,
 }
 
-#[derive(Default)]
 pub struct Devices {
     slots: [Option<Device>; DEVICES_MAX],
     /// Says once that there are more devices than room.
@@ -57,38 +57,56 @@ pub struct Devices {
 }
 
 impl Devices {
+    pub fn new() -> Self {
+        Self { slots: [const { None }; DEVICES_MAX], overflow_told: false }
+    }
+
     /// Acts on everything that has happened since the last call.
     pub fn service(&mut self, context: &mut Context<'_>) {
         if self.must_look(context.store) {
             self.look(context);
         }
+        let unplug = context.machine.options.unplug;
         for device in self.slots.iter_mut().flatten() {
             if context.store.take_fired(device.token) {
-                device.follow_backend(context);
+                device.follow_backend(context, unplug);
             }
             device.service(context);
         }
+        // Pages may have come back after those had their turn that wait for one.
+        for device in self.slots.iter_mut().flatten() {
+            device.read_if_it_can(context);
+        }
     }
 
-    /// The ports of all front ends.
+    /// The ports of all front ends that may ring.
     pub fn ports(&self) -> impl Iterator<Item = u32> {
         self.slots.iter().flatten().filter_map(Device::port)
     }
 
     /// Asks all backends to let go, and waits until they have.
     pub fn close_all(&mut self, context: &mut Context<'_>) {
-        for device in self.slots.iter().flatten().filter(|device| device.port().is_some()) {
+        for device in self.slots.iter().flatten().filter(|device| device.is_open()) {
             device.post_state(context.store, State::Closing);
         }
-        let patience_end_ns = clock::now_ns() + CLOSE_PATIENCE_NS;
-        while self.slots.iter().flatten().any(Device::is_lent) {
+        let mut lent_before = 0;
+        let mut patience_end_ns = 0;
+        loop {
+            let lent = self.slots.iter().flatten().filter(|device| device.is_lent()).count();
+            if lent == 0 {
+                break;
+            }
+            if lent != lent_before {
+                lent_before = lent;
+                patience_end_ns = clock::now_ns() + CLOSE_PATIENCE_NS;
+            }
             if clock::now_ns() >= patience_end_ns {
                 say!("a backend does not let go: stopping all the same");
                 break;
             }
             for device in self.slots.iter_mut().flatten() {
                 if context.store.take_fired(device.token) {
-                    device.follow_backend(context);
+                    device.follow_backend(context, Unplug::LetsGo);
                 }
             }
             if context.store.is_idle() {
@@ -110,7 +128,7 @@ impl Devices {
     }
 
     fn look(&mut self, context: &mut Context<'_>) {
-        let mut found = Found::default();
+        let mut found = Found::new();
         found.list(context.store);
         if found.more && !self.overflow_told {
             say!("more than {DEVICES_MAX} devices: the others are left alone");
@@ -142,13 +160,16 @@ impl Devices {
 }
 
 /// The devices in the store, as many as one has room for.
-#[derive(Default)]
 struct Found {
     ids: [Option<DeviceId>; DEVICES_MAX],
     more: bool,
 }
 
 impl Found {
+    fn new() -> Self {
+        Self { ids: [None; DEVICES_MAX], more: false }
+    }
+
     fn list(&mut self, store: &mut Store) {
         let mut present = [false; 2];
         if let Ok(kinds) = store.directory(format_args!("device")) {
@@ -186,14 +207,30 @@ impl Device {
         Some(Self { id, token, backend, phase: Phase::Waiting })
     }
 
-    /// The port to listen to, while there is something to hear.
+    /// The port to listen to, while there is something to hear. A disk is silent once it has been read:
+    /// Xen lets a guest wait for 128 ports.
     fn port(&self) -> Option<u32> {
         match &self.phase {
-            Phase::Offered(front) | Phase::Running(front) => Some(match front {
-                Front::Vbd(front) => front.port,
-                Front::Vif(front) => front.port,
-            }),
-            Phase::Waiting | Phase::Leaving(_) | Phase::Closed => None,
+            Phase::Running(Front::Vbd(front)) => front.listens().then_some(front.port),
+            Phase::Offered(Front::Vif(front)) | Phase::Running(Front::Vif(front)) => {
+                Some(front.port)
+            }
+            // What the store tells comes next.
+            Phase::Offered(Front::Vbd(_)) | Phase::Waiting | Phase::Leaving(_) | Phase::Closed => {
+                None
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Offered(_) | Phase::Running(_))
+    }
+
+    fn read_if_it_can(&mut self, context: &mut Context<'_>) {
+        if let Phase::Running(Front::Vbd(front)) = &mut self.phase {
+            if front.wants_page() {
+                front.start_read(context);
+            }
         }
     }
 
@@ -202,7 +239,7 @@ impl Device {
         matches!(self.phase, Phase::Offered(_) | Phase::Running(_) | Phase::Leaving(_))
     }
 
-    fn follow_backend(&mut self, context: &mut Context<'_>) {
+    fn follow_backend(&mut self, context: &mut Context<'_>, unplug: Unplug) {
         let state = self.backend_state(context.store);
         match (&self.phase, state) {
             (Phase::Waiting, State::InitWait | State::Initialised | State::Connected) => {
@@ -210,6 +247,12 @@ impl Device {
             }
             (Phase::Offered(_), State::Connected) => self.run(context),
             (Phase::Waiting, State::Unknown) => {}
+            (Phase::Running(_), State::Closing) if unplug != Unplug::LetsGo => {
+                if unplug == Unplug::Refuses {
+                    let path = format_args!("error/device/{}/error", self.id);
+                    context.store.post_write(path, "16 in use, kept", Matters::No);
+                }
+            }
             (_, State::Closing) => self.leave(context),
             (_, State::Closed | State::Unknown) => {
                 self.leave(context);
@@ -270,7 +313,7 @@ impl Device {
             Front::Vbd(front) => {
                 front.connected(context, self.backend.as_str());
                 self.post_state(context.store, State::Connected);
-                front.start_read();
+                front.start_read(context);
             }
             Front::Vif(front) => front.connected(),
         }
@@ -279,15 +322,15 @@ impl Device {
 
     fn service(&mut self, context: &mut Context<'_>) {
         let serviced = match &mut self.phase {
-            Phase::Running(Front::Vbd(front)) => front.service(),
+            Phase::Running(Front::Vbd(front)) => front.service(context),
             Phase::Running(Front::Vif(front)) => front.service(),
-            Phase::Offered(_) => {
-                if let Some(port) = self.port() {
-                    evtchn::take(port);
-                }
+            Phase::Offered(Front::Vif(front)) => {
+                evtchn::take(front.port);
                 Ok(())
             }
-            Phase::Waiting | Phase::Leaving(_) | Phase::Closed => Ok(()),
+            Phase::Offered(Front::Vbd(_)) | Phase::Waiting | Phase::Leaving(_) | Phase::Closed => {
+                Ok(())
+            }
         };
         if let Err(Misbehaved) = serviced {
             say!("{} the backend writes what no backend would: closed", self.id);

@@ -22,5 +22,5 @@ pv_entry:
     .balign 4096
     .globl boot_stack
 boot_stack:
-    .skip 65536
+    .skip {stack_bytes}
 boot_stack_end:

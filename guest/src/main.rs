@@ -39,8 +39,15 @@ use crate::machine::{Machine, Resumed};
 use crate::page::Pool;
 use crate::store::{Matters, Store, TOKEN_DEVICES, TOKEN_SHUTDOWN};
 
+/// All devices lie on it, and are moved once.
+const STACK_BYTES: usize = if cfg!(feature = "wide") { 1 << 20 } else { 64 << 10 };
+
 global_asm!(include_str!("notes.s"), options(att_syntax));
-global_asm!(include_str!("entry_pv.s"), options(att_syntax));
+global_asm!(
+    include_str!("entry_pv.s"),
+    stack_bytes = const STACK_BYTES,
+    options(att_syntax)
+);
 global_asm!(include_str!("entry_pvh.s"), options(att_syntax));
 
 #[unsafe(no_mangle)]
@@ -66,7 +73,7 @@ fn run(machine: Machine, started: u64) -> ! {
         store,
         grants: GrantTable::new(),
         pool: Pool::new(),
-        devices: Devices::default(),
+        devices: Devices::new(),
     };
     hello(&guest.machine, &mut guest.store, started);
     set_up_watches(&guest.machine, &mut guest.store);
@@ -133,7 +140,7 @@ impl Guest {
                 self.store = Store::reopen(self.machine.store);
                 self.grants = GrantTable::new();
                 self.pool = Pool::new();
-                self.devices = Devices::default();
+                self.devices = Devices::new();
                 let domid = domid(&mut self.store);
                 say!("resumed elsewhere domid={domid}");
                 set_up_watches(&self.machine, &mut self.store);

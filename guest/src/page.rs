@@ -122,25 +122,28 @@ fn copy(from: *const u8, into: *mut u8, bytes: usize) {
     }
 }
 
-const POOL_PAGES: usize = 64;
+/// A whole number of 64.
+const POOL_PAGES: usize = if cfg!(feature = "wide") { 320 } else { 64 };
+const POOL_WORDS: usize = POOL_PAGES / 64;
 static POOL: [Frame; POOL_PAGES] = [const { Frame::new() }; POOL_PAGES];
 
 /// The pages of the pool that are free: one bit each.
 pub struct Pool {
-    free: u64,
+    free: [u64; POOL_WORDS],
 }
 
 impl Pool {
     /// All pages free. Make it once: a second pool would hand out the same pages.
     pub fn new() -> Self {
-        Self { free: u64::MAX }
+        Self { free: [u64::MAX; POOL_WORDS] }
     }
 
     /// A cleared page, if there is one left.
     pub fn take(&mut self) -> Option<Page> {
-        let index = self.free.trailing_zeros() as usize;
-        let page = POOL.get(index)?.page();
-        self.free &= !(1 << index);
+        let word = self.free.iter().position(|word| *word != 0)?;
+        let bit = self.free[word].trailing_zeros() as usize;
+        let page = POOL[word * 64 + bit].page();
+        self.free[word] &= !(1 << bit);
         page.clear();
         Some(page)
     }
@@ -150,7 +153,8 @@ impl Pool {
         let first = POOL[0].page().address();
         let index = page.address().checked_sub(first).map(|bytes| bytes / PAGE_BYTES);
         let index = index.filter(|index| *index < POOL_PAGES).expect("a page of the pool");
-        assert!(self.free & (1 << index) == 0, "page {index} of the pool came back twice");
-        self.free |= 1 << index;
+        let (word, bit) = (&mut self.free[index / 64], 1 << (index % 64));
+        assert!(*word & bit == 0, "page {index} of the pool came back twice");
+        *word |= bit;
     }
 }

@@ -13,6 +13,7 @@ use guest_proto::text::decimal_u32;
 use guest_proto::xenbus::{HEADER_BYTES, Header, Kind, PAYLOAD_BYTES_MAX, Refusal, decode_event};
 
 use crate::console::say;
+use crate::devices::DEVICES_MAX;
 use crate::machine::Ring;
 use crate::{clock, evtchn, hypercall};
 
@@ -24,11 +25,12 @@ const REQ_PROD: usize = 2052;
 const RSP_CONS: usize = 2056;
 const RSP_PROD: usize = 2060;
 
-/// Tokens are bit numbers below 64.
+/// Tokens are bit numbers in [`Store::fired`].
 pub const TOKEN_SHUTDOWN: u32 = 0;
 pub const TOKEN_DEVICES: u32 = 1;
 /// The first of one token for each device.
 pub const TOKEN_DEVICE: u32 = 8;
+const FIRED_WORDS: usize = (TOKEN_DEVICE as usize + DEVICES_MAX).div_ceil(64);
 
 /// Outside any transaction.
 pub const NO_TRANSACTION: u32 = 0;
@@ -58,7 +60,7 @@ pub struct Store {
     broken: bool,
     /// First refusal of a posted request that matters.
     refused: Option<Refusal>,
-    fired: u64,
+    fired: [u64; FIRED_WORDS],
     touched: [Option<DeviceId>; TOUCHED_MAX],
 }
 
@@ -74,7 +76,7 @@ impl Store {
             incoming_bytes: 0,
             broken: false,
             refused: None,
-            fired: 0,
+            fired: [0; FIRED_WORDS],
             touched: [None; TOUCHED_MAX],
         }
     }
@@ -110,7 +112,7 @@ impl Store {
     pub fn unwatch(&mut self, path: fmt::Arguments<'_>, token: u32) -> Result<(), StoreError> {
         let parts: [&dyn Part; 2] = [&PathText::of(path), &token_text(token)];
         let done = self.ask(Kind::Unwatch, NO_TRANSACTION, &parts).map(drop);
-        self.fired &= !(1 << token);
+        self.take_fired(token);
         done
     }
 
@@ -164,9 +166,10 @@ impl Store {
 
     /// Whether the watch with this token fired since the last call.
     pub fn take_fired(&mut self, token: u32) -> bool {
-        let bit = 1 << token;
-        let fired = self.fired & bit != 0;
-        self.fired &= !bit;
+        let bit = 1 << (token % 64);
+        let Some(word) = self.fired.get_mut(token as usize / 64) else { return false };
+        let fired = *word & bit != 0;
+        *word &= !bit;
         fired
     }
 
@@ -174,7 +177,7 @@ impl Store {
     /// answer to a request may have hidden the event of a message behind it.
     pub fn is_idle(&mut self) -> bool {
         self.service();
-        self.fired == 0 && self.touched.iter().all(Option::is_none)
+        self.fired.iter().all(|word| *word == 0) && self.touched.iter().all(Option::is_none)
     }
 
     /// The devices that events of the watch on `device` named since the last call.
@@ -348,8 +351,8 @@ impl Store {
             let Some((path, token)) = decode_event(payload) else { return };
             match decimal_u32(token) {
                 Some(TOKEN_DEVICES) => self.touch(Touched::decode(path)),
-                Some(token) if token < 64 => self.fired |= 1 << token,
-                _ => {}
+                Some(token) => self.fire(token),
+                None => {}
             }
         } else if header.kind == Kind::Error as u32 && header.request & ID_INDIFFERENT == 0 {
             self.refused.get_or_insert(Refusal::decode(payload));
@@ -368,7 +371,13 @@ impl Store {
         match self.touched.iter_mut().find(|place| place.is_none()) {
             Some(place) if device.is_some() => *place = device,
             // Everything, or too many to remember: look at all of them.
-            _ => self.fired |= 1 << TOKEN_DEVICES,
+            _ => self.fire(TOKEN_DEVICES),
+        }
+    }
+
+    fn fire(&mut self, token: u32) {
+        if let Some(word) = self.fired.get_mut(token as usize / 64) {
+            *word |= 1 << (token % 64);
         }
     }
 

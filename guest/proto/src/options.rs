@@ -2,6 +2,17 @@
 
 use crate::frame::Ipv4;
 
+/// What a guest does when it is asked for a device.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Unplug {
+    #[default]
+    LetsGo,
+    /// `xylem.refuse`: it keeps the device and says so.
+    Refuses,
+    /// `xylem.hold`: it keeps the device and says nothing.
+    Ignores,
+}
+
 /// What the command line can ask for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Options {
@@ -11,6 +22,8 @@ pub struct Options {
     pub ip: Option<Ipv4>,
     /// `xylem.nodev`: leave all devices alone.
     pub ignore_devices: bool,
+    /// What becomes of a device that its backend closes while the guest runs.
+    pub unplug: Unplug,
     /// A word starts with `xylem.` and means nothing.
     pub has_unknown: bool,
 }
@@ -23,6 +36,8 @@ impl Options {
             let Some(option) = word.strip_prefix(b"xylem.") else { continue };
             match option {
                 b"quiet" => options.quiet = true,
+                b"refuse" => options.unplug = Unplug::Refuses,
+                b"hold" => options.unplug = Unplug::Ignores,
                 b"nodev" => options.ignore_devices = true,
                 _ => match option.strip_prefix(b"ip=").and_then(Ipv4::parse) {
                     Some(ip) => options.ip = Some(ip),
@@ -45,6 +60,8 @@ mod tests {
         assert_eq!(options, Options { quiet: true, ip, ..Options::default() });
         assert_eq!(Options::parse(b""), Options::default());
         assert!(Options::parse(b"xylem.nodev").ignore_devices);
+        assert_eq!(Options::parse(b"xylem.refuse").unplug, Unplug::Refuses);
+        assert_eq!(Options::parse(b"xylem.hold").unplug, Unplug::Ignores);
     }
 
     #[test]
