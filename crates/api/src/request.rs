@@ -149,7 +149,7 @@ pub enum Request {
     Explain { target: Target },
     /// The graph of steps of something that could be asked for. Answered by
     /// [`Reply::Text`](crate::Reply::Text).
-    Plan(Planned),
+    Plan { of: Planned },
     /// The limits of the scheduler, after those given were changed. Answered by
     /// [`Reply::Limits`](crate::Reply::Limits).
     Limits(LimitChanges),

@@ -82,3 +82,22 @@ fn line(value: &impl Serialize) -> String {
     line.push('\n');
     line
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Planned, Target};
+
+    #[test]
+    fn what_a_plan_is_wanted_of_survives_the_line() {
+        let target = Target("web".to_owned());
+        for of in [
+            Planned::Reboot { target: target.clone() },
+            Planned::BlockAttach { disk: "/a.raw,raw,xvdb,w".to_owned() },
+            Planned::BlockDetach { target, disk: "xvdb".to_owned(), force: true },
+        ] {
+            let request = Request::Plan { of };
+            assert_eq!(decode_request(encode_request(&request).as_bytes()).ok(), Some(request));
+        }
+    }
+}

@@ -270,7 +270,7 @@ impl Client<'_> {
             Request::Explain { target } => {
                 text(self.ask(toolstack::Request::Explain { target: target.0 })?)
             }
-            Request::Plan(planned) => self.plan(planned),
+            Request::Plan { of } => self.plan(of),
             Request::Limits(changes) => self.limits(changes),
             Request::Info => match self.ask(toolstack::Request::HostInfo)? {
                 Reply::HostInfo(info) => Ok(api::Reply::Info(api::Info(render::host_info(&info)))),

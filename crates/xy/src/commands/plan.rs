@@ -46,7 +46,7 @@ pub(crate) fn plan(session: &mut Session, options: &Options) -> Result<(), Failu
             return Err(Failure::usage(format!("{other:?} has no plan; see 'xy help plan'")));
         }
     };
-    let text = expect_reply!(session.call(&Request::Plan(planned))?, Text);
+    let text = expect_reply!(session.call(&Request::Plan { of: planned })?, Text);
     session.print(&text);
     Ok(())
 }

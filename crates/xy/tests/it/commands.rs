@@ -215,7 +215,7 @@ fn small_commands_ask_and_print() {
     check(
         &["plan", "reboot", "web"],
         &[r#"{"ok":{"text":"0   pause\n"}}"#],
-        r#"{"version":1,"op":"plan","reboot":{"target":"web"}}"#,
+        r#"{"version":1,"op":"plan","of":{"reboot":{"target":"web"}}}"#,
         &expect![[r#"
             0   pause
             = 0
