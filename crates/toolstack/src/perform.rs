@@ -47,6 +47,9 @@ fn refused(action: &'static str, domid: DomId) -> impl Fn(Errno) -> Failure {
     move |errno| Failure(format!("Xen refused to {action} domain {domid}: {errno}"))
 }
 
+/// How often a domain that could not be finished is destroyed, should Xen refuse.
+const DESTROY_ATTEMPTS_MAX: u32 = 5;
+
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// Carries out one piece of work; also says what it cost.
     pub fn perform(&mut self, work: Work) -> (Result<Output, Failure>, Cost) {
@@ -211,9 +214,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Ok(Output::Done)
             }
             Work::Survey { known } => self.survey(&known).map(Output::Survey),
-            Work::LookAt { domid } => {
+            Work::LookAt { domid, known } => {
                 let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
-                let name = match info {
+                let name = match &info {
+                    Some(info) if Some(info.handle) == known => None,
                     Some(_) => store::names(&mut self.store, &[domid])?.remove(&domid),
                     None => None,
                 };
@@ -325,10 +329,16 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let domid = self.xen.create_domain(&wanted).map_err(|errno| {
             Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
         })?;
-        self.finish_domain(domid, uuid, generation, config).inspect_err(|_| {
-            // The domain is ours alone and empty: gone at once. Should even that fail, the record
-            // leads a later look to it.
-            let _gone = self.xen.destroy_domain(domid);
+        self.finish_domain(domid, uuid, generation, config).map_err(|Failure(why)| {
+            // The domain is ours alone and empty: gone at once.
+            let mut attempts = (0..DESTROY_ATTEMPTS_MAX).map(|_| self.xen.destroy_domain(domid));
+            match attempts.find(|gone| matches!(gone, Ok(()) | Err(Errno::ESRCH))) {
+                Some(_) => Failure(why),
+                // Nothing of ours leads to it any more once its record is gone.
+                None => Failure(format!(
+                    "{why}; and domain {domid} could not be destroyed: `xl destroy {domid}` does it"
+                )),
+            }
         })
     }
 

@@ -200,9 +200,10 @@ pub enum Work {
     Survey {
         known: BTreeMap<DomId, Uuid>,
     },
-    /// One domain, and its name.
+    /// One domain, and its name unless it is the one with this handle.
     LookAt {
         domid: DomId,
+        known: Option<Uuid>,
     },
     /// Survey, our records, and what is attached for VMs of ours.
     Observe,

@@ -104,7 +104,7 @@ impl Toolstack {
     /// Looks at one domain, which costs the same however many others there are.
     pub(super) fn look_at(&mut self, domid: DomId, out: &mut Vec<Action>) {
         if self.backlog.is_none() {
-            self.give_out(Purpose::LookAt { domid }, Work::LookAt { domid }, out);
+            self.give_out(Purpose::LookAt { domid }, Work::LookAt { domid, known: None }, out);
         }
     }
 

@@ -133,7 +133,8 @@ impl Toolstack {
         match (places.pop(), wanted) {
             (Some(domid), _) => {
                 let query = Query::Find { wanted, places };
-                self.query(client, query, Work::LookAt { domid }, out);
+                let known = self.known_at(domid);
+                self.query(client, query, Work::LookAt { domid, known }, out);
             }
             (None, Wanted::Handle(uuid)) => {
                 self.read_list(Reader { client, wants: Some(uuid) }, out);
@@ -142,6 +143,13 @@ impl Toolstack {
                 out.push(Action::Reply { client, reply: Reply::Found(None) });
             }
         }
+    }
+
+    /// The handle of the domain there, if its name need not be read.
+    fn known_at(&self, domid: DomId) -> Option<Uuid> {
+        let ours = self.vms.values().find(|vm| vm.facts.domid() == Some(domid));
+        let foreign = self.foreign.get(&domid).filter(|foreign| foreign.name.is_some());
+        ours.map(|vm| vm.uuid).or(foreign.map(|foreign| foreign.handle))
     }
 
     /// A place was looked at.
@@ -160,6 +168,8 @@ impl Toolstack {
         };
         match info.filter(is_it) {
             Some(info) => {
+                let known = self.foreign.get(&info.domid).filter(|it| it.handle == info.handle);
+                let name = name.or_else(|| known?.name.clone());
                 let row = self.row(info, name);
                 out.push(Action::Reply { client, reply: Reply::Found(Some(Box::new(row))) });
             }
