@@ -39,6 +39,8 @@ const SCENARIOS: &[(&str, Store, u64)] = &[
     ("clean-ends", Store::Xylem, 600),
     ("take-over", Store::C, 900),
     ("privileges", Store::Xylem, 600),
+    ("plug", Store::Xylem, 900),
+    ("kills", Store::Xylem, 1200),
 ];
 
 /// Scenarios on the newer Xen, with the same programs and their limits in seconds.
@@ -98,6 +100,7 @@ pub(crate) fn main() -> Result<ExitCode> {
     });
     step("the daemon is killed at every step", &mut || crate::kills::run(1));
     step("random worlds", &mut || crate::worlds::run(WORLDS));
+    step("72 hours of a host's life, with trouble", &mut || crate::churn::run(&[]));
     step("store: conformance scripts on running servers", &mut || {
         let findings = crate::store_scripts::run(&[Store::Xylem, Store::C], &[])?;
         ensure!(findings == 0, "{findings} answers are not the expected ones");

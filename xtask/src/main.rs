@@ -1,6 +1,7 @@
 //! The one door to everything that is done with this workspace: `cargo xtask COMMAND`.
 
 mod bench;
+mod churn;
 mod ci;
 mod demo;
 mod flamegraph;
@@ -34,6 +35,7 @@ cargo xtask COMMAND
   bench   ours and the peer, measured in turn
   fuzz    arbitrary bytes for the store, with libFuzzer
   images  VMs of damaged kernels and ramdisks on the simulated host
+  churn   days of a simulated host's life with all kinds of trouble
   kills   kills the toolstack daemon at every step, on the simulated host
   worlds  random worlds on the simulated host, in which as much goes wrong as can
   store-clients   packaged clients, run on our store and on the packaged one
@@ -67,6 +69,7 @@ fn dispatch() -> Result<ExitCode> {
             "demo" => demo::main(&mut parser),
             "ci" => ci::main(),
             "bench" => bench::main(&mut parser),
+            "churn" => churn::main(&mut parser),
             "kills" => kills::main(&mut parser),
             "worlds" => worlds::main(&mut parser),
             "fuzz" => fuzz::main(&mut parser),

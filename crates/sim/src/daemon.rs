@@ -14,6 +14,7 @@ use crate::host::SimHost;
 use crate::machine::SimHypervisor;
 use crate::os::SimOs;
 use crate::prng::Prng;
+use crate::storage::HANG_SECONDS;
 use crate::store::SocketTransport;
 
 /// Token of the watch that is always there. All others are their own path.
@@ -83,11 +84,20 @@ impl Daemon {
     /// # Errors
     /// [`DaemonError`] if Xen or the store cannot be talked to.
     pub fn start(host: &SimHost) -> Result<Self, DaemonError> {
-        let performer = Performer {
-            xen: Xen::probe(host.hypervisor())?,
-            store: host.connect(),
-            host: host.os().clone(),
-        };
+        Self::start_with(host, host.connect())
+    }
+
+    /// As [`Daemon::start`], as if the store knew no batches.
+    ///
+    /// # Errors
+    /// [`DaemonError`] if Xen or the store cannot be talked to.
+    pub fn start_without_batches(host: &SimHost) -> Result<Self, DaemonError> {
+        Self::start_with(host, host.connect_without_batches())
+    }
+
+    fn start_with(host: &SimHost, store: Client<SocketTransport>) -> Result<Self, DaemonError> {
+        let performer =
+            Performer { xen: Xen::probe(host.hypervisor())?, store, host: host.os().clone() };
         let mut watches = host.connect();
         watches.watch_depth("@introduceDomain", INTRODUCED, 1)?;
         watches.follow_domains()?;
@@ -169,7 +179,8 @@ impl Daemon {
         Ok(self.next_time().is_none() && self.toolstack.is_quiet())
     }
 
-    fn next_time(&self) -> Option<Time> {
+    /// When something happens next in the daemon or on the host.
+    pub(crate) fn next_time(&self) -> Option<Time> {
         let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
         [self.works.next_time(), wakeup, self.host.next_time()].into_iter().flatten().min()
     }
@@ -229,6 +240,16 @@ impl Daemon {
         self.handle(Event::Worked { work: id, result, cost })
     }
 
+    /// Nanoseconds that storage takes for this work.
+    fn storage_time(&self, work: &Work) -> u64 {
+        let Work::AttachDisk { config, index, .. } = work else { return 0 };
+        let path = &config.disks[*index].target;
+        if self.host.os().hangs(path) {
+            return HANG_SECONDS * 1_000_000_000;
+        }
+        self.attach_times.map_or(0, |times| times.of(path))
+    }
+
     fn translate(&mut self, event: &WatchEvent) -> Result<Event, ClientError> {
         Ok(match event.token.as_str() {
             INTRODUCED => {
@@ -250,12 +271,7 @@ impl Daemon {
             match action {
                 Action::Work { id, work } => {
                     let jitter = self.host.machine().get_mut().chance(WORK_NS);
-                    let storage = match (&work, self.attach_times) {
-                        (Work::AttachDisk { config, index, .. }, Some(times)) => {
-                            times.of(&config.disks[*index].target)
-                        }
-                        _ => 0,
-                    };
+                    let storage = self.storage_time(&work);
                     self.works.put(now.after(WORK_NS + jitter + storage), (id, work));
                 }
                 Action::Watch { path } => self.watches.watch(&path, &path)?,

@@ -101,6 +101,12 @@ impl SimHost {
         Client::new(SocketTransport::open(&self.store).within(&self.world))
     }
 
+    /// As [`SimHost::connect`], as if the store knew no batches.
+    #[must_use]
+    pub fn connect_without_batches(&self) -> Client<SocketTransport> {
+        Client::without_batches(SocketTransport::open(&self.store).within(&self.world))
+    }
+
     #[must_use]
     pub fn now(&self) -> Time {
         self.machine.get().now()
@@ -189,6 +195,11 @@ impl SimHost {
         self.store.domains_kept()
     }
 
+    /// The next so many transactions of the toolstack's that read something meet somebody else's change.
+    pub fn make_conflicts(&self, conflicts: u64) {
+        self.store.make_conflicts(conflicts);
+    }
+
     /// Nodes in the store.
     #[must_use]
     pub fn store_nodes(&self) -> usize {
@@ -210,6 +221,11 @@ impl SimHost {
     /// Keeps small events in the trace as well, from now on.
     pub fn keep_details(&self) {
         self.machine.get_mut().trace.keep_details();
+    }
+
+    /// Keeps only about the last `lines` of the trace, for long runs.
+    pub fn keep_last(&self, lines: usize) {
+        self.machine.get_mut().trace.keep_last(lines);
     }
 
     pub(crate) fn detail(&self, what: fmt::Arguments<'_>) {

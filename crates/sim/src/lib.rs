@@ -9,6 +9,7 @@ mod agenda;
 mod backend;
 mod bytes;
 mod check;
+pub mod churn;
 mod consoled;
 mod daemon;
 pub mod demo;

@@ -1,12 +1,15 @@
 //! What storage asks of dom0: files, mounts and programs, with a daemon that can die between any two of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use storage::{Command, Copying, DeviceNumber, HostError, Lock, Space, System};
 
 use crate::lvm::{self, Groups};
 use crate::os::{File, LOOP_MAJOR, OsState, SimOs};
 use crate::qemu::{self, Served};
+
+/// How long a call to storage that does not answer is waited for, as on a real host.
+pub(crate) const HANG_SECONDS: u64 = 30;
 
 /// Bytes of every file system.
 const FILE_SYSTEM_BYTES: u64 = 1 << 40;
@@ -22,6 +25,8 @@ pub(crate) struct StorageState {
     dies_at: Option<u64>,
     /// Beginnings of paths that fail, and how.
     failing: BTreeMap<String, HostError>,
+    /// Beginnings of paths that do not answer.
+    hanging: BTreeSet<String>,
     /// Whether files can share blocks.
     shares_blocks: bool,
     pub(crate) lvm: Groups,
@@ -44,8 +49,16 @@ impl StorageState {
     }
 
     fn check(&self, path: &str) -> Result<(), HostError> {
+        if self.hangs(path) {
+            let text = format!("no answer within {HANG_SECONDS} s");
+            return Err(HostError::Refused(text));
+        }
         let failing = self.failing.iter().find(|(beginning, _)| path.starts_with(*beginning));
         failing.map_or(Ok(()), |(_, error)| Err(error.clone()))
+    }
+
+    fn hangs(&self, path: &str) -> bool {
+        self.hanging.iter().any(|beginning| path.starts_with(beginning))
     }
 
     /// Where a path leads, mounts followed.
@@ -164,6 +177,27 @@ impl SimOs {
             Some(error) => failing.insert(beginning.to_owned(), error),
             None => failing.remove(beginning),
         };
+    }
+
+    /// Everything below `beginning` does not answer from now on, or does again: calls there end after a while
+    /// with an error.
+    pub fn set_hanging(&self, beginning: &str, hangs: bool) {
+        let hanging = &mut self.get_mut().storage.hanging;
+        match hangs {
+            true => hanging.insert(beginning.to_owned()),
+            false => hanging.remove(beginning),
+        };
+    }
+
+    /// Whether a call about this path gets no answer.
+    pub(crate) fn hangs(&self, path: &str) -> bool {
+        self.get().storage.hangs(path)
+    }
+
+    /// Whether the daemon's calls still have an effect.
+    #[must_use]
+    pub fn daemon_lives(&self) -> bool {
+        self.get().storage.alive().is_ok()
     }
 
     /// Lets files share blocks, as on xfs and btrfs.

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use xen::{DomId, Errno, EvtchnPort, Gfn, GrantRef, Xen};
-use xenstore::client::Transport;
+use xenstore::client::{Client, Nodes as _, Transport};
 use xenstore::ring::{self, RingError, RingPage, ServerRing};
 use xenstore::server::{self, ConnId, DomainState, Host, LookFor, Pace, Server};
+use xenstore::wire::MessageType;
 use xenstore::{Error, Quota};
 
 use crate::agenda::Time;
@@ -200,7 +201,12 @@ struct Shell {
     pace: Pace,
     /// Sockets that got something to read.
     ready: BTreeSet<ConnId>,
+    /// So many transactions of the toolstack's meet somebody else's change.
+    conflicts: u64,
 }
+
+/// Of a message: its kind, number, transaction and length, in four bytes each.
+const HEADER_BYTES: usize = 16;
 
 const EPIPE: Errno = Errno(32);
 
@@ -346,7 +352,9 @@ impl Store {
         };
         let server = Server::new(Quota::default());
         let (pace, ready) = (Pace::default(), BTreeSet::new());
-        let store = Self(Rc::new(RefCell::new(Shell { server, host, dom_exc, pace, ready })));
+        let conflicts = 0;
+        let shell = Shell { server, host, dom_exc, pace, ready, conflicts };
+        let store = Self(Rc::new(RefCell::new(shell)));
         store.look_at_domains(LookFor::Everything);
         store
     }
@@ -414,9 +422,41 @@ impl Store {
         self.0.borrow().server.check()
     }
 
+    /// The next so many transactions of the toolstack's that read something meet somebody else's change.
+    pub(crate) fn make_conflicts(&self, conflicts: u64) {
+        self.0.borrow_mut().conflicts = conflicts;
+    }
+
     pub(crate) fn nodes(&self) -> usize {
         self.0.borrow().server.node_count()
     }
+}
+
+/// What a transaction is about to do.
+enum Part {
+    Read(String),
+    End,
+}
+
+/// The last read of a transaction among these messages, or its end if they have that.
+fn look_into(mut messages: &[u8]) -> Option<Part> {
+    let mut found = None;
+    while messages.len() >= HEADER_BYTES {
+        let (kind, transaction) = (u32_at(messages, 0), u32_at(messages, 8));
+        let end = HEADER_BYTES + usize::try_from(u32_at(messages, 12)).ok()?;
+        let Some(payload) = messages.get(HEADER_BYTES..end) else { break };
+        messages = &messages[end..];
+        if transaction == 0 {
+            continue;
+        }
+        if kind == MessageType::Read as u32 {
+            let path = payload.split(|byte| *byte == 0).next().unwrap_or_default();
+            found = Some(Part::Read(String::from_utf8_lossy(path).into_owned()));
+        } else if kind == MessageType::TransactionEnd as u32 && payload.starts_with(b"T") {
+            return Some(Part::End);
+        }
+    }
+    found
 }
 
 /// A client's socket to the store.
@@ -426,6 +466,8 @@ pub struct SocketTransport {
     connection: ConnId,
     /// Sent and not yet seen by the store.
     sent: Vec<u8>,
+    /// What was read last within a transaction, while conflicts are to be made.
+    read_last: Option<String>,
     /// Set for clients outside the host's own parts: while they wait, the world goes on.
     world: Weak<RefCell<World>>,
 }
@@ -433,7 +475,8 @@ pub struct SocketTransport {
 impl SocketTransport {
     pub(crate) fn open(store: &Store) -> Self {
         let connection = store.0.borrow_mut().server.connect_socket();
-        Self { store: store.clone(), connection, sent: Vec::new(), world: Weak::new() }
+        let (sent, read_last, world) = (Vec::new(), None, Weak::new());
+        Self { store: store.clone(), connection, sent, read_last, world }
     }
 
     pub(crate) fn within(mut self, world: &Rc<RefCell<World>>) -> Self {
@@ -459,11 +502,32 @@ impl SocketTransport {
         self.store.0.borrow().host.machine.get().faults.is_toolstack_dead()
     }
 
+    /// Somebody else writes to what a transaction has read, just before it ends.
+    fn interfere(&mut self) {
+        if !self.is_outside() || self.store.0.borrow().conflicts == 0 {
+            return;
+        }
+        match look_into(&self.sent) {
+            Some(Part::Read(path)) => self.read_last = Some(path),
+            Some(Part::End) => {
+                let Some(path) = self.read_last.take() else { return };
+                let mut somebody = Client::new(Self::open(&self.store));
+                if let Ok(value) = somebody.read(&path)
+                    && somebody.write(&path, &value).is_ok()
+                {
+                    self.store.0.borrow_mut().conflicts -= 1;
+                }
+            }
+            None => {}
+        }
+    }
+
     /// Lets the store see what was sent. False if it closed the connection.
     fn deliver(&mut self) -> bool {
         if self.sent.is_empty() {
             return true;
         }
+        self.interfere();
         let sent = std::mem::take(&mut self.sent);
         let shell = &mut *self.store.0.borrow_mut();
         shell.tell_time();

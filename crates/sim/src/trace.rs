@@ -16,12 +16,19 @@ pub struct Trace {
     scratch: String,
     /// Keep small events as lines too.
     detailed: bool,
+    /// How many lines are kept at least, if not all.
+    kept: Option<usize>,
 }
 
 impl Trace {
     /// Keeps every small event as a line from now on.
     pub fn keep_details(&mut self) {
         self.detailed = true;
+    }
+
+    /// Keeps only about the last `lines` from now on.
+    pub fn keep_last(&mut self, lines: usize) {
+        self.kept = Some(lines);
     }
 
     /// The lines so far: time and what happened.
@@ -41,6 +48,11 @@ impl Trace {
         let line = format!("{when} {what}");
         self.digest.bytes(line.as_bytes());
         self.lines.push(line);
+        if let Some(kept) = self.kept
+            && self.lines.len() > 2 * kept
+        {
+            self.lines.drain(..kept);
+        }
     }
 
     /// Notes something small.

@@ -3,6 +3,8 @@
 mod churn;
 mod conformance;
 mod constant;
+mod counters;
+mod days;
 mod definitions;
 mod faults;
 mod hypercalls;
@@ -16,3 +18,4 @@ mod storage;
 mod story;
 mod support;
 mod swarm;
+mod troubles;

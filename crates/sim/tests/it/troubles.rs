@@ -1,0 +1,293 @@
+//! Somebody else fails: the operation ends in bounded time with a clear answer, nothing is left, and a VM beside it
+//! takes as long as ever.
+
+use sim::{BackendKind, Daemon, HostConfig, MachineConfig};
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::Unplug;
+use toolstack::work::Cost;
+use toolstack::{ClientId, Device, Reply, Request, ShutdownRequest, xlcfg};
+use xen::{ShutdownReason, Xen};
+
+use crate::support::{Lab, linux, unikernel};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn with_disk(name: &str, disk: &str) -> String {
+    format!("{}disk = ['{disk},raw,xvda,w']\n", unikernel(name, "pv", "normal"))
+}
+
+/// Creates a VM with a disk and destroys it again, and says how long that took.
+fn neighbour(lab: &mut Lab) -> u64 {
+    let began = lab.host.now();
+    lab.create(&with_disk("neighbour", "/disk.raw")).unwrap();
+    lab.destroy("neighbour");
+    lab.host.now().0 - began.0
+}
+
+/// The VM beside took as long as it does on a quiet host, but for chance in the order of events.
+fn assert_unaffected(lab: &mut Lab) {
+    let quiet = neighbour(&mut Lab::seeded(1));
+    let beside = neighbour(lab);
+    assert!(beside < 2 * quiet, "{beside} ns, and {quiet} ns on a quiet host");
+}
+
+fn failed(reply: Reply) -> String {
+    match reply {
+        Reply::Failed(message) => message,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Waits for an answer that must come within so many seconds since `began`.
+fn within(lab: &mut Lab, client: ClientId, began: sim::Time, seconds: u64) -> Reply {
+    let until = began.0 + seconds * SECOND_NS;
+    let reply = lab.daemon.wait(client, sim::Time(until)).unwrap();
+    reply.unwrap_or_else(|| panic!("no answer within {seconds} s"))
+}
+
+#[test]
+fn storage_that_hangs_fails_its_own_vms_within_its_bound_and_no_other() {
+    let mut lab = Lab::seeded(1);
+    let os = lab.host.os().clone();
+    for number in 0..20 {
+        os.add_disk(&format!("/far/{number}.raw"), 1 << 20);
+    }
+    os.set_hanging("/far", true);
+    let began = lab.host.now();
+    let asked: Vec<ClientId> = (0..20)
+        .map(|number| {
+            let text = with_disk(&format!("far{number}"), &format!("/far/{number}.raw"));
+            let request = lab.create_request(&text);
+            lab.daemon.request(request).unwrap()
+        })
+        .collect();
+    let soon = sim::Time(lab.host.now().0 + SECOND_NS);
+    while lab.daemon.step(soon).unwrap() {}
+    assert_unaffected(&mut lab);
+    // A destroy of one that hangs waits for the call under way and no longer.
+    let destroy = lab.daemon.request(Request::Destroy { target: "far0".to_owned() }).unwrap();
+    let gone = within(&mut lab, destroy, began, 35);
+    assert!(matches!(gone, Reply::Gone { .. }), "{gone:?}");
+    // Twelve at a time on one storage: the last come in the second round.
+    for (number, client) in asked.into_iter().enumerate() {
+        let message = failed(within(&mut lab, client, began, 65));
+        let is_clear = message.contains(&format!("/far/{number}.raw"))
+            && message.contains("no answer within 30 s");
+        assert!(is_clear || number == 0, "{message}");
+    }
+    os.set_hanging("/far", false);
+    lab.create(&with_disk("far0", "/far/0.raw")).unwrap();
+    lab.destroy("far0");
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_backend_that_never_answers_fails_its_own_vms_within_its_bound_and_no_other() {
+    let config = HostConfig { backends_absent: vec![BackendKind::Vif], ..HostConfig::default() };
+    let mut lab = Lab::new(config);
+    let began = lab.host.now();
+    let asked: Vec<ClientId> = (0..20)
+        .map(|number| {
+            let text =
+                unikernel(&format!("vm{number}"), "pv", "normal") + "vif = ['bridge=xenbr0']\n";
+            let request = lab.create_request(&text);
+            lab.daemon.request(request).unwrap()
+        })
+        .collect();
+    let soon = sim::Time(lab.host.now().0 + SECOND_NS);
+    while lab.daemon.step(soon).unwrap() {}
+    assert_unaffected(&mut lab);
+    for client in asked {
+        // As long again it is waited for that the backend lets go.
+        let message = failed(within(&mut lab, client, began, 65));
+        assert!(message.contains("vif 0") && message.contains("driver"), "{message}");
+    }
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_guest_that_never_closes_its_devices_is_taken_down_within_the_bound() {
+    for behaviour in ["holds-devices", "silent", "never-connects"] {
+        let mut lab = Lab::seeded(2);
+        lab.create(&linux("bad", "pv", behaviour).replace("/disk", "/more")).unwrap_err();
+        lab.host.os().add_disk("/more.raw", 1 << 20);
+        lab.create(&linux("bad", "pv", behaviour).replace("/disk", "/more")).unwrap();
+        lab.settle();
+        let began = lab.host.now();
+        let destroy = lab.daemon.request(Request::Destroy { target: "bad".to_owned() }).unwrap();
+        assert_unaffected(&mut lab);
+        let gone = within(&mut lab, destroy, began, 35);
+        assert!(matches!(gone, Reply::Gone { .. }), "{behaviour}: {gone:?}");
+        lab.assert_nothing_left_but("/local/domain/0/error");
+    }
+}
+
+#[test]
+fn a_host_without_memory_refuses_at_once_and_says_how_much_is_missing() {
+    let pages = MachineConfig::default().dom0_pages + (48 << 8);
+    let machine = MachineConfig { pages, ..MachineConfig::default() };
+    let mut lab = Lab::new(HostConfig { machine, ..HostConfig::default() });
+    lab.create(&unikernel("first", "pv", "normal")).unwrap();
+    let began = lab.host.now();
+    let large = unikernel("large", "pv", "normal").replace("memory = 8", "memory = 64");
+    let message = lab.create(&large).unwrap_err();
+    assert!(lab.host.now().0 - began.0 < SECOND_NS);
+    assert!(message.contains("memory") && message.contains("free"), "{message}");
+    // All at once want more than there is: some have it, the others are told, nobody waits.
+    let asked: Vec<ClientId> = (0..12)
+        .map(|number| {
+            let request = lab.create_request(&unikernel(&format!("vm{number}"), "pv", "normal"));
+            lab.daemon.request(request).unwrap()
+        })
+        .collect();
+    let (mut made, mut refused) = (0, 0);
+    for client in asked {
+        match within(&mut lab, client, began, 10) {
+            Reply::Created(_) => made += 1,
+            Reply::Failed(message) => {
+                refused += 1;
+                assert!(message.contains("memory"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(made >= 2 && refused >= 4, "{made} made, {refused} refused");
+    lab.settle();
+    let Reply::Domains(listing) = lab.ask(Request::List) else { panic!("no list") };
+    assert_eq!(listing.rows.len(), 2 + made);
+}
+
+/// A lab whose toolstack finds a store without batches: each commit is a transaction, which others can meet.
+fn lab_with_transactions(seed: u64) -> Lab {
+    let mut lab = Lab::seeded(seed);
+    lab.daemon = Daemon::start_without_batches(&lab.host).unwrap();
+    lab.settle();
+    lab.host.os().add_disk("/more.raw", 1 << 20);
+    lab
+}
+
+#[test]
+fn changes_of_somebody_else_are_met_again_and_again_but_not_for_ever() {
+    let disk = || Device::Disk(xlcfg::parse_disk("/more.raw,raw,xvdb,w").unwrap());
+    let plug = || Request::Plug { target: "one".to_owned(), device: Box::new(disk()) };
+    let mut lab = lab_with_transactions(5);
+    lab.create(&linux("one", "pv", "normal")).unwrap();
+    lab.settle();
+    lab.host.make_conflicts(7);
+    lab.daemon.totals = Cost::default();
+    let reply = lab.ask(plug());
+    assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
+    assert!(lab.daemon.totals.conflicts >= 1, "{:?}", lab.daemon.totals);
+    lab.settle();
+    let running = lab.host.snapshot().unwrap();
+
+    // Somebody who never stops: an answer all the same, and everything as it was.
+    let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
+    let how = Unplug::Forced;
+    lab.host.make_conflicts(u64::MAX);
+    let began = lab.host.now();
+    let unplug = Request::Unplug { target: "one".to_owned(), device: vbd, how };
+    let client = lab.daemon.request(unplug).unwrap();
+    let message = failed(within(&mut lab, client, began, 60));
+    assert!(message.contains("conflicting change") && !message.contains('\n'), "{message}");
+    lab.host.make_conflicts(0);
+    assert_unaffected(&mut lab);
+    lab.settle();
+    let loops = |lab: &Lab| lab.host.os().get().loops().clone();
+    assert_eq!(loops(&lab), running.loops, "the disk is still there");
+    lab.destroy("one");
+    lab.assert_nothing_left_but("/local/domain/0/error");
+}
+
+/// How a domain ends.
+#[derive(Clone, Copy, Debug)]
+enum Death {
+    Crash,
+    /// Another toolstack destroys it.
+    Destroyed,
+}
+
+fn die(lab: &Lab, death: Death) {
+    let found = lab.host.snapshot().unwrap().domains;
+    let Some(domid) = found.into_iter().find(|domid| domid.0 != 0) else { return };
+    match death {
+        Death::Crash => {
+            lab.host.machine().get_mut().guest_shutdown(domid, ShutdownReason::Crash);
+        }
+        Death::Destroyed => {
+            let mut xen = Xen::probe(lab.host.hypervisor()).unwrap();
+            // It may be going already.
+            let _gone = xen.destroy_domain(domid);
+        }
+    }
+}
+
+/// The domain dies after `steps` events of the operation. Says whether the operation was still under way.
+fn dies_after(lab: &mut Lab, steps: usize, request: Request, death: Death) -> bool {
+    let began = lab.host.now();
+    let client = lab.daemon.request(request).unwrap();
+    let until = lab.until();
+    let mut reply = None;
+    for _ in 0..steps {
+        reply = lab.daemon.take_reply(client);
+        if reply.is_some() || !lab.daemon.step(until).unwrap() {
+            break;
+        }
+    }
+    die(lab, death);
+    let was_under_way = reply.is_none();
+    let reply = reply.unwrap_or_else(|| within(lab, client, began, 40));
+    if let Reply::Failed(message) = reply {
+        assert!(!message.is_empty() && !message.contains('\n'), "{message:?}");
+    }
+    lab.settle();
+    was_under_way
+}
+
+#[test]
+fn a_domain_may_die_at_each_step_of_its_start() {
+    for death in [Death::Crash, Death::Destroyed] {
+        for steps in 0.. {
+            let mut lab = Lab::seeded(3);
+            let text = linux("one", "pv", "normal") + "on_crash = 'destroy'\n";
+            let request = lab.create_request(&text);
+            let more = dies_after(&mut lab, steps, request, death);
+            lab.destroy("one");
+            lab.assert_nothing_left_but("/local/domain/0/error");
+            if !more {
+                assert!(steps > 20, "a create has only {steps} steps");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_domain_may_die_at_each_step_of_what_is_done_with_it() {
+    let disk = || Device::Disk(xlcfg::parse_disk("/more.raw,raw,xvdb,w").unwrap());
+    let target = || "one".to_owned();
+    let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
+    let requests: [(&str, &dyn Fn() -> Request); 4] = [
+        ("plug", &|| Request::Plug { target: target(), device: Box::new(disk()) }),
+        ("unplug", &|| Request::Unplug { target: target(), device: vbd, how: Unplug::Clean }),
+        ("reboot", &|| Lab::shutdown_request("one", ShutdownRequest::Reboot)),
+        ("destroy", &|| Request::Destroy { target: target() }),
+    ];
+    for (what, request) in requests {
+        for death in [Death::Crash, Death::Destroyed] {
+            for steps in 0.. {
+                let mut lab = Lab::seeded(4);
+                lab.host.os().add_disk("/more.raw", 1 << 20);
+                lab.create(&(linux("one", "pv", "normal") + "on_crash = 'destroy'\n")).unwrap();
+                lab.settle();
+                let more = dies_after(&mut lab, steps, request(), death);
+                lab.destroy("one");
+                lab.assert_nothing_left_but("/local/domain/0/error");
+                if !more {
+                    assert!(steps > 3, "{what} has only {steps} steps");
+                    break;
+                }
+            }
+        }
+    }
+}
