@@ -1,2 +1,3 @@
-# Start and stop of a VM with 1 to 255 disks on files, by xy and by xl: bench-plug.sh [ROUNDS]
+# lab-addition: lvm
+# Start and stop of VMs with 1 to 255 disks on files and on LVM, by xy and by xl: bench-plug.sh [ROUNDS [SIZES [VMS]]]
 exec bash /lab/bench-plug.bash "$@"

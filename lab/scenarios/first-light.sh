@@ -26,6 +26,13 @@ check "both ends of the vif are connected" sh -c '
     xy network-list lin2 | tee /results/network-list | awk "NR == 2 && \$5 == 4 { good = 1 } END { exit !good }"'
 xy list
 xy list -l >/results/list.json
+store_cost() { xy counters --json | tr -d ' \n' | grep -o '"store_[a-z_]*":[0-9]*\|"transactions":[0-9]*'; }
+store_cost >/tmp/cost.before
+for look in "list" "list lin2" "info" "dominfo lin2" "vm-list" "vcpu-list lin2"; do
+    check "xy $look" xy $look
+done
+store_cost >/tmp/cost.after
+check "looks ask nothing of the store" sh -c '[ -s /tmp/cost.before ] && diff /tmp/cost.before /tmp/cost.after'
 
 echo "== Linux, PV, 1 vCPU: pause, unpause, reboot, shutdown"
 linux_cfg lin1 "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT'"
@@ -44,7 +51,8 @@ echo "== unikernel, PV and PVH"
 cp /guest/disk.img /tmp/disk2.img
 for type in pv pvh; do
     unikernel_cfg "uni-$type" "type = '$type'" "disk = ['/tmp/disk2.img,raw,xvda,r']" "vif = ['bridge=xenbr0']"
-    check "create uni-$type" xy create -q "/tmp/uni-$type.cfg"
+    check "create uni-$type" sh -c "xy create --json '/tmp/uni-$type.cfg' >/results/uni-$type.json"
+    check "it took at most two transactions" grep -q '"transactions": *[012],' "/results/uni-$type.json"
     check "uni-$type says hello" console_wait "uni-$type" "XYLEM-UNIKERNEL: .*mode=$type" 200
     check "uni-$type reads its disk" console_wait "uni-$type" 'XYLEM-UNIKERNEL: .*vbd 51712 .*first=' 200
     check "uni-$type blocks when idle" wait_for \

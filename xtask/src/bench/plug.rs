@@ -22,7 +22,7 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
-    if options.in_lab { on_real_xen() } else { simulated(options.is_quick) }
+    if options.in_lab { on_real_xen(options.is_quick) } else { simulated(options.is_quick) }
 }
 
 fn take(samples: &mut Samples, line: &str) -> Result<()> {
@@ -101,18 +101,43 @@ fn simulated(is_quick: bool) -> Result<Vec<Row>> {
 
 /// Disks of the VMs that are started, plugged and shut down on real Xen.
 const DISKS: [u32; 5] = [1, 8, 32, 128, 255];
+const DISKS_ON_LVM: [u32; 2] = [8, 32];
 
-fn on_real_xen() -> Result<Vec<Row>> {
+/// What is measured, and how a row calls it.
+const VERBS: [(&str, &str); 3] = [
+    ("start", "start"),
+    ("connected", "start until the guest has its disks"),
+    ("stop", "shutdown"),
+];
+
+/// What xl took; nothing if it gave up.
+fn peers(samples: &Samples, verb: &str, which: &str) -> BTreeMap<&'static str, f64> {
+    let theirs = value(samples, &format!("xl-{verb}-{which}"));
+    theirs.map(|theirs| [("xl", theirs)].into()).unwrap_or_default()
+}
+
+/// VMs with eight disks each that are started at once.
+const MANY: u32 = 20;
+
+fn on_real_xen(is_quick: bool) -> Result<Vec<Row>> {
     let mut options = lab::Options::new("bench-plug")?;
     // xl and xy in one boot, on one store.
     options.store = Store::Xylem;
     options.timeout = Duration::from_secs(1800);
-    options.memory_mib = 8192;
-    options.cpus = 2;
+    options.memory_mib = 6144;
+    // xl runs a script for each disk, all at once.
+    options.dom0_memory_mib = 3072;
+    options.files.push(lab::build_wide_unikernel()?);
+    let (rounds, disks, many, on_lvm): (&str, &[u32], u32, &[u32]) = match is_quick {
+        true => ("1", &[1, 8], 2, &[8]),
+        false => ("3", &DISKS, MANY, &DISKS_ON_LVM),
+    };
+    let words = |sizes: &[u32]| sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let arguments = [rounds.to_owned(), words(disks), many.to_string(), words(on_lvm)];
     let scenario = lab::Scenario::find("bench-plug")?;
     let mut samples = Samples::new();
     let mut bad = None;
-    let outcome = lab::run(&options, &scenario, &[], &mut |line| {
+    let outcome = lab::run(&options, &scenario, &arguments, &mut |line| {
         println!("   {line}");
         if let Err(error) = take(&mut samples, line) {
             bad.get_or_insert(error);
@@ -123,22 +148,48 @@ fn on_real_xen() -> Result<Vec<Row>> {
         return Err(error);
     }
     let mut rows = Vec::new();
-    for disks in DISKS {
-        for verb in ["start", "stop"] {
-            let Ok(ours) = value(&samples, &format!("xy-{verb}-{disks}")) else { continue };
-            let what = format!("lab: {verb} of a VM with {disks} disks on files");
-            let peers = match value(&samples, &format!("xl-{verb}-{disks}")) {
-                Ok(theirs) => [("xl", theirs)].into(),
-                // It gave up.
-                Err(_) => BTreeMap::new(),
-            };
-            let row = Row::against(what, "s", ours, peers, super::Better::Less);
+    for disks in disks {
+        for (verb, what) in VERBS {
+            let ours = value(&samples, &format!("xy-{verb}-{disks}"))?;
+            let what = format!("lab: {what} of a VM with {disks} disks on files");
+            let row = Row::against(
+                what,
+                "s",
+                ours,
+                peers(&samples, verb, &disks.to_string()),
+                super::Better::Less,
+            );
             rows.push(match (verb, disks) {
                 ("start", 8) => row.at_least(5.0),
                 ("start", 128) => row.at_least(20.0),
                 _ => row,
             });
         }
+    }
+    for disks in on_lvm {
+        for (verb, what) in VERBS {
+            let which = format!("lvm-{disks}");
+            let ours = value(&samples, &format!("xy-{verb}-{which}"))?;
+            let what = format!("lab: {what} of a VM with {disks} disks on LVM");
+            rows.push(Row::against(
+                what,
+                "s",
+                ours,
+                peers(&samples, verb, &which),
+                super::Better::Less,
+            ));
+        }
+    }
+    for (verb, what) in VERBS {
+        let ours = value(&samples, &format!("xy-{verb}-many"))?;
+        let what = format!("lab: {what} of {many} VMs with 8 disks each, at once");
+        rows.push(Row::against(
+            what,
+            "s",
+            ours,
+            peers(&samples, verb, "many"),
+            super::Better::Less,
+        ));
     }
     Ok(rows)
 }

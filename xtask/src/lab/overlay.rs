@@ -22,6 +22,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
     ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),
     ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
+    ("bench-plug.bash", include_str!("../../../lab/bench-plug.bash")),
 ];
 
 /// How a program finds its libraries.
@@ -89,8 +90,8 @@ pub(crate) fn build(options: &Options, mode: &Mode, image: &Image) -> Result<Vec
             archive.file(&format!("usr/local/bin/{program}"), 0o755, &content);
         }
     }
-    if let Some(unikernel) = unikernel(options.build)? {
-        archive.file("guest/unikernel", 0o644, &unikernel);
+    if let Some(path) = unikernel(options.build, Unikernel::Small)? {
+        archive.file("guest/unikernel", 0o644, &std::fs::read(path)?);
     }
     if options.guest_kernel == GuestKernel::AlsoUnpacked {
         archive.file("guest/vmlinux", 0o644, &std::fs::read(&image.kernel)?);
@@ -153,13 +154,32 @@ pub(crate) fn build_example(package: &str, name: &str) -> Result<ExtraFile> {
     Ok(ExtraFile { host, dom0: format!("/root/{name}") })
 }
 
+/// Our own guest kernel for as many devices as a VM may have; dom0 finds it as `/guest/unikernel-wide`.
+///
+/// # Errors
+/// It does not build.
+pub(crate) fn build_wide_unikernel() -> Result<ExtraFile> {
+    let host = unikernel(Build::Fresh, Unikernel::Wide)?.context("the checkout has no guest/")?;
+    Ok(ExtraFile { host, dom0: "/guest/unikernel-wide".to_owned() })
+}
+
+/// How many devices a guest kernel of ours has room for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unikernel {
+    Small,
+    Wide,
+}
+
 /// Our own guest kernel, if the checkout has one: an ELF file, built by its own workspace.
-fn unikernel(build: Build) -> Result<Option<Vec<u8>>> {
+fn unikernel(build: Build, which: Unikernel) -> Result<Option<PathBuf>> {
     let folder = workspace().join("guest");
     if !folder.join("Cargo.toml").is_file() {
         return Ok(None);
     }
-    let target = target_directory()?.join("guest");
+    let (target, features): (_, &[&str]) = match which {
+        Unikernel::Small => (target_directory()?.join("guest"), &[]),
+        Unikernel::Wide => (target_directory()?.join("guest-wide"), &["--features", "wide"]),
+    };
     if build == Build::Fresh {
         let script = folder.join("build.sh");
         let mut command = if script.is_file() {
@@ -167,7 +187,7 @@ fn unikernel(build: Build) -> Result<Option<Vec<u8>>> {
         } else {
             let mut cargo =
                 Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            cargo.args(["build", "--quiet", "--release"]);
+            cargo.args(["build", "--quiet", "--release"]).args(features);
             cargo
         };
         let status = command
@@ -179,7 +199,7 @@ fn unikernel(build: Build) -> Result<Option<Vec<u8>>> {
     }
     let places = ["release/unikernel", "x86_64-unknown-linux-gnu/release/unikernel"];
     match places.iter().map(|place| target.join(place)).find(|path| path.is_file()) {
-        Some(path) => Ok(Some(std::fs::read(path)?)),
+        Some(path) => Ok(Some(path)),
         None if build == Build::AsIs => Ok(None),
         None => bail!("guest/ was built, but left no {}/release/unikernel", target.display()),
     }
