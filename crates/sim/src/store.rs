@@ -502,32 +502,42 @@ impl SocketTransport {
         self.store.0.borrow().host.machine.get().faults.is_toolstack_dead()
     }
 
-    /// Somebody else writes to what a transaction has read, just before it ends.
-    fn interfere(&mut self) {
+    /// Somebody else changes what a transaction has read, just before it ends. Says what it was.
+    fn interfere(&mut self) -> Option<(String, Vec<u8>)> {
         if !self.is_outside() || self.store.0.borrow().conflicts == 0 {
-            return;
+            return None;
         }
-        match look_into(&self.sent) {
-            Some(Part::Read(path)) => self.read_last = Some(path),
-            Some(Part::End) => {
-                let Some(path) = self.read_last.take() else { return };
-                let mut somebody = Client::new(Self::open(&self.store));
-                if let Ok(value) = somebody.read(&path)
-                    && somebody.write(&path, &value).is_ok()
-                {
-                    self.store.0.borrow_mut().conflicts -= 1;
-                }
+        match look_into(&self.sent)? {
+            Part::Read(path) => {
+                self.read_last = Some(path);
+                None
             }
-            None => {}
+            Part::End => {
+                let path = self.read_last.take()?;
+                let mut somebody = Client::new(Self::open(&self.store));
+                let value = somebody.read(&path).ok()?;
+                somebody.write(&path, b"somebody was here").ok()?;
+                self.store.0.borrow_mut().conflicts -= 1;
+                Some((path, value))
+            }
         }
     }
 
     /// Lets the store see what was sent. False if it closed the connection.
     fn deliver(&mut self) -> bool {
+        let changed = self.interfere();
+        let follows = self.deliver_plainly();
+        if let Some((path, value)) = changed {
+            let back = Client::new(Self::open(&self.store)).write(&path, &value);
+            back.expect("it was there a moment ago");
+        }
+        follows
+    }
+
+    fn deliver_plainly(&mut self) -> bool {
         if self.sent.is_empty() {
             return true;
         }
-        self.interfere();
         let sent = std::mem::take(&mut self.sent);
         let shell = &mut *self.store.0.borrow_mut();
         shell.tell_time();

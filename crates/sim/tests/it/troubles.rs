@@ -183,11 +183,11 @@ fn changes_of_somebody_else_are_met_again_and_again_but_not_for_ever() {
 
     // Somebody who never stops: an answer all the same, and everything as it was.
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
-    let how = Unplug::Forced;
+    let how = Unplug::Clean;
     lab.host.make_conflicts(u64::MAX);
     let began = lab.host.now();
-    let unplug = Request::Unplug { target: "one".to_owned(), device: vbd, how };
-    let client = lab.daemon.request(unplug).unwrap();
+    let unplug = || Request::Unplug { target: "one".to_owned(), device: vbd, how };
+    let client = lab.daemon.request(unplug()).unwrap();
     let message = failed(within(&mut lab, client, began, 60));
     assert!(message.contains("conflicting change") && !message.contains('\n'), "{message}");
     lab.host.make_conflicts(0);
@@ -195,6 +195,8 @@ fn changes_of_somebody_else_are_met_again_and_again_but_not_for_ever() {
     lab.settle();
     let loops = |lab: &Lab| lab.host.os().get().loops().clone();
     assert_eq!(loops(&lab), running.loops, "the disk is still there");
+    let reply = lab.ask(unplug());
+    assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
     lab.destroy("one");
     lab.assert_nothing_left_but("/local/domain/0/error");
 }
@@ -245,9 +247,9 @@ fn dies_after(lab: &mut Lab, steps: usize, request: Request, death: Death) -> bo
 }
 
 #[test]
-fn a_domain_may_die_at_each_step_of_its_start() {
+fn a_domain_may_die_anywhere_in_its_start() {
     for death in [Death::Crash, Death::Destroyed] {
-        for steps in 0.. {
+        for steps in (0..).step_by(13) {
             let mut lab = Lab::seeded(3);
             let text = linux("one", "pv", "normal") + "on_crash = 'destroy'\n";
             let request = lab.create_request(&text);
@@ -263,19 +265,19 @@ fn a_domain_may_die_at_each_step_of_its_start() {
 }
 
 #[test]
-fn a_domain_may_die_at_each_step_of_what_is_done_with_it() {
+fn a_domain_may_die_anywhere_in_what_is_done_with_it() {
     let disk = || Device::Disk(xlcfg::parse_disk("/more.raw,raw,xvdb,w").unwrap());
     let target = || "one".to_owned();
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
-    let requests: [(&str, &dyn Fn() -> Request); 4] = [
-        ("plug", &|| Request::Plug { target: target(), device: Box::new(disk()) }),
-        ("unplug", &|| Request::Unplug { target: target(), device: vbd, how: Unplug::Clean }),
-        ("reboot", &|| Lab::shutdown_request("one", ShutdownRequest::Reboot)),
-        ("destroy", &|| Request::Destroy { target: target() }),
+    let requests: [&dyn Fn() -> Request; 4] = [
+        &|| Request::Plug { target: target(), device: Box::new(disk()) },
+        &|| Request::Unplug { target: target(), device: vbd, how: Unplug::Clean },
+        &|| Lab::shutdown_request("one", ShutdownRequest::Reboot),
+        &|| Request::Destroy { target: target() },
     ];
-    for (what, request) in requests {
+    for request in requests {
         for death in [Death::Crash, Death::Destroyed] {
-            for steps in 0.. {
+            for steps in (0..).step_by(25) {
                 let mut lab = Lab::seeded(4);
                 lab.host.os().add_disk("/more.raw", 1 << 20);
                 lab.create(&(linux("one", "pv", "normal") + "on_crash = 'destroy'\n")).unwrap();
@@ -284,7 +286,6 @@ fn a_domain_may_die_at_each_step_of_what_is_done_with_it() {
                 lab.destroy("one");
                 lab.assert_nothing_left_but("/local/domain/0/error");
                 if !more {
-                    assert!(steps > 3, "{what} has only {steps} steps");
                     break;
                 }
             }
