@@ -208,7 +208,7 @@ fn a_new_domain_of_others_is_looked_at_alone() {
     let introduced = |domid| Event::Introduced { domid: Some(DomId(domid)) };
     assert!(handle(&mut machine, introduced(1)).is_empty(), "our own is no news");
     let look = handle(&mut machine, introduced(7));
-    assert!(matches!(works(&look)[..], [Work::LookAt { domid: DomId(7) }]), "{look:?}");
+    assert!(matches!(works(&look)[..], [Work::LookAt { domid: DomId(7), .. }]), "{look:?}");
 }
 
 fn info(number: u16, handle: Uuid) -> DomainInfo {
@@ -243,7 +243,9 @@ fn a_known_uuid_is_looked_up_by_a_look_at_one_domain() {
     looked(&mut machine, &look, Some((7, uuid(70))));
     for (handle, domid) in [(uuid(1), 1), (uuid(70), 7)] {
         let look = find(&mut machine, 50, Wanted::Handle(handle));
-        assert!(matches!(works(&look)[..], [Work::LookAt { domid: DomId(at) }] if *at == domid));
+        assert!(
+            matches!(works(&look)[..], [Work::LookAt { domid: DomId(at), .. }] if *at == domid)
+        );
         let told = looked(&mut machine, &look, Some((domid, handle)));
         assert_eq!(found(&told), [Some(domid)]);
     }
