@@ -20,7 +20,9 @@ On simulated hosts of every release of Xen:
                 or lost and a daemon that is killed: nothing may be left behind (default 100)
   --lists N     lists of domains while others come and go in the middle of them: sorted, none twice, none of those
                 that stay missing (default 25000)
-  --first SEED  the first seed (default 0)";
+  --first SEED  the first seed (default 0)
+
+And the death of 1000 domains at once, which must cost as much as 1000 deaths.";
 
 /// How many worlds of each kind.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +69,8 @@ pub(crate) fn run(worlds: Worlds) -> Result<()> {
     without_pins.push("--no-pins".to_owned());
     example("identity", &without_pins)?;
     example("swarm", &seeds(worlds.swarm))?;
-    example("listings", &["--lists".to_owned(), worlds.lists.to_string()])
+    example("listings", &["--lists".to_owned(), worlds.lists.to_string()])?;
+    example("mass", &[])
 }
 
 fn example(name: &str, arguments: &[String]) -> Result<()> {

@@ -20,6 +20,7 @@ pub mod kills;
 pub mod listings;
 mod lvm;
 mod machine;
+pub mod mass;
 mod os;
 mod prng;
 mod qemu;
