@@ -71,6 +71,11 @@ store_pid() {
     done
 }
 
+# pids_of [P]ATTERN: processes whose command line matches; the brackets keep this one's own from it.
+pids_of() {
+    grep -l -- "$1" /proc/[0-9]*/cmdline 2>/dev/null | cut -d / -f 3
+}
+
 # host_state: all that a VM may leave behind in dom0, as text to compare.
 host_state() {
     echo "# domains"

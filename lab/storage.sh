@@ -228,7 +228,7 @@ storage_kill() {
 storage_driver() {
     echo "== what serves a VDI is killed"
     check "create half" xy create -q /tmp/half.cfg
-    kill_driver $storage_copy
+    check "killed" kill_driver $storage_copy
     check "destroy half" xy destroy half
     check "nothing is attached" wait_for "same_attached" 60
     check "the VDI can be used again" xy create -q /tmp/half.cfg

@@ -11,7 +11,7 @@ text() { mounted_text "/srv/vdis/${1#*:}.img" loop; }
 fill_up() { dd if=/dev/urandom of=/srv/filler bs=64k 2>/dev/null; }
 free_up() { rm /srv/filler; }
 # Not the guests' device, which is the kernel's, but the program that made it.
-kill_driver() { kill -9 "$(pgrep -f '/root/driver s$')"; }
+kill_driver() { kill -9 $(pids_of '[/]root/driver'); }
 lose() { touch /tmp/driver.hang; }
 find_again() { rm /tmp/driver.hang; }
 can() {

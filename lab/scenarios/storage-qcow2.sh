@@ -13,7 +13,7 @@ text() {
 }
 fill_up() { dd if=/dev/urandom of=/srv/filler bs=64k 2>/dev/null; }
 free_up() { rm /srv/filler; }
-kill_driver() { kill -9 "$(pgrep -f "socket=/run/xylem/nbd/$1.socket")"; }
+kill_driver() { kill -9 $(pids_of "[s]ocket=/run/xylem/nbd/$1.socket"); }
 can() {
     case $1 in
         # ext4 cannot share blocks; a program has the image while it is used; a folder has no server.
@@ -23,6 +23,6 @@ can() {
 
 storage_suite qcow2 path=/srv/vdis
 
-check "no qemu-nbd is left" sh -c '! pgrep qemu-nbd'
+check "no qemu-nbd is left" [ -z "$(pids_of '[q]emu-nbd')" ]
 check "no mark is left" [ -z "$(ls /run/xylem/nbd)" ]
 check "no device is connected" sh -c '! ls /sys/block/nbd*/pid'
