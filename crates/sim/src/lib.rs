@@ -33,6 +33,7 @@ mod trace;
 mod world;
 
 pub mod identity;
+mod iscsi;
 
 pub use agenda::Time;
 pub use backend::BackendKind;

@@ -91,6 +91,9 @@ impl OsState {
                 _ => 0,
             };
         }
+        if let Some(bytes) = self.storage.targets.bytes(number) {
+            return bytes / 512;
+        }
         let under = self.loops.get(&number.minor).filter(|_| number.major == LOOP_MAJOR);
         match under.and_then(|device| self.files.get(&device.path)) {
             Some(File::Image { bytes, .. }) => bytes / 512,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use storage::{Command, Copying, DeviceNumber, HostError, Lock, Space, System};
 
+use crate::iscsi::{self, Targets};
 use crate::lvm::{self, Groups};
 use crate::os::{File, LOOP_MAJOR, OsState, SimOs};
 use crate::qemu::{self, Served};
@@ -31,6 +32,7 @@ pub(crate) struct StorageState {
     shares_blocks: bool,
     pub(crate) lvm: Groups,
     pub(crate) served: Served,
+    pub(crate) targets: Targets,
 }
 
 fn killed() -> HostError {
@@ -115,6 +117,9 @@ impl OsState {
                 Some(File::Qcow2 { sectors, .. }) => Some(sectors),
                 _ => None,
             };
+        }
+        if self.storage.targets.bytes(device).is_some() {
+            return self.storage.targets.image(device);
         }
         if device.major != LOOP_MAJOR {
             return self.storage.lvm.image(device);
@@ -246,6 +251,7 @@ fn run(os: &mut OsState, command: &Command) -> Result<String, HostError> {
             Some(_) => Ok(String::new()),
             None => Err(HostError::Refused(format!("umount: {point}: not mounted."))),
         },
+        ("/usr/sbin/iscsiadm", words) => iscsi::run(os, words),
         ("/usr/bin/qemu-img", words) => qemu::img(os, words),
         ("/usr/bin/qemu-nbd", words) => qemu::nbd(os, words),
         ("/usr/sbin/lvm", words) => lvm::run(os, words),
@@ -269,7 +275,9 @@ impl System for SimOs {
     fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
         self.look(path, |os, path| match os.files.get(path) {
             _ if path == "/proc/self/mounts" => Ok(mount_table(os)),
-            None => qemu::kernel_file(os, path).unwrap_or(Err(HostError::Missing)),
+            None => qemu::kernel_file(os, path)
+                .or_else(|| os.storage.targets.read(path))
+                .unwrap_or(Err(HostError::Missing)),
             Some(File::Bytes(bytes)) => Ok(bytes.to_vec()),
             Some(_) => Err(HostError::Refused("not a small file".to_owned())),
         })
@@ -318,6 +326,9 @@ impl System for SimOs {
         self.look(folder, |os, folder| {
             if folder == "/sys/block" {
                 return Ok(qemu::devices());
+            }
+            if let Some(names) = os.storage.targets.list(folder) {
+                return Ok(names);
             }
             let beginning = format!("{folder}/");
             let below = os.files.keys().filter_map(|path| path.strip_prefix(&beginning));

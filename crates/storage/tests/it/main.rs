@@ -1,3 +1,4 @@
 //! Storage on the simulated host: one suite for every kind of SR, and the same with a daemon that dies.
 
+mod iscsi;
 mod suite;

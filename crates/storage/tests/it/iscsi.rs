@@ -1,0 +1,139 @@
+//! LUNs as VDIs and under logical volumes: one session for all SRs of a host, and none that stays behind.
+
+use std::collections::BTreeMap;
+
+use sim::SimOs;
+use storage::{Access, Kind, Repositories, StorageError, VdiName};
+
+const TARGET: &str = "iqn.2001-04.com.example:disks";
+const MIB: u64 = 1 << 20;
+
+fn config(lun: Option<&str>) -> BTreeMap<String, String> {
+    let settings =
+        [Some(("server", "10.0.0.9")), Some(("target", TARGET)), lun.map(|it| ("lun", it))];
+    settings.into_iter().flatten().map(|(k, v)| (k.to_owned(), v.to_owned())).collect()
+}
+
+fn host() -> SimOs {
+    let os = SimOs::default();
+    os.add_unit(TARGET, 1, 4 * MIB);
+    os.add_unit(TARGET, 7, 64 * MIB);
+    os
+}
+
+fn name(sr: &str, vdi: &str) -> VdiName {
+    VdiName::new(sr, vdi).unwrap()
+}
+
+#[test]
+fn a_lun_is_read_and_written_and_otherwise_its_server_s() {
+    let mut os = host();
+    let mut srs = Repositories::new(&mut os);
+    srs.create("s", Kind::Iscsi, config(None)).unwrap();
+    let found: Vec<_> = srs.scan("s").unwrap().into_iter().map(|it| (it.name, it.bytes)).collect();
+    assert_eq!(found, [("lun1".to_owned(), 4 * MIB), ("lun7".to_owned(), 64 * MIB)]);
+    let one = name("s", "lun1");
+    let device = srs.attach_for(&one, "vm", Access::ReadWrite).unwrap();
+    assert_eq!(device.path, "/dev/sda");
+    assert!(srs.attach_for(&one, "other", Access::ReadOnly).is_err());
+    for refused in [
+        srs.create_vdi(&name("s", "new"), MIB),
+        srs.clone_vdi(&one, "new"),
+        srs.snapshot_vdi(&one, "new"),
+    ] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("on their server"), "{refused}");
+    }
+    assert!(srs.resize_vdi(&one, 8 * MIB).unwrap_err().to_string().contains("on its server first"));
+    assert!(matches!(
+        srs.attach(&name("s", "lun2"), "vm", Access::ReadOnly),
+        Err(StorageError::Missing(_))
+    ));
+    assert!(matches!(srs.forget("s"), Err(StorageError::InUse(_))));
+    assert!(os.write_sector(device.number, 3, 9));
+
+    let mut srs = Repositories::new(&mut os);
+    srs.detach_for(&one, "vm").unwrap();
+    srs.forget("s").unwrap();
+    assert_eq!(os.get().iscsi(), [""; 0]);
+}
+
+#[test]
+fn the_last_sr_of_a_target_ends_its_session() {
+    let mut os = host();
+    Repositories::new(&mut os).create("a", Kind::Iscsi, config(None)).unwrap();
+    Repositories::new(&mut os).create("b", Kind::LvmThin, config(Some("7"))).unwrap();
+    assert_eq!(os.get().iscsi().len(), 2, "one session and its record");
+    Repositories::new(&mut os).forget("a").unwrap();
+    let one = name("b", "one");
+    Repositories::new(&mut os).create_vdi(&one, 4 * MIB).unwrap();
+    Repositories::new(&mut os).destroy_vdi(&one).unwrap();
+    Repositories::new(&mut os).destroy("b").unwrap();
+    assert_eq!(os.get().iscsi(), [""; 0]);
+    assert_eq!(os.get().paths("/run/xylem/iscsi"), [""; 0]);
+}
+
+#[test]
+fn a_daemon_killed_at_any_moment_leaves_no_session_that_no_sr_has() {
+    for end in 1.. {
+        let mut os = host();
+        os.kill_daemon_after(end);
+        let mut srs = Repositories::new(&mut os);
+        let killed = srs.create("s", Kind::Iscsi, config(None)).is_err()
+            || srs.attach_for(&name("s", "lun1"), "vm", Access::ReadWrite).is_err()
+            || srs.detach_for(&name("s", "lun1"), "vm").is_err()
+            || srs.forget("s").is_err();
+        os.restart_daemon();
+        let mut srs = Repositories::new(&mut os);
+        for it in srs.in_use().unwrap() {
+            srs.detach_for(&it.name, &it.owner).unwrap();
+        }
+        if srs.get("s").is_err() {
+            // Asked for once more, whatever is half-made is taken along.
+            srs.create("s", Kind::Iscsi, config(None)).unwrap();
+        }
+        srs.scan("s").unwrap();
+        srs.forget("s").unwrap();
+        assert_eq!(os.get().iscsi(), [""; 0], "killed at {end}");
+        assert_eq!(os.get().paths("/run/xylem"), [""; 0], "killed at {end}");
+        if !killed {
+            assert!(end > 20, "only {end} moments");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_target_that_is_lost_says_so_at_once_and_one_that_was_never_there_leaves_nothing() {
+    let mut os = host();
+    os.set_targets_lost(true);
+    let refused = Repositories::new(&mut os).create("s", Kind::Iscsi, config(None)).unwrap_err();
+    assert!(refused.to_string().contains("Could not login"), "{refused}");
+    assert_eq!(os.get().iscsi(), [""; 0]);
+    assert_eq!(os.get().paths("/run/xylem"), [""; 0]);
+
+    os.set_targets_lost(false);
+    let mut srs = Repositories::new(&mut os);
+    srs.create("s", Kind::Iscsi, config(None)).unwrap();
+    srs.attach_for(&name("s", "lun1"), "vm", Access::ReadWrite).unwrap();
+    os.set_targets_lost(true);
+    let mut srs = Repositories::new(&mut os);
+    let refused = srs.scan("s").unwrap_err();
+    assert!(refused.to_string().contains("its session is FAILED"), "{refused}");
+    srs.detach_for(&name("s", "lun1"), "vm").unwrap();
+    os.set_targets_lost(false);
+    Repositories::new(&mut os).scan("s").unwrap();
+}
+
+#[test]
+fn what_names_no_target_is_refused() {
+    for (key, value) in
+        [("target", "-x"), ("target", "iqn.a b"), ("server", "--help"), ("server", "a b")]
+    {
+        let mut config = config(None);
+        config.insert(key.to_owned(), value.to_owned());
+        let mut os = host();
+        let refused = Repositories::new(&mut os).create("s", Kind::Iscsi, config).unwrap_err();
+        assert!(refused.to_string().contains(&format!("{key}={value:?}: expected")), "{refused}");
+    }
+}
