@@ -1,8 +1,9 @@
 //! Where the CPU time of a few programs goes: `cpu_sampler MILLISECONDS OUTPUT STOP NAME...`
 //!
 //! Looks at every thread of the processes of these names (their `comm`) once in so many milliseconds, until the
-//! file STOP exists. The CPU time that a thread has used since, as the scheduler counts it, goes to what
-//! the thread is doing now: its program, its own name, and its stack in the kernel. OUTPUT gets "frame;frame
+//! file STOP exists. The CPU time that a thread has used since, as the scheduler counts it, goes to its program, its
+//! own name, and its stack in the kernel if it still runs. Of a thread that waits by now nobody can say where it used
+//! its time; it goes to "(worked, then waited)" with the system call in which it waits. OUTPUT gets "frame;frame
 //! NANOSECONDS" lines. Everything comes from `/proc`, so it works without performance counters, which no
 //! domain under Xen has by default.
 
@@ -38,6 +39,12 @@ fn kernel_frames(folder: &str) -> Vec<String> {
     frames
 }
 
+/// Whether a thread is on a CPU or wants to be. Its name, in brackets, may have blanks in it.
+fn runs(folder: &str) -> bool {
+    let stat = text(&format!("{folder}/stat"));
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+}
+
 /// Looks at all threads once.
 fn look(names: &[String], seen: &mut Seen, stacks: &mut BTreeMap<String, u64>) {
     let mut now = Seen::new();
@@ -60,8 +67,13 @@ fn look(names: &[String], seen: &mut Seen, stacks: &mut BTreeMap<String, u64>) {
                 let kernel = kernel_frames(&folder);
                 if kernel.is_empty() {
                     frames.push("(in the program)".to_owned());
+                } else if runs(&folder) {
+                    frames.extend(kernel);
+                } else {
+                    let call = kernel.iter().find_map(|frame| frame.split_once("_sys_"));
+                    frames.push("(worked, then waited)".to_owned());
+                    frames.extend(call.map(|(_, name)| name.to_owned()));
                 }
-                frames.extend(kernel);
                 *stacks.entry(frames.join(";")).or_default() += used - before;
             }
         }
