@@ -33,7 +33,11 @@ as_described() {
     [ "$(ls /sys/class/net/xenbr0/brif | grep -c "^vif$domid\\.")" = "$vifs_count" ] || return 1
     [ "$(ls /sys/bus/xen-backend/devices | wc -l)" = $((disks_count + vifs_count)) ]
 }
-is_gone() { ! xy domid vm >/dev/null 2>&1 && host_state >/tmp/state.now && cmp -s /results/state.before /tmp/state.now; }
+is_gone() {
+    xy domid vm >/dev/null 2>&1 && return 1
+    host_state >/tmp/state.now
+    cmp -s /results/state.before /tmp/state.now
+}
 # Nothing is under way, and it is one or the other.
 is_settled() {
     xy trace 2>/dev/null | grep -q 'under way\|failing:' && return 1
@@ -55,8 +59,8 @@ operate() {
     case $1 in
         start) xy create -q /tmp/vm.cfg ;;
         destroy) xy destroy vm ;;
-        shutdown) xy shutdown -w -w vm ;;
-        reboot) xy reboot -w -w vm ;;
+        shutdown) xy shutdown -w -w vm >/tmp/operate.log ;;
+        reboot) xy reboot -w -w vm >/tmp/operate.log ;;
         plug-disk) xy block-attach vm /disk-c.raw raw xvdc w ;;
         plug-vif) xy network-attach vm bridge=xenbr0 ;;
         unplug-disk) xy block-detach vm xvdb ;;
