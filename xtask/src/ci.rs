@@ -37,6 +37,7 @@ const SCENARIOS: &[(&str, Store, u64)] = &[
     ("first-light", Store::Xylem, 1200),
     ("leaves-nothing", Store::Xylem, 1200),
     ("clean-ends", Store::Xylem, 600),
+    ("storage-file", Store::Xylem, 900),
     ("take-over", Store::C, 900),
     ("privileges", Store::Xylem, 600),
     ("plug", Store::Xylem, 900),
