@@ -59,9 +59,9 @@ done
 echo "10 processes that list in $(seconds_since "$start") s: $(($(requests) - before)) requests to the store, $(($(transactions) - began)) transactions"
 before=$(requests) began=$(transactions)
 for number in 1 2 3 4 5; do
-    $virsh domstats "vm$number" >>/results/domstats || fail "virsh domstats vm$number"
+    $virsh dominfo "vm$number" >>/results/dominfo || fail "virsh dominfo vm$number"
 done
-echo "5 times domstats: $(($(requests) - before)) requests to the store, $(($(transactions) - began)) transactions"
+echo "5 times dominfo: $(($(requests) - before)) requests to the store, $(($(transactions) - began)) transactions"
 for number in 1 2 3 4 5; do
     check "virsh destroy vm$number" $virsh destroy "vm$number"
 done
