@@ -41,7 +41,6 @@ const SCENARIOS: &[(&str, Store, u64)] = &[
     ("take-over", Store::C, 900),
     ("privileges", Store::Xylem, 600),
     ("plug", Store::Xylem, 900),
-    ("kills", Store::Xylem, 1200),
 ];
 
 /// Scenarios on the newer Xen, with the same programs and their limits in seconds.
