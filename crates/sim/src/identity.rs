@@ -145,6 +145,12 @@ impl Run {
         }
         // What has yet to strike does not: then all comes to rest.
         self.host.machine().get_mut().set_faults(Faults::default());
+        // Whoever waits for a guest that is paused waits as long as it is; so all are taken down.
+        for number in 0..operations {
+            let target = format!("vm{number}");
+            let asked = self.daemon.request(Request::Destroy { target });
+            self.asked.push(asked.map_err(|error| error.to_string())?);
+        }
         let until = self.host.now().after(PATIENCE_NS);
         while self.daemon.step(until).map_err(|error| error.to_string())? {
             self.rival.act();
