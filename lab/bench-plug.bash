@@ -51,7 +51,7 @@ wide_cfg() {
 backends() { xenstore-ls /local/domain/0/backend/vbd 2>/dev/null; }
 connected() { [ "$(backends | grep -c ' state = "4"')" = "$1" ]; }
 # Nothing of any VM is left, and xl's own processes have ended.
-gone() { [ -z "$(backends)" ] && [ "$(xenstore-list /local/domain | wc -l)" = 1 ] && ! losetup -a | grep -q /disks/ && ! pidof xl >/dev/null; }
+gone() { [ -z "$(backends)" ] && [ "$(xenstore-list /local/domain | wc -l)" = 1 ] && ! grep -qs ^/disks/ /sys/block/loop*/loop/backing_file && ! pidof xl >/dev/null; }
 
 # await COMMAND...: until it succeeds, looked at every 10 ms; the look itself costs both tools the same.
 await() {
