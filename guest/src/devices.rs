@@ -247,12 +247,11 @@ impl Device {
             }
             (Phase::Offered(_), State::Connected) => self.run(context),
             (Phase::Waiting, State::Unknown) => {}
-            (Phase::Running(_), State::Closing) if unplug != Unplug::LetsGo => {
-                if unplug == Unplug::Refuses {
-                    let path = format_args!("error/device/{}/error", self.id);
-                    context.store.post_write(path, "16 in use, kept", Matters::No);
-                }
+            (Phase::Running(_), State::Closing) if unplug == Unplug::Refuses => {
+                let path = format_args!("error/device/{}/error", self.id);
+                context.store.post_write(path, "16 in use, kept", Matters::No);
             }
+            (Phase::Running(_), State::Closing) if unplug != Unplug::LetsGo => {}
             (_, State::Closing) => self.leave(context),
             (_, State::Closed | State::Unknown) => {
                 self.leave(context);
