@@ -129,6 +129,7 @@ fn a_terminal_is_raw_while_attached_and_as_before_afterwards() {
         !modes.local_modes.intersects(LocalModes::ICANON | LocalModes::ECHO)
     };
     let daemon = Daemon::new(&[&[&console_answer(&console)]]);
+    assert!(!is_raw());
     let child = daemon
         .command(&["console", "-e", "^a", "web"])
         .stdin(Stdio::from(terminal.slave()))
@@ -136,7 +137,6 @@ fn a_terminal_is_raw_while_attached_and_as_before_afterwards() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    assert!(!is_raw());
     console.master.write_all(b"$ ").unwrap();
     terminal.expect("$ ");
     assert!(is_raw());
