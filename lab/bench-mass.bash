@@ -47,9 +47,14 @@ rm -f /results/xl-calls /tmp/stop
 sampler=$!
 [ "$tool" = xl ] || xy hypercalls --json >/results/activity-before.json
 
-# All that the store's broker does is to look at domains. There is none beside C's store.
-looks() { if [ "$tool" = xy ]; then cut -d ' ' -f 1 "/proc/$(pidof xylem-broker)/schedstat"; else echo 0; fi; }
-looks_before=$(looks)
+# All that the store's broker does is to look at domains: at all that changed, or at one that comes or goes. There is none
+# beside C's store.
+broker_ns() { if [ "$tool" = xy ]; then cut -d ' ' -f 1 "/proc/$(pidof xylem-broker)/schedstat"; else echo 0; fi; }
+# store_counter NAME: of the store's looks at all domains; xl's store has none.
+store_counter() { if [ "$tool" = xy ]; then xy store stats --json | grep -o "\"$1\": *[0-9]*" | grep -o '[0-9]*$'; else echo 0; fi; }
+broker_before=$(broker_ns)
+looks_before=$(store_counter looks)
+looks_us_before=$(store_counter looks_us)
 started=$(now)
 
 begin_phase
@@ -64,7 +69,9 @@ begin_phase
 shut_all_down
 wait_for gone $patience || fail "some are left: $(xl list)"
 end_phase shutdown
-echo "SAMPLE looks-cpu-ns $(($(looks) - looks_before))"
+echo "SAMPLE broker-cpu-ns $(($(broker_ns) - broker_before))"
+echo "SAMPLE looks $(($(store_counter looks) - looks_before))"
+echo "SAMPLE looks-us $(($(store_counter looks_us) - looks_us_before))"
 
 [ "$tool" = xl ] || xy hypercalls --json >/results/activity.json
 touch /tmp/stop

@@ -307,7 +307,9 @@ impl Daemon {
             Err(error) => self.rings.log.line(&format!("{error:#}")),
         }
         let now = self.started.elapsed();
-        self.pace.looked(now, now.saturating_sub(begun));
+        let took = now.saturating_sub(begun);
+        self.pace.looked(now, took);
+        self.server.count_look(took);
     }
 
     /// Waits for the broker's end. It is not heard of otherwise but when it is asked.

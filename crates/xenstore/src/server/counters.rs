@@ -2,6 +2,7 @@
 
 use alloc::format;
 use alloc::string::String;
+use core::time::Duration;
 
 use crate::wire::MessageType;
 
@@ -30,6 +31,10 @@ pub struct Counters {
     pub writers_held_back: u64,
     /// Transactions of guests that were open for so long that their snapshot was given up.
     pub snapshots_given_up: u64,
+    /// Looks at the domains, all or those that changed; not those at one domain alone.
+    pub looks: u64,
+    /// How long they took, with what was made of them.
+    pub looks_us: u64,
 }
 
 impl Counters {
@@ -43,6 +48,11 @@ impl Counters {
     #[must_use]
     pub fn requests_total(&self) -> u64 {
         self.requests.iter().sum::<u64>() + self.requests_unknown
+    }
+
+    pub(super) fn count_look(&mut self, took: Duration) {
+        self.looks += 1;
+        self.looks_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     }
 
     pub(super) fn count_request(&mut self, kind: Option<MessageType>) {
@@ -75,7 +85,7 @@ impl Counters {
              \"requests_refused\":{},\"transactions_started\":{},\"transactions_committed\":{},\
              \"transactions_conflicted\":{},\"transactions_aborted\":{},\"events_queued\":{},\
              \"events_coalesced\":{},\"events_dropped\":{},\"events_expired\":{},\
-             \"writers_held_back\":{},\"snapshots_given_up\":{}",
+             \"writers_held_back\":{},\"snapshots_given_up\":{},\"looks\":{},\"looks_us\":{}",
             self.requests_total(),
             self.requests_unknown,
             self.requests_refused,
@@ -89,6 +99,8 @@ impl Counters {
             self.events_expired,
             self.writers_held_back,
             self.snapshots_given_up,
+            self.looks,
+            self.looks_us,
         )
     }
 }

@@ -735,6 +735,11 @@ impl Server {
         self.tracing && self.topics.has(topic)
     }
 
+    /// A look at all domains, or at all that changed, was made and took so long.
+    pub fn count_look(&mut self, took: Duration) {
+        self.counters.count_look(took);
+    }
+
     /// Counts of everything that happened.
     #[must_use]
     pub fn counters(&self) -> &Counters {

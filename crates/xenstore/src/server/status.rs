@@ -121,6 +121,8 @@ impl Server {
                 "Transactions of guests that were open for too long.",
                 counters.snapshots_given_up,
             ),
+            ("looks_total", "Looks at all domains, or at all that changed.", counters.looks),
+            ("looks_microseconds_total", "Time that they took.", counters.looks_us),
         ];
         for (name, help, value) in single {
             metrics.family(name, "counter", help);
