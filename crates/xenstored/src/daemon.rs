@@ -302,14 +302,14 @@ impl Daemon {
     pub(crate) fn compare_domains(&mut self, what: LookFor) {
         let Some(platform) = self.rings.platform() else { return };
         let begun = self.started.elapsed();
-        match platform.look_at_domains(what) {
+        let looked = platform.look_at_domains(what);
+        self.server.count_look(self.started.elapsed().saturating_sub(begun));
+        match looked {
             Ok(news) => self.server.handle_domain_news(&mut self.rings, &news),
             Err(error) => self.rings.log.line(&format!("{error:#}")),
         }
         let now = self.started.elapsed();
-        let took = now.saturating_sub(begun);
-        self.pace.looked(now, took);
-        self.server.count_look(took);
+        self.pace.looked(now, now.saturating_sub(begun));
     }
 
     /// Waits for the broker's end. It is not heard of otherwise but when it is asked.

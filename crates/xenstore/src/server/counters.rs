@@ -33,7 +33,7 @@ pub struct Counters {
     pub snapshots_given_up: u64,
     /// Looks at the domains, all or those that changed; not those at one domain alone.
     pub looks: u64,
-    /// How long they took, with what was made of them.
+    /// How long they took, without what was done about deaths that they told of.
     pub looks_us: u64,
 }
 
