@@ -54,7 +54,7 @@ broker_ns() { if [ "$tool" = xy ]; then cut -d ' ' -f 1 "/proc/$(pidof xylem-bro
 store_counter() { if [ "$tool" = xy ]; then xy store stats --json | grep -o "\"$1\": *[0-9]*" | grep -o '[0-9]*$'; else echo 0; fi; }
 broker_before=$(broker_ns)
 looks_before=$(store_counter looks)
-looks_us_before=$(store_counter looks_us)
+looks_cpu_us_before=$(store_counter looks_cpu_us)
 started=$(now)
 
 begin_phase
@@ -71,7 +71,7 @@ wait_for gone $patience || fail "some are left: $(xl list)"
 end_phase shutdown
 echo "SAMPLE broker-cpu-ns $(($(broker_ns) - broker_before))"
 echo "SAMPLE looks $(($(store_counter looks) - looks_before))"
-echo "SAMPLE looks-us $(($(store_counter looks_us) - looks_us_before))"
+echo "SAMPLE looks-cpu-us $(($(store_counter looks_cpu_us) - looks_cpu_us_before))"
 
 [ "$tool" = xl ] || xy hypercalls --json >/results/activity.json
 touch /tmp/stop

@@ -77,6 +77,8 @@ pub(crate) struct Broker {
     next: u64,
     is_ready: bool,
     has_answered: bool,
+    /// What the last look has cost the broker.
+    look_cpu: Duration,
 }
 
 impl Broker {
@@ -110,7 +112,15 @@ impl Broker {
     fn with(socket: OwnedFd, entries: File) -> Self {
         // No other daemon that has the same broker counts from there.
         let next = u64::from(std::process::id()) << 32;
-        Self { socket, entries, process: None, next, is_ready: false, has_answered: false }
+        Self {
+            socket,
+            entries,
+            process: None,
+            next,
+            is_ready: false,
+            has_answered: false,
+            look_cpu: Duration::ZERO,
+        }
     }
 
     /// Waits until a broker that was just started has what it needs, and nothing else.
@@ -130,15 +140,21 @@ impl Broker {
 
     /// Looks at the domains.
     pub(crate) fn look(&mut self, what: LookFor) -> Result<DomainNews, AskError> {
-        let Answer::News { scope, count } = self.ask(Question::Look(what))? else {
+        let Answer::News { scope, count, cpu } = self.ask(Question::Look(what))? else {
             return Err(nonsense().into());
         };
+        self.look_cpu = cpu;
         if count > ENTRIES_MAX {
             return Err(nonsense().into());
         }
         let mut bytes = vec![0; count * ENTRY_BYTES];
         self.entries.read_exact_at(&mut bytes, 0).context("the broker left no list of domains")?;
         Ok(protocol::news(scope, &bytes).ok_or_else(nonsense)?)
+    }
+
+    /// What the last look has cost the broker.
+    pub(crate) fn look_cpu(&self) -> Duration {
+        self.look_cpu
     }
 
     /// Looks at one domain.
@@ -392,7 +408,8 @@ mod tests {
         for count in [1, u32::MAX] {
             let (socket, theirs) = pair().unwrap();
             let mut broker = Broker::with(socket, memory().unwrap());
-            let answer = Answer::News { scope: Scope::All, count: count as usize };
+            let answer =
+                Answer::News { scope: Scope::All, count: count as usize, cpu: Duration::ZERO };
             send(&theirs, &answer.encode(broker.next + 1), SendFlags::NOSIGNAL).unwrap();
             let lost = broker.look(LookFor::Everything);
             assert!(matches!(lost, Err(AskError::Lost(_))), "{lost:?}");

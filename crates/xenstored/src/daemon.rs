@@ -13,6 +13,7 @@ use xen_linux::{HangupSignals, StopSignals};
 use xenstore::server::{ByConnection, ConnId, LookFor, Pace, Server};
 
 use crate::patience::{LOOK, Manner, Patience};
+use crate::platform::cpu_time;
 use crate::rings::{Rings, Turn};
 use crate::status::{self, StatusSocket};
 use crate::update::Update;
@@ -302,8 +303,10 @@ impl Daemon {
     pub(crate) fn compare_domains(&mut self, what: LookFor) {
         let Some(platform) = self.rings.platform() else { return };
         let begun = self.started.elapsed();
+        let cpu = cpu_time();
         let looked = platform.look_at_domains(what);
-        self.server.count_look(self.started.elapsed().saturating_sub(begun));
+        let cpu = cpu_time().saturating_sub(cpu) + platform.look_cpu();
+        self.server.count_look(cpu);
         match looked {
             Ok(news) => self.server.handle_domain_news(&mut self.rings, &news),
             Err(error) => self.rings.log.line(&format!("{error:#}")),

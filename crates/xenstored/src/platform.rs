@@ -1,6 +1,7 @@
 //! Where domains are: what the daemon needs of Xen, and a machine without it.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::ring::RingPage;
@@ -29,6 +30,11 @@ pub(crate) trait Platform {
 
     /// Looks at the domains.
     fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews>;
+
+    /// What the last look at the domains has cost another process.
+    fn look_cpu(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// Looks at one domain.
     fn domain(&mut self, domid: DomId) -> Option<DomainState>;
@@ -74,4 +80,11 @@ pub(crate) trait Platform {
 
     /// Readable when a port fired.
     fn events(&self) -> BorrowedFd<'_>;
+}
+
+/// CPU time of this thread since it began.
+pub(crate) fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // Both parts of a clock that never goes back are positive.
+    Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -1,6 +1,7 @@
 //! Xen through Linux's devices: event channels and grants by ourselves, hypercalls by a broker.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use anyhow::Context;
 use xen::{DomId, EvtchnPort, Gfn, GrantRef};
@@ -166,6 +167,10 @@ impl Platform for XenPlatform {
 
     fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews> {
         self.ask(|broker| broker.look(what)).context("cannot look at the domains")
+    }
+
+    fn look_cpu(&self) -> Duration {
+        self.broker.as_ref().map_or(Duration::ZERO, Broker::look_cpu)
     }
 
     fn domain(&mut self, domid: DomId) -> Option<DomainState> {

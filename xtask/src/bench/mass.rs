@@ -181,8 +181,7 @@ fn rows(ours: &Boot, activity: &Activity, theirs: Option<&Boot>) -> Result<Vec<R
     }
     let listing = activity.operations.iter().find(|row| row.operation == "list");
     let listing_ms = number(listing.map_or(0, |row| row.cpu_ns)) / 1e6;
-    // On the clock, so no less than their CPU time in the store and its broker.
-    let looks_ms = ours.value("looks-us")? / 1e3;
+    let looks_ms = ours.value("looks-cpu-us")? / 1e3;
     let dom0_ms = ours.value("boot-cpu-ms")? + ours.value("shutdown-cpu-ms")?;
     let own_ms = own_cpu_ns(&read(&ours.results.join("stacks-xy"))?) / 1e6;
     for (of, all_ms) in [("dom0's CPU", dom0_ms), ("our programs' CPU", own_ms)] {

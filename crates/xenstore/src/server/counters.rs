@@ -33,8 +33,8 @@ pub struct Counters {
     pub snapshots_given_up: u64,
     /// Looks at the domains, all or those that changed; not those at one domain alone.
     pub looks: u64,
-    /// How long they took, without what was done about deaths that they told of.
-    pub looks_us: u64,
+    /// CPU time that they took, without what was done about deaths that they told of.
+    pub looks_cpu_us: u64,
 }
 
 impl Counters {
@@ -50,9 +50,9 @@ impl Counters {
         self.requests.iter().sum::<u64>() + self.requests_unknown
     }
 
-    pub(super) fn count_look(&mut self, took: Duration) {
+    pub(super) fn count_look(&mut self, cpu: Duration) {
         self.looks += 1;
-        self.looks_us += u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.looks_cpu_us += u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX);
     }
 
     pub(super) fn count_request(&mut self, kind: Option<MessageType>) {
@@ -85,7 +85,7 @@ impl Counters {
              \"requests_refused\":{},\"transactions_started\":{},\"transactions_committed\":{},\
              \"transactions_conflicted\":{},\"transactions_aborted\":{},\"events_queued\":{},\
              \"events_coalesced\":{},\"events_dropped\":{},\"events_expired\":{},\
-             \"writers_held_back\":{},\"snapshots_given_up\":{},\"looks\":{},\"looks_us\":{}",
+             \"writers_held_back\":{},\"snapshots_given_up\":{},\"looks\":{},\"looks_cpu_us\":{}",
             self.requests_total(),
             self.requests_unknown,
             self.requests_refused,
@@ -100,7 +100,7 @@ impl Counters {
             self.writers_held_back,
             self.snapshots_given_up,
             self.looks,
-            self.looks_us,
+            self.looks_cpu_us,
         )
     }
 }

@@ -735,9 +735,9 @@ impl Server {
         self.tracing && self.topics.has(topic)
     }
 
-    /// A look at all domains, or at all that changed, was made and took so long.
-    pub fn count_look(&mut self, took: Duration) {
-        self.counters.count_look(took);
+    /// A look at all domains, or at all that changed, was made and took so much CPU time.
+    pub fn count_look(&mut self, cpu: Duration) {
+        self.counters.count_look(cpu);
     }
 
     /// Counts of everything that happened.

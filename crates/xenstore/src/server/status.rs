@@ -122,7 +122,7 @@ impl Server {
                 counters.snapshots_given_up,
             ),
             ("looks_total", "Looks at all domains, or at all that changed.", counters.looks),
-            ("looks_microseconds_total", "Time that they took.", counters.looks_us),
+            ("looks_cpu_microseconds_total", "CPU time of that.", counters.looks_cpu_us),
         ];
         for (name, help, value) in single {
             metrics.family(name, "counter", help);

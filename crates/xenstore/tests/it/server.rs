@@ -407,7 +407,7 @@ fn counters_and_statistics_say_what_happened() {
     assert_eq!(counters.requests_refused, 2);
     let stats = world.call("dom0", M::Control, 0, "stats|").unwrap();
     let stats = String::from_utf8(stats).unwrap();
-    expect_test::expect![[r#"{"requests_total":6,"requests":{"control":1,"read":1,"transaction_start":1,"transaction_end":1,"write":1},"requests_unknown":1,"requests_refused":2,"transactions_started":1,"transactions_committed":1,"transactions_conflicted":0,"transactions_aborted":0,"events_queued":0,"events_coalesced":0,"events_dropped":0,"events_expired":0,"writers_held_back":0,"snapshots_given_up":0,"looks":0,"looks_us":0,"connections":1,"domains":0,"domains_kept":0,"nodes":4,"watches":0,"transactions_open":0,"output_bytes":0}"#]]
+    expect_test::expect![[r#"{"requests_total":6,"requests":{"control":1,"read":1,"transaction_start":1,"transaction_end":1,"write":1},"requests_unknown":1,"requests_refused":2,"transactions_started":1,"transactions_committed":1,"transactions_conflicted":0,"transactions_aborted":0,"events_queued":0,"events_coalesced":0,"events_dropped":0,"events_expired":0,"writers_held_back":0,"snapshots_given_up":0,"looks":0,"looks_cpu_us":0,"connections":1,"domains":0,"domains_kept":0,"nodes":4,"watches":0,"transactions_open":0,"output_bytes":0}"#]]
     .assert_eq(stats.trim_end_matches('\0'));
 }
 

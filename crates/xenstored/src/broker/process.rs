@@ -10,6 +10,7 @@ use xen_linux::{HangupSignals, Inherited, LinuxHypervisor, StopSignals};
 
 use crate::broker::protocol::{self, Answer, MESSAGE_BYTES_MAX, Question};
 use crate::confinement::{self, Account};
+use crate::platform::cpu_time;
 
 /// Serves the socket that is the standard input; lists go to the memory that is the standard output. To be
 /// called first thing in a process.
@@ -55,10 +56,15 @@ pub(super) fn answer_all<H: Hypervisor>(
             Ok((length, _)) => length,
         };
         let Some((number, question)) = Question::decode(&message[..length]) else { return };
-        let answer = protocol::answer(xen, question, &mut entries);
-        if write(memory, &entries).is_err()
-            || send(socket, &answer.encode(number), SendFlags::NOSIGNAL).is_err()
-        {
+        let begun = cpu_time();
+        let mut answer = protocol::answer(xen, question, &mut entries);
+        if write(memory, &entries).is_err() {
+            return;
+        }
+        if let Answer::News { cpu, .. } = &mut answer {
+            *cpu = cpu_time().saturating_sub(begun);
+        }
+        if send(socket, &answer.encode(number), SendFlags::NOSIGNAL).is_err() {
             return;
         }
     }

@@ -4,6 +4,8 @@
 //! needs. What a look has found lies in memory beside it, [`ENTRY_BYTES`] for each domain, so that a host full of
 //! domains is one message.
 
+use std::time::Duration;
+
 use xen::{DomId, Errno, Hypervisor, ShutdownReason, Uuid, Xen};
 use xenstore::server::{self, DomainNews, DomainState, LookFor};
 
@@ -68,6 +70,8 @@ pub(super) enum Answer {
     News {
         scope: Scope,
         count: usize,
+        /// What the look has cost the broker; who answers has no clock, and says nothing.
+        cpu: Duration,
     },
     Domain(Option<DomainState>),
     Refused(Errno),
@@ -75,7 +79,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// Tells this protocol from later ones.
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
     const READY: u32 = 1;
     const FAILED: u32 = 2;
     const ALL: u32 = 3;
@@ -84,6 +88,7 @@ impl Answer {
     const REFUSED: u32 = 6;
 
     pub(super) fn encode(&self, number: u64) -> Vec<u8> {
+        let nanoseconds;
         let (kind, value, rest) = match self {
             Self::Ready => (Self::READY, Self::VERSION, &[][..]),
             Self::Failed(text) => {
@@ -91,9 +96,10 @@ impl Answer {
                 let most = MESSAGE_BYTES_MAX - HEADER_BYTES;
                 (Self::FAILED, 0, &bytes[..bytes.len().min(most)])
             }
-            Self::News { scope, count } => {
+            Self::News { scope, count, cpu } => {
                 let kind = if *scope == Scope::All { Self::ALL } else { Self::CHANGED };
-                (kind, u32::try_from(*count).unwrap_or(u32::MAX), &[][..])
+                nanoseconds = u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX).to_le_bytes();
+                (kind, u32::try_from(*count).unwrap_or(u32::MAX), &nanoseconds[..])
             }
             Self::Domain(None) => (Self::DOMAIN, 0, &[][..]),
             Self::Domain(Some(state)) => {
@@ -109,11 +115,10 @@ impl Answer {
         let answer = match (kind, value, rest) {
             (Self::READY, Self::VERSION, []) => Self::Ready,
             (Self::FAILED, 0, text) => Self::Failed(String::from_utf8_lossy(text).into_owned()),
-            (Self::ALL, count, []) => {
-                Self::News { scope: Scope::All, count: count.try_into().ok()? }
-            }
-            (Self::CHANGED, count, []) => {
-                Self::News { scope: Scope::Changed, count: count.try_into().ok()? }
+            (Self::ALL | Self::CHANGED, count, cpu) => {
+                let scope = if kind == Self::ALL { Scope::All } else { Scope::Changed };
+                let cpu = Duration::from_nanos(u64::from_le_bytes(cpu.try_into().ok()?));
+                Self::News { scope, count: count.try_into().ok()?, cpu }
             }
             (Self::DOMAIN, 0, []) => Self::Domain(None),
             (Self::DOMAIN, 1, entry) => Self::Domain(Some(decode_entry(entry)?.1?)),
@@ -145,7 +150,7 @@ pub(super) fn answer<H: Hypervisor>(
                     (Scope::Changed, changed.len())
                 }
             };
-            Answer::News { scope, count }
+            Answer::News { scope, count, cpu: Duration::ZERO }
         }),
         Question::Domain(domid) => server::look_at_domain(xen, domid).map(Answer::Domain),
     };
@@ -243,8 +248,8 @@ mod tests {
         for answer in [
             Answer::Ready,
             Answer::Failed("cannot open".to_owned()),
-            Answer::News { scope: Scope::All, count: 32_752 },
-            Answer::News { scope: Scope::Changed, count: 0 },
+            Answer::News { scope: Scope::All, count: 32_752, cpu: Duration::from_nanos(7 << 32) },
+            Answer::News { scope: Scope::Changed, count: 0, cpu: Duration::ZERO },
             Answer::Domain(None),
             Answer::Domain(Some(state)),
             Answer::Domain(Some(DomainState { unique_id: None, reason: None, ..state })),
@@ -264,7 +269,7 @@ mod tests {
         for (kind, value) in [(0, 0), (1, 2), (2, 0x1_0000), (3, 0)] {
             assert_eq!(Question::decode(&header(1, kind, value)), None, "{kind} {value}");
         }
-        for (kind, value) in [(0, 0), (1, 2), (5, 1), (5, 2), (7, 0)] {
+        for (kind, value) in [(0, 0), (1, 1), (3, 1), (4, 0), (5, 1), (5, 2), (7, 0)] {
             assert_eq!(Answer::decode(&header(1, kind, value)), None, "{kind} {value}");
         }
         // An entry of a list of all must exist.
