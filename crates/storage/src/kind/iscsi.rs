@@ -7,7 +7,7 @@
 use super::{Driver, Place, Result, Source};
 use crate::error::Naming as _;
 use crate::system::text_if_there;
-use crate::{Access, BlockDevice, Command, FileKind, Space, StorageError, Vdi};
+use crate::{Access, BlockDevice, Command, Space, StorageError, Vdi};
 
 const PROGRAM: &str = "/usr/sbin/iscsiadm";
 /// Longer than a login to a target that does not answer may take.
@@ -312,10 +312,8 @@ impl Driver for Iscsi {
 
     fn activate(&self, place: &mut Place<'_>, vdi: &str, _: Access) -> Result<BlockDevice> {
         let path = format!("/dev/{}", unit(place, vdi)?.disk);
-        match place.system.inspect(&path).of(place.name(vdi))? {
-            FileKind::Block(number) => Ok(BlockDevice { path, number }),
-            _ => Err(StorageError::refused(format!("{path}: no block device"))),
-        }
+        let name = place.name(vdi);
+        place.block_device(&name, path)
     }
 
     /// The device is the session's and stays; but whoever served it has to be gone.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use super::{Driver, Place, Result, Source, iscsi};
 use crate::error::Naming as _;
-use crate::{Access, BlockDevice, Command, FileKind, HostError, Space, StorageError, Vdi, name};
+use crate::{Access, BlockDevice, Command, HostError, Space, StorageError, Vdi, name};
 
 /// How long LVM may take for a change of its metadata.
 const LVM_SECONDS: u64 = 120;
@@ -557,10 +557,7 @@ impl Driver for Lvm {
         // Snapshots are skipped by those who activate all volumes, but not by us.
         lvm_for(place, &["lvchange", "-ay", "-K"], &volume).of(&name)?;
         let path = device_path(place, vdi);
-        match place.system.inspect(&path).of(&name)? {
-            FileKind::Block(number) => Ok(BlockDevice { path, number }),
-            _ => Err(StorageError::refused(format!("{name}: {path} is no block device"))),
-        }
+        place.block_device(&name, path)
     }
 
     fn deactivate(&self, place: &mut Place<'_>, vdi: &str, _: Option<&BlockDevice>) -> Result<()> {

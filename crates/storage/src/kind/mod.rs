@@ -10,7 +10,8 @@ mod qcow2;
 
 use std::fmt;
 
-use crate::{Access, BlockDevice, Repository, Space, StorageError, System, Vdi};
+use crate::error::Naming as _;
+use crate::{Access, BlockDevice, FileKind, Repository, Space, StorageError, System, Vdi};
 
 type Result<T> = std::result::Result<T, StorageError>;
 
@@ -106,6 +107,14 @@ impl Place<'_> {
     /// What marks a device as this VDI's: it fits into a loop device's 63 bytes.
     pub(crate) fn tag(&self, vdi: &str) -> String {
         format!("vdi/{}/{vdi}", self.sr.name)
+    }
+
+    /// The block device at `path`, which `name` is to be used as.
+    pub(crate) fn block_device(&mut self, name: &str, path: String) -> Result<BlockDevice> {
+        match self.system.inspect(&path).of(name)? {
+            FileKind::Block(number) => Ok(BlockDevice { path, number }),
+            _ => Err(StorageError::refused(format!("{name}: {path} is no block device"))),
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 use super::{Place, Result};
 use crate::error::Naming as _;
 use crate::system::text_if_there;
-use crate::{Access, BlockDevice, Command, FileKind, HostError, StorageError};
+use crate::{Access, BlockDevice, Command, HostError, StorageError};
 
 const PROGRAM: &str = "/usr/bin/qemu-nbd";
 const SECONDS: u64 = 60;
@@ -100,10 +100,7 @@ pub(super) fn connect(
         }
         waits += 1;
     }
-    match place.system.inspect(&path).of(&name)? {
-        FileKind::Block(number) => Ok(BlockDevice { path, number }),
-        _ => Err(StorageError::refused(format!("{name}: {path} is no block device"))),
-    }
+    place.block_device(&name, path)
 }
 
 /// Undoes [`connect`], also one that was interrupted, once whoever has the device open lets go.

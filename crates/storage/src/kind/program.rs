@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Driver, Place, Result, Source};
 use crate::error::Naming as _;
-use crate::{Access, BlockDevice, Command, FileKind, Space, StorageError, Vdi, name};
+use crate::{Access, BlockDevice, Command, Space, StorageError, Vdi, name};
 
 /// How long an answer may take: longest for what may copy a whole VDI.
 const CALL_SECONDS: u64 = 60;
@@ -160,10 +160,7 @@ impl Driver for Program {
         let object = place.name(vdi);
         let path: String = serde_json::from_value(value)
             .map_err(|error| misunderstood(&object, "activate", error))?;
-        match place.system.inspect(&path).of(&object)? {
-            FileKind::Block(number) => Ok(BlockDevice { path, number }),
-            _ => Err(StorageError::refused(format!("{object}: {path} is no block device"))),
-        }
+        place.block_device(&object, path)
     }
 
     fn deactivate(
