@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use xen::{DomId, EvtchnPort, Gfn};
-use xenstore::server::{ConnId, DomainState, Host, Progress, Replay, Restore, Restored, Server};
+use xen::DomId;
+use xenstore::server::{DomainState, Progress, Replay, Restore, Restored, Server};
 use xenstore::state::{
     Connection, Form, FullPermissions, Layer, Lives, LivesOf, Node, Peer, Permissions, Place,
     Record, StateError, Target, TreeNode, TreeNodeContent, encode_preamble,
 };
 use xenstore::wire::{self, MessageType};
-use xenstore::{Access, Error, Permission, Quota};
+use xenstore::{Access, Permission, Quota};
 
 use crate::world::{Machine, World};
 
@@ -144,41 +144,17 @@ fn lives_are_told_before_connections_and_only_of_domains() {
     assert!(restore(&[lives(), lives_of(0x7ff5, 5)]).is_err());
 }
 
-/// Lets whoever asks for a live update wait.
-struct Later;
-
-impl Host for Later {
-    fn connect_ring(&mut self, _: ConnId, _: DomId, _: Gfn, _: EvtchnPort) -> Result<(), Error> {
-        Err(Error::EINVAL)
-    }
-
-    fn reset_ring(&mut self, _: DomId, _: EvtchnPort) -> Result<(), Error> {
-        Err(Error::EINVAL)
-    }
-
-    fn disconnect_ring(&mut self, _: DomId) {}
-
-    fn domain_exists(&mut self, _: DomId) -> bool {
-        false
-    }
-
-    fn log(&mut self, _: &str) {}
-
-    fn live_update(&mut self, _: ConnId, _: &[&str]) -> Result<Option<String>, Error> {
-        Ok(None)
-    }
-}
-
 #[test]
 fn a_client_that_waits_and_sends_on_cannot_fill_the_memory() {
+    let mut machine = Machine { puts_updates_off: true, ..Machine::default() };
     let mut server = Server::new(Quota::default());
     let id = server.connect_socket();
     let mut bytes = Vec::new();
     wire::encode(&mut bytes, MessageType::Control.code(), 1, 0, &[b"live-update\0-s\0"]);
-    server.receive(&mut Later, id, &bytes).unwrap();
+    server.receive(&mut machine, id, &bytes).unwrap();
     bytes.clear();
     wire::encode(&mut bytes, MessageType::Write.code(), 2, 0, &[b"/a\0", &[b'v'; 4000]]);
-    let refused_at = (1..100).find(|_| server.receive(&mut Later, id, &bytes).is_err());
+    let refused_at = (1..100).find(|_| server.receive(&mut machine, id, &bytes).is_err());
     // What fits into the record of a state stream is kept.
     assert_eq!(refused_at, Some(16));
     server.save(Form::Own, &xenstore::server::Endpoints::default()).fill_all(&mut Vec::new());
@@ -187,14 +163,15 @@ fn a_client_that_waits_and_sends_on_cannot_fill_the_memory() {
 #[test]
 fn whoever_waits_is_heard_again_after_the_answer() {
     let mut world = World::new(Quota::default());
+    world.machine.puts_updates_off = true;
     let id = world.connect("operator");
     let mut bytes = Vec::new();
     wire::encode(&mut bytes, MessageType::Control.code(), 1, 0, &[b"live-update\0-s\0"]);
     wire::encode(&mut bytes, MessageType::Write.code(), 2, 0, &[b"/a\0value"]);
-    world.server.receive(&mut Later, id, &bytes).unwrap();
+    world.server.receive(&mut world.machine, id, &bytes).unwrap();
     assert!(world.server.output(id).is_empty());
     world.server.answer_held(id, "OK");
-    world.server.receive(&mut Later, id, &[]).unwrap();
+    world.server.receive(&mut world.machine, id, &[]).unwrap();
     assert_eq!(world.call("dom0", MessageType::Read, 0, "/a|"), Ok(b"value".to_vec()));
     world.server.handle_domain_states(&mut Machine::default(), &[] as &[DomainState]);
 }

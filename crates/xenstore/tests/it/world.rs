@@ -20,6 +20,8 @@ pub(crate) struct Machine {
     pub(crate) traced: Vec<String>,
     pub(crate) trace_files: Vec<Option<String>>,
     pub(crate) reports: Vec<(Option<String>, String)>,
+    /// Whoever asks for a live update waits.
+    pub(crate) puts_updates_off: bool,
 }
 
 impl Host for Machine {
@@ -81,6 +83,10 @@ impl Host for Machine {
     fn write_report(&mut self, file: Option<&str>, text: &str) -> Result<(), Error> {
         self.reports.push((file.map(str::to_owned), text.to_owned()));
         Ok(())
+    }
+
+    fn live_update(&mut self, _: ConnId, _: &[&str]) -> Result<Option<String>, Error> {
+        if self.puts_updates_off { Ok(None) } else { Err(Error::ENOSYS) }
     }
 }
 
