@@ -40,11 +40,16 @@ pub(crate) struct Options {
     pub seed: u64,
 }
 
+/// A seed that is another one each time.
+pub(crate) fn seed_of_clock() -> Result<u64> {
+    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    Ok(clock.subsec_nanos().into())
+}
+
 /// # Errors
 /// The daemon does not start, or something was lost.
 pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
-    let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-    let seed = u64::from(clock.subsec_nanos());
+    let seed = seed_of_clock()?;
     let mut options = Options { kills: 500, guests: 50, sockets: 8, nodes: 2000, seed };
     while let Some(argument) = parser.next()? {
         match argument {

@@ -17,6 +17,7 @@ use lexopt::prelude::*;
 use xenstore::wire::MessageType as M;
 
 use crate::lab::Store;
+use crate::store_crash::seed_of_clock;
 use crate::stores::{Connection, Daemon, Placement, Programs};
 use bystanders::Bystanders;
 use workers::Scene;
@@ -44,9 +45,7 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn new() -> Result<Self> {
-        let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
-        let seed = u64::from(clock.subsec_nanos());
-        Ok(Self { rounds: 1, guests: 4, sockets: 4, nodes: 2000, seed })
+        Ok(Self { rounds: 1, guests: 4, sockets: 4, nodes: 2000, seed: seed_of_clock()? })
     }
 }
 
