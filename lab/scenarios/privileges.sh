@@ -38,6 +38,15 @@ report() {
     grep -E '^Max (cpu time|file size|address space|open files)' "/proc/$2/limits"
     holds "$2"
 }
+# comes_and_goes NAME: a VM is made and destroyed, and its death is seen.
+comes_and_goes() {
+    host_state >/results/state.before
+    unikernel_cfg "$1" "vif = ['bridge=xenbr0']"
+    check "$1 is made" xy create -q "/tmp/$1.cfg"
+    check "$1 runs" console_wait "$1" 'vif 0 connected' 60
+    check "$1 goes" xy destroy "$1"
+    check "dom0 is as before $1" wait_for 'same_state /results/state.before' 60
+}
 # confined PID NAME
 confined() {
     check "$2 is not root" status_has "$1" 'Uid:.65534.65534.65534.65534'
@@ -66,8 +75,11 @@ broker=$(pidof xylem-broker)
 confined "$store" "the store"
 confined "$parser" "the parser"
 confined "$broker" "the broker"
-check "of Xen's devices the store holds event channels and grants" \
-    [ "$(holds "$store" | awk '$2 ~ "^/dev/xen|^/proc/xen" { print $2 }' | tr '\n' ' ')" = "/dev/xen/evtchn /dev/xen/gntdev " ]
+# holds_its_devices PID
+holds_its_devices() {
+    [ "$(holds "$1" | awk '$2 ~ "^/dev/xen|^/proc/xen" { print $2 }' | tr '\n' ' ')" = "/dev/xen/evtchn /dev/xen/gntdev /proc/xen/xsd_kva " ]
+}
+check "of Xen's devices the store holds event channels, grants and dom0's ring" holds_its_devices "$store"
 check "nor has it privcmd's memory" sh -c "! grep -E 'privcmd|hypercall' /proc/$store/maps"
 check "the broker holds hypercalls, a socket and a list of domains" \
     [ "$(holds "$broker" | awk '{ print $2 }' | tr '\n' ' ')" = "/dev/null /dev/xen/privcmd /memfd:xylem-domains socket " ]
@@ -91,6 +103,20 @@ for fd in /proc/[0-9]*/fd/*; do
 done | sort -u | while read -r pid; do cat "/proc/$pid/comm"; done | sort >/results/privcmd-holders.txt
 check "of ours, xylemd and the broker only" \
     [ "$(grep -cvE '^(xylemd|xylem-broker|xenconsoled)$' /results/privcmd-holders.txt)" = 0 ]
+
+# Other programs of ours take over from a confined store, with what is lent to them: they may open nothing themselves.
+for lab_round in 1 2; do
+    before=$(store_pid)
+    check "live update $lab_round of a confined store" xenstore-control live-update /usr/local/bin/xylem-xenstored
+    check "another process serves" wait_for '[ "$(store_pid)" != "$before" ] && ! kill -0 "$before"' 60
+    store=$(store_pid)
+    confined "$store" "store $lab_round"
+    check "store $lab_round holds no other devices" holds_its_devices "$store"
+    check "the broker is the same" [ "$(pidof xylem-broker)" = "$broker" ]
+    check "dom0's kernel and the VM have their rings" xy block-attach one /tmp/disk1.img,raw,xvdb,r
+    check "and again" xy block-detach one xvdb
+    comes_and_goes "after-update$lab_round"
+done
 
 # Hostile and damaged kernels: each fails its own create, in words that name the file.
 host_state >/results/state.before
@@ -121,15 +147,7 @@ check "dom0 is as before" wait_for 'same_state /results/state.before' 60
 check "xylemd is the same" kill -0 "$xylemd_pid"
 check "the first VM never noticed" xy shutdown -w one
 
-# comes_and_goes NAME: a VM is made and destroyed, and its death is seen.
 host_state >/results/state.before
-comes_and_goes() {
-    unikernel_cfg "$1" "vif = ['bridge=xenbr0']"
-    check "$1 is made" xy create -q "/tmp/$1.cfg"
-    check "$1 runs" console_wait "$1" 'vif 0 connected' 60
-    check "$1 goes" xy destroy "$1"
-    check "dom0 is as before $1" wait_for 'same_state /results/state.before' 60
-}
 # A VM that dies while nobody can look.
 unikernel_cfg unseen "vif = ['bridge=xenbr0']"
 check "unseen runs" xy create -q /tmp/unseen.cfg

@@ -93,7 +93,7 @@ const AT_REST: [To; 4] = [To::C, To::Ours, To::Ours, To::OursByVersion2];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How our daemon marks itself as one that can be started beside another.
-const SUCCESSOR_MARK: &str = "xylem-xenstored successor, version 2";
+const SUCCESSOR_MARK: &str = "xylem-xenstored successor, version 3";
 
 /// What serves now, and what could.
 struct Served {

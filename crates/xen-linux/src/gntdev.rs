@@ -1,7 +1,7 @@
 //! [`GrantDevice`]: mapping pages that other domains grant. Source: Linux `uapi/xen/gntdev.h`.
 
 use std::ffi::c_ulong;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::OFlags;
@@ -51,6 +51,12 @@ impl GrantDevice {
         open_device(Self::PATH, OFlags::empty(), advice).map(|fd| Self { fd: Arc::new(fd) })
     }
 
+    /// Goes on with a device that another program opened. What that one mapped stays its own.
+    #[must_use]
+    pub fn adopt(fd: OwnedFd) -> Self {
+        Self { fd: Arc::new(fd) }
+    }
+
     /// Maps a page that `domid` granted to us, readable and writable.
     ///
     /// # Errors
@@ -65,6 +71,12 @@ impl GrantDevice {
         let release = GrantRelease { fd: Arc::clone(&self.fd), index: map.index };
         let mapping = Mapping::new(&*self.fd, 1, map.index, Access::ReadWrite).refused(refused)?;
         Ok(SharedPage::of_grant(mapping, release))
+    }
+}
+
+impl AsFd for GrantDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Dom0's own store ring, which its kernel made for the store daemon: `/proc/xen/xsd_kva`, `xsd_port`.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use xen::EvtchnPort;
@@ -9,35 +11,57 @@ use crate::ioctl::open_device;
 use crate::mapping::{Access, Mapping};
 use crate::{HostError, SharedPage};
 
-/// The store ring between this domain's kernel and the store daemon running in it.
+const PAGE_PATH: &str = "/proc/xen/xsd_kva";
+const PORT_PATH: &str = "/proc/xen/xsd_port";
+const ADVICE: &str = "is xenfs mounted on /proc/xen, and is this the control domain?";
+
+/// The file of the store ring between this domain's kernel and the store daemon running in it.
 #[derive(Debug)]
 pub struct OwnStoreRing {
-    pub page: SharedPage,
-    /// The kernel's port, to [bind](crate::EventChannels::bind_interdomain) to in this very domain.
-    pub port: EvtchnPort,
+    fd: OwnedFd,
 }
 
 impl OwnStoreRing {
-    /// Maps the ring and reads its port.
-    ///
     /// # Errors
     /// If xenfs is not mounted on `/proc/xen`, or this domain is not the store's.
     pub fn open() -> Result<Self, HostError> {
-        let port_path = "/proc/xen/xsd_port";
-        let advice = "is xenfs mounted on /proc/xen, and is this the control domain?";
-        let text = std::fs::read_to_string(port_path)
+        open_device(PAGE_PATH, OFlags::empty(), ADVICE).map(|fd| Self { fd })
+    }
+
+    /// Goes on with a file that another program opened.
+    #[must_use]
+    pub fn adopt(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// # Errors
+    /// If the kernel has no ring there, or this is not its file.
+    pub fn map(&self) -> Result<SharedPage, HostError> {
+        let mapping = Mapping::new(&self.fd, 1, 0, Access::ReadWrite)
+            .refused(|| format!("cannot map this domain's store ring from {PAGE_PATH}"))?;
+        Ok(SharedPage::new(mapping))
+    }
+
+    /// The kernel's port, to [bind](crate::EventChannels::bind_interdomain) to in this very domain. Only root may
+    /// ask.
+    ///
+    /// # Errors
+    /// If this domain is not the store's.
+    pub fn port() -> Result<EvtchnPort, HostError> {
+        let text = std::fs::read_to_string(PORT_PATH)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
-            .refused(|| format!("cannot read {port_path} ({advice})"))?;
+            .refused(|| format!("cannot read {PORT_PATH} ({ADVICE})"))?;
         let port: u32 = text
             .trim()
             .parse()
             .map_err(|_| Errno::INVAL)
-            .refused(|| format!("{port_path} holds no port number but {text:?}"))?;
+            .refused(|| format!("{PORT_PATH} holds no port number but {text:?}"))?;
+        Ok(EvtchnPort(port))
+    }
+}
 
-        let page_path = "/proc/xen/xsd_kva";
-        let device = open_device(page_path, OFlags::empty(), advice)?;
-        let mapping = Mapping::new(&device, 1, 0, Access::ReadWrite)
-            .refused(|| format!("cannot map this domain's store ring from {page_path}"))?;
-        Ok(Self { page: SharedPage::new(mapping), port: EvtchnPort(port) })
+impl AsFd for OwnStoreRing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }

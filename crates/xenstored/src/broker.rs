@@ -101,12 +101,11 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Goes on with the broker of a daemon before this one, if that one [lent](Self::lend) it.
-    pub(crate) fn lent(descriptors: Vec<OwnedFd>) -> Option<Self> {
-        let [socket, entries] = <[OwnedFd; 2]>::try_from(descriptors).ok()?;
+    /// Goes on with the broker of a daemon before this one, which [lent](Self::lend) it.
+    pub(crate) fn lent(socket: OwnedFd, entries: OwnedFd) -> Self {
         let mut broker = Self::with(socket, entries.into());
         broker.is_ready = true;
-        Some(broker)
+        broker
     }
 
     fn with(socket: OwnedFd, entries: File) -> Self {
@@ -210,6 +209,11 @@ impl Broker {
     /// For a daemon that takes over: as [`lent`](Self::lent) takes them.
     pub(crate) fn lend(&self) -> [BorrowedFd<'_>; 2] {
         [self.socket.as_fd(), self.entries.as_fd()]
+    }
+
+    /// Whoever [borrowed](Self::lend) it has it now, and it does not end with this process.
+    pub(crate) fn leave(mut self) {
+        self.process = None;
     }
 }
 

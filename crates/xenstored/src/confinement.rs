@@ -1,11 +1,10 @@
 //! What the daemon gives up once it has all it needs: root, every capability, most system calls.
 //!
 //! Sockets, ring pages and `/dev/xen` are open by then, and hypercalls are made by the broker, which gives up
-//! more. Without Xen they are all that a successor
-//! (live update) needs; on a real Xen it would have to open devices. What it is started with stays: the
+//! more. They are lent to a successor (live update), and are all that it needs. What it is started with stays: the
 //! account, the empty sets of capabilities and the filter. So starting a program is no way out, and
-//! is allowed. A successor that has to open devices itself, as the C daemon and any on a real Xen, fails:
-//! a host that wants live updates leaves `--user` out.
+//! is allowed. A daemon of another kind, as the C one, takes no loans and opens Xen's devices itself: an update to it
+//! is refused.
 
 mod system_calls;
 

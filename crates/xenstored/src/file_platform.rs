@@ -40,9 +40,12 @@ impl FilePlatform {
 }
 
 impl Platform for FilePlatform {
-    fn control_ring(&mut self) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)> {
-        let page = self.folder.map_ring(DomId::DOM0)?;
-        Ok((Box::new(page), EvtchnPort(1)))
+    fn map_control_ring(&mut self) -> anyhow::Result<Box<dyn RingPage>> {
+        Ok(Box::new(self.folder.map_ring(DomId::DOM0)?))
+    }
+
+    fn control_port(&mut self) -> anyhow::Result<EvtchnPort> {
+        Ok(EvtchnPort(1))
     }
 
     fn map_ring(&mut self, domid: DomId, _gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>> {

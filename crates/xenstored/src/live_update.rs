@@ -25,7 +25,7 @@ use xenstore::server::ConnId;
 use xenstore::state::Form;
 
 /// In the file of every build that can be a successor of this one.
-pub(crate) const SUCCESSOR_MARK: &str = "xylem-xenstored successor, version 2";
+pub(crate) const SUCCESSOR_MARK: &str = "xylem-xenstored successor, version 3";
 
 /// What C xenstored waits for transactions if nothing else is said.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -37,7 +37,7 @@ use crate::log::Log;
 use crate::options::{Domains, Environment, Options, Origin, Output, Place, Wanted};
 use crate::platform::Platform;
 use crate::rings::Rings;
-use crate::xen_platform::XenPlatform;
+use crate::xen_platform::{Devices, XenPlatform};
 
 fn main() -> ExitCode {
     match run() {
@@ -87,7 +87,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
             Some(foreign::arrive(&state_file, options.quota, started.elapsed())?)
         }
         Origin::Predecessor => {
-            // It is ready by the time that we need it. Who may not start one gets that of the daemon before.
+            // It is ready by the time that we need it. Who may not start one borrows that of the daemon before.
             if options.domains == Domains::OfXen && rustix::process::geteuid().is_root() {
                 broker = Some(Broker::start(helpers)?);
             }
@@ -239,7 +239,6 @@ fn take_over(
     started: Instant,
 ) -> anyhow::Result<Daemon> {
     let Arrival { restored, mut descriptors, devices, journal, status } = arrival;
-    let broker = broker.or_else(|| Broker::lent(devices));
     for note in &restored.notes {
         log.line(note);
     }
@@ -251,7 +250,14 @@ fn take_over(
     let events = descriptor(restored.event_channels);
     let platform: Option<Box<dyn Platform>> = match (&paths.domains, events) {
         (Domains::OfXen, Some(events)) => {
-            Some(Box::new(XenPlatform::adopt(events, ports, broker, helpers)?))
+            let devices = match broker {
+                Some(broker) => Devices::open(broker)?,
+                None => match Devices::lent(devices) {
+                    Some(lent) => lent,
+                    None => Devices::open(Broker::start(helpers)?)?,
+                },
+            };
+            Some(Box::new(XenPlatform::adopt(events, ports, devices, helpers)?))
         }
         (Domains::OfFolder(path), Some(events)) => {
             Some(Box::new(FilePlatform::adopt(path.clone(), events)?))

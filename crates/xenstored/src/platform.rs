@@ -9,8 +9,11 @@ use xenstore::server::{DomainNews, DomainState, LookFor};
 
 /// Rings, event channels and the list of domains.
 pub(crate) trait Platform {
-    /// The control domain's own ring and the port that its kernel offers for it, once at the start.
-    fn control_ring(&mut self) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)>;
+    /// Maps the control domain's own ring, once at the start.
+    fn map_control_ring(&mut self) -> anyhow::Result<Box<dyn RingPage>>;
+
+    /// The port that the control domain's kernel offers for its ring, for who binds to it anew.
+    fn control_port(&mut self) -> anyhow::Result<EvtchnPort>;
 
     /// Maps a guest's ring page.
     fn map_ring(&mut self, domid: DomId, gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>>;
@@ -68,12 +71,15 @@ pub(crate) trait Platform {
     /// Ends that process: another program follows in this one, and has no use for it.
     fn end_broker(&mut self) {}
 
-    /// What another daemon of ours cannot open itself once it is confined.
+    /// What another daemon of ours cannot open itself if this one is confined.
     fn lend(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// Whether a program that follows in this process has to open devices, which only root may.
+    /// Another daemon goes on with what was [lent](Self::lend), also when this process has ended.
+    fn leave_to_borrower(&mut self) {}
+
+    /// Whether a daemon of another kind that follows in this process has to open devices, which only root may.
     fn opens_devices(&self) -> bool {
         false
     }

@@ -87,8 +87,7 @@ impl Rings {
         server: &mut Server,
     ) -> anyhow::Result<Option<ConnId>> {
         let Some(platform) = &mut self.platform else { return Ok(None) };
-        let (page, remote) = platform.control_ring()?;
-        let port = platform.bind(DomId::DOM0, remote)?;
+        let (page, port) = connect_own(platform.as_mut())?;
         let id = server.connect_control_domain();
         self.insert(id, DomId::DOM0, page, port);
         // Its kernel uses the ring, and starts its backends, only after a first event from here.
@@ -152,11 +151,7 @@ impl Rings {
         let platform = self.platform.as_mut().context("this host has no rings")?;
         let id = known.connection;
         let (page, port) = match known.domid {
-            DomId::DOM0 => {
-                let (page, remote) = platform.control_ring()?;
-                let port = platform.bind(DomId::DOM0, remote)?;
-                (page, port)
-            }
+            DomId::DOM0 => connect_own(platform.as_mut())?,
             domid => connect(platform.as_mut(), domid, known.gfn, known.port)?,
         };
         self.insert(id, known.domid, page, port);
@@ -182,7 +177,7 @@ impl Rings {
             let RestoredPeer::Ring { domid, port, service } = *peer else { continue };
             let gfn = known.get(id).map_or(Gfn(0), |ring| ring.gfn);
             let page = match &mut self.platform {
-                Some(platform) if domid == DomId::DOM0 => platform.control_ring().map(|r| r.0),
+                Some(platform) if domid == DomId::DOM0 => platform.map_control_ring(),
                 Some(platform) => platform.map_ring(domid, gfn),
                 None => Err(anyhow::anyhow!("this host has no rings")),
             };
@@ -336,6 +331,12 @@ fn flush(server: &mut Server, id: ConnId, ring: &Ring) -> Result<usize, RingErro
         server.consume(id, sent);
         total += sent;
     }
+}
+
+fn connect_own(platform: &mut dyn Platform) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)> {
+    let page = platform.map_control_ring()?;
+    let remote = platform.control_port()?;
+    Ok((page, platform.bind(DomId::DOM0, remote)?))
 }
 
 fn connect(

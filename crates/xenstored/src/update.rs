@@ -209,7 +209,14 @@ impl Daemon {
             &devices,
             journal.as_ref().map(AsFd::as_fd),
             self.status.listener().as_fd(),
-        )
+        )?;
+        // Whoever can open devices has opened its own.
+        if let Some(platform) = self.rings.platform()
+            && !rustix::process::geteuid().is_root()
+        {
+            platform.leave_to_borrower();
+        }
+        Ok(())
     }
 
     /// The stream has 16 bits for how much a client has sent that waits.

@@ -45,38 +45,58 @@ pub(crate) struct XenPlatform {
     may_restart: bool,
     event_channels: EventChannels,
     grants: GrantDevice,
+    own_ring: OwnStoreRing,
     exception_port: EvtchnPort,
+}
+
+/// What it takes besides event channels, which always come from the daemon before if there is one.
+pub(crate) struct Devices {
+    broker: Broker,
+    grants: GrantDevice,
+    own_ring: OwnStoreRing,
+}
+
+impl Devices {
+    /// Only root may. The broker may have been started long before.
+    pub(crate) fn open(broker: Broker) -> anyhow::Result<Self> {
+        Ok(Self { broker, grants: GrantDevice::open()?, own_ring: OwnStoreRing::open()? })
+    }
+
+    /// Goes on with those of a daemon before this one, if that one [lent](Platform::lend) them.
+    pub(crate) fn lent(descriptors: Vec<OwnedFd>) -> Option<Self> {
+        let [grants, own_ring, socket, entries] = <[OwnedFd; 4]>::try_from(descriptors).ok()?;
+        Some(Self {
+            broker: Broker::lent(socket, entries),
+            grants: GrantDevice::adopt(grants),
+            own_ring: OwnStoreRing::adopt(own_ring),
+        })
+    }
 }
 
 impl XenPlatform {
     pub(crate) fn open(account: Account) -> anyhow::Result<Self> {
         let broker = Broker::start(account)?;
-        Self::with_event_channels(EventChannels::open()?, broker, account)
+        Self::with_event_channels(EventChannels::open()?, Devices::open(broker)?, account)
     }
 
-    /// Goes on with the event channels of a daemon before this one, which has yielded its exceptions, and
-    /// with a broker: another one, or that daemon's own.
+    /// Goes on with the event channels of a daemon before this one, which has yielded its exceptions.
     pub(crate) fn adopt(
         device: OwnedFd,
         ports: impl IntoIterator<Item = EvtchnPort>,
-        broker: Option<Broker>,
+        devices: Devices,
         account: Account,
     ) -> anyhow::Result<Self> {
-        let broker = match broker {
-            Some(broker) => broker,
-            None => Broker::start(account)?,
-        };
-        Self::with_event_channels(EventChannels::adopt(device, ports)?, broker, account)
+        Self::with_event_channels(EventChannels::adopt(device, ports)?, devices, account)
     }
 
     fn with_event_channels(
         mut event_channels: EventChannels,
-        mut broker: Broker,
+        devices: Devices,
         account: Account,
     ) -> anyhow::Result<Self> {
         let exception_port = bind_exceptions(&mut event_channels)
             .context("another xenstored may be running on this host")?;
-        let grants = GrantDevice::open()?;
+        let Devices { mut broker, grants, own_ring } = devices;
         // It opened its devices meanwhile.
         broker.wait()?;
         Ok(Self {
@@ -86,6 +106,7 @@ impl XenPlatform {
             may_restart: true,
             event_channels,
             grants,
+            own_ring,
             exception_port,
         })
     }
@@ -124,9 +145,12 @@ fn bind_exceptions(event_channels: &mut EventChannels) -> Result<EvtchnPort, Hos
 }
 
 impl Platform for XenPlatform {
-    fn control_ring(&mut self) -> anyhow::Result<(Box<dyn RingPage>, EvtchnPort)> {
-        let ring = OwnStoreRing::open()?;
-        Ok((Box::new(Page(ring.page)), ring.port))
+    fn map_control_ring(&mut self) -> anyhow::Result<Box<dyn RingPage>> {
+        Ok(Box::new(Page(self.own_ring.map()?)))
+    }
+
+    fn control_port(&mut self) -> anyhow::Result<EvtchnPort> {
+        Ok(OwnStoreRing::port()?)
     }
 
     fn map_ring(&mut self, domid: DomId, gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>> {
@@ -207,7 +231,15 @@ impl Platform for XenPlatform {
     }
 
     fn lend(&self) -> Vec<BorrowedFd<'_>> {
-        self.broker.iter().flat_map(Broker::lend).collect()
+        let Some(broker) = &self.broker else { return Vec::new() };
+        let devices = [self.grants.as_fd(), self.own_ring.as_fd()];
+        devices.into_iter().chain(broker.lend()).collect()
+    }
+
+    fn leave_to_borrower(&mut self) {
+        if let Some(broker) = self.broker.take() {
+            broker.leave();
+        }
     }
 
     fn opens_devices(&self) -> bool {

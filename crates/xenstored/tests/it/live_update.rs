@@ -247,7 +247,7 @@ fn an_update_by_exec_comes_between_transactions() {
 #[test]
 fn a_program_that_fails_leaves_the_old_one_serving() {
     carries_everything("fails", Carried::Yes, |served, operator| {
-        let mark = "xylem-xenstored successor, version 2";
+        let mark = "xylem-xenstored successor, version 3";
         for text in [
             format!("#!/bin/sh\n# {mark}\nexit 1\n"),
             // It loads everything and ends when it should serve.
