@@ -14,6 +14,7 @@ use crate::os::{LoopDevice, SimOs};
 pub struct Snapshot {
     pub domains: Vec<DomId>,
     pub pages_free: u64,
+    pub pages_claimed: u64,
     /// Foreign and grant mappings that somebody holds: owner and machine frame.
     pub mappings: Vec<(DomId, u64)>,
     pub dom0_ports: Vec<(EvtchnPort, Channel)>,
@@ -50,6 +51,7 @@ impl Snapshot {
         Ok(Self {
             domains: xen.domains().map(|domain| domain.domid).collect(),
             pages_free: xen.pages_free(),
+            pages_claimed: xen.pages_claimed(),
             mappings: xen.mappings().map(|mapping| (mapping.owner, mapping.mfn)).collect(),
             dom0_ports: xen.channels(DomId::DOM0),
             nodes,
@@ -76,6 +78,7 @@ impl Snapshot {
         compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);
         for (what, before, now) in [
             ("free pages", before.pages_free, self.pages_free),
+            ("claimed pages", before.pages_claimed, self.pages_claimed),
             ("backends", before.backends as u64, self.backends as u64),
             ("consoles", before.consoles as u64, self.consoles as u64),
         ] {

@@ -52,10 +52,11 @@ const BEHAVIOURS: [&str; 7] =
     ["deaf", "silent", "never-connects", "holds-devices", "floods", "toggles", "powers-off"];
 
 /// Calls that may fail.
-const FAILING: [&str; 12] = [
+const FAILING: [&str; 13] = [
     "createdomain",
     "max_vcpus",
     "alloc_unbound",
+    "claim_pages",
     "populate_physmap",
     "map_foreign",
     "map_resource",

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use storage::HostError;
 use xen::{
-    CreateDomain, DomId, DomainRef, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, Presence, Uuid, Xen,
+    CreateDomain, DomId, DomainRef, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Presence,
+    Uuid, Xen,
 };
 use xen_build::{BuildConfig, BuildError, Channel, Channels};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
@@ -149,7 +150,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 };
                 xen_build::build(&mut self.xen, domain.domain.domid, &build, &channels)
                     .map(Output::Built)
-                    .map_err(|error| build_failure(&config, &error))
+                    .map_err(|error| self.build_failure(&config, &build, &error))
             }
             Work::Introduce { domain, look, store_port, store_gfn } => {
                 self.look(domain, look)?;
@@ -308,15 +309,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             .map_err(|error| build_failure(config, &error))?;
         let physical =
             self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
-        let free = physical.pages_free.saturating_sub(physical.pages_outstanding);
-        if needs.host_pages > free {
-            return Err(Failure(format!(
-                "{}: needs {} MiB, but the host has only {} MiB free; \
-                 stop another VM or take less",
-                config.origin.at("memory"),
-                needs.host_pages.div_ceil(PAGES_PER_MIB),
-                free / PAGES_PER_MIB,
-            )));
+        let unclaimed = physical.pages_free.saturating_sub(physical.pages_outstanding);
+        if needs.host_pages > unclaimed {
+            return Err(memory_failure(config, needs.host_pages, &physical));
         }
         let wanted = CreateDomain {
             kind: config.kind,
@@ -361,6 +356,26 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         Ok(NewDomain { domain, store_port, console_port })
+    }
+
+    /// Names the key that is to blame; for want of memory, also how much there is.
+    fn build_failure(
+        &mut self,
+        config: &VmConfig,
+        build: &BuildConfig<'_>,
+        error: &BuildError,
+    ) -> Failure {
+        let BuildError::HostMemory { got_pages, .. } = error else {
+            return build_failure(config, error);
+        };
+        match (xen_build::check(build), self.xen.phys_info()) {
+            (Ok(needs), Ok(mut physical)) => {
+                // Its own part goes back with the domain.
+                physical.pages_free += got_pages;
+                memory_failure(config, needs.host_pages, &physical)
+            }
+            _ => build_failure(config, error),
+        }
     }
 
     /// Looks whether the domain is still the one that is meant.
@@ -420,6 +435,21 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let names = store::names(&mut self.store, &unknown)?;
         Ok(crate::work::Survey { domains, names })
     }
+}
+
+/// Memory that is claimed is free still, and nobody else's to have.
+fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> Failure {
+    let claimed = match physical.pages_outstanding / PAGES_PER_MIB {
+        0 => String::new(),
+        mib => format!(" ({mib} MiB of them claimed by starts under way)"),
+    };
+    Failure(format!(
+        "{}: VM {} needs {} MiB, {} MiB are free{claimed}; stop another VM or take less",
+        config.origin.at("memory"),
+        config.name,
+        needed_pages.div_ceil(PAGES_PER_MIB),
+        physical.pages_free / PAGES_PER_MIB,
+    ))
 }
 
 fn build_config<'a>(config: &'a VmConfig, images: &'a Images) -> BuildConfig<'a> {

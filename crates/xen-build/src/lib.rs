@@ -6,7 +6,7 @@
 //!
 //! Who does what. The caller, before [`build`]: [`xen::Xen::create_domain`],
 //! [`xen::Xen::set_vcpus_max`] and one [`xen::Xen::alloc_unbound`] each for store and console.
-//! [`build`]: memory limit, time stamp counter mode, memory map, paging pool (PVH), memory, loading,
+//! [`build`]: memory limit, claim, time stamp counter mode, memory map, paging pool (PVH), memory, loading,
 //! tables, parameters, vCPU contexts, grant entries. The caller, afterwards: the store's nodes and
 //! introduction from [`Built`], then unpause. If [`build`] fails, the caller destroys the domain.
 #![no_std]
@@ -67,11 +67,13 @@ pub fn build<H: Hypervisor>(
         xen.set_tsc_mode(domid, config.tsc_mode.code())
             .map_err(refused("set the time stamp counter mode"))?;
     }
-    match config.kind {
+    let built = match config.kind {
         DomainKind::Pv => pv::build(xen, domid, config, channels),
         DomainKind::Pvh => pvh::build(xen, domid, config, channels),
         DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
-    }
+    };
+    // A domain that was built has used up its claim.
+    built.inspect_err(|_| memory::unclaim(xen, domid))
 }
 
 /// Lets the backends of console and store map the rings as grants.

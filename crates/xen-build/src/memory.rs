@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use xen::{DomId, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Piece, Xen};
+use xen::{DomId, Errno, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Piece, Xen};
 
 use crate::BuildError;
 
@@ -20,6 +20,25 @@ pub(crate) fn mib_of(pages: u64) -> u64 {
 /// An address or a count as an index into this process' memory.
 pub(crate) fn index(value: u64) -> usize {
     usize::try_from(value).expect("checked against the domain's memory, which this process counts")
+}
+
+/// Reserves the memory that a domain without any is about to get: what is populated then comes from there, and
+/// two builds side by side cannot both take the same memory for theirs.
+pub(crate) fn claim<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    pages: u64,
+) -> Result<(), BuildError> {
+    xen.claim_pages(domid, pages).map_err(|errno| match errno {
+        Errno::ENOMEM => BuildError::HostMemory { domid, got_pages: 0, wanted_pages: pages },
+        errno => BuildError::Hypercall { action: "reserve memory", domid, errno },
+    })
+}
+
+/// Gives back what is left of a claim when a build has failed: until its domain is destroyed others may want it.
+pub(crate) fn unclaim<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) {
+    // The domain may be gone, and its claim with it.
+    let _gone = xen.claim_pages(domid, 0);
 }
 
 /// Orders of extents to try, largest first: 1 GiB, 2 MiB and 4 KiB.

@@ -61,6 +61,7 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("memory grows up to its limit, extent by extent", memory_limit),
         ("memory comes in extents of many pages", memory_extents),
         ("a claim shrinks as memory is populated", claim),
+        ("what one domain has claimed no other gets", claimed_by_another),
         ("event channel ports are given in order, to a limit", event_channels),
         ("destroying a domain twice is no error, and its number is free afterwards", destroy),
         ("a domain cannot pause or destroy itself", self_control),
@@ -368,12 +369,46 @@ fn claim<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         xen.populate(domid, 0, &[0, 1, 2, 3]).doing("populate_physmap")?;
         let info = existing(xen, domid)?;
         same("pages and rest of the claim", &(info.pages, info.pages_outstanding), &(4, 12))?;
+        // What is given back while a claim stands is claimed again.
+        let frames = xen.populate(domid, 0, &[4]).doing("populate_physmap")?;
+        same("pages given back", &xen.decrease_reservation(domid, 0, &frames), &Ok(1))?;
+        let info = existing(xen, domid)?;
+        same("pages and rest of the claim", &(info.pages, info.pages_outstanding), &(4, 12))?;
         xen.claim_pages(domid, 0).doing("claim_pages")?;
         same("pages_outstanding", &existing(xen, domid)?.pages_outstanding, &0)?;
         // Xen counts a domain's pages in 32 bits; half of that is more than any machine has.
         xen.set_memory_max(domid, 1 << 42).doing("max_mem")?;
         same("pages_max", &existing(xen, domid)?.pages_max, &u64::from(u32::MAX))?;
         same("claim beyond the machine", &xen.claim_pages(domid, 1 << 31), &Err(Errno::ENOMEM))
+    })
+}
+
+/// All that is free but a little is claimed for a moment.
+fn claimed_by_another<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    const ORDER: u32 = 9;
+    /// More than Xen itself uses meanwhile, less than an extent.
+    const LEFT_PAGES: u64 = 256;
+    with_domain(xen, DomainKind::Pv, |xen, first| {
+        with_domain(xen, DomainKind::Pv, |xen, second| {
+            for domid in [first, second] {
+                xen.set_memory_max(domid, 1 << 42).doing("max_mem")?;
+            }
+            let before = xen.phys_info().doing("physinfo")?;
+            let free = before.pages_free.saturating_sub(before.pages_outstanding);
+            let claim = free.saturating_sub(LEFT_PAGES);
+            xen.claim_pages(first, claim).doing("claim_pages")?;
+            let refused = xen.populate(second, ORDER, &[0]);
+            let outstanding = xen.phys_info().map(|info| info.pages_outstanding);
+            let own = xen.populate(first, ORDER, &[0]);
+            let rest = xen.domain(first).map(|info| info.map(|info| info.pages_outstanding));
+            xen.claim_pages(first, 0).doing("claim_pages")?;
+            let now = xen.populate(second, ORDER, &[0]);
+            same("what others have claimed", &refused, &Ok(Vec::new()))?;
+            same("claims of the machine", &outstanding, &Ok(before.pages_outstanding + claim))?;
+            same("extents from an own claim", &own.map(|frames| frames.len()), &Ok(1))?;
+            same("rest of the claim", &rest, &Ok(Some(claim - (1 << ORDER))))?;
+            same("extents once it is given back", &now.map(|frames| frames.len()), &Ok(1))
+        })
     })
 }
 

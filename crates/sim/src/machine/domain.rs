@@ -214,6 +214,9 @@ impl SimXen {
     }
 
     pub(super) fn insert_domain(&mut self, domid: DomId, creation: &Creation) -> Result<(), Errno> {
+        if !self.is_unclaimed(1) {
+            return Err(Errno::ENOMEM);
+        }
         let shared_info = self.frames.allocate(domid, 0, 0, Counted::No).ok_or(Errno::ENOMEM)?;
         self.frames.write(shared_info, 0, &[0; xen::PAGE_BYTES]);
         let mut state = self.unique_id;

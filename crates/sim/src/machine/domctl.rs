@@ -199,7 +199,7 @@ impl SimXen {
     /// Grows or shrinks the pool in steps, between which it may be preempted; then it has the size it has.
     fn set_paging_pool(&mut self, domid: DomId, bytes: u64) -> Result<(), Errno> {
         const STEP_PAGES: u64 = 64;
-        let free = self.frames.pages_free();
+        let free = self.frames.pages_free().saturating_sub(self.pages_claimed);
         let domain = self.live(domid)?;
         if !domain.is_translated() {
             return Err(Errno::EOPNOTSUPP);

@@ -73,7 +73,7 @@ impl SimXen {
 
     fn populate_extent(&mut self, domid: DomId, first: u64, order: u32) -> Option<u64> {
         let pages = 1_u64 << order;
-        let free = self.frames.pages_free();
+        let is_unclaimed = self.is_unclaimed(pages);
         let domain = self.domains.get_mut(&domid)?;
         if domain.dying != Dying::Alive
             || first & (pages - 1) != 0
@@ -81,9 +81,8 @@ impl SimXen {
         {
             return None;
         }
-        // Others' claims are not to be had; one's own is what it is for.
-        let claimed_by_others = self.pages_claimed - domain.pages_claimed;
-        if pages > free.checked_sub(claimed_by_others)? {
+        // One's own claim is what it is for, if it covers the whole extent.
+        if !is_unclaimed && domain.pages_claimed < pages {
             return None;
         }
         let mut tables = Vec::new();
@@ -108,14 +107,20 @@ impl SimXen {
         Some(mfn)
     }
 
+    /// Whether so many pages are free that nobody has claimed.
+    pub(super) fn is_unclaimed(&self, pages: u64) -> bool {
+        self.pages_claimed + pages <= self.frames.pages_free()
+    }
+
     fn claim(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
         let argument = arena.get(address, 32)?;
         let (list, pages) = (u64_at(argument, 0), u64_at(argument, 8));
-        let (order, domid) = (u32_at(argument, 16), DomId(u16_at(argument, 24)));
-        if list != 0 || order != 0 {
+        let (order, flags) = (u32_at(argument, 16), u32_at(argument, 20));
+        let domid = DomId(u16_at(argument, 24));
+        if list != 0 || order != 0 || flags != 0 {
             return Err(Errno::EINVAL);
         }
-        let available = self.frames.pages_free() - self.pages_claimed;
+        let available = self.frames.pages_free().saturating_sub(self.pages_claimed);
         let domain = self.live(domid)?;
         if pages == 0 {
             let given_back = std::mem::take(&mut domain.pages_claimed);

@@ -261,6 +261,12 @@ impl SimXen {
         self.frames.pages_free()
     }
 
+    /// Pages that domains have claimed and not taken.
+    #[must_use]
+    pub fn pages_claimed(&self) -> u64 {
+        self.pages_claimed
+    }
+
     /// Frames that take up memory of the simulation.
     #[must_use]
     pub fn pages_materialised(&self) -> usize {

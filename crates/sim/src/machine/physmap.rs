@@ -90,6 +90,11 @@ impl SimXen {
         domain.extents.extend([before, after].into_iter().filter(|(_, pages)| *pages > 0));
         domain.unmap_physical(pfn, 1);
         domain.pages -= 1;
+        // What a claim stands for, less what there is of it.
+        if domain.pages_claimed > 0 {
+            domain.pages_claimed += 1;
+            self.pages_claimed += 1;
+        }
         self.frames.carve(mfn);
         self.frames.release(domid, &[(mfn, 1)]);
         true

@@ -1,12 +1,12 @@
 //! Somebody else fails: the operation ends in bounded time with a clear answer, nothing is left, and a VM beside it
 //! takes as long as ever.
 
-use sim::{BackendKind, Daemon, HostConfig, MachineConfig};
+use sim::{BackendKind, Calls, Daemon, Domain, HostConfig, MachineConfig, SimHypervisor};
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
 use toolstack::work::Cost;
 use toolstack::{ClientId, Device, Reply, Request, ShutdownRequest, xlcfg};
-use xen::{ShutdownReason, Xen};
+use xen::{CreateDomain, DomId, DomainKind, Errno, ShutdownReason, Uuid, Xen};
 
 use crate::support::{Lab, linux, unikernel};
 
@@ -155,6 +155,104 @@ fn a_host_without_memory_refuses_at_once_and_says_how_much_is_missing() {
     lab.settle();
     let Reply::Domains(listing) = lab.ask(Request::List) else { panic!("no list") };
     assert_eq!(listing.rows.len(), 2 + made);
+}
+
+#[test]
+fn of_two_starts_side_by_side_that_do_not_both_fit_one_has_the_memory() {
+    let free_mib = 96;
+    for (kind, seed) in [("pv", 1), ("pvh", 2), ("pv", 3), ("pvh", 4), ("pv", 5), ("pvh", 6)] {
+        let pages = MachineConfig::default().dom0_pages + (free_mib << 8);
+        let machine = MachineConfig { pages, ..MachineConfig::default() };
+        let mut lab = Lab::new(HostConfig { machine, seed, ..HostConfig::default() });
+        let asked: Vec<ClientId> = ["one", "two"]
+            .map(|name| {
+                let text = unikernel(name, kind, "normal").replace("memory = 8", "memory = 64");
+                let request = lab.create_request(&text);
+                lab.daemon.request(request).unwrap()
+            })
+            .into();
+        let replies: Vec<Reply> = asked.into_iter().map(|client| lab.wait(client)).collect();
+        let made = replies.iter().filter(|it| matches!(it, Reply::Created(_))).count();
+        assert_eq!(made, 1, "{replies:?}");
+        let told = |it: &Reply| match it {
+            Reply::Failed(message) => Some(message.clone()),
+            _ => None,
+        };
+        let message = replies.iter().find_map(told).unwrap();
+        assert!(message.contains("needs 6") && message.contains(" MiB are free"), "{message}");
+        assert_eq!(lab.host.machine().get().pages_claimed(), 0);
+        lab.destroy("one");
+        lab.destroy("two");
+        lab.assert_nothing_left();
+    }
+}
+
+/// A lab with so much memory for VMs, and another toolstack's domain that may take all of it.
+fn lab_with_stranger(mib: u64) -> (Lab, Xen<SimHypervisor>, DomId) {
+    let pages = MachineConfig::default().dom0_pages + (mib << 8);
+    let machine = MachineConfig { pages, ..MachineConfig::default() };
+    let lab = Lab::new(HostConfig { machine, ..HostConfig::default() });
+    let mut xen = Xen::probe(lab.host.hypervisor()).unwrap();
+    let wanted = CreateDomain {
+        kind: DomainKind::Pv,
+        handle: Uuid([9; 16]),
+        vcpus_max: 1,
+        evtchn_port_max: 15,
+        grant_frames_max: None,
+        maptrack_frames_max: None,
+    };
+    let domid = xen.create_domain(&wanted).unwrap();
+    xen.set_memory_max(domid, mib << 10).unwrap();
+    (lab, xen, domid)
+}
+
+#[test]
+fn nobody_gets_the_memory_of_a_start_that_was_admitted() {
+    for kind in ["pv", "pvh"] {
+        let (mut lab, mut xen, stranger) = lab_with_stranger(96);
+        let machine = lab.host.machine().clone();
+        let mut next = 0;
+        lab.host.machine().set_gap(Some(Box::new(move || {
+            let is_begun = |it: &Domain| it.pages + it.pages_claimed > 0;
+            let others = [DomId::DOM0, stranger];
+            let is_building =
+                machine.get().domains().any(|it| !others.contains(&it.domid) && is_begun(it));
+            while is_building && xen.populate(stranger, 8, &[next]).is_ok_and(|it| it.len() == 1) {
+                next += 1 << 8;
+            }
+        })));
+        // An odd MiB: its last pages are small ones, by a call of their own.
+        let large = unikernel("large", kind, "normal").replace("memory = 8", "memory = 65");
+        lab.create(&large).unwrap_or_else(|message| panic!("{kind}: {message}"));
+        lab.host.machine().set_gap(None);
+        let taken = lab.host.machine().get().domain(stranger).map(|it| it.pages);
+        assert!(taken > Some(20 << 8), "{kind}: the stranger has {taken:?} pages");
+    }
+}
+
+#[test]
+fn what_others_have_claimed_is_told_apart() {
+    let (mut lab, mut xen, domid) = lab_with_stranger(96);
+    xen.claim_pages(domid, 80 << 8).unwrap();
+    let large = unikernel("large", "pv", "normal").replace("memory = 8", "memory = 32");
+    let message = lab.create(&large).unwrap_err();
+    assert!(
+        message.contains("VM large needs 33 MiB, 95 MiB are free (80 MiB of them claimed"),
+        "{message}"
+    );
+    xen.destroy_domain(domid).unwrap();
+    lab.create(&large).unwrap();
+}
+
+#[test]
+fn a_build_that_fails_gives_its_claim_back() {
+    for call in ["populate_physmap", "map_foreign", "setvcpucontext"] {
+        let mut lab = Lab::seeded(7);
+        lab.host.machine().get_mut().faults_mut().fail(Calls::Named(call), 1, Errno::ENOMEM);
+        lab.create(&unikernel("one", "pv", "normal")).unwrap_err();
+        assert_eq!(lab.host.machine().get().pages_claimed(), 0);
+        lab.assert_nothing_left();
+    }
 }
 
 /// A lab whose toolstack finds a store without batches: each commit is a transaction, which others can meet.

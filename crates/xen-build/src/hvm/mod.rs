@@ -12,7 +12,9 @@ use alloc::vec;
 use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::context::{self, MemoryTypes};
-use crate::memory::{FrameNames, Loader, mib_of, pages_of, populate, populate_special};
+use crate::memory::{
+    FrameNames, Loader, claim, mib_of, pages_of, populate, populate_special, unclaim,
+};
 use crate::{
     BuildError, Built, Channels, EXTRA_PAGES, Needs, TscMode, grant_rings, identity_page_table, pvh,
 };
@@ -88,6 +90,15 @@ pub fn build_hvm<H: Hypervisor>(
     config: &HvmConfig<'_>,
     channels: &Channels,
 ) -> Result<Built, BuildError> {
+    build_claimed(xen, domid, config, channels).inspect_err(|_| unclaim(xen, domid))
+}
+
+fn build_claimed<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &HvmConfig<'_>,
+    channels: &Channels,
+) -> Result<Built, BuildError> {
     let layout = plan(config)?;
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
     let memory_kib = (config.memory_pages + EXTRA_PAGES + ROM_PAGES) << (PAGE_SHIFT - 10);
@@ -98,9 +109,11 @@ pub fn build_hvm<H: Hypervisor>(
     }
     xen.set_memory_map(domid, &layout.e820()).map_err(refused("set the memory map"))?;
     let pool_bytes = pvh::paging_pool_bytes(config.vcpus, config.memory_pages_max);
-    xen.set_paging_pool(domid, pool_bytes)
-        .map_err(refused("reserve memory for the paging pool"))?;
-    populate(xen, domid, &layout.ram(), |_, _| {})?;
+    pvh::set_paging_pool(xen, domid, pool_bytes)?;
+    let ram = layout.ram();
+    let ram_pages: u64 = ram.iter().map(|pfns| pfns.end - pfns.start).sum();
+    claim(xen, domid, ram_pages + IOREQ_SERVER_PAGES + SPECIAL_PAGES)?;
+    populate(xen, domid, &ram, |_, _| {})?;
     special_pages(xen, domid)?;
 
     let info = layout.info(config.vcpus);

@@ -6,10 +6,10 @@ mod start;
 
 use alloc::vec;
 
-use xen::{DomId, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
+use xen::{DomId, Errno, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::context::{self, MemoryTypes};
-use crate::memory::{FrameNames, Loader, pages_of, populate, populate_special};
+use crate::memory::{FrameNames, Loader, claim, pages_of, populate, populate_special};
 use crate::{BuildConfig, BuildError, Built, Channels, acpi, grant_rings, identity_page_table};
 use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
 
@@ -40,8 +40,8 @@ pub(crate) fn build<H: Hypervisor>(
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
     let e820 = layout.e820();
     xen.set_memory_map(domid, &e820).map_err(refused("set the memory map"))?;
-    xen.set_paging_pool(domid, paging_pool_bytes(config.vcpus, config.memory_pages_max))
-        .map_err(refused("reserve memory for the paging pool"))?;
+    set_paging_pool(xen, domid, paging_pool_bytes(config.vcpus, config.memory_pages_max))?;
+    claim(xen, domid, config.memory_pages + SPECIAL_PFNS.len() as u64)?;
     let ram = [layout.ram_low.clone(), layout.ram_high.clone()];
     populate(xen, domid, &ram, |_, _| {})?;
     special_pages(xen, domid, config.vcpus)?;
@@ -85,6 +85,22 @@ pub(crate) fn build<H: Hypervisor>(
     })
 }
 
+/// Takes the pool's memory, for which there are no claims, from the host.
+pub(crate) fn set_paging_pool<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    bytes: u64,
+) -> Result<(), BuildError> {
+    xen.set_paging_pool(domid, bytes).map_err(|errno| match errno {
+        Errno::ENOMEM => {
+            BuildError::HostMemory { domid, got_pages: 0, wanted_pages: pages_of(bytes) }
+        }
+        errno => BuildError::Hypercall { action: "set the paging pool", domid, errno },
+    })
+}
+
+const SPECIAL_PFNS: [u64; 4] = [ACPI_PFN, STORE_PFN, IDENT_PT_PFN, CONSOLE_PFN];
+
 /// The pages outside the memory map's RAM: ACPI tables, rings, and the page table that Xen uses where
 /// the CPU cannot run a guest without paging.
 fn special_pages<H: Hypervisor>(
@@ -92,13 +108,12 @@ fn special_pages<H: Hypervisor>(
     domid: DomId,
     vcpus: u32,
 ) -> Result<(), BuildError> {
-    const PFNS: [u64; 4] = [ACPI_PFN, STORE_PFN, IDENT_PT_PFN, CONSOLE_PFN];
-    populate_special(xen, domid, &PFNS)?;
+    populate_special(xen, domid, &SPECIAL_PFNS)?;
     // Rings start empty, and with every flag that a newer peer may look for off.
     let mut pages = acpi::tables(ACPI_PFN << PAGE_SHIFT, vcpus);
     assert!(pages.len() <= PAGE_BYTES, "the tables of {vcpus} vCPUs do not fit into a page");
     pages.resize(2 * PAGE_BYTES, 0);
     pages.extend(identity_page_table());
     pages.extend(vec![0; PAGE_BYTES]);
-    Ok(xen.write_foreign(domid, &PFNS, 0, &pages)?)
+    Ok(xen.write_foreign(domid, &SPECIAL_PFNS, 0, &pages)?)
 }

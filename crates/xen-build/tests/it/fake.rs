@@ -20,6 +20,8 @@ pub(crate) struct Fake {
     pub(crate) order_max: u32,
     /// Pages that are left.
     pub(crate) pages_left: u64,
+    /// Pages that are claimed and not yet populated.
+    pub(crate) claimed: u64,
     next_frame: u64,
     /// Written pages by the frame's name in foreign mappings.
     pub(crate) memory: BTreeMap<u64, Vec<u8>>,
@@ -166,6 +168,8 @@ impl Fake {
         let mut given = 0;
         while given < asked && order <= self.order_max && self.pages_left >= 1 << order {
             self.pages_left -= 1 << order;
+            assert!(self.claimed >= 1 << order, "memory is claimed before it is taken");
+            self.claimed -= 1 << order;
             // Neighbours in the domain are no neighbours in the machine.
             let machine = self.next_frame.next_multiple_of(1 << order);
             self.next_frame = machine + (2 << order);
@@ -196,6 +200,10 @@ impl Hypervisor for Fake {
             (Op::Sysctl, _) => Err(Errno::EACCES),
             (Op::Domctl, call) => self.domctl(call),
             (Op::Memory, 6) => Ok(self.populate(args[1])),
+            (Op::Memory, 24) => {
+                self.claimed = self.u64(args[1] + 8);
+                Ok(0)
+            }
             (Op::Memory, 13) => {
                 let entries = usize::try_from(self.u32(args[1] + 8)).unwrap();
                 self.memory_map = self.at(self.u64(args[1] + 16), entries * 20).to_vec();

@@ -241,6 +241,7 @@ fn the_first_mapping_leaves_room_behind_the_stack_whatever_the_kernel_takes() {
 fn a_small_domain_takes_few_calls() {
     let guest = check(&kernels::unikernel(), &[], 8);
     expect![[r#"
+        claim_pages 1
         getdomaininfo 1
         hypercall_init 1
         map_foreign 1
@@ -252,7 +253,7 @@ fn a_small_domain_takes_few_calls() {
         setvcpucontext 1
     "#]]
     .assert_eq(&guest.calls);
-    assert_eq!(guest.fake.extents, [(9, 4, 4)]);
+    assert_eq!((guest.fake.extents.as_slice(), guest.fake.claimed), (&[(9, 4, 4)][..], 0));
     assert_eq!(guest.fake.memory_max_kib, 9 * 1024);
     assert_eq!(guest.fake.tsc_mode, None);
 }

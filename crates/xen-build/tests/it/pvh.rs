@@ -84,6 +84,7 @@ fn a_small_domain_takes_few_calls() {
     let kernel = KernelImage::parse(&kernels::unikernel().bytes()).unwrap();
     let guest = Guest::build(&config(DomainKind::Pvh, &kernel, 8));
     expect![[r#"
+        claim_pages 1
         gethvmcontext 1
         hvm_set_param 6
         map_foreign 2
@@ -96,6 +97,7 @@ fn a_small_domain_takes_few_calls() {
     "#]]
     .assert_eq(&guest.calls);
     assert_eq!(guest.fake.extents, [(9, 4, 4), (0, 4, 4)]);
+    assert_eq!(guest.fake.claimed, 0);
     assert_eq!(guest.fake.paging_pool, Some((512 + 16) * 4096));
 }
 
