@@ -1,11 +1,11 @@
 //! `cargo xtask churn`: days of a host's life with all kinds of trouble, in virtual time.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use lexopt::prelude::*;
 
-use crate::workspace;
+use crate::cargo;
 
 const HELP: &str = "\
 cargo xtask churn [--hours N] [--seeds A,B,...]
@@ -45,11 +45,6 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 /// # Errors
 /// It cannot run, or a rule was broken.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--release", "--package", "sim", "--example", "churn", "--"]);
-    command.args(arguments).current_dir(workspace());
-    let status = command.status().context("cargo does not start")?;
-    ensure!(status.success(), "a rule was broken: the seed brings it back");
-    Ok(())
+    let mut command = cargo::example("sim", "churn");
+    cargo::run(command.args(arguments), "a rule was broken: the seed brings it back")
 }

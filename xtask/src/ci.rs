@@ -3,8 +3,9 @@
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
+use crate::cargo;
 use crate::lab::{self, Series, Store};
 use crate::workspace;
 use crate::worlds::Worlds;
@@ -70,18 +71,18 @@ pub(crate) fn main() -> Result<ExitCode> {
         steps.push(Step { name: name.to_owned(), passed, took: started.elapsed() });
     };
     step("format", &mut || {
-        cargo(&["fmt", "--all", "--check"])?;
-        cargo_in("guest", &["fmt", "--all", "--check"])
+        run_cargo(&["fmt", "--all", "--check"])?;
+        run_cargo_in("guest", &["fmt", "--all", "--check"])
     });
-    step("tidy", &mut || cargo(&["xtask", "tidy"]));
+    step("tidy", &mut || run_cargo(&["xtask", "tidy"]));
     step("lints", &mut || {
-        cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
-        cargo_in("guest", &["clippy", "--release", "--quiet", "--", "-D", "warnings"])
+        run_cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+        run_cargo_in("guest", &["clippy", "--release", "--quiet", "--", "-D", "warnings"])
     });
-    step("layouts against newer headers", &mut || cargo(&["xtask", "layouts"]));
-    step("tests", &mut || cargo(&["test", "--workspace", "--quiet"]));
+    step("layouts against newer headers", &mut || run_cargo(&["xtask", "layouts"]));
+    step("tests", &mut || run_cargo(&["test", "--workspace", "--quiet"]));
     step("tests of the guest's protocols", &mut || {
-        cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
+        run_cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
     });
     step("packaged clients of the store", &mut || {
         let findings = crate::store_clients::run(&[Store::Xylem, Store::C])?;
@@ -120,18 +121,12 @@ pub(crate) fn main() -> Result<ExitCode> {
         crate::fuzz::lint()
     });
     step("store: every row of its benchmark", &mut || {
-        cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
+        run_cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
     });
     let mut again = Vec::new();
     for &(scenario, store, seconds) in SCENARIOS {
         step(&format!("lab: {scenario}"), &mut || {
-            // An emulated host on a machine that does other work loses seconds now and then, and with them guests
-            // that wait for nobody. What fails twice is ours.
-            run_scenario(scenario, store, Series::default(), seconds).or_else(|error| {
-                println!("lab: {scenario}: {error:#}; once more");
-                again.push(scenario);
-                run_scenario(scenario, store, Series::default(), seconds)
-            })
+            run_scenario_twice(scenario, store, Series::default(), seconds, &mut again)
         });
     }
 
@@ -143,11 +138,7 @@ pub(crate) fn main() -> Result<ExitCode> {
                 println!("left out: {error:#}");
                 return Ok(());
             }
-            run_scenario(scenario, Store::Xylem, newer, seconds).or_else(|error| {
-                println!("lab: {scenario}: {error:#}; once more");
-                again.push(scenario);
-                run_scenario(scenario, Store::Xylem, newer, seconds)
-            })
+            run_scenario_twice(scenario, Store::Xylem, newer, seconds, &mut again)
         });
     }
 
@@ -162,6 +153,22 @@ pub(crate) fn main() -> Result<ExitCode> {
     let failed = steps.iter().filter(|step| !step.passed).count();
     println!("{} passed, {failed} failed", steps.len() - failed);
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs a scenario, and once more if it fails: an emulated host on a machine that does other work loses seconds now
+/// and then, and with them guests that wait for nobody. What fails twice is ours.
+fn run_scenario_twice(
+    name: &'static str,
+    store: Store,
+    series: Series,
+    seconds: u64,
+    again: &mut Vec<&'static str>,
+) -> Result<()> {
+    run_scenario(name, store, series, seconds).or_else(|error| {
+        println!("lab: {name}: {error:#}; once more");
+        again.push(name);
+        run_scenario(name, store, series, seconds)
+    })
 }
 
 fn run_scenario(name: &str, store: Store, series: Series, seconds: u64) -> Result<()> {
@@ -207,18 +214,16 @@ fn require_needs() -> Result<()> {
     Ok(())
 }
 
-fn cargo(arguments: &[&str]) -> Result<()> {
-    cargo_in(".", arguments)
+fn run_cargo(arguments: &[&str]) -> Result<()> {
+    run_cargo_in(".", arguments)
 }
 
 /// Runs cargo in a folder of the workspace.
-fn cargo_in(folder: &str, arguments: &[&str]) -> Result<()> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+fn run_cargo_in(folder: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = cargo::cargo();
     command.args(arguments).current_dir(workspace().join(folder));
     if folder != "." {
         command.env("CARGO_TARGET_DIR", lab::target_directory()?.join("guest"));
     }
-    let status = command.status().context("cargo does not start")?;
-    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
-    Ok(())
+    cargo::run(&mut command, &format!("cargo {} failed", arguments.join(" ")))
 }

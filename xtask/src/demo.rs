@@ -1,15 +1,15 @@
 //! `cargo xtask demo`: the whole system at work, on real Xen or on the simulated host.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::*;
 
+use crate::cargo;
 use crate::lab::{self, Outcome, Store};
-use crate::workspace;
 
 const HELP: &str = "\
 cargo xtask demo          20 VMs on a real Xen in QEMU, by Xylem and then by xl
@@ -66,21 +66,13 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 /// # Errors
 /// The simulation does not build, or what it checks does not hold.
 pub(crate) fn simulate(arguments: &[&str]) -> Result<()> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    let folder = workspace().join(target);
+    let folder = lab::target_directory()?;
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     let picture = folder.join("bootstorm.svg");
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["run", "--quiet", "--release", "--package", "sim", "--example", "story", "--"])
-        .args(arguments)
-        .arg("--svg")
-        .arg(&picture)
-        .current_dir(workspace())
-        .status()
-        .context("cargo does not start")?;
-    ensure!(status.success(), "the simulation failed");
-    Ok(())
+    let mut command = cargo::example("sim", "story");
+    command.args(arguments).arg("--svg").arg(&picture);
+    cargo::run(&mut command, "the simulation failed")
 }
 
 fn on_real_xen() -> Result<()> {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::*;
 
-use crate::{lab, workspace};
+use crate::{cargo, lab, workspace};
 
 const HELP: &str = "\
 cargo xtask fuzz [TARGET...] [--seconds N] [--fresh] [--input FILE]
@@ -128,15 +128,10 @@ fn host() -> Result<String> {
 }
 
 fn cargo(arguments: &[&str]) -> Result<()> {
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(arguments)
-        .current_dir(workspace().join("fuzz"))
-        .env("CARGO_TARGET_DIR", folder()?)
-        .env("RUSTFLAGS", FLAGS)
-        .status()
-        .context("cargo does not start")?;
-    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
-    Ok(())
+    let mut command = cargo::cargo();
+    command.args(arguments).current_dir(workspace().join("fuzz"));
+    command.env("CARGO_TARGET_DIR", folder()?).env("RUSTFLAGS", FLAGS);
+    cargo::run(&mut command, &format!("cargo {} failed", arguments.join(" ")))
 }
 
 /// Builds the targets and says where they are.

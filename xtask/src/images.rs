@@ -4,12 +4,12 @@
 //! guests' initramfs, our own guest kernel. Where the lab cannot run, hand-made ones have to do.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use lexopt::prelude::*;
 
-use crate::{lab, workspace};
+use crate::{cargo, lab};
 
 const HELP: &str = "\
 cargo xtask images [--count N] [--seed N] [--seconds N] [--case N]
@@ -55,24 +55,10 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             Vec::new()
         }
     };
-    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "run",
-            "--quiet",
-            "--release",
-            "--package",
-            "xen-build",
-            "--example",
-            "images",
-            "--",
-        ])
-        .args(arguments)
-        .args(originals.iter().map(|(role, path)| format!("{role}={}", path.display())))
-        .current_dir(workspace())
-        .status()
-        .context("cargo does not start")?;
-    ensure!(status.success(), "a damaged image did harm; --case runs it again");
-    Ok(())
+    let mut command = cargo::example("xen-build", "images");
+    command.args(arguments);
+    command.args(originals.iter().map(|(role, path)| format!("{role}={}", path.display())));
+    cargo::run(&mut command, "a damaged image did harm; --case runs it again")
 }
 
 /// The lab's images as files: what they are, and where.

@@ -1,11 +1,11 @@
 //! `cargo xtask kills`: the toolstack daemon is killed at every action of every operation.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use lexopt::prelude::*;
 
-use crate::workspace;
+use crate::cargo;
 
 const HELP: &str = "\
 cargo xtask kills [--seeds N]
@@ -41,11 +41,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 /// # Errors
 /// Something was left after one of them.
 pub(crate) fn run(seeds: u32) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--release", "--package", "sim", "--example", "kills", "--"]);
-    command.args(["--seeds", &seeds.to_string()]).current_dir(workspace());
-    let status = command.status().context("cargo does not start")?;
-    ensure!(status.success(), "a kill left a VM half made or something behind");
-    Ok(())
+    let mut command = cargo::example("sim", "kills");
+    command.args(["--seeds", &seeds.to_string()]);
+    cargo::run(&mut command, "a kill left a VM half made or something behind")
 }

@@ -1,11 +1,11 @@
 //! `cargo xtask layouts`: our layouts against the public headers of each Xen that Debian has.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
 use crate::lab::packages::{Apt, unpack};
-use crate::{lab, workspace};
+use crate::{cargo, lab};
 
 /// Suites beside the machine's own, whose headers the test reads anyway.
 const SUITES: [&str; 1] = ["trixie"];
@@ -29,14 +29,12 @@ pub(crate) fn main() -> Result<ExitCode> {
 
 fn check(whose: &str, headers: Option<&std::path::Path>) -> Result<()> {
     println!("layouts: {whose} headers");
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut command = cargo::cargo();
     command.args(["test", "--quiet", "--package", "xen", "--test", "it", "--", "layouts"]);
     if let Some(headers) = headers {
         command.env("XEN_HEADERS", headers);
     }
-    let status = command.current_dir(workspace()).status().context("cargo does not start")?;
-    ensure!(status.success(), "our layouts are not those of {whose} headers");
-    Ok(())
+    cargo::run(&mut command, &format!("our layouts are not those of {whose} headers"))
 }
 
 /// The version of a suite's package, and the folder in which its `xen/xen.h` is.

@@ -1,6 +1,7 @@
 //! The one door to everything that is done with this workspace: `cargo xtask COMMAND`.
 
 mod bench;
+mod cargo;
 mod churn;
 mod ci;
 mod demo;

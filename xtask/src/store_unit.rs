@@ -104,13 +104,7 @@ impl Booted {
 
     /// What both sides see: the programs, the unit, the scripts, and the store's host.
     fn prepare_folder() -> Result<PathBuf> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "--package", "xenstored", "--package", "xy"])
-            .current_dir(crate::workspace())
-            .status()
-            .context("cargo does not start")?;
-        ensure!(status.success(), "the programs do not build");
+        crate::cargo::build_release(&["xenstored", "xy"])?;
         let shared = std::env::temp_dir().join(format!("xylem-unit-{}", std::process::id()));
         fs::create_dir_all(shared.join("host"))?;
         let built = lab::target_directory()?.join("release");

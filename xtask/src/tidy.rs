@@ -106,8 +106,8 @@ pub(crate) fn main() -> Result<ExitCode> {
 }
 
 fn metadata(own_only: bool) -> Result<Metadata> {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["metadata", "--format-version", "1", "--locked"]).current_dir(workspace());
+    let mut cargo = crate::cargo::cargo();
+    cargo.args(["metadata", "--format-version", "1", "--locked"]);
     if own_only {
         cargo.arg("--no-deps");
     }

@@ -1,11 +1,11 @@
 //! `cargo xtask worlds`: random worlds on the simulated host, each from a seed, in which as much goes wrong as can.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use lexopt::prelude::*;
 
-use crate::workspace;
+use crate::cargo;
 
 const HELP: &str = "\
 cargo xtask worlds [--first SEED] [--identity N] [--swarm N] [--lists N]
@@ -74,11 +74,7 @@ pub(crate) fn run(worlds: Worlds) -> Result<()> {
 }
 
 fn example(name: &str, arguments: &[String]) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--release", "--package", "sim", "--example", name, "--"]);
-    command.args(arguments).current_dir(workspace());
-    let status = command.status().context("cargo does not start")?;
-    ensure!(status.success(), "{name}: a rule was broken; its seed and trace are above");
-    Ok(())
+    let mut command = cargo::example("sim", name);
+    let failure = format!("{name}: a rule was broken; its seed and trace are above");
+    cargo::run(command.args(arguments), &failure)
 }

@@ -72,7 +72,7 @@ const FAILING: [&str; 13] = [
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
     pub hours: u64,
-    /// Requests that changed something, by what they were.
+    /// Requests, by what they were.
     pub requests: BTreeMap<&'static str, u64>,
     pub answered: u64,
     pub refused: u64,

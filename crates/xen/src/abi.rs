@@ -37,24 +37,10 @@ impl Abi {
         self.xen >= (4, 21)
     }
 
-    /// createdomain accepts nothing but [`crate::DomId::ANY`] for "choose one". It is right on all
-    /// releases, so it is what is always sent; others are refused from 4.22 on.
-    #[must_use]
-    pub fn createdomain_needs_any(self) -> bool {
-        self.domctl.0 >= 0x18
-    }
-
     /// Interrupts can be allowed by global system interrupt (4.20 and later).
     #[must_use]
     pub fn has_gsi_permission(self) -> bool {
         self.xen >= (4, 20)
-    }
-
-    /// A VIRQ of which the host has one can be bound by the domain that handles it only; others are told
-    /// EBUSY (4.21 and later).
-    #[must_use]
-    pub fn global_virq_is_exclusive(self) -> bool {
-        self.xen >= (4, 21)
     }
 
     /// createdomain has the four altp2m bytes after `grant_opts`.

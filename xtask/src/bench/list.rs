@@ -16,11 +16,11 @@ const GOAL_SIZE: u32 = 500;
 
 /// Memory of the machine for so many unikernels of 8 MiB: each needs some for Xen's own tables too,
 /// and dom0's share stands apart.
-fn memory_mib(unikernels: u32) -> u32 {
+pub(super) fn memory_mib(unikernels: u32) -> u32 {
     DOM0_MIB + 768 + unikernels * 17 / 2
 }
 
-const DOM0_MIB: u32 = 1536;
+pub(super) const DOM0_MIB: u32 = 1536;
 
 type Samples = BTreeMap<String, Vec<f64>>;
 

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use api::Activity;
 
 use super::Row;
+use super::list::{DOM0_MIB, memory_mib};
 use crate::flamegraph;
 use crate::lab::{self, Build, ExtraFile, Store};
 
@@ -17,7 +18,6 @@ const COUNTER: &str = include_str!("../../../lab/hypercount.c");
 
 /// What of our CPU time listings may take.
 const LISTING_PERCENT_MAX: f64 = 0.1;
-const DOM0_MIB: u32 = 1536;
 
 /// What one boot brought.
 struct Boot {
@@ -49,7 +49,7 @@ fn boot(tool: &str, store: Store, count: u32, build: Build, files: &[ExtraFile])
     options.store = store;
     options.timeout = Duration::from_secs(3600);
     options.dom0_memory_mib = DOM0_MIB;
-    options.memory_mib = DOM0_MIB + 768 + count * 17 / 2;
+    options.memory_mib = memory_mib(count);
     options.build = build;
     options.files.extend_from_slice(files);
     let scenario = lab::Scenario::find("bench-mass")?;

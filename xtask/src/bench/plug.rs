@@ -2,15 +2,14 @@
 //! `--lab` on a real Xen, `xy` beside `xl` in one boot.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::Row;
+use crate::cargo;
 use crate::demo::median;
 use crate::lab::{self, Store};
-use crate::workspace;
 
 /// Samples by name.
 type Samples = BTreeMap<String, Vec<f64>>;
@@ -42,13 +41,11 @@ fn value(samples: &Samples, name: &str) -> Result<f64> {
 }
 
 fn simulated(is_quick: bool) -> Result<Vec<Row>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["run", "--quiet", "--release", "--package", "sim", "--example", "storm", "--"]);
+    let mut command = cargo::example("sim", "storm");
     if is_quick {
         command.arg("--quick");
     }
-    let output = command.current_dir(workspace()).output().context("cargo does not start")?;
+    let output = command.output().context("cargo does not start")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the simulation failed: {errors}");
     let mut samples = Samples::new();

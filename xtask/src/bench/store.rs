@@ -82,13 +82,7 @@ fn run_placed() -> anyhow::Error {
 }
 
 fn placed_command() -> Result<Command> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--package", "xtask"])
-        .current_dir(crate::workspace())
-        .status()
-        .context("cargo does not start")?;
-    ensure!(status.success(), "the driver does not build");
+    crate::cargo::build_release(&["xtask"])?;
     let mut words: Vec<String> = Vec::new();
     let mut placed = Vec::new();
     let realtime = ["chrt", "--fifo", "20"];

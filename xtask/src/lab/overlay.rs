@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::cpio::Archive;
 use super::image::Image;
 use super::{Build, ExtraFile, GuestKernel, Mode, Options, elf};
+use crate::cargo;
 
 const INIT: &str = include_str!("../../../lab/init.sh");
 /// Scripts that scenarios share, by their names below `/lab`.
@@ -123,17 +124,15 @@ pub(crate) fn workspace() -> PathBuf {
 
 fn build_programs() -> Result<()> {
     for wanted in [Linkage::Dynamic, Linkage::Static] {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        command.args(["build", "--quiet", "--release"]).current_dir(workspace());
+        let mut command = cargo::cargo();
+        command.args(["build", "--quiet", "--release"]);
         command.args(wanted.arguments());
         for (package, _, linkage) in PROGRAMS {
             if *linkage == wanted {
                 command.args(["--package", package]);
             }
         }
-        let status = command.status().context("cargo does not start")?;
-        ensure!(status.success(), "the programs for dom0 do not build");
+        cargo::run(&mut command, "the programs for dom0 do not build")?;
     }
     Ok(())
 }
@@ -143,13 +142,9 @@ fn build_programs() -> Result<()> {
 /// # Errors
 /// It does not build.
 pub(crate) fn build_example(package: &str, name: &str) -> Result<ExtraFile> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--release", "--package", package, "--example", name])
-        .current_dir(workspace())
-        .status()
-        .context("cargo does not start")?;
-    ensure!(status.success(), "the example {name} of {package} does not build");
+    let mut command = cargo::cargo();
+    command.args(["build", "--quiet", "--release", "--package", package, "--example", name]);
+    cargo::run(&mut command, &format!("the example {name} of {package} does not build"))?;
     let host = target_directory()?.join("release/examples").join(name);
     Ok(ExtraFile { host, dom0: format!("/root/{name}") })
 }
@@ -185,8 +180,7 @@ fn unikernel(build: Build, which: Unikernel) -> Result<Option<PathBuf>> {
         let mut command = if script.is_file() {
             Command::new(script)
         } else {
-            let mut cargo =
-                Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            let mut cargo = cargo::cargo();
             cargo.args(["build", "--quiet", "--release"]).args(features);
             cargo
         };

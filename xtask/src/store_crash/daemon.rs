@@ -25,13 +25,7 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Builds it and makes its folder.
     pub(crate) fn prepare() -> Result<Self> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "--package", "xenstored"])
-            .current_dir(crate::workspace())
-            .status()
-            .context("cargo does not start")?;
-        ensure!(status.success(), "xylem-xenstored does not build");
+        crate::cargo::build_release(&["xenstored"])?;
         let memory = PathBuf::from("/dev/shm");
         let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let folder = place.join(format!("xylem-crash-{}", std::process::id()));

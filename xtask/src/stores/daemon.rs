@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use file_host::HostFolder;
 use xen::DomId;
 use xenstore::wire::MessageType;
@@ -40,13 +40,7 @@ impl Programs {
     /// # Errors
     /// One of them cannot be had.
     pub(crate) fn prepare(stores: &[Store]) -> Result<Self> {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo)
-            .args(["build", "--quiet", "--release", "--package", "xenstored"])
-            .current_dir(crate::workspace())
-            .status()
-            .context("cargo does not start")?;
-        ensure!(status.success(), "xylem-xenstored does not build");
+        crate::cargo::build_release(&["xenstored"])?;
         let wants_peers = stores.iter().any(|store| matches!(store, Store::C | Store::Oxen));
         Ok(Self {
             xylem: lab::target_directory()?.join("release/xylem-xenstored"),
