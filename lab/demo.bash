@@ -76,3 +76,22 @@ xy shutdown -a -w >/dev/null || fail "xy shutdown -a -w"
 clock
 echo "all $total shut down in $(((now - begin) / 1000)) ms; what is left:"
 xy list
+
+echo
+echo "a boot storm: $total unikernels with two disks each are defined, and started at once"
+last=$(xy trace | awk 'END { print $1 }')
+for i in $(seq $total); do
+    truncate -s 1M "/tmp/storm$i-a.raw" "/tmp/storm$i-b.raw"
+    unikernel_cfg "storm$i" "type = 'pv'" "disk = ['/tmp/storm$i-a.raw,raw,xvda,w', '/tmp/storm$i-b.raw,raw,xvdb,w']"
+    xy define "/tmp/storm$i.cfg" >/dev/null || fail "xy define storm$i"
+done
+clock
+begin=$now
+xy start --all || fail "xy start --all"
+clock
+echo "$total started in $(((now - begin) / 1000)) ms; where the time went (xy trace --all):"
+xy trace --all --since "$last" start || fail "xy trace --all"
+xy trace --all --since "$last" --svg start >/results/bootstorm.svg || fail "xy trace --all --svg"
+xy shutdown -a -w -w >/dev/null || fail "xy shutdown -a -w -w"
+for i in $(seq $total); do xy undefine "storm$i" || fail "xy undefine storm$i"; done
+echo "all $total shut down and undefined"

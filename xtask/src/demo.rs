@@ -19,7 +19,7 @@ cargo xtask demo --sim    1000 VMs on a simulated host, in seconds, without root
   --seed N    seed of the simulation (default 1); the same seed prints the same trace
   --trace     print the simulation's whole trace
 
-The simulation leaves the creates' timeline as a picture in target/.";
+Both draw the timeline of a boot storm, and leave it as a picture in target/.";
 
 /// Longest time one of the two boots may take.
 const BOOT_LIMIT: Duration = Duration::from_secs(1200);
@@ -84,6 +84,8 @@ fn on_real_xen() -> Result<()> {
     println!();
     print_stages(&ours.results)?;
     print_comparison(&samples(&ours.results)?, &samples(&theirs.results)?)?;
+    let picture = ours.results.join("bootstorm.svg");
+    println!("timeline of the boot storm: {}", picture.display());
     println!("\ndemo: done in {:.0} s", began.elapsed().as_secs_f32());
     Ok(())
 }

@@ -40,6 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for line in &report.lines {
         println!("{line}");
     }
+    println!();
+    print!("{}", timeline::overview(&report.timeline));
     for problem in report.problems.iter().take(50) {
         println!("PROBLEM: {problem}");
     }

@@ -4,10 +4,12 @@
 //! All times are nanoseconds since the same moment, which is the caller's.
 
 mod chrome;
+mod overview;
 mod svg;
 mod text;
 
 pub use chrome::chrome;
+pub use overview::overview;
 pub use svg::svg;
 pub use text::text;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Nanoseconds, Outcome, Timeline, scaled};
+use crate::{Nanoseconds, Outcome, Span, Timeline, scaled};
 
 const WIDTH: u64 = 1200;
 const LEFT: u64 = 140;
@@ -15,9 +15,9 @@ const NAMED_ROWS: u64 = 80;
 const HEIGHT_MAX: u64 = 1400;
 
 /// Colours that differ for most eyes, also without red and green.
-const COLOURS: [&str; 10] = [
+const COLOURS: [&str; 12] = [
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997700", "#994455",
-    "#004488", "#999933",
+    "#004488", "#999933", "#44aa99", "#882255",
 ];
 
 fn escaped(text: &str) -> String {
@@ -37,6 +37,48 @@ fn tick(range: u64) -> u64 {
     step
 }
 
+/// Rows with their names. Spans of a track that overlap get a row each. Where there would be more rows than can
+/// have names, tracks that do not overlap share theirs.
+fn rows(timeline: &Timeline) -> Vec<(&str, Vec<&Span>)> {
+    let rows: Vec<_> = timeline.tracks().into_iter().flat_map(|it| rows_of(it.0, it.1)).collect();
+    if rows.len() <= usize::try_from(NAMED_ROWS).unwrap_or(usize::MAX) {
+        return rows;
+    }
+    let whole = timeline.tracks().into_iter().filter_map(|(_, spans)| {
+        let first = spans.iter().map(|span| begin(span)).min()?;
+        let last = spans.iter().map(|span| span.end_ns).max()?;
+        Some((first, last, spans))
+    });
+    lanes(whole).into_iter().flat_map(|spans| rows_of("", spans)).collect()
+}
+
+/// When a span is first seen.
+fn begin(span: &Span) -> u64 {
+    span.ready_ns.min(span.start_ns)
+}
+
+fn rows_of<'a>(track: &'a str, mut spans: Vec<&'a Span>) -> Vec<(&'a str, Vec<&'a Span>)> {
+    spans.sort_by_key(|span| begin(span));
+    let lanes = lanes(spans.into_iter().map(|span| (begin(span), span.end_ns, vec![span])));
+    let named = lanes.into_iter().enumerate();
+    named.map(|(index, spans)| (if index == 0 { track } else { "" }, spans)).collect()
+}
+
+/// Puts each of what comes into the first lane that is free at its beginning.
+fn lanes<'a>(all: impl Iterator<Item = (u64, u64, Vec<&'a Span>)>) -> Vec<Vec<&'a Span>> {
+    let mut lanes: Vec<(u64, Vec<&Span>)> = Vec::new();
+    for (first, last, spans) in all {
+        match lanes.iter_mut().find(|(end, _)| *end <= first) {
+            Some((end, lane)) => {
+                *end = last;
+                lane.extend(spans);
+            }
+            None => lanes.push((last, spans)),
+        }
+    }
+    lanes.into_iter().map(|(_, lane)| lane).collect()
+}
+
 /// A picture: a row for each lane of each track, time from left to right; waiting is a thin grey line, failed
 /// spans have a red edge. Pointing at a span shows its figures.
 #[must_use]
@@ -44,26 +86,7 @@ pub fn svg(timeline: &Timeline) -> String {
     let (first, last) = timeline.range();
     let range = (last - first).max(1);
     let kinds = timeline.kinds();
-    let tracks = timeline.tracks();
-
-    // Spans that overlap get a lane each.
-    let mut rows: Vec<(&str, Vec<&crate::Span>)> = Vec::new();
-    for (track, spans) in tracks {
-        let mut lanes: Vec<(u64, Vec<&crate::Span>)> = Vec::new();
-        for span in spans {
-            let from = span.ready_ns.min(span.start_ns);
-            match lanes.iter_mut().find(|(end, _)| *end <= from) {
-                Some((end, lane)) => {
-                    *end = span.end_ns;
-                    lane.push(span);
-                }
-                None => lanes.push((span.end_ns, vec![span])),
-            }
-        }
-        for (index, (_, lane)) in lanes.into_iter().enumerate() {
-            rows.push((if index == 0 { track } else { "" }, lane));
-        }
-    }
+    let rows = rows(timeline);
     let count = u64::try_from(rows.len()).unwrap_or(u64::MAX).max(1);
     let named = count <= NAMED_ROWS;
     let row_height = if named { 16 } else { (HEIGHT_MAX / count).clamp(1, 15) };

@@ -536,10 +536,16 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "trace",
-        usage: "[options] [Operation|Domain]",
+        usage: "[options] [Operation|Domain|Kind]",
         about: "List the last operations, or draw where the time of one went",
         flags: &[
             JSON,
+            Flag::new(
+                'a',
+                "all",
+                "Draw all that are kept side by side, or those of a kind (start).",
+            ),
+            Flag::with_value('s', "since", "OPERATION", "With --all: only later ones."),
             Flag::new('\0', "chrome", "Print a trace that Perfetto and Chrome open."),
             Flag::new('\0', "svg", "Print a picture."),
         ],

@@ -82,13 +82,21 @@ fn nothing_can_be_drawn_as_well() {
     assert!(chrome(&empty).contains("traceEvents"));
 }
 
+fn height(times: impl Fn(u64) -> [u64; 3]) -> u32 {
+    let spans = (0..5000).map(|n| span(&format!("vm{n}"), "build", times(n), None)).collect();
+    let picture = svg(&Timeline { title: "storm".to_owned(), spans });
+    assert_eq!(picture.matches("<title>").count(), 5000);
+    let (_, height) = picture.split_once("height=\"").unwrap();
+    height.split('"').next().unwrap().parse().unwrap()
+}
+
 #[test]
 fn rows_of_a_storm_get_thin_instead_of_endless() {
-    let spans = (0..5000).map(|n| span(&format!("vm{n}"), "build", [n, n, n + 5], None)).collect();
-    let picture = svg(&Timeline { title: "storm".to_owned(), spans });
-    let (_, height) = picture.split_once("height=\"").unwrap();
-    let height: u32 = height.split('"').next().unwrap().parse().unwrap();
-    assert!(height <= 6000, "{height}");
+    let all_at_once = height(|n| [0, n, n + 5]);
+    assert!(all_at_once <= 6000, "{all_at_once}");
+    // Five at a time have five rows, all told.
+    let five_at_a_time = height(|n| [n, n, n + 5]);
+    assert_eq!(five_at_a_time, 62 + 5 * 16 + 24);
 }
 
 #[test]

@@ -11,6 +11,9 @@ use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(crate) fn trace(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    if options.has("all") {
+        return all(session, options);
+    }
     let Some(target) = options.operands.first() else {
         if options.has("chrome") || options.has("svg") {
             return Err(Failure::usage("trace: which operation is to be drawn? See 'xy trace'"));
@@ -39,10 +42,47 @@ pub(crate) fn trace(session: &mut Session, options: &Options) -> Result<(), Fail
     Ok(())
 }
 
-fn timeline_of(trace: &Trace) -> Timeline {
-    let it = &trace.operation;
+/// All operations that are kept, or those of a kind, side by side: a track for each VM.
+fn all(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let list = expect_reply!(session.call(&Request::Operations)?, Operations);
+    let wanted = options.operands.first();
+    let mut rows = list.rows;
+    let since = match options.value("since").map(|text| (text, text.parse::<u64>())) {
+        Some((text, Err(_))) => {
+            return Err(Failure::usage(format!("trace: --since {text:?} is no number")));
+        }
+        Some((_, Ok(since))) => since,
+        None => 0,
+    };
+    rows.retain(|row| row.id > since && wanted.is_none_or(|what| row.what == *what));
+    if rows.is_empty() {
+        let what = wanted.map_or(String::new(), |what| format!(" of the kind {what:?}"));
+        return Err(Failure::failed(format!("no such operation{what} is kept; see 'xy trace'")));
+    }
+    let what = wanted.map_or(String::new(), |what| format!("{what}, "));
+    let title = format!("{what}{} operations", rows.len());
+    let mut timeline = Timeline { title, spans: Vec::new() };
+    for row in &rows {
+        let request = Request::Trace { target: row.id.to_string() };
+        let trace = expect_reply!(session.call(&request)?, Trace);
+        timeline.spans.extend(spans(&trace, &row.vm));
+    }
+    if options.has("chrome") {
+        session.print(&timeline::chrome(&timeline));
+        session.print("\n");
+    } else if options.has("svg") {
+        session.print(&timeline::svg(&timeline));
+    } else if options.has("json") {
+        return Err(Failure::usage("trace: --all has no JSON; --chrome is for programs"));
+    } else {
+        session.print(&timeline::overview(&timeline));
+    }
+    Ok(())
+}
+
+fn spans(trace: &Trace, track: &str) -> Vec<Span> {
     let span = |step: &api::TraceStep| Span {
-        track: String::new(),
+        track: track.to_owned(),
         name: step.name.clone(),
         kind: step.stage.clone(),
         ready_ns: step.ready_ns,
@@ -55,9 +95,14 @@ fn timeline_of(trace: &Trace) -> Timeline {
             Some(_) => Outcome::Ended,
         },
     };
+    trace.steps.iter().map(span).collect()
+}
+
+fn timeline_of(trace: &Trace) -> Timeline {
+    let it = &trace.operation;
     Timeline {
         title: format!("operation {}: {} {}", it.id, it.what, it.vm),
-        spans: trace.steps.iter().map(span).collect(),
+        spans: spans(trace, ""),
     }
 }
 
