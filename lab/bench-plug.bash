@@ -1,6 +1,6 @@
 # Start and shutdown of VMs with disks on raw files and on logical volumes, by xy and by xl in turn in one boot:
-# bench-plug.bash [ROUNDS [SIZES [VMS [SIZES_ON_LVM]]]]. Prints `SAMPLE TOOL-WHAT-DISKS SECONDS`. What a tool cannot do is told and has no
-# sample.
+# bench-plug.bash [ROUNDS [SIZES [VMS [SIZES_ON_LVM [SECONDS]]]]]. Prints `SAMPLE TOOL-WHAT-DISKS SECONDS`. What xl
+# has not done after SECONDS is stopped, and told as `BOUND`; what it failed to do as `FAILED`; with the seconds until then.
 #
 #   start      `create` has ended: the backends know all disks, the guest runs
 #   connected  since the same moment: the guest has connected all its disks
@@ -10,7 +10,8 @@ rounds=${1:-3}
 sizes=${2:-1 8 32 128 255}
 many=${3:-20}
 sizes_on_lvm=${4:-8 32}
-patience=240
+# xl needs seconds for each disk.
+limit=${5:-300}
 
 start_xylemd
 mkdir -p /disks
@@ -27,12 +28,13 @@ vdev() {
 }
 
 clock() { now=${EPOCHREALTIME/./}; }
-# sample NAME: seconds since $begin.
-sample() {
+# tell WORD NAME: seconds since $begin.
+tell() {
     clock
     local us=$((now - begin))
-    printf 'SAMPLE %s %d.%06d\n' "$1" $((us / 1000000)) $((us % 1000000))
+    printf '%s %s %d.%06d\n' "$1" "$2" $((us / 1000000)) $((us % 1000000))
 }
+sample() { tell SAMPLE "$1"; }
 
 # wide_cfg NAME FIRST DISKS [KIND]: a guest with that many disks, the first of them of that number.
 wide_cfg() {
@@ -55,18 +57,41 @@ gone() { [ -z "$(backends)" ] && [ "$(xenstore-list /local/domain | wc -l)" = 1 
 
 # await COMMAND...: until it succeeds, looked at every 10 ms; the look itself costs both tools the same.
 await() {
-    local deadline=$((SECONDS + patience))
+    local deadline=$((SECONDS + limit))
     until "$@"; do
-        [ $SECONDS -lt $deadline ] || return 1
+        [ $SECONDS -lt $deadline ] || return 124
         sleep 0.01
     done
 }
 
-give_up() { # TOOL WHAT
-    echo "$1 cannot start $2: $(grep -i 'error\|xy:' /results/plug.log | head -n 1 | cut -c 1-150)"
-    cp /results/plug.log "/results/failed-$1-${2// /-}.log"
-    for vm in $($1 list | awk 'NR > 2 { print $1 }'); do timeout 120 "$1" destroy "$vm" >/dev/null 2>&1; done
-    await gone || { xl list; backends | head -n 20; losetup -a | head -n 20; fail "something is left of what $1 could not start"; }
+# gave_up STATUS TOOL VERB NAME: ours must not; what xl could not do is told, and taken away.
+gave_up() {
+    local word=FAILED line
+    # By its own end, or by ours.
+    case $1 in 124 | 143) word=BOUND ;; esac
+    tell $word "$2-$3-$4"
+    line=$(grep -ai 'error\|xy:' /results/plug.log | head -n 1 | cut -c 1-150)
+    echo "$2 $3 $4 ended with $1: $line"
+    cp /results/plug.log "/results/gave-up-$2-$3-$4.log"
+    [ "$2" = xl ] || fail "$2 $3 $4"
+    sweep
+}
+
+# sweep: takes away what xl began, as an operator would; its scripts may hang.
+sweep() {
+    local pid domid uuid
+    for pid in $(pidof xl) $(pids_of 'xen/scripts/bloc[k]'); do kill -9 "$pid" 2>/dev/null; done
+    rm -rf /run/xen-hotplug /var/run/xen-hotplug
+    for domid in $(xl list | awk 'NR > 2 { print $2 }'); do
+        uuid=$(xenstore-read "/local/domain/$domid/vm" 2>/dev/null)
+        timeout 60 xl destroy "$domid" >/dev/null 2>&1
+        for pid in $(pidof xl) $(pids_of 'xen/scripts/bloc[k]'); do kill -9 "$pid" 2>/dev/null; done
+        xenstore-rm "/local/domain/0/backend/vbd/$domid" "/local/domain/$domid" "/libxl/$domid" "${uuid:-/none}" 2>/dev/null
+    done
+    for pid in $(xenstore-list /local/domain/0/backend/vbd 2>/dev/null); do xenstore-rm "/local/domain/0/backend/vbd/$pid"; done
+    for loop in $(grep -ls ^/disks/ /sys/block/loop*/loop/backing_file | cut -d / -f 4); do losetup -d "/dev/$loop"; done
+    limit=60 await gone || { xl list; backends | head -n 20; losetup -a | head -n 20; fail "something is left of what xl could not do"; }
+    host_state >/tmp/state.before
 }
 
 # measure TOOL DISKS NAME [KIND]
@@ -76,46 +101,40 @@ measure() {
     wide_cfg plug 0 "$disks" "${4:-file}"
     clock
     begin=$now
-    if ! timeout $patience "$tool" create $stages /tmp/plug.cfg >/results/plug.log 2>&1; then
-        give_up "$tool" "a VM with $disks disks"
-        return 1
-    fi
+    # shellcheck disable=SC2086 # one word or none
+    timeout "$limit" "$tool" create $stages /tmp/plug.cfg >/results/plug.log 2>&1 || { gave_up $? "$tool" start "$name"; return 1; }
     sample "$tool-start-$name"
     [ "$tool" = xl ] || cp /results/plug.log "/results/stages-$name"
-    await connected "$disks" || fail "$tool: of $disks disks $(backends | grep -c ' state = "4"') are connected"
+    await connected "$disks" || { gave_up $? "$tool" connected "$name"; return 1; }
     sample "$tool-connected-$name"
     clock
     begin=$now
-    timeout $patience "$tool" shutdown -w plug >/results/plug.log 2>&1 || fail "$tool shutdown: $(tail -n 1 /results/plug.log)"
-    await gone || fail "$tool: something is left: $(xl list; backends | head -n 5; losetup -a | head -n 5)"
+    timeout "$limit" "$tool" shutdown -w plug >/results/plug.log 2>&1 || { gave_up $? "$tool" stop "$name"; return 1; }
+    await gone || { gave_up $? "$tool" stop "$name"; return 1; }
     sample "$tool-stop-$name"
     [ "$tool" = xl ] || xy trace plug >"/results/stop-$name" 2>&1
 }
 
 # measure_many TOOL: VMs with 8 disks each, all asked for at once.
 measure_many() {
-    local tool=$1 vm jobs=''
+    local tool=$1 vm jobs='' status=0
     for vm in $(seq "$many"); do wide_cfg "plug$vm" $(((vm - 1) * 8)) 8; done
     clock
     begin=$now
     for vm in $(seq "$many"); do
-        timeout $patience "$tool" create "/tmp/plug$vm.cfg" >"/results/plug$vm.log" 2>&1 &
+        timeout "$limit" "$tool" create "/tmp/plug$vm.cfg" >"/results/plug$vm.log" 2>&1 &
         jobs="$jobs $!"
     done
-    for vm in $jobs; do wait "$vm" || failed=1; done
-    if [ "$failed" = 1 ]; then
-        cat /results/plug*.log >/results/plug.log
-        failed=0
-        give_up "$tool" "$many VMs with 8 disks each"
-        return 1
-    fi
+    for vm in $jobs; do wait "$vm" || status=$?; done
+    cat /results/plug[0-9]*.log >/results/plug.log
+    [ $status = 0 ] || { gave_up $status "$tool" start many; return 1; }
     sample "$tool-start-many"
-    await connected $((many * 8)) || fail "$tool: of $((many * 8)) disks $(backends | grep -c ' state = "4"') are connected"
+    await connected $((many * 8)) || { gave_up $? "$tool" connected many; return 1; }
     sample "$tool-connected-many"
     clock
     begin=$now
-    timeout $patience "$tool" shutdown -a >/results/plug.log 2>&1 || fail "$tool shutdown -a: $(tail -n 1 /results/plug.log)"
-    await gone || fail "$tool: something is left: $(xl list; backends | head -n 5)"
+    timeout "$limit" "$tool" shutdown -a >/results/plug.log 2>&1 || { gave_up $? "$tool" stop many; return 1; }
+    await gone || { gave_up $? "$tool" stop many; return 1; }
     sample "$tool-stop-many"
 }
 
@@ -123,40 +142,59 @@ measure_many() {
 measure xl 1 warm
 measure xy 1 warm
 host_state >/tmp/state.before
-declare -A cannot
+# xl's many disks come last: they take minutes, and may never come to an end.
 for disks in $sizes; do
     for round in $(seq "$rounds"); do
-        for tool in xy xl; do
-            [ -z "${cannot[$tool]}" ] || continue
-            # xl needs seconds for each disk: often enough is once.
-            [ $tool = xy ] || [ "$round" = 1 ] || [ "$disks" -le 8 ] || continue
-            measure $tool "$disks" "$disks" || cannot[$tool]=$disks
-        done
+        measure xy "$disks" "$disks"
+        [ "$disks" -le 8 ] || { [ "$disks" -le 32 ] && [ "$round" = 1 ]; } || continue
+        measure xl "$disks" "$disks"
     done
 done
-[ -z "${cannot[xy]}" ] || fail "xy could not start a VM with ${cannot[xy]} disks"
-for tool in xy xl; do measure_many $tool; done
 check "nothing is left of all these" same_state /tmp/state.before
 
 # Logical volumes. xy activates those that a VM needs, and lets them go; for xl all are active all the time.
 modprobe -a ext4 dm-mod || fail "no device mapper"
 mkdir -p /run/lock/lvm /etc/lvm
-truncate -s 192M /tmp/disk.lvm
+volumes=0
+for disks in $sizes_on_lvm; do [ "$disks" -le $volumes ] || volumes=$disks; done
+truncate -s $((volumes * 4 + 64))M /tmp/disk.lvm
 disk=$(losetup -f)
 losetup "$disk" /tmp/disk.lvm
 xy sr-create g lvm "device=$disk" || fail "sr-create"
-for number in $(seq 0 31); do xy vdi-create "g:d$number" 4M || fail "vdi-create"; done
+# Those that come together become one run of LVM.
+for first in $(seq 0 16 $((volumes - 1))); do
+    jobs=''
+    for number in $(seq "$first" $((first + 15))); do
+        [ "$number" -lt $volumes ] || continue
+        xy vdi-create "g:d$number" 4M &
+        jobs="$jobs $!"
+    done
+    for job in $jobs; do wait "$job" || fail "vdi-create"; done
+done
 all_volumes() {
     lvm vgchange --config "activation{udev_sync=0 udev_rules=0} devices{obtain_device_list_from_udev=0}" "$1" -K xylem-g >/results/lvm.log 2>&1 ||
         fail "vgchange $1: $(tail -n 1 /results/lvm.log)"
 }
+host_state >/tmp/state.before
 for disks in $sizes_on_lvm; do
     for round in $(seq "$rounds"); do
-        measure xy "$disks" "lvm-$disks" vdi || fail "xy cannot start a VM on LVM"
-        [ "$round" = 1 ] || [ "$disks" -le 8 ] || continue
+        [ "$disks" -le 32 ] || [ "$round" = 1 ] || continue
+        measure xy "$disks" "lvm-$disks" vdi
+        [ "$disks" -le 8 ] || { [ "$disks" -le 32 ] && [ "$round" = 1 ]; } || continue
         all_volumes -ay
         measure xl "$disks" "lvm-$disks" phy
         all_volumes -an
     done
 done
-true
+check "nothing is left of those on LVM" same_state /tmp/state.before
+
+for disks in $sizes; do
+    [ "$disks" -le 32 ] || [ "$disks" -gt 128 ] || measure xl "$disks" "$disks"
+done
+# Of these no goal is set.
+limit=$((limit * 2 / 3))
+for tool in xy xl; do measure_many $tool; done
+for disks in $sizes; do
+    [ "$disks" -le 128 ] || measure xl "$disks" "$disks"
+done
+check "nothing is left at the end" same_state /tmp/state.before

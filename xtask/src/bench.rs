@@ -126,6 +126,11 @@ impl Row {
     }
 }
 
+/// With two digits behind the point at most, rounded up: a goal is not to look smaller than it is.
+fn short(goal: f64) -> f64 {
+    (goal * 100.0 - 1e-9).ceil() / 100.0
+}
+
 /// Runs the benchmark that the rest of the command line names.
 ///
 /// # Errors
@@ -201,7 +206,7 @@ fn print(rows: &[Row]) {
         let peers: Vec<String> = peers.into_iter().chain(bare).collect();
         let goal = match (row.goal, row.bound) {
             (None, _) => "-".to_owned(),
-            (Some(goal), Bound::RatioAtLeast) => format!("{goal}x"),
+            (Some(goal), Bound::RatioAtLeast) => format!("{}x", short(goal)),
             (Some(goal), Bound::RatioAtMost) => format!("<= {goal:.2}x"),
             (Some(goal), Bound::OursAtMost) => format!("<= {goal}"),
         };
