@@ -13,7 +13,7 @@ const PROGRAM: &str = "/usr/sbin/iscsiadm";
 /// Longer than a login to a target that does not answer may take.
 const SECONDS: u64 = 60;
 const SESSIONS: &str = "/sys/class/iscsi_session";
-const USERS: &str = "/run/xylem/iscsi";
+pub(crate) const USERS: &str = "/run/xylem/iscsi";
 /// What a session with this target is told: after how long a guest's request fails if the target is lost, and how
 /// often a login is tried.
 const SETTINGS: [(&str, &str); 2] = [
@@ -324,7 +324,15 @@ impl Driver for Iscsi {
         device: Option<&BlockDevice>,
     ) -> Result<()> {
         const BACKENDS: &str = "/sys/bus/xen-backend/devices";
-        let Some(device) = device else { return Ok(()) };
+        let name = place.name(vdi);
+        let device = match device {
+            Some(device) => device.clone(),
+            // The session is known without its server. Without one, nobody has a device of it.
+            None => match units(place)?.into_iter().find(|unit| vdi_name(unit) == vdi) {
+                Some(unit) => place.block_device(&name, format!("/dev/{}", unit.disk))?,
+                None => return Ok(()),
+            },
+        };
         let number = device.number.to_string();
         let mut waits = 0;
         loop {
@@ -339,7 +347,6 @@ impl Driver for Iscsi {
                 return Ok(());
             }
             if !place.system.pause(waits) {
-                let name = place.name(vdi);
                 return Err(StorageError::InUse(format!("{name}: {} is still open", device.path)));
             }
             waits += 1;

@@ -543,6 +543,12 @@ impl Driver for Lvm {
 
     fn attach(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<()> {
         let found = one_volume(place, vdi)?;
+        if found.has(PARTIAL_TAG) {
+            return Err(StorageError::InUse(format!(
+                "{}: is being made, or was when a daemon died; `xy sr-scan` clears away what nobody goes on with",
+                place.name(vdi)
+            )));
+        }
         if access == Access::ReadWrite && found.tag(SNAPSHOT_TAG).is_some() {
             return Err(StorageError::refused(format!(
                 "{}: is a snapshot and cannot be written to; clone it",
