@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use storage::Repositories;
 use toolstack::perform::Performer;
 use toolstack::work::{Cost, Work};
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack, WorkId};
@@ -96,6 +97,8 @@ impl Daemon {
     }
 
     fn start_with(host: &SimHost, store: Client<SocketTransport>) -> Result<Self, DaemonError> {
+        // A daemon that dies even of this is started anew.
+        let _dies = Repositories::new(&mut host.os().clone()).clear();
         let performer =
             Performer { xen: Xen::probe(host.hypervisor())?, store, host: host.os().clone() };
         let mut watches = host.connect();

@@ -11,8 +11,21 @@ const NBD_MAJOR: u32 = 43;
 /// How many of them there are.
 const NBD_COUNT: u32 = 8;
 
-/// Images that are served, by the device's minor number.
-pub(crate) type Served = BTreeMap<u32, (String, Access)>;
+/// Process ids of `qemu-nbd` are those of its devices, from here on.
+const PID_FIRST: u32 = 1000;
+
+/// What is connected, by the device's minor number.
+pub(crate) type Served = BTreeMap<u32, Server>;
+
+/// A `qemu-nbd`. The kernel knows of it until it is told to disconnect, even if it has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct Server {
+    pub(crate) image: String,
+    access: Access,
+    arguments: Vec<String>,
+    socket: String,
+    lives: bool,
+}
 
 fn refused<T>(words: impl Into<String>) -> Result<T, HostError> {
     Err(HostError::Refused(words.into()))
@@ -20,8 +33,29 @@ fn refused<T>(words: impl Into<String>) -> Result<T, HostError> {
 
 /// The image that a device shows.
 pub(crate) fn image(served: &Served, device: DeviceNumber) -> Option<&str> {
-    let found = served.get(&device.minor).filter(|_| device.major == NBD_MAJOR);
-    found.map(|(path, _)| path.as_str())
+    let found = served.get(&device.minor).filter(|it| device.major == NBD_MAJOR && it.lives);
+    found.map(|it| it.image.as_str())
+}
+
+/// Its server is killed; what it kept in the file system stays.
+pub(crate) fn kill(served: &mut Served, device: DeviceNumber) {
+    if let Some(server) = served.get_mut(&device.minor).filter(|_| device.major == NBD_MAJOR) {
+        server.lives = false;
+    }
+}
+
+/// Names in `/proc`.
+pub(crate) fn processes(served: &Served) -> Vec<String> {
+    let living = served.iter().filter(|(_, it)| it.lives);
+    living.map(|(minor, _)| (PID_FIRST + minor).to_string()).collect()
+}
+
+/// The words that a process was started with.
+fn command_line(served: &Served, pid: &str) -> Result<Vec<u8>, HostError> {
+    let minor = pid.parse::<u32>().ok().and_then(|pid| pid.checked_sub(PID_FIRST));
+    let server = minor.and_then(|minor| served.get(&minor)).filter(|it| it.lives);
+    let server = server.ok_or(HostError::Missing)?;
+    Ok(server.arguments.iter().flat_map(|word| format!("{word}\0").into_bytes()).collect())
 }
 
 /// Names below `/sys/block`.
@@ -29,15 +63,18 @@ pub(crate) fn devices() -> Vec<String> {
     (0..NBD_COUNT).map(|minor| format!("nbd{minor}")).collect()
 }
 
-/// What the kernel says in a file below `/sys/block`; `None` if it is another file.
+/// What the kernel says in a file below `/sys/block`, or of a process; `None` if it is another file.
 pub(crate) fn kernel_file(os: &OsState, path: &str) -> Option<Result<Vec<u8>, HostError>> {
+    if let Some(pid) = path.strip_prefix("/proc/").and_then(|it| it.strip_suffix("/cmdline")) {
+        return Some(command_line(&os.storage.served, pid));
+    }
     let (minor, file) = path.strip_prefix("/sys/block/nbd")?.split_once('/')?;
     let minor = minor.parse().ok()?;
-    let Some((image, _)) = os.storage.served.get(&minor) else {
+    let Some(server) = os.storage.served.get(&minor) else {
         return Some(Err(HostError::Missing));
     };
-    Some(match (file, os.files.get(image)) {
-        ("pid", _) => Ok(b"1000\n".to_vec()),
+    Some(match (file, os.files.get(&server.image)) {
+        ("pid", _) => Ok(format!("{}\n", PID_FIRST + minor).into_bytes()),
         ("size", Some(File::Qcow2 { bytes, .. })) => Ok(format!("{}\n", bytes / 512).into_bytes()),
         _ => Err(HostError::Missing),
     })
@@ -100,7 +137,10 @@ pub(crate) fn nbd(os: &mut OsState, words: &[&str]) -> Result<String, HostError>
     let value = |key: &str| words.iter().find_map(|word| word.strip_prefix(key));
     let minor = |path: &str| path.strip_prefix("/dev/nbd").and_then(|it| it.parse::<u32>().ok());
     if let ["--disconnect", path] = words {
-        minor(path).map(|minor| os.storage.served.remove(&minor));
+        let server = minor(path).and_then(|minor| os.storage.served.remove(&minor));
+        if let Some(server) = server.filter(|it| it.lives) {
+            os.files.remove(&server.socket);
+        }
         return Ok(String::new());
     }
     let (Some(minor), Some(path)) = (value("--connect=").and_then(minor), words.last()) else {
@@ -110,14 +150,18 @@ pub(crate) fn nbd(os: &mut OsState, words: &[&str]) -> Result<String, HostError>
     if !matches!(os.files.get(*path), Some(File::Qcow2 { .. })) {
         return refused(format!("Failed to blk_new_open '{path}'"));
     }
-    let mut others = os.storage.served.values().filter(|(other, _)| other == path);
-    if others.any(|(_, other)| Access::ReadWrite == *other || access == Access::ReadWrite) {
+    let mut others = os.storage.served.values().filter(|it| it.lives && it.image == *path);
+    if others.any(|it| it.access == Access::ReadWrite || access == Access::ReadWrite) {
         return refused("Failed to get \"write\" lock; is another process using the image?");
     }
     if os.storage.served.contains_key(&minor) {
         return refused("Device or resource busy");
     }
-    os.storage.served.insert(minor, ((*path).to_owned(), access));
+    let socket = value("--socket=").unwrap_or_default().to_owned();
+    os.files.insert(socket.clone(), File::Bytes([].into()));
+    let arguments = words.iter().map(|&word| word.to_owned()).collect();
+    let image = (*path).to_owned();
+    os.storage.served.insert(minor, Server { image, access, arguments, socket, lives: true });
     let number = DeviceNumber { major: NBD_MAJOR, minor };
     os.files.insert(format!("/dev/nbd{minor}"), File::Block(number));
     Ok(String::new())

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use storage::{Command, Copying, DeviceNumber, HostError, Lock, Space, System};
+use storage::{
+    BlockHost as _, Command, Copying, DeviceNumber, HostError, Lock, PARTIAL_PREFIX, Space, System,
+};
 
 use crate::iscsi::{self, Targets};
 use crate::lvm::{self, Groups};
@@ -108,7 +110,7 @@ impl OsState {
     /// Images in format qcow2 that are served as block devices.
     #[must_use]
     pub fn served(&self) -> Vec<String> {
-        self.storage.served.values().map(|(path, _)| path.clone()).collect()
+        self.storage.served.values().map(|it| it.image.clone()).collect()
     }
 
     fn image_of(&mut self, device: DeviceNumber) -> Option<&mut BTreeMap<u64, u8>> {
@@ -205,6 +207,11 @@ impl SimOs {
         self.get().storage.alive().is_ok()
     }
 
+    /// Kills the program that serves a block device.
+    pub fn kill_server(&self, device: DeviceNumber) {
+        qemu::kill(&mut self.get_mut().storage.served, device);
+    }
+
     /// Lets files share blocks, as on xfs and btrfs.
     pub fn set_shares_blocks(&self, shares_blocks: bool) {
         self.get_mut().storage.shares_blocks = shares_blocks;
@@ -230,6 +237,12 @@ impl SimOs {
 
 fn exists() -> HostError {
     HostError::Busy
+}
+
+/// What a file is called until it is whole.
+fn partial(path: &str) -> String {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    format!("{folder}/{PARTIAL_PREFIX}{name}")
 }
 
 /// Text of the mount table.
@@ -309,8 +322,15 @@ impl System for SimOs {
     }
 
     fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), HostError> {
+        let partial = partial(path);
+        self.change(&partial, |os, partial| {
+            os.files.insert(partial.to_owned(), File::Bytes(bytes.into()));
+            Ok(())
+        })?;
+        let new = self.get().storage.resolve(&partial);
         self.change(path, |os, path| {
-            os.files.insert(path.to_owned(), File::Bytes(bytes.into()));
+            let file = os.files.remove(&new).ok_or(HostError::Missing)?;
+            os.files.insert(path.to_owned(), file);
             Ok(())
         })
     }
@@ -324,8 +344,10 @@ impl System for SimOs {
 
     fn list(&mut self, folder: &str) -> Result<Vec<String>, HostError> {
         self.look(folder, |os, folder| {
-            if folder == "/sys/block" {
-                return Ok(qemu::devices());
+            match folder {
+                "/sys/block" => return Ok(qemu::devices()),
+                "/proc" => return Ok(qemu::processes(&os.storage.served)),
+                _ => {}
             }
             if let Some(names) = os.storage.targets.list(folder) {
                 return Ok(names);
@@ -379,8 +401,7 @@ impl System for SimOs {
     }
 
     fn copy(&mut self, from: &str, to: &str, how: Copying) -> Result<(), HostError> {
-        let (folder, name) = to.rsplit_once('/').unwrap_or(("", to));
-        let partial = format!("{folder}/.part-{name}");
+        let partial = partial(to);
         if how == Copying::Shared && !self.get().storage.shares_blocks {
             return Err(HostError::Refused("Operation not supported".to_owned()));
         }
@@ -427,14 +448,12 @@ impl System for SimOs {
         self.change(device, |_, _| Ok(()))
     }
 
-    fn await_detached(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
-        self.look(device, |os, _| {
-            let there = os
-                .loops
-                .iter()
-                .any(|(minor, it)| it.tag == tag && device == format!("/dev/loop{minor}"));
-            if there { Err(HostError::Busy) } else { Ok(()) }
-        })
+    fn detach_tagged(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
+        let there = self.look(device, |os, _| {
+            let mut ours = os.loops.iter().filter(|(_, it)| it.tag == tag);
+            Ok(ours.any(|(minor, _)| device == format!("/dev/loop{minor}")))
+        })?;
+        if there { self.detach_loop(device) } else { Ok(()) }
     }
 
     fn pause(&mut self, waits_so_far: u32) -> bool {

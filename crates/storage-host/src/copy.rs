@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, RenameFlags, ioctl_ficlone, renameat_with};
 use rustix::io::Errno;
-use storage::{Copying, HostError};
+use storage::{Copying, HostError, PARTIAL_PREFIX};
 
 use crate::bounded::Abandoned;
 use crate::{refusal, sync_folder};
@@ -24,9 +24,9 @@ pub(crate) fn time(bytes: u64) -> Duration {
 }
 
 /// What a file is called until it is whole.
-fn partial(path: &Path) -> PathBuf {
+pub(crate) fn partial(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".part-{name}"))
+    path.with_file_name(format!("{PARTIAL_PREFIX}{name}"))
 }
 
 /// Makes a file under its partial name by `fill`, then gives it its own.

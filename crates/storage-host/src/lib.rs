@@ -120,6 +120,20 @@ impl LinuxSystem {
         let path = path.to_owned();
         self.shared.bounded.run(FILE_TIME, move |_| operation(&path), Undo::nothing())
     }
+
+    /// Whether a loop device has this tag. The kernel asks the file's server for it.
+    fn carries(&self, device: &str, tag: &str) -> Result<bool, HostError> {
+        let (device, tag) = (by_path(device)?, tag.to_owned());
+        self.shared.bounded.run(FILE_TIME, move |_| carries(device, &tag), Undo::nothing())
+    }
+}
+
+fn carries(device: LoopDevice, tag: &str) -> Result<bool, HostError> {
+    match device.backing() {
+        Ok(backing) => Ok(backing.is_some_and(|it| it.name == tag)),
+        Err(error) if error.errno() == ENXIO || error.errno() == xen::Errno::ENOENT => Ok(false),
+        Err(error) => Err(refused(&error)),
+    }
 }
 
 fn inspect(path: &str) -> Result<FileKind, HostError> {
@@ -197,7 +211,7 @@ fn replace(path: &str, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(folder)?;
     }
     // Writers of one file take turns, so the name is ours alone.
-    let new = path.with_extension("new");
+    let new = copy::partial(path);
     let mut file =
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
     file.write_all(bytes)?;
@@ -323,25 +337,22 @@ impl System for LinuxSystem {
         by_path(device)?.see_new_size().map_err(|error| refused(&error))
     }
 
-    fn await_detached(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
-        let device = by_path(device)?;
+    fn detach_tagged(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
+        if !self.carries(device, tag)? {
+            return Ok(());
+        }
+        self.detach_loop(device)?;
         let deadline = Instant::now() + DETACH_TIME;
         let mut nap = Duration::from_millis(1);
-        loop {
-            match device.backing() {
-                Ok(Some(backing)) if backing.name == tag => {}
-                Ok(_) => return Ok(()),
-                Err(error) if error.errno() == ENXIO || error.errno() == xen::Errno::ENOENT => {
-                    return Ok(());
-                }
-                Err(error) => return Err(refused(&error)),
-            }
+        // Whoever serves it may have it open a moment longer; until then somebody else could write.
+        while self.carries(device, tag)? {
             if Instant::now() >= deadline {
                 return Err(HostError::Busy);
             }
             std::thread::sleep(nap);
             nap = (nap * 2).min(Duration::from_millis(100));
         }
+        Ok(())
     }
 
     fn pause(&mut self, waits_so_far: u32) -> bool {

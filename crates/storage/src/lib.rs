@@ -23,7 +23,7 @@ pub use kind::Kind;
 pub use name::VdiName;
 pub use repositories::{InUse, Places, Repositories};
 pub use repository::{Repository, Vdi};
-pub use system::{Command, Copying, Lock, Space, System};
+pub use system::{Command, Copying, Lock, PARTIAL_PREFIX, Space, System};
 pub use vdi::{Stage, Use};
 
 use std::fmt;

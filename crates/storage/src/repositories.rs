@@ -7,12 +7,12 @@
 //! whoever does something with that VDI; `use/SR`, for a moment, where a VDI becomes used and where an
 //! SR goes because none is. So attaching never waits for what is done with another VDI.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Naming as _;
 use crate::kind::{Driver, Place, Source};
 use crate::record::Attached;
-use crate::system::text_if_there;
+use crate::system::{PARTIAL_PREFIX, text_if_there};
 use crate::vdi::{Stage, Unfit, Uses};
 use crate::{
     Access, BlockDevice, HostError, Kind, Lock, Repository, Space, StorageError, System, Vdi,
@@ -113,6 +113,8 @@ impl<'a> Repositories<'a> {
         let folder = self.places.repositories.clone();
         let names = self.system.list(&folder).of(&folder)?;
         let srs = names.iter().filter_map(|file| file.strip_suffix(".json"));
+        // What nobody could have named is no SR of ours.
+        let srs = srs.filter(|sr| name::check_sr(sr).is_ok());
         srs.map(|sr| self.get(sr)).collect()
     }
 
@@ -148,11 +150,12 @@ impl<'a> Repositories<'a> {
         let _changing = self.lock("sr", sr)?;
         let repository = Repository { name: sr.to_owned(), kind, config };
         repository.check_settings()?;
+        let identity = repository.identity()?;
         for other in self.list()? {
             if other.name == sr {
                 return Err(StorageError::refused(format!("{sr}: there is an SR of this name")));
             }
-            if (other.kind, &other.config) == (kind, &repository.config) {
+            if other.identity() == Ok(identity.clone()) {
                 return Err(StorageError::refused(format!(
                     "{sr}: is the SR {} already",
                     other.name
@@ -415,6 +418,9 @@ impl<'a> Repositories<'a> {
         let before = self.attached(name)?;
         let uses = before.uses.activate(owner).map_err(|unfit| refusal(name, owner, &unfit))?;
         if let Some(device) = &before.device {
+            if let Some(trouble) = self.trouble(&repository, name)? {
+                return Err(StorageError::Refused(trouble));
+            }
             self.save(name, &before.with(uses, Some(device.clone())))?;
             return Ok(device.clone());
         }
@@ -518,13 +524,16 @@ impl<'a> Repositories<'a> {
     /// # Errors
     /// A folder cannot be read or written.
     pub fn clear(&mut self) -> Result<()> {
-        let top = self.places.attached.clone();
         let mut folders = vec![self.places.repositories.clone()];
-        let used = self.system.list(&top).of(&top)?;
-        folders.extend(used.into_iter().map(|sr| format!("{top}/{sr}")));
+        folders.extend(Kind::NOTES.map(str::to_owned));
+        let tops = Kind::FOLDERS_OF_NOTES.map(str::to_owned);
+        for top in [self.places.attached.clone()].into_iter().chain(tops) {
+            let below = self.system.list(&top).of(&top)?;
+            folders.extend(below.into_iter().map(|folder| format!("{top}/{folder}")));
+        }
         for folder in folders {
             for file in self.system.list(&folder).of(&folder)? {
-                if file.ends_with(".new") {
+                if file.starts_with(PARTIAL_PREFIX) {
                     let path = format!("{folder}/{file}");
                     self.system.remove(&path).of(path)?;
                 }
@@ -557,6 +566,30 @@ impl<'a> Repositories<'a> {
     pub fn detach_for(&mut self, name: &VdiName, owner: &str) -> Result<()> {
         self.deactivate(name, owner)?;
         self.detach(name, owner)
+    }
+
+    /// What is wrong with the devices of an SR's VDIs, as far as this host knows: a line for each. Asks no server.
+    ///
+    /// # Errors
+    /// There is no such SR, or a file cannot be read.
+    pub fn troubles(&mut self, sr: &str) -> Result<Vec<String>> {
+        let repository = self.get(sr)?;
+        let mut troubles = Vec::new();
+        let used: BTreeSet<VdiName> = self.in_use()?.into_iter().map(|it| it.name).collect();
+        for name in used.into_iter().filter(|name| name.sr() == sr) {
+            // A device that is just let go is none in trouble: asked once more when that is over.
+            if self.trouble(&repository, &name)?.is_some() {
+                let _vdi = self.lock("vdi", &name)?;
+                troubles.extend(self.trouble(&repository, &name)?);
+            }
+        }
+        Ok(troubles)
+    }
+
+    fn trouble(&mut self, sr: &Repository, name: &VdiName) -> Result<Option<String>> {
+        let Some(device) = self.attached(name)?.device else { return Ok(None) };
+        let mut place = Place { system: self.system, sr };
+        sr.kind.driver().trouble(&mut place, name.vdi(), &device)
     }
 
     /// All uses of all VDIs, as the files say. Asks no SR.

@@ -33,12 +33,23 @@ impl Repository {
             && !path.split('/').any(|part| part == "." || part == "..")
             && !path.contains(char::is_control);
         if plain {
-            return Ok(path.to_owned());
+            let parts = path.split('/').filter(|part| !part.is_empty());
+            return Ok(parts.map(|part| format!("/{part}")).collect());
         }
         Err(StorageError::refused(format!(
             "{}: {key}={path:?}: expected an absolute path without . and ..",
             self.name
         )))
+    }
+
+    /// What there may be one SR of: two that have the same would each give away what the other has given away.
+    pub(crate) fn identity(&self) -> Result<String, StorageError> {
+        Ok(match self.kind {
+            Kind::File | Kind::Qcow2 => self.path("path")?,
+            Kind::Nfs => format!("{}:{}", self.setting("server")?, self.path("serverpath")?),
+            Kind::Iscsi => self.setting("target")?.to_owned(),
+            Kind::Lvm | Kind::LvmThin | Kind::Program => format!("{:?}", self.config),
+        })
     }
 
     /// Sees that there are no settings that the kind does not know.

@@ -27,6 +27,9 @@ pub struct Space {
     pub free_bytes: u64,
 }
 
+/// What the name of a file begins with until it is whole, in the folder where it is to be.
+pub const PARTIAL_PREFIX: &str = ".part-";
+
 /// How a file may be copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Copying {
@@ -97,7 +100,8 @@ pub trait System: BlockHost {
     /// [`HostError::Busy`] if there is something at `to` already.
     fn rename_new(&mut self, from: &str, to: &str) -> Result<(), HostError>;
 
-    /// Replaces a small file as one: it has the old bytes or the new ones, whatever happens. Its folder is made.
+    /// Replaces a small file as one: it has the old bytes or the new ones, whatever happens. Its folder is made. What
+    /// a daemon leaves that is killed meanwhile begins with [`PARTIAL_PREFIX`].
     ///
     /// # Errors
     /// What the kernel says.
@@ -163,11 +167,12 @@ pub trait System: BlockHost {
     /// What the kernel says.
     fn resize_loop(&mut self, device: &str) -> Result<(), HostError>;
 
-    /// Waits until nobody has a loop device of this tag open that was told to detach.
+    /// Takes a loop device away, if it still carries the tag: its number may be another's by now. Nobody has it open
+    /// any more then.
     ///
     /// # Errors
     /// [`HostError::Busy`] if somebody keeps it open.
-    fn await_detached(&mut self, device: &str, tag: &str) -> Result<(), HostError>;
+    fn detach_tagged(&mut self, device: &str, tag: &str) -> Result<(), HostError>;
 
     /// Waits a moment, for something that tells nobody when it has happened. Says whether to look again: not
     /// for ever.

@@ -78,6 +78,8 @@ fn vdi_list(srs: &mut Repositories<'_>, names: Vec<String>) -> Result<Reply> {
     let mut users = users(srs)?;
     let mut list = VdiList::default();
     for sr in names {
+        // An SR that there is not says so when it is scanned.
+        list.problems.extend(srs.troubles(&sr).unwrap_or_default());
         match srs.scan(&sr) {
             Err(error) => list.problems.push(error.to_string()),
             Ok(vdis) => list.vdis.extend(vdis.into_iter().map(|vdi| {

@@ -9,13 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::qcow2::Header;
 use super::{Driver, Place, Result, Source, nbd, qcow2};
 use crate::error::Naming as _;
-use crate::system::text_if_there;
+use crate::system::{PARTIAL_PREFIX, text_if_there};
 use crate::{
     Access, BlockDevice, Copying, FileKind, HostError, Space, StorageError, System, Vdi, name,
 };
-
-/// What a copy is called while it is made.
-const PARTIAL_PREFIX: &str = ".part-";
 
 /// A kind of SR whose VDIs are files in a folder.
 pub(super) trait InFolder: Sync {
@@ -45,6 +42,9 @@ impl Format {
         }
     }
 }
+
+/// Most images that one may have behind it.
+const BACKING_MAX: usize = 200;
 
 pub(super) struct File(pub(super) Format);
 
@@ -115,7 +115,8 @@ impl Folder {
                 };
                 let bytes = match self.format {
                     Format::Raw => bytes,
-                    Format::Qcow2 => Header::read(place, &path)?.bytes,
+                    // Listed all the same, so that it can be found and taken away.
+                    Format::Qcow2 => Header::find(place, &path)?.map_or(0, |header| header.bytes),
                 };
                 vdis.push(Vdi {
                     name: vdi.to_owned(),
@@ -148,15 +149,42 @@ impl Folder {
         place.system.rename_new(&partial, &self.image(vdi)).of(place.name(vdi))
     }
 
+    /// Sees that an image has nothing behind it but images of this folder. Its header is whoever's who put it there,
+    /// and could name any file of this host.
+    fn check_chain(&self, place: &mut Place<'_>, vdi: &str) -> Result<()> {
+        let refused = |place: &Place<'_>, what: &str| {
+            Err(StorageError::refused(format!(
+                "{}: {what}; `qemu-img convert` makes an image that stands alone",
+                place.name(vdi)
+            )))
+        };
+        let mut file = self.file(vdi);
+        for _ in 0..=BACKING_MAX {
+            let header = Header::read(place, &format!("{}/{file}", self.path))?;
+            if header.has_data_file {
+                return refused(place, &format!("{file} keeps its data in another file"));
+            }
+            let Some(backing) = header.backing else { return Ok(()) };
+            if !backing.strip_suffix(self.format.suffix()).is_some_and(name::is_vdi) {
+                let what = format!("{file} has {backing:?} behind it, which is no image of its SR");
+                return refused(place, &what);
+            }
+            file = backing;
+        }
+        refused(place, &format!("more than {BACKING_MAX} images are behind it"))
+    }
+
     /// Images that have this one behind them.
     fn clones(&self, place: &mut Place<'_>, vdi: &str) -> Result<Vec<String>> {
         let mut clones = Vec::new();
         if self.format == Format::Qcow2 {
             for name in place.system.list(&self.path).of(&self.path)? {
                 let Some(other) = name.strip_suffix(self.format.suffix()) else { continue };
-                if name::is_vdi(other)
-                    && Header::read(place, &self.image(other))?.backing == Some(self.file(vdi))
-                {
+                if !name::is_vdi(other) {
+                    continue;
+                }
+                let header = Header::find(place, &self.image(other))?;
+                if header.is_some_and(|it| it.backing == Some(self.file(vdi))) {
                     clones.push(other.to_owned());
                 }
             }
@@ -254,6 +282,9 @@ impl Folder {
             FileKind::Regular { .. } => {}
             _ => return Err(StorageError::refused(format!("{image}: not a regular file"))),
         }
+        if self.format == Format::Qcow2 {
+            self.check_chain(place, vdi)?;
+        }
         if access == Access::ReadWrite && self.snapshot_of(place.system, vdi)?.is_some() {
             return Err(StorageError::refused(format!(
                 "{}: is a snapshot and cannot be written to; clone it",
@@ -300,9 +331,8 @@ impl Folder {
             }
         };
         for device in found {
-            place.system.detach_loop(&device.path).of(place.name(vdi))?;
-            // Whoever served it may have it open a moment longer; until then somebody else could write.
-            place.system.await_detached(&device.path, &tag).of(place.name(vdi))?;
+            // A daemon that died may have taken it away, and somebody else have the number.
+            place.system.detach_tagged(&device.path, &tag).of(place.name(vdi))?;
         }
         Ok(())
     }
@@ -415,5 +445,18 @@ impl<T: InFolder> Driver for T {
 
     fn detach(&self, _: &mut Place<'_>, _: &str) -> Result<()> {
         Ok(())
+    }
+
+    fn trouble(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        device: &BlockDevice,
+    ) -> Result<Option<String>> {
+        match self.folder(place)?.format {
+            // The kernel serves it.
+            Format::Raw => Ok(None),
+            Format::Qcow2 => nbd::trouble(place, vdi, device),
+        }
     }
 }

@@ -73,6 +73,10 @@ impl Kind {
         }
     }
 
+    /// Folders in which kinds keep notes of their own, and those in which each folder has some.
+    pub(crate) const NOTES: [&'static str; 1] = [nbd::MARKS];
+    pub(crate) const FOLDERS_OF_NOTES: [&'static str; 1] = [iscsi::USERS];
+
     pub(crate) fn driver(self) -> &'static dyn Driver {
         match self {
             Self::File => &file::File(file::Format::Raw),
@@ -188,6 +192,17 @@ pub(crate) trait Driver: Sync {
     ) -> Result<()>;
 
     fn detach(&self, place: &mut Place<'_>, vdi: &str) -> Result<()>;
+
+    /// What is wrong with a device that was activated, in one line for the operator, if this host can tell without
+    /// asking a server.
+    fn trouble(
+        &self,
+        _place: &mut Place<'_>,
+        _vdi: &str,
+        _device: &BlockDevice,
+    ) -> Result<Option<String>> {
+        Ok(None)
+    }
 }
 
 #[cfg(test)]

@@ -12,15 +12,21 @@ use crate::{Access, BlockDevice, Command, HostError, StorageError};
 
 const PROGRAM: &str = "/usr/bin/qemu-nbd";
 const SECONDS: u64 = 60;
-const MARKS: &str = "/run/xylem/nbd";
+pub(crate) const MARKS: &str = "/run/xylem/nbd";
 
 fn mark(device: &str) -> String {
     format!("{MARKS}/{device}")
 }
 
+/// Where the program of a VDI listens.
 fn socket(place: &Place<'_>, vdi: &str) -> String {
     // No mark has a colon.
-    format!("--socket={MARKS}/{}.socket", place.name(vdi))
+    format!("{MARKS}/{}.socket", place.name(vdi))
+}
+
+/// The word by which it is known.
+fn socket_word(place: &Place<'_>, vdi: &str) -> String {
+    format!("--socket={}", socket(place, vdi))
 }
 
 /// Whether somebody serves the device or has it open.
@@ -31,7 +37,7 @@ fn is_connected(place: &mut Place<'_>, device: &str) -> bool {
 
 /// Whether there is a program that serves the VDI, or is about to.
 fn is_served(place: &mut Place<'_>, vdi: &str) -> Result<bool> {
-    let socket = socket(place, vdi);
+    let socket = socket_word(place, vdi);
     for process in place.system.list("/proc").of("/proc")? {
         if !process.bytes().all(|b| b.is_ascii_digit()) {
             continue;
@@ -82,7 +88,7 @@ pub(super) fn connect(
     let name = place.name(vdi);
     let device = choose(place, vdi)?;
     let path = format!("/dev/{device}");
-    let (connect, socket) = (format!("--connect={path}"), socket(place, vdi));
+    let (connect, socket) = (format!("--connect={path}"), socket_word(place, vdi));
     let mut arguments = vec!["--fork", &connect, &socket];
     if access == Access::ReadOnly {
         arguments.push("--read-only");
@@ -129,7 +135,25 @@ pub(super) fn disconnect(place: &mut Place<'_>, vdi: &str) -> Result<()> {
             }
             waits += 1;
         }
+        // One that was killed did not take it away itself.
+        place.system.remove(&socket(place, vdi)).of(&name)?;
         place.system.remove(&mark(&device)).of(&name)?;
     }
     Ok(())
+}
+
+/// What is wrong with a device that was connected.
+pub(super) fn trouble(
+    place: &mut Place<'_>,
+    vdi: &str,
+    device: &BlockDevice,
+) -> Result<Option<String>> {
+    Ok((!is_served(place, vdi)?).then(|| {
+        format!(
+            "{}: what its VM reads and writes fails: the qemu-nbd of {} has ended; `xy block-detach` or `xy destroy` \
+             lets the disk go, and it can be attached anew",
+            place.name(vdi),
+            device.path
+        )
+    }))
 }

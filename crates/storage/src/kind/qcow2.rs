@@ -12,12 +12,17 @@ const SECONDS: u64 = 120;
 /// The name of the file behind an image lies in its first cluster, which is not larger as a rule.
 const HEADER_BYTES: usize = 64 << 10;
 
+/// The bit of the incompatible features, from version 3 on, for data in another file.
+const DATA_FILE: u64 = 1 << 2;
+
 /// What an image says about itself.
-#[derive(Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     pub(super) bytes: u64,
     /// The file that has what the image itself has not.
     pub(super) backing: Option<String>,
+    /// Whether the image is only the map of another file.
+    pub(super) has_data_file: bool,
 }
 
 impl Header {
@@ -38,12 +43,18 @@ impl Header {
                 Some(String::from_utf8_lossy(name).into_owned())
             }
         };
-        Some(Self { bytes: number(24, 8)?, backing })
+        let features = if number(4, 4)? < 3 { 0 } else { number(72, 8)? };
+        Some(Self { bytes: number(24, 8)?, backing, has_data_file: features & DATA_FILE != 0 })
+    }
+
+    /// `None` if the file is no image.
+    pub(super) fn find(place: &mut Place<'_>, path: &str) -> Result<Option<Self>> {
+        let bytes = place.system.read_start(path, HEADER_BYTES).of(path)?;
+        Ok(Self::parse(&bytes))
     }
 
     pub(super) fn read(place: &mut Place<'_>, path: &str) -> Result<Self> {
-        let bytes = place.system.read_start(path, HEADER_BYTES).of(path)?;
-        Self::parse(&bytes)
+        Self::find(place, path)?
             .ok_or_else(|| StorageError::refused(format!("{path}: not an image in format qcow2")))
     }
 }
@@ -90,10 +101,14 @@ mod tests {
 
     #[test]
     fn an_image_says_its_length_and_what_is_behind_it() {
-        let plain = Header { bytes: 4 << 20, backing: None };
-        assert_eq!(Header::parse(&header(4 << 20, None)), Some(plain));
-        let backed = Header { bytes: 512, backing: Some("snap.qcow2".to_owned()) };
+        let plain = Header { bytes: 4 << 20, backing: None, has_data_file: false };
+        assert_eq!(Header::parse(&header(4 << 20, None)), Some(plain.clone()));
+        let backing = Some("snap.qcow2".to_owned());
+        let backed = Header { bytes: 512, backing, has_data_file: false };
         assert_eq!(Header::parse(&header(512, Some((112, "snap.qcow2")))), Some(backed));
+        let mut elsewhere = header(4 << 20, None);
+        elsewhere[79] = 4;
+        assert_eq!(Header::parse(&elsewhere), Some(Header { has_data_file: true, ..plain }));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sim::SimOs;
-use storage::{Access, Kind, Repositories, StorageError, VdiName};
+use storage::{Access, Kind, Repositories, StorageError, System as _, VdiName};
 
 const TARGET: &str = "iqn.2001-04.com.example:disks";
 const MIB: u64 = 1 << 20;
@@ -85,6 +85,7 @@ fn a_daemon_killed_at_any_moment_leaves_no_session_that_no_sr_has() {
             || srs.forget("s").is_err();
         os.restart_daemon();
         let mut srs = Repositories::new(&mut os);
+        srs.clear().unwrap();
         for it in srs.in_use().unwrap() {
             srs.detach_for(&it.name, &it.owner).unwrap();
         }
@@ -123,6 +124,38 @@ fn a_target_that_is_lost_says_so_at_once_and_one_that_was_never_there_leaves_not
     srs.detach_for(&name("s", "lun1"), "vm").unwrap();
     os.set_targets_lost(false);
     Repositories::new(&mut os).scan("s").unwrap();
+}
+
+#[test]
+fn a_lun_that_a_backend_still_serves_is_given_to_nobody_else_however_often_it_is_tried() {
+    const SERVED: &str = "/sys/bus/xen-backend/devices/vbd-1-51712/physical_device";
+    let mut os = host();
+    let one = name("s", "lun1");
+    let mut srs = Repositories::new(&mut os);
+    srs.create("s", Kind::Iscsi, config(None)).unwrap();
+    let device = srs.attach_for(&one, "vm", Access::ReadWrite).unwrap();
+    os.write(SERVED, format!("{}\n", device.number).as_bytes()).unwrap();
+    for _ in 0..3 {
+        let mut srs = Repositories::new(&mut os);
+        let refused = srs.detach_for(&one, "vm").unwrap_err();
+        assert!(matches!(refused, StorageError::InUse(_)), "{refused}");
+        srs.scan("s").unwrap();
+        assert!(srs.attach_for(&one, "other", Access::ReadWrite).is_err());
+    }
+    os.remove(SERVED).unwrap();
+    let mut srs = Repositories::new(&mut os);
+    srs.attach_for(&one, "other", Access::ReadWrite).unwrap();
+}
+
+#[test]
+fn a_target_is_one_sr_however_its_server_is_called() {
+    let mut os = host();
+    let mut srs = Repositories::new(&mut os);
+    srs.create("s", Kind::Iscsi, config(None)).unwrap();
+    let mut other = config(None);
+    other.insert("server".to_owned(), "filer.example:3260".to_owned());
+    let refused = srs.create("t", Kind::Iscsi, other).unwrap_err();
+    assert_eq!(refused.to_string(), "t: is the SR s already");
 }
 
 #[test]

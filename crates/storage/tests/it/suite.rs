@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sim::SimOs;
-use storage::{Access, HostError, Kind, Repositories, StorageError, VdiName};
+use storage::{Access, HostError, Kind, Repositories, StorageError, System as _, VdiName};
 
 /// A size that every kind has exactly: volumes come in extents of 4 MiB.
 const SMALL: u64 = 4 << 20;
@@ -52,6 +52,12 @@ impl Lab {
 
     fn srs(&mut self) -> Repositories<'_> {
         Repositories::new(&mut self.os)
+    }
+
+    /// A new daemon, as it begins.
+    fn restart_daemon(&mut self) {
+        self.os.restart_daemon();
+        self.srs().clear().unwrap();
     }
 
     fn names(&mut self) -> Vec<String> {
@@ -241,7 +247,7 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_awa
             lab.os.kill_daemon_after(end);
             let killed = life.iter().any(|request| request(&mut lab.srs()).is_err());
             moments = lab.os.get().moments() - begin;
-            lab.os.restart_daemon();
+            lab.restart_daemon();
             for it in lab.srs().in_use().unwrap() {
                 lab.srs().detach_for(&it.name, &it.owner).unwrap();
             }
@@ -268,13 +274,13 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_awa
 #[test]
 fn what_was_interrupted_can_be_asked_for_again() {
     for kind in KINDS {
-        for end in 1..40 {
+        for end in 1..60 {
             let mut lab = Lab::new(kind);
             let one = vdi_name("one");
             lab.srs().create_vdi(&one, SMALL).unwrap();
             lab.os.kill_daemon_after(end);
             let _killed = lab.srs().attach_for(&one, "vm", Access::ReadWrite);
-            lab.os.restart_daemon();
+            lab.restart_daemon();
             let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
             assert!(lab.os.write_sector(device.number, 0, 9), "{kind}, killed at {end}");
             let active = lab.os.get().loops().len()
@@ -283,7 +289,7 @@ fn what_was_interrupted_can_be_asked_for_again() {
             assert_eq!(active, 1, "{kind}, killed at {end}");
             lab.os.kill_daemon_after(end);
             let _killed = lab.srs().detach_for(&one, "vm");
-            lab.os.restart_daemon();
+            lab.restart_daemon();
             lab.srs().detach_for(&one, "vm").unwrap();
             assert_eq!(left(&lab.os), [""; 0], "{kind}, killed at {end}");
         }
@@ -359,19 +365,134 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
 
 #[test]
 fn a_thick_volume_shows_nothing_of_what_lay_there_before_whenever_the_daemon_dies() {
-    for end in 1..60 {
+    for end in 1..80 {
         let mut lab = Lab::new(Kind::Lvm);
         let one = vdi_name("one");
         lab.srs().create_vdi(&one, SMALL).unwrap();
         lab.os.kill_daemon_after(end);
         let _killed = lab.srs().resize_vdi(&one, 2 * SMALL);
-        lab.os.restart_daemon();
+        lab.restart_daemon();
         let device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
         let sectors = lab.srs().scan("s").unwrap()[0].bytes / 512;
         for sector in [0, sectors / 2, sectors - 1] {
             assert_eq!(lab.os.read_sector(device.number, sector), Some(0), "killed at {end}");
         }
     }
+}
+
+/// What a VDI was activated as may be another's by the time that a new daemon deactivates it.
+#[test]
+fn a_daemon_killed_while_it_detaches_takes_no_device_from_the_next_who_has_its_number() {
+    for kind in KINDS {
+        for end in 1.. {
+            let mut lab = Lab::new(kind);
+            let (one, two) = (vdi_name("one"), vdi_name("two"));
+            lab.srs().create_vdi(&one, SMALL).unwrap();
+            lab.srs().create_vdi(&two, SMALL).unwrap();
+            lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
+            lab.os.kill_daemon_after(end);
+            let killed = lab.srs().detach_for(&one, "vm").is_err();
+            lab.restart_daemon();
+            let device = lab.srs().attach_for(&two, "other", Access::ReadWrite).unwrap();
+            lab.srs().detach_for(&one, "vm").unwrap();
+            assert!(lab.os.write_sector(device.number, 1, 8), "{kind}, killed at {end}");
+            if !killed {
+                break;
+            }
+        }
+    }
+}
+
+/// The first bytes of an image in format qcow2, version 3, with incompatible features and a file behind it.
+fn qcow2_header(features: u64, backing: &str) -> Vec<u8> {
+    let at: u64 = if backing.is_empty() { 0 } else { 112 };
+    let mut header = b"QFI\xfb\0\0\0\x03".to_vec();
+    header.extend(at.to_be_bytes());
+    header.extend(u32::try_from(backing.len()).unwrap().to_be_bytes());
+    header.extend(16_u32.to_be_bytes());
+    header.extend(SMALL.to_be_bytes());
+    header.resize(72, 0);
+    header.extend(features.to_be_bytes());
+    header.resize(112, 0);
+    header.extend(backing.as_bytes());
+    header
+}
+
+#[test]
+fn an_image_with_a_file_of_the_host_behind_it_is_given_to_nobody() {
+    let mut lab = Lab::new(Kind::Qcow2);
+    lab.srs().create_vdi(&vdi_name("one"), SMALL).unwrap();
+    for (header, expected) in [
+        (qcow2_header(0, "/etc/shadow"), "bad.qcow2 has \"/etc/shadow\" behind it"),
+        (qcow2_header(0, "../x.qcow2"), "which is no image of its SR"),
+        (qcow2_header(0, "json:{\"driver\":\"nbd\"}"), "which is no image of its SR"),
+        (qcow2_header(0, "bad.qcow2"), "more than 200 images are behind it"),
+        (qcow2_header(4, ""), "keeps its data in another file"),
+        (b"no image".to_vec(), "not an image in format qcow2"),
+    ] {
+        lab.os.write("/srv/vdis/bad.qcow2", &header).unwrap();
+        let refused = lab.srs().attach(&vdi_name("bad"), "vm", Access::ReadOnly).unwrap_err();
+        assert!(refused.to_string().contains(expected), "{refused}");
+        // The others go on, and it can be taken away.
+        assert_eq!(lab.names(), ["bad", "one"]);
+        lab.srs().resize_vdi(&vdi_name("one"), SMALL).unwrap();
+    }
+    lab.srs().destroy_vdi(&vdi_name("bad")).unwrap();
+    lab.write("one", 1);
+}
+
+/// Attaching asks for one volume only, so it meets what a scan would have cleared away.
+#[test]
+fn a_volume_that_is_half_made_is_given_to_nobody() {
+    let makers: [Request; 2] = [
+        |srs| srs.create_vdi(&vdi_name("new"), SMALL),
+        |srs| srs.clone_vdi(&vdi_name("one"), "new"),
+    ];
+    for (make, expected) in makers.into_iter().zip([0, 4]) {
+        let mut refused = 0;
+        for end in 1.. {
+            let mut lab = Lab::new(Kind::Lvm);
+            lab.srs().create_vdi(&vdi_name("one"), SMALL).unwrap();
+            lab.write("one", 4);
+            lab.os.kill_daemon_after(end);
+            let killed = make(&mut lab.srs()).is_err();
+            lab.restart_daemon();
+            match lab.srs().attach_for(&vdi_name("new"), "vm", Access::ReadOnly) {
+                Ok(device) => {
+                    let found = lab.os.read_sector(device.number, 1);
+                    assert_eq!(found, Some(expected), "killed at {end}");
+                }
+                Err(error) => refused += u32::from(error.to_string().contains("is being made")),
+            }
+            if !killed {
+                break;
+            }
+        }
+        assert!(refused > 3, "half-made at {refused} moments only");
+    }
+}
+
+#[test]
+fn a_vdi_whose_server_was_killed_says_so_and_is_let_go_whole() {
+    let mut lab = Lab::new(Kind::Qcow2);
+    let one = vdi_name("one");
+    lab.srs().create_vdi(&one, SMALL).unwrap();
+    lab.write("one", 5);
+    let device = lab.srs().attach_for(&one, "a", Access::ReadOnly).unwrap();
+    assert_eq!(lab.srs().troubles("s").unwrap(), [""; 0]);
+    lab.os.kill_server(device.number);
+    assert_eq!(lab.os.read_sector(device.number, 1), None);
+
+    let told = lab.srs().troubles("s").unwrap();
+    assert!(matches!(&told[..], [one] if one.starts_with("s:one: ")), "{told:?}");
+    let refused = lab.srs().attach_for(&one, "b", Access::ReadOnly).unwrap_err();
+    assert_eq!(refused.to_string(), told[0], "nobody else is given a dead device");
+    assert_eq!(lab.srs().in_use().unwrap().len(), 1);
+    assert_eq!(lab.names(), ["one"], "the SR itself goes on");
+
+    lab.srs().detach_for(&one, "a").unwrap();
+    assert_eq!(left(&lab.os), [""; 0]);
+    assert_eq!(lab.read("one"), 5);
 }
 
 #[test]
@@ -393,6 +514,7 @@ fn an_sr_is_made_once_and_says_what_it_needs() {
     for (name, config, expected) in [
         ("s", setting("path", "/x"), "s: there is an SR of this name"),
         ("t", setting("path", "/srv/vdis"), "t: is the SR s already"),
+        ("t", setting("path", "//srv/vdis/"), "t: is the SR s already"),
         (
             "t",
             setting("folder", "/x"),
