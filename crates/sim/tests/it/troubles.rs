@@ -299,6 +299,30 @@ fn changes_of_somebody_else_are_met_again_and_again_but_not_for_ever() {
     lab.assert_nothing_left_but("/local/domain/0/error");
 }
 
+#[test]
+fn a_forced_unplug_that_met_changes_for_ever_leaves_nothing_once_the_vm_is_destroyed() {
+    let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
+    let mut lab = lab_with_transactions(6);
+    lab.create(&linux("one", "pv", "normal")).unwrap();
+    lab.settle();
+    lab.host.make_conflicts(u64::MAX);
+    let began = lab.host.now();
+    let how = Unplug::Forced;
+    let request = Request::Unplug { target: "one".to_owned(), device: vbd, how };
+    let client = lab.daemon.request(request).unwrap();
+    let message = failed(within(&mut lab, client, began, 60));
+    assert!(message.contains("conflicting change"), "{message}");
+    lab.settle();
+    lab.host.make_conflicts(0);
+    let Reply::Devices { devices, .. } = lab.ask(Request::Devices { target: "one".to_owned() })
+    else {
+        panic!("no devices");
+    };
+    assert!(devices.iter().any(|it| it.device == vbd), "it has it until it is gone: {devices:?}");
+    lab.destroy("one");
+    lab.assert_nothing_left_but("/local/domain/0/error");
+}
+
 /// How a domain ends.
 #[derive(Clone, Copy, Debug)]
 enum Death {

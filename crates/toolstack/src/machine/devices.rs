@@ -99,6 +99,12 @@ impl Vm {
         layout::devices(&self.config).contains(&device)
     }
 
+    /// A device has gone.
+    pub(super) fn device_removed(&mut self, device: DeviceRef) {
+        self.pending.remove(&device);
+        remove_from(Arc::make_mut(&mut self.config), device);
+    }
+
     /// A step that changes the record: one of the VM at a time, so what it writes is all there is.
     pub(super) fn record_work(&mut self, step: Step, then: &Then) -> Work {
         let domain = self.facts.domain.expect("devices come and go while there is a domain");
@@ -140,11 +146,13 @@ impl Vm {
                 Work::CloseDevice { domain, uuid, device, nodes }
             }
             (Step::RemoveDevice(device), _) => {
-                self.pending.remove(&device);
-                let before = self.config.to_cfg_text();
-                remove_from(Arc::make_mut(&mut self.config), device);
-                let text = self.config.to_cfg_text();
-                let nodes = layout::changed_record_nodes(uuid, &before, &text, &pending(self));
+                // The VM has it until it is gone: whoever takes the VM down meanwhile closes it too.
+                let mut config = VmConfig::clone(&self.config);
+                remove_from(&mut config, device);
+                let (before, text) = (self.config.to_cfg_text(), config.to_cfg_text());
+                let others = self.pending.iter().filter(|(it, _)| **it != device);
+                let pending = Pending::encode_all(others);
+                let nodes = layout::changed_record_nodes(uuid, &before, &text, &pending);
                 let removals = layout::removed_device_paths(domid, device);
                 Work::RemoveDevice { domain, uuid, removals, nodes }
             }

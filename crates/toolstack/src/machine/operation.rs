@@ -536,6 +536,7 @@ impl Toolstack {
                 }
                 match step {
                     Step::DetachDisk(devid) => drop(vm.facts.disks.remove(&devid)),
+                    Step::RemoveDevice(device) => vm.device_removed(device),
                     Step::RemoveDomainNodes => vm.facts = vm.facts.without_domain(),
                     _ => {}
                 }
