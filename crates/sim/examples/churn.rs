@@ -49,13 +49,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         println!("seed {seed}, {hours} h: {}", counts(&tally.requests));
         println!("  trouble: {} daemons killed, {}", tally.kills, counts(&tally.troubles));
+        let done: u64 = tally.done.values().sum();
         println!(
-            "  {} answers, {} of them refusals, the slowest after {} s; {} requests died with their daemon",
+            "  {} answers, the slowest after {} s; {} requests died with their daemon",
             tally.answered,
-            tally.refused,
             tally.slowest_answer_ns / 1_000_000_000,
             tally.orphaned
         );
+        println!("  {done} carried out: {}", counts(&tally.done));
+        println!("  {} refused: {}", tally.answered - done, counts(&tally.refusals));
         println!(
             "  {} rests with {} VMs as described, {} ends with nothing left; digest {:016x}",
             tally.rests, tally.vms_checked, tally.ends, tally.digest

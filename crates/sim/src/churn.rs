@@ -5,13 +5,15 @@
 //! sixth hour everything is taken down, and nothing may be left. At all times every request is answered within a
 //! bound, and one that only reads at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use storage::{HostError, Kind, Repositories, VdiName};
-use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::layout::{self, DeviceKind, DeviceRef};
 use toolstack::plan::{Start, Unplug};
 use toolstack::scheduler::Limits;
-use toolstack::{ClientId, Device, Reply, ReplyWhen, Request, ShutdownRequest, VmState, xlcfg};
+use toolstack::{
+    ClientId, Device, Reply, ReplyWhen, Request, ShutdownRequest, VmRow, VmState, xlcfg,
+};
 use xen::{DomId, Errno, ShutdownReason, Uuid};
 use xenstore::client::ClientError;
 
@@ -31,8 +33,8 @@ const HOUR_NS: u64 = 3600 * SECOND_NS;
 const NAMES: u64 = 24;
 /// Disks that a VM may begin with.
 const DISKS_MAX: u64 = 9;
-/// Memory for VMs, in pages: not enough for all names at once.
-const MEMORY_PAGES: u64 = 320 << 8;
+/// Memory for VMs, in pages: mostly enough, and not for all names at once.
+const MEMORY_PAGES: u64 = 448 << 8;
 /// Between two operations, on average twice as fast as that.
 const PAUSE_NS: u64 = 20 * SECOND_NS;
 /// Within this time everything is answered, whatever goes wrong.
@@ -75,7 +77,10 @@ pub struct Tally {
     /// Requests, by what they were.
     pub requests: BTreeMap<&'static str, u64>,
     pub answered: u64,
-    pub refused: u64,
+    /// Those that were carried out, by what they were.
+    pub done: BTreeMap<&'static str, u64>,
+    /// The others, by why they were not.
+    pub refusals: BTreeMap<&'static str, u64>,
     /// Requests whose daemon was killed.
     pub orphaned: u64,
     pub kills: u64,
@@ -112,7 +117,33 @@ struct Churn {
     /// Folders that hang or refuse, and until when.
     sick: BTreeMap<&'static str, Time>,
     uuids: u64,
+    /// Devices that each name was last asked to have.
+    devices: BTreeMap<u64, BTreeSet<DeviceRef>>,
     tally: Tally,
+}
+
+/// Of whom something is asked; now and then of anybody, as people and scripts do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Whom {
+    Unknown,
+    Running,
+    Paused,
+    /// Defined, and without a domain.
+    Down,
+    Defined,
+}
+
+impl Whom {
+    fn is(self, row: Option<&VmRow>) -> bool {
+        let Some(row) = row else { return self == Self::Unknown };
+        match self {
+            Self::Unknown => false,
+            Self::Running => row.state == VmState::Running,
+            Self::Paused => row.state == VmState::Paused,
+            Self::Down => row.state == VmState::Down,
+            Self::Defined => row.defined,
+        }
+    }
 }
 
 /// Runs `hours` of virtual time.
@@ -141,6 +172,23 @@ fn vdi(name: u64) -> VdiName {
 
 fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+/// The kind of a refusal: mostly what was asked for does not fit what is there.
+fn why(message: &str) -> &'static str {
+    const KINDS: [(&str, &str); 9] = [
+        ("MiB are free", "no memory"),
+        ("exists already", "there already"),
+        ("is running", "there already"),
+        ("is a defined VM", "there already"),
+        ("has a ", "there already"),
+        ("no such ", "not there"),
+        ("is down", "not there"),
+        ("not defined", "not there"),
+        (": has no ", "not there"),
+    ];
+    let found = KINDS.into_iter().find(|(words, _)| message.contains(words));
+    found.map_or("a fault, or somebody else was faster", |(_, kind)| kind)
 }
 
 impl Churn {
@@ -186,6 +234,7 @@ impl Churn {
             asked: BTreeMap::new(),
             sick: BTreeMap::new(),
             uuids: seed << 32,
+            devices: BTreeMap::new(),
             tally: Tally::default(),
         };
         churn.daemon.set_attach_times(times);
@@ -274,9 +323,12 @@ impl Churn {
             self.check_time(&asked, took)?;
             self.tally.answered += 1;
             self.tally.slowest_answer_ns = self.tally.slowest_answer_ns.max(took);
+            if !matches!(reply, Some(Reply::Failed(_))) {
+                *self.tally.done.entry(asked.what).or_default() += 1;
+            }
             match reply {
                 Some(Reply::Failed(message)) => {
-                    self.tally.refused += 1;
+                    *self.tally.refusals.entry(why(&message)).or_default() += 1;
                     if message.is_empty() || message.contains('\n') {
                         return Err(format!("{} was refused with {message:?}", asked.what));
                     }
@@ -333,6 +385,21 @@ impl Churn {
         Ok(())
     }
 
+    /// One of those; anybody once in eight times, or if there is none.
+    fn one_of(&mut self, whom: Whom) -> Result<u64, ClientError> {
+        let client = self.daemon.request(Request::Vms)?;
+        let anybody = self.below(NAMES);
+        // A daemon that has just been started does not know yet.
+        let Some(Reply::Vms(rows)) = self.daemon.take_reply(client) else { return Ok(anybody) };
+        let row = |name: u64| rows.iter().find(|row| row.name == format!("vm{name}"));
+        let meant: Vec<u64> = (0..NAMES).filter(|name| whom.is(row(*name))).collect();
+        Ok(if meant.is_empty() || self.below(8) == 0 { anybody } else { self.pick(&meant) })
+    }
+
+    fn target(&mut self, whom: Whom) -> Result<String, ClientError> {
+        Ok(format!("vm{}", self.one_of(whom)?))
+    }
+
     fn operate(&mut self) -> Result<(), ClientError> {
         let now = self.host.now();
         let well: Vec<&'static str> =
@@ -340,28 +407,46 @@ impl Churn {
         for folder in well {
             self.heal(folder);
         }
-        let name = self.below(NAMES);
-        let target = format!("vm{name}");
         match self.below(100) {
-            0..=29 => self.create(name),
-            30..=33 => {
+            0..=15 => {
+                let name = self.one_of(Whom::Unknown)?;
+                self.create(name)
+            }
+            16..=19 => {
+                let name = self.one_of(Whom::Unknown)?;
                 let request = self.definition(name);
                 self.ask("define", request)
             }
-            34..=36 => self.ask("start", Request::Start { target, start: Start::Running }),
-            37 => self.ask("undefine", Request::Undefine { target }),
-            38..=43 => self.ask("destroy", Request::Destroy { target }),
-            44..=51 => {
+            20..=23 => {
+                let target = self.target(Whom::Down)?;
+                self.ask("start", Request::Start { target, start: Start::Running })
+            }
+            24..=26 => {
+                let target = self.target(Whom::Defined)?;
+                self.ask("undefine", Request::Undefine { target })
+            }
+            27..=38 => {
+                let target = self.target(Whom::Running)?;
+                self.ask("destroy", Request::Destroy { target })
+            }
+            39..=48 => {
                 let how = match self.below(3) {
                     0 => ShutdownRequest::Poweroff,
                     _ => ShutdownRequest::Reboot,
                 };
+                let target = self.target(Whom::Running)?;
                 self.ask("shutdown", Request::Shutdown { target, how, reply: ReplyWhen::Asked })
             }
-            52..=63 => self.plug(name),
-            64..=73 => self.unplug(target),
-            74 => self.ask("pause", Request::Pause { target }),
-            75 | 76 => self.ask("unpause", Request::Unpause { target }),
+            49..=61 => self.plug(),
+            62..=73 => self.unplug(),
+            74 => {
+                let target = self.target(Whom::Running)?;
+                self.ask("pause", Request::Pause { target })
+            }
+            75 | 76 => {
+                let target = self.target(Whom::Paused)?;
+                self.ask("unpause", Request::Unpause { target })
+            }
             77..=80 => self.guest_stops(),
             81 => {
                 // More than one storage may take, so that one that hangs leaves room.
@@ -371,6 +456,7 @@ impl Churn {
             }
             82 => self.ask("start all", Request::StartAll),
             83..=88 => {
+                let target = self.target(Whom::Running)?;
                 let request = match self.below(5) {
                     0 => Request::Vms,
                     1 => Request::HostInfo,
@@ -507,11 +593,13 @@ impl Churn {
             disks.join(", ")
         );
         let source = xlcfg::Source { file: "churn.cfg", text: &text, overrides: &[] };
-        (xlcfg::parse(source).expect("a configuration of our own"), folder == FOLDERS[0])
+        let config = xlcfg::parse(source).expect("a configuration of our own");
+        self.devices.insert(name, layout::devices(&config).into_iter().collect());
+        (config, folder == FOLDERS[0])
     }
 
-    fn plug(&mut self, name: u64) -> Result<(), ClientError> {
-        let target = format!("vm{name}");
+    fn plug(&mut self) -> Result<(), ClientError> {
+        let name = self.one_of(Whom::Running)?;
         let device = if self.below(3) == 0 {
             let devid = u32::try_from(1 + self.below(2)).expect("a small number");
             Device::Vif(xlcfg::parse_vif("bridge=xenbr0", devid).expect("a vif of our own"))
@@ -521,18 +609,22 @@ impl Churn {
             let spec = format!("{folder}/vm{name}-{DISKS_MAX}.raw,raw,{place},w");
             Device::Disk(xlcfg::parse_disk(&spec).expect("a disk of our own"))
         };
-        self.ask("plug", Request::Plug { target, device: Box::new(device) })
+        self.devices.entry(name).or_default().insert(device.id());
+        self.ask("plug", Request::Plug { target: format!("vm{name}"), device: Box::new(device) })
     }
 
-    fn unplug(&mut self, target: String) -> Result<(), ClientError> {
-        let (kind, devid) = match self.below(3) {
-            0 => (DeviceKind::Vif, self.below(3)),
-            1 => (DeviceKind::Vbd, 202 << 8 | self.below(3) << 4),
-            _ => (DeviceKind::Vbd, 202 << 8 | (10 + self.below(3)) << 4),
+    fn unplug(&mut self) -> Result<(), ClientError> {
+        let name = self.one_of(Whom::Running)?;
+        let devices: Vec<DeviceRef> =
+            self.devices.get(&name).into_iter().flatten().copied().collect();
+        let device = if devices.is_empty() || self.below(8) == 0 {
+            DeviceRef { kind: DeviceKind::Vbd, devid: 202 << 8 }
+        } else {
+            self.pick(&devices)
         };
-        let device = DeviceRef { kind, devid: u32::try_from(devid).expect("a small number") };
+        self.devices.entry(name).or_default().remove(&device);
         let how = if self.below(3) == 0 { Unplug::Forced } else { Unplug::Clean };
-        self.ask("unplug", Request::Unplug { target, device, how })
+        self.ask("unplug", Request::Unplug { target: format!("vm{name}"), device, how })
     }
 
     /// Asks and waits for the answer.
