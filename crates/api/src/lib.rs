@@ -21,7 +21,7 @@ pub use answer::{
     VcpuRow,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
-pub use request::{Create, LimitChanges, Planned, Request, Target, Targets, Wait};
+pub use request::{Adopt, Create, LimitChanges, Planned, Request, Target, Targets, Wait};
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use vms::{Change, Changes, Define, StartFailure, StartedAll, VmRow, VmStatus};
 pub use wire::{

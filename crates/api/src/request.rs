@@ -56,6 +56,22 @@ pub struct Create {
     pub progress: bool,
 }
 
+/// A running domain of another toolstack to be taken over.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Adopt {
+    pub target: Target,
+    /// The file's name, for error messages.
+    #[serde(default)]
+    pub file: String,
+    /// What it starts from again: a configuration, whose devices and sizes do not count. Without one it is
+    /// refused.
+    #[serde(default)]
+    pub config_text: Option<String>,
+    /// The client's working directory.
+    #[serde(default)]
+    pub cwd: String,
+}
+
 /// One request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "op", rename_all = "kebab-case")]
@@ -76,6 +92,8 @@ pub enum Request {
         #[serde(default)]
         targets: Vec<Target>,
     },
+    /// Answered by [`Reply::Done`](crate::Reply::Done) when the VM is managed.
+    Adopt(Adopt),
     /// Answered by [`Reply::Done`](crate::Reply::Done) when nothing is left of the domain.
     Destroy { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done); an [`Answer::Event`](crate::Answer::Event)

@@ -229,6 +229,15 @@ impl BlockHost for SimOs {
         })
     }
 
+    fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
+        let minor = device.strip_prefix("/dev/loop").and_then(|text| text.parse::<u32>().ok());
+        self.change(device, |os, _| {
+            let found = minor.and_then(|minor| os.loops.get_mut(&minor));
+            found.ok_or(HostError::Missing)?.tag = tag.to_owned();
+            Ok(())
+        })
+    }
+
     fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
         let minor = device.strip_prefix("/dev/loop").and_then(|text| text.parse::<u32>().ok());
         let minor = minor.ok_or_else(|| HostError::Refused("not a loop device".to_owned()))?;

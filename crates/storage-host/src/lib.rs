@@ -183,6 +183,17 @@ impl BlockHost for LinuxSystem {
         self.shared.bounded.run(FILE_TIME, attach, undo)
     }
 
+    fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
+        let (device, tag) = (by_path(device)?, tag.to_owned());
+        let rename = move |_: &bounded::Abandoned| match device.rename(&tag) {
+            Err(error) if error.errno() == ENXIO || error.errno() == xen::Errno::ENOENT => {
+                Err(HostError::Missing)
+            }
+            other => other.map_err(|error| refused(&error)),
+        };
+        self.shared.bounded.run(FILE_TIME, rename, Undo::nothing())
+    }
+
     fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
         let device = by_path(device)?;
         let detach = move |_: &bounded::Abandoned| match device.detach() {

@@ -114,6 +114,12 @@ pub trait BlockHost {
         tag: &str,
     ) -> Result<BlockDevice, HostError>;
 
+    /// Gives a loop device that is there another tag, without a word to whoever uses it.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if it has no file.
+    fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError>;
+
     /// Takes a loop device away. One that is gone already is no error.
     ///
     /// # Errors
@@ -252,6 +258,12 @@ mod tests {
             let device = BlockDevice { path: "/dev/loop0".to_owned(), number };
             self.loops.push(TaggedLoop { device: device.clone(), tag: tag.to_owned() });
             Ok(device)
+        }
+
+        fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
+            let found = self.loops.iter_mut().find(|it| it.device.path == device);
+            found.ok_or(HostError::Missing)?.tag = tag.to_owned();
+            Ok(())
         }
 
         fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {

@@ -475,6 +475,25 @@ pub fn plugged_vif_nodes(domid: DomId, uuid: Uuid, vif: &VifConfig) -> Nodes {
     nodes
 }
 
+/// What makes a domain of another toolstack ours: a whole record.
+#[must_use]
+pub fn adopted_nodes(config_text: &str, uuid: Uuid, domid: DomId, made: Completion) -> Nodes {
+    let mut nodes = record_nodes(uuid, config_text);
+    let path = record_path(uuid);
+    nodes.put(format!("{path}/domid"), domid.to_string());
+    nodes.put(format!("{path}/complete"), made.encode());
+    nodes
+}
+
+/// What libxl writes of a console and nobody reads: with it gone, an adopted domain's nodes are as those of ours.
+#[must_use]
+pub fn foreign_paths(domid: DomId) -> Vec<Removal> {
+    vec![
+        Removal::of_domain(format!("/local/domain/0/backend/console/{domid}"), 1),
+        Removal::of_domain(format!("/libxl/{domid}/device/console"), 1),
+    ]
+}
+
 /// A record's node that names the devices being plugged or unplugged.
 pub const PENDING: &str = "pending";
 

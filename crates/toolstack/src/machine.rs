@@ -13,6 +13,7 @@
 //! One operation at a time works on a VM; reads never wait for it. Observations say "look again",
 //! never "do": what happens follows from what is found.
 
+mod adopt;
 mod adoption;
 mod changes;
 mod definitions;
@@ -35,6 +36,7 @@ use xenstore::client::Heard;
 use xenstore::wire::changes::Who;
 
 use crate::config::VmConfig;
+use crate::foreign::Adoption;
 use crate::layout::Completion;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
@@ -118,6 +120,11 @@ pub enum Request {
     },
     Devices {
         target: String,
+    },
+    /// Takes over a running domain that another toolstack made. What it starts from again is `base`'s.
+    Adopt {
+        target: String,
+        base: Option<Box<VmConfig>>,
     },
     /// Which domain a name, number or UUID means.
     Resolve {
@@ -506,6 +513,11 @@ enum Purpose {
         client: ClientId,
         uuid: Uuid,
     },
+    /// A foreign domain becomes ours.
+    Adopt {
+        client: ClientId,
+        adoption: Box<Adoption>,
+    },
     /// Nobody waits for the outcome.
     Aside,
 }
@@ -534,6 +546,11 @@ enum Query {
         domid: DomId,
     },
     HostInfo,
+    /// What is known of a foreign domain, to make it ours.
+    Foreign {
+        uuid: Uuid,
+        base: Box<VmConfig>,
+    },
     Vcpus {
         domid: DomId,
         name: String,
@@ -572,6 +589,8 @@ pub struct Toolstack {
     /// Steps that wait for a permit.
     scheduler: Scheduler<(OperationId, usize)>,
     foreign: BTreeMap<DomId, Foreign>,
+    /// Those of them that are becoming ours.
+    adopting: BTreeSet<Uuid>,
     past: trace::Past,
     log: events::Log,
     /// Taken over by [`Event::Started`].
@@ -618,6 +637,7 @@ impl Toolstack {
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
             foreign: BTreeMap::new(),
+            adopting: BTreeSet::new(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
             files: begin.definitions,
@@ -744,6 +764,9 @@ impl Toolstack {
                 self.written(now, client, uuid, before.map(|it| *it), result, out);
             }
             Purpose::Undefine { client, uuid } => self.removed(now, client, uuid, result, out),
+            Purpose::Adopt { client, adoption } => {
+                self.adopted(now, client, *adoption, result, out);
+            }
             Purpose::Aside => {}
         }
     }
@@ -832,7 +855,7 @@ impl Toolstack {
             }
         };
         let Adopted { half_made, unfinished, pending } = self.adopt(&survey, records, &unique_ids);
-        let attachments = self.adopt_loops(loops);
+        let attachments = self.adopt_loops(loops, &survey);
         if !attachments.is_empty() {
             self.give_out(Purpose::Aside, Work::DetachOrphans { attachments }, out);
         }
@@ -865,10 +888,19 @@ impl Toolstack {
     }
 
     /// Gives loop devices back to the VMs that their tags name; returns the others.
-    fn adopt_loops(&mut self, loops: Vec<OwnLoop>) -> Vec<Attachment> {
+    ///
+    /// One of a domain that lives and has no record is another toolstack's: somebody began to adopt it.
+    fn adopt_loops(&mut self, loops: Vec<OwnLoop>, survey: &Survey) -> Vec<Attachment> {
+        let lives = |uuid: Uuid| {
+            survey.domains.iter().any(|info| info.handle == uuid && !info.flags.dying())
+        };
         let mut orphans = Vec::new();
         for OwnLoop { attachment, tag } in loops {
-            let owner = parse_loop_tag(&tag).and_then(|(uuid, number)| {
+            let of = parse_loop_tag(&tag);
+            if of.is_some_and(|(uuid, _)| lives(uuid) && !self.vms.contains_key(&uuid)) {
+                continue;
+            }
+            let owner = of.and_then(|(uuid, number)| {
                 let vm = self.vms.get_mut(&uuid)?;
                 let is_known = vm.config.disks.iter().any(|disk| disk.vdev.number == number);
                 is_known.then_some((vm, number))

@@ -15,9 +15,12 @@ use xen_build::{BuildConfig, BuildError, Channel, Channels};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
 use crate::config::VmConfig;
+use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::host::{Host, KernelError};
+use crate::layout::{Nodes, Removal};
 use crate::work::{
-    Cost, Failure, HostInfo, Images, LOOP_TAG_PREFIX, LetGo, Look, NewDomain, Output, OwnLoop, Work,
+    Cost, Failure, HostInfo, Images, LOOP_TAG_PREFIX, LetGo, Look, NewDomain, Output, OwnLoop,
+    Work, loop_tag,
 };
 
 /// Pages of a MiB.
@@ -231,6 +234,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 let loops = self.attached()?;
                 Ok(Output::Observed { survey, records, loops, unique_ids })
             }
+            Work::ReadForeign { domid, uuid, generation } => {
+                self.read_foreign(domid, uuid, generation).map(Output::Foreign)
+            }
+            Work::Adopt { domain, uuid, loops, nodes, removals } => {
+                self.look(domain, Look::First)?;
+                self.adopt(domain.domid, uuid, &loops, &nodes, &removals)?;
+                Ok(Output::Done)
+            }
             Work::ReadConsole { domain, uuid } => {
                 store::console_tty(&mut self.store, domain.domid, uuid).map(Output::Console)
             }
@@ -255,6 +266,63 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 infos.map(Output::CpuTimes).map_err(refused("tell the vCPUs of", domid))
             }
         }
+    }
+
+    fn read_foreign(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        generation: u64,
+    ) -> Result<Box<ForeignReading>, Failure> {
+        let gone = || Failure(format!("domain {domid} is gone; `xy list` shows what is there"));
+        let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        let info = info.filter(|info| info.handle == uuid).ok_or_else(gone)?;
+        let domain = self
+            .xen
+            .identify(domid, uuid, generation)
+            .map_err(refused("tell the number of", domid))?;
+        let mut reading = store::foreign(&mut self.store, domain, info)?;
+        for device in &mut reading.devices {
+            let Some(path) = device.keys.get("params").filter(|path| !path.is_empty()) else {
+                continue;
+            };
+            device.file = match self.host.system().inspect(path) {
+                Ok(kind) => Some(kind),
+                Err(HostError::Missing) => None,
+                Err(error) => return Err(failure(path, error)),
+            };
+        }
+        Ok(Box::new(reading))
+    }
+
+    /// The tags come first: a tag without a record is nothing as long as the domain lives, and a record without
+    /// tags would lose the devices.
+    fn adopt(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        loops: &[ForeignLoop],
+        nodes: &Nodes,
+        removals: &[Removal],
+    ) -> Result<(), Failure> {
+        let adopted = self
+            .tag_loops(uuid, loops)
+            .and_then(|()| store::adopt(&mut self.store, domid, uuid, nodes, removals));
+        if adopted.is_err() {
+            for it in loops {
+                // Under either name it is its maker's.
+                let _left = self.host.system().tag_loop(&it.device.path, &it.path);
+            }
+        }
+        adopted
+    }
+
+    fn tag_loops(&mut self, uuid: Uuid, loops: &[ForeignLoop]) -> Result<(), Failure> {
+        loops.iter().try_for_each(|it| {
+            let tag = loop_tag(uuid, it.devid);
+            let tagged = self.host.system().tag_loop(&it.device.path, &tag);
+            tagged.map_err(|error| failure(&it.device.path, error))
+        })
     }
 
     /// Everything that is attached for a VM, by the tag that says for which.

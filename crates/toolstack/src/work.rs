@@ -9,6 +9,7 @@ use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, Ve
 use xen_build::{Built, KernelImage};
 
 use crate::config::VmConfig;
+use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::layout::{Completion, DeviceRef, Nodes, Removal};
 
 /// Kernel and ramdisk of a VM, shared with every other VM that has the same.
@@ -211,6 +212,20 @@ pub enum Work {
     DetachOrphans {
         attachments: Vec<Attachment>,
     },
+    /// All that is known of a domain that another toolstack made.
+    ReadForeign {
+        domid: DomId,
+        uuid: Uuid,
+        generation: u64,
+    },
+    /// Makes such a domain ours: what is attached for it first, its record last.
+    Adopt {
+        domain: DomainRef,
+        uuid: Uuid,
+        loops: Vec<ForeignLoop>,
+        nodes: Nodes,
+        removals: Vec<Removal>,
+    },
     ReadConsole {
         domain: DomainRef,
         uuid: Uuid,
@@ -243,6 +258,7 @@ impl Work {
             | Self::RemoveDevice { domain, .. }
             | Self::DestroyDomain { domain }
             | Self::RequestShutdown { domain, .. }
+            | Self::Adopt { domain, .. }
             | Self::ReadConsole { domain, .. }
             | Self::ReadDevices { domain, .. }
             | Self::CpuTimes { domain, .. } => Some(*domain),
@@ -281,6 +297,8 @@ impl Work {
             Self::WriteDefinition { .. } => "write-definition",
             Self::RemoveDefinition { .. } => "remove-definition",
             Self::FinishBoot => "finish-boot",
+            Self::ReadForeign { .. } => "read-foreign",
+            Self::Adopt { .. } => "adopt",
             Self::ReadConsole { .. } => "read-console",
             Self::ReadDevices { .. } => "read-devices",
             Self::HostInfo => "host-info",
@@ -296,6 +314,7 @@ impl Work {
             Self::Survey { .. }
             | Self::LookAt { .. }
             | Self::Observe
+            | Self::ReadForeign { .. }
             | Self::ReadConsole { .. }
             | Self::ReadDevices { .. }
             | Self::HostInfo
@@ -416,6 +435,7 @@ pub enum Output {
     },
     /// `None`: xenconsoled has not yet made the terminal.
     Console(Option<String>),
+    Foreign(Box<ForeignReading>),
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
     CpuTimes(Vec<xen::VcpuInfo>),

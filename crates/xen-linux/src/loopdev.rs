@@ -15,6 +15,7 @@ use crate::ioctl::{ioctl, ioctl_number, open_device};
 use crate::{Access, DeviceNumber, HostError, block_device};
 
 const CLR_FD: c_ulong = 0x4c01;
+const SET_STATUS64: c_ulong = 0x4c04;
 const GET_STATUS64: c_ulong = 0x4c05;
 const SET_CAPACITY: c_ulong = 0x4c07;
 const CONFIGURE: c_ulong = 0x4c0a;
@@ -139,6 +140,22 @@ impl LoopDevice {
             .map(drop)
     }
 
+    /// Gives the device another name, which is all that changes of it: requests under way are waited for, and those
+    /// that come wait a moment.
+    ///
+    /// # Errors
+    /// ENXIO if nothing is attached.
+    pub fn rename(self, name: &str) -> Result<(), HostError> {
+        let refused = || format!("cannot rename {}", self.path().display());
+        let fd = self.open(Access::ReadOnly)?;
+        let mut info = LoopInfo::EMPTY;
+        // SAFETY: the structure is the request's; it points to nothing.
+        unsafe { ioctl(&fd, GET_STATUS64, &mut info) }.refused(refused)?;
+        info.file_name = file_name(name);
+        // SAFETY: as above.
+        unsafe { ioctl(&fd, SET_STATUS64, &mut info) }.refused(refused).map(drop)
+    }
+
     /// Makes the device as large as its file is now.
     ///
     /// # Errors
@@ -255,11 +272,16 @@ fn open_backing(file: &Path, access: Access) -> Result<OwnedFd, HostError> {
     }
 }
 
-fn configure(device: &OwnedFd, backing: &OwnedFd, name: &str, flags: u32) -> Result<(), Errno> {
-    let mut info = LoopInfo { flags, ..LoopInfo::EMPTY };
-    let name = name.as_bytes();
+/// A name as the kernel keeps it, cut off at 63 bytes.
+fn file_name(name: &str) -> [u8; NAME_BYTES] {
+    let mut bytes = [0; NAME_BYTES];
     let kept = name.len().min(NAME_BYTES - 1);
-    info.file_name[..kept].copy_from_slice(&name[..kept]);
+    bytes[..kept].copy_from_slice(&name.as_bytes()[..kept]);
+    bytes
+}
+
+fn configure(device: &OwnedFd, backing: &OwnedFd, name: &str, flags: u32) -> Result<(), Errno> {
+    let info = LoopInfo { flags, file_name: file_name(name), ..LoopInfo::EMPTY };
     let fd = u32::try_from(backing.as_raw_fd()).expect("an open descriptor is not negative");
     let mut config = LoopConfig { fd, block_bytes: 0, info, reserved: [0; 8] };
     // SAFETY: the structure is the request's; it points to nothing.

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use crate::commands::{
-    self, create, devices, domains, host, hypercalls, plan, shutdown, storage, store, top, trace,
-    vms,
+    self, adopt, create, devices, domains, host, hypercalls, plan, shutdown, storage, store, top,
+    trace, vms,
 };
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
@@ -79,6 +79,20 @@ const COMMANDS: &[Command] = &[
         operands: (0, MANY),
         dry_run: DryRun::Impossible,
         run: domains::list,
+    },
+    Command {
+        name: "adopt",
+        usage: "[options] <Domain>",
+        about: "Take over a running domain that xl or libvirt made",
+        flags: &[Flag::with_value(
+            '\0',
+            "config",
+            "FILE",
+            "The file it was made from, if xl has kept nothing: a reboot needs its kernel.",
+        )],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: adopt::adopt,
     },
     Command {
         name: "destroy",

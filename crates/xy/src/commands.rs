@@ -1,5 +1,6 @@
 //! What each command asks the daemon, and how it tells the answer.
 
+pub(crate) mod adopt;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod devices;

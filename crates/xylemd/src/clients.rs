@@ -192,6 +192,7 @@ impl Client<'_> {
                 };
                 Ok(api::Reply::Configs(rows.iter().map(config).collect()))
             }
+            Request::Adopt(adopt) => self.adopt(adopt),
             Request::Destroy { target } => {
                 self.ask(toolstack::Request::Destroy { target: target.0 })?;
                 Ok(api::Reply::Done)

@@ -1,5 +1,6 @@
 //! The simulated host, seen from outside.
 
+mod adopt;
 mod churn;
 mod conformance;
 mod constant;

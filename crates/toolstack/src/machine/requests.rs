@@ -42,6 +42,7 @@ impl Toolstack {
             Request::StartAll => self.start_all(now, client, out),
             Request::Operations => self.list_operations(now, client, out),
             Request::Trace { target } => self.trace(now, client, &target, out),
+            Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
             Request::HostInfo => self.query(client, Query::HostInfo, Work::HostInfo, out),
             Request::Resolve { target } => match self.resolve_any(&target) {
                 Ok((domid, name, uuid)) => {
@@ -163,7 +164,7 @@ impl Toolstack {
     }
 
     /// The VM of ours that a name, domain number or UUID means.
-    fn resolve(&self, target: &str) -> Result<Uuid, String> {
+    pub(super) fn resolve(&self, target: &str) -> Result<Uuid, String> {
         let domid = target.parse().ok().map(DomId);
         let uuid: Option<Uuid> = target.parse().ok();
         let ours = self.vms.values().find(|vm| {
@@ -189,7 +190,7 @@ impl Toolstack {
     }
 
     /// As [`Toolstack::resolve`], with the domains of other toolstacks.
-    fn resolve_any(&self, target: &str) -> Result<(DomId, String, Uuid), String> {
+    pub(super) fn resolve_any(&self, target: &str) -> Result<(DomId, String, Uuid), String> {
         if let Ok(uuid) = self.resolve(target) {
             let vm = &self.vms[&uuid];
             if let Some(domid) = vm.facts.domid() {
@@ -292,6 +293,9 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let reply = match (query, result) {
+            (Query::Foreign { uuid, base }, result) => {
+                return self.foreign_read(client, uuid, &base, result, out);
+            }
             (Query::Waiting, Ok(_)) => return,
             (Query::Waiting, Err(Failure(message))) => {
                 for vm in self.vms.values_mut() {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use xen::{DomId, DomainRef, Uuid, XenbusState};
+use xen::{DomId, DomainInfo, DomainRef, Uuid, XenbusState};
 use xenstore::Error;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transport};
 
+use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
     Completion, DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, vm_link,
     vm_path,
@@ -447,4 +448,105 @@ pub(super) fn device_readings<T: Transport>(
         });
     }
     Ok(readings)
+}
+
+/// What the store knows of a domain that libxl made, but for the files under its disks.
+pub(super) fn foreign<T: Transport>(
+    store: &mut Client<T>,
+    domain: DomainRef,
+    info: DomainInfo,
+) -> Result<ForeignReading, Failure> {
+    let domid = domain.domid;
+    let (path, libxl) = (format!("/local/domain/{domid}"), format!("/libxl/{domid}"));
+    let mut look = Batch::new();
+    let mut read = |path: String| look.read(&path);
+    let (link, name) = (read(vm_link(domid)), read(format!("{path}/name")));
+    let kind = read(format!("{libxl}/type"));
+    let static_max = read(format!("{path}/memory/static-max"));
+    let target = read(format!("{path}/memory/target"));
+    let (port, gfn) = (read(format!("{path}/store/port")), read(format!("{path}/store/ring-ref")));
+    let replies = store.run(&look)?;
+    check_link(&replies, link, domid, info.handle)?;
+    let value =
+        |index| -> Result<Option<String>, Failure> { Ok(replies.get_optional(index)?.map(text)) };
+    let mut reading = ForeignReading {
+        domain,
+        info,
+        name: value(name)?.unwrap_or_default(),
+        kind: value(kind)?.unwrap_or_default(),
+        static_max_kib: value(static_max)?.and_then(|text| text.parse().ok()),
+        target_kib: value(target)?.and_then(|text| text.parse().ok()),
+        store_port: value(port)?.and_then(|text| text.parse().ok()),
+        store_gfn: value(gfn)?.and_then(|text| text.parse().ok()),
+        other_devices: Vec::new(),
+        devices: Vec::new(),
+    };
+    for word in children(store, &format!("{libxl}/device"))? {
+        let ids = children(store, &format!("{libxl}/device/{word}"))?;
+        let kind = [DeviceKind::Vbd, DeviceKind::Vif].into_iter().find(|it| it.as_str() == word);
+        match kind {
+            Some(kind) => {
+                let device = |id: &String| Some(DeviceRef { kind, devid: id.parse().ok()? });
+                let devices: Vec<DeviceRef> = ids.iter().filter_map(device).collect();
+                reading.devices.extend(foreign_devices(store, domid, &devices)?);
+            }
+            // The first console needs nobody but xenconsoled.
+            None if word == "console" && ids.iter().all(|id| id == "0") => {}
+            None => reading.other_devices.push(word),
+        }
+    }
+    reading.devices.sort_by_key(|it| it.device);
+    Ok(reading)
+}
+
+/// Names below a node, none if there is no such node.
+fn children<T: Transport>(store: &mut Client<T>, path: &str) -> Result<Vec<String>, ClientError> {
+    match store.directory(path) {
+        Err(error) if error.is_not_found() => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+fn foreign_devices<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    devices: &[DeviceRef],
+) -> Result<Vec<ForeignDevice>, ClientError> {
+    let mut look = Batch::new();
+    let mut places = Vec::with_capacity(devices.len());
+    for device in devices {
+        let keys: &[&'static str] = match device.kind {
+            DeviceKind::Vbd => &VBD_KEYS,
+            DeviceKind::Vif => &VIF_KEYS,
+        };
+        let backend = look.read(&format!("{}/backend", device.libxl(domid)));
+        let mut values = Vec::with_capacity(keys.len());
+        for key in keys {
+            values.push((*key, look.read(&format!("{}/{key}", device.backend(domid)))));
+        }
+        places.push((*device, backend, values));
+    }
+    let replies = store.run(&look)?;
+    let mut found = Vec::with_capacity(devices.len());
+    for (device, backend, values) in places {
+        let mut keys = BTreeMap::new();
+        for (key, index) in values {
+            keys.extend(replies.get_optional(index)?.map(|value| (key, text(value))));
+        }
+        let backend = replies.get_optional(backend)?.map(text).unwrap_or_default();
+        found.push(ForeignDevice { device, backend, keys, file: None });
+    }
+    Ok(found)
+}
+
+/// Takes away what nobody needs and writes the record, if the domain's nodes are still the VM's.
+pub(super) fn adopt<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+    nodes: &Nodes,
+    removals: &[Removal],
+) -> Result<(), Failure> {
+    remove(store, Some(domid), uuid, removals)?;
+    add_device(store, domid, uuid, nodes)
 }

@@ -514,6 +514,7 @@ fn help_is_there_without_a_daemon() {
 
          create              Create a domain from config file <filename>
          list                List information about all/some domains
+         adopt               Take over a running domain that xl or libvirt made
          destroy             Terminate a domain immediately
          shutdown            Issue a shutdown signal to a domain
          reboot              Issue a reboot signal to a domain

@@ -31,6 +31,15 @@ impl Client<'_> {
         }
     }
 
+    pub(super) fn adopt(&self, adopt: api::Adopt) -> Result<api::Reply, Failed> {
+        let read =
+            |text: String| super::configuration(&adopt.file, &text, &[], &adopt.cwd).map(Box::new);
+        let base = adopt.config_text.map(read).transpose()?;
+        let target = adopt.target.0;
+        self.ask(toolstack::Request::Adopt { target, base })?;
+        Ok(api::Reply::Done)
+    }
+
     pub(super) fn vms(&self) -> Result<api::Reply, Failed> {
         match self.ask(toolstack::Request::Vms)? {
             Reply::Vms(rows) => Ok(api::Reply::Vms(rows.iter().map(render::vm_row).collect())),

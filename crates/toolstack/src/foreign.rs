@@ -1,0 +1,358 @@
+//! A running domain that another toolstack made, as one of ours: what is read of it, and what follows.
+//!
+//! Only nodes that no guest can write are believed. Xen and the backends' nodes say what the domain has; the
+//! configuration that comes with the request says only what they cannot: from what it starts again, and when.
+//! Source: what libxl (xen `tools/libs/light/`) and `/etc/xen/scripts/block` of 4.17 write.
+
+use std::collections::BTreeMap;
+
+use storage::{Access, Attachment, BlockDevice, DeviceNumber, FileKind};
+use xen::{DomainInfo, DomainKind, DomainRef, EvtchnPort, Uuid};
+
+use crate::config::{DiskConfig, Rate, Vdev, VifConfig, VmConfig};
+use crate::layout::{Completion, DeviceKind, DeviceRef, kind_name};
+use crate::plan::Start;
+use crate::xlcfg;
+
+/// Keys that are read of a disk's backend, and of an interface's.
+pub(crate) const VBD_KEYS: [&str; 7] =
+    ["dev", "mode", "device-type", "params", "script", "physical-device", "node"];
+pub(crate) const VIF_KEYS: [&str; 6] = ["mac", "bridge", "script", "mtu", "rate", "type"];
+
+/// Major number of loop devices.
+const LOOP_MAJOR: u32 = 7;
+
+/// A device of a foreign domain.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ForeignDevice {
+    pub device: DeviceRef,
+    /// The backend's directory, as libxl noted it.
+    pub backend: String,
+    /// Those of the backend's keys that there are.
+    pub keys: BTreeMap<&'static str, String>,
+    /// What lies at a disk's path.
+    pub file: Option<FileKind>,
+}
+
+/// All that is known of a foreign domain.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ForeignReading {
+    pub domain: DomainRef,
+    pub info: DomainInfo,
+    pub name: String,
+    /// libxl's word for the kind of domain.
+    pub kind: String,
+    pub static_max_kib: Option<u64>,
+    pub target_kib: Option<u64>,
+    pub store_port: Option<u32>,
+    pub store_gfn: Option<u64>,
+    /// Kinds of devices that nobody here can take down.
+    pub other_devices: Vec<String>,
+    pub devices: Vec<ForeignDevice>,
+}
+
+/// A loop device that somebody else made: it gets a tag of ours, and back its own name if that was too early.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ForeignLoop {
+    pub device: BlockDevice,
+    pub devid: u32,
+    /// The file's path, which is what its maker called it.
+    pub path: String,
+}
+
+/// What a foreign domain becomes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Adoption {
+    pub(crate) config: VmConfig,
+    pub(crate) uuid: Uuid,
+    pub(crate) domain: DomainRef,
+    pub(crate) completion: Completion,
+    pub(crate) disks: BTreeMap<u32, Attachment>,
+}
+
+impl Adoption {
+    /// The domain as a VM of ours. `base` is from what it starts again.
+    ///
+    /// # Errors
+    /// What of it could not be done as the other toolstack would, in one line that names it.
+    pub(crate) fn of(reading: &ForeignReading, base: &VmConfig) -> Result<Self, String> {
+        let name = &reading.name;
+        check_kind(reading, base)?;
+        if let Some(other) = reading.other_devices.first() {
+            return Err(format!(
+                "{name}: has a device of kind {other}, which cannot be taken down here; \
+                 leave it to the toolstack that made it"
+            ));
+        }
+        let (Some(port), Some(store_gfn)) = (reading.store_port, reading.store_gfn) else {
+            return Err(format!("{name}: has no store ring in the store; it is not whole"));
+        };
+        let (mut disks, mut vifs, mut attached) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for device in &reading.devices {
+            let told = |problem: String| format!("{name}: {}: {problem}", device.device);
+            if device.backend != device.device.backend(reading.domain.domid) {
+                return Err(told(format!(
+                    "served by {}, which cannot be taken over; detach it first",
+                    device.backend
+                )));
+            }
+            match device.device.kind {
+                DeviceKind::Vbd => {
+                    let (disk, attachment) = disk(device).map_err(told)?;
+                    attached.insert(disk.vdev.number, attachment);
+                    disks.push(disk);
+                }
+                DeviceKind::Vif => vifs.push(vif(device).map_err(told)?),
+            }
+        }
+        let config = configuration(reading, base, disks, vifs)?;
+        let start = match reading.info.flags.paused() {
+            true => Start::Paused,
+            false => Start::Running,
+        };
+        let completion = Completion { start, store_port: EvtchnPort(port), store_gfn };
+        let (uuid, domain) = (reading.info.handle, reading.domain);
+        Ok(Self { config, uuid, domain, completion, disks: attached })
+    }
+
+    /// The loop devices that get a tag of ours.
+    pub(crate) fn loops(&self) -> Vec<ForeignLoop> {
+        let of = |(devid, attachment): (&u32, &Attachment)| match attachment {
+            Attachment::Loop(device) => {
+                let disk = self.config.disks.iter().find(|disk| disk.vdev.number == *devid)?;
+                let (device, path) = (device.clone(), disk.target.clone());
+                Some(ForeignLoop { device, devid: *devid, path })
+            }
+            _ => None,
+        };
+        self.disks.iter().filter_map(of).collect()
+    }
+}
+
+fn check_kind(reading: &ForeignReading, base: &VmConfig) -> Result<(), String> {
+    let name = &reading.name;
+    let wanted = kind_name(base.kind);
+    if reading.kind == kind_name(DomainKind::Hvm) {
+        return Err(format!("{name}: is an HVM guest, whose device model cannot be taken over"));
+    }
+    if reading.kind.is_empty() {
+        return Err(format!("{name}: was not made by libxl, and nothing else is known here"));
+    }
+    if reading.kind != wanted {
+        return Err(format!(
+            "{}: {name} is a {} guest; `--config FILE` names the file it was made from",
+            base.origin.at("type"),
+            reading.kind
+        ));
+    }
+    if reading.info.flags.dying() || reading.info.flags.shutdown().is_some() {
+        return Err(format!("{name}: has stopped; there is nothing to take over"));
+    }
+    Ok(())
+}
+
+/// The last part of a script's path: `block` of `/etc/xen/scripts/block`.
+fn script(device: &ForeignDevice) -> &str {
+    device.keys.get("script").map_or("", |path| path.rsplit('/').next().unwrap_or(path))
+}
+
+fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Attachment), String> {
+    let key = |name: &str| device.keys.get(name).map(String::as_str).unwrap_or_default();
+    let dev = key("dev");
+    let vdev: Vdev = dev.parse().map_err(|_| format!("its name {dev:?} is none"))?;
+    if vdev.number != device.device.devid {
+        return Err(format!("is called {dev}, which is {}", vdev.number));
+    }
+    if !matches!(script(device), "" | "block") {
+        return Err(format!("served by the script {}; detach it first", key("script")));
+    }
+    let path = key("params");
+    let number = device_number(key("physical-device"));
+    let attachment = match (device.file, number) {
+        (Some(FileKind::Regular { .. }), Some(number)) if number.major == LOOP_MAJOR => {
+            let made = key("node");
+            let path = match made.is_empty() {
+                true => format!("/dev/loop{}", number.minor),
+                false => made.to_owned(),
+            };
+            Attachment::Loop(BlockDevice { path, number })
+        }
+        (Some(FileKind::Block(found)), Some(number)) if found == number => {
+            Attachment::Block(BlockDevice { path: path.to_owned(), number })
+        }
+        _ if path.is_empty() => return Err("is a drive without a medium; detach it first".into()),
+        _ => return Err(format!("what is served is not what lies at {path}")),
+    };
+    if !path.starts_with('/') {
+        return Err(format!("{path:?} is no path of this host"));
+    }
+    let access = if key("mode").starts_with('w') { Access::ReadWrite } else { Access::ReadOnly };
+    let cdrom = key("device-type") == "cdrom";
+    Ok((DiskConfig { vdev, target: path.to_owned(), access, cdrom }, attachment))
+}
+
+/// `7:0`, both parts in hexadecimal.
+fn device_number(text: &str) -> Option<DeviceNumber> {
+    let (major, minor) = text.split_once(':')?;
+    let hex = |text: &str| u32::from_str_radix(text, 16).ok();
+    Some(DeviceNumber { major: hex(major)?, minor: hex(minor)? })
+}
+
+fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
+    let key = |name: &str| device.keys.get(name).map(String::as_str).filter(|it| !it.is_empty());
+    if !matches!(script(device), "" | "vif-bridge") {
+        let script = key("script").unwrap_or_default();
+        return Err(format!("served by the script {script}; detach it first"));
+    }
+    let bridge = key("bridge").ok_or("is on no bridge; detach it first")?.to_owned();
+    let mac = key("mac").map(str::parse).transpose().map_err(|_| "its address is none")?;
+    let mtu = key("mtu").and_then(|text| text.parse().ok());
+    let rate = key("rate").and_then(|text| {
+        let (bytes, interval_us) = text.split_once(',')?;
+        Some(Rate { bytes: bytes.parse().ok()?, interval_us: interval_us.parse().ok()? })
+    });
+    Ok(VifConfig { devid: device.device.devid, mac, bridge, mtu, rate })
+}
+
+fn configuration(
+    reading: &ForeignReading,
+    base: &VmConfig,
+    disks: Vec<DiskConfig>,
+    vifs: Vec<VifConfig>,
+) -> Result<VmConfig, String> {
+    let mib = |kib: Option<u64>, other: u64| kib.map_or(other, |kib| kib.div_ceil(1024));
+    let memory_max_mib = mib(reading.static_max_kib, base.memory_max_mib);
+    let memory_mib = mib(reading.target_kib, base.memory_mib).min(memory_max_mib);
+    let vcpus_max = reading.info.vcpu_id_max.map_or(base.vcpus_max, |highest| highest + 1);
+    let config = VmConfig {
+        name: reading.name.clone(),
+        uuid: Some(reading.info.handle),
+        memory_mib,
+        memory_max_mib,
+        vcpus: reading.info.vcpus_online.clamp(1, vcpus_max),
+        vcpus_max,
+        disks,
+        vifs,
+        ..base.clone()
+    };
+    // What a restarted daemon could not read would be lost to it.
+    let text = config.to_cfg_text();
+    let read = xlcfg::parse(xlcfg::Source { file: &reading.name, text: &text, overrides: &[] });
+    read.map(|_| config).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xen::{DomId, Life};
+
+    fn base() -> VmConfig {
+        let text =
+            "name = 'other'\ntype = 'pv'\nkernel = '/boot/k'\nmemory = 64\ncmdline = 'quiet'\n";
+        xlcfg::parse(xlcfg::Source { file: "web.cfg", text, overrides: &[] }).unwrap()
+    }
+
+    fn keys(pairs: &[(&'static str, &str)]) -> BTreeMap<&'static str, String> {
+        pairs.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
+    }
+
+    fn reading() -> ForeignReading {
+        let domid = DomId(7);
+        let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
+        let vif = DeviceRef { kind: DeviceKind::Vif, devid: 0 };
+        let handle = Uuid([3; 16]);
+        let info = DomainInfo {
+            domid,
+            handle,
+            vcpus_online: 2,
+            vcpu_id_max: Some(3),
+            ..DomainInfo::default()
+        };
+        let disk = keys(&[
+            ("dev", "xvda"),
+            ("mode", "w"),
+            ("device-type", "disk"),
+            ("params", "/root/web.img"),
+            ("script", "/etc/xen/scripts/block"),
+            ("physical-device", "7:b"),
+            ("node", "/dev/loop11"),
+        ]);
+        let net = keys(&[
+            ("mac", "00:16:3e:01:02:03"),
+            ("bridge", "xenbr0"),
+            ("script", "/etc/xen/scripts/vif-bridge"),
+            ("rate", "1000,50000"),
+        ]);
+        ForeignReading {
+            domain: DomainRef { domid, life: Life::Counted { handle, generation: 1 } },
+            info,
+            name: "web".to_owned(),
+            kind: "pv".to_owned(),
+            static_max_kib: Some(256 << 10),
+            target_kib: Some(128 << 10),
+            store_port: Some(1),
+            store_gfn: Some(0x1234),
+            other_devices: Vec::new(),
+            devices: vec![
+                ForeignDevice {
+                    device: vbd,
+                    backend: vbd.backend(domid),
+                    keys: disk,
+                    file: Some(FileKind::Regular { bytes: 1 << 20 }),
+                },
+                ForeignDevice { device: vif, backend: vif.backend(domid), keys: net, file: None },
+            ],
+        }
+    }
+
+    fn refusal(change: impl FnOnce(&mut ForeignReading)) -> String {
+        let mut reading = reading();
+        change(&mut reading);
+        Adoption::of(&reading, &base()).unwrap_err()
+    }
+
+    #[test]
+    fn what_the_domain_has_is_believed_and_what_it_starts_from_is_the_files() {
+        let adoption = Adoption::of(&reading(), &base()).unwrap();
+        let config = &adoption.config;
+        assert_eq!((config.name.as_str(), config.kernel.as_str()), ("web", "/boot/k"));
+        assert_eq!((config.memory_mib, config.memory_max_mib), (128, 256));
+        assert_eq!((config.vcpus, config.vcpus_max), (2, 4));
+        assert_eq!((config.disks.len(), config.vifs.len()), (1, 1));
+        assert_eq!(config.vifs[0].rate, Some(Rate { bytes: 1000, interval_us: 50000 }));
+        let number = DeviceNumber { major: 7, minor: 11 };
+        let device = BlockDevice { path: "/dev/loop11".to_owned(), number };
+        assert_eq!(adoption.disks[&51712], Attachment::Loop(device.clone()));
+        let path = "/root/web.img".to_owned();
+        assert_eq!(adoption.loops(), [ForeignLoop { device, devid: 51712, path }]);
+        assert_eq!(adoption.completion.start, Start::Running);
+    }
+
+    #[test]
+    fn what_cannot_be_taken_down_is_not_taken_over() {
+        let script = |it: &mut ForeignReading| {
+            it.devices[0].keys.insert("script", "/etc/xen/scripts/block-drbd".to_owned());
+        };
+        assert!(refusal(script).contains("vbd 51712: served by the script"));
+        let route = |it: &mut ForeignReading| {
+            it.devices[1].keys.insert("script", "vif-route".to_owned());
+        };
+        assert!(refusal(route).contains("vif 0: served by the script vif-route"));
+        let qdisk = |it: &mut ForeignReading| {
+            it.devices[0].backend = "/local/domain/0/backend/qdisk/7/51712".to_owned();
+        };
+        assert!(refusal(qdisk).contains("backend/qdisk"));
+        let other = |it: &mut ForeignReading| {
+            it.devices[0].file = Some(FileKind::Block(DeviceNumber { major: 253, minor: 1 }));
+        };
+        assert!(refusal(other).contains("is not what lies at /root/web.img"));
+        let drive = |it: &mut ForeignReading| {
+            it.devices[0].keys.retain(|key, _| *key == "dev");
+        };
+        assert!(refusal(drive).contains("without a medium"));
+        assert!(refusal(|it| it.kind = "hvm".to_owned()).contains("device model"));
+        assert!(refusal(|it| it.kind = "pvh".to_owned()).contains("web is a pvh guest"));
+        assert!(refusal(|it| it.kind = String::new()).contains("not made by libxl"));
+        assert!(refusal(|it| it.other_devices.push("vfb".to_owned())).contains("vfb"));
+    }
+}

@@ -1,0 +1,129 @@
+//! Domains of other toolstacks that become ours.
+//!
+//! Read, decide, write: until the record is written the domain is foreign, and nobody here does anything with it.
+
+use xen::{DomId, Uuid};
+
+use super::events::VmState;
+use super::requests::fail;
+use super::{Action, ClientId, Facts, Instant, Purpose, Query, Reply, Toolstack, Vm, policy};
+use crate::config::VmConfig;
+use crate::foreign::Adoption;
+use crate::layout;
+use crate::plan::Start;
+use crate::work::{Failure, Output, Work};
+
+impl Toolstack {
+    pub(super) fn adopt_foreign(
+        &mut self,
+        client: ClientId,
+        target: &str,
+        base: Option<Box<VmConfig>>,
+        out: &mut Vec<Action>,
+    ) {
+        match self.adoptable(target, base.as_deref()) {
+            Err(message) => fail(client, message, out),
+            Ok((domid, uuid)) => {
+                let base = base.expect("looked at");
+                self.adopting.insert(uuid);
+                let generation = self.next_generation();
+                let work = Work::ReadForeign { domid, uuid, generation };
+                self.query(client, Query::Foreign { uuid, base }, work, out);
+            }
+        }
+    }
+
+    /// The foreign domain that is meant, if it may become ours.
+    fn adoptable(&self, target: &str, base: Option<&VmConfig>) -> Result<(DomId, Uuid), String> {
+        if self.resolve(target).is_ok() {
+            return Err(format!("{target}: is managed by Xylem already"));
+        }
+        let (domid, name, uuid) = self.resolve_any(target)?;
+        if domid == DomId::DOM0 {
+            return Err(format!("{target}: domain 0 is nobody's to manage"));
+        }
+        if self.adopting.contains(&uuid) {
+            return Err(format!("{name}: is being adopted already"));
+        }
+        if self.defined(&name).is_some() || self.definitions.contains_key(&uuid) {
+            return Err(format!("{name}: is defined; `xy undefine {name}` comes first"));
+        }
+        if self.vms.values().any(|vm| vm.config.name == name) {
+            return Err(format!("{name}: there is a VM of that name already"));
+        }
+        match base.map(policy::refusal) {
+            Some(None) => Ok((domid, uuid)),
+            Some(Some(message)) => Err(message),
+            None => Err(format!(
+                "{name}: its kernel is not known, and a reboot needs it; \
+                 `xy adopt --config FILE {name}` names the file it was made from"
+            )),
+        }
+    }
+
+    /// What is known of the domain was read.
+    pub(super) fn foreign_read(
+        &mut self,
+        client: ClientId,
+        uuid: Uuid,
+        base: &VmConfig,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let adoption = match result {
+            Ok(Output::Foreign(reading)) => Adoption::of(&reading, base),
+            Ok(output) => unreachable!("a reading answered with {output:?}"),
+            Err(Failure(message)) => Err(message),
+        };
+        match adoption {
+            Err(message) => {
+                self.adopting.remove(&uuid);
+                fail(client, message, out);
+            }
+            Ok(adoption) => {
+                let (domain, domid) = (adoption.domain, adoption.domain.domid);
+                let text = adoption.config.to_cfg_text();
+                let nodes = layout::adopted_nodes(&text, uuid, domid, adoption.completion);
+                let removals = layout::foreign_paths(domid);
+                let loops = adoption.loops();
+                let purpose = Purpose::Adopt { client, adoption: Box::new(adoption) };
+                self.give_out(purpose, Work::Adopt { domain, uuid, loops, nodes, removals }, out);
+            }
+        }
+    }
+
+    /// The record is written, or was not.
+    pub(super) fn adopted(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        adoption: Adoption,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let Adoption { config, uuid, domain, completion, disks } = adoption;
+        self.adopting.remove(&uuid);
+        if let Err(Failure(message)) = result {
+            return fail(client, format!("{}: {message}", config.name), out);
+        }
+        let domid = domain.domid;
+        let facts = Facts {
+            recorded: true,
+            disks,
+            domain: Some(domain),
+            nodes: true,
+            completion: Some(completion),
+            ..Facts::default()
+        };
+        self.foreign.remove(&domid);
+        self.vms.insert(uuid, Vm::new(config, uuid, facts));
+        let state = match completion.start {
+            Start::Paused => VmState::Paused,
+            Start::Running => VmState::Running,
+        };
+        self.changed(now, uuid, state, "adopted");
+        out.push(Action::Reply { client, reply: Reply::Done { domid } });
+        // It may have stopped while it was nobody's.
+        self.look_at(domid, out);
+    }
+}

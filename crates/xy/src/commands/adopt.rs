@@ -1,0 +1,66 @@
+//! `adopt`: the daemon takes the domain over; what its maker keeps of it here, a process and files, ends here.
+//!
+//! xl's process acts when the domain stops, as the daemon will. It is stopped before the daemon is asked and ended
+//! when the domain is ours, so that never both act; if the daemon refuses, it goes on.
+
+mod kept;
+mod monitor;
+
+use std::path::Path;
+
+use api::{Adopt, DomainRow, Request};
+
+use super::{create, expect_done, expect_reply};
+use crate::options::Options;
+use crate::session::{Failure, Session};
+use kept::Kept;
+use monitor::Monitor;
+
+/// Where libxl keeps what it knows of domains.
+const KEPT: &str = "/var/lib/xen";
+
+pub(crate) fn adopt(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let rows = expect_reply!(session.call(&Request::List { targets: options.targets() })?, Domains);
+    let [row] = rows.as_slice() else {
+        return Err(Failure::failed("xylemd answered with several domains where one was meant"));
+    };
+    let name = row.name.clone().unwrap_or_default();
+    let kept = Kept::of(Path::new(KEPT), row.domid, &row.uuid);
+    let monitors = Monitor::find(Path::new("/proc"), "xl", &name);
+    if row.managed {
+        session.tell(&format!("{name} is managed by Xylem already"));
+    } else {
+        let others = libvirt(&kept, &name);
+        others.map_or(Ok(()), |message| Err(Failure::failed(message)))?;
+        let request = request(row, &kept, options.value("config"))?;
+        monitors.iter().for_each(Monitor::stop);
+        let answer = session.call(&request).and_then(|reply| expect_done(&reply));
+        if answer.is_err() {
+            monitors.iter().for_each(Monitor::go_on);
+            return answer;
+        }
+    }
+    monitors.iter().for_each(Monitor::end);
+    kept.forget().map_err(|error| Failure::failed(error.to_string()))
+}
+
+/// Why a domain cannot be taken from libvirt now.
+fn libvirt(kept: &Kept, name: &str) -> Option<String> {
+    let daemon = ["libvirtd", "virtxend"].into_iter().find(|it| monitor::runs(it))?;
+    kept.is_libvirts.then(|| {
+        format!("{name}: is libvirt's, and {daemon} acts too when it stops; stop {daemon} first")
+    })
+}
+
+fn request(row: &DomainRow, kept: &Kept, file: Option<&str>) -> Result<Request, Failure> {
+    let target = api::Target(row.domid.to_string());
+    let (file, config_text, cwd) = match (file, &kept.config) {
+        (Some(file), _) => {
+            let (text, cwd) = create::read(file)?;
+            (file.to_owned(), Some(text), cwd)
+        }
+        (None, Some((file, text))) => (file.clone(), Some(text.clone()), "/".to_owned()),
+        (None, None) => (String::new(), None, "/".to_owned()),
+    };
+    Ok(Request::Adopt(Adopt { target, file, config_text, cwd }))
+}
