@@ -43,8 +43,7 @@ use crate::listing::Listing;
 use crate::plan::{Reached, Start, Step, Unplug, plan_finish};
 use crate::scheduler::{Limits, Scheduler};
 use crate::work::{
-    Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, OwnLoop, Survey, Work,
-    parse_loop_tag,
+    Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, Survey, Work,
 };
 use adoption::Adopted;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
@@ -885,33 +884,5 @@ impl Toolstack {
     pub(crate) fn next_generation(&mut self) -> u64 {
         self.last_generation += 1;
         self.last_generation
-    }
-
-    /// Gives loop devices back to the VMs that their tags name; returns the others.
-    ///
-    /// One of a domain that lives and has no record is another toolstack's: somebody began to adopt it.
-    fn adopt_loops(&mut self, loops: Vec<OwnLoop>, survey: &Survey) -> Vec<Attachment> {
-        let lives = |uuid: Uuid| {
-            survey.domains.iter().any(|info| info.handle == uuid && !info.flags.dying())
-        };
-        let mut orphans = Vec::new();
-        for OwnLoop { attachment, tag } in loops {
-            let of = parse_loop_tag(&tag);
-            if of.is_some_and(|(uuid, _)| lives(uuid) && !self.vms.contains_key(&uuid)) {
-                continue;
-            }
-            let owner = of.and_then(|(uuid, number)| {
-                let vm = self.vms.get_mut(&uuid)?;
-                let is_known = vm.config.disks.iter().any(|disk| disk.vdev.number == number);
-                is_known.then_some((vm, number))
-            });
-            match owner {
-                Some((vm, number)) if !vm.facts.disks.contains_key(&number) => {
-                    vm.facts.disks.insert(number, attachment);
-                }
-                _ => orphans.push(attachment),
-            }
-        }
-        orphans
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use storage::Attachment;
 use xen::{DomId, DomainInfo, DomainRef, Life, Uuid};
 
 use super::devices::Pending;
@@ -9,7 +10,7 @@ use super::{Facts, Toolstack, Vm};
 use crate::config::VmConfig;
 use crate::layout::{Completion, DeviceRef};
 use crate::plan::Start;
-use crate::work::{Record, Survey};
+use crate::work::{OwnLoop, Record, Survey, parse_loop_tag};
 use crate::xlcfg;
 
 impl Toolstack {
@@ -61,6 +62,34 @@ impl Toolstack {
             self.vms.insert(record.uuid, vm);
         }
         adopted
+    }
+
+    /// Gives loop devices back to the VMs that their tags name; returns the others.
+    ///
+    /// One of a domain that lives and has no record is another toolstack's: somebody began to adopt it.
+    pub(super) fn adopt_loops(&mut self, loops: Vec<OwnLoop>, survey: &Survey) -> Vec<Attachment> {
+        let lives = |uuid: Uuid| {
+            survey.domains.iter().any(|info| info.handle == uuid && !info.flags.dying())
+        };
+        let mut orphans = Vec::new();
+        for OwnLoop { attachment, tag } in loops {
+            let of = parse_loop_tag(&tag);
+            if of.is_some_and(|(uuid, _)| lives(uuid) && !self.vms.contains_key(&uuid)) {
+                continue;
+            }
+            let owner = of.and_then(|(uuid, number)| {
+                let vm = self.vms.get_mut(&uuid)?;
+                let is_known = vm.config.disks.iter().any(|disk| disk.vdev.number == number);
+                is_known.then_some((vm, number))
+            });
+            match owner {
+                Some((vm, number)) if !vm.facts.disks.contains_key(&number) => {
+                    vm.facts.disks.insert(number, attachment);
+                }
+                _ => orphans.push(attachment),
+            }
+        }
+        orphans
     }
 }
 
