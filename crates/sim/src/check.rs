@@ -24,6 +24,8 @@ pub struct Snapshot {
     /// Files that say which VDIs are in use.
     pub attached: Vec<String>,
     pub links: BTreeSet<String>,
+    /// Device models that run, by process number.
+    pub models: Vec<u32>,
     pub bridges: BTreeMap<String, BTreeSet<String>>,
     pub backends: usize,
     pub consoles: usize,
@@ -58,6 +60,7 @@ impl Snapshot {
             loops: state.loops().clone(),
             attached: state.attached_vdis(),
             links: state.links().clone(),
+            models: state.models().iter().map(|it| it.process.pid).collect(),
             bridges: state.bridges().clone(),
             backends,
             consoles,
@@ -74,6 +77,7 @@ impl Snapshot {
         compare("store node", before.nodes.iter(), self.nodes.iter(), &mut lines);
         compare("loop device", before.loops.iter(), self.loops.iter(), &mut lines);
         compare("attached VDI", &before.attached, &self.attached, &mut lines);
+        compare("device model", &before.models, &self.models, &mut lines);
         compare("link", &before.links, &self.links, &mut lines);
         compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);
         for (what, before, now) in [

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use storage::Repositories;
+use toolstack::device_model::Process;
 use toolstack::perform::Performer;
 use toolstack::work::{Cost, Work};
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack, WorkId};
@@ -70,6 +71,8 @@ pub struct Daemon {
     performer: Performer<SimHypervisor, SocketTransport, SimOs>,
     watches: Client<SocketTransport>,
     works: Agenda<(WorkId, Work)>,
+    /// Device models whose end is to be told.
+    followed: Vec<Process>,
     replies: BTreeMap<ClientId, Reply>,
     /// Requests in the order of their answers.
     answered: VecDeque<ClientId>,
@@ -111,6 +114,7 @@ impl Daemon {
             performer,
             watches,
             works: Agenda::new(),
+            followed: Vec::new(),
             replies: BTreeMap::new(),
             answered: VecDeque::new(),
             next_client: 0,
@@ -207,6 +211,10 @@ impl Daemon {
             self.watches.receive()?;
             return Ok(true);
         }
+        if let Some((process, how)) = self.take_ended_model() {
+            self.handle(Event::ModelEnded { process, how: how.to_owned() })?;
+            return Ok(true);
+        }
         let own = self.works.next_time();
         let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
         let world = self.host.next_time();
@@ -229,6 +237,13 @@ impl Daemon {
         }
         self.handle(Event::Tick)?;
         Ok(true)
+    }
+
+    fn take_ended_model(&mut self) -> Option<(Process, &'static str)> {
+        let ending = |process: &Process| self.host.os().model_ending(*process);
+        let at = self.followed.iter().position(|it| ending(it).is_some())?;
+        let process = self.followed.remove(at);
+        Some((process, self.host.os().model_ending(process)?))
     }
 
     fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
@@ -283,6 +298,7 @@ impl Daemon {
                     Err(error) => return Err(error),
                 },
                 Action::LetGo { domains } => self.watches.let_go(&domains)?,
+                Action::Follow { process, .. } => self.followed.push(process),
                 Action::Reply { client, reply } => {
                     self.answered.push_back(client);
                     self.replies.insert(client, reply);

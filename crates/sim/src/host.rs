@@ -14,6 +14,7 @@ use crate::check::Snapshot;
 use crate::consoled::Consoled;
 use crate::faults::Faults;
 use crate::machine::{Machine, MachineConfig, SimHypervisor, SimXen};
+use crate::models::Models;
 use crate::os::SimOs;
 use crate::store::{Pins, SocketTransport, Store};
 
@@ -65,7 +66,8 @@ impl SimHost {
         init_dom0(&mut inner(&store)).expect("the store serves dom0");
         // Faults begin when the host is up.
         machine.get_mut().set_faults(config.faults);
-        let world = World::new(machine.clone(), store.clone(), kernel, consoled);
+        let models = Models::new(inner(&store), machine.clone(), os.clone());
+        let world = World::new(machine.clone(), store.clone(), kernel, consoled, models);
         let host = Self { machine, store, os, world: Rc::new(RefCell::new(world)) };
         let world = Rc::downgrade(&host.world);
         host.machine.set_meanwhile(Some(Box::new(move || {

@@ -13,6 +13,7 @@ use crate::check::Snapshot;
 use crate::daemon::Daemon;
 use crate::guest::kernel_image;
 use crate::host::{HostConfig, SimHost};
+use crate::models::add_hvm_files;
 
 /// What is under way when the daemon is killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,10 +29,14 @@ pub enum Interrupted {
     UnplugVif,
     TakeDisk,
     TakeVif,
+    /// The same with a device model.
+    StartHvm,
+    DestroyHvm,
+    RebootHvm,
 }
 
 impl Interrupted {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
         Self::Start,
         Self::Destroy,
         Self::Shutdown,
@@ -42,7 +47,22 @@ impl Interrupted {
         Self::UnplugVif,
         Self::TakeDisk,
         Self::TakeVif,
+        Self::StartHvm,
+        Self::DestroyHvm,
+        Self::RebootHvm,
     ];
+
+    /// The VM that it happens to.
+    fn vm(self) -> &'static str {
+        match self {
+            Self::StartHvm | Self::DestroyHvm | Self::RebootHvm => HVM,
+            _ => VM,
+        }
+    }
+
+    fn is_start(self) -> bool {
+        matches!(self, Self::Start | Self::StartHvm)
+    }
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -57,6 +77,9 @@ impl Interrupted {
             Self::UnplugVif => "unplug of a vif",
             Self::TakeDisk => "forced unplug of a disk",
             Self::TakeVif => "forced unplug of a vif",
+            Self::StartHvm => "start of an HVM domain",
+            Self::DestroyHvm => "destroy of an HVM domain",
+            Self::RebootHvm => "reboot of an HVM domain",
         }
     }
 }
@@ -75,22 +98,27 @@ const PATIENCE_NS: u64 = 600_000_000_000;
 const VM: &str = "name = 'vm'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 8\n\
                   extra = 'sim.kind=linux'\ndisk = ['/a.raw,raw,xvda,w']\nvif = ['bridge=xenbr0']\n";
 
+const HVM: &str = "name = 'vm'\ntype = 'hvm'\nmemory = 24\n\
+                   disk = ['/a.raw,raw,hda,w']\nvif = ['bridge=xenbr0,type=vif']\n";
+
 struct Run {
+    what: Interrupted,
     host: SimHost,
     daemon: Daemon,
     before: Snapshot,
 }
 
 impl Run {
-    fn start(seed: u64) -> Result<Self, String> {
+    fn start(what: Interrupted, seed: u64) -> Result<Self, String> {
         let host = SimHost::boot(HostConfig { seed, ..HostConfig::default() });
         host.os().add_file("/kernel", kernel_image());
+        add_hvm_files(host.os(), "sim.kind=linux");
         host.os().add_bridge("xenbr0");
         host.os().add_disk("/a.raw", 1 << 20);
         host.os().add_disk("/b.raw", 1 << 20);
         let before = host.snapshot().map_err(|error| error.to_string())?;
         let daemon = Daemon::start(&host).map_err(|error| error.to_string())?;
-        let mut run = Self { host, daemon, before };
+        let mut run = Self { what, host, daemon, before };
         run.settle()?;
         Ok(run)
     }
@@ -166,6 +194,9 @@ impl Run {
             let (backends, loops) = (snapshot.backends, snapshot.loops.len());
             return Err(format!("{wanted} devices, {backends} backends, {loops} loop devices"));
         }
+        if snapshot.models.len() != usize::from(config.hvm.is_some()) {
+            return Err(format!("{} device models", snapshot.models.len()));
+        }
         for vif in &config.vifs {
             let link = format!("vif{domid}.{}", vif.devid);
             if !snapshot.bridges["xenbr0"].contains(&link) {
@@ -185,7 +216,7 @@ impl Run {
         }
         self.settle()?;
         // Directories that a killed daemon emptied go with the next VM.
-        self.ask(create())?;
+        self.ask(create(self.what))?;
         self.ask(Request::Destroy { target: "vm".to_owned() })?;
         self.settle()?;
         let now = self.host.snapshot().map_err(|error| error.to_string())?;
@@ -194,8 +225,8 @@ impl Run {
     }
 }
 
-fn create() -> Request {
-    let source = xlcfg::Source { file: "kills.cfg", text: VM, overrides: &[] };
+fn create(what: Interrupted) -> Request {
+    let source = xlcfg::Source { file: "kills.cfg", text: what.vm(), overrides: &[] };
     let config = Box::new(xlcfg::parse(source).expect("a configuration of our own"));
     Request::Create { config, fresh_uuid: Uuid([7; 16]), start: Start::Running }
 }
@@ -221,10 +252,10 @@ fn request(what: Interrupted) -> Request {
         Request::Unplug { target: target(), device, how }
     };
     match what {
-        Interrupted::Start => create(),
-        Interrupted::Destroy => Request::Destroy { target: target() },
+        Interrupted::Start | Interrupted::StartHvm => create(what),
+        Interrupted::Destroy | Interrupted::DestroyHvm => Request::Destroy { target: target() },
         Interrupted::Shutdown => asked(ShutdownRequest::Poweroff),
-        Interrupted::Reboot => asked(ShutdownRequest::Reboot),
+        Interrupted::Reboot | Interrupted::RebootHvm => asked(ShutdownRequest::Reboot),
         Interrupted::PlugDisk => plug(disk()),
         Interrupted::PlugVif => plug(vif()),
         Interrupted::UnplugDisk => unplug(DeviceKind::Vbd, 51712, Unplug::Clean),
@@ -242,9 +273,9 @@ pub fn run(what: Interrupted, seed: u64) -> Result<Outcomes, String> {
     let mut outcomes = Outcomes::default();
     for k in 1.. {
         let trouble = |why: String| format!("{}, killed at action {k}: {why}", what.as_str());
-        let mut run = Run::start(seed)?;
-        if what != Interrupted::Start {
-            match run.ask(create())? {
+        let mut run = Run::start(what, seed)?;
+        if !what.is_start() {
+            match run.ask(create(what))? {
                 Reply::Created(_) => run.settle()?,
                 other => return Err(format!("not created: {other:?}")),
             }

@@ -21,6 +21,7 @@ pub mod listings;
 mod lvm;
 mod machine;
 pub mod mass;
+mod models;
 mod os;
 mod prng;
 mod qemu;
@@ -46,6 +47,7 @@ pub use machine::{
     Channel, Doing, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId,
     Occurrence, Release, Schedule, SimHypervisor, SimXen, VIRQ_DOM_EXC, Vcpu,
 };
+pub use models::{ModelFate, add_hvm_files};
 pub use os::{LoopDevice, OsState, SimOs};
 pub use prng::Prng;
 pub use store::{Pins, SocketTransport};

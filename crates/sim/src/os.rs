@@ -10,10 +10,12 @@ use std::sync::Arc;
 use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, System, TaggedLoop,
 };
+use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, KernelError};
 use toolstack::{Begin, Boot, DefinitionFile};
-use xen_build::KernelImage;
+use xen_build::{HvmLoader, KernelImage};
 
+use crate::models::{self, ModelFate, ModelTable};
 use crate::qemu;
 use crate::storage::StorageState;
 
@@ -64,6 +66,8 @@ pub struct OsState {
     definitions: BTreeMap<String, String>,
     /// The VMs that start with the host were started.
     booted: bool,
+    loaders: BTreeMap<String, Arc<HvmLoader>>,
+    pub(crate) models: ModelTable,
 }
 
 impl OsState {
@@ -152,6 +156,7 @@ impl SimOs {
         os.files.insert(path.to_owned(), File::Bytes(bytes.into()));
         // A file that has changed is parsed again.
         os.kernels.remove(path);
+        os.loaders.remove(path);
     }
 
     /// Puts a disk image of this size at `path`.
@@ -167,6 +172,16 @@ impl SimOs {
 
     pub fn add_directory(&self, path: &str) {
         self.get_mut().files.insert(path.to_owned(), File::Directory);
+    }
+
+    /// How device models behave that are started from now on.
+    pub fn set_model_fate(&self, fate: ModelFate) {
+        self.get_mut().models.set_fate(fate);
+    }
+
+    /// How a device model has ended, if it has.
+    pub(crate) fn model_ending(&self, process: Process) -> Option<&'static str> {
+        self.get().models.ending(process)
     }
 
     pub fn add_bridge(&self, name: &str) {
@@ -185,6 +200,12 @@ impl OsState {
     #[must_use]
     pub fn bridges(&self) -> &BTreeMap<String, BTreeSet<String>> {
         &self.bridges
+    }
+
+    /// Device models that run.
+    #[must_use]
+    pub fn models(&self) -> Vec<OwnModel> {
+        self.models.found()
     }
 
     /// Links that backends made.
@@ -277,6 +298,17 @@ impl Host for SimOs {
         Ok(kernel)
     }
 
+    fn loader(&mut self, path: &str) -> Result<Arc<HvmLoader>, HostError> {
+        if let Some(loader) = self.get().loaders.get(path) {
+            return Ok(Arc::clone(loader));
+        }
+        let bytes = self.ramdisk(path)?;
+        let parsed = HvmLoader::parse(&bytes);
+        let loader = Arc::new(parsed.map_err(|error| HostError::Refused(error.to_string()))?);
+        self.get_mut().loaders.insert(path.to_owned(), Arc::clone(&loader));
+        Ok(loader)
+    }
+
     fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError> {
         match self.get().files.get(path) {
             None => Err(HostError::Missing),
@@ -321,5 +353,21 @@ impl Host for SimOs {
         }
         os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(link.to_owned());
         Ok(())
+    }
+
+    fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {
+        if !self.get().files.contains_key(program) {
+            return Err(HostError::Missing);
+        }
+        models::start(&mut self.get_mut(), launch)
+    }
+
+    fn end_model(&mut self, process: Process) -> Result<(), HostError> {
+        models::end(&mut self.get_mut(), process, "was ended by signal 9");
+        Ok(())
+    }
+
+    fn models(&mut self) -> Result<Vec<OwnModel>, HostError> {
+        Ok(self.get().models())
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use toolstack::device_model::Process;
 use xen::{DomId, EvtchnPort};
 use xenstore::client::ClientError;
 
@@ -12,7 +13,8 @@ use crate::agenda::{Agenda, Time};
 use crate::backend::Kernel;
 use crate::consoled::Consoled;
 use crate::guest::{Guest, Next};
-use crate::machine::{Dying, Machine, Occurrence};
+use crate::machine::{Domain, Dying, Machine, Occurrence};
+use crate::models::Models;
 use crate::store::{Store, StorePort};
 
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +30,7 @@ enum Happening {
     StoreRing(DomId),
     DomExc,
     Look,
+    Model(Process),
 }
 
 /// How long a wake-up takes on its way, in nanoseconds.
@@ -42,6 +45,7 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) kernel: Kernel,
     pub(crate) consoled: Consoled,
+    models: Models,
     guests: BTreeMap<DomId, (u64, Guest)>,
     agenda: Agenda<Happening>,
     /// Guests that are in the agenda already because an event came.
@@ -51,12 +55,19 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(machine: Machine, store: Store, kernel: Kernel, consoled: Consoled) -> Self {
+    pub(crate) fn new(
+        machine: Machine,
+        store: Store,
+        kernel: Kernel,
+        consoled: Consoled,
+        models: Models,
+    ) -> Self {
         Self {
             machine,
             store,
             kernel,
             consoled,
+            models,
             guests: BTreeMap::new(),
             agenda: Agenda::new(),
             woken: BTreeSet::new(),
@@ -117,6 +128,9 @@ impl World {
 
     /// Puts what the hypervisor and the store caused into the agenda.
     fn collect(&mut self) {
+        for (process, after_ns) in self.models.take_new() {
+            self.put(after_ns, Happening::Model(process));
+        }
         loop {
             let occurrences = self.machine.get_mut().take_occurrences();
             let ready = self.store.take_ready();
@@ -202,6 +216,11 @@ impl World {
                     self.agenda.put(now.max(due), Happening::Look);
                 }
             }
+            Happening::Model(process) => match self.models.run(process) {
+                Ok(Some(after_ns)) => self.put(after_ns, Happening::Model(process)),
+                Ok(None) => {}
+                result => self.mourn("a device model", result.map(drop)),
+            },
             Happening::Look => {
                 self.store.look();
                 self.bury();
@@ -244,7 +263,14 @@ impl World {
         if self.guests.get(&domid).is_some_and(|(known, _)| *known != unique_id) {
             self.guests.remove(&domid);
         }
+        let is_served = {
+            let xen = self.machine.get();
+            let needs = xen.domain(domid).is_some_and(Domain::has_device_model);
+            !needs || self.models.os().get().models.serves(domid)
+        };
         let next = match self.guests.get_mut(&domid) {
+            // Its first access to emulated hardware never ends.
+            _ if !is_served => Next::Block,
             Some((_, guest)) => guest.run(),
             None => match Guest::boot(&self.machine, &self.store, domid) {
                 Ok((guest, next)) => {

@@ -1,8 +1,12 @@
 //! What a VM is wanted to be, in Xylem's own types. `xlcfg` reads it from a configuration file.
 
+mod hvm;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+
+pub use hvm::{Bios, HvmSettings, ModelUser, Vga, Vnc, ide_index, place_problem};
 
 pub use storage::Access;
 use xen::{DomainKind, Uuid};
@@ -157,6 +161,8 @@ pub struct VifConfig {
     pub mtu: Option<u32>,
     /// Given by the user as `rate=`; the backend's form is `bytes,usec`.
     pub rate: Option<Rate>,
+    /// The card that an HVM domain finds beside it, until its own drivers take over.
+    pub model: Option<String>,
 }
 
 /// A transmit limit: so many bytes in each interval.
@@ -169,7 +175,7 @@ pub struct Rate {
 /// A VM as wanted.
 ///
 /// Invariant, kept by `xlcfg`: names and numbers are in range, vdevs and vif ids are unique,
-/// `memory_mib <= memory_max_mib`, `1 <= vcpus <= vcpus_max`.
+/// `memory_mib <= memory_max_mib`, `1 <= vcpus <= vcpus_max`, no two disks are emulated at one place.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VmConfig {
     pub origin: Origin,
@@ -177,8 +183,8 @@ pub struct VmConfig {
     /// `None`: the daemon makes one.
     pub uuid: Option<Uuid>,
     pub kind: DomainKind,
-    /// Path of the kernel image.
-    pub kernel: String,
+    /// Path of the kernel image. Only an HVM domain does without, and boots from a disk.
+    pub kernel: Option<String>,
     pub ramdisk: Option<String>,
     pub cmdline: String,
     pub memory_mib: u64,
@@ -191,4 +197,24 @@ pub struct VmConfig {
     pub policy: ShutdownPolicy,
     pub tsc_mode: TscMode,
     pub grant_frames_max: Option<u16>,
+    /// Present for HVM domains, and no others.
+    pub hvm: Option<Box<HvmSettings>>,
+}
+
+impl VmConfig {
+    /// The disks that the device model emulates, with their places on its IDE channels. A disk that is only read can
+    /// be emulated as a CD alone.
+    pub fn emulated_disks(&self) -> impl Iterator<Item = (u32, &DiskConfig)> {
+        let is_hvm = self.hvm.is_some();
+        self.disks.iter().filter_map(move |disk| {
+            let writable = disk.cdrom || disk.access == Access::ReadWrite;
+            let index = ide_index(disk.vdev.number).filter(|_| is_hvm && writable)?;
+            Some((index, disk))
+        })
+    }
+
+    /// The interfaces that the device model emulates.
+    pub fn emulated_vifs(&self) -> impl Iterator<Item = (&str, &VifConfig)> {
+        self.vifs.iter().filter_map(|vif| Some((vif.model.as_deref()?, vif)))
+    }
 }

@@ -211,7 +211,7 @@ fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
         let (bytes, interval_us) = text.split_once(',')?;
         Some(Rate { bytes: bytes.parse().ok()?, interval_us: interval_us.parse().ok()? })
     });
-    Ok(VifConfig { devid: device.device.devid, mac, bridge, mtu, rate })
+    Ok(VifConfig { devid: device.device.devid, mac, bridge, mtu, rate, model: None })
 }
 
 fn configuration(
@@ -315,7 +315,7 @@ mod tests {
     fn what_the_domain_has_is_believed_and_what_it_starts_from_is_the_files() {
         let adoption = Adoption::of(&reading(), &base()).unwrap();
         let config = &adoption.config;
-        assert_eq!((config.name.as_str(), config.kernel.as_str()), ("web", "/boot/k"));
+        assert_eq!((config.name.as_str(), config.kernel.as_deref()), ("web", Some("/boot/k")));
         assert_eq!((config.memory_mib, config.memory_max_mib), (128, 256));
         assert_eq!((config.vcpus, config.vcpus_max), (2, 4));
         assert_eq!((config.disks.len(), config.vifs.len()), (1, 1));

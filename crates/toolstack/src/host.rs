@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use storage::{HostError, System};
-use xen_build::{ImageError, KernelImage};
+use xen_build::{HvmLoader, ImageError, KernelImage};
+
+use crate::device_model::{Launch, OwnModel, Process};
 
 /// A kernel could not be had.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -25,7 +27,13 @@ pub trait Host {
     /// [`KernelError`]; the caller names the file.
     fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError>;
 
-    /// The bytes of the file at `path`; read again only when the file has changed.
+    /// The parsed loader of HVM domains at `path`; parsed again only when the file has changed.
+    ///
+    /// # Errors
+    /// The caller names the file.
+    fn loader(&mut self, path: &str) -> Result<Arc<HvmLoader>, HostError>;
+
+    /// The bytes of the file at `path`, a ramdisk or a BIOS; read again only when the file has changed.
     ///
     /// # Errors
     /// The caller names the file.
@@ -61,4 +69,22 @@ pub trait Host {
     /// # Errors
     /// What the kernel says.
     fn join_bridge(&mut self, bridge: &str, link: &str, mtu: Option<u32>) -> Result<(), HostError>;
+
+    /// Starts `program` as a device model, which goes on whatever becomes of this daemon.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is no such program; else what the kernel says. No process is left then.
+    fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError>;
+
+    /// Kills a device model and returns when it has ended. One that has ended already is no error.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] if it does not end.
+    fn end_model(&mut self, process: Process) -> Result<(), HostError>;
+
+    /// All device models of ours.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn models(&mut self) -> Result<Vec<OwnModel>, HostError>;
 }

@@ -12,7 +12,8 @@ use storage::{Attachment, DeviceNumber};
 use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
 use xenstore::{Access, Permission};
 
-use crate::config::{DiskConfig, Mac, VifConfig, VmConfig};
+use crate::config::{DiskConfig, HvmSettings, Mac, VifConfig, VmConfig};
+use crate::device_model;
 use crate::plan::Start;
 
 /// One node to write.
@@ -287,6 +288,9 @@ pub fn domain_nodes(
     nodes.put_with(format!("/libxl/{domid}"), "", &[DOM0_ONLY]);
     nodes.put(format!("/libxl/{domid}/type"), kind_name(config.kind));
 
+    if let Some(hvm) = &config.hvm {
+        hvm_nodes(&mut nodes, domid, hvm);
+    }
     for disk in &config.disks {
         vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
     }
@@ -305,6 +309,23 @@ pub fn domain_nodes(
     nodes.put(format!("{}/domid", record_path(uuid)), domid.to_string());
     nodes.put(format!("{}/complete", record_path(uuid)), built.completion(start).encode());
     nodes
+}
+
+/// What Xen's loader reads, and whoever looks for the screen.
+fn hvm_nodes(nodes: &mut Nodes, domid: DomId, hvm: &HvmSettings) {
+    let path = format!("/local/domain/{domid}");
+    let flag = |on: bool| if on { "1" } else { "0" };
+    nodes.put(format!("{path}/hvmloader/bios"), hvm.bios.as_str());
+    // Memory below 4 GiB stays where QEMU believes it to be.
+    nodes.put(format!("{path}/hvmloader/allow-memory-relocate"), "0");
+    nodes.put(format!("{path}/platform/acpi"), flag(hvm.acpi));
+    nodes.put(format!("{path}/platform/acpi_s3"), flag(hvm.acpi_s3));
+    nodes.put(format!("{path}/platform/acpi_s4"), flag(hvm.acpi_s4));
+    nodes.put(format!("{path}/platform/acpi_laptop_slate"), "0");
+    if let (Some(vnc), Some(port)) = (&hvm.vnc, device_model::vnc_port(hvm, domid)) {
+        nodes.put(format!("{path}/console/vnc-listen"), &vnc.listen);
+        nodes.put(format!("{path}/console/vnc-port"), port.to_string());
+    }
 }
 
 /// The word for a kind of domain in configuration files and under `/libxl`.
@@ -414,6 +435,9 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
                 let path = format!("/local/domain/0/error/backend/{}/{domid}", kind.as_str());
                 removals.push(Removal::of_domain(path, 3));
             }
+        }
+        if config.hvm.is_some() {
+            removals.push(Removal::of_domain(device_model::folder(domid), 1));
         }
         removals.push(Removal::of_domain(format!("/local/domain/{domid}"), 0));
         removals.push(Removal::of_domain(format!("/libxl/{domid}"), 1));

@@ -5,6 +5,7 @@
 //! host is in [`perform`], over the traits it is handed.
 
 pub mod config;
+pub mod device_model;
 pub mod foreign;
 pub mod host;
 pub mod layout;

@@ -20,7 +20,9 @@ mod definitions;
 mod devices;
 mod events;
 mod explain;
+mod facts;
 mod lookup;
+mod model;
 mod operation;
 mod policy;
 mod requests;
@@ -29,22 +31,18 @@ mod trace;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use storage::Attachment;
 use xen::{DomId, DomainInfo, DomainRef, ShutdownReason, Uuid};
-use xen_build::Built;
 use xenstore::client::Heard;
 use xenstore::wire::changes::Who;
 
 use crate::config::VmConfig;
+use crate::device_model::Process;
 use crate::foreign::Adoption;
-use crate::layout::Completion;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
-use crate::plan::{Reached, Start, Step, Unplug, plan_finish};
+use crate::plan::{Start, Step, Unplug, plan_finish};
 use crate::scheduler::{Limits, Scheduler};
-use crate::work::{
-    Cost, DeviceReading, Failure, HostInfo, Images, NewDomain, Output, Survey, Work,
-};
+use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, Survey, Work};
 use adoption::Adopted;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
 use definitions::{Definition, Storm};
@@ -52,6 +50,7 @@ pub use devices::Device;
 use devices::Pending;
 pub use events::{Change, Changes, VmState, VmStatus};
 pub use explain::PlanOf;
+use facts::Facts;
 use lookup::Lists;
 pub use lookup::Wanted;
 use operation::{Operation, Then};
@@ -341,6 +340,12 @@ pub enum Event {
     Domains(Heard),
     /// Domains stopped or died, and the store cannot tell which.
     DomainsChanged,
+    /// A device model that was followed has ended.
+    ModelEnded {
+        process: Process,
+        /// How, and what it said last, if anybody knows.
+        how: String,
+    },
     /// A moment that [`Toolstack::next_wakeup`] asked for has come.
     Tick,
 }
@@ -357,6 +362,12 @@ pub enum Action {
     },
     Unwatch {
         path: String,
+    },
+    /// [`Event::ModelEnded`] shall come when this process has ended, or at once if it has.
+    Follow {
+        process: Process,
+        /// File that has its words.
+        log: String,
     },
     /// The store may forget these dead domains: nothing more is done with them.
     LetGo {
@@ -384,54 +395,6 @@ pub enum Action {
     Note {
         message: String,
     },
-}
-
-/// What exists of a VM on the host.
-#[derive(Clone, Debug, Default)]
-struct Facts {
-    recorded: bool,
-    images: Option<Images>,
-    /// By `virtual-device`.
-    disks: BTreeMap<u32, Attachment>,
-    domain: Option<DomainRef>,
-    /// Present if this process made the domain.
-    new: Option<NewDomain>,
-    built: Option<Built>,
-    /// Its number may be given out again: nothing more is begun that acts on it.
-    is_let_go: bool,
-    /// Nodes of domain and devices were written, or may have been.
-    nodes: bool,
-    completion: Option<Completion>,
-}
-
-impl Facts {
-    fn disk_ids(&self) -> Vec<u32> {
-        self.disks.keys().copied().collect()
-    }
-
-    /// What is left when only the domain has gone; images are the next one's already.
-    fn without_domain(&self) -> Self {
-        Self {
-            recorded: self.recorded,
-            images: self.images.clone(),
-            disks: self.disks.clone(),
-            ..Self::default()
-        }
-    }
-
-    fn domid(&self) -> Option<DomId> {
-        Some(self.domain?.domid)
-    }
-
-    fn reached<'a>(&self, disks: &'a [u32], is_condemned: bool) -> Reached<'a> {
-        Reached {
-            recorded: self.recorded,
-            domain: self.domain.is_some(),
-            nodes: self.nodes,
-            condemned: is_condemned && self.completion.is_some(),
-            disks,
-        }
-    }
 }
 
 /// A VM that is ours.
@@ -699,6 +662,7 @@ impl Toolstack {
             }
             Event::Domains(heard) => self.handle_heard(now, heard, out),
             Event::DomainsChanged => self.look(out),
+            Event::ModelEnded { process, how } => self.model_ended(now, process, &how, out),
             Event::Tick => {}
         }
         // Whatever else happens all the time, a deadline is kept.
@@ -843,9 +807,9 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
-        let (survey, records, loops, unique_ids) = match result {
-            Ok(Output::Observed { survey, records, loops, unique_ids }) => {
-                (survey, records, loops, unique_ids)
+        let (survey, records, loops, unique_ids, models) = match result {
+            Ok(Output::Observed { survey, records, loops, unique_ids, models }) => {
+                (survey, records, loops, unique_ids, models)
             }
             // Nothing can be decided unseen: look again, requests wait.
             _ => {
@@ -853,7 +817,9 @@ impl Toolstack {
                 return;
             }
         };
-        let Adopted { half_made, unfinished, pending } = self.adopt(&survey, records, &unique_ids);
+        let mut adopted = self.adopt(&survey, records, &unique_ids);
+        let without_model = self.adopt_models(models, &mut adopted, out);
+        let Adopted { half_made, unfinished, pending } = adopted;
         let attachments = self.adopt_loops(loops, &survey);
         if !attachments.is_empty() {
             self.give_out(Purpose::Aside, Work::DetachOrphans { attachments }, out);
@@ -875,6 +841,9 @@ impl Toolstack {
         self.handle_survey(now, &survey, out);
         for heard in std::mem::take(&mut self.heard_early) {
             self.handle_heard(now, heard, out);
+        }
+        for uuid in without_model {
+            self.lost_model(now, uuid, "its device model ended while nobody looked", out);
         }
         if std::mem::take(&mut self.boot) == Boot::First {
             self.start_with_the_host(now, out);

@@ -2,6 +2,7 @@
 //!
 //! The same code runs on Linux's threads and in the simulator.
 
+mod hvm;
 mod store;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use xen::{
     CreateDomain, DomId, DomainRef, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Presence,
     Uuid, Xen,
 };
-use xen_build::{BuildConfig, BuildError, Channel, Channels};
+use xen_build::{BuildConfig, BuildError, Channel, Channels, HvmConfig, Needs};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
 use crate::config::VmConfig;
@@ -142,28 +143,59 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 store::write_as_one(&mut self.store, &nodes)?;
                 Ok(Output::Done)
             }
+            Work::StartModel { domain, launch } => {
+                self.start_model(domain, &launch).map(Output::Model)
+            }
+            Work::EndModel { domain, process } => {
+                let Some(process) = process else { return Ok(Output::Done) };
+                let (domid, pid) = (domain.domid, process.pid);
+                let model = || format!("device model of domain {domid} (pid {pid})");
+                self.host.end_model(process).map_err(|error| failure(model(), error))?;
+                Ok(Output::Done)
+            }
+            Work::EndOrphans { processes } => {
+                let mut failed = None;
+                for process in processes {
+                    if let Err(error) = self.host.end_model(process) {
+                        let model = format!("device model with pid {}", process.pid);
+                        failed.get_or_insert(failure(model, error));
+                    }
+                }
+                failed.map_or(Ok(Output::Done), Err)
+            }
             Work::CreateDomain { config, uuid, images, generation } => {
                 self.create_domain(&config, uuid, &images, generation).map(Output::Domain)
             }
             Work::Build { config, images, domain } => {
-                let build = build_config(&config, &images);
                 let channels = Channels {
                     store: Channel { port: domain.store_port, backend: DomId::DOM0 },
                     console: Channel { port: domain.console_port, backend: DomId::DOM0 },
                 };
-                xen_build::build(&mut self.xen, domain.domain.domid, &build, &channels)
+                let domid = domain.domain.domid;
+                let materials = materials(&config, &images);
+                let built = match &materials {
+                    Materials::Kernel(build) => {
+                        xen_build::build(&mut self.xen, domid, build, &channels)
+                    }
+                    Materials::Firmware(build) => {
+                        xen_build::build_hvm(&mut self.xen, domid, build, &channels)
+                    }
+                };
+                built
                     .map(Output::Built)
-                    .map_err(|error| self.build_failure(&config, &build, &error))
+                    .map_err(|error| self.build_failure(&config, &materials, &error))
             }
             Work::Introduce { domain, look, store_port, store_gfn } => {
                 self.look(domain, look)?;
                 self.store.introduce(domain.domid, xen::Gfn(store_gfn), store_port)?;
                 Ok(Output::Done)
             }
-            Work::JoinBridge { bridge, link, mtu, backend } => {
-                self.host
-                    .join_bridge(&bridge, &link, mtu)
-                    .map_err(|error| failure(format!("{link} on bridge {bridge}"), error))?;
+            Work::JoinBridge { bridge, links, mtu, backend } => {
+                for link in links {
+                    self.host
+                        .join_bridge(&bridge, &link, mtu)
+                        .map_err(|error| failure(format!("{link} on bridge {bridge}"), error))?;
+                }
                 store::write_one(
                     &mut self.store,
                     &format!("{backend}/hotplug-status"),
@@ -232,7 +264,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 let records = store::records(&mut self.store)?;
                 let unique_ids = self.unique_ids(&survey, &records)?;
                 let loops = self.attached()?;
-                Ok(Output::Observed { survey, records, loops, unique_ids })
+                let models =
+                    self.host.models().map_err(|error| failure("the host's processes", error))?;
+                Ok(Output::Observed { survey, records, loops, unique_ids, models })
             }
             Work::ReadForeign { domid, uuid, generation } => {
                 self.read_foreign(domid, uuid, generation).map(Output::Foreign)
@@ -348,10 +382,20 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
+        let images = match (&config.hvm, &config.kernel) {
+            (Some(hvm), _) => self.load_firmware(config, hvm)?,
+            (None, Some(kernel)) => self.load_kernel(config, kernel)?,
+            (None, None) => unreachable!("only an HVM domain does without a kernel"),
+        };
+        materials(config, &images).check().map_err(|error| build_failure(config, &error))?;
+        Ok(images)
+    }
+
+    fn load_kernel(&mut self, config: &VmConfig, kernel: &str) -> Result<Images, Failure> {
         let place = |key: &str, path: &str| format!("{}: {path}", config.origin.at(key));
-        let kernel = self.host.kernel(&config.kernel).map_err(|error| match error {
-            KernelError::Host(error) => failure(place("kernel", &config.kernel), error),
-            KernelError::Image(error) => failure(place("kernel", &config.kernel), error),
+        let loaded = self.host.kernel(kernel).map_err(|error| match error {
+            KernelError::Host(error) => failure(place("kernel", kernel), error),
+            KernelError::Image(error) => failure(place("kernel", kernel), error),
         })?;
         let ramdisk = match &config.ramdisk {
             Some(path) => {
@@ -360,10 +404,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             None => None,
         };
-        let images = Images { kernel, ramdisk };
-        xen_build::check(&build_config(config, &images))
-            .map_err(|error| build_failure(config, &error))?;
-        Ok(images)
+        Ok(Images::Kernel { kernel: loaded, ramdisk })
     }
 
     fn create_domain(
@@ -373,8 +414,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         images: &Images,
         generation: u64,
     ) -> Result<NewDomain, Failure> {
-        let needs = xen_build::check(&build_config(config, images))
-            .map_err(|error| build_failure(config, &error))?;
+        let materials = materials(config, images);
+        let needs = materials.check().map_err(|error| build_failure(config, &error))?;
         let physical =
             self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
         let unclaimed = physical.pages_free.saturating_sub(physical.pages_outstanding);
@@ -392,7 +433,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let domid = self.xen.create_domain(&wanted).map_err(|errno| {
             Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
         })?;
-        self.finish_domain(domid, uuid, generation, config).map_err(|Failure(why)| {
+        self.finish_domain(domid, uuid, generation, config, &materials).map_err(|Failure(why)| {
             // The domain is ours alone and empty: gone at once.
             let mut attempts = (0..DESTROY_ATTEMPTS_MAX).map(|_| self.xen.destroy_domain(domid));
             match attempts.find(|gone| matches!(gone, Ok(()) | Err(Errno::ESRCH))) {
@@ -411,6 +452,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         uuid: Uuid,
         generation: u64,
         config: &VmConfig,
+        materials: &Materials<'_>,
     ) -> Result<NewDomain, Failure> {
         let domain = self
             .xen
@@ -419,6 +461,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("make the vCPUs of", domid))?;
+        if let Materials::Firmware(build) = materials {
+            xen_build::prepare_hvm(&mut self.xen, domid, build)
+                .map_err(|error| self.build_failure(config, materials, &error))?;
+        }
         let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
         let channel = refused("make an event channel of", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
@@ -430,13 +476,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn build_failure(
         &mut self,
         config: &VmConfig,
-        build: &BuildConfig<'_>,
+        materials: &Materials<'_>,
         error: &BuildError,
     ) -> Failure {
         let BuildError::HostMemory { got_pages, .. } = error else {
             return build_failure(config, error);
         };
-        match (xen_build::check(build), self.xen.phys_info()) {
+        match (materials.check(), self.xen.phys_info()) {
             (Ok(needs), Ok(mut physical)) => {
                 // Its own part goes back with the domain.
                 physical.pages_free += got_pages;
@@ -520,16 +566,49 @@ fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> 
     ))
 }
 
-fn build_config<'a>(config: &'a VmConfig, images: &'a Images) -> BuildConfig<'a> {
-    BuildConfig {
-        kind: config.kind,
-        kernel: &images.kernel,
-        ramdisk: images.ramdisk.as_deref(),
-        cmdline: &config.cmdline,
-        memory_pages: config.memory_mib * PAGES_PER_MIB,
-        memory_pages_max: config.memory_max_mib * PAGES_PER_MIB,
-        vcpus: config.vcpus_max,
-        tsc_mode: config.tsc_mode,
+/// What a domain is built of, as the builder wants it.
+enum Materials<'a> {
+    Kernel(BuildConfig<'a>),
+    Firmware(HvmConfig<'a>),
+}
+
+impl Materials<'_> {
+    fn check(&self) -> Result<Needs, BuildError> {
+        match self {
+            Self::Kernel(build) => xen_build::check(build),
+            Self::Firmware(build) => xen_build::check_hvm(build),
+        }
+    }
+}
+
+fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
+    let memory_pages = config.memory_mib * PAGES_PER_MIB;
+    let memory_pages_max = config.memory_max_mib * PAGES_PER_MIB;
+    let (vcpus, tsc_mode) = (config.vcpus_max, config.tsc_mode);
+    match images {
+        Images::Kernel { kernel, ramdisk } => Materials::Kernel(BuildConfig {
+            kind: config.kind,
+            kernel,
+            ramdisk: ramdisk.as_deref(),
+            cmdline: &config.cmdline,
+            memory_pages,
+            memory_pages_max,
+            vcpus,
+            tsc_mode,
+        }),
+        Images::Firmware { loader, bios } => {
+            let hvm = config.hvm.as_deref();
+            Materials::Firmware(HvmConfig {
+                loader,
+                firmware: bios,
+                memory_pages,
+                memory_pages_max,
+                video_pages: hvm.map_or(0, |hvm| hvm.video_mib * PAGES_PER_MIB),
+                vcpus,
+                tsc_mode,
+                hpet: hvm.is_some_and(|hvm| hvm.hpet),
+            })
+        }
     }
 }
 
@@ -538,9 +617,12 @@ fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
     let key = match error {
         BuildError::Image(_) => {
             let place = config.origin.at("kernel");
-            return failure(format!("{place}: {}", config.kernel), error);
+            let kernel = config.kernel.as_deref().unwrap_or_default();
+            return failure(format!("{place}: {kernel}"), error);
         }
         BuildError::Kind(_) => "type",
+        BuildError::Loader(_) => "firmware_override",
+        BuildError::Firmware { .. } => "bios",
         BuildError::MemoryAboveMax { .. } => "maxmem",
         BuildError::MemoryTooSmall { .. }
         | BuildError::MemoryTooLarge { .. }

@@ -22,6 +22,11 @@ pub enum Step {
     Record,
     CreateDomain,
     Build,
+    /// Start the process that emulates the hardware of an HVM domain.
+    StartModel,
+    /// Wait until it says that it is ready.
+    AwaitModel,
+    EndModel,
     /// Write the domain's and its devices' nodes and the end of our record, all as one: from here on a
     /// restarted daemon goes on with the rest.
     WriteNodes(Start),
@@ -64,6 +69,7 @@ impl Step {
         match self {
             Self::AttachDisk(devid) => Some(Self::DetachDisk(devid)),
             Self::CreateDomain => Some(Self::DestroyDomain),
+            Self::StartModel => Some(Self::EndModel),
             Self::Record | Self::WriteNodes(_) => Some(Self::RemoveNodes),
             Self::AwaitBackend(device) => Some(Self::AwaitClosed(device)),
             Self::AddDevice(device) => Some(Self::RemoveDevice(device)),
@@ -88,6 +94,9 @@ impl Step {
             Self::Record => "record",
             Self::CreateDomain => "create domain",
             Self::Build => "build",
+            Self::StartModel => "start device model",
+            Self::AwaitModel => "await device model",
+            Self::EndModel => "end device model",
             Self::WriteNodes(_) => "write nodes",
             Self::Introduce => "introduce",
             Self::AwaitBackend(_) => "await backends",
@@ -134,9 +143,11 @@ impl Step {
     pub fn class(self) -> (Track, Class) {
         match self {
             Self::AttachDisk(_) => (Track::Build, Class::Storage),
-            Self::LoadImages | Self::CreateDomain | Self::Build => (Track::Build, Class::Domain),
+            Self::LoadImages | Self::CreateDomain | Self::Build | Self::StartModel => {
+                (Track::Build, Class::Domain)
+            }
             Self::DetachDisk(_) => (Track::Teardown, Class::Storage),
-            Self::DestroyDomain => (Track::Teardown, Class::Domain),
+            Self::DestroyDomain | Self::EndModel => (Track::Teardown, Class::Domain),
             Self::AddDevice(_)
             | Self::SettleDevice(_)
             | Self::AskToClose(_)
@@ -151,6 +162,7 @@ impl Step {
     pub fn waits_seconds(self) -> Option<u64> {
         match self {
             Self::AwaitBackend(_) => Some(BACKEND_SECONDS),
+            Self::AwaitModel => Some(MODEL_SECONDS),
             Self::AwaitClosed(_) => Some(CLOSE_SECONDS),
             Self::AwaitConsent(_) => Some(CONSENT_SECONDS),
             _ => None,
@@ -161,6 +173,8 @@ impl Step {
 /// How long a backend may take to see its device. xen-blkback and xen-netback take milliseconds;
 /// the rest is for a loaded dom0.
 const BACKEND_SECONDS: u64 = 30;
+/// How long a device model may take to be ready. It takes a fraction of a second; the rest is for a loaded dom0.
+const MODEL_SECONDS: u64 = 60;
 /// How long a backend may take to let go. After that the domain is destroyed all the same.
 const CLOSE_SECONDS: u64 = 30;
 /// How long a guest may take to let go of a device: what it has in its caches has to be written first.
@@ -277,7 +291,8 @@ impl Start {
 /// The steps from a configuration to a domain.
 ///
 /// What can be refused without a domain comes first and side by side. Disks are attached while the domain is
-/// made and built; its nodes need both.
+/// made and built; its nodes need both. The device model starts beside all that, as soon as there are the domain and
+/// the disks that it emulates.
 #[must_use]
 pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
     let mut plan = Plan::default();
@@ -287,10 +302,26 @@ pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
     let record = plan.add(Step::Record, &ready);
     let domain = plan.add(Step::CreateDomain, &[record]);
     let mut parts = vec![plan.add(Step::Build, &[domain])];
-    parts.extend(add_disks(&mut plan, config, record));
+    let disks = add_disks(&mut plan, config, record);
+    parts.extend(disks.iter().map(|(_, step)| *step));
+    let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(Step::WriteNodes(start), &parts);
-    add_finish(&mut plan, config, start, &[nodes]);
+    add_finish(&mut plan, config, start, &[nodes], model);
     plan
+}
+
+/// Starts the device model of an HVM domain after the disks that it emulates, of those that are being attached.
+fn add_model(
+    plan: &mut Plan,
+    config: &VmConfig,
+    domain: usize,
+    disks: &[(u32, usize)],
+) -> Option<usize> {
+    config.hvm.as_ref()?;
+    let emulated: Vec<u32> = config.emulated_disks().map(|(_, it)| it.vdev.number).collect();
+    let mut after = vec![domain];
+    after.extend(disks.iter().filter(|(devid, _)| emulated.contains(devid)).map(|(_, step)| step));
+    Some(plan.add(Step::StartModel, &after))
 }
 
 fn add_checks(plan: &mut Plan, config: &VmConfig) -> Vec<usize> {
@@ -302,42 +333,55 @@ fn add_checks(plan: &mut Plan, config: &VmConfig) -> Vec<usize> {
 }
 
 /// All disks side by side; one that is only read waits for those that write the same volume, because
-/// storage that was attached for reading cannot be turned into one for writing.
-fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<usize> {
+/// storage that was attached for reading cannot be turned into one for writing. Returns the step of each.
+fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<(u32, usize)> {
     let mut attached = Vec::with_capacity(config.disks.len());
     let mut writers: Vec<(&str, usize)> = Vec::new();
     let of = |access| config.disks.iter().filter(move |disk| disk.access == access);
     for disk in of(Access::ReadWrite) {
         let index = plan.add(Step::AttachDisk(disk.vdev.number), &[record]);
         writers.push((&disk.target, index));
-        attached.push(index);
+        attached.push((disk.vdev.number, index));
     }
     writers.sort_unstable();
     for disk in of(Access::ReadOnly) {
         let first = writers.partition_point(|(target, _)| *target < disk.target.as_str());
         let same = writers[first..].iter().take_while(|(target, _)| *target == disk.target);
         let after: Vec<usize> = std::iter::once(record).chain(same.map(|(_, at)| *at)).collect();
-        attached.push(plan.add(Step::AttachDisk(disk.vdev.number), &after));
+        let number = disk.vdev.number;
+        attached.push((number, plan.add(Step::AttachDisk(number), &after)));
     }
     attached
 }
 
 /// The steps from a domain whose nodes are written to one that is there for its user. Each can be taken
-/// once more.
+/// once more. The device model of an HVM domain has been started.
 #[must_use]
 pub fn plan_finish(config: &VmConfig, start: Start) -> Plan {
     let mut plan = Plan::default();
-    add_finish(&mut plan, config, start, &[]);
+    add_finish(&mut plan, config, start, &[], None);
     plan
 }
 
-fn add_finish(plan: &mut Plan, config: &VmConfig, start: Start, after: &[usize]) {
+fn add_finish(
+    plan: &mut Plan,
+    config: &VmConfig,
+    start: Start,
+    after: &[usize],
+    model: Option<usize>,
+) {
     let mut done = vec![plan.add(Step::Introduce, after)];
+    let ready = config.hvm.as_ref().map(|_| plan.add(Step::AwaitModel, model.as_slice()));
+    done.extend(ready);
     for device in layout::devices(config) {
         let seen = plan.add(Step::AwaitBackend(device), after);
         done.push(seen);
         if device.kind == DeviceKind::Vif {
-            done.push(plan.add(Step::JoinBridge(device.devid), &[seen]));
+            let mut after = vec![seen];
+            // An emulated card's end is there when its device model is.
+            let is_emulated = config.emulated_vifs().any(|(_, vif)| vif.devid == device.devid);
+            after.extend(ready.filter(|_| is_emulated));
+            done.push(plan.add(Step::JoinBridge(device.devid), &after));
         }
     }
     if start == Start::Running {
@@ -356,6 +400,8 @@ pub struct Reached<'a> {
     /// The record says that the VM is whole, and somebody wants it gone: a daemon that finds it so while it is
     /// taken down would take a paused domain for one that is to run.
     pub condemned: bool,
+    /// A device model runs for it.
+    pub model: bool,
     /// `virtual-device`s of attached disks.
     pub disks: &'a [u32],
 }
@@ -390,6 +436,10 @@ fn take_down_domain(
     }
     let pause = plan.take_down(Step::Pause, after);
     let mut closed = vec![pause];
+    if reached.model {
+        // It keeps disks open and memory of the domain mapped.
+        closed.push(plan.take_down(Step::EndModel, &[pause]));
+    }
     let devices = layout::devices(config);
     if reached.nodes && !devices.is_empty() {
         let close = plan.take_down(Step::CloseDevices, &[pause]);
@@ -410,11 +460,15 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     let domain = plan.add(Step::CreateDomain, &ready);
     let mut parts = vec![plan.add(Step::Build, &[domain])];
     let missing = config.disks.iter().filter(|disk| !reached.disks.contains(&disk.vdev.number));
+    let mut disks = Vec::new();
     for disk in missing {
-        parts.push(plan.add(Step::AttachDisk(disk.vdev.number), &[]));
+        let number = disk.vdev.number;
+        disks.push((number, plan.add(Step::AttachDisk(number), &[])));
     }
+    parts.extend(disks.iter().map(|(_, step)| *step));
+    let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(Step::WriteNodes(start), &parts);
-    add_finish(&mut plan, config, start, &[nodes]);
+    add_finish(&mut plan, config, start, &[nodes], model);
     plan
 }
 

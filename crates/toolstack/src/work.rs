@@ -6,17 +6,25 @@ use std::sync::Arc;
 
 use storage::Attachment;
 use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, VersionInfo};
-use xen_build::{Built, KernelImage};
+use xen_build::{Built, HvmLoader, KernelImage};
 
 use crate::config::VmConfig;
+use crate::device_model::{Launch, OwnModel, Process};
 use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::layout::{Completion, DeviceRef, Nodes, Removal};
 
-/// Kernel and ramdisk of a VM, shared with every other VM that has the same.
+/// What a VM's domain is built of, shared with every other VM that has the same.
 #[derive(Clone, Debug)]
-pub struct Images {
-    pub kernel: Arc<KernelImage>,
-    pub ramdisk: Option<Arc<[u8]>>,
+pub enum Images {
+    Kernel {
+        kernel: Arc<KernelImage>,
+        ramdisk: Option<Arc<[u8]>>,
+    },
+    /// Xen's loader and a BIOS.
+    Firmware {
+        loader: Arc<HvmLoader>,
+        bios: Arc<[u8]>,
+    },
 }
 
 /// A new domain and its two channels.
@@ -112,6 +120,15 @@ pub enum Work {
         images: Images,
         domain: NewDomain,
     },
+    StartModel {
+        domain: DomainRef,
+        launch: Launch,
+    },
+    EndModel {
+        domain: DomainRef,
+        /// `None` if it has ended by itself meanwhile.
+        process: Option<Process>,
+    },
     WriteNodes {
         nodes: Nodes,
         quota: Option<Quota>,
@@ -150,10 +167,11 @@ pub enum Work {
         store_port: EvtchnPort,
         store_gfn: u64,
     },
-    /// Puts the link on the bridge, then tells netback so.
+    /// Puts the links on the bridge, then tells netback so.
     JoinBridge {
         bridge: String,
-        link: String,
+        /// That of netback, and maybe that of an emulated card.
+        links: Vec<String>,
         mtu: Option<u32>,
         backend: String,
     },
@@ -212,6 +230,10 @@ pub enum Work {
     DetachOrphans {
         attachments: Vec<Attachment>,
     },
+    /// Device models of domains that are no more.
+    EndOrphans {
+        processes: Vec<Process>,
+    },
     /// All that is known of a domain that another toolstack made.
     ReadForeign {
         domid: DomId,
@@ -248,7 +270,9 @@ impl Work {
     pub fn domain(&self) -> Option<DomainRef> {
         match self {
             Self::Build { domain, .. } => Some(domain.domain),
-            Self::Introduce { domain, .. }
+            Self::StartModel { domain, .. }
+            | Self::EndModel { domain, .. }
+            | Self::Introduce { domain, .. }
             | Self::Unpause { domain, .. }
             | Self::Pause { domain }
             | Self::CloseDevices { domain, .. }
@@ -277,6 +301,9 @@ impl Work {
             Self::Record { .. } => "record",
             Self::CreateDomain { .. } => "create-domain",
             Self::Build { .. } => "build",
+            Self::StartModel { .. } => "start-model",
+            Self::EndModel { .. } => "end-model",
+            Self::EndOrphans { .. } => "end-orphans",
             Self::WriteNodes { .. } => "write-nodes",
             Self::Introduce { .. } => "introduce",
             Self::JoinBridge { .. } => "join-bridge",
@@ -329,6 +356,8 @@ impl Work {
             | Self::RemoveDevice { .. }
             | Self::DetachDisk { .. }
             | Self::DetachOrphans { .. }
+            | Self::EndModel { .. }
+            | Self::EndOrphans { .. }
             | Self::RemoveNodes { .. } => WorkClass::Destroy,
             _ => WorkClass::Change,
         }
@@ -421,6 +450,7 @@ pub enum Output {
     Attached(Attachment),
     Domain(NewDomain),
     Built(Built),
+    Model(Process),
     Survey(Survey),
     Looked {
         info: Option<Box<DomainInfo>>,
@@ -432,6 +462,7 @@ pub enum Output {
         loops: Vec<OwnLoop>,
         /// Xen's own numbers of those domains that a record speaks of, where Xen has such.
         unique_ids: BTreeMap<DomId, u64>,
+        models: Vec<OwnModel>,
     },
     /// `None`: xenconsoled has not yet made the terminal.
     Console(Option<String>),

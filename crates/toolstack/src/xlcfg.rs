@@ -5,6 +5,7 @@
 //! Source: xen `docs/man/xl.cfg.5.pod.in`, `xl-disk-configuration.5`, `xl-network-configuration.5`.
 
 mod disk;
+mod hvm;
 mod keys;
 mod syntax;
 mod text;
@@ -15,6 +16,7 @@ mod vm;
 use std::fmt;
 
 pub use vdev::ParseVdevError;
+use xen::DomainKind;
 
 use crate::config::{DiskConfig, VifConfig, VmConfig};
 use syntax::{Place, SyntaxError};
@@ -87,7 +89,7 @@ pub fn parse_disk(text: &str) -> Result<DiskConfig, String> {
 /// # Errors
 /// What is wrong with it.
 pub fn parse_vif(text: &str, devid: u32) -> Result<VifConfig, String> {
-    vif::parse(text, devid)
+    vif::parse(text, devid, DomainKind::Pv)
 }
 
 /// The number of a virtual disk by its name: `xvda` is 51712.

@@ -46,9 +46,11 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             video_pages: 8 * 256,
             vcpus,
             tsc_mode,
+            hpet: true,
         };
         println!("boot: needs {:?}", xen_build::check_hvm(&config)?);
         return run_domain(DomainKind::Hvm, vcpus, seconds, cmdline, |xen, domid, channels| {
+            xen_build::prepare_hvm(xen, domid, &config)?;
             xen_build::build_hvm(xen, domid, &config, channels)
         });
     }

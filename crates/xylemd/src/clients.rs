@@ -601,8 +601,13 @@ fn configuration(
 /// Relative paths begin where the client is.
 fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
     let resolve = |path: &mut String| *path = host::absolute(cwd, path);
-    resolve(&mut config.kernel);
+    config.kernel.iter_mut().for_each(resolve);
     config.ramdisk.iter_mut().for_each(resolve);
+    if let Some(hvm) = &mut config.hvm {
+        for path in [&mut hvm.loader, &mut hvm.bios_path, &mut hvm.model] {
+            path.iter_mut().for_each(resolve);
+        }
+    }
     for disk in &mut config.disks {
         if storage::VdiName::parse(&disk.target).is_none() {
             resolve(&mut disk.target);

@@ -17,6 +17,7 @@ use toolstack::work::{Cost, WorkClass};
 use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Request, Toolstack};
 
 use crate::definitions::Definitions;
+use crate::models::Follow;
 use crate::pool::{Job, LinuxPerformer, Pool, Taken};
 use crate::stats::{Ending, Stats, Took};
 use crate::watch::Orders;
@@ -59,6 +60,7 @@ pub(crate) struct Core {
     state: Mutex<State>,
     pool: Pool<LinuxPerformer>,
     orders: Orders,
+    follow: Follow,
     stats: Mutex<Stats>,
 }
 
@@ -89,6 +91,7 @@ impl Core {
     pub(crate) fn new(
         pool: Pool<LinuxPerformer>,
         orders: Orders,
+        follow: Follow,
         definitions: &Definitions,
     ) -> Result<Self> {
         let begin = std::time::Instant::now();
@@ -102,7 +105,7 @@ impl Core {
         });
         let state = Mutex::new(State { machine, ..State::default() });
         let begin_unix_ms = micros / 1000;
-        Ok(Self { begin, begin_unix_ms, state, pool, orders, stats: Mutex::default() })
+        Ok(Self { begin, begin_unix_ms, state, pool, orders, follow, stats: Mutex::default() })
     }
 
     /// A moment of the machine in milliseconds since 1970.
@@ -287,6 +290,7 @@ impl Core {
                 Action::Watch { path } => self.orders.watch(path),
                 Action::Unwatch { path } => self.orders.unwatch(path),
                 Action::LetGo { domains } => self.orders.let_go(domains),
+                Action::Follow { process, log } => self.follow.follow(process, log),
                 Action::Reply { client, reply } => {
                     if let Some(waiting) = state.clients.remove(&client) {
                         // A client that has hung up no longer wants to know.

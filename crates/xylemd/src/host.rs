@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
+use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, KernelError};
-use xen_build::KernelImage;
+use xen_build::{HvmLoader, KernelImage};
 use xen_linux::Links;
 
 use crate::definitions::Definitions;
 use crate::images::Images;
+use crate::models;
 
 /// How long an interface may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
@@ -68,6 +70,10 @@ impl Host for LinuxHost {
         Ok(self.images.kernel(path)?)
     }
 
+    fn loader(&mut self, path: &str) -> Result<Arc<HvmLoader>, HostError> {
+        self.images.loader(path)
+    }
+
     fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError> {
         self.images.ramdisk(path)
     }
@@ -96,5 +102,17 @@ impl Host for LinuxHost {
         self.links.wait_for(link, LINK_WAIT).map_err(told)?;
         self.links.add_port(bridge, link).map_err(told)?;
         mtu.map_or(Ok(()), |bytes| self.links.set_mtu(link, bytes)).map_err(told)
+    }
+
+    fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {
+        models::start(program, launch)
+    }
+
+    fn end_model(&mut self, process: Process) -> Result<(), HostError> {
+        models::end(process)
+    }
+
+    fn models(&mut self) -> Result<Vec<OwnModel>, HostError> {
+        models::all()
     }
 }

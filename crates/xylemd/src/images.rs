@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use image_parser::Parser;
 use storage::HostError;
-use xen_build::KernelImage;
+use xen_build::{HvmLoader, KernelImage};
 
 use crate::host::refusal;
 
@@ -46,17 +46,34 @@ impl Stamp {
 pub(crate) struct Images {
     parser: Arc<Parser>,
     kernels: Arc<Cache<Arc<KernelImage>>>,
+    loaders: Arc<Cache<Arc<HvmLoader>>>,
     ramdisks: Arc<Cache<Arc<[u8]>>>,
 }
 
 impl Images {
     pub(crate) fn new(parser: Parser) -> Self {
-        Self { parser: Arc::new(parser), kernels: Arc::default(), ramdisks: Arc::default() }
+        Self {
+            parser: Arc::new(parser),
+            kernels: Arc::default(),
+            loaders: Arc::default(),
+            ramdisks: Arc::default(),
+        }
     }
 
     pub(crate) fn kernel(&self, path: &str) -> Result<Arc<KernelImage>, HostError> {
         self.kernels.load(path, |file, _| {
             let parsed = self.parser.parse(&file);
+            parsed.map(Arc::new).map_err(|error| HostError::Refused(error.to_string()))
+        })
+    }
+
+    /// Xen's loader is a file of the host's own and packed by nobody, so it is parsed here.
+    pub(crate) fn loader(&self, path: &str) -> Result<Arc<HvmLoader>, HostError> {
+        const BYTES_MAX: u64 = 16 << 20;
+        self.loaders.load(path, |file, _| {
+            let mut content = Vec::new();
+            file.take(BYTES_MAX).read_to_end(&mut content).map_err(|error| refusal(&error))?;
+            let parsed = HvmLoader::parse(&content);
             parsed.map(Arc::new).map_err(|error| HostError::Refused(error.to_string()))
         })
     }

@@ -13,6 +13,7 @@ mod definitions;
 mod devices;
 mod host;
 mod images;
+mod models;
 mod pool;
 mod render;
 mod stats;
@@ -155,12 +156,17 @@ fn run(options: &Options) -> Result<()> {
     let pool = pool::Pool::open(options, &images, &system).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
-    let core = Arc::new(Core::new(pool, orders, &options.definitions()).context("cannot start")?);
+    let (follow, follower) = models::follower().context("cannot start")?;
+    let definitions = options.definitions();
+    let core = Core::new(pool, orders, follow, &definitions).context("cannot start")?;
+    let core = Arc::new(core);
     core.set_workers(options.workers);
     for (class, name) in workers {
         let core = Arc::clone(&core);
         thread::Builder::new().name(name).spawn(move || core.work(class))?;
     }
+    let follows = Arc::clone(&core);
+    thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
     clients::serve(listener, &core, &system).context("cannot serve clients")?;

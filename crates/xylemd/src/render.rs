@@ -218,7 +218,7 @@ pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfi
                 TscMode::AlwaysEmulate => Some("always_emulate".to_owned()),
                 TscMode::Native => Some("native".to_owned()),
             },
-            kernel: Some(vm.kernel.clone()),
+            kernel: vm.kernel.clone(),
             cmdline: (!vm.cmdline.is_empty()).then(|| vm.cmdline.clone()),
             ramdisk: vm.ramdisk.clone(),
             max_grant_frames: vm.grant_frames_max.map(u32::from),

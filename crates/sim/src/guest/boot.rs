@@ -37,7 +37,8 @@ pub(crate) fn boot(xen: &SimXen, domid: DomId) -> Result<Boot, Crash> {
     let bsp = domain.vcpus.first().filter(|vcpu| vcpu.online).ok_or("vCPU 0 is not online")?;
     let boot = if domain.is_translated() {
         let cpu = bsp.hvm_context.as_deref().ok_or("vCPU 0 has no context")?;
-        Pvh { xen, domid }.boot(cpu)
+        let machine = Pvh { xen, domid };
+        if domain.has_device_model() { machine.boot_hvm(cpu) } else { machine.boot(cpu) }
     } else {
         let context = bsp.context.as_deref().ok_or("vCPU 0 has no context")?;
         Pv { xen, domid, root: u64_at(context, 5008) >> PAGE_SHIFT }.boot(context)
@@ -51,7 +52,7 @@ pub(crate) fn boot(xen: &SimXen, domid: DomId) -> Result<Boot, Crash> {
     Ok(boot)
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
@@ -201,13 +202,14 @@ impl Pv<'_> {
     }
 }
 
-struct Pvh<'a> {
-    xen: &'a SimXen,
-    domid: DomId,
+/// A domain that starts in protected mode without paging.
+pub(super) struct Pvh<'a> {
+    pub(super) xen: &'a SimXen,
+    pub(super) domid: DomId,
 }
 
 impl Pvh<'_> {
-    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Crash> {
+    pub(super) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Crash> {
         let mut done = 0;
         while done < into.len() {
             let at = address.checked_add(done as u64).ok_or("a page fault")?;
@@ -223,23 +225,8 @@ impl Pvh<'_> {
     }
 
     fn boot(&self, cpu: &[u8]) -> Result<Boot, Crash> {
-        const PE: u64 = 1;
-        const PG: u64 = 1 << 31;
-        let (rbx, rip) = (u64_at(cpu, 520), u64_at(cpu, 640));
-        if u64_at(cpu, 656) & (PE | PG) != PE {
-            return Err("the processor is not in flat protected mode");
-        }
-        for (limit, access) in [(768, 888), (772, 892), (776, 896), (788, 908)] {
-            if u32_at(cpu, limit) != u32::MAX || u32_at(cpu, access) & 0x80 == 0 {
-                return Err("a segment is not flat");
-            }
-        }
-        let kernel = |page: u64| {
-            let mut bytes = [0; PAGE_BYTES];
-            self.read(rip + page * PAGE_BYTES as u64, &mut bytes).ok()?;
-            Some(bytes)
-        };
-        check_kernel(kernel, HypercallPage::OwnBusiness)?;
+        let rbx = u64_at(cpu, 520);
+        self.check_start(cpu)?;
 
         let mut info = [0; 56];
         self.read(rbx, &mut info).map_err(|_| "rbx does not lead to start_info")?;
@@ -258,6 +245,37 @@ impl Pvh<'_> {
             ramdisk_bytes = u64_at(&module, 8);
             self.read(u64_at(&module, 0), &mut [0]).map_err(|_| "the ramdisk is not there")?;
         }
+        self.rings(cmdline, ramdisk_bytes, spare(pages))
+    }
+
+    /// The processor's state, and the image that it starts in.
+    pub(super) fn check_start(&self, cpu: &[u8]) -> Result<(), Crash> {
+        const PE: u64 = 1;
+        const PG: u64 = 1 << 31;
+        let rip = u64_at(cpu, 640);
+        if u64_at(cpu, 656) & (PE | PG) != PE {
+            return Err("the processor is not in flat protected mode");
+        }
+        for (limit, access) in [(768, 888), (772, 892), (776, 896), (788, 908)] {
+            if u32_at(cpu, limit) != u32::MAX || u32_at(cpu, access) & 0x80 == 0 {
+                return Err("a segment is not flat");
+            }
+        }
+        let kernel = |page: u64| {
+            let mut bytes = [0; PAGE_BYTES];
+            self.read(rip + page * PAGE_BYTES as u64, &mut bytes).ok()?;
+            Some(bytes)
+        };
+        check_kernel(kernel, HypercallPage::OwnBusiness)
+    }
+
+    /// What the domain's parameters say.
+    pub(super) fn rings(
+        &self,
+        cmdline: String,
+        ramdisk_bytes: u64,
+        spare: (u64, u64),
+    ) -> Result<Boot, Crash> {
         let domain = self.xen.domain(self.domid).ok_or("no domain")?;
         let ring = |param| {
             domain.mfn_of_pfn(domain.param(param)).ok_or("a ring's parameter leads nowhere")
@@ -269,7 +287,7 @@ impl Pvh<'_> {
             console_mfn: ring(17)?,
             store_port: port(2).map_err(|_| "the store's port is no port")?,
             console_port: port(18).map_err(|_| "the console's port is no port")?,
-            spare: spare(pages),
+            spare,
             ramdisk_bytes,
             vcpus_online: domain.vcpus.iter().filter(|vcpu| vcpu.online).count(),
         })
@@ -320,7 +338,7 @@ impl Pvh<'_> {
 }
 
 /// The last frames of low memory, which no builder uses.
-fn spare(pages: u64) -> (u64, u64) {
+pub(super) fn spare(pages: u64) -> (u64, u64) {
     let number = (pages / 8).min(64);
     (pages - number, number)
 }

@@ -61,6 +61,25 @@ pub fn kernel_image() -> Vec<u8> {
     file
 }
 
+/// Xen's loader of HVM domains as a file: 32-bit, with the same marks.
+#[must_use]
+pub(crate) fn loader_image() -> Vec<u8> {
+    const HEADERS: u32 = 52 + 32;
+    let text = text();
+    let at = u32::try_from(LOAD_ADDRESS).expect("low");
+    let file_bytes = u32::try_from(text.len()).expect("a few pages");
+    let memory_bytes = file_bytes + u32::try_from(BSS_PAGES).expect("few") * 4096;
+    let mut file = b"\x7fELF\x01\x01\x01".to_vec();
+    file.resize(16, 0);
+    file.extend([2_u16, 3].into_iter().flat_map(u16::to_le_bytes));
+    file.extend([1, at, 52, 0, 0].into_iter().flat_map(u32::to_le_bytes));
+    file.extend([52_u16, 32, 1, 0, 0, 0].into_iter().flat_map(u16::to_le_bytes));
+    let header = [1, HEADERS, at, at, file_bytes, memory_bytes, 7, 16];
+    file.extend(header.into_iter().flat_map(u32::to_le_bytes));
+    file.extend(text);
+    file
+}
+
 fn program_header(
     file: &mut Vec<u8>,
     kind: u32,

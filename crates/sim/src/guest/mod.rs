@@ -9,6 +9,7 @@
 
 mod boot;
 mod frontend;
+mod hvm;
 mod image;
 mod ring;
 
@@ -16,6 +17,8 @@ use std::collections::BTreeMap;
 
 use xen::{DomId, ShutdownReason};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
+
+pub(crate) use image::loader_image;
 
 pub use image::kernel_image;
 

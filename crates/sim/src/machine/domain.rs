@@ -113,6 +113,13 @@ impl Domain {
         self.flags & Self::HVM != 0
     }
 
+    /// Whether more is emulated for it than a local APIC.
+    #[must_use]
+    pub fn has_device_model(&self) -> bool {
+        const LAPIC: u32 = 1;
+        self.emulation & !LAPIC != 0
+    }
+
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.pause_count > 0

@@ -8,6 +8,7 @@ mod counters;
 mod days;
 mod definitions;
 mod faults;
+mod hvm;
 mod hypercalls;
 mod identity;
 mod kills;

@@ -10,7 +10,7 @@ use xen::Uuid;
 use super::operation::Then;
 use super::requests::fail;
 use super::{Action, ClientId, Instant, Purpose, Reply, Toolstack, Vm};
-use crate::config::{DiskConfig, VifConfig, VmConfig};
+use crate::config::{DiskConfig, VifConfig, VmConfig, place_problem};
 use crate::layout::{self, DeviceKind, DeviceRef};
 use crate::plan::{Step, Unplug, plan_finish_plug, plan_plug, plan_undo_plug, plan_unplug};
 use crate::work::{Quota, Work};
@@ -171,7 +171,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let id = device.id();
-        match self.plug_refusal(uuid, id) {
+        match self.plug_refusal(uuid, &device) {
             Some(message) => fail(client, message, out),
             None => {
                 let then = Then::Plugged { client: Some(client), device };
@@ -181,7 +181,8 @@ impl Toolstack {
     }
 
     /// Why a device cannot be plugged now.
-    fn plug_refusal(&self, uuid: Uuid, id: DeviceRef) -> Option<String> {
+    fn plug_refusal(&self, uuid: Uuid, device: &Device) -> Option<String> {
+        let id = device.id();
         let vm = &self.vms[&uuid];
         let name = &vm.config.name;
         let plugged = |kind| vm.plugs.keys().filter(|it| it.kind == kind).count();
@@ -192,6 +193,11 @@ impl Toolstack {
             Some(format!("{name}: has a {id} already; take another number or detach it first"))
         } else if is_disk && vm.config.disks.len() + plugged(id.kind) >= DISKS_MAX {
             Some(format!("{name}: a VM has at most {DISKS_MAX} disks; detach one first"))
+        } else if vm.config.hvm.is_some() {
+            // It is emulated from the next start on.
+            let mut config = VmConfig::clone(&vm.config);
+            device.add_to(&mut config);
+            place_problem(&config.disks).map(|(_, problem)| format!("{name}: {problem}"))
         } else {
             None
         }

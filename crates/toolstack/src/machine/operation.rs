@@ -13,6 +13,7 @@ use super::{
     Toolstack, WorkId,
 };
 use crate::config::VmConfig;
+use crate::device_model;
 use crate::layout::{self, BuiltDomain, DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, Unplug, plan_reboot, plan_teardown};
 use crate::scheduler::{Ask, Class, Priority, Ticket, Track};
@@ -125,6 +126,18 @@ impl Operation {
             *state == State::Failed && planned.step.is_essential()
         };
         self.states.iter().zip(&self.plan.steps).any(failed)
+    }
+
+    /// Whether it goes on only with the device model that it has started, or found started.
+    pub(super) fn needs_model(&self) -> bool {
+        let state_of = |wanted| {
+            let at = self.plan.steps.iter().position(|planned| planned.step == wanted)?;
+            Some(&self.states[at])
+        };
+        match state_of(Step::StartModel) {
+            Some(state) => *state != State::Waiting,
+            None => state_of(Step::AwaitModel).is_some(),
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -436,6 +449,15 @@ impl Toolstack {
                 let domain = facts.new.expect("planned after the domain");
                 Work::Build { config, images, domain }
             }
+            Step::StartModel => {
+                let launch = device_model::launch(&config, uuid, domid(), &facts.disks);
+                Work::StartModel { domain: domain(), launch }
+            }
+            Step::EndModel => {
+                // From here on its end is no news.
+                let process = facts.model.take();
+                Work::EndModel { domain: domain(), process }
+            }
             Step::WriteNodes(start) => {
                 let domain = facts.new.expect("planned after the domain");
                 let built = facts.built.expect("planned after the build");
@@ -461,9 +483,13 @@ impl Toolstack {
                 let vif = config.vifs.iter().find(|vif| vif.devid == devid);
                 let vif = vif.expect("a planned vif is configured");
                 let device = DeviceRef { kind: DeviceKind::Vif, devid };
+                let mut links = vec![layout::vif_link(domid(), vif)];
+                if vif.model.is_some() {
+                    links.push(device_model::vif_link(domid(), vif));
+                }
                 Work::JoinBridge {
                     bridge: vif.bridge.clone(),
-                    link: layout::vif_link(domid(), vif),
+                    links,
                     mtu: vif.mtu,
                     backend: device.backend(domid()),
                 }
@@ -489,7 +515,10 @@ impl Toolstack {
                 let (domain, then) = let_go(facts, &self.touched, &mut self.owed);
                 Work::RemoveNodes { domain, uuid, removals, then }
             }
-            Step::AwaitBackend(_) | Step::AwaitClosed(_) | Step::AwaitConsent(_) => {
+            Step::AwaitBackend(_)
+            | Step::AwaitModel
+            | Step::AwaitClosed(_)
+            | Step::AwaitConsent(_) => {
                 unreachable!("{step} is a wait")
             }
             Step::AddDevice(_)
@@ -527,6 +556,11 @@ impl Toolstack {
                         vm.facts.new = Some(domain);
                     }
                     Output::Built(built) => vm.facts.built = Some(built),
+                    Output::Model(process) => {
+                        vm.facts.model = Some(process);
+                        let log = device_model::log_file(&vm.config);
+                        out.push(Action::Follow { process, log });
+                    }
                     Output::Attached(attachment) => {
                         if let Step::AttachDisk(devid) = step {
                             vm.facts.disks.insert(devid, attachment);
@@ -617,6 +651,12 @@ impl Toolstack {
         let Some((id, index)) = self.waits.get(path).copied() else { return };
         let operation = self.operations.get_mut(&id).expect("a wait's operation is known");
         let step = operation.plan.steps[index].step;
+        if step == Step::AwaitModel {
+            if value == Some(b"running") {
+                self.end_wait(now, id, index, Ok(()), out);
+            }
+            return;
+        }
         if !path.ends_with("/state") {
             // Somebody's own words about a device.
             if let Some(words) = value.filter(|words| !words.is_empty()) {
@@ -681,6 +721,10 @@ impl Toolstack {
                 Step::AwaitBackend(device) => Err(format!(
                     "the backend of {device} did not answer within {seconds} s; \
                      is its driver loaded in dom0?"
+                )),
+                Step::AwaitModel => Err(format!(
+                    "the device model was not ready within {seconds} s; {} may say why",
+                    device_model::log_file(&self.vms[&operation.uuid].config)
                 )),
                 Step::AwaitConsent(device) => Err(format!(
                     "the guest did not let go of {device} within {seconds} s; is it in use? \
@@ -848,6 +892,7 @@ fn watched(step: Step, domid: DomId) -> Vec<String> {
         Step::AwaitBackend(device) => vec![state(device), device.backend_error(domid)],
         Step::AwaitConsent(device) => vec![state(device), device.frontend_error(domid)],
         Step::AwaitClosed(device) => vec![state(device)],
+        Step::AwaitModel => vec![device_model::state_node(domid)],
         other => unreachable!("{other} waits for nothing"),
     }
 }

@@ -52,6 +52,17 @@ pub(super) fn write_one<T: Transport>(
     store.write(path, value.as_bytes())
 }
 
+/// Removes a node with all below it, if it is there.
+pub(super) fn remove_tree<T: Transport>(
+    store: &mut Client<T>,
+    path: &str,
+) -> Result<(), ClientError> {
+    match store.rm(path) {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other,
+    }
+}
+
 fn taken_down(domid: DomId) -> Failure {
     Failure(format!("domain {domid} is being taken down"))
 }

@@ -7,15 +7,17 @@
 pub(super) enum Treatment {
     /// It is read by `vm`.
     Read,
-    /// It says something about HVM or its device model, which xl ignores for PV and PVH too.
+    /// It says something about HVM or its device model, which xl ignores for PV and PVH too; see `hvm`.
     Ignored,
     /// It would mean something that cannot be had, unless its value is empty or one of `harmless`.
     Refused { harmless: &'static [&'static str], reason: &'static str },
-    /// As `Refused`, but it means nothing for PV.
+    /// As `Refused`, but it means nothing for PV, and `hvm` reads it for HVM.
     RefusedForPvh { harmless: &'static [&'static str], reason: &'static str },
+    /// As `Refused`, but `hvm` reads it for HVM.
+    RefusedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
 }
 
-use Treatment::{Ignored, Read, Refused, RefusedForPvh};
+use Treatment::{Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm};
 
 const fn later(harmless: &'static [&'static str]) -> Treatment {
     Refused { harmless, reason: "not supported yet" }
@@ -190,7 +192,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("vkb", later(NONE)),
     ("vkb_device", Ignored),
     ("vmtrace_buf_kb", later(OFF)),
-    ("vnc", never(OFF, NO_QEMU)),
+    ("vnc", RefusedUnlessHvm { harmless: OFF, reason: NO_QEMU }),
     ("vncdisplay", Ignored),
     ("vnclisten", Ignored),
     ("vncpasswd", Ignored),
@@ -214,6 +216,11 @@ const KEYS: &[(&str, Treatment)] = &[
 pub(super) fn treatment(key: &str) -> Option<Treatment> {
     let index = KEYS.binary_search_by_key(&key, |&(name, _)| name).ok()?;
     Some(KEYS[index].1)
+}
+
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = (&'static str, Treatment)> {
+    KEYS.iter().copied()
 }
 
 /// The key that was probably meant.

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use xen::DomainKind;
 
-use crate::config::{DiskConfig, Rate, TscMode, VifConfig, VmConfig};
+use crate::config::{DiskConfig, HvmSettings, ModelUser, Rate, TscMode, VifConfig, VmConfig};
 
 impl VmConfig {
     /// The configuration as a file that [`parse`](super::parse) reads back to the same values; only
@@ -28,7 +28,9 @@ impl VmConfig {
             writeln!(out, "uuid = \"{uuid}\"")?;
         }
         writeln!(out, "type = \"{kind}\"")?;
-        writeln!(out, "kernel = {}", Quoted(&self.kernel))?;
+        if let Some(kernel) = &self.kernel {
+            writeln!(out, "kernel = {}", Quoted(kernel))?;
+        }
         if let Some(ramdisk) = &self.ramdisk {
             writeln!(out, "ramdisk = {}", Quoted(ramdisk))?;
         }
@@ -40,7 +42,8 @@ impl VmConfig {
         writeln!(out, "vcpus = {}", self.vcpus)?;
         writeln!(out, "maxvcpus = {}", self.vcpus_max)?;
         write_list(out, "disk", self.disks.iter().map(disk_spec))?;
-        write_list(out, "vif", self.vifs.iter().map(vif_spec))?;
+        let spec = |vif| vif_spec(vif, self.kind);
+        write_list(out, "vif", self.vifs.iter().map(spec))?;
         let policy = &self.policy;
         for (key, action) in [
             ("on_poweroff", policy.poweroff),
@@ -60,7 +63,53 @@ impl VmConfig {
         if let Some(frames) = self.grant_frames_max {
             writeln!(out, "max_grant_frames = {frames}")?;
         }
-        Ok(())
+        self.hvm.as_deref().map_or(Ok(()), |hvm| write_hvm(out, hvm))
+    }
+}
+
+fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
+    for (key, path) in [
+        ("firmware_override", &hvm.loader),
+        ("bios_path_override", &hvm.bios_path),
+        ("keymap", &hvm.keymap),
+        ("device_model_override", &hvm.model),
+    ] {
+        if let Some(path) = path {
+            writeln!(out, "{key} = {}", Quoted(path))?;
+        }
+    }
+    writeln!(out, "bios = \"{}\"", hvm.bios.as_str())?;
+    writeln!(out, "boot = {}", Quoted(&hvm.boot))?;
+    writeln!(out, "vga = \"{}\"\nvideoram = {}", hvm.vga.as_str(), hvm.video_mib)?;
+    match &hvm.vnc {
+        None => writeln!(out, "vnc = 0")?,
+        Some(vnc) => {
+            writeln!(out, "vnc = 1\nvnclisten = {}", Quoted(&vnc.listen))?;
+            if let Some(display) = vnc.display {
+                writeln!(out, "vncdisplay = {display}")?;
+            }
+            if let Some(password) = &vnc.password {
+                writeln!(out, "vncpasswd = {}", Quoted(password))?;
+            }
+        }
+    }
+    write_list(out, "serial", hvm.serial.iter().cloned())?;
+    write_list(out, "usbdevice", hvm.usb_devices.iter().cloned())?;
+    write_list(out, "device_model_args", hvm.model_arguments.iter().cloned())?;
+    for (key, flag) in [
+        ("usb", hvm.usb),
+        ("acpi", hvm.acpi),
+        ("acpi_s3", hvm.acpi_s3),
+        ("acpi_s4", hvm.acpi_s4),
+        ("hpet", hvm.hpet),
+        ("xen_platform_pci", hvm.platform_device),
+    ] {
+        writeln!(out, "{key} = {}", u8::from(flag))?;
+    }
+    match &hvm.model_user {
+        ModelUser::Restricted => Ok(()),
+        ModelUser::Root => writeln!(out, "dm_restrict = 0"),
+        ModelUser::Named(name) => writeln!(out, "device_model_user = {}", Quoted(name)),
     }
 }
 
@@ -91,8 +140,15 @@ fn disk_spec(disk: &DiskConfig) -> String {
     )
 }
 
-fn vif_spec(vif: &VifConfig) -> String {
+fn vif_spec(vif: &VifConfig, kind: DomainKind) -> String {
     let mut spec = format!("devid={},bridge={}", vif.devid, vif.bridge);
+    match &vif.model {
+        Some(model) => {
+            let _ = write!(spec, ",model={model}");
+        }
+        None if kind == DomainKind::Hvm => spec.push_str(",type=vif"),
+        None => {}
+    }
     if let Some(mac) = vif.mac {
         let _ = write!(spec, ",mac={mac}");
     }

@@ -2,6 +2,8 @@
 //!
 //! Source: xen `docs/man/xl-network-configuration.5.pod.in`.
 
+use xen::DomainKind;
+
 use super::keys::nearest;
 use super::{integer, shown};
 use crate::config::{Mac, Rate, VifConfig};
@@ -30,14 +32,20 @@ const PARAMETERS: &[&str] = &[
     "vlan",
 ];
 
+/// Cards that QEMU emulates, by their names there.
+const MODELS: &[&str] =
+    &["rtl8139", "e1000", "e1000e", "ne2k_pci", "pcnet", "virtio-net-pci", "vmxnet3"];
+const MODEL_DEFAULT: &str = "rtl8139";
+
 /// Reads one interface; `index` is its place in the list. The error is the problem alone.
-pub(super) fn parse(text: &str, index: u32) -> Result<VifConfig, String> {
+pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfig, String> {
     let mut vif = VifConfig {
         devid: index,
         mac: None,
         bridge: BRIDGE_DEFAULT.to_owned(),
         mtu: None,
         rate: None,
+        model: (kind == DomainKind::Hvm).then(|| MODEL_DEFAULT.to_owned()),
     };
     let mut seen = Vec::new();
     for parameter in text.split(',') {
@@ -54,9 +62,30 @@ pub(super) fn parse(text: &str, index: u32) -> Result<VifConfig, String> {
             return Err(format!("{} is given twice", shown(key)));
         }
         seen.push(key);
-        read_parameter(&mut vif, key, value)?;
+        match (key, kind) {
+            ("type" | "model", DomainKind::Hvm) => emulation(&mut vif, key, value)?,
+            _ => read_parameter(&mut vif, key, value)?,
+        }
     }
     Ok(vif)
+}
+
+/// Whether an HVM domain's interface has an emulated card beside it, and which.
+fn emulation(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), String> {
+    match (key, value) {
+        ("type", "ioemu") => {}
+        ("type", "vif") => vif.model = None,
+        ("type", _) => return Err(format!("type={}: expected ioemu or vif", shown(value))),
+        // As xl's own manual calls it.
+        (_, "virtio-net") if vif.model.is_some() => vif.model = Some("virtio-net-pci".to_owned()),
+        _ if !MODELS.contains(&value) => {
+            let known = MODELS.join(", ");
+            return Err(format!("model={}: expected one of {known}", shown(value)));
+        }
+        // Without an emulated card it has none.
+        _ => vif.model = vif.model.is_some().then(|| value.to_owned()),
+    }
+    Ok(())
 }
 
 fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), String> {
@@ -80,7 +109,9 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "rate" => vif.rate = Some(rate(value)?),
         "type" if value == "vif" => {}
         "type" if value == "ioemu" => {
-            return refuse("an emulated interface needs an HVM domain; write type=vif");
+            return refuse(
+                "an emulated interface comes with an HVM domain, at its start; write type=vif",
+            );
         }
         "type" => return refuse("expected vif"),
         // The model of an emulated card; a paravirtual interface has none, for xl either.
@@ -200,8 +231,8 @@ mod tests {
     use super::*;
 
     fn render(text: &str) -> String {
-        match parse(text, 3) {
-            Ok(VifConfig { devid, mac, bridge, mtu, rate }) => {
+        match parse(text, 3, DomainKind::Pv) {
+            Ok(VifConfig { devid, mac, bridge, mtu, rate, model: _ }) => {
                 let mac = mac.map(|mac| format!(" {mac}")).unwrap_or_default();
                 let mtu = mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
                 let rate =
@@ -210,6 +241,24 @@ mod tests {
             }
             Err(problem) => problem,
         }
+    }
+
+    #[test]
+    fn an_hvm_domain_s_interfaces_are_emulated_too_unless_they_say_otherwise() {
+        let model = |text| parse(text, 0, DomainKind::Hvm).map(|vif| vif.model);
+        let some = |model: &str| Ok(Some(model.to_owned()));
+        assert_eq!(model(""), some("rtl8139"));
+        assert_eq!(model("type=ioemu,model=e1000"), some("e1000"));
+        assert_eq!(model("model=virtio-net"), some("virtio-net-pci"));
+        assert_eq!(model("type=vif,model=e1000"), Ok(None));
+        assert_eq!(model("model=e1000,type=vif"), Ok(None));
+        assert!(model("model=e1000,romfile=/etc/shadow").is_err());
+        assert_eq!(
+            model("model=ne2000"),
+            Err("model=\"ne2000\": expected one of rtl8139, e1000, e1000e, ne2k_pci, pcnet, \
+                 virtio-net-pci, vmxnet3"
+                .to_owned())
+        );
     }
 
     #[test]
@@ -275,7 +324,7 @@ mod tests {
             ("rate=18446744073GB/s@4294s", "rate=\"18446744073GB/s@4294s\": too fast"),
             (
                 "type=ioemu",
-                "type=\"ioemu\": an emulated interface needs an HVM domain; write type=vif",
+                "type=\"ioemu\": an emulated interface comes with an HVM domain, at its start; write type=vif",
             ),
             (
                 "script=vif-route",

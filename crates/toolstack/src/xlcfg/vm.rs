@@ -24,7 +24,7 @@ pub(super) struct Reader<'a> {
     pub(super) settings: &'a Settings,
 }
 
-type Result<T> = std::result::Result<T, ConfigError>;
+pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
 impl Reader<'_> {
     pub(super) fn vm_config(&self) -> Result<VmConfig> {
@@ -35,13 +35,14 @@ impl Reader<'_> {
         let (memory_mib, memory_max_mib) = self.memory()?;
         let (vcpus, vcpus_max) = self.vcpus()?;
         let disks = self.disks()?;
-        let vifs = self.vifs()?;
+        let vifs = self.vifs(kind)?;
+        let hvm = self.hvm(kind, &disks)?;
         Ok(VmConfig {
             origin: self.origin(),
             name,
             uuid: self.uuid()?,
             kind,
-            kernel: self.kernel()?,
+            kernel: self.kernel(kind)?,
             ramdisk: self.path("ramdisk")?.map(str::to_owned),
             cmdline: self.cmdline()?,
             memory_mib,
@@ -55,10 +56,11 @@ impl Reader<'_> {
             grant_frames_max: self
                 .number("max_grant_frames", 1..=i64::from(u16::MAX))?
                 .and_then(|frames| u16::try_from(frames).ok()),
+            hvm,
         })
     }
 
-    fn error(&self, key: &str, place: Place, problem: impl Into<String>) -> ConfigError {
+    pub(super) fn error(&self, key: &str, place: Place, problem: impl Into<String>) -> ConfigError {
         ConfigError {
             file: self.file.to_owned(),
             place: Some(place),
@@ -67,7 +69,7 @@ impl Reader<'_> {
         }
     }
 
-    fn missing(&self, key: &str, problem: &str) -> ConfigError {
+    pub(super) fn missing(&self, key: &str, problem: &str) -> ConfigError {
         ConfigError {
             file: self.file.to_owned(),
             place: None,
@@ -98,9 +100,11 @@ impl Reader<'_> {
         for (key, setting) in self.settings {
             let (harmless, reason) = match (keys::treatment(key), kind) {
                 (Some(Treatment::Refused { harmless, reason }), _)
-                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh) => {
-                    (harmless, reason)
-                }
+                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh)
+                | (
+                    Some(Treatment::RefusedUnlessHvm { harmless, reason }),
+                    DomainKind::Pv | DomainKind::Pvh,
+                ) => (harmless, reason),
                 (_, _) => continue,
             };
             let harmless = match &setting.value {
@@ -114,7 +118,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn atom(&self, key: &str) -> Result<Option<(&str, Place)>> {
+    pub(super) fn atom(&self, key: &str) -> Result<Option<(&str, Place)>> {
         match self.settings.get(key) {
             None => Ok(None),
             Some(Setting { value: Value::Atom(text), place }) => Ok(Some((text, *place))),
@@ -137,11 +141,11 @@ impl Reader<'_> {
     }
 
     /// As `line`, where an empty text is as good as none.
-    fn path(&self, key: &str) -> Result<Option<&str>> {
+    pub(super) fn path(&self, key: &str) -> Result<Option<&str>> {
         Ok(self.line(key)?.filter(|path| !path.is_empty()))
     }
 
-    fn number(&self, key: &str, range: RangeInclusive<i64>) -> Result<Option<i64>> {
+    pub(super) fn number(&self, key: &str, range: RangeInclusive<i64>) -> Result<Option<i64>> {
         let Some((text, place)) = self.atom(key)? else { return Ok(None) };
         match integer(text) {
             Some(number) if range.contains(&number) => Ok(Some(number)),
@@ -154,7 +158,7 @@ impl Reader<'_> {
         }
     }
 
-    fn list(&self, key: &str) -> Result<Vec<(String, &str, Place)>> {
+    pub(super) fn list(&self, key: &str) -> Result<Vec<(String, &str, Place)>> {
         let (items, place) = match self.settings.get(key) {
             None => return Ok(Vec::new()),
             Some(Setting { value: Value::List(items), place }) => (items, *place),
@@ -181,16 +185,16 @@ impl Reader<'_> {
             None => None,
             Some(("pv", _)) => Some(DomainKind::Pv),
             Some(("pvh", _)) => Some(DomainKind::Pvh),
-            Some(("hvm", place)) => return Err(self.hvm("type", place)),
+            Some(("hvm", _)) => Some(DomainKind::Hvm),
             Some((other, place)) => {
-                let problem = format!("{} is no type; expected pv or pvh", shown(other));
+                let problem = format!("{} is no type; expected pv, pvh or hvm", shown(other));
                 return Err(self.error("type", place, problem));
             }
         };
         match (self.atom("builder")?, kind) {
             (None, kind) => Ok(kind.unwrap_or(DomainKind::Pv)),
             (Some(("generic" | "linux", _)), None | Some(DomainKind::Pv)) => Ok(DomainKind::Pv),
-            (Some(("hvm", place)), None) => Err(self.hvm("builder", place)),
+            (Some(("hvm", _)), None | Some(DomainKind::Hvm)) => Ok(DomainKind::Hvm),
             (Some(("generic" | "linux" | "hvm", place)), Some(_)) => {
                 Err(self.error("builder", place, "contradicts type; leave builder out"))
             }
@@ -199,10 +203,6 @@ impl Reader<'_> {
                 Err(self.error("builder", place, problem))
             }
         }
-    }
-
-    fn hvm(&self, key: &str, place: Place) -> ConfigError {
-        self.error(key, place, "HVM domains are not supported yet")
     }
 
     fn name(&self) -> Result<String> {
@@ -228,7 +228,7 @@ impl Reader<'_> {
     }
 
     /// Where a key that is set was set.
-    fn place(&self, key: &str) -> Place {
+    pub(super) fn place(&self, key: &str) -> Place {
         self.settings.get(key).map_or(Place::CommandLine, |setting| setting.place)
     }
 
@@ -243,13 +243,15 @@ impl Reader<'_> {
         }
     }
 
-    fn kernel(&self) -> Result<String> {
-        self.path("kernel")?.map(str::to_owned).ok_or_else(|| {
-            self.missing(
+    fn kernel(&self, kind: DomainKind) -> Result<Option<String>> {
+        let kernel = self.path("kernel")?.map(str::to_owned);
+        if kernel.is_none() && kind != DomainKind::Hvm {
+            return Err(self.missing(
                 "kernel",
                 "missing; name the guest's kernel image, as in kernel = \"/boot/vmlinuz\"",
-            )
-        })
+            ));
+        }
+        Ok(kernel)
     }
 
     /// `cmdline` as it is, or else `root=ROOT EXTRA`.
@@ -319,11 +321,11 @@ impl Reader<'_> {
         Ok(disks)
     }
 
-    fn vifs(&self) -> Result<Vec<VifConfig>> {
+    fn vifs(&self, kind: DomainKind) -> Result<Vec<VifConfig>> {
         let mut vifs: Vec<VifConfig> = Vec::new();
         for ((key, text, place), index) in self.list("vif")?.into_iter().zip(0..) {
             let fail = |problem| self.error(&key, place, problem);
-            let vif = vif::parse(text, index).map_err(fail)?;
+            let vif = vif::parse(text, index, kind).map_err(fail)?;
             for (other_index, other) in vifs.iter().enumerate() {
                 if other.devid == vif.devid {
                     return Err(fail(format!(

@@ -51,7 +51,7 @@ fn images() -> Images {
     // Its size in memory.
     file[64 + 40] = 1;
     let kernel = KernelImage::parse(&file).expect("a kernel");
-    Images { kernel: Arc::new(kernel), ramdisk: None }
+    Images::Kernel { kernel: Arc::new(kernel), ramdisk: None }
 }
 
 fn built() -> Built {
@@ -196,6 +196,7 @@ fn what_is_heard_before_the_first_look_waits_for_it() {
         records: vec![record],
         loops: Vec::new(),
         unique_ids: std::collections::BTreeMap::new(),
+        models: Vec::new(),
     };
     let actions = end_first(&mut machine, &look, Ok(observed));
     assert_eq!(let_go(&actions), [theirs.who], "the other is let go when it is taken down");

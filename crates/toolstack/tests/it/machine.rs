@@ -26,8 +26,13 @@ pub(crate) fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, 
     let [Action::Work { id, work: Work::Observe }] = actions.as_slice() else {
         panic!("a start begins with a look: {actions:?}");
     };
-    let observed =
-        Output::Observed { survey: Survey::default(), records, loops, unique_ids: BTreeMap::new() };
+    let observed = Output::Observed {
+        survey: Survey::default(),
+        records,
+        loops,
+        unique_ids: BTreeMap::new(),
+        models: Vec::new(),
+    };
     let worked = Event::Worked { work: *id, result: Ok(observed), cost: Cost::default() };
     let actions = handle(&mut machine, worked);
     (machine, actions)
@@ -82,6 +87,7 @@ fn requests_wait_until_the_machine_has_looked_around() {
         records: Vec::new(),
         loops: Vec::new(),
         unique_ids: BTreeMap::new(),
+        models: Vec::new(),
     };
     let actions = end_first(&mut machine, &look, Ok(observed));
     assert!(matches!(works(&actions)[..], [Work::Survey { .. }]), "{actions:?}");

@@ -60,8 +60,14 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
 #[test]
 fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all =
-        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
+    let all = Reached {
+        recorded: true,
+        domain: true,
+        nodes: true,
+        condemned: true,
+        model: false,
+        disks: &[51712],
+    };
     check(
         &plan_teardown(&config, all),
         &expect![[r#"
@@ -75,8 +81,14 @@ fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
             7   remove nodes  (after 5, 6)
         "#]],
     );
-    let early =
-        Reached { recorded: true, domain: false, nodes: false, condemned: false, disks: &[51712] };
+    let early = Reached {
+        recorded: true,
+        domain: false,
+        nodes: false,
+        condemned: false,
+        model: false,
+        disks: &[51712],
+    };
     check(
         &plan_teardown(&config, early),
         &expect![[r#"
@@ -117,8 +129,14 @@ fn only_a_reader_of_a_volume_that_is_written_too_waits_for_another_disk() {
 #[test]
 fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all =
-        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
+    let all = Reached {
+        recorded: true,
+        domain: true,
+        nodes: true,
+        condemned: true,
+        model: false,
+        disks: &[51712],
+    };
     check(
         &plan_reboot(&config, Start::Running, all),
         &expect![[r#"
@@ -180,6 +198,87 @@ fn devices_come_and_go_alone() {
         1   await the end of vbd 51728  (after 0)
         2   remove vbd 51728  (after 1)
         3   detach disk 51728  (after 2)
+    "#]],
+    );
+}
+
+#[test]
+fn a_device_model_starts_beside_the_build_after_the_disks_that_it_emulates() {
+    let text = "name = 'hvm'\ntype = 'hvm'\nmemory = 64\n\
+                disk = ['/a,raw,hda,w', '/b,raw,xvdb,r', '/c,raw,xvde,w']\n\
+                vif = ['', 'type=vif']";
+    let config = xlcfg::parse(Source { file: "test.cfg", text, overrides: &[] }).unwrap();
+    check(
+        &plan_create(&config, Start::Running),
+        &expect![[r#"
+        0   load images
+        1   check the bridge of vif 0
+        2   check the bridge of vif 1
+        3   record  (after 0, 1, 2)  [undo: remove nodes]
+        4   create domain  (after 3)  [undo: destroy domain]
+        5   build  (after 4)
+        6   attach disk 768  (after 3)  [undo: detach disk 768]
+        7   attach disk 51776  (after 3)  [undo: detach disk 51776]
+        8   attach disk 51728  (after 3)  [undo: detach disk 51728]
+        9   start device model  (after 4, 6)  [undo: end device model]
+        10  write nodes  (after 5, 6, 7, 8)  [undo: remove nodes]
+        11  introduce  (after 10)
+        12  await device model  (after 9)
+        13  await the backend of vbd 768  (after 10)  [undo: await the end of vbd 768]
+        14  await the backend of vbd 51728  (after 10)  [undo: await the end of vbd 51728]
+        15  await the backend of vbd 51776  (after 10)  [undo: await the end of vbd 51776]
+        16  await the backend of vif 0  (after 10)  [undo: await the end of vif 0]
+        17  put vif 0 on its bridge  (after 16, 12)
+        18  await the backend of vif 1  (after 10)  [undo: await the end of vif 1]
+        19  put vif 1 on its bridge  (after 18)
+        20  unpause  (after 11, 12, 13, 14, 15, 16, 17, 18, 19)
+    "#]],
+    );
+    let disks = [768];
+    let reached = Reached {
+        recorded: true,
+        domain: true,
+        nodes: false,
+        condemned: false,
+        model: true,
+        disks: &disks,
+    };
+    check(
+        &plan_teardown(&config, reached),
+        &expect![[r#"
+        0   pause
+        1   end device model  (after 0)
+        2   destroy domain  (after 0, 1)
+        3   detach disk 768  (after 2)
+        4   remove nodes  (after 2, 3)
+    "#]],
+    );
+    check(
+        &plan_reboot(&config, Start::Running, reached),
+        &expect![[r#"
+        0   pause
+        1   end device model  (after 0)
+        2   destroy domain  (after 0, 1)
+        3   remove the domain's nodes  (after 2)
+        4   load images
+        5   check the bridge of vif 0
+        6   check the bridge of vif 1
+        7   create domain  (after 3, 4, 5, 6)  [undo: destroy domain]
+        8   build  (after 7)
+        9   attach disk 51728  [undo: detach disk 51728]
+        10  attach disk 51776  [undo: detach disk 51776]
+        11  start device model  (after 7)  [undo: end device model]
+        12  write nodes  (after 8, 9, 10)  [undo: remove nodes]
+        13  introduce  (after 12)
+        14  await device model  (after 11)
+        15  await the backend of vbd 768  (after 12)  [undo: await the end of vbd 768]
+        16  await the backend of vbd 51728  (after 12)  [undo: await the end of vbd 51728]
+        17  await the backend of vbd 51776  (after 12)  [undo: await the end of vbd 51776]
+        18  await the backend of vif 0  (after 12)  [undo: await the end of vif 0]
+        19  put vif 0 on its bridge  (after 18, 14)
+        20  await the backend of vif 1  (after 12)  [undo: await the end of vif 1]
+        21  put vif 1 on its bridge  (after 20)
+        22  unpause  (after 13, 14, 15, 16, 17, 18, 19, 20, 21)
     "#]],
     );
 }

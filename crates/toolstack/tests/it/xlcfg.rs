@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use toolstack::config::{
-    Access, DiskConfig, Mac, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
-    VifConfig, VmConfig,
+    Access, Bios, DiskConfig, HvmSettings, Mac, ModelUser, Origin, Rate, ShutdownAction,
+    ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use toolstack::xlcfg::{ConfigError, Source, parse};
 use xen::{DomainKind, Uuid};
@@ -96,7 +96,9 @@ on_crash    = 'preserve'
             name: "web",
             uuid: None,
             kind: Pv,
-            kernel: "/boot/vmlinuz-6.1.0-13-amd64",
+            kernel: Some(
+                "/boot/vmlinuz-6.1.0-13-amd64",
+            ),
             ramdisk: Some(
                 "/boot/initrd.img-6.1.0-13-amd64",
             ),
@@ -143,6 +145,7 @@ on_crash    = 'preserve'
                     bridge: "br0",
                     mtu: None,
                     rate: None,
+                    model: None,
                 },
             ],
             policy: ShutdownPolicy {
@@ -154,6 +157,7 @@ on_crash    = 'preserve'
             },
             tsc_mode: Default,
             grant_frames_max: None,
+            hvm: None,
         }
     "#]]
     .assert_debug_eq(&config);
@@ -181,7 +185,6 @@ fn numbers_may_be_quoted_or_hexadecimal() {
             tsc_mode: Native,
             grant_frames_max: Some(
             128,
-            ),
         "#]],
     );
 }
@@ -224,13 +227,14 @@ fn the_kind_comes_from_type_or_from_the_old_builder() {
     assert_eq!(kind("type='pvh'"), Ok(DomainKind::Pvh));
     assert_eq!(kind("builder='generic'"), Ok(DomainKind::Pv));
     assert_eq!(kind("builder='linux';type='pv'"), Ok(DomainKind::Pv));
-    assert_eq!(kind("type='hvm'"), fails("type: HVM domains are not supported yet"));
-    assert_eq!(kind("builder='hvm'"), fails("builder: HVM domains are not supported yet"));
+    assert_eq!(kind("type='hvm'"), Ok(DomainKind::Hvm));
+    assert_eq!(kind("builder='hvm'"), Ok(DomainKind::Hvm));
+    assert_eq!(kind("builder='hvm';type='hvm'"), Ok(DomainKind::Hvm));
     assert_eq!(
         kind("builder='hvm';type='pvh'"),
         fails("builder: contradicts type; leave builder out")
     );
-    assert_eq!(kind("type='p'"), fails("type: \"p\" is no type; expected pv or pvh"));
+    assert_eq!(kind("type='p'"), fails("type: \"p\" is no type; expected pv, pvh or hvm"));
     assert_eq!(
         kind("builder='xenner'"),
         fails("builder: \"xenner\" is no builder; use type = \"pv\" instead")
@@ -238,12 +242,60 @@ fn the_kind_comes_from_type_or_from_the_old_builder() {
 }
 
 #[test]
-fn an_hvm_guest_is_told_that_before_anything_about_its_keys() {
-    check_error(
-        "name='w'\nbuilder='hvm'\nvnc=1\nmemory=1024\ndisk=['/w.qcow2,qcow2,hda,w']\n",
-        &[],
-        "guest.cfg:2: builder: HVM domains are not supported yet",
+fn an_hvm_guest_of_a_usual_kind_is_read() {
+    let text = "name='w'\nbuilder='hvm'\nmemory=1024\nvnc=1\nvnclisten='0.0.0.0:2'\nvncpasswd='x'\n\
+                disk=['/w.img,raw,hda,w', '/w.iso,raw,hdc:cdrom,r']\nboot='dc'\nusbdevice='tablet'\n\
+                serial='pty'\nstdvga=1\nvideoram=32\nacpi=1\napic=1\npae=1\nviridian=0\n\
+                vif=['model=e1000']\ndevice_model_version='qemu-xen'\nlocaltime=0\n";
+    let config = parse_with(text, &[]).unwrap();
+    assert_eq!((config.kind, config.kernel.as_deref()), (DomainKind::Hvm, None));
+    let hvm = config.hvm.as_deref().unwrap();
+    let vnc = hvm.vnc.as_ref().unwrap();
+    assert_eq!(
+        (vnc.listen.as_str(), vnc.display, vnc.password.as_deref()),
+        ("0.0.0.0", Some(2), Some("x"))
     );
+    assert_eq!((hvm.vga, hvm.video_mib, hvm.boot.as_str()), (Vga::Standard, 32, "dc"));
+    assert_eq!((hvm.serial.as_slice(), hvm.usb), (&["pty".to_owned()][..], true));
+    assert_eq!(config.emulated_disks().map(|(index, _)| index).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(config.vifs[0].model.as_deref(), Some("e1000"));
+    // Screen and its like mean nothing to others.
+    let pvh =
+        parse_with("name='w'\ntype='pvh'\nkernel='/k'\nmemory=8\nserial='pty'\nvga='none'", &[]);
+    assert_eq!(pvh.unwrap().hvm, None);
+}
+
+#[test]
+fn what_an_hvm_guest_cannot_have_is_said() {
+    for (line, problem) in [
+        ("pae=0", "pae: HVM domains always have it here"),
+        ("viridian=1", "viridian: not supported yet for HVM domains"),
+        ("vga='qxl'", "vga: \"qxl\": expected stdvga, cirrus or none"),
+        ("videoram=4", "videoram: 4 MiB is too little; cirrus needs 8"),
+        ("videoram=12", "videoram: 12 MiB: expected a power of two"),
+        ("bios='rombios'", "bios: \"rombios\": expected seabios or ovmf"),
+        ("boot='x'", "boot: \"x\": expected letters of c, d, n and a"),
+        ("vnclisten='a,b'", "vnclisten: \"a,b\": expected no comma"),
+        ("vnclisten='a:b'", "vnclisten: \"a:b\": expected ADDRESS or ADDRESS:DISPLAY"),
+        ("usbdevice='host:1'", "usbdevice: \"host:1\": expected one of tablet, mouse, keyboard"),
+        ("device_model='/q'", "device_model: write device_model_override instead"),
+        (
+            "device_model_version='qemu-xen-traditional'",
+            "device_model_version: qemu-xen is the only one",
+        ),
+        ("localtime=1", "localtime: not supported yet"),
+        (
+            "disk=['/a,raw,hda,w', '/b,raw,xvda,w']",
+            "disk[1]: xvda and hda are the same emulated disk; rename one",
+        ),
+        (
+            "disk=['/a,raw,hdb,r']",
+            "disk[0]: an emulated disk cannot be read-only; write devtype=cdrom, or xvdb instead of hdb",
+        ),
+    ] {
+        let text = format!("name='w'\ntype='hvm'\nmemory=64\n{line}\n");
+        check_error(&text, &[], &format!("guest.cfg:4: {problem}"));
+    }
 }
 
 #[test]
@@ -506,6 +558,7 @@ fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
             .into_iter()
             .zip(0..)
             .map(|((bridge, mac, mtu, rate), devid)| VifConfig {
+                model: None,
                 devid,
                 mac: mac.map(|([b, c, d, e, f], half)| Mac([half * 2, b, c, d, e, f])),
                 bridge,
@@ -524,11 +577,56 @@ fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
 }
 
 prop_compose! {
+    fn hvm()(
+        paths in proptest::array::uniform4(proptest::option::of(text())),
+        card in proptest::sample::select(Vga::ALL.to_vec()),
+        video in 4u32..8,
+        vnc in proptest::option::of(("[a-z0-9.]{1,10}", proptest::option::of(0u16..1000), proptest::option::of(text()))),
+        words in proptest::collection::vec(text(), 0..3),
+        usb in any::<bool>(),
+        tablet in any::<bool>(),
+        flags in proptest::array::uniform5(any::<bool>()),
+        ovmf in any::<bool>(),
+        boot in "[cdna]{1,3}",
+        user in 0..3,
+    ) -> HvmSettings {
+        let [loader, bios_path, model, _] = paths;
+        let usb_devices = if tablet { vec!["tablet".to_owned()] } else { Vec::new() };
+        HvmSettings {
+            loader,
+            bios: if ovmf { Bios::Ovmf } else { Bios::SeaBios },
+            bios_path,
+            boot,
+            vga: card,
+            video_mib: if card == Vga::None { 0 } else { 1 << video },
+            vnc: vnc.map(|(listen, display, password)| Vnc { listen, display, password }),
+            keymap: usb.then(|| "en-us".to_owned()),
+            serial: words.clone(),
+            usb: usb || tablet,
+            usb_devices,
+            acpi: flags[0],
+            acpi_s3: flags[1],
+            acpi_s4: flags[2],
+            hpet: flags[3],
+            platform_device: flags[4],
+            model,
+            model_user: match user {
+                0 => ModelUser::Restricted,
+                1 => ModelUser::Root,
+                _ => ModelUser::Named("qemu".to_owned()),
+            },
+            model_arguments: words,
+        }
+    }
+}
+
+prop_compose! {
     fn vm_config()(
         name in "[a-zA-Z][a-zA-Z0-9 \"'._-]{0,20}[a-z]",
         uuid in proptest::option::of(any::<[u8; 16]>().prop_filter("not zero", |b| *b != [0; 16])),
-        pv in any::<bool>(),
-        kernel in text(),
+        kind in proptest::sample::select(vec![DomainKind::Pv, DomainKind::Pvh, DomainKind::Hvm]),
+        hvm in hvm(),
+        kernel in proptest::option::of(text()),
         ramdisk in proptest::option::of(text()),
         cmdline in proptest::option::of(text()),
         memory in (1u64..1 << 23, 0u64..1 << 23),
@@ -540,12 +638,13 @@ prop_compose! {
         grant_frames_max in proptest::option::of(1u16..),
     ) -> VmConfig {
         let (poweroff, reboot, crash, watchdog, soft_reset) = actions;
+        let is_hvm = kind == DomainKind::Hvm;
         VmConfig {
             origin: Origin::default(),
             name,
             uuid: uuid.map(Uuid),
-            kind: if pv { DomainKind::Pv } else { DomainKind::Pvh },
-            kernel,
+            kind,
+            kernel: if is_hvm { kernel } else { Some(kernel.unwrap_or_else(|| "/k".to_owned())) },
             ramdisk,
             cmdline: cmdline.unwrap_or_default(),
             memory_mib: memory.0,
@@ -557,6 +656,7 @@ prop_compose! {
             policy: ShutdownPolicy { poweroff, reboot, crash, watchdog, soft_reset },
             tsc_mode,
             grant_frames_max,
+            hvm: is_hvm.then(|| Box::new(hvm)),
         }
     }
 }

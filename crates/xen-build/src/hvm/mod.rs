@@ -42,6 +42,8 @@ pub struct HvmConfig<'a> {
     /// What createdomain and max_vcpus were told.
     pub vcpus: u32,
     pub tsc_mode: TscMode,
+    /// Whether Xen emulates a high precision event timer.
+    pub hpet: bool,
 }
 
 impl HvmConfig<'_> {
@@ -79,8 +81,29 @@ fn plan(config: &HvmConfig<'_>) -> Result<HvmLayout, BuildError> {
     HvmLayout::plan(config)
 }
 
+/// Gives a new domain its limits and claims its memory. From here on its device model may be started: it allocates memory of its own.
+///
+/// # Errors
+/// Whatever the hypervisor refuses.
+pub fn prepare_hvm<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &HvmConfig<'_>,
+) -> Result<(), BuildError> {
+    let layout = plan(config)?;
+    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
+    let memory_kib = (config.memory_pages + EXTRA_PAGES + ROM_PAGES) << (PAGE_SHIFT - 10);
+    xen.set_memory_max(domid, memory_kib).map_err(refused("limit the memory"))?;
+    let pool_bytes = pvh::paging_pool_bytes(config.vcpus, config.memory_pages_max);
+    pvh::set_paging_pool(xen, domid, pool_bytes)?;
+    // Before there is anything that could use it up: what the device model takes for the screen is part of it.
+    let ram_pages: u64 = layout.ram().iter().map(|pfns| pfns.end - pfns.start).sum();
+    let special_pages = IOREQ_SERVER_PAGES + SPECIAL_PAGES;
+    claim(xen, domid, ram_pages + special_pages + config.video_pages)
+}
+
 /// Builds the domain, which stays paused. Who does what is as with [`build`](crate::build); the caller
-/// also starts the device model before the domain runs.
+/// also calls [`prepare_hvm`] first, and awaits the device model before the domain runs.
 ///
 /// # Errors
 /// What [`check_hvm`] says, and whatever the hypervisor refuses.
@@ -101,19 +124,12 @@ fn build_claimed<H: Hypervisor>(
 ) -> Result<Built, BuildError> {
     let layout = plan(config)?;
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
-    let memory_kib = (config.memory_pages + EXTRA_PAGES + ROM_PAGES) << (PAGE_SHIFT - 10);
-    xen.set_memory_max(domid, memory_kib).map_err(refused("limit the memory"))?;
     if config.tsc_mode != TscMode::Default {
         xen.set_tsc_mode(domid, config.tsc_mode.code())
             .map_err(refused("set the time stamp counter mode"))?;
     }
     xen.set_memory_map(domid, &layout.e820()).map_err(refused("set the memory map"))?;
-    let pool_bytes = pvh::paging_pool_bytes(config.vcpus, config.memory_pages_max);
-    pvh::set_paging_pool(xen, domid, pool_bytes)?;
-    let ram = layout.ram();
-    let ram_pages: u64 = ram.iter().map(|pfns| pfns.end - pfns.start).sum();
-    claim(xen, domid, ram_pages + IOREQ_SERVER_PAGES + SPECIAL_PAGES)?;
-    populate(xen, domid, &ram, |_, _| {})?;
+    populate(xen, domid, &layout.ram(), |_, _| {})?;
     special_pages(xen, domid)?;
 
     let info = layout.info(config.vcpus);
@@ -134,6 +150,7 @@ fn build_claimed<H: Hypervisor>(
     const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
     for (param, value) in [
         (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
+        (HvmParam::HpetEnabled, config.hpet.into()),
         (HvmParam::IdentPt, special::IDENT_PT << PAGE_SHIFT),
         (HvmParam::StorePfn, special::STORE),
         (HvmParam::StoreEvtchn, channels.store.port.0.into()),

@@ -1,0 +1,218 @@
+//! Device models: processes that say in the store that they are ready, or do not, and may die.
+//!
+//! What QEMU does for a guest is not simulated; that it holds its disks open, outlives the daemon and its domain, and
+//! must be ready before the guest runs, is.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use storage::{DeviceNumber, HostError};
+use toolstack::device_model::{Launch, OwnModel, Process, parse_command_line, state_node};
+use xen::{DomId, Uuid};
+use xenstore::client::{Client, ClientError, Nodes as _};
+
+use crate::machine::{Dying, Machine};
+use crate::os::{LOOP_MAJOR, OsState, SimOs};
+use crate::store::SocketTransport;
+
+/// How device models behave that are started from now on. Times are nanoseconds since their start.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ModelFate {
+    /// It is ready after this time.
+    Ready(u64),
+    /// It ends after this time instead.
+    Fails(u64),
+    /// It never says anything.
+    Silent,
+    /// It is ready, and dies later.
+    Dies { ready: u64, dies: u64 },
+}
+
+impl Default for ModelFate {
+    fn default() -> Self {
+        Self::Ready(300_000_000)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Life {
+    Starting,
+    Ready,
+    Ended(&'static str),
+}
+
+#[derive(Debug)]
+struct Model {
+    started: u64,
+    uuid: Uuid,
+    domid: DomId,
+    fate: ModelFate,
+    life: Life,
+    /// Block devices that it has open.
+    disks: Vec<DeviceNumber>,
+}
+
+/// All device models of the host, those that have ended as well.
+#[derive(Debug, Default)]
+pub(crate) struct ModelTable {
+    all: BTreeMap<u32, Model>,
+    fate: ModelFate,
+    /// Those that the world has not seen yet.
+    new: VecDeque<u32>,
+}
+
+impl ModelTable {
+    pub(crate) fn set_fate(&mut self, fate: ModelFate) {
+        self.fate = fate;
+    }
+
+    fn alive(&self) -> impl Iterator<Item = (&u32, &Model)> {
+        self.all.iter().filter(|(_, model)| !matches!(model.life, Life::Ended(_)))
+    }
+
+    pub(crate) fn found(&self) -> Vec<OwnModel> {
+        let found = |(pid, it): (&u32, &Model)| OwnModel {
+            process: Process { pid: *pid, started: it.started },
+            uuid: it.uuid,
+            domid: it.domid,
+        };
+        self.alive().map(found).collect()
+    }
+
+    /// How a process has ended, if it has.
+    pub(crate) fn ending(&self, process: Process) -> Option<&'static str> {
+        match self.all.get(&process.pid) {
+            Some(model) if model.started == process.started => match model.life {
+                Life::Ended(how) => Some(how),
+                _ => None,
+            },
+            _ => Some("has ended"),
+        }
+    }
+
+    /// Whether a domain's device model would answer the guest.
+    pub(crate) fn serves(&self, domid: DomId) -> bool {
+        self.all.values().any(|it| it.domid == domid && it.life == Life::Ready)
+    }
+}
+
+fn drives(launch: &Launch) -> impl Iterator<Item = &str> {
+    launch.arguments.iter().filter_map(|word| word.strip_prefix("file=")?.split(',').next())
+}
+
+pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostError> {
+    let Some((uuid, domid)) = parse_command_line(&launch.arguments) else {
+        return Err(HostError::Refused("a command line that nobody would find again".to_owned()));
+    };
+    let mut disks = Vec::new();
+    for path in drives(launch) {
+        let minor = path.strip_prefix("/dev/loop").and_then(|text| text.parse().ok());
+        let number = DeviceNumber { major: LOOP_MAJOR, minor: minor.unwrap_or(u32::MAX) };
+        if !os.open(number) {
+            return Err(HostError::Refused(format!("no disk {path}")));
+        }
+        disks.push(number);
+    }
+    // Numbers are given out again, times are not.
+    let pid = (1000..).find(|pid| !os.models.alive().any(|(it, _)| it == pid)).expect("many");
+    let started = os.models.all.values().map(|it| it.started).max().unwrap_or_default() + 1;
+    let fate = os.models.fate;
+    os.models.all.insert(pid, Model { started, uuid, domid, fate, life: Life::Starting, disks });
+    os.models.new.push_back(pid);
+    Ok(Process { pid, started })
+}
+
+pub(crate) fn end(os: &mut OsState, process: Process, how: &'static str) {
+    let model = os.models.all.get_mut(&process.pid).filter(|it| it.started == process.started);
+    let Some(model) = model else { return };
+    if matches!(model.life, Life::Ended(_)) {
+        return;
+    }
+    model.life = Life::Ended(how);
+    for number in std::mem::take(&mut model.disks) {
+        os.close(number);
+    }
+}
+
+/// What drives them.
+#[derive(Debug)]
+pub(crate) struct Models {
+    store: Client<SocketTransport>,
+    machine: Machine,
+    os: SimOs,
+}
+
+impl Models {
+    pub(crate) fn new(store: Client<SocketTransport>, machine: Machine, os: SimOs) -> Self {
+        Self { store, machine, os }
+    }
+
+    pub(crate) fn os(&self) -> &SimOs {
+        &self.os
+    }
+
+    /// Those that were started, and when each does something.
+    pub(crate) fn take_new(&mut self) -> Vec<(Process, u64)> {
+        let mut os = self.os.get_mut();
+        let new = std::mem::take(&mut os.models.new);
+        let acts = new.into_iter().filter_map(|pid| {
+            let model = &os.models.all[&pid];
+            let after = match model.fate {
+                ModelFate::Ready(ns) | ModelFate::Fails(ns) => ns,
+                ModelFate::Dies { ready, .. } => ready,
+                ModelFate::Silent => return None,
+            };
+            Some((Process { pid, started: model.started }, after))
+        });
+        acts.collect()
+    }
+
+    /// A process does what it does next. Says after what time there is more.
+    pub(crate) fn run(&mut self, process: Process) -> Result<Option<u64>, ClientError> {
+        let (domid, fate, life) = {
+            let os = self.os.get();
+            match os.models.all.get(&process.pid) {
+                Some(it) if it.started == process.started => (it.domid, it.fate, it.life),
+                _ => return Ok(None),
+            }
+        };
+        let lives = {
+            let xen = self.machine.get();
+            xen.domain(domid).is_some_and(|domain| domain.dying == Dying::Alive)
+        };
+        match (life, fate) {
+            (Life::Ended(_), _) => Ok(None),
+            (Life::Starting, ModelFate::Fails(_)) => {
+                end(&mut self.os.get_mut(), process, "ended with status 1");
+                Ok(None)
+            }
+            (Life::Starting, _) if !lives => {
+                end(&mut self.os.get_mut(), process, "ended with status 1: no domain");
+                Ok(None)
+            }
+            (Life::Starting, _) => {
+                self.store.write(&state_node(domid), b"running")?;
+                if let Some(model) = self.os.get_mut().models.all.get_mut(&process.pid) {
+                    model.life = Life::Ready;
+                }
+                match fate {
+                    ModelFate::Dies { ready, dies } => Ok(Some(dies.saturating_sub(ready))),
+                    _ => Ok(None),
+                }
+            }
+            (Life::Ready, _) => {
+                end(&mut self.os.get_mut(), process, "was ended by signal 11");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Puts what an HVM domain needs of its host into place: Xen's loader, QEMU, and a BIOS whose guest behaves as
+/// `behaviour` says.
+pub fn add_hvm_files(os: &SimOs, behaviour: &str) {
+    os.add_file("/usr/lib/xen/boot/hvmloader", crate::guest::loader_image());
+    os.add_file("/usr/libexec/xen-qemu-system-i386", b"\x7fELF".to_vec());
+    let mut bios = behaviour.as_bytes().to_vec();
+    bios.resize(4096, 0);
+    os.add_file("/usr/share/seabios/bios-256k.bin", bios);
+}

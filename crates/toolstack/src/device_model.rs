@@ -1,0 +1,345 @@
+//! The process that emulates an HVM domain's hardware: QEMU's words for a configuration, and how it is known again.
+//!
+//! Sources: QEMU 7.2's manual (`docs/system/invocation.rst`), xen `tools/libs/light/libxl_dm.c` for what hvmloader
+//! and PV drivers expect, `docs/features/qemu-deprivilege.pandoc`.
+
+use std::collections::BTreeMap;
+
+use storage::Attachment;
+use xen::{DomId, Uuid};
+
+use crate::config::{DiskConfig, HvmSettings, ModelUser, Vga, VifConfig, VmConfig};
+use crate::layout;
+
+/// A process of the host: a number alone is given out again.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Process {
+    pub pid: u32,
+    /// When it began, in the host's own count.
+    pub started: u64,
+}
+
+/// A device model of ours, found among the host's processes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct OwnModel {
+    pub process: Process,
+    pub uuid: Uuid,
+    pub domid: DomId,
+}
+
+/// A device model to be started.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Launch {
+    /// The first that the host has is taken.
+    pub programs: Vec<String>,
+    pub arguments: Vec<String>,
+    /// What it reads from its standard input.
+    pub input: Option<String>,
+    /// File that gets its words.
+    pub log: String,
+}
+
+/// Empty, and nobody's: what a restricted device model sees of the file system.
+pub const EMPTY_FOLDER: &str = "/run/xylem/empty";
+
+/// First of the users of restricted device models: nobody else's range on a Linux host (systemd's
+/// `docs/UIDS-GIDS.md` lists them). Each domain has its own.
+pub const USER_FIRST: u32 = 1_900_000_000;
+
+/// Where Debian, Xen's own build and others put QEMU for Xen.
+const PROGRAMS: &[&str] = &[
+    "/usr/libexec/xen-qemu-system-i386",
+    "/usr/lib/xen/bin/qemu-system-i386",
+    "/usr/local/lib/xen/bin/qemu-system-i386",
+    "/usr/libexec/xen/bin/qemu-system-i386",
+    "/usr/bin/qemu-system-i386",
+    "/usr/bin/qemu-system-x86_64",
+];
+
+/// What a device model of ours bears on its command line.
+const TAG: &str = "null,id=xylem-";
+
+/// The node in which a device model says that it is ready.
+#[must_use]
+pub fn state_node(domid: DomId) -> String {
+    format!("{}/state", folder(domid))
+}
+
+/// What device models keep in the store.
+#[must_use]
+pub fn folder(domid: DomId) -> String {
+    format!("/local/domain/0/device-model/{domid}")
+}
+
+/// The emulated card's end in the host.
+#[must_use]
+pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
+    format!("{}-emu", layout::vif_link(domid, vif))
+}
+
+/// The port that the screen is seen at.
+#[must_use]
+pub fn vnc_port(hvm: &HvmSettings, domid: DomId) -> Option<u32> {
+    Some(5900 + display(hvm, domid)?)
+}
+
+fn display(hvm: &HvmSettings, domid: DomId) -> Option<u32> {
+    let vnc = hvm.vnc.as_ref()?;
+    Some(vnc.display.map_or(u32::from(domid.0), u32::from))
+}
+
+/// Files of which the first that is there is the device model.
+#[must_use]
+pub fn programs(hvm: &HvmSettings) -> Vec<String> {
+    match &hvm.model {
+        Some(path) => vec![path.clone()],
+        None => PROGRAMS.iter().map(|&path| path.to_owned()).collect(),
+    }
+}
+
+/// Where its words go, as for xl's users.
+#[must_use]
+pub fn log_file(config: &VmConfig) -> String {
+    format!("/var/log/xen/qemu-dm-{}.log", config.name)
+}
+
+/// The VM and domain of a command line, if it is one of ours.
+#[must_use]
+pub fn parse_command_line(words: &[String]) -> Option<(Uuid, DomId)> {
+    let uuid = words.iter().find_map(|word| word.strip_prefix(TAG))?.parse().ok()?;
+    let at = words.iter().position(|word| word == "-xen-domid")?;
+    Some((uuid, DomId(words.get(at + 1)?.parse().ok()?)))
+}
+
+/// A value in one of QEMU's lists: a comma in it is doubled.
+fn value(text: &str) -> String {
+    text.replace(',', ",,")
+}
+
+struct Words(Vec<String>);
+
+impl Words {
+    fn put<const N: usize>(&mut self, words: [&str; N]) {
+        self.0.extend(words.map(str::to_owned));
+    }
+
+    fn pair(&mut self, option: &str, text: impl Into<String>) {
+        self.0.push(option.to_owned());
+        self.0.push(text.into());
+    }
+}
+
+/// How to start the device model of a domain whose emulated disks are attached.
+///
+/// # Panics
+/// If the VM is no HVM one, or one of those disks is missing.
+#[must_use]
+pub fn launch(
+    config: &VmConfig,
+    uuid: Uuid,
+    domid: DomId,
+    disks: &BTreeMap<u32, Attachment>,
+) -> Launch {
+    let hvm = config.hvm.as_deref().expect("only HVM domains have a device model");
+    let mut words = Words(Vec::new());
+    words.pair("-xen-domid", domid.to_string());
+    // The tag by which a later daemon knows it.
+    words.pair("-chardev", format!("{TAG}{uuid}"));
+    words.put(["-no-shutdown", "-nodefaults", "-no-user-config", "-display", "none"]);
+    words.pair("-name", value(&config.name));
+    let machine = if hvm.platform_device { "xenfv" } else { "pc,accel=xen" };
+    words.pair("-machine", format!("{machine},suppress-vmdesc=on"));
+    words.pair("-m", (config.memory_max_mib - hvm.video_mib).to_string());
+    if config.vcpus_max > 1 {
+        words.pair("-smp", format!("{},maxcpus={}", config.vcpus, config.vcpus_max));
+    }
+    screen(&mut words, hvm, domid);
+    for serial in &hvm.serial {
+        words.pair("-serial", serial);
+    }
+    if hvm.usb {
+        words.put(["-usb"]);
+    }
+    for device in &hvm.usb_devices {
+        words.pair("-usbdevice", device);
+    }
+    boot(&mut words, config, hvm);
+    for (index, disk) in config.emulated_disks() {
+        drive(&mut words, index, disk, &disks[&disk.vdev.number]);
+    }
+    for (model, vif) in config.emulated_vifs() {
+        card(&mut words, hvm, model, vif, uuid, domid);
+    }
+    restrict(&mut words, hvm, domid);
+    words.0.extend(hvm.model_arguments.iter().cloned());
+    Launch {
+        programs: programs(hvm),
+        arguments: words.0,
+        input: hvm.vnc.as_ref().and_then(|vnc| vnc.password.clone()),
+        log: log_file(config),
+    }
+}
+
+fn screen(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
+    match hvm.vga {
+        Vga::None => {}
+        Vga::Cirrus => words.pair("-device", format!("cirrus-vga,vgamem_mb={}", hvm.video_mib)),
+        Vga::Standard => words.pair("-device", format!("VGA,vgamem_mb={}", hvm.video_mib)),
+    }
+    if let (Some(vnc), Some(display)) = (&hvm.vnc, display(hvm, domid)) {
+        let mut screen = format!("{}:{display}", vnc.listen);
+        if vnc.password.is_some() {
+            // It comes through a pipe: a command line is everybody's to read.
+            words.pair("-object", "secret,id=vnc-password,file=/proc/self/fd/0");
+            screen.push_str(",password-secret=vnc-password");
+        }
+        words.pair("-vnc", screen);
+    }
+    if let Some(keymap) = &hvm.keymap {
+        words.pair("-k", keymap);
+    }
+}
+
+fn boot(words: &mut Words, config: &VmConfig, hvm: &HvmSettings) {
+    if let Some(kernel) = &config.kernel {
+        words.pair("-kernel", kernel);
+        if let Some(ramdisk) = &config.ramdisk {
+            words.pair("-initrd", ramdisk);
+        }
+        if !config.cmdline.is_empty() {
+            words.pair("-append", &config.cmdline);
+        }
+    }
+    words.pair("-boot", format!("order={}", hvm.boot));
+}
+
+fn drive(words: &mut Words, index: u32, disk: &DiskConfig, attachment: &Attachment) {
+    let (media, access) = match disk.cdrom {
+        true => ("cdrom", "on"),
+        false => ("disk", "off"),
+    };
+    let file = value(&attachment.device().path);
+    let number = disk.vdev.number;
+    words.pair(
+        "-drive",
+        format!(
+            "file={file},if=ide,index={index},media={media},id=ide-{number},readonly={access},\
+             format=raw,cache=writeback"
+        ),
+    );
+}
+
+fn card(
+    words: &mut Words,
+    hvm: &HvmSettings,
+    model: &str,
+    vif: &VifConfig,
+    uuid: Uuid,
+    domid: DomId,
+) {
+    let devid = vif.devid;
+    let mac = vif.mac.unwrap_or_else(|| layout::default_mac(uuid, devid));
+    // A ROM to boot from takes memory of the domain.
+    let rom = if hvm.boot.contains('n') { "" } else { ",romfile=" };
+    words.pair("-device", format!("{model},id=nic{devid},netdev=net{devid},mac={mac}{rom}"));
+    let link = vif_link(domid, vif);
+    words.pair("-netdev", format!("tap,id=net{devid},ifname={link},script=no,downscript=no"));
+}
+
+fn restrict(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
+    match &hvm.model_user {
+        ModelUser::Root => {}
+        ModelUser::Named(name) => words.pair("-runas", name),
+        ModelUser::Restricted => {
+            let user = USER_FIRST + u32::from(domid.0);
+            words.put(["-xen-domid-restrict"]);
+            words.pair("-chroot", EMPTY_FOLDER);
+            words.pair("-runas", format!("{user}:{user}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xlcfg;
+
+    fn config(lines: &str) -> VmConfig {
+        let text = format!("name = 'w'\ntype = 'hvm'\nmemory = 128\n{lines}");
+        xlcfg::parse(xlcfg::Source { file: "w.cfg", text: &text, overrides: &[] }).unwrap()
+    }
+
+    fn attached(path: &str) -> Attachment {
+        let number = storage::DeviceNumber { major: 7, minor: 0 };
+        Attachment::Loop(storage::BlockDevice { path: path.to_owned(), number })
+    }
+
+    #[test]
+    fn qemu_is_told_what_the_configuration_says() {
+        let config = config(
+            "disk = ['/a,raw,hda,w', '/b,raw,xvdb,r', '/c.iso,raw,hdc:cdrom,r', '/d,raw,xvde,w']\n\
+             vif = ['mac=00:16:3e:00:00:01', 'type=vif']\nserial = 'pty'\nvncpasswd = 'secret'\n\
+             usbdevice = 'tablet'\nvcpus = 2\ndevice_model_args = ['-d', 'int']\n",
+        );
+        let disks: BTreeMap<u32, Attachment> =
+            config.disks.iter().map(|it| (it.vdev.number, attached("/dev/a,b"))).collect();
+        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks);
+        expect_test::expect![[r#"
+            -xen-domid 3
+            -chardev null,id=xylem-07070707-0707-0707-0707-070707070707
+            -no-shutdown -nodefaults -no-user-config -display none -name w
+            -machine xenfv,suppress-vmdesc=on
+            -m 120
+            -smp 2,maxcpus=2
+            -device cirrus-vga,vgamem_mb=8
+            -object secret,id=vnc-password,file=/proc/self/fd/0
+            -vnc 127.0.0.1:3,password-secret=vnc-password
+            -serial pty
+            -usb -usbdevice tablet
+            -boot order=cda
+            -drive file=/dev/a,,b,if=ide,index=0,media=disk,id=ide-768,readonly=off,format=raw,cache=writeback
+            -drive file=/dev/a,,b,if=ide,index=2,media=cdrom,id=ide-5632,readonly=on,format=raw,cache=writeback
+            -device rtl8139,id=nic0,netdev=net0,mac=00:16:3e:00:00:01,romfile=
+            -netdev tap,id=net0,ifname=vif3.0-emu,script=no,downscript=no
+            -xen-domid-restrict -chroot /run/xylem/empty
+            -runas 1900000003:1900000003
+            -d int"#]]
+        .assert_eq(&in_lines(&launch.arguments));
+        assert_eq!(launch.input.as_deref(), Some("secret"));
+        assert!(launch.arguments.iter().all(|word| !word.contains("=secret,data")));
+        let known = parse_command_line(&launch.arguments);
+        assert_eq!(known, Some((Uuid([7; 16]), DomId(3))));
+    }
+
+    /// A line for each option with a value.
+    fn in_lines(words: &[String]) -> String {
+        let mut text = String::new();
+        let mut had_value = true;
+        for word in words {
+            let begins = word.starts_with('-') && had_value;
+            text.push_str(if text.is_empty() {
+                ""
+            } else if begins {
+                "\n"
+            } else {
+                " "
+            });
+            text.push_str(word);
+            had_value = !word.starts_with('-') && word != "none";
+        }
+        text
+    }
+
+    #[test]
+    fn foreign_command_lines_are_not_ours() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        for text in [
+            "",
+            "qemu -xen-domid 3",
+            "qemu -xen-domid 3 -chardev null,id=xylem-nonsense",
+            "qemu -chardev null,id=xylem-07070707-0707-0707-0707-070707070707 -xen-domid",
+        ] {
+            assert_eq!(parse_command_line(&words(text)), None, "{text}");
+        }
+    }
+}

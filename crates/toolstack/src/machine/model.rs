@@ -1,0 +1,94 @@
+//! Device models: those that an earlier daemon started, and those that end too early.
+//!
+//! A guest whose hardware is gone waits for it for ever at its next access. So the end of a device model is that of
+//! its domain, by a crash.
+
+use xen::{ShutdownReason, Uuid};
+
+use super::adoption::Adopted;
+use super::events::VmState;
+use super::{Action, Instant, Purpose, Toolstack};
+use crate::device_model::{self, OwnModel, Process};
+use crate::work::Work;
+
+impl Toolstack {
+    /// Gives device models back to their VMs; those of domains that are no more go. An unfinished VM without one
+    /// counts as half made. Returns the others that have none.
+    pub(super) fn adopt_models(
+        &mut self,
+        models: Vec<OwnModel>,
+        adopted: &mut Adopted,
+        out: &mut Vec<Action>,
+    ) -> Vec<Uuid> {
+        let mut processes = Vec::new();
+        for OwnModel { process, uuid, domid } in models {
+            let vm = self.vms.get_mut(&uuid).filter(|vm| vm.facts.domid() == Some(domid));
+            match vm {
+                Some(vm) if vm.facts.model.is_none() => {
+                    vm.facts.model = Some(process);
+                    let log = device_model::log_file(&vm.config);
+                    out.push(Action::Follow { process, log });
+                }
+                _ => processes.push(process),
+            }
+        }
+        if !processes.is_empty() {
+            self.give_out(Purpose::Aside, Work::EndOrphans { processes }, out);
+        }
+        let lacks = |uuid: &Uuid| {
+            let vm = &self.vms[uuid];
+            vm.config.hvm.is_some() && vm.facts.model.is_none()
+        };
+        let (without, unfinished) = adopted.unfinished.drain(..).partition(|(uuid, _)| lacks(uuid));
+        adopted.unfinished = unfinished;
+        let without: Vec<_> = without;
+        adopted.half_made.extend(without.into_iter().map(|(uuid, _)| uuid));
+        self.vms.keys().filter(|it| lacks(it) && !adopted.half_made.contains(it)).copied().collect()
+    }
+
+    /// A device model has ended. If somebody ended it, nobody knows it any more.
+    pub(super) fn model_ended(
+        &mut self,
+        now: Instant,
+        process: Process,
+        how: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let owner = self.vms.values_mut().find(|vm| vm.facts.model == Some(process));
+        let Some(vm) = owner else { return };
+        vm.facts.model = None;
+        let uuid = vm.uuid;
+        let why = format!("its device model (pid {}) {how}", process.pid);
+        self.lost_model(now, uuid, &why, out);
+    }
+
+    /// What is under way ends, and a domain that ran has crashed.
+    pub(super) fn lost_model(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        why: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let kept = self.log.status(uuid).map(|status| status.state);
+        let Some(vm) = self.vms.get_mut(&uuid) else { return };
+        if let Some(operation) = vm.operation {
+            if self.operations[&operation].needs_model() {
+                let message = format!("{}: {why}", vm.config.name);
+                self.cancel(now, operation, &message, out);
+            }
+            return;
+        }
+        // It has gone down already, or is about to.
+        let is_down = matches!(kept, Some(VmState::Preserved | VmState::Stuck));
+        if is_down || vm.after_plugs.is_some() {
+            return;
+        }
+        let name = vm.config.name.clone();
+        vm.why = Some(why.to_owned());
+        out.push(Action::Note {
+            message: format!("{name}: {why}; taken as a crash of its domain"),
+        });
+        self.domain_stopped(now, uuid, Some(ShutdownReason::Crash), out);
+    }
+}

@@ -1,0 +1,133 @@
+//! What only HVM domains need: Xen's loader, a BIOS and a device model.
+
+use storage::{FileKind, HostError};
+use xen::{DomainRef, Hypervisor};
+use xenstore::client::Transport;
+
+use super::{Performer, failure, store};
+use crate::config::{Bios, HvmSettings, VmConfig};
+use crate::device_model::{self, Launch, Process};
+use crate::host::Host;
+use crate::work::{Failure, Images};
+
+/// Where Xen's own build and distributions put its firmware; `{}` is Xen's version.
+const FIRMWARE_FOLDERS: [&str; 4] = [
+    "/usr/lib/xen-{}/boot",
+    "/usr/lib/xen/boot",
+    "/usr/local/lib/xen/boot",
+    "/usr/libexec/xen/boot",
+];
+const LOADER: &str = "hvmloader";
+
+/// Files of a BIOS where distributions put them, and its name in a firmware folder.
+fn bios_files(bios: Bios) -> (&'static [&'static str], &'static str) {
+    match bios {
+        Bios::SeaBios => {
+            (&["/usr/share/seabios/bios-256k.bin", "/usr/share/qemu/bios-256k.bin"], "seabios.bin")
+        }
+        Bios::Ovmf => (&["/usr/share/ovmf/OVMF.fd", "/usr/share/qemu/OVMF.fd"], "ovmf.bin"),
+    }
+}
+
+/// The package that a host lacks, as Debian calls it.
+fn bios_package(bios: Bios) -> &'static str {
+    match bios {
+        Bios::SeaBios => "seabios",
+        Bios::Ovmf => "ovmf",
+    }
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    pub(super) fn load_firmware(
+        &mut self,
+        config: &VmConfig,
+        hvm: &HvmSettings,
+    ) -> Result<Images, Failure> {
+        let place = |key: &str| config.origin.at(key);
+        let folders = self.firmware_folders()?;
+        let in_folders = |name: &str| -> Vec<String> {
+            folders.iter().map(|folder| format!("{folder}/{name}")).collect()
+        };
+        let loaders = match &hvm.loader {
+            Some(path) => vec![path.clone()],
+            None => in_folders(LOADER),
+        };
+        let loader = first_of(&loaders, |path| self.host.loader(path)).map_err(|error| {
+            let what = "Xen's loader of HVM domains; on Debian xen-utils has it";
+            missing(&place("firmware_override"), &loaders, what, error)
+        })?;
+        let (files, name) = bios_files(hvm.bios);
+        let paths = match &hvm.bios_path {
+            Some(path) => vec![path.clone()],
+            None => files.iter().map(|&path| path.to_owned()).chain(in_folders(name)).collect(),
+        };
+        let bios = first_of(&paths, |path| self.host.ramdisk(path)).map_err(|error| {
+            let package = bios_package(hvm.bios);
+            missing(&place("bios"), &paths, &format!("a BIOS; on Debian it is in {package}"), error)
+        })?;
+        self.check_model(config, hvm)?;
+        Ok(Images::Firmware { loader, bios })
+    }
+
+    /// What the device model would only miss once there is a domain.
+    fn check_model(&mut self, config: &VmConfig, hvm: &HvmSettings) -> Result<(), Failure> {
+        let programs = device_model::programs(hvm);
+        let mut is_file = |path: &str| match self.host.system().inspect(path)? {
+            FileKind::Regular { .. } => Ok(()),
+            _ => Err(HostError::Refused("not a file".to_owned())),
+        };
+        first_of(&programs, &mut is_file).map_err(|error| {
+            let what = "QEMU for Xen; on Debian it is in qemu-system-xen";
+            missing(&config.origin.at("device_model_override"), &programs, what, error)
+        })?;
+        for (key, path) in [("kernel", &config.kernel), ("ramdisk", &config.ramdisk)] {
+            if let Some(path) = path {
+                let place = format!("{}: {path}", config.origin.at(key));
+                is_file(path).map_err(|error| failure(place, error))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn firmware_folders(&mut self) -> Result<Vec<String>, Failure> {
+        let version = self.xen.version_info().map_err(|errno| failure("Xen's version", errno))?;
+        let version = format!("{}.{}", version.major, version.minor);
+        Ok(FIRMWARE_FOLDERS.iter().map(|folder| folder.replace("{}", &version)).collect())
+    }
+
+    pub(super) fn start_model(
+        &mut self,
+        domain: DomainRef,
+        launch: &Launch,
+    ) -> Result<Process, Failure> {
+        // What one of an earlier domain of that number left would be taken for this one's word.
+        store::remove_tree(&mut self.store, &device_model::folder(domain.domid))?;
+        let started = first_of(&launch.programs, |program| self.host.start_model(program, launch));
+        let model = format!("device model of domain {}", domain.domid);
+        started.map_err(|error| failure(model, error))
+    }
+}
+
+/// The first of these files that is there.
+fn first_of<T>(
+    paths: &[String],
+    mut load: impl FnMut(&str) -> Result<T, HostError>,
+) -> Result<T, HostError> {
+    for path in paths {
+        match load(path) {
+            Err(HostError::Missing) => {}
+            other => return other,
+        }
+    }
+    Err(HostError::Missing)
+}
+
+fn missing(place: &str, paths: &[String], what: &str, error: HostError) -> Failure {
+    match (paths, error) {
+        ([path], error) => failure(format!("{place}: {path}"), error),
+        (_, HostError::Missing) => {
+            Failure(format!("{place}: this host has no {what} (none of {})", paths.join(", ")))
+        }
+        (_, error) => failure(format!("{place}: {what}"), error),
+    }
+}

@@ -1,0 +1,332 @@
+//! The keys that only HVM domains have.
+//!
+//! Source: xen `docs/man/xl.cfg.5.pod.in`, `tools/xl/xl_parse.c`.
+
+use xen::DomainKind;
+
+use super::shown;
+use super::syntax::{Setting, Value};
+use super::vm::{Reader, Result};
+use crate::config::{Bios, DiskConfig, HvmSettings, ModelUser, Vga, Vnc, place_problem};
+
+const LATER: &str = "not supported yet for HVM domains";
+const ALWAYS: &str = "HVM domains always have it here";
+
+/// Keys that would mean something that cannot be had, unless their value is one of these.
+const REFUSED: &[(&str, &[&str], &str)] = &[
+    ("acpi_firmware", &[], LATER),
+    ("acpi_laptop_slate", &["0"], LATER),
+    ("altp2mhvm", &["0"], LATER),
+    ("apic", &["1"], ALWAYS),
+    ("device_model", &[], "write device_model_override instead"),
+    ("device_model_stubdomain_override", &["0"], LATER),
+    ("device_model_stubdomain_seclabel", &[], LATER),
+    ("device_model_version", &["qemu-xen"], "qemu-xen is the only one"),
+    ("gfx_passthru", &["0"], LATER),
+    ("hap", &["1"], ALWAYS),
+    ("hdtype", &["ide"], "disks are emulated as IDE only, for now"),
+    ("hvm_pirq", &["1"], ALWAYS),
+    ("mca_caps", &[], LATER),
+    ("mmio_hole", &[], LATER),
+    ("ms_vm_genid", &["none"], LATER),
+    ("nographic", &["0"], "write vnc = 0 and vga = \"none\" instead"),
+    ("nx", &["1"], ALWAYS),
+    ("pae", &["1"], ALWAYS),
+    ("smbios", &[], LATER),
+    ("smbios_firmware", &[], LATER),
+    ("soundhw", &[], LATER),
+    ("spice", &["0"], "not supported; vnc = 1 shows the screen"),
+    ("timer_mode", &["no_delay_for_missed_ticks"], LATER),
+    ("usbversion", &["1"], LATER),
+    ("vendor_device", &["none"], LATER),
+    ("viridian", &["0"], LATER),
+    ("vpt_align", &["1"], LATER),
+    ("xen_platform_pci_bar_uc", &["1"], LATER),
+];
+
+const VIDEO_MIB_MAX: i64 = 256;
+/// So that the port is one.
+const DISPLAY_MAX: i64 = 65535 - 5900;
+
+impl Reader<'_> {
+    /// What an HVM domain has beyond others; `None` for those.
+    pub(super) fn hvm(
+        &self,
+        kind: DomainKind,
+        disks: &[DiskConfig],
+    ) -> Result<Option<Box<HvmSettings>>> {
+        if kind != DomainKind::Hvm {
+            return Ok(None);
+        }
+        self.check_hvm_keys()?;
+        self.check_places(disks)?;
+        let default = HvmSettings::default();
+        let (vga, video_mib) = self.screen()?;
+        let mut model_arguments = self.words("device_model_args")?;
+        model_arguments.extend(self.words("device_model_args_hvm")?);
+        let usb_devices = self.usb_devices()?;
+        Ok(Some(Box::new(HvmSettings {
+            loader: self.path("firmware_override")?.map(str::to_owned),
+            bios: self.bios()?,
+            bios_path: self.path("bios_path_override")?.map(str::to_owned),
+            boot: self.boot(default.boot)?,
+            vga,
+            video_mib,
+            vnc: self.vnc()?,
+            keymap: self.plain("keymap")?,
+            serial: self.words("serial")?,
+            usb: self.flag("usb", default.usb)? || !usb_devices.is_empty(),
+            usb_devices,
+            acpi: self.flag("acpi", default.acpi)?,
+            acpi_s3: self.flag("acpi_s3", default.acpi_s3)?,
+            acpi_s4: self.flag("acpi_s4", default.acpi_s4)?,
+            hpet: self.flag("hpet", default.hpet)?,
+            platform_device: self.flag("xen_platform_pci", default.platform_device)?,
+            model: self.path("device_model_override")?.map(str::to_owned),
+            model_user: self.model_user()?,
+            model_arguments,
+        })))
+    }
+
+    fn check_hvm_keys(&self) -> Result<()> {
+        for (key, harmless, reason) in REFUSED {
+            let Some(Setting { value, place }) = self.settings.get(*key) else { continue };
+            let is_harmless = match value {
+                Value::Atom(text) => text.is_empty() || harmless.contains(&text.as_str()),
+                Value::List(items) => items.is_empty(),
+            };
+            if !is_harmless {
+                return Err(self.error(key, *place, *reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// No two disks at one place, and none that cannot be emulated under a name that only emulated ones have.
+    fn check_places(&self, disks: &[DiskConfig]) -> Result<()> {
+        match place_problem(disks) {
+            None => Ok(()),
+            Some((number, problem)) => {
+                Err(self.error(&format!("disk[{number}]"), self.place("disk"), problem))
+            }
+        }
+    }
+
+    pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
+        Ok(self.number(key, 0..=1)?.map_or(default, |number| number == 1))
+    }
+
+    /// One text or a list of them.
+    fn words(&self, key: &str) -> Result<Vec<String>> {
+        match self.settings.get(key) {
+            Some(Setting { value: Value::Atom(_), .. }) => {
+                Ok(self.path(key)?.map(str::to_owned).into_iter().collect())
+            }
+            _ => {
+                let items = self.list(key)?;
+                Ok(items.into_iter().map(|(_, text, _)| text.to_owned()).collect())
+            }
+        }
+    }
+
+    fn usb_devices(&self) -> Result<Vec<String>> {
+        const KNOWN: [&str; 3] = ["tablet", "mouse", "keyboard"];
+        let devices = self.words("usbdevice")?;
+        match devices.iter().find(|device| !KNOWN.contains(&device.as_str())) {
+            None => Ok(devices),
+            Some(other) => {
+                let known = KNOWN.join(", ");
+                let problem = format!("{}: expected one of {known}", shown(other));
+                Err(self.error("usbdevice", self.place("usbdevice"), problem))
+            }
+        }
+    }
+
+    /// A text that stands in a list of QEMU's, which commas part.
+    fn plain(&self, key: &str) -> Result<Option<String>> {
+        match self.path(key)? {
+            Some(text) if text.contains(',') => {
+                let problem = format!("{}: expected no comma", shown(text));
+                Err(self.error(key, self.place(key), problem))
+            }
+            text => Ok(text.map(str::to_owned)),
+        }
+    }
+
+    fn bios(&self) -> Result<Bios> {
+        match self.atom("bios")? {
+            None | Some(("" | "seabios", _)) => Ok(Bios::SeaBios),
+            Some(("ovmf", _)) => Ok(Bios::Ovmf),
+            Some((other, place)) => {
+                let problem = format!("{}: expected seabios or ovmf", shown(other));
+                Err(self.error("bios", place, problem))
+            }
+        }
+    }
+
+    fn boot(&self, default: String) -> Result<String> {
+        match self.path("boot")? {
+            None => Ok(default),
+            Some(order) if order.chars().all(|letter| "acdn".contains(letter)) => {
+                Ok(order.to_owned())
+            }
+            Some(order) => {
+                let problem = format!("{}: expected letters of c, d, n and a", shown(order));
+                Err(self.error("boot", self.place("boot"), problem))
+            }
+        }
+    }
+
+    fn screen(&self) -> Result<(Vga, u64)> {
+        let card = match self.atom("vga")? {
+            None => None,
+            Some((word, place)) => {
+                let known = Vga::ALL.into_iter().find(|card| card.as_str() == word);
+                let problem = || format!("{}: expected stdvga, cirrus or none", shown(word));
+                Some(known.ok_or_else(|| self.error("vga", place, problem()))?)
+            }
+        };
+        let standard = self.flag("stdvga", false)?.then_some(Vga::Standard);
+        let card = card.or(standard).unwrap_or_default();
+        let (usual, least) = card.video_mib();
+        let wanted = self.number("videoram", 0..=VIDEO_MIB_MAX)?.map(i64::unsigned_abs);
+        match wanted {
+            _ if card == Vga::None => Ok((card, 0)),
+            Some(mib) if mib < least => {
+                let card = card.as_str();
+                let problem = format!("{mib} MiB is too little; {card} needs {least}");
+                Err(self.error("videoram", self.place("videoram"), problem))
+            }
+            // The card's memory is a region of a PCI device.
+            Some(mib) if !mib.is_power_of_two() => {
+                let problem = format!("{mib} MiB: expected a power of two");
+                Err(self.error("videoram", self.place("videoram"), problem))
+            }
+            mib => Ok((card, mib.unwrap_or(usual))),
+        }
+    }
+
+    /// An address may bring its display: `127.0.0.1:2`.
+    fn vnc(&self) -> Result<Option<Vnc>> {
+        if !self.flag("vnc", true)? {
+            return Ok(None);
+        }
+        // xl's vncunused lets QEMU look for a display; here each domain has its own unless it names one.
+        self.flag("vncunused", true)?;
+        let display = self.number("vncdisplay", 0..=DISPLAY_MAX)?;
+        let listen = self.plain("vnclisten")?.unwrap_or_else(|| "127.0.0.1".to_owned());
+        let (listen, with) = match listen.rsplit_once(':') {
+            Some((address, text)) if !address.ends_with(':') => {
+                let number = text.parse().ok().filter(|it: &u16| i64::from(*it) <= DISPLAY_MAX);
+                let problem = || format!("{}: expected ADDRESS or ADDRESS:DISPLAY", shown(&listen));
+                let place = self.place("vnclisten");
+                let number = number.ok_or_else(|| self.error("vnclisten", place, problem()))?;
+                (address.to_owned(), Some(number))
+            }
+            _ => (listen, None),
+        };
+        let display = display.and_then(|number| u16::try_from(number).ok()).or(with);
+        let password = self.path("vncpasswd")?.map(str::to_owned);
+        Ok(Some(Vnc { listen, display, password }))
+    }
+
+    fn model_user(&self) -> Result<ModelUser> {
+        let user = self.plain("device_model_user")?;
+        Ok(match (user, self.flag("dm_restrict", true)?) {
+            (Some(name), _) if name == "root" => ModelUser::Root,
+            (Some(name), _) => ModelUser::Named(name),
+            (None, true) => ModelUser::Restricted,
+            (None, false) => ModelUser::Root,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xlcfg::keys::{self, Treatment};
+
+    /// Keys that this file reads, and PV and PVH ignore.
+    const READ: &[&str] = &[
+        "acpi",
+        "acpi_s3",
+        "acpi_s4",
+        "bios",
+        "bios_path_override",
+        "boot",
+        "device_model_args",
+        "device_model_args_hvm",
+        "device_model_override",
+        "device_model_user",
+        "dm_restrict",
+        "firmware_override",
+        "hpet",
+        "keymap",
+        "serial",
+        "stdvga",
+        "usb",
+        "usbdevice",
+        "vga",
+        "videoram",
+        "vnc",
+        "vncdisplay",
+        "vnclisten",
+        "vncpasswd",
+        "vncunused",
+        "xen_platform_pci",
+    ];
+
+    /// Keys that mean nothing for an HVM domain either, or nothing without one that is refused.
+    const IGNORED: &[&str] = &[
+        "bootloader_restrict",
+        "bootloader_user",
+        "device_model_args_pv",
+        "display",
+        "opengl",
+        "pci_msitranslate",
+        "pci_permissive",
+        "pci_power_mgmt",
+        "pci_seize",
+        "pvshim_cmdline",
+        "pvshim_extra",
+        "pvshim_path",
+        "rdm_mem_boundary",
+        "spice_clipboard_sharing",
+        "spice_image_compression",
+        "spice_streaming_video",
+        "spiceagent_mouse",
+        "spicedisable_ticketing",
+        "spicehost",
+        "spicepasswd",
+        "spiceport",
+        "spicetls_port",
+        "spiceusbredirection",
+        "spicevdagent",
+        "stubdomain_cmdline",
+        "stubdomain_kernel",
+        "stubdomain_memory",
+        "stubdomain_ramdisk",
+        "vkb_device",
+        "vncviewer",
+        "xauthority",
+    ];
+
+    fn is_dealt_with(key: &str) -> bool {
+        READ.contains(&key)
+            || IGNORED.contains(&key)
+            || REFUSED.iter().any(|(name, ..)| *name == key)
+    }
+
+    #[test]
+    fn no_key_that_others_ignore_is_forgotten() {
+        for (key, treatment) in keys::all() {
+            let hvm_only = matches!(
+                treatment,
+                Treatment::Ignored
+                    | Treatment::RefusedForPvh { .. }
+                    | Treatment::RefusedUnlessHvm { .. }
+            );
+            assert!(!hvm_only || is_dealt_with(key), "{key}");
+        }
+    }
+}

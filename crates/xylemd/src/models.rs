@@ -1,0 +1,321 @@
+//! Device models: processes that outlive this daemon, found again by their command lines.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_open,
+    pidfd_send_signal, prlimit, setpriority_process, waitid,
+};
+use storage::HostError;
+use toolstack::Event;
+use toolstack::device_model::{
+    EMPTY_FOLDER, Launch, OwnModel, Process, USER_FIRST, parse_command_line,
+};
+
+use crate::core::Core;
+use crate::host::refusal;
+
+/// Most that a device model may write into a file. A guest can make QEMU complain without end.
+const LOG_BYTES_MAX: u64 = 16 << 20;
+/// A log longer than this is begun anew.
+const LOG_BYTES_KEPT: u64 = 1 << 20;
+/// How long a killed device model may take to end: the kernel writes what it had cached for disks.
+const END_TIME: Duration = Duration::from_secs(30);
+/// How much of a log is looked at for a last line, in bytes.
+const LAST_BYTES: u64 = 4096;
+
+/// Starts a device model.
+pub(crate) fn start(program: &str, launch: &Launch) -> Result<Process, HostError> {
+    if !Path::new(program).exists() {
+        return Err(HostError::Missing);
+    }
+    let told = |what: &str, error: io::Error| HostError::Refused(format!("{what}: {error}"));
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(EMPTY_FOLDER)
+        .map_err(|error| told(EMPTY_FOLDER, error))?;
+    let log = open_log(&launch.log).map_err(|error| told(&launch.log, error))?;
+    let errors = log.try_clone().map_err(|error| told(&launch.log, error))?;
+    let input = if launch.input.is_some() { Stdio::piped() } else { Stdio::null() };
+    let mut child = Command::new(program)
+        .args(&launch.arguments)
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .env("LC_ALL", "C")
+        .current_dir("/")
+        // What ends this daemon by its group does not end it.
+        .process_group(0)
+        .stdin(input)
+        .stdout(log)
+        .stderr(errors)
+        .spawn()
+        .map_err(|error| told(program, error))?;
+    if let (Some(text), Some(mut pipe)) = (&launch.input, child.stdin.take()) {
+        // A short text fits into the pipe. One that ends without reading it says why in its log.
+        let _closed = pipe.write_all(text.as_bytes());
+    }
+    let pid = Pid::from_child(&child);
+    // It is nobody's business to be as quick as this daemon, and its log is bounded.
+    let _ended = setpriority_process(Some(pid), 0);
+    let limit = Rlimit { current: Some(LOG_BYTES_MAX), maximum: Some(LOG_BYTES_MAX) };
+    let _ended = prlimit(Some(pid), Resource::Fsize, limit);
+    match started(child.id()) {
+        // Its end is waited for by whoever follows it.
+        Ok(started) => Ok(Process { pid: child.id(), started }),
+        Err(error) => {
+            let _ended = child.kill().and_then(|()| child.wait());
+            Err(told(program, error))
+        }
+    }
+}
+
+fn open_log(path: &str) -> io::Result<File> {
+    if let Some(folder) = Path::new(path).parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    if file.metadata()?.len() > LOG_BYTES_KEPT {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// When a process began, in ticks since the host did. Source: `proc(5)`, field 22 of `stat`.
+fn started(pid: u32) -> io::Result<u64> {
+    const FIELDS_BEFORE: usize = 19;
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name before may hold anything, parentheses too.
+    let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks = fields.nth(FIELDS_BEFORE).and_then(|field| field.parse().ok());
+    ticks.ok_or_else(|| io::Error::other("an unknown form of /proc/PID/stat"))
+}
+
+/// A handle on this very process; `None` if it has ended.
+fn open(process: Process) -> io::Result<Option<OwnedFd>> {
+    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
+    let Some(pid) = pid else { return Ok(None) };
+    let handle = match pidfd_open(pid, PidfdFlags::empty()) {
+        Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => return Ok(None),
+        other => other?,
+    };
+    // Looked at after it was opened: from here on the handle is that process's.
+    Ok(started(process.pid).is_ok_and(|it| it == process.started).then_some(handle))
+}
+
+/// Kills a device model and waits for its end.
+pub(crate) fn end(process: Process) -> Result<(), HostError> {
+    let Some(handle) = open(process).map_err(|error| refusal(&error))? else { return Ok(()) };
+    match pidfd_send_signal(&handle, Signal::KILL) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(errno) => return Err(HostError::Refused(errno.to_string())),
+    }
+    let deadline = Instant::now() + END_TIME;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).unwrap_or_default();
+        match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(HostError::Busy),
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(HostError::Refused(errno.to_string())),
+        }
+    }
+}
+
+/// All device models of ours. A command line can be anybody's; only root, and those who have been root, count.
+pub(crate) fn all() -> Result<Vec<OwnModel>, HostError> {
+    let mut models = Vec::new();
+    for entry in fs::read_dir("/proc").map_err(|error| refusal(&error))? {
+        let Ok(entry) = entry else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // Whatever ends meanwhile is not there.
+        let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
+        let words: Vec<String> = line
+            .split(|byte| *byte == 0)
+            .map(|w| String::from_utf8_lossy(w).into_owned())
+            .collect();
+        let Some((uuid, domid)) = parse_command_line(&words) else { continue };
+        let owner = entry.metadata().map(|it| it.uid());
+        if !owner.is_ok_and(|uid| uid == 0 || uid >= USER_FIRST) {
+            continue;
+        }
+        let Ok(started) = started(pid) else { continue };
+        models.push(OwnModel { process: Process { pid, started }, uuid, domid });
+    }
+    Ok(models)
+}
+
+/// Where the core says whose end it wants to hear of.
+pub(crate) struct Follow {
+    orders: Sender<(Process, String)>,
+    bell: UnixStream,
+}
+
+impl Follow {
+    pub(crate) fn follow(&self, process: Process, log: String) {
+        // If the follower has ended, the daemon is about to.
+        let _ended = self.orders.send((process, log));
+        let _full = (&self.bell).write(b"!");
+    }
+}
+
+/// One thread that waits for the end of all of them.
+pub(crate) struct Follower {
+    orders: Receiver<(Process, String)>,
+    heard: UnixStream,
+}
+
+struct Followed {
+    process: Process,
+    log: String,
+    handle: OwnedFd,
+}
+
+/// The two ends.
+pub(crate) fn follower() -> Result<(Follow, Follower)> {
+    let (bell, heard) = UnixStream::pair().context("no socket pair")?;
+    for end in [&bell, &heard] {
+        end.set_nonblocking(true)?;
+    }
+    let (sender, orders) = mpsc::channel();
+    Ok((Follow { orders: sender, bell }, Follower { orders, heard }))
+}
+
+impl Follower {
+    /// Follows for ever.
+    pub(crate) fn run(self, core: &Core) {
+        let mut followed: Vec<Followed> = Vec::new();
+        loop {
+            let mut rings = [0; 64];
+            while (&self.heard).read(&mut rings).is_ok_and(|n| n == rings.len()) {}
+            for (process, log) in self.orders.try_iter() {
+                match open(process) {
+                    Ok(Some(handle)) => followed.push(Followed { process, log, handle }),
+                    _ => tell(core, process, &log, "has ended"),
+                }
+            }
+            let mut fds = vec![PollFd::new(&self.heard, PollFlags::IN)];
+            fds.extend(followed.iter().map(|it| PollFd::new(&it.handle, PollFlags::IN)));
+            if poll(&mut fds, None).is_err() {
+                continue;
+            }
+            let ended: Vec<bool> = fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect();
+            drop(fds);
+            let mut ended = ended.into_iter();
+            followed.retain(|it| {
+                let is_over = ended.next().unwrap_or_default();
+                if is_over {
+                    tell(core, it.process, &it.log, &ending(&it.handle));
+                }
+                !is_over
+            });
+        }
+    }
+}
+
+/// How a process ended, if it was ours to wait for.
+fn ending(handle: &OwnedFd) -> String {
+    let id = WaitId::PidFd(handle.as_fd());
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+    match waitid(id, options) {
+        Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => format!("ended with status {code}"),
+            (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),
+        },
+        _ => "has ended".to_owned(),
+    }
+}
+
+fn tell(core: &Core, process: Process, log: &str, how: &str) {
+    let how = match last_line(log) {
+        Ok(Some(words)) => format!("{how}; the last line of {log}: {words}"),
+        _ => how.to_owned(),
+    };
+    core.happened(Event::ModelEnded { process, how });
+}
+
+/// The last line of a file that has words in it.
+fn last_line(path: &str) -> io::Result<Option<String>> {
+    let mut file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(LAST_BYTES)))?;
+    let mut end = Vec::new();
+    file.take(LAST_BYTES).read_to_end(&mut end)?;
+    let text = String::from_utf8_lossy(&end);
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
+    // What a guest can make QEMU say is shown without its control characters.
+    Ok(line.map(|line| line.escape_debug().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use xen::DomId;
+
+    fn launch(script: &str, log: &str) -> Launch {
+        let tag = "null,id=xylem-07070707-0707-0707-0707-070707070707";
+        let words = ["-c", script, "qemu", "-xen-domid", "3", "-chardev", tag];
+        Launch {
+            programs: vec!["/bin/sh".to_owned()],
+            arguments: words.map(str::to_owned).to_vec(),
+            input: Some("secret".to_owned()),
+            log: log.to_owned(),
+        }
+    }
+
+    fn log(name: &str) -> String {
+        let path = std::env::temp_dir();
+        format!("{}/xylem-model-{}-{name}", path.display(), std::process::id())
+    }
+
+    #[test]
+    fn a_device_model_is_found_again_and_ended_once() {
+        if !rustix::process::getuid().is_root() {
+            // The folder for restricted ones is root's to make.
+            return;
+        }
+        let log = log("found");
+        let process =
+            start("/bin/sh", &launch("read word; echo $word; sleep 1000; :", &log)).unwrap();
+        let found = || all().unwrap().into_iter().filter(|it| it.process == process).count();
+        // A program has its command line a moment after it was started, and takes its time.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let has_spoken = || last_line(&log).unwrap().as_deref() == Some("secret");
+        while (found() == 0 || !has_spoken()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!((found(), has_spoken()), (1, true));
+        let model = all().unwrap().into_iter().find(|it| it.process == process).unwrap();
+        assert_eq!(model.domid, DomId(3));
+        // Another process of that number is left alone.
+        let other = Process { started: process.started + 1, ..process };
+        end(other).unwrap();
+        assert_eq!(found(), 1);
+        let handle = open(process).unwrap().unwrap();
+        end(process).unwrap();
+        assert_eq!(ending(&handle), "was ended by signal 9");
+        end(process).unwrap();
+        assert_eq!((found(), open(process).unwrap().is_none()), (0, true));
+        fs::remove_file(log).unwrap();
+    }
+
+    #[test]
+    fn a_program_that_is_missing_is_said_to_be() {
+        let launch = launch("", "/nowhere/log");
+        assert_eq!(start("/nowhere/qemu", &launch), Err(HostError::Missing));
+    }
+}
