@@ -51,6 +51,7 @@ check "it sees no files" [ -z "$(ls "/proc/$model/root/")" ]
 check "its card is on the bridge" ls /sys/class/net/xenbr0/brif/vif1.0-emu
 check "the boot sector speaks" wait_for 'grep -q XYLEM-BOOT-SECTOR /tmp/one.serial' 180
 echo "spoke after $(seconds_since "$start") s"
+check "where the screen is, is told" [ "$(xy vncviewer -p one)" = 127.0.0.1:1 ]
 port=$(xenstore-read /local/domain/1/console/vnc-port)
 check "the screen answers" sh -c "(sleep 1) | nc 127.0.0.1 $port | head -c 3 | grep -q RFB"
 xenstore-ls -fp >/results/state.running

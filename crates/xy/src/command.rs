@@ -161,6 +161,15 @@ const COMMANDS: &[Command] = &[
         run: commands::console::console,
     },
     Command {
+        name: "vncviewer",
+        usage: "[options] <Domain>",
+        about: "Attach to the screen of an HVM domain",
+        flags: &[Flag::new('p', "print", "Print where it is seen instead.")],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: commands::vnc::vncviewer,
+    },
+    Command {
         name: "domid",
         usage: "<DomainName>",
         about: "Convert a domain name to domain id",

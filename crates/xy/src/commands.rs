@@ -14,6 +14,7 @@ pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod vms;
+pub(crate) mod vnc;
 
 /// Takes the payload of the reply that was asked for.
 macro_rules! expect_reply {

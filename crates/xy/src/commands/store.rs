@@ -132,7 +132,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 type Store = Client<StoreSocket>;
 type InTransaction<'a> = Transaction<'a, StoreSocket>;
 
-fn connect() -> Result<Store, Failure> {
+pub(super) fn connect() -> Result<Store, Failure> {
     let path = xenstore_socket::default_path();
     StoreSocket::connect_patiently(&path, PATIENCE).map_err(|error| {
         Failure::failed(format!(
@@ -143,7 +143,7 @@ fn connect() -> Result<Store, Failure> {
     })
 }
 
-fn failed(error: &ClientError) -> Failure {
+pub(super) fn failed(error: &ClientError) -> Failure {
     Failure::failed(error.to_string())
 }
 

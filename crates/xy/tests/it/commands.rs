@@ -521,6 +521,7 @@ fn help_is_there_without_a_daemon() {
          pause               Pause execution of a domain
          unpause             Unpause a paused domain
          console             Attach to domain's console
+         vncviewer           Attach to the screen of an HVM domain
          domid               Convert a domain name to domain id
          domname             Convert a domain id to domain name
          vcpu-list           List the VCPUs for all/some domains
