@@ -26,8 +26,11 @@ pub struct Progress {
     pub vm: String,
     pub done: u32,
     pub total: u32,
-    /// What is being done now.
+    /// What has just ended; empty at the beginning.
     pub step: String,
+    /// What is waited for now.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub waits_for: String,
 }
 
 /// Something that happened to a domain while a request waited.

@@ -102,6 +102,9 @@ pub enum Request {
         targets: Targets,
         #[serde(default)]
         wait: Wait,
+        /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        progress: bool,
     },
     /// As `Shutdown`. The old domain's end is what is waited for.
     Reboot {
@@ -131,7 +134,14 @@ pub enum Request {
     /// SRs and VDIs.
     Storage(StorageRequest),
     /// A disk for a running domain, as `disk=` names it. Answered by [`Reply::Done`](crate::Reply::Done).
-    BlockAttach { target: Target, disk: String, cwd: String },
+    BlockAttach {
+        target: Target,
+        disk: String,
+        cwd: String,
+        /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        progress: bool,
+    },
     /// Takes a disk away, by its name or number. Answered by [`Reply::Done`](crate::Reply::Done).
     BlockDetach {
         target: Target,
@@ -139,6 +149,9 @@ pub enum Request {
         /// Without the guest's consent.
         #[serde(default)]
         force: bool,
+        /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        progress: bool,
     },
     /// Puts a medium into a drive: what is there under its name goes first, with the guest's consent unless
     /// forced. Answered by [`Reply::Done`](crate::Reply::Done).
@@ -215,6 +228,12 @@ pub enum Request {
     /// The operation of that number, or the last of the VM with that name or UUID. Answered by
     /// [`Reply::Trace`](crate::Reply::Trace).
     Trace { target: String },
+}
+
+/// A line has only what differs from what an older client meant.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_unset(flag: &bool) -> bool {
+    !flag
 }
 
 /// What a plan is wanted of.

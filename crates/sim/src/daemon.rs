@@ -7,7 +7,7 @@ use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
 use toolstack::work::{Cost, Work};
-use toolstack::{Action, ClientId, Event, Instant, Reply, Request, Toolstack, WorkId};
+use toolstack::{Action, ClientId, Event, Instant, Progress, Reply, Request, Toolstack, WorkId};
 use xen::{DomId, ProbeError, Xen};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
 
@@ -80,6 +80,8 @@ pub struct Daemon {
     attach_times: Option<AttachTimes>,
     /// What all work has cost so far.
     pub totals: Cost,
+    /// What clients were told of how far their requests are, if somebody wants to see it.
+    pub told: Option<Vec<(ClientId, Progress)>>,
 }
 
 impl Daemon {
@@ -120,6 +122,7 @@ impl Daemon {
             next_client: 0,
             attach_times: None,
             totals: Cost::default(),
+            told: None,
         };
         daemon.handle(Event::Started)?;
         Ok(daemon)
@@ -303,7 +306,12 @@ impl Daemon {
                     self.answered.push_back(client);
                     self.replies.insert(client, reply);
                 }
-                Action::Progress { .. } | Action::Started { .. } => {}
+                Action::Progress { client, progress } => {
+                    if let Some(told) = &mut self.told {
+                        told.push((client, *progress));
+                    }
+                }
+                Action::Started { .. } => {}
                 Action::Note { message } => self.host.note(format_args!("toolstack: {message}")),
             }
         }

@@ -25,6 +25,7 @@ mod lookup;
 mod model;
 mod operation;
 mod policy;
+mod progress;
 mod requests;
 mod trace;
 
@@ -54,6 +55,7 @@ use facts::Facts;
 use lookup::Lists;
 pub use lookup::Wanted;
 use operation::{Operation, Then};
+pub use progress::Progress;
 pub use trace::{Summary, Trace};
 
 /// A moment, in nanoseconds since some fixed one. The clock is the caller's.
@@ -379,9 +381,7 @@ pub enum Action {
     },
     Progress {
         client: ClientId,
-        done: usize,
-        total: usize,
-        step: Step,
+        progress: Box<Progress>,
     },
     /// One of many VMs was started for the client, or was not.
     Started {

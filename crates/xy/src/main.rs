@@ -8,6 +8,7 @@ mod command;
 mod commands;
 mod console;
 mod options;
+mod progress;
 mod session;
 
 use std::io::Write as _;

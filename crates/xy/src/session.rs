@@ -1,10 +1,14 @@
 //! What one run of `xy` carries along: global options, the connection, the output so far.
 
+use std::cell::Cell;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Instant;
 
 use api::client::{Client, News, socket_path};
 use api::{Progress, Reply, Request};
+use rustix::termios::tcgetwinsize;
+
+use crate::progress;
 
 /// Why a command failed: the exit status and what to say, one line each.
 #[derive(Debug, Eq, PartialEq)]
@@ -59,6 +63,8 @@ pub(crate) struct Session {
     start: Instant,
     client: Option<Client>,
     output: Vec<u8>,
+    /// A line of progress stands on the terminal.
+    is_drawn: Cell<bool>,
 }
 
 impl Default for Session {
@@ -70,11 +76,20 @@ impl Default for Session {
             start: Instant::now(),
             client: None,
             output: Vec::new(),
+            is_drawn: Cell::new(false),
         }
     }
 }
 
 impl Session {
+    /// Somebody looks on: without other wishes, progress is drawn for them. Says whether any is shown.
+    pub(crate) fn draws_progress(&mut self) -> bool {
+        if self.progress == ProgressDisplay::Hidden && std::io::stderr().is_terminal() {
+            self.progress = ProgressDisplay::Overwritten;
+        }
+        self.progress != ProgressDisplay::Hidden
+    }
+
     /// Sends `request` and returns its reply; progress is shown as the options say.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Reply, Failure> {
         self.call_with(request, |_, _| ())
@@ -90,14 +105,11 @@ impl Session {
             Some(client) => client,
             None => Client::connect(&socket_path()).map_err(|e| Failure::failed(e.to_string()))?,
         };
-        let mut overwritten = false;
         let reply = client.call(request, |news| match news {
-            News::Progress(progress) => overwritten |= self.show(&progress),
+            News::Progress(progress) => self.show(&progress),
             News::Event(event) => on_event(self, event),
         });
-        if overwritten {
-            let _ = writeln!(std::io::stderr());
-        }
+        self.wipe();
         self.client = Some(client);
         reply.map_err(|error| Failure::failed(one_line(&error.to_string())))
     }
@@ -142,27 +154,37 @@ impl Session {
 
     /// Tells the user something at once, on the standard error.
     pub(crate) fn tell(&self, message: &str) {
+        self.wipe();
         let stamp = self.stamp();
         let _ = writeln!(std::io::stderr(), "{stamp}{message}");
     }
 
-    /// Whether the line has to be ended later.
-    fn show(&self, progress: &Progress) -> bool {
-        let Progress { vm, done, total, step } = progress;
-        let text = one_line(&format!("{vm}: {done}/{total} {step}"));
+    /// Takes the line of progress away: what is told comes in its place.
+    fn wipe(&self) {
+        if self.is_drawn.replace(false) {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    fn show(&self, it: &Progress) {
+        // Lines are told of what has ended.
+        let ended = || one_line(&format!("{}: {}/{} {}", it.vm, it.done, it.total, it.step));
         match self.progress {
-            ProgressDisplay::Hidden => false,
-            ProgressDisplay::Lines => {
-                self.tell(&text);
-                false
-            }
+            ProgressDisplay::Hidden => {}
+            ProgressDisplay::Lines if it.step.is_empty() => {}
+            ProgressDisplay::Lines => self.tell(&ended()),
             ProgressDisplay::Overwritten => {
                 let mut stderr = std::io::stderr();
-                // Blanks wipe out what a longer step left behind.
-                let end = if stderr.is_terminal() { "" } else { "\n" };
-                let _ = write!(stderr, "\r{}{text:<70}{end}", self.stamp());
+                if stderr.is_terminal() {
+                    let columns = tcgetwinsize(&stderr).map_or(80, |size| size.ws_col.max(20));
+                    let line = progress::line(it, usize::from(columns) - 1);
+                    let _ = write!(stderr, "\r{line}\x1b[K");
+                    self.is_drawn.set(true);
+                } else {
+                    // Blanks wipe out what a longer step left behind.
+                    let _ = writeln!(stderr, "\r{}{:<70}", self.stamp(), ended());
+                }
                 let _ = stderr.flush();
-                stderr.is_terminal()
             }
         }
     }
@@ -184,6 +206,6 @@ pub(crate) fn unexpected(reply: &Reply) -> Failure {
 }
 
 /// What came from elsewhere must neither break the line nor speak to the terminal.
-fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

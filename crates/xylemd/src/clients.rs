@@ -8,7 +8,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,7 +20,7 @@ use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
 use toolstack::{Device, DomainRow, PlanOf, Reply, ReplyWhen, ShutdownRequest, Wanted, xlcfg};
 use xen::{DomId, Uuid};
 
-use crate::core::{Answered, Core, Ended, Progress};
+use crate::core::{Core, Ended, Progress};
 use crate::{devices, host, render, storage_requests};
 
 /// Connections served at a time; further ones are told so.
@@ -168,7 +167,22 @@ impl Client<'_> {
     }
 
     fn ask(&self, request: toolstack::Request) -> Result<Reply, Failed> {
-        told(self.core.ask(request, Progress::Unwanted, |_, _, _| Ok(()))?)
+        told(self.core.ask(request, Progress::Unwanted, |_| Ok(()))?)
+    }
+
+    /// As `ask`, where the client hears how far it is, if it wants that.
+    fn ask_telling(
+        &self,
+        vm: &str,
+        request: toolstack::Request,
+        progress: bool,
+    ) -> Result<Reply, Failed> {
+        let progress = if progress { Progress::Wanted } else { Progress::Unwanted };
+        told(self.core.ask(request, progress, |far| self.tell_far(vm, far).map_err(|_| Ended))?)
+    }
+
+    fn tell_far(&self, vm: &str, far: &toolstack::Progress) -> std::io::Result<()> {
+        self.send(&Answer::Progress(render::progress(vm, far)))
     }
 
     fn answer(&mut self, request: Request) -> Result<api::Reply, Failed> {
@@ -197,11 +211,11 @@ impl Client<'_> {
                 self.ask(toolstack::Request::Destroy { target: target.0 })?;
                 Ok(api::Reply::Done)
             }
-            Request::Shutdown { targets, wait } => {
-                self.shut_down(targets, wait, ShutdownRequest::Poweroff)
+            Request::Shutdown { targets, wait, progress } => {
+                self.shut_down(targets, wait, ShutdownRequest::Poweroff, progress)
             }
             Request::Reboot { targets, wait } => {
-                self.shut_down(targets, wait, ShutdownRequest::Reboot)
+                self.shut_down(targets, wait, ShutdownRequest::Reboot, false)
             }
             Request::Pause { target } => {
                 self.ask(toolstack::Request::Pause { target: target.0 })?;
@@ -239,13 +253,13 @@ impl Client<'_> {
                 Ok(api::Reply::Networks(rows))
             }
             Request::VcpuList { targets } => self.vcpus(&targets),
-            Request::BlockAttach { target, disk, cwd } => {
+            Request::BlockAttach { target, disk, cwd, progress } => {
                 let device = devices::disk(&disk, Path::new(&cwd)).map_err(Failed::Told)?;
-                self.plug(target, device)
+                self.plug(target, device, progress)
             }
-            Request::BlockDetach { target, disk, force } => {
+            Request::BlockDetach { target, disk, force, progress } => {
                 let device = devices::disk_ref(&disk).map_err(Failed::Told)?;
-                self.unplug(target, device, force)
+                self.unplug(target, device, force, progress)
             }
             Request::CdInsert { target, drive, path, cwd, force } => {
                 let device = devices::disk_ref(&drive).map_err(Failed::Told)?;
@@ -254,19 +268,19 @@ impl Client<'_> {
                 // A drive is there as long as something is in it.
                 let config = self.config(&target)?;
                 if layout::devices(&config).contains(&device) {
-                    self.unplug(target.clone(), device, force)?;
+                    self.unplug(target.clone(), device, force, false)?;
                 }
-                self.plug(target, medium)
+                self.plug(target, medium, false)
             }
             Request::NetworkAttach { target, vif } => {
                 let configured = self.config(&target)?;
                 let device = devices::vif(&vif, &configured).map_err(Failed::Told)?;
-                self.plug(target, device)
+                self.plug(target, device, false)
             }
             Request::NetworkDetach { target, vif, force } => {
                 let (configured, uuid) = self.config_and_uuid(&target)?;
                 let device = devices::vif_ref(&vif, &configured, uuid).map_err(Failed::Told)?;
-                self.unplug(target, device, force)
+                self.unplug(target, device, force, false)
             }
             Request::Explain { target } => {
                 text(self.ask(toolstack::Request::Explain { target: target.0 })?)
@@ -312,8 +326,14 @@ impl Client<'_> {
         }
     }
 
-    fn plug(&self, Target(target): Target, device: Device) -> Result<api::Reply, Failed> {
-        self.ask(toolstack::Request::Plug { target, device: Box::new(device) })?;
+    fn plug(
+        &self,
+        Target(target): Target,
+        device: Device,
+        progress: bool,
+    ) -> Result<api::Reply, Failed> {
+        let request = toolstack::Request::Plug { target: target.clone(), device: Box::new(device) };
+        self.ask_telling(&target, request, progress)?;
         Ok(api::Reply::Done)
     }
 
@@ -322,9 +342,11 @@ impl Client<'_> {
         Target(target): Target,
         device: DeviceRef,
         force: bool,
+        progress: bool,
     ) -> Result<api::Reply, Failed> {
         let how = if force { Unplug::Forced } else { Unplug::Clean };
-        self.ask(toolstack::Request::Unplug { target, device, how })?;
+        let request = toolstack::Request::Unplug { target: target.clone(), device, how };
+        self.ask_telling(&target, request, progress)?;
         Ok(api::Reply::Done)
     }
 
@@ -391,15 +413,7 @@ impl Client<'_> {
         let vm = config.name.clone();
         let config = Box::new(config);
         let request = toolstack::Request::Create { config, fresh_uuid, start };
-        let progress = if create.progress { Progress::Wanted } else { Progress::Unwanted };
-        let reply = self.core.ask(request, progress, |done, total, step| {
-            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-            let (done, total) = (number(done), number(total));
-            let step = step.to_string();
-            let progress = api::Progress { vm: vm.clone(), done, total, step };
-            self.send(&Answer::Progress(progress)).map_err(|_| Ended)
-        })?;
-        match told(reply)? {
+        match self.ask_telling(&vm, request, create.progress)? {
             Reply::Created(created) => Ok(api::Reply::Created(render::create_report(&created))),
             // Destroyed by somebody else while it was being made.
             other => Err(unexpected(&other)),
@@ -452,6 +466,7 @@ impl Client<'_> {
         targets: Targets,
         wait: Wait,
         how: ShutdownRequest,
+        progress: bool,
     ) -> Result<api::Reply, Failed> {
         let targets = match targets {
             Targets::These(targets) => targets,
@@ -470,22 +485,18 @@ impl Client<'_> {
         };
         // All are asked before any is waited for.
         let mut waiting = Vec::new();
+        let wanted = if progress { Progress::Wanted } else { Progress::Unwanted };
         for Target(target) in targets {
-            let domid = match self.ask(toolstack::Request::Resolve { target: target.clone() })? {
-                Reply::Resolved { domid, .. } => domid,
-                other => return Err(unexpected(&other)),
-            };
+            let (domid, name) =
+                match self.ask(toolstack::Request::Resolve { target: target.clone() })? {
+                    Reply::Resolved { domid, name, .. } => (domid, name),
+                    other => return Err(unexpected(&other)),
+                };
             self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
-            waiting.push(self.core.begin(toolstack::Request::Shutdown { target, how, reply }));
+            let request = toolstack::Request::Shutdown { target, how, reply };
+            waiting.push((name, self.core.begin(request, wanted)));
         }
-        for answered in waiting {
-            if let Reply::Gone { domid, reason } = last_reply(&answered)? {
-                let stopped = reason.map(|reason| EventKind::ShutDown { reason: reason.code() });
-                for kind in stopped.into_iter().chain([EventKind::Destroyed]) {
-                    self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
-                }
-            }
-        }
+        self.await_gone(waiting, reply == ReplyWhen::Gone && progress)?;
         Ok(api::Reply::Done)
     }
 
@@ -548,15 +559,6 @@ fn text(reply: Reply) -> Result<api::Reply, Failed> {
     match reply {
         Reply::Text(text) => Ok(api::Reply::Text(text)),
         other => Err(unexpected(&other)),
-    }
-}
-
-/// Waits for the end of a request that was only begun.
-fn last_reply(answered: &Receiver<Answered>) -> Result<Reply, Failed> {
-    loop {
-        if let Answered::Reply(reply) = answered.recv().map_err(|_| Failed::Gone)? {
-            return told(reply);
-        }
     }
 }
 

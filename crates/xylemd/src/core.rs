@@ -11,7 +11,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
-use toolstack::plan::Step;
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, WorkClass};
 use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Request, Toolstack};
@@ -27,11 +26,7 @@ const QUEUED_MIN: Duration = Duration::from_micros(50);
 
 /// What a client hears.
 pub(crate) enum Answered {
-    Progress {
-        done: usize,
-        total: usize,
-        step: Step,
-    },
+    Progress(Box<toolstack::Progress>),
     /// One of many VMs was started, or was not.
     Started {
         vm: String,
@@ -80,9 +75,9 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn hear(&self, done: usize, total: usize, step: Step) {
+    fn hear(&self, progress: Box<toolstack::Progress>) {
         if self.progress == Progress::Wanted {
-            let _gone = self.answers.send(Answered::Progress { done, total, step });
+            let _gone = self.answers.send(Answered::Progress(progress));
         }
     }
 }
@@ -164,9 +159,9 @@ impl Core {
     }
 
     /// Puts a request in. All that follows from it is done elsewhere.
-    pub(crate) fn begin(&self, request: Request) -> Receiver<Answered> {
+    pub(crate) fn begin(&self, request: Request, progress: Progress) -> Receiver<Answered> {
         let (answers, answered) = mpsc::channel();
-        self.put(request, Waiting { answers, progress: Progress::Unwanted }, |_| false);
+        self.put(request, Waiting { answers, progress }, |_| false);
         answered
     }
 
@@ -176,7 +171,7 @@ impl Core {
         &self,
         request: Request,
         progress: Progress,
-        mut on_progress: impl FnMut(usize, usize, Step) -> std::result::Result<(), Ended>,
+        mut on_progress: impl FnMut(&toolstack::Progress) -> std::result::Result<(), Ended>,
     ) -> std::result::Result<Reply, Ended> {
         let (answers, answered) = mpsc::channel();
         let job = self.put(request, Waiting { answers, progress }, |_| true);
@@ -187,9 +182,9 @@ impl Core {
                 Some(mut taken) => self.carry(&mut taken, job, || {
                     for answer in answered.try_iter() {
                         match answer {
-                            Answered::Progress { done, total, step } => {
+                            Answered::Progress(progress) => {
                                 // A client that has gone notices so when it gets its reply.
-                                let _gone = on_progress(done, total, step);
+                                let _gone = on_progress(&progress);
                             }
                             Answered::Started { .. } => {}
                             Answered::Reply(last) => reply = Some(last),
@@ -204,7 +199,7 @@ impl Core {
             match reply.take() {
                 Some(reply) => return Ok(reply),
                 None => match answered.recv().map_err(|_| Ended)? {
-                    Answered::Progress { done, total, step } => on_progress(done, total, step)?,
+                    Answered::Progress(progress) => on_progress(&progress)?,
                     Answered::Started { .. } => {}
                     Answered::Reply(last) => reply = Some(last),
                 },
@@ -304,9 +299,9 @@ impl Core {
                         let _gone = waiting.answers.send(started);
                     }
                 }
-                Action::Progress { client, done, total, step } => {
+                Action::Progress { client, progress } => {
                     if let Some(waiting) = state.clients.get(&client) {
-                        waiting.hear(done, total, step);
+                        waiting.hear(progress);
                     }
                 }
             }

@@ -63,6 +63,19 @@ pub(crate) fn create_report(created: &Created) -> CreateReport {
     }
 }
 
+/// How far an operation on a VM has come.
+pub(crate) fn progress(vm: &str, far: &toolstack::Progress) -> api::Progress {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let names: Vec<String> = far.waits_for.iter().map(ToString::to_string).collect();
+    api::Progress {
+        vm: vm.to_owned(),
+        done: number(far.done),
+        total: number(far.total),
+        step: far.ended.map(|step| step.to_string()).unwrap_or_default(),
+        waits_for: names.join(", "),
+    }
+}
+
 pub(crate) fn vm_row(row: &toolstack::VmRow) -> api::VmRow {
     api::VmRow {
         name: row.name.clone(),

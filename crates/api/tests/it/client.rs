@@ -43,7 +43,8 @@ fn a_call_hears_progress_and_then_the_reply() {
     let mut news = Vec::new();
     let reply = Client::connect(&peer.path).unwrap().call(&Request::Info, |n| news.push(n));
     assert_eq!(reply.unwrap(), Reply::Done);
-    let progress = Progress { vm: "g".into(), done: 1, total: 2, step: "s".into() };
+    let progress =
+        Progress { vm: "g".into(), done: 1, total: 2, step: "s".into(), waits_for: String::new() };
     assert_eq!(news, [News::Progress(progress)]);
     assert_eq!(peer.request(), "{\"version\":1,\"op\":\"info\"}\n");
 }

@@ -54,7 +54,7 @@ fn requests_read_back() {
         "#]],
     );
     check_request(
-        &Request::Shutdown { targets: Targets::All, wait: Wait::Gone },
+        &Request::Shutdown { targets: Targets::All, wait: Wait::Gone, progress: false },
         &expect![[r#"
             {"version":1,"op":"shutdown","targets":"all","wait":"gone"}
         "#]],
@@ -89,9 +89,15 @@ fn optional_fields_may_be_left_out() {
 #[test]
 fn answers_read_back() {
     check_answer(
-        &Answer::Progress(Progress { vm: "g".into(), done: 2, total: 7, step: "build".into() }),
+        &Answer::Progress(Progress {
+            vm: "g".into(),
+            done: 2,
+            total: 7,
+            step: "build".into(),
+            waits_for: "introduce".into(),
+        }),
         &expect![[r#"
-            {"progress":{"vm":"g","done":2,"total":7,"step":"build"}}
+            {"progress":{"vm":"g","done":2,"total":7,"step":"build","waits_for":"introduce"}}
         "#]],
     );
     check_answer(

@@ -1,7 +1,7 @@
 //! VMs on the simulated host, through the product's own toolstack, builder and store.
 
 use sim::{BackendKind, HostConfig, Release};
-use toolstack::{Reply, Request, ShutdownRequest};
+use toolstack::{Device, Reply, Request, ShutdownRequest, xlcfg};
 use xen::ShutdownReason;
 
 use crate::support::{Lab, linux, unikernel};
@@ -23,6 +23,34 @@ fn a_guest_of_either_type_reaches_its_devices_on_every_release() {
             lab.assert_nothing_left();
         }
     }
+}
+
+#[test]
+fn who_waits_is_told_of_every_step_and_of_what_is_waited_for() {
+    let mut lab = Lab::seeded(2);
+    let create = lab.create_request(&linux("one", "pv", "normal"));
+    let target = || "one".to_owned();
+    let disk = Device::Disk(xlcfg::parse_disk("/more.raw,raw,xvdb,w").unwrap());
+    lab.host.os().add_disk("/more.raw", 1 << 20);
+    for request in [
+        create,
+        Request::Plug { target: target(), device: Box::new(disk) },
+        Lab::shutdown_request("one", ShutdownRequest::Poweroff),
+    ] {
+        let what = format!("{request:?}");
+        lab.daemon.told = Some(Vec::new());
+        let client = lab.daemon.request(request).unwrap();
+        lab.wait(client);
+        let told = lab.daemon.told.take().unwrap();
+        let total = told.len() - 1;
+        assert!(total >= 3, "{what}: {told:?}");
+        for (done, (to, progress)) in told.iter().enumerate() {
+            assert_eq!((*to, progress.done, progress.total), (client, done, total), "{what}");
+            assert_eq!(progress.ended.is_none(), done == 0, "{what}: {progress:?}");
+            assert_eq!(progress.waits_for.is_empty(), done == total, "{what}: {progress:?}");
+        }
+    }
+    lab.assert_nothing_left();
 }
 
 #[test]

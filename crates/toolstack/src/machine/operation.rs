@@ -52,7 +52,7 @@ impl Then {
         }
     }
 
-    fn client(&self) -> Option<ClientId> {
+    pub(super) fn client(&self) -> Option<ClientId> {
         match self {
             Self::Created { client }
             | Self::Failed { client, .. }
@@ -161,6 +161,16 @@ impl Operation {
         })
     }
 
+    /// The steps that are under way, wait for a permit, or are about to begin.
+    pub(super) fn open_steps(&self) -> impl Iterator<Item = Step> + '_ {
+        let is_open = |index: &usize| match self.states[*index] {
+            State::Queued { .. } | State::Underway { .. } | State::Watching { .. } => true,
+            State::Waiting => self.may_begin(*index),
+            State::Ended | State::Failed => false,
+        };
+        (0..self.states.len()).filter(is_open).map(|index| self.plan.steps[index].step)
+    }
+
     pub(super) fn ended(&self) -> usize {
         self.states.iter().filter(|s| matches!(s, State::Ended | State::Failed)).count()
     }
@@ -243,6 +253,7 @@ impl Toolstack {
         };
         self.note_begin(now, uuid, &operation.then);
         self.operations.insert(id, operation);
+        self.tell_progress(id, None, out);
         self.advance(now, id, out);
     }
 
@@ -633,10 +644,7 @@ impl Toolstack {
         let step = operation.plan.steps[index].step;
         let ended = Some(now);
         operation.times.push(StepTime { step, ready, started, ended, waited_for, failed });
-        if let Then::Created { client: Some(client) } = operation.then {
-            let (done, total) = (operation.ended(), operation.states.len());
-            out.push(Action::Progress { client, done, total, step });
-        }
+        self.tell_progress(id, Some(step), out);
     }
 
     /// A watched node has this value now.

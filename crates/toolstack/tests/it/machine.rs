@@ -122,10 +122,10 @@ fn destruction_overtakes_a_create() {
     let request = Request::Destroy { target: "g".to_owned() };
     let destroyer = Event::Request { client: ClientId(2), request };
     assert!(handle(&mut machine, destroyer).is_empty(), "work under way ends first");
-    let Action::Work { id: second, .. } = creating[1] else { panic!("{creating:?}") };
+    let Some(Action::Work { id: second, .. }) = creating.last() else { panic!("{creating:?}") };
     let none = end_first(&mut machine, &creating, Err(Failure("x".to_owned())));
     assert!(works(&none).is_empty());
-    let event = Event::Worked { work: second, result: Ok(Output::Done), cost: Cost::default() };
+    let event = Event::Worked { work: *second, result: Ok(Output::Done), cost: Cost::default() };
     let end = handle(&mut machine, event);
     let replies = end.iter().filter(|action| matches!(action, Action::Reply { .. })).count();
     assert_eq!((replies, machine.is_quiet()), (2, true), "{end:?}");
@@ -215,7 +215,7 @@ fn a_trace_tells_of_steps_under_way_and_what_ended_ones_waited_for() {
     assert_eq!((trace.what, trace.ended, trace.steps.len()), ("start", None, 1));
     assert_eq!(trace.steps[0].ended, None);
 
-    let [Action::Work { id, .. }] = creating.as_slice() else { panic!("{creating:?}") };
+    let Some(Action::Work { id, .. }) = creating.last() else { panic!("{creating:?}") };
     let cost = Cost { queued_ns: 700, ..Cost::default() };
     let result = Err(Failure("no kernel".to_owned()));
     let mut actions = Vec::new();

@@ -28,6 +28,10 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
     let dry_run = session.dry_run || options.has("dryrun");
     // With a console, the domain starts once somebody listens, so that no line of it is lost.
     let paused = options.has("p") || options.has("c");
+    let progress = match options.has("quiet") || dry_run {
+        true => session.progress != ProgressDisplay::Hidden,
+        false => session.draws_progress(),
+    };
     let reply = session.call(&Request::Create(Create {
         cwd,
         file,
@@ -35,7 +39,7 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
         overrides,
         paused,
         dry_run,
-        progress: session.progress != ProgressDisplay::Hidden,
+        progress,
     }))?;
     if dry_run {
         let configs = expect_reply!(reply, Configs);

@@ -43,13 +43,15 @@ fn target_and_spec(options: &Options) -> (Target, String) {
 
 pub(crate) fn block_attach(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let (target, disk) = target_and_spec(options);
-    let request = Request::BlockAttach { target, disk, cwd: working_directory()? };
+    let (cwd, progress) = (working_directory()?, session.draws_progress());
+    let request = Request::BlockAttach { target, disk, cwd, progress };
     expect_done(&session.call(&request)?)
 }
 
 pub(crate) fn block_detach(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let (target, disk) = target_and_spec(options);
-    let request = Request::BlockDetach { target, disk, force: options.has("force") };
+    let (force, progress) = (options.has("force"), session.draws_progress());
+    let request = Request::BlockDetach { target, disk, force, progress };
     expect_done(&session.call(&request)?)
 }
 

@@ -7,17 +7,21 @@ use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(crate) fn shutdown(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    request(session, options, |targets, wait| Request::Shutdown { targets, wait })
+    request(session, options, |targets, wait, progress| Request::Shutdown {
+        targets,
+        wait,
+        progress,
+    })
 }
 
 pub(crate) fn reboot(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    request(session, options, |targets, wait| Request::Reboot { targets, wait })
+    request(session, options, |targets, wait, _| Request::Reboot { targets, wait })
 }
 
 fn request(
     session: &mut Session,
     options: &Options,
-    request: impl Fn(Targets, Wait) -> Request,
+    request: impl Fn(Targets, Wait, bool) -> Request,
 ) -> Result<(), Failure> {
     let targets = match (options.has("all"), options.operands.is_empty()) {
         (true, true) => Targets::All,
@@ -39,7 +43,8 @@ fn request(
         requested: 0,
         announced: false,
     };
-    let reply = session.call_with(&request(targets, wait), |session, event| {
+    let progress = wait != Wait::Asked && session.draws_progress();
+    let reply = session.call_with(&request(targets, wait, progress), |session, event| {
         for line in messages.lines(&event) {
             session.tell(&line);
         }

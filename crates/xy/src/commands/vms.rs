@@ -1,14 +1,13 @@
 //! Commands about VMs that outlive their domains, and about how VMs change.
 
 use std::fmt::Write as _;
-use std::io::IsTerminal as _;
 
 use api::{Change, Changes, Define, Request, StartedAll, Target, VmRow};
 
 use super::{create, expect_done, expect_reply};
 use crate::columns::{self, shown};
 use crate::options::Options;
-use crate::session::{Failure, ProgressDisplay, Session};
+use crate::session::{Failure, Session};
 
 pub(crate) fn define(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let (file, overrides) = create::file_and_overrides(options)?;
@@ -76,9 +75,7 @@ pub(crate) fn start(session: &mut Session, options: &Options) -> Result<(), Fail
         if !options.operands.is_empty() {
             return Err(Failure::usage("start: either --all or the names of VMs"));
         }
-        if session.progress == ProgressDisplay::Hidden && std::io::stderr().is_terminal() {
-            session.progress = ProgressDisplay::Overwritten;
-        }
+        session.draws_progress();
         let all = expect_reply!(session.call(&Request::StartAll)?, StartedAll);
         return told(session, &all);
     }
@@ -89,7 +86,7 @@ pub(crate) fn start(session: &mut Session, options: &Options) -> Result<(), Fail
     }
     let mut messages = Vec::new();
     for target in options.targets() {
-        let progress = session.progress != ProgressDisplay::Hidden;
+        let progress = session.draws_progress();
         let request = Request::Start { target, paused: options.has("p"), progress };
         match session.call(&request) {
             Ok(reply) => {

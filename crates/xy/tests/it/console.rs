@@ -13,13 +13,13 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use crate::daemon::{Daemon, Said};
 
 /// A pseudo-terminal: the end that xenconsoled or a terminal program holds, and the other's path.
-struct Pty {
-    master: File,
+pub(crate) struct Pty {
+    pub(crate) master: File,
     path: String,
 }
 
 impl Pty {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let master =
             openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -28,7 +28,7 @@ impl Pty {
         Self { master: File::from(master), path }
     }
 
-    fn slave(&self) -> OwnedFd {
+    pub(crate) fn slave(&self) -> OwnedFd {
         rustix::fs::open(
             &*self.path,
             OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC,

@@ -3,6 +3,7 @@
 mod commands;
 mod console;
 mod daemon;
+mod progress;
 mod storage;
 mod store;
 mod trace;

@@ -8,7 +8,7 @@ use toolstack::plan::Start;
 use toolstack::{Reply, VmState};
 
 use super::{Client, Failed, random_uuid, told, unexpected};
-use crate::core::{Answered, Ended, Progress};
+use crate::core::{Answered, Progress};
 use crate::render;
 
 /// How often a client that waits is looked at: it may have gone.
@@ -55,18 +55,14 @@ impl Client<'_> {
     ) -> Result<api::Reply, Failed> {
         let start = if paused { Start::Paused } else { Start::Running };
         let request = toolstack::Request::Start { target: target.to_owned(), start };
-        let progress = if progress { Progress::Wanted } else { Progress::Unwanted };
-        let reply = self.core.ask(request, progress, |done, total, step| {
-            self.tell_progress(target, done, total, step.to_string()).map_err(|_| Ended)
-        })?;
-        match told(reply)? {
+        match self.ask_telling(target, request, progress)? {
             Reply::Created(created) => Ok(api::Reply::Created(render::create_report(&created))),
             other => Err(unexpected(&other)),
         }
     }
 
     pub(super) fn start_all(&self) -> Result<api::Reply, Failed> {
-        let answered = self.core.begin(toolstack::Request::StartAll);
+        let answered = self.core.begin(toolstack::Request::StartAll, Progress::Unwanted);
         loop {
             match answered.recv().map_err(|_| Failed::Gone)? {
                 Answered::Reply(reply) => match told(reply)? {
@@ -80,7 +76,7 @@ impl Client<'_> {
                     // A client that has gone changes nothing about the start.
                     let _gone = self.tell_progress(&vm, done, total, step);
                 }
-                Answered::Progress { .. } => {}
+                Answered::Progress(_) => {}
             }
         }
     }
@@ -94,12 +90,75 @@ impl Client<'_> {
     ) -> std::io::Result<()> {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let (done, total, vm) = (number(done), number(total), vm.to_owned());
-        self.send(&api::Answer::Progress(api::Progress { vm, done, total, step }))
+        let waits_for = String::new();
+        self.send(&api::Answer::Progress(api::Progress { vm, done, total, step, waits_for }))
+    }
+
+    /// Waits until all that were asked to stop are gone, and tells of each.
+    pub(super) fn await_gone(
+        &self,
+        mut waiting: Vec<(String, Receiver<Answered>)>,
+        progress: bool,
+    ) -> Result<(), Failed> {
+        let total = waiting.len();
+        while !waiting.is_empty() {
+            let (name, answered) = waiting.remove(0);
+            if progress {
+                self.tell_stopping(&name, total - waiting.len() - 1, total, "its guest to stop")?;
+            }
+            let reply = loop {
+                match answered.recv().map_err(|_| Failed::Gone)? {
+                    Answered::Reply(reply) => break told(reply)?,
+                    // Of many, their number says more than the steps of one.
+                    Answered::Progress(far) if total == 1 => self.tell_far(&name, &far)?,
+                    _ => {}
+                }
+            };
+            self.tell_gone(&reply)?;
+            // Whoever has gone meanwhile is no longer waited for.
+            let mut left = Vec::new();
+            for (name, answered) in waiting {
+                let reply = answered.try_iter().find_map(|it| match it {
+                    Answered::Reply(reply) => Some(reply),
+                    _ => None,
+                });
+                match reply {
+                    Some(reply) => self.tell_gone(&told(reply)?)?,
+                    None => left.push((name, answered)),
+                }
+            }
+            waiting = left;
+        }
+        Ok(())
+    }
+
+    fn tell_stopping(
+        &self,
+        vm: &str,
+        done: usize,
+        total: usize,
+        what: &str,
+    ) -> std::io::Result<()> {
+        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let (done, total) = (number(done), number(total));
+        let (vm, waits_for) = (vm.to_owned(), what.to_owned());
+        let progress = api::Progress { vm, done, total, step: String::new(), waits_for };
+        self.send(&api::Answer::Progress(progress))
+    }
+
+    fn tell_gone(&self, reply: &Reply) -> std::io::Result<()> {
+        let Reply::Gone { domid, reason } = reply else { return Ok(()) };
+        let stopped = reason.map(|reason| api::EventKind::ShutDown { reason: reason.code() });
+        for kind in stopped.into_iter().chain([api::EventKind::Destroyed]) {
+            let event = api::DomainEvent { domid: domid.0, kind };
+            self.send(&api::Answer::Event(event))?;
+        }
+        Ok(())
     }
 
     pub(super) fn events(&self, since: Option<u64>, wait: bool) -> Result<api::Reply, Failed> {
         let request = toolstack::Request::Events { since, waits: wait };
-        let answered = self.core.begin(request);
+        let answered = self.core.begin(request, Progress::Unwanted);
         match self.patient(&answered, None)? {
             Some(Reply::Changes(changes)) => {
                 let unix_ms = |at| self.core.unix_ms(at);
@@ -123,7 +182,7 @@ impl Client<'_> {
         })?;
         let deadline = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let request = toolstack::Request::Wait { target: target.to_owned(), state };
-        let answered = self.core.begin(request);
+        let answered = self.core.begin(request, Progress::Unwanted);
         match self.patient(&answered, deadline)? {
             Some(Reply::Ok) => Ok(api::Reply::Done),
             Some(other) => Err(unexpected(&other)),
