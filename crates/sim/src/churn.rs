@@ -408,24 +408,24 @@ impl Churn {
             self.heal(folder);
         }
         match self.below(100) {
-            0..=15 => {
+            0..=18 => {
                 let name = self.one_of(Whom::Unknown)?;
                 self.create(name)
             }
-            16..=19 => {
+            19..=22 => {
                 let name = self.one_of(Whom::Unknown)?;
                 let request = self.definition(name);
                 self.ask("define", request)
             }
-            20..=23 => {
+            23..=26 => {
                 let target = self.target(Whom::Down)?;
                 self.ask("start", Request::Start { target, start: Start::Running })
             }
-            24..=26 => {
+            27..=29 => {
                 let target = self.target(Whom::Defined)?;
                 self.ask("undefine", Request::Undefine { target })
             }
-            27..=38 => {
+            30..=38 => {
                 let target = self.target(Whom::Running)?;
                 self.ask("destroy", Request::Destroy { target })
             }
