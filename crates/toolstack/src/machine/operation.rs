@@ -108,7 +108,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    fn may_begin(&self, index: usize) -> bool {
+    pub(super) fn may_begin(&self, index: usize) -> bool {
         let planned = &self.plan.steps[index];
         let stopped = self.failure.is_some() && planned.on_failure == OnFailure::Stop;
         !stopped
@@ -159,16 +159,6 @@ impl Operation {
             let step = planned.step;
             Some(StepTime { step, ready, started, ended: None, waited_for: why, failed: false })
         })
-    }
-
-    /// The steps that are under way, wait for a permit, or are about to begin.
-    pub(super) fn open_steps(&self) -> impl Iterator<Item = Step> + '_ {
-        let is_open = |index: &usize| match self.states[*index] {
-            State::Queued { .. } | State::Underway { .. } | State::Watching { .. } => true,
-            State::Waiting => self.may_begin(*index),
-            State::Ended | State::Failed => false,
-        };
-        (0..self.states.len()).filter(is_open).map(|index| self.plan.steps[index].step)
     }
 
     pub(super) fn ended(&self) -> usize {

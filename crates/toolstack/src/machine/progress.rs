@@ -1,6 +1,6 @@
 //! How far operations have come, for the clients that wait for their end.
 
-use super::operation::Then;
+use super::operation::{Operation, State, Then};
 use super::{Action, ClientId, OperationId, Toolstack};
 use crate::plan::Step;
 
@@ -16,6 +16,18 @@ pub struct Progress {
     pub ended: Option<Step>,
     /// What is under way or about to begin: the first few in the plan's order.
     pub waits_for: Vec<Step>,
+}
+
+impl Operation {
+    /// The steps that are under way, wait for a permit, or are about to begin.
+    fn open_steps(&self) -> impl Iterator<Item = Step> + '_ {
+        let is_open = |index: &usize| match self.states[*index] {
+            State::Queued { .. } | State::Underway { .. } | State::Watching { .. } => true,
+            State::Waiting => self.may_begin(*index),
+            State::Ended | State::Failed => false,
+        };
+        (0..self.states.len()).filter(is_open).map(|index| self.plan.steps[index].step)
+    }
 }
 
 impl Toolstack {
