@@ -39,7 +39,9 @@ CONFIG
 unikernel_cfg uni "type = 'pv'" "vif = ['bridge=xenbr0']"
 
 start_xylemd
-xy create -q /tmp/uni.cfg && xy destroy uni # what the first VM ever leaves in the store is there
+# What the first VM ever leaves in the store is there already.
+xl create -q /tmp/uni.cfg && xl destroy uni
+xy create -q /tmp/uni.cfg && xy destroy uni
 host_state >/tmp/state.before
 ls /var/lib/xen >/tmp/kept.before
 
