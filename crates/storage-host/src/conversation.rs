@@ -97,7 +97,16 @@ impl Drop for Conversations {
 }
 
 impl Partner {
+    /// Once what an earlier daemon started has ended: it still does what that daemon asked of it, and then finds that
+    /// nobody asks any more.
     fn start(command: &Command) -> std::io::Result<Self> {
+        let deadline = Instant::now() + Duration::from_secs(command.seconds);
+        while is_running(command)? {
+            if Instant::now() >= deadline {
+                return Err(std::io::Error::other("an earlier one does not end"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
         let mut child =
             program::prepare(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let input = child.stdin.take().expect("asked for");
@@ -133,6 +142,23 @@ impl Partner {
     }
 }
 
+/// Whether there is a process with this program and its arguments among its words: a script's first one is its
+/// interpreter.
+fn is_running(command: &Command) -> std::io::Result<bool> {
+    let words = std::iter::once(&command.program).chain(&command.arguments);
+    let words: Vec<u8> = words.flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
+    for process in std::fs::read_dir("/proc")? {
+        let path = process?.path().join("cmdline");
+        // One that ends meanwhile, or is no process, has none.
+        let line = std::fs::read(path).unwrap_or_default();
+        let before = line.strip_suffix(&words[..]);
+        if before.is_some_and(|it| it.last().is_none_or(|&byte| byte == 0)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,6 +187,22 @@ mod tests {
                 slot.as_mut().expect("it answered").child.wait().unwrap();
             }
         }
+    }
+
+    #[test]
+    fn one_that_an_earlier_daemon_started_has_ended_before_the_next_begins() {
+        let driver = shell("read -r line; echo $line earlier-daemon", 600);
+        let mut earlier = program::prepare(&driver).stdin(Stdio::piped()).spawn().unwrap();
+        let all = Conversations::default();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| all.converse(&driver, "a"));
+            std::thread::sleep(Duration::from_millis(300));
+            assert!(!asked.is_finished(), "it waits");
+            // As a daemon that dies closes it.
+            drop(earlier.stdin.take());
+            earlier.wait().unwrap();
+            assert_eq!(asked.join().unwrap(), Ok("a earlier-daemon".to_owned()));
+        });
     }
 
     #[test]

@@ -51,6 +51,13 @@ fn a_driver_out_of_process_has_an_sr_of_its_own_and_its_death_fails_one_request(
         ("program".to_owned(), program),
         ("its-own".to_owned(), "setting".to_owned()),
     ]);
+    for wrong in ["0", "soon", "3601", "-1"] {
+        let mut config = config.clone();
+        config.insert("timeout".to_owned(), wrong.to_owned());
+        let refused = srs.create("t", Kind::Program, config).unwrap_err();
+        let expected = format!("t: timeout={wrong:?}: expected seconds, from 1 to 3600");
+        assert_eq!(refused.to_string(), expected);
+    }
     srs.create("s", Kind::Program, config).unwrap();
     let one = VdiName::new("s", "one").unwrap();
     srs.create_vdi(&one, 1024).unwrap();

@@ -69,7 +69,7 @@ impl Kind {
             Self::Nfs => &["server", "serverpath", "options"],
             Self::Lvm | Self::LvmThin => &["device", "server", "target", "lun"],
             Self::Iscsi => &["server", "target"],
-            Self::Program => &["program", "what its program wants"],
+            Self::Program => &["program", "timeout", "what its program wants"],
         }
     }
 

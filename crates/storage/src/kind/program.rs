@@ -10,7 +10,7 @@ use super::{Driver, Place, Result, Source};
 use crate::error::Naming as _;
 use crate::{Access, BlockDevice, Command, Space, StorageError, Vdi, name};
 
-/// How long an answer may take: longest for what may copy a whole VDI.
+/// How long an answer may take, unless the setting `timeout` says it: longest for what may copy a whole VDI.
 const CALL_SECONDS: u64 = 60;
 const COPY_SECONDS: u64 = 3600;
 
@@ -67,8 +67,25 @@ fn misunderstood(object: &str, call: &str, error: impl std::fmt::Display) -> Sto
     StorageError::refused(format!("{object}: the driver's answer to {call}: {error}"))
 }
 
+/// How long the driver of this SR may take for what copies nothing.
+fn call_seconds(place: &Place<'_>) -> Result<u64> {
+    let Some(text) = place.sr.config.get("timeout") else { return Ok(CALL_SECONDS) };
+    let seconds = text.parse().ok().filter(|seconds| (1..=COPY_SECONDS).contains(seconds));
+    seconds.ok_or_else(|| {
+        StorageError::refused(format!(
+            "{}: timeout={text:?}: expected seconds, from 1 to {COPY_SECONDS}",
+            place.sr.name
+        ))
+    })
+}
+
+fn short_call(place: &mut Place<'_>, name: &str, more: Value) -> Result<Value> {
+    let seconds = call_seconds(place)?;
+    call(place, name, seconds, more)
+}
+
 fn done(place: &mut Place<'_>, name: &str, more: Value) -> Result<()> {
-    call(place, name, CALL_SECONDS, more).map(drop)
+    short_call(place, name, more).map(drop)
 }
 
 fn copied(place: &mut Place<'_>, name: &str, from: &Vdi, to: &str, source: Source) -> Result<()> {
@@ -95,14 +112,14 @@ impl Driver for Program {
     }
 
     fn space(&self, place: &mut Place<'_>) -> Result<Space> {
-        let value = call(place, "space", CALL_SECONDS, json!({}))?;
+        let value = short_call(place, "space", json!({}))?;
         let SpaceAnswer { bytes, free_bytes } = serde_json::from_value(value)
             .map_err(|error| misunderstood(&place.sr.name, "space", error))?;
         Ok(Space { bytes, free_bytes })
     }
 
     fn scan(&self, place: &mut Place<'_>) -> Result<Vec<Vdi>> {
-        let value = call(place, "scan", CALL_SECONDS, json!({}))?;
+        let value = short_call(place, "scan", json!({}))?;
         let found: Vec<VdiAnswer> = serde_json::from_value(value)
             .map_err(|error| misunderstood(&place.sr.name, "scan", error))?;
         // A name that nobody here can say is nothing we could do anything with.
@@ -156,7 +173,7 @@ impl Driver for Program {
 
     fn activate(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<BlockDevice> {
         let more = json!({ "vdi": vdi, "access": access.as_str() });
-        let value = call(place, "activate", CALL_SECONDS, more)?;
+        let value = short_call(place, "activate", more)?;
         let object = place.name(vdi);
         let path: String = serde_json::from_value(value)
             .map_err(|error| misunderstood(&object, "activate", error))?;
