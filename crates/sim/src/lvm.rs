@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use storage::{DeviceNumber, HostError};
 
-use crate::os::{File, OsState};
+use crate::os::{File, OsState, SimOs};
 
 /// Major number of mapped devices.
 const MAPPED_MAJOR: u32 = 253;
@@ -31,7 +31,10 @@ struct Group {
 
 /// Volume groups by name.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(BTreeMap<String, Group>);
+pub(crate) struct Groups(BTreeMap<String, Group>, Forged);
+
+/// Devices with a label that a guest wrote, and the names of their groups.
+type Forged = BTreeMap<String, String>;
 
 fn refused<T>(words: impl Into<String>) -> Result<T, HostError> {
     Err(HostError::Refused(words.into()))
@@ -45,8 +48,9 @@ struct Words<'a> {
 }
 
 fn words<'a>(arguments: &[&'a str]) -> Words<'a> {
-    const VALUED: [&str; 14] = [
+    const VALUED: [&str; 15] = [
         "--config",
+        "--devices",
         "--reportformat",
         "--units",
         "-o",
@@ -244,11 +248,32 @@ fn change(os: &mut OsState, words: &Words<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
+/// Whether LVM is shown another group of the name that a command is about.
+fn is_ambiguous(forged: &Forged, words: &Words<'_>) -> bool {
+    let selected = words.values.get("-S").and_then(|it| it.strip_prefix("vg_name="));
+    let target = words.operands.first().and_then(|it| it.split('/').next());
+    let shown = words.values.get("--devices");
+    forged.iter().any(|(device, group)| {
+        shown.is_none_or(|shown| shown.split(',').any(|it| it == device))
+            && target.or(selected) == Some(group.as_str())
+    })
+}
+
+impl SimOs {
+    /// A guest writes the label of a volume group to its disk, which dom0 has as `device`.
+    pub fn forge_group(&self, device: &str, group: &str) {
+        self.get_mut().storage.lvm.1.insert(device.to_owned(), group.to_owned());
+    }
+}
+
 /// Runs one LVM command.
 pub(crate) fn run(os: &mut OsState, arguments: &[&str]) -> Result<String, HostError> {
     let Some((command, rest)) = arguments.split_first() else { return refused("No command") };
     let words = words(rest);
     let target = words.operands.first().copied().unwrap_or_default();
+    if is_ambiguous(&os.storage.lvm.1, &words) {
+        return refused(format!("Multiple VGs found with the same name: skipping {target}"));
+    }
     match *command {
         "vgs" | "lvs" => return report(os, command, &words),
         "vgcreate" => {

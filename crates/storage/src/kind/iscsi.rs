@@ -127,6 +127,12 @@ pub(super) fn connect(place: &mut Place<'_>) -> Result<()> {
     }
 }
 
+/// Whether there is a session, which need not answer.
+pub(super) fn is_connected(place: &mut Place<'_>) -> Result<bool> {
+    let target = target(place)?;
+    Ok(session(place, &target)?.is_some())
+}
+
 /// Ends the session, unless another SR has it too.
 pub(super) fn disconnect(place: &mut Place<'_>) -> Result<()> {
     let target = target(place)?;

@@ -116,18 +116,30 @@ fn device_path(place: &Place<'_>, vdi: &str) -> String {
     format!("/dev/{}", volume(place, vdi))
 }
 
-fn command(place: &mut Place<'_>, arguments: &[&str]) -> Command {
-    let mut all = vec![arguments[0]];
+/// The devices that the group lies on, separated by commas.
+fn devices(place: &mut Place<'_>) -> Result<String> {
+    if is_remote(place) {
+        iscsi::device(place)
+    } else {
+        place.sr.setting("device").map(str::to_owned)
+    }
+}
+
+/// LVM is shown the SR's own devices alone: what a guest wrote to another, such as the label of a group like ours, is
+/// nothing to it.
+fn command(place: &mut Place<'_>, arguments: &[&str]) -> Result<Command> {
+    let devices = devices(place)?;
+    let mut all = vec![arguments[0], "--devices", &devices];
     if place.system.inspect("/run/udev/control") == Err(HostError::Missing) {
         all.extend(["--config", WITHOUT_UDEV]);
     }
     all.extend(&arguments[1..]);
-    Command::new("/usr/sbin/lvm", &all, LVM_SECONDS)
+    Ok(Command::new("/usr/sbin/lvm", &all, LVM_SECONDS))
 }
 
-fn lvm(place: &mut Place<'_>, arguments: &[&str]) -> std::result::Result<String, HostError> {
-    let command = command(place, arguments);
-    place.system.run(&command)
+fn lvm(place: &mut Place<'_>, name: impl std::fmt::Display, arguments: &[&str]) -> Result<String> {
+    let command = command(place, arguments)?;
+    place.system.run(&command).of(name)
 }
 
 /// For one volume, together with what others want of theirs in the group at the same time.
@@ -135,13 +147,13 @@ fn lvm_for(
     place: &mut Place<'_>,
     arguments: &[&str],
     volume: &str,
-) -> std::result::Result<String, HostError> {
-    let (command, group) = (command(place, arguments), group(place));
-    place.system.run_with(&group, &command, volume)
+) -> Result<std::result::Result<String, HostError>> {
+    let (command, group) = (command(place, arguments)?, group(place));
+    Ok(place.system.run_with(&group, &command, volume))
 }
 
 fn run(place: &mut Place<'_>, name: impl std::fmt::Display, arguments: &[&str]) -> Result<()> {
-    lvm(place, arguments).map(drop).of(name)
+    lvm(place, name, arguments).map(drop)
 }
 
 const REPORT: [&str; 6] = ["--reportformat", "json", "--units", "b", "--nosuffix", "-o"];
@@ -159,7 +171,7 @@ fn report(place: &mut Place<'_>, arguments: &[&str]) -> Result<Section> {
     let mut all = arguments[..1].to_vec();
     all.extend(REPORT);
     all.extend(&arguments[1..]);
-    let text = lvm(place, &all).of(&name)?;
+    let text = lvm(place, &name, &all)?;
     section(&name, &text)
 }
 
@@ -173,7 +185,7 @@ fn one_volume(place: &mut Place<'_>, vdi: &str) -> Result<Volume> {
     let mut arguments = vec!["lvs"];
     arguments.extend(REPORT);
     arguments.push(VOLUME_FIELDS);
-    let text = lvm_for(place, &arguments, &volume).of(&name)?;
+    let text = lvm_for(place, &arguments, &volume)?.of(&name)?;
     // Others may be among them.
     let wanted = format!("{VOLUME_PREFIX}{vdi}");
     let found = section(&name, &text)?.lv.into_iter().find(|it| it.lv_name == wanted);
@@ -216,7 +228,7 @@ fn release(place: &mut Place<'_>, vdi: &str) -> Result<()> {
     let (name, volume) = (place.name(vdi), volume(place, vdi));
     let mut waits = 0;
     loop {
-        match lvm_for(place, &["lvchange", "-an"], &volume) {
+        match lvm_for(place, &["lvchange", "-an"], &volume)? {
             Ok(_) => return Ok(()),
             Err(HostError::Refused(words)) if words.contains("in use") => {
                 if !place.system.pause(waits) {
@@ -285,7 +297,7 @@ impl Lvm {
             .and_then(|()| run(place, &name, &["lvchange", "--deltag", PARTIAL_TAG, &volume]));
         filled.inspect_err(|_| {
             // If this fails too, the next scan clears it away.
-            let _left = lvm(place, &["lvremove", "-y", &volume]);
+            let _left = lvm(place, &name, &["lvremove", "-y", &volume]);
         })
     }
 
@@ -322,12 +334,10 @@ impl Lvm {
 impl Driver for Lvm {
     fn create(&self, place: &mut Place<'_>) -> Result<()> {
         let (name, group) = (place.sr.name.clone(), group(place));
-        let devices = if is_remote(place) {
+        if is_remote(place) {
             iscsi::connect(place)?;
-            iscsi::device(place)?
-        } else {
-            place.sr.setting("device")?.to_owned()
-        };
+        }
+        let devices = devices(place)?;
         let devices: Vec<&str> = devices.split(',').collect();
         if let Some(wrong) = devices.iter().find(|device| !device.starts_with("/dev/")) {
             return Err(StorageError::refused(format!(
@@ -367,6 +377,9 @@ impl Driver for Lvm {
     }
 
     fn disconnect(&self, place: &mut Place<'_>) -> Result<()> {
+        if is_remote(place) && !iscsi::is_connected(place)? {
+            return iscsi::disconnect(place);
+        }
         let (name, group) = (place.sr.name.clone(), group(place));
         let there =
             report(place, &["vgs", "vg_size,vg_free,vg_tags", "-S", &format!("vg_name={group}")])?;
@@ -561,7 +574,7 @@ impl Driver for Lvm {
     fn activate(&self, place: &mut Place<'_>, vdi: &str, _: Access) -> Result<BlockDevice> {
         let (name, volume) = (place.name(vdi), volume(place, vdi));
         // Snapshots are skipped by those who activate all volumes, but not by us.
-        lvm_for(place, &["lvchange", "-ay", "-K"], &volume).of(&name)?;
+        lvm_for(place, &["lvchange", "-ay", "-K"], &volume)?.of(&name)?;
         let path = device_path(place, vdi);
         place.block_device(&name, path)
     }

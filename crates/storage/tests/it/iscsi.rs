@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sim::SimOs;
-use storage::{Access, Kind, Repositories, StorageError, System as _, VdiName};
+use storage::{Access, Command, Kind, Repositories, StorageError, System as _, VdiName};
 
 const TARGET: &str = "iqn.2001-04.com.example:disks";
 const MIB: u64 = 1 << 20;
@@ -145,6 +145,17 @@ fn a_lun_that_a_backend_still_serves_is_given_to_nobody_else_however_often_it_is
     os.remove(SERVED).unwrap();
     let mut srs = Repositories::new(&mut os);
     srs.attach_for(&one, "other", Access::ReadWrite).unwrap();
+}
+
+/// As after a restart of the host.
+#[test]
+fn an_sr_of_volumes_whose_session_is_gone_can_be_forgotten() {
+    let mut os = host();
+    Repositories::new(&mut os).create("s", Kind::Lvm, config(Some("7"))).unwrap();
+    let arguments = ["-m", "node", "-T", TARGET, "-p", "10.0.0.9:3260", "--logout"];
+    os.run(&Command::new("/usr/sbin/iscsiadm", &arguments, 60)).unwrap();
+    Repositories::new(&mut os).forget("s").unwrap();
+    assert_eq!(os.get().iscsi(), [""; 0]);
 }
 
 #[test]

@@ -380,6 +380,20 @@ fn a_thick_volume_shows_nothing_of_what_lay_there_before_whenever_the_daemon_die
     }
 }
 
+#[test]
+fn what_a_guest_writes_to_its_disk_is_no_group_of_ours() {
+    for kind in [Kind::Lvm, Kind::LvmThin] {
+        let mut lab = Lab::new(kind);
+        lab.os.forge_group("/dev/loop9", "xylem-s");
+        let one = vdi_name("one");
+        lab.srs().create_vdi(&one, SMALL).unwrap();
+        lab.write("one", 6);
+        assert_eq!((lab.names(), lab.read("one")), (vec!["one".to_owned()], 6));
+        lab.srs().destroy_vdi(&one).unwrap();
+        lab.srs().destroy("s").unwrap();
+    }
+}
+
 /// What a VDI was activated as may be another's by the time that a new daemon deactivates it.
 #[test]
 fn a_daemon_killed_while_it_detaches_takes_no_device_from_the_next_who_has_its_number() {
