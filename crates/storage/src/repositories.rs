@@ -401,9 +401,11 @@ impl<'a> Repositories<'a> {
             driver.connect(&mut place).and_then(|()| driver.attach(&mut place, name.vdi(), access));
         let Err(error) = attached else { return Ok(()) };
         let others = before.uses.stage() != Stage::Detached;
-        // If even this fails, the file says more than is true, and a later detach finds it so.
+        // If even this fails, the file says more than is true; nobody will come to detach it.
         if others || driver.detach(&mut place, name.vdi()).is_ok() {
             self.save(name, &before)?;
+        } else {
+            self.leave(name, owner)?;
         }
         Err(error)
     }
@@ -499,6 +501,15 @@ impl<'a> Repositories<'a> {
         self.save(name, &left)
     }
 
+    /// The same of a user that never had a device, whose attach or activation could not be undone.
+    fn leave(&mut self, name: &VdiName, owner: &str) -> Result<()> {
+        let mut left = self.attached(name)?;
+        if left.uses.0.contains_key(owner) {
+            left.leaving.insert(owner.to_owned());
+        }
+        self.save(name, &left)
+    }
+
     /// Lets a VDI go for those who are done with it.
     fn let_go(&mut self, name: &VdiName) -> Result<()> {
         for owner in self.attached(name)?.leaving {
@@ -555,7 +566,9 @@ impl<'a> Repositories<'a> {
         self.attach(name, owner, access)?;
         self.activate(name, owner).inspect_err(|_| {
             // The first error is the one to tell; the file keeps what could not be undone.
-            let _left = self.detach(name, owner);
+            if self.detach(name, owner).is_err() {
+                let _unwritten = self.leave(name, owner);
+            }
         })
     }
 

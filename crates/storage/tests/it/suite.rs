@@ -363,6 +363,35 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
     }
 }
 
+/// Nobody comes back for a VDI that he never got: its SR lets it go when it answers again.
+#[test]
+fn an_attach_that_can_neither_be_done_nor_undone_keeps_no_vdi() {
+    let mut lab = Lab::new(Kind::File);
+    lab.os.add_file("/driver", Vec::new());
+    let program = [("program".to_owned(), "/driver".to_owned())].into();
+    lab.srs().create("p", Kind::Program, program).unwrap();
+    let one = VdiName::new("p", "one").unwrap();
+    let look: [Request; 2] = [
+        |srs| srs.scan("p").map(drop),
+        |srs| srs.attach(&VdiName::new("p", "one").unwrap(), "vm2", Access::ReadWrite),
+    ];
+    for look in look {
+        let hung = HostError::Refused("no answer within 60 s".to_owned());
+        lab.os.set_failing("/driver", Some(hung));
+        assert!(lab.srs().attach_for(&one, "vm", Access::ReadWrite).is_err());
+        assert_eq!(
+            lab.srs().in_use().unwrap()[0].owner,
+            "vm",
+            "it may be attached for all we know"
+        );
+        lab.os.set_failing("/driver", None);
+        look(&mut lab.srs()).unwrap();
+        assert!(lab.srs().in_use().unwrap().iter().all(|it| it.owner == "vm2"));
+        lab.srs().detach(&one, "vm2").unwrap();
+        assert!(lab.srs().in_use().unwrap().is_empty());
+    }
+}
+
 #[test]
 fn a_thick_volume_shows_nothing_of_what_lay_there_before_whenever_the_daemon_dies() {
     for end in 1..80 {
