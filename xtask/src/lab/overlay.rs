@@ -24,6 +24,9 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),
     ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
     ("bench-plug.bash", include_str!("../../../lab/bench-plug.bash")),
+    ("soak.bash", include_str!("../../../lab/soak.bash")),
+    ("soak-vms.bash", include_str!("../../../lab/soak-vms.bash")),
+    ("soak-others.bash", include_str!("../../../lab/soak-others.bash")),
 ];
 
 /// How a program finds its libraries.
