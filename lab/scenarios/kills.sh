@@ -1,10 +1,10 @@
-# `kill -9` of xylemd at random moments of everything that is done with a VM: kills.sh [KILLS_OF_EACH [SEED]]
+# `kill -9` of xylemd at random moments of everything that is done with a VM: kills.sh [KILLS [SEED]]
 #
 # Afterwards, with the next daemon, the VM runs as described, with every device connected, or is gone with nothing left of
 # it; and once it is destroyed dom0 is as it was before: domains, store nodes, loop devices, bridge ports, backends and
 # what they map.
 . /lab/lib.sh
-each=${1:-5}
+wanted=${1:-55}
 seed=${2:-1}
 start_xylemd
 for disk in a b c; do truncate -s 4M /disk-$disk.raw; done
@@ -16,7 +16,8 @@ all_connected() {
     echo "$2" | awk -v column="$1" '$column != 4 { exit 1 }'
 }
 
-# What there is, but for the directories that a killed daemon emptied: they go with the next VM.
+# What there is, but for the directories that a killed daemon emptied, six at most: they go with the next VM. The end looks
+# at all.
 state() { host_state | grep -v '^/\(xylem\|xylem/vm\|vm\|local/domain/0/backend\(/[a-z]*\)\?\) = ""'; }
 same_state_but_directories() {
     wait_for 'state >/tmp/state.now; cmp -s /results/state.before /tmp/state.now' 20
@@ -86,10 +87,12 @@ take_down() {
 # Emptied directories stay until the next VM goes: the state to compare with has seen one.
 prepare shutdown
 xy destroy vm
+host_state >/results/state.whole
 state >/results/state.before
 
 kills=0
 number=0
+operations=0
 for operation in start destroy shutdown reboot plug-disk plug-vif unplug-disk unplug-c unplug-vif take-disk take-vif; do
     prepare $operation
     started=$(now)
@@ -98,6 +101,8 @@ for operation in start destroy shutdown reboot plug-disk plug-vif unplug-disk un
     check "$operation, not killed" wait_for is_settled 60
     take_down >/tmp/left || fail "$operation, not killed: something is left: $(cat /tmp/left)"
     running=0 gone=0
+    operations=$((operations + 1))
+    each=$((wanted * operations / 11 - wanted * (operations - 1) / 11))
     for kill in $(seq "$each"); do
         prepare $operation
         number=$((number + 1))
@@ -129,4 +134,7 @@ for operation in start destroy shutdown reboot plug-disk plug-vif unplug-disk un
     echo "$operation (takes $took s): $each kills, $running running as described, $gone gone, nothing left"
 done
 echo "$kills kills of xylemd"
-check "at least 50 kills, or as many as were asked for" [ $kills = $((each * 11)) ]
+check "as many as were wanted" [ $kills = "$wanted" ]
+prepare shutdown
+check "destroy" xy destroy vm
+check "nothing at all is left" same_state /results/state.whole
