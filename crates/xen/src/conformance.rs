@@ -369,11 +369,12 @@ fn claim<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         xen.populate(domid, 0, &[0, 1, 2, 3]).doing("populate_physmap")?;
         let info = existing(xen, domid)?;
         same("pages and rest of the claim", &(info.pages, info.pages_outstanding), &(4, 12))?;
-        // What is given back while a claim stands is claimed again.
+        // Up to 4.21 what is given back while a claim stands is claimed again; nobody may count on it.
         let frames = xen.populate(domid, 0, &[4]).doing("populate_physmap")?;
         same("pages given back", &xen.decrease_reservation(domid, 0, &frames), &Ok(1))?;
         let info = existing(xen, domid)?;
-        same("pages and rest of the claim", &(info.pages, info.pages_outstanding), &(4, 12))?;
+        same("pages", &info.pages, &4)?;
+        same("rest of the claim", &(11..=12).contains(&info.pages_outstanding), &true)?;
         xen.claim_pages(domid, 0).doing("claim_pages")?;
         same("pages_outstanding", &existing(xen, domid)?.pages_outstanding, &0)?;
         // Xen counts a domain's pages in 32 bits; half of that is more than any machine has.

@@ -5,7 +5,7 @@
 use xen::{DomId, Errno};
 
 use super::hypercall::{Arena, Call, MEMORY_OP_MASK};
-use super::{Domain, SimXen};
+use super::{Domain, Release, SimXen};
 use crate::bytes::{index, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 const SHARED_INFO: u32 = 0;
@@ -90,8 +90,8 @@ impl SimXen {
         domain.extents.extend([before, after].into_iter().filter(|(_, pages)| *pages > 0));
         domain.unmap_physical(pfn, 1);
         domain.pages -= 1;
-        // What a claim stands for, less what there is of it.
-        if domain.pages_claimed > 0 {
+        // As long as claims follow a domain's pages rather than what is allocated for it.
+        if domain.pages_claimed > 0 && self.config.release < Release::Xen4_22 {
             domain.pages_claimed += 1;
             self.pages_claimed += 1;
         }
