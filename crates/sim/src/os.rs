@@ -356,15 +356,17 @@ impl Host for SimOs {
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {
-        if !self.get().files.contains_key(program) {
-            return Err(HostError::Missing);
-        }
-        models::start(&mut self.get_mut(), launch)
+        self.change(program, |os, program| match os.files.contains_key(program) {
+            true => models::start(os, launch),
+            false => Err(HostError::Missing),
+        })
     }
 
     fn end_model(&mut self, process: Process) -> Result<(), HostError> {
-        models::end(&mut self.get_mut(), process, "was ended by signal 9");
-        Ok(())
+        self.change("/proc", |os, _| {
+            models::end(os, process, "was ended by signal 9");
+            Ok(())
+        })
     }
 
     fn models(&mut self) -> Result<Vec<OwnModel>, HostError> {

@@ -16,6 +16,7 @@ use crate::faults::{Calls, Faults, Preemption, VirqFate};
 use crate::guest::kernel_image;
 use crate::host::{HostConfig, SimHost};
 use crate::machine::{MachineConfig, Release};
+use crate::models::{ModelFate, add_hvm_files};
 use crate::prng::Prng;
 
 /// A rule was broken in a run. The seed brings it back.
@@ -146,6 +147,7 @@ impl Swarm {
         faults.shutdown_deferred_ns = [0, 2_000_000, 80_000_000][pick(&mut prng, 3)];
         let host = SimHost::boot(HostConfig { machine, seed, faults, ..HostConfig::default() });
         host.os().add_file("/kernel", kernel_image());
+        add_hvm_files(host.os(), "sim.behaviour=normal");
         host.os().add_bridge("xenbr0");
         for number in 0..8 {
             host.os().add_disk(&format!("/disk{number}.raw"), 1 << 20);
@@ -255,15 +257,31 @@ impl Swarm {
         } else {
             BEHAVIOURS[0]
         };
-        let kind = if self.below(2) == 0 { "pv" } else { "pvh" };
+        let (kind, memory) = match self.below(5) {
+            0 | 1 => ("pv", 8),
+            2 | 3 => ("pvh", 8),
+            _ => ("hvm", 24),
+        };
         let mut text = format!(
-            "name = 'vm{number}'\ntype = '{kind}'\nkernel = '/kernel'\nmemory = 8\n\
+            "name = 'vm{number}'\ntype = '{kind}'\nkernel = '/kernel'\nmemory = {memory}\n\
              on_crash = 'destroy'\nextra = 'sim.behaviour={behaviour}'\n"
         );
         if self.below(2) == 0 {
             let disk = self.below(8);
-            text += &format!("disk = ['/disk{disk}.raw,raw,xvda,rw']\nvif = ['bridge=xenbr0']\n");
+            text += &format!(
+                "disk = ['/disk{disk}.raw,raw,xvda,rw']\nvif = ['bridge=xenbr0,type=vif']\n"
+            );
         }
+        let fate = match self.below(6) {
+            0 if self.hostile => ModelFate::Fails(self.below(400_000_000)),
+            1 if self.hostile => ModelFate::Silent,
+            2 if self.hostile => {
+                let ready = 100_000_000;
+                ModelFate::Dies { ready, dies: ready + self.below(3_000_000_000) }
+            }
+            _ => ModelFate::Ready(self.below(400_000_000)),
+        };
+        self.host.os().set_model_fate(fate);
         self.request(&text)
     }
 

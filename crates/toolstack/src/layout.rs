@@ -447,6 +447,12 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
     removals
 }
 
+/// What a device model leaves, which is there before the domain's own nodes may be.
+#[must_use]
+pub fn removed_model_paths(domid: DomId) -> Vec<Removal> {
+    vec![Removal::of_vm(device_model::folder(domid), 1)]
+}
+
 /// What says that a VM is whole.
 #[must_use]
 pub fn condemned_paths(uuid: Uuid) -> Vec<Removal> {

@@ -16,6 +16,7 @@ use xen_build::{BuildConfig, BuildError, Channel, Channels, HvmConfig, Needs};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
 use crate::config::VmConfig;
+use crate::device_model::OwnModel;
 use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::host::{Host, KernelError};
 use crate::layout::{Nodes, Removal};
@@ -146,22 +147,17 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Work::StartModel { domain, launch } => {
                 self.start_model(domain, &launch).map(Output::Model)
             }
-            Work::EndModel { domain, process } => {
-                let Some(process) = process else { return Ok(Output::Done) };
-                let (domid, pid) = (domain.domid, process.pid);
-                let model = || format!("device model of domain {domid} (pid {pid})");
-                self.host.end_model(process).map_err(|error| failure(model(), error))?;
+            Work::EndModel { domain, uuid, process } => {
+                self.end_model(domain.domid, uuid, process)?;
                 Ok(Output::Done)
             }
-            Work::EndOrphans { processes } => {
-                let mut failed = None;
-                for process in processes {
-                    if let Err(error) = self.host.end_model(process) {
-                        let model = format!("device model with pid {}", process.pid);
-                        failed.get_or_insert(failure(model, error));
-                    }
-                }
-                failed.map_or(Ok(Output::Done), Err)
+            Work::EndOrphans { models } => {
+                // One that does not end keeps no other.
+                let end = |model: OwnModel| {
+                    self.end_model(model.domid, model.uuid, Some(model.process)).err()
+                };
+                let failed: Vec<Failure> = models.into_iter().filter_map(end).collect();
+                failed.into_iter().next().map_or(Ok(Output::Done), Err)
             }
             Work::CreateDomain { config, uuid, images, generation } => {
                 self.create_domain(&config, uuid, &images, generation).map(Output::Domain)

@@ -400,8 +400,6 @@ pub struct Reached<'a> {
     /// The record says that the VM is whole, and somebody wants it gone: a daemon that finds it so while it is
     /// taken down would take a paused domain for one that is to run.
     pub condemned: bool,
-    /// A device model runs for it.
-    pub model: bool,
     /// `virtual-device`s of attached disks.
     pub disks: &'a [u32],
 }
@@ -436,8 +434,8 @@ fn take_down_domain(
     }
     let pause = plan.take_down(Step::Pause, after);
     let mut closed = vec![pause];
-    if reached.model {
-        // It keeps disks open and memory of the domain mapped.
+    if config.hvm.is_some() {
+        // It keeps disks open and memory of the domain mapped, and leaves nodes.
         closed.push(plan.take_down(Step::EndModel, &[pause]));
     }
     let devices = layout::devices(config);

@@ -124,8 +124,10 @@ pub enum Work {
         domain: DomainRef,
         launch: Launch,
     },
+    /// Ends the device model and removes what it left.
     EndModel {
         domain: DomainRef,
+        uuid: Uuid,
         /// `None` if it has ended by itself meanwhile.
         process: Option<Process>,
     },
@@ -232,7 +234,7 @@ pub enum Work {
     },
     /// Device models of domains that are no more.
     EndOrphans {
-        processes: Vec<Process>,
+        models: Vec<OwnModel>,
     },
     /// All that is known of a domain that another toolstack made.
     ReadForeign {

@@ -56,7 +56,6 @@ impl Facts {
             domain: self.domain.is_some(),
             nodes: self.nodes,
             condemned: is_condemned && self.completion.is_some(),
-            model: self.model.is_some(),
             disks,
         }
     }

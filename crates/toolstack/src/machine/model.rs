@@ -20,8 +20,9 @@ impl Toolstack {
         adopted: &mut Adopted,
         out: &mut Vec<Action>,
     ) -> Vec<Uuid> {
-        let mut processes = Vec::new();
-        for OwnModel { process, uuid, domid } in models {
+        let mut orphans = Vec::new();
+        for model in models {
+            let OwnModel { process, uuid, domid } = model;
             let vm = self.vms.get_mut(&uuid).filter(|vm| vm.facts.domid() == Some(domid));
             match vm {
                 Some(vm) if vm.facts.model.is_none() => {
@@ -29,11 +30,11 @@ impl Toolstack {
                     let log = device_model::log_file(&vm.config);
                     out.push(Action::Follow { process, log });
                 }
-                _ => processes.push(process),
+                _ => orphans.push(model),
             }
         }
-        if !processes.is_empty() {
-            self.give_out(Purpose::Aside, Work::EndOrphans { processes }, out);
+        if !orphans.is_empty() {
+            self.give_out(Purpose::Aside, Work::EndOrphans { models: orphans }, out);
         }
         let lacks = |uuid: &Uuid| {
             let vm = &self.vms[uuid];

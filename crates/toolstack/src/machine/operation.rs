@@ -457,7 +457,7 @@ impl Toolstack {
             Step::EndModel => {
                 // From here on its end is no news.
                 let process = facts.model.take();
-                Work::EndModel { domain: domain(), process }
+                Work::EndModel { domain: domain(), uuid, process }
             }
             Step::WriteNodes(start) => {
                 let domain = facts.new.expect("planned after the domain");

@@ -1,13 +1,14 @@
 //! What only HVM domains need: Xen's loader, a BIOS and a device model.
 
 use storage::{FileKind, HostError};
-use xen::{DomainRef, Hypervisor};
+use xen::{DomId, DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
-use super::{Performer, failure, store};
+use super::{Performer, failure, refused, store};
 use crate::config::{Bios, HvmSettings, VmConfig};
 use crate::device_model::{self, Launch, Process};
 use crate::host::Host;
+use crate::layout;
 use crate::work::{Failure, Images};
 
 /// Where Xen's own build and distributions put its firmware; `{}` is Xen's version.
@@ -105,6 +106,27 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let started = first_of(&launch.programs, |program| self.host.start_model(program, launch));
         let model = format!("device model of domain {}", domain.domid);
         started.map_err(|error| failure(model, error))
+    }
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    /// Ends a device model, if it runs still, and removes what it left, unless the number is another domain's by now.
+    pub(super) fn end_model(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        process: Option<Process>,
+    ) -> Result<(), Failure> {
+        if let Some(process) = process {
+            let model = format!("device model of domain {domid} (pid {})", process.pid);
+            self.host.end_model(process).map_err(|error| failure(model, error))?;
+        }
+        let holder = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        if holder.is_none_or(|info| info.handle == uuid) {
+            let removals = layout::removed_model_paths(domid);
+            store::remove(&mut self.store, None, uuid, &removals)?;
+        }
+        Ok(())
     }
 }
 

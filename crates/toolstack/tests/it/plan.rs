@@ -60,14 +60,8 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
 #[test]
 fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all = Reached {
-        recorded: true,
-        domain: true,
-        nodes: true,
-        condemned: true,
-        model: false,
-        disks: &[51712],
-    };
+    let all =
+        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
     check(
         &plan_teardown(&config, all),
         &expect![[r#"
@@ -81,14 +75,8 @@ fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
             7   remove nodes  (after 5, 6)
         "#]],
     );
-    let early = Reached {
-        recorded: true,
-        domain: false,
-        nodes: false,
-        condemned: false,
-        model: false,
-        disks: &[51712],
-    };
+    let early =
+        Reached { recorded: true, domain: false, nodes: false, condemned: false, disks: &[51712] };
     check(
         &plan_teardown(&config, early),
         &expect![[r#"
@@ -129,14 +117,8 @@ fn only_a_reader_of_a_volume_that_is_written_too_waits_for_another_disk() {
 #[test]
 fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all = Reached {
-        recorded: true,
-        domain: true,
-        nodes: true,
-        condemned: true,
-        model: false,
-        disks: &[51712],
-    };
+    let all =
+        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
     check(
         &plan_reboot(&config, Start::Running, all),
         &expect![[r#"
@@ -235,14 +217,8 @@ fn a_device_model_starts_beside_the_build_after_the_disks_that_it_emulates() {
     "#]],
     );
     let disks = [768];
-    let reached = Reached {
-        recorded: true,
-        domain: true,
-        nodes: false,
-        condemned: false,
-        model: true,
-        disks: &disks,
-    };
+    let reached =
+        Reached { recorded: true, domain: true, nodes: false, condemned: false, disks: &disks };
     check(
         &plan_teardown(&config, reached),
         &expect![[r#"
