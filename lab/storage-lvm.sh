@@ -22,3 +22,16 @@ free_up() { xy vdi-destroy s:filler; }
 no_group_is_left() {
     check "no volume group is left" [ -z "$(lvm vgs --noheadings --config "$without_udev" 2>/dev/null)" ]
 }
+
+# Where the daemon is killed: each time it looks for the volume first (twice for a copy).
+kills_of_volumes() {
+    kills_detach="program:1 rename:1 unlink:1"
+    kills_destroy=program:2
+}
+# Made under a tag, activated, zeroed or copied, deactivated, the tag taken away.
+kills_of_thick() {
+    kills_of_volumes
+    kills_create="program:2 program:3 program:5 program:7"
+    kills_clone="program:4 program:9 program:11 program:13"
+    kills_resize="program:3 program:4 program:8 program:11"
+}

@@ -5,18 +5,32 @@
 #   text VDI      prints what a guest wrote there
 #   fill_up       takes the SR's room away        free_up     gives it back
 #   lose          takes the server away           find_again  brings it back
-#   kill_driver   kills what serves a VDI that is in use
+#   kill_driver VDI   kills what serves a VDI that is in use
 #   enlarge VDI   makes a VDI 8 MiB large where the SR cannot
 # `can NAME` returns 1 for what the kind has no use for, of: create, snapshot, snapshot_while_written, grow,
-# grow_while_written, fill_up, lose, kill_driver. By default all are there.
+# grow_while_written, fill_up, lose, kill_driver; outlive_driver and outlive_server, if guests do not notice.
+# By default all are there.
 #
 # An SR that cannot create VDIs has three: those that $storage_one, $storage_copy and $storage_read name.
 
 storage_before=/results/storage.before
 storage_one=s:one
 storage_copy=s:copy
-# At which of its changes the daemon is killed, in each command that is tried so.
-storage_kills="1 3"
+# Where the daemon is killed in each step: CALL:NUMBER, before one thread of it makes its call of that number.
+#   rename    the record of a VDI's users: written before attach (1), before activate (2), with the device (3);
+#             after deactivate (1)
+#   unlink    that record goes, after detach; or a file of a VDI
+#   ftruncate, renameat2   a file that is made has no length yet, no name yet
+#   program   it starts that program
+#   question  it has put that question to a driver of the kind `program`, and waits for the answer. (With a VM under
+#             way another thread waits likewise.)
+kills_attach="rename:1 rename:2 rename:3"
+kills_detach="rename:1 unlink:1"
+kills_create="ftruncate:1 renameat2:1"
+kills_snapshot="rename:1 renameat2:1"
+kills_clone="renameat2:1"
+kills_resize="ftruncate:1"
+kills_destroy="unlink:1"
 storage_killed=0
 
 # refused_with PATTERN COMMAND...: it fails with one line that matches.
@@ -28,7 +42,9 @@ refused_with() {
     [ "$(wc -l </tmp/storage.err)" = 1 ] && grep -q -- "$storage_pattern" /tmp/storage.err
 }
 
-can() { true; }
+can() { case $1 in outlive_*) return 1 ;; esac }
+
+section() { echo "== $* (at $(seconds_since "$storage_begun") s)"; }
 
 # Nothing is attached that was not when the suite began.
 same_attached() { same_state $storage_before; }
@@ -56,19 +72,24 @@ vdi_unikernel() {
     unikernel_cfg "$1" "type = 'pv'" "disk = ['$2,,xvda,$3']"
 }
 
-# killed_at NUMBER COMMAND...: runs it while the daemon is killed as it comes to that change of a file, or to start
-# that program, and starts a new daemon.
+# killed_at POINT COMMAND...: runs it while the daemon is killed there, and starts a new daemon.
 killed_at() {
-    changes=rename,renameat2,unlink,clone,clone3,vfork
-    strace -f -qq -o /dev/null -p "$xylemd_pid" -e trace=$changes \
-        -e "inject=$changes:signal=KILL:when=$1" >/dev/null 2>&1 &
-    tracer=$!
-    storage_number=$1
+    storage_point=$1
     shift
+    number=${storage_point#*:}
+    case ${storage_point%:*} in
+        # Each has two files in memory for what it prints.
+        program) calls=memfd_create number=$((2 * number - 1)) ;;
+        question) calls=poll,ppoll ;;
+        *) calls=${storage_point%:*} ;;
+    esac
+    strace -f -qq -o /dev/null -p "$xylemd_pid" -e trace=$calls \
+        -e "inject=$calls:signal=KILL:when=$number" >/dev/null 2>&1 &
+    tracer=$!
     wait_for "! grep -qs '^TracerPid:.*[^0-9]0\$' /proc/$xylemd_pid/task/*/status" 60
     "$@" >/tmp/storage.out 2>&1
     if xy info xen_version >/dev/null 2>&1; then
-        echo "$*: not reached by change $storage_number"
+        check "$*: killed at $storage_point" false
         kill "$tracer"
         wait "$tracer" 2>/dev/null
     else
@@ -92,7 +113,7 @@ storage_suite() {
     # A console's log goes on from one guest of a name to the next: each suite has names of its own.
     writer=writer-$kind
     storage_begun=$(now)
-    echo "== an SR of kind $kind"
+    section "an SR of kind $kind"
     check "sr-create" xy sr-create s "$@" || return 1
     check "another SR" xy sr-create other file path=/other
     check "a VDI in it" xy vdi-create other:one 1M
@@ -108,7 +129,7 @@ storage_suite() {
     if can fill_up; then storage_full; fi
     if can lose; then storage_lost; fi
 
-    echo "== all goes"
+    section "all goes"
     xy vdi-list s
     if can create; then
         for vdi in $(xy vdi-list s | awk '/^s:/ { print $1 }'); do
@@ -126,7 +147,7 @@ storage_suite() {
 }
 
 storage_guest() {
-    echo "== a guest writes to a VDI"
+    section "a guest writes to a VDI"
     if can create; then check "vdi-create" xy vdi-create s:one 4M; fi
     put $storage_one
     linux_cfg "$writer" "type = 'pv'" "memory = 96" "extra = '$FAST_BOOT'" "disk = ['$storage_one,,xvda,w']"
@@ -148,6 +169,11 @@ storage_guest() {
             check "no snapshot while it is written, and why" refused_with "s:one: .*$why" \
                 xy vdi-snapshot s:one live
         fi
+    else
+        for request in "vdi-create s:new 4M" "vdi-snapshot $storage_one new" "vdi-clone $storage_one new"; do
+            check "no $request, and why" refused_with 's:.*on their server' xy $request
+        done
+        check "no vdi-resize, and why" refused_with "$storage_one: .*on its server" xy vdi-resize $storage_one 8M
     fi
     if can grow_while_written; then
         check "it grows while it is used" xy vdi-resize $storage_one 8M
@@ -168,7 +194,7 @@ storage_guest() {
 storage_copies() {
     readers=${storage_read:-$storage_copy}
     can create || return 0
-    echo "== snapshots and clones"
+    section "snapshots and clones"
     if can snapshot; then
         check "vdi-snapshot" xy vdi-snapshot s:one snap
         check "vdi-clone" xy vdi-clone s:snap copy
@@ -182,7 +208,7 @@ storage_copies() {
 }
 
 storage_readers() {
-    echo "== many readers"
+    section "many readers"
     names="reader1-$kind reader2-$kind reader3-$kind"
     for name in $names; do
         vdi_unikernel "$name" $readers r
@@ -195,41 +221,74 @@ storage_readers() {
     check "dom0 is as before" wait_for "same_attached" 60
 }
 
-storage_kill() {
-    echo "== the daemon is killed at each of its changes"
-    vdi_unikernel half $storage_copy w
-    for number in $storage_kills; do
-        killed_at "$number" xy create -q /tmp/half.cfg
-        xy destroy half >/dev/null 2>&1
-        check "attach and activate, killed at $number: nothing is attached" wait_for "same_attached" 60
-        check "create half" xy create -q /tmp/half.cfg
-        killed_at "$number" xy destroy half
-        xy destroy half >/dev/null 2>&1
-        check "deactivate and detach, killed at $number: nothing is attached" wait_for "same_attached" 60
-        can create || continue
-        killed_at "$number" xy vdi-create s:made 4M
-        check "vdi-create, killed at $number: whole or gone" whole_or_gone s:made
-        if can snapshot; then
-            killed_at "$number" xy vdi-snapshot s:one made
-            check "vdi-snapshot, killed at $number: whole or gone" whole_or_gone s:made
-        fi
-        killed_at "$number" xy vdi-clone s:one made
-        check "vdi-clone, killed at $number: whole or gone" whole_or_gone s:made
-        check "vdi-create made" xy vdi-create s:made 4M
-        killed_at "$number" xy vdi-resize s:made 8M
-        check "vdi-resize, killed at $number: it grows" xy vdi-resize s:made 8M
-        killed_at "$number" xy vdi-destroy s:made
-        check "vdi-destroy, killed at $number: whole or gone" whole_or_gone s:made
-        check "nothing is attached" wait_for "same_attached" 60
+# killed_in STEP POINTS COMMAND...: killed at each point, and what was being made of `s:made` is whole or gone.
+killed_in() {
+    storage_step=$1 points=$2
+    shift 2
+    for point in $points; do
+        killed_at "$point" "$@"
+        check "$storage_step, killed at $point: whole or gone" whole_or_gone s:made
     done
-    check "the daemon was killed ($storage_killed times)" [ "$storage_killed" -ge 2 ]
+}
+
+storage_kill() {
+    section "the daemon is killed in each step"
+    vdi_unikernel half $storage_copy w
+    for point in $kills_attach; do
+        killed_at "$point" xy create -q /tmp/half.cfg
+        xy destroy half >/dev/null 2>&1
+        check "attach and activate, killed at $point: nothing is attached" wait_for "same_attached" 60
+    done
+    for point in $kills_detach; do
+        check "create half" xy create -q /tmp/half.cfg
+        killed_at "$point" xy destroy half
+        xy destroy half >/dev/null 2>&1
+        check "deactivate and detach, killed at $point: nothing is attached" wait_for "same_attached" 60
+    done
+    can create || return 0
+    killed_in vdi-create "$kills_create" xy vdi-create s:made 4M
+    if can snapshot; then killed_in vdi-snapshot "$kills_snapshot" xy vdi-snapshot s:one made; fi
+    killed_in vdi-clone "$kills_clone" xy vdi-clone s:one made
+    for point in $kills_resize; do
+        check "vdi-create made" xy vdi-create s:made 4M
+        killed_at "$point" xy vdi-resize s:made 8M
+        check "vdi-resize, killed at $point: it grows" xy vdi-resize s:made 8M
+        check "vdi-destroy made" xy vdi-destroy s:made
+    done
+    for point in $kills_destroy; do
+        check "vdi-create made" xy vdi-create s:made 4M
+        killed_at "$point" xy vdi-destroy s:made
+        check "vdi-destroy, killed at $point: whole or gone" whole_or_gone s:made
+    done
+    check "nothing is attached" wait_for "same_attached" 60
+}
+
+# busy_guest NAME VDI: a Linux guest that writes and reads all the time.
+busy_guest() {
+    linux_cfg "$1" "type = 'pv'" "memory = 96" "extra = '$FAST_BOOT xylem.io=1'" "disk = ['$2,,xvda,w']"
+    check "create $1" xy create -q "/tmp/$1.cfg"
+    check "it writes and reads" console_wait "$1" 'XYLEM-GUEST: io=[1-9]' 300
+}
+
+# goes_on NAME: it goes on to write and read.
+goes_on() {
+    io_lines() { grep -c 'XYLEM-GUEST: io=[1-9]' "$(console_log "$1")"; }
+    lines=$(io_lines "$1")
+    wait_for "[ \$(io_lines $1) -gt $((lines + 2)) ]" 60 && ! guest_says "$1" io=failed
 }
 
 storage_driver() {
-    echo "== what serves a VDI is killed"
-    check "create half" xy create -q /tmp/half.cfg
+    section "what serves a VDI is killed"
+    victim=victim-$kind
+    busy_guest "$victim" $storage_copy
     check "killed" kill_driver $storage_copy
-    check "destroy half" xy destroy half
+    if can outlive_driver; then
+        check "its guest does not notice" goes_on "$victim"
+    else
+        check "its guest gets errors" console_wait "$victim" 'XYLEM-GUEST: io=failed' 120
+        check "vdi-list says what is wrong" refused_with "$storage_copy: .*has ended" xy vdi-list s
+    fi
+    check "destroy $victim" xy destroy "$victim"
     check "nothing is attached" wait_for "same_attached" 60
     check "the VDI can be used again" xy create -q /tmp/half.cfg
     check "destroy half" xy destroy half
@@ -237,7 +296,7 @@ storage_driver() {
 }
 
 storage_full() {
-    echo "== no room"
+    section "no room"
     fill_up
     xy vdi-create s:large 64M >/dev/null 2>/tmp/storage.err || cat /tmp/storage.err
     check "a copy that has no room is refused" refused_with 's.*\(space\|room\|extents\)' xy vdi-clone s:one full
@@ -252,10 +311,9 @@ storage_full() {
 within() { [ "$(seconds_since "$2" | cut -d . -f 1)" -lt "$1" ]; }
 
 storage_lost() {
-    echo "== a lost server"
+    section "a lost server"
     unikernel_cfg elsewhere "type = 'pv'" "disk = ['other:one,,xvda,w']"
-    vdi_unikernel held-$kind $readers r
-    check "create held-$kind" xy create -q "/tmp/held-$kind.cfg"
+    busy_guest "held-$kind" $storage_one
     lose
     lost=$(now)
     xy create -q /tmp/half.cfg >/tmp/lost.out 2>/tmp/lost.err &
@@ -277,6 +335,12 @@ storage_lost() {
     echo "vdi-list ended after $(seconds_since "$begun") s"
     check "vdi-list says so in one line" sh -c 'grep -c "s.*: " /tmp/lost.err | grep -q "^1\$"'
     check "in bounded time" within 180 "$begun"
+    if can outlive_server; then
+        check "its guest does not notice" goes_on "held-$kind"
+    else
+        check "its guest gets errors" console_wait "held-$kind" 'XYLEM-GUEST: io=failed' 180
+        echo "after $(seconds_since "$lost") s"
+    fi
     begun=$(now)
     xy destroy "held-$kind" || echo "it cannot go yet"
     echo "the VM on the lost server: $(seconds_since "$begun") s"

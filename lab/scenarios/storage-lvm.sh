@@ -11,8 +11,9 @@ start_xylemd
 can() {
     case $1 in
         # Thick volumes are copied and zeroed, not shared; a local disk has no server.
-        snapshot | snapshot_while_written | grow_while_written | lose | kill_driver) return 1 ;;
+        snapshot | snapshot_while_written | grow_while_written | lose | kill_driver | outlive_*) return 1 ;;
     esac
 }
+kills_of_thick
 storage_suite lvm "device=$disk"
 no_group_is_left

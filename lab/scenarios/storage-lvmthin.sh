@@ -11,8 +11,13 @@ start_xylemd
 can() {
     case $1 in
         # A local disk has no server; a thin pool is over-provisioned on purpose.
-        lose | fill_up | kill_driver) return 1 ;;
+        lose | fill_up | kill_driver | outlive_*) return 1 ;;
     esac
 }
+kills_of_volumes
+kills_create=program:2
+kills_snapshot=program:3
+kills_clone=program:3
+kills_resize=program:2
 storage_suite lvmthin "device=$disk"
 no_group_is_left

@@ -14,10 +14,17 @@ free_up() { rm /srv/filler; }
 kill_driver() { kill -9 $(pids_of '[/]root/driver'); }
 lose() { touch /tmp/driver.hang; }
 find_again() { rm /tmp/driver.hang; }
+# The guests' devices are the kernel's.
 can() {
     case $1 in
         snapshot_while_written) return 1 ;;
     esac
 }
+# First it connects and scans: for a copy's name and for the original's.
+kills_create=question:3
+kills_snapshot=question:5
+kills_clone=question:5
+kills_resize=question:3
+kills_destroy=question:3
 
-storage_suite program program=/root/driver folder=/srv/vdis
+storage_suite program program=/root/driver timeout=10 folder=/srv/vdis
