@@ -1,5 +1,5 @@
 //! Xen as Linux shows it: `/dev/xen/*`, and the few kernel interfaces that a Xen host needs besides
-//! (loop devices, bridge ports).
+//! (loop and network block devices, bridge ports).
 //!
 //! This is the only crate of the workspace with unsafe code. It offers safe types whose names are
 //! those of the devices; it decides nothing.
@@ -15,6 +15,8 @@ mod ioctl;
 mod links;
 mod loopdev;
 mod mapping;
+mod nbd;
+mod netlink;
 mod page;
 mod privcmd;
 mod rtnetlink;
@@ -31,6 +33,7 @@ pub use inherited::Inherited;
 pub use links::{Link, Links};
 pub use loopdev::{Backing, LoopDevice};
 pub use mapping::Access;
+pub use nbd::{NetworkBlockDevices, Served};
 pub use page::SharedPage;
 pub use privcmd::LinuxHypervisor;
 pub use signals::{HangupSignals, StopSignals};

@@ -12,9 +12,8 @@ use rustix::net::{
 
 use crate::HostError;
 use crate::error::Refused;
-use crate::rtnetlink::{
-    Answer, NAME_BYTES_MAX, NLM_F_ACK, NLM_F_DUMP, RTM_GETLINK, RTM_SETLINK, Request, answers,
-};
+use crate::netlink::{NLM_F_ACK, NLM_F_DUMP};
+use crate::rtnetlink::{Answer, NAME_BYTES_MAX, RTM_GETLINK, RTM_SETLINK, Request, answers};
 
 /// A network interface.
 #[derive(Clone, Debug, Eq, PartialEq)]

@@ -1,53 +1,39 @@
 //! Bytes of the route netlink protocol, as far as links need it: requests out, links in.
 //!
-//! Pure: `links.rs` owns the socket. Source: Linux `uapi/linux/netlink.h`, `rtnetlink.h`, `if_link.h`.
+//! Pure: `links.rs` owns the socket. Source: Linux `uapi/linux/rtnetlink.h`, `if_link.h`.
 
 use rustix::io::Errno;
 
 use crate::Link;
+use crate::netlink::{self, Attributes, HEADER_BYTES, Message, text, word};
 
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
 pub(crate) const RTM_NEWLINK: u16 = 16;
 pub(crate) const RTM_GETLINK: u16 = 18;
 pub(crate) const RTM_SETLINK: u16 = 19;
-
-const NLM_F_REQUEST: u16 = 1;
-pub(crate) const NLM_F_ACK: u16 = 4;
-pub(crate) const NLM_F_DUMP: u16 = 0x300;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
-/// Bits of an attribute's type that say how it is encoded.
-const ATTRIBUTE_FLAGS: u16 = 0xc000;
 
 const IFF_UP: u32 = 1;
 
-const HEADER_BYTES: usize = 16;
 /// `struct ifinfomsg`
 const LINK_BYTES: usize = 16;
 /// Longest name of an interface, in bytes, without the terminating zero.
 pub(crate) const NAME_BYTES_MAX: usize = 15;
 
 /// A request about links, being put together.
-pub(crate) struct Request(Vec<u8>);
+pub(crate) struct Request(Message);
 
 impl Request {
     /// A request about the link of this index; 0 is none in particular.
     pub(crate) fn new(kind: u16, flags: u16, sequence: u32, index: u32) -> Self {
-        let mut bytes = Vec::with_capacity(128);
-        bytes.extend_from_slice(&[0; 4]); // the length, when it is known
-        bytes.extend_from_slice(&kind.to_ne_bytes());
-        bytes.extend_from_slice(&(NLM_F_REQUEST | flags).to_ne_bytes());
-        bytes.extend_from_slice(&sequence.to_ne_bytes());
-        bytes.extend_from_slice(&[0; 4]); // port of the sender: the kernel fills it in
-        bytes.extend_from_slice(&[0; 4]); // address family "unspecified", and link type
-        bytes.extend_from_slice(&index.to_ne_bytes());
-        bytes.extend_from_slice(&[0; 8]); // flags to set, and which of them are meant
-        Self(bytes)
+        // Address family "unspecified" and link type; flags to set, and which of them are meant.
+        let mut body = [0; LINK_BYTES];
+        body[4..8].copy_from_slice(&index.to_ne_bytes());
+        Self(Message::new(kind, flags, sequence, &body))
     }
 
     pub(crate) fn name(self, name: &str) -> Self {
@@ -67,24 +53,17 @@ impl Request {
 
     pub(crate) fn up(mut self) -> Self {
         for at in [HEADER_BYTES + 8, HEADER_BYTES + 12] {
-            self.0[at..at + 4].copy_from_slice(&IFF_UP.to_ne_bytes());
+            self.0.0[at..at + 4].copy_from_slice(&IFF_UP.to_ne_bytes());
         }
         self
     }
 
-    fn attribute(mut self, kind: u16, payload: &[u8]) -> Self {
-        let bytes = u16::try_from(4 + payload.len()).expect("our attributes are short");
-        self.0.extend_from_slice(&bytes.to_ne_bytes());
-        self.0.extend_from_slice(&kind.to_ne_bytes());
-        self.0.extend_from_slice(payload);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-        self
+    fn attribute(self, kind: u16, payload: &[u8]) -> Self {
+        Self(self.0.attribute(kind, payload))
     }
 
-    pub(crate) fn done(mut self) -> Vec<u8> {
-        let bytes = u32::try_from(self.0.len()).expect("our requests are short");
-        self.0[..4].copy_from_slice(&bytes.to_ne_bytes());
-        self.0
+    pub(crate) fn done(self) -> Vec<u8> {
+        self.0.done()
     }
 }
 
@@ -100,41 +79,15 @@ pub(crate) enum Answer {
 
 /// The messages in a datagram that answer the request of this number.
 pub(crate) fn answers(datagram: &[u8], sequence: u32) -> Vec<Answer> {
-    let mut answers = Vec::new();
-    let mut rest = datagram;
-    while let Some((message, tail)) = split_message(rest) {
-        rest = tail;
-        if word(message, 8) == Some(sequence) {
-            answers.push(answer(message));
-        }
-    }
-    answers
+    let found = netlink::messages(datagram, sequence);
+    found.into_iter().map(|(kind, payload)| answer(kind, payload)).collect()
 }
 
-fn split_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let length = usize::try_from(word(bytes, 0)?).ok()?;
-    if length < HEADER_BYTES {
-        return None;
-    }
-    let message = bytes.get(..length)?;
-    Some((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
-}
-
-fn answer(message: &[u8]) -> Answer {
-    let payload = &message[HEADER_BYTES..];
-    match half(message, 4) {
-        Some(NLMSG_DONE) => Answer::End(Ok(())),
-        Some(NLMSG_ERROR) => {
-            let code =
-                payload.first_chunk().map_or(-libc::EPROTO, |code| i32::from_ne_bytes(*code));
-            Answer::End(if code == 0 {
-                Ok(())
-            } else {
-                Err(Errno::from_raw_os_error(code.wrapping_neg()))
-            })
-        }
-        Some(RTM_NEWLINK) => link(payload).map_or(Answer::Other, Answer::Link),
-        _ => Answer::Other,
+fn answer(kind: u16, payload: &[u8]) -> Answer {
+    match netlink::end(kind, payload) {
+        Some(end) => Answer::End(end),
+        None if kind == RTM_NEWLINK => link(payload).map_or(Answer::Other, Answer::Link),
+        None => Answer::Other,
     }
 }
 
@@ -162,37 +115,12 @@ fn link(payload: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-/// The attributes in a run of bytes, up to the first that is cut off.
-struct Attributes<'a>(&'a [u8]);
-
-impl<'a> Iterator for Attributes<'a> {
-    type Item = (u16, &'a [u8]);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let length = usize::from(half(self.0, 0)?);
-        let kind = half(self.0, 2)? & !ATTRIBUTE_FLAGS;
-        let value = self.0.get(4..length)?;
-        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, value))
-    }
-}
-
-fn text(value: &[u8]) -> String {
-    let end = value.iter().position(|&b| b == 0).unwrap_or(value.len());
-    String::from_utf8_lossy(&value[..end]).into_owned()
-}
-
-fn half(bytes: &[u8], offset: usize) -> Option<u16> {
-    bytes.get(offset..)?.first_chunk().copied().map(u16::from_ne_bytes)
-}
-
-fn word(bytes: &[u8], offset: usize) -> Option<u32> {
-    bytes.get(offset..)?.first_chunk().copied().map(u32::from_ne_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::NLM_F_ACK;
+
+    const NLMSG_ERROR: u16 = 2;
 
     /// A link as the kernel announces it; built with the request encoder, whose layout is the same.
     fn announced(sequence: u32) -> Vec<u8> {
