@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
-use toolstack::work::{Cost, Work};
+use toolstack::work::{Cost, Failure, Output, Work};
 use toolstack::{Action, ClientId, Event, Instant, Progress, Reply, Request, Toolstack, WorkId};
 use xen::{DomId, ProbeError, Xen};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
@@ -63,6 +63,13 @@ impl AttachTimes {
     }
 }
 
+/// Work that is to be done, or that has been done by the time it took.
+#[derive(Debug)]
+enum Job {
+    Begin(WorkId, Work),
+    End(WorkId, Result<Output, Failure>, Cost),
+}
+
 /// A running toolstack daemon.
 #[derive(Debug)]
 pub struct Daemon {
@@ -70,7 +77,7 @@ pub struct Daemon {
     toolstack: Toolstack,
     performer: Performer<SimHypervisor, SocketTransport, SimOs>,
     watches: Client<SocketTransport>,
-    works: Agenda<(WorkId, Work)>,
+    works: Agenda<Job>,
     /// Device models whose end is to be told.
     followed: Vec<Process>,
     replies: BTreeMap<ClientId, Reply>,
@@ -233,8 +240,12 @@ impl Daemon {
         }
         self.host.sleep_until(next);
         if own == Some(next) {
-            if let Some((_, (id, work))) = self.works.pop(next) {
-                self.work(id, work)?;
+            match self.works.pop(next) {
+                Some((_, Job::Begin(id, work))) => self.work(id, work)?,
+                Some((_, Job::End(work, result, cost))) => {
+                    self.handle(Event::Worked { work, result, cost })?;
+                }
+                None => {}
             }
             return Ok(true);
         }
@@ -257,6 +268,11 @@ impl Daemon {
         self.totals.add(&cost);
         if let Err(failure) = &result {
             self.host.note(format_args!("toolstack: {failure}"));
+        }
+        let slept = self.host.os().take_slept();
+        if slept > 0 {
+            self.works.put(self.host.now().after(slept), Job::End(id, result, cost));
+            return Ok(());
         }
         self.handle(Event::Worked { work: id, result, cost })
     }
@@ -293,7 +309,7 @@ impl Daemon {
                 Action::Work { id, work } => {
                     let jitter = self.host.machine().get_mut().chance(WORK_NS);
                     let storage = self.storage_time(&work);
-                    self.works.put(now.after(WORK_NS + jitter + storage), (id, work));
+                    self.works.put(now.after(WORK_NS + jitter + storage), Job::Begin(id, work));
                 }
                 Action::Watch { path } => self.watches.watch(&path, &path)?,
                 Action::Unwatch { path } => match self.watches.unwatch(&path, &path) {

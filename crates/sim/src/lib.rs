@@ -22,6 +22,7 @@ mod lvm;
 mod machine;
 pub mod mass;
 mod models;
+mod nbd;
 mod os;
 mod prng;
 mod qemu;

@@ -89,11 +89,8 @@ impl OsState {
 
     /// A device's length in sectors.
     pub(crate) fn sectors(&self, number: DeviceNumber) -> u64 {
-        if let Some(path) = qemu::image(&self.storage.served, number) {
-            return match self.files.get(path) {
-                Some(File::Qcow2 { bytes, .. }) => bytes / 512,
-                _ => 0,
-            };
+        if let Some(behind) = qemu::behind(&self.storage.served, number) {
+            return qemu::bytes(self, behind) / 512;
         }
         if let Some(bytes) = self.storage.targets.bytes(number) {
             return bytes / 512;

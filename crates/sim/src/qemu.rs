@@ -17,24 +17,76 @@ const PID_FIRST: u32 = 1000;
 /// What is connected, by the device's minor number.
 pub(crate) type Served = BTreeMap<u32, Server>;
 
-/// A `qemu-nbd`. The kernel knows of it until it is told to disconnect, even if it has ended.
+/// What a network block device shows.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Behind {
+    /// An image, by a `qemu-nbd`.
+    Image(String),
+    /// An export of a server, by the kernel itself.
+    Export { server: String, name: String },
+}
+
+/// A `qemu-nbd`, or the kernel's connection with a server. The kernel knows of it until it is told to disconnect, even if
+/// it has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    pub(crate) image: String,
-    access: Access,
+    pub(crate) behind: Behind,
+    pub(crate) access: Access,
+    /// Those of the program, if there is one.
     arguments: Vec<String>,
     socket: String,
-    lives: bool,
+    pub(crate) lives: bool,
 }
 
 fn refused<T>(words: impl Into<String>) -> Result<T, HostError> {
     Err(HostError::Refused(words.into()))
 }
 
-/// The image that a device shows.
-pub(crate) fn image(served: &Served, device: DeviceNumber) -> Option<&str> {
+/// What a device shows, as long as its server lives.
+pub(crate) fn behind(served: &Served, device: DeviceNumber) -> Option<&Behind> {
     let found = served.get(&device.minor).filter(|it| device.major == NBD_MAJOR && it.lives);
-    found.map(|it| it.image.as_str())
+    found.map(|it| &it.behind)
+}
+
+/// Its length; 0 if what it showed is gone.
+pub(crate) fn bytes(os: &OsState, behind: &Behind) -> u64 {
+    match behind {
+        Behind::Image(path) => match os.files.get(path) {
+            Some(File::Qcow2 { bytes, .. }) => *bytes,
+            _ => 0,
+        },
+        Behind::Export { server, name } => {
+            os.storage.nbd.export(server, name).map_or(0, |export| export.bytes)
+        }
+    }
+}
+
+/// Has the kernel serve a device.
+fn put(os: &mut OsState, minor: u32, server: Server) -> Result<(), HostError> {
+    if os.storage.served.contains_key(&minor) {
+        return Err(HostError::Busy);
+    }
+    os.storage.served.insert(minor, server);
+    let number = DeviceNumber { major: NBD_MAJOR, minor };
+    os.files.insert(format!("/dev/nbd{minor}"), File::Block(number));
+    Ok(())
+}
+
+/// The same by its own connection.
+pub(crate) fn serve(
+    os: &mut OsState,
+    minor: u32,
+    behind: Behind,
+    access: Access,
+) -> Result<(), HostError> {
+    let (arguments, socket) = (Vec::new(), String::new());
+    put(os, minor, Server { behind, access, arguments, socket, lives: true })
+}
+
+/// The number of a device, by its name.
+pub(crate) fn minor(device: &str) -> Result<u32, HostError> {
+    let minor = device.strip_prefix("nbd").and_then(|it| it.parse().ok());
+    minor.ok_or_else(|| HostError::Refused(format!("{device}: no network block device")))
 }
 
 /// Its server is killed; what it kept in the file system stays.
@@ -46,7 +98,7 @@ pub(crate) fn kill(served: &mut Served, device: DeviceNumber) {
 
 /// Names in `/proc`.
 pub(crate) fn processes(served: &Served) -> Vec<String> {
-    let living = served.iter().filter(|(_, it)| it.lives);
+    let living = served.iter().filter(|(_, it)| it.lives && !it.arguments.is_empty());
     living.map(|(minor, _)| (PID_FIRST + minor).to_string()).collect()
 }
 
@@ -73,9 +125,9 @@ pub(crate) fn kernel_file(os: &OsState, path: &str) -> Option<Result<Vec<u8>, Ho
     let Some(server) = os.storage.served.get(&minor) else {
         return Some(Err(HostError::Missing));
     };
-    Some(match (file, os.files.get(&server.image)) {
-        ("pid", _) => Ok(format!("{}\n", PID_FIRST + minor).into_bytes()),
-        ("size", Some(File::Qcow2 { bytes, .. })) => Ok(format!("{}\n", bytes / 512).into_bytes()),
+    Some(match file {
+        "pid" => Ok(format!("{}\n", PID_FIRST + minor).into_bytes()),
+        "size" => Ok(format!("{}\n", bytes(os, &server.behind) / 512).into_bytes()),
         _ => Err(HostError::Missing),
     })
 }
@@ -150,19 +202,14 @@ pub(crate) fn nbd(os: &mut OsState, words: &[&str]) -> Result<String, HostError>
     if !matches!(os.files.get(*path), Some(File::Qcow2 { .. })) {
         return refused(format!("Failed to blk_new_open '{path}'"));
     }
-    let mut others = os.storage.served.values().filter(|it| it.lives && it.image == *path);
+    let behind = Behind::Image((*path).to_owned());
+    let mut others = os.storage.served.values().filter(|it| it.lives && it.behind == behind);
     if others.any(|it| it.access == Access::ReadWrite || access == Access::ReadWrite) {
         return refused("Failed to get \"write\" lock; is another process using the image?");
     }
-    if os.storage.served.contains_key(&minor) {
-        return refused("Device or resource busy");
-    }
     let socket = value("--socket=").unwrap_or_default().to_owned();
-    os.files.insert(socket.clone(), File::Bytes([].into()));
     let arguments = words.iter().map(|&word| word.to_owned()).collect();
-    let image = (*path).to_owned();
-    os.storage.served.insert(minor, Server { image, access, arguments, socket, lives: true });
-    let number = DeviceNumber { major: NBD_MAJOR, minor };
-    os.files.insert(format!("/dev/nbd{minor}"), File::Block(number));
+    put(os, minor, Server { behind, access, arguments, socket: socket.clone(), lives: true })?;
+    os.files.insert(socket, File::Bytes([].into()));
     Ok(String::new())
 }

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use storage::{
-    BlockHost as _, Command, Copying, DeviceNumber, HostError, Lock, PARTIAL_PREFIX, Space, System,
+    BlockHost as _, Command, Connection, Copying, DeviceNumber, HostError, Lock, NbdExport,
+    PARTIAL_PREFIX, Space, System,
 };
 
 use crate::iscsi::{self, Targets};
 use crate::lvm::{self, Groups};
+use crate::nbd::{self, Servers};
 use crate::os::{File, LOOP_MAJOR, OsState, SimOs};
-use crate::qemu::{self, Served};
+use crate::qemu::{self, Behind, Served};
 
 /// How long a call to storage that does not answer is waited for, as on a real host.
 pub(crate) const HANG_SECONDS: u64 = 30;
@@ -35,6 +37,11 @@ pub(crate) struct StorageState {
     pub(crate) lvm: Groups,
     pub(crate) served: Served,
     pub(crate) targets: Targets,
+    pub(crate) nbd: Servers,
+    /// How often the daemon has asked, by name.
+    counts: BTreeMap<String, u64>,
+    /// Made-up delays that nobody has waited for yet.
+    slept_ns: u64,
 }
 
 fn killed() -> HostError {
@@ -107,18 +114,28 @@ impl OsState {
         self.storage.lvm.active_names()
     }
 
-    /// Images in format qcow2 that are served as block devices.
+    /// What is served as network block devices: images by path; exports by server, name and access.
     #[must_use]
     pub fn served(&self) -> Vec<String> {
-        self.storage.served.values().map(|it| it.image.clone()).collect()
+        let text = |it: &qemu::Server| match &it.behind {
+            Behind::Image(path) => path.clone(),
+            Behind::Export { server, name } => format!("{server}/{name} {}", it.access.as_str()),
+        };
+        self.storage.served.values().map(text).collect()
     }
 
     fn image_of(&mut self, device: DeviceNumber) -> Option<&mut BTreeMap<u64, u8>> {
-        if let Some(path) = qemu::image(&self.storage.served, device) {
-            return match self.files.get_mut(path) {
-                Some(File::Qcow2 { sectors, .. }) => Some(sectors),
-                _ => None,
-            };
+        match qemu::behind(&self.storage.served, device).cloned() {
+            Some(Behind::Image(path)) => {
+                return match self.files.get_mut(&path) {
+                    Some(File::Qcow2 { sectors, .. }) => Some(sectors),
+                    _ => None,
+                };
+            }
+            Some(Behind::Export { server, name }) => {
+                return self.storage.nbd.export_mut(&server, &name).map(|it| &mut it.sectors);
+            }
+            None => {}
         }
         if self.storage.targets.bytes(device).is_some() {
             return self.storage.targets.image(device);
@@ -174,7 +191,14 @@ impl SimOs {
 
     /// A new daemon takes the dead one's place.
     pub fn restart_daemon(&self) {
-        self.get_mut().storage.dies_at = None;
+        let mut os = self.get_mut();
+        os.storage.dies_at = None;
+        os.storage.counts.clear();
+    }
+
+    /// Takes the delays that storage has made up since this was last asked, in nanoseconds.
+    pub fn take_slept(&self) -> u64 {
+        std::mem::take(&mut self.get_mut().storage.slept_ns)
     }
 
     /// Everything below `beginning` fails from now on, or no longer.
@@ -461,6 +485,38 @@ impl System for SimOs {
             Ok(ours.any(|(minor, _)| device == format!("/dev/loop{minor}")))
         })?;
         if there { self.detach_loop(device) } else { Ok(()) }
+    }
+
+    fn dial(&mut self, server: &str) -> Result<Box<dyn Connection>, HostError> {
+        nbd::dial(self, server)
+    }
+
+    fn serve_nbd(
+        &mut self,
+        device: &str,
+        connection: Box<dyn Connection>,
+        export: &NbdExport,
+    ) -> Result<(), HostError> {
+        let (behind, access) = nbd::behind(connection, export)?;
+        self.change("/dev/nbd", |os, _| qemu::serve(os, qemu::minor(device)?, behind, access))
+    }
+
+    fn release_nbd(&mut self, device: &str) -> Result<(), HostError> {
+        self.change("/dev/nbd", |os, _| {
+            os.storage.served.remove(&qemu::minor(device)?);
+            Ok(())
+        })
+    }
+
+    fn sleep(&mut self, nanoseconds: u64) {
+        self.get_mut().storage.slept_ns += nanoseconds;
+    }
+
+    fn count(&mut self, name: &str) -> u64 {
+        let mut os = self.get_mut();
+        let count = os.storage.counts.entry(name.to_owned()).or_default();
+        *count += 1;
+        *count - 1
     }
 
     fn pause(&mut self, waits_so_far: u32) -> bool {

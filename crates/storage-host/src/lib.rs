@@ -7,25 +7,29 @@
 mod bounded;
 mod conversation;
 mod copy;
+mod dial;
 mod joined;
 mod locks;
 mod program;
 
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use storage::{
-    Access, BlockDevice, BlockHost, Command, Copying, DeviceNumber, FileKind, HostError, Lock,
-    Space, System, TaggedLoop,
+    Access, BlockDevice, BlockHost, Command, Connection, Copying, DeviceNumber, FileKind,
+    HostError, Lock, NbdExport, Space, System, TaggedLoop,
 };
-use xen_linux::LoopDevice;
+use xen_linux::{LoopDevice, NetworkBlockDevices, Served};
 
 use bounded::{Bounded, Undo};
 use conversation::Conversations;
+use dial::Dialled;
 use joined::Joined;
 use locks::Locks;
 
@@ -42,6 +46,10 @@ const OWN: [&str; 6] = [
 const FILE_TIME: Duration = Duration::from_secs(30);
 /// How long somebody may keep a loop device open that was told to go.
 const DETACH_TIME: Duration = Duration::from_secs(30);
+/// How long finding and reaching a server may take, by all its addresses.
+const DIAL_TIME: Duration = Duration::from_secs(30);
+/// After how long a request to an NBD server that does not answer fails.
+const NBD_SECONDS: u64 = 20;
 /// How long another operation may keep a lock that we want.
 const LOCK_TIME: Duration = Duration::from_secs(60);
 
@@ -57,6 +65,7 @@ struct Shared {
     conversations: Conversations,
     joined: Joined,
     bounded: Bounded,
+    counts: Mutex<BTreeMap<String, u64>>,
 }
 
 /// The words of a refusal by the kernel.
@@ -91,6 +100,11 @@ fn loop_device(device: LoopDevice) -> Result<BlockDevice, xen_linux::HostError> 
 fn by_path(device: &str) -> Result<LoopDevice, HostError> {
     let index = device.strip_prefix("/dev/loop").and_then(|n| n.parse().ok());
     index.map(LoopDevice).ok_or_else(|| HostError::Refused("not a loop device".to_owned()))
+}
+
+fn nbd_index(device: &str) -> Result<u32, HostError> {
+    let index = device.strip_prefix("nbd").and_then(|n| n.parse().ok());
+    index.ok_or_else(|| HostError::Refused("not a network block device".to_owned()))
 }
 
 /// Gone already is what was wanted.
@@ -364,6 +378,55 @@ impl System for LinuxSystem {
             nap = (nap * 2).min(Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    fn dial(&mut self, server: &str) -> Result<Box<dyn Connection>, HostError> {
+        let server = server.to_owned();
+        let dialled =
+            self.shared.bounded.run(DIAL_TIME, move |_| dial::dial(&server), Undo::nothing())?;
+        Ok(Box::new(dialled))
+    }
+
+    fn serve_nbd(
+        &mut self,
+        device: &str,
+        connection: Box<dyn Connection>,
+        export: &NbdExport,
+    ) -> Result<(), HostError> {
+        let index = nbd_index(device)?;
+        let connection: Box<dyn Any> = connection;
+        let dialled = connection
+            .downcast::<Dialled>()
+            .map_err(|_| HostError::Refused("not a connection of this host".to_owned()))?;
+        let served = Served {
+            socket: dialled.socket()?,
+            bytes: export.bytes,
+            block_bytes: export.block_bytes,
+            flags: export.flags,
+            timeout_s: NBD_SECONDS,
+        };
+        let mut devices =
+            NetworkBlockDevices::open().map_err(|e| HostError::Refused(e.to_string()))?;
+        devices.connect(index, &served).map_err(|error| refused(&error))
+    }
+
+    fn release_nbd(&mut self, device: &str) -> Result<(), HostError> {
+        let index = nbd_index(device)?;
+        let mut devices =
+            NetworkBlockDevices::open().map_err(|e| HostError::Refused(e.to_string()))?;
+        devices.disconnect(index).map_err(|error| refused(&error))
+    }
+
+    fn sleep(&mut self, nanoseconds: u64) {
+        std::thread::sleep(Duration::from_nanos(nanoseconds));
+    }
+
+    fn count(&mut self, name: &str) -> u64 {
+        // Numbers are whole at every moment.
+        let mut counts = self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(name.to_owned()).or_default();
+        *count += 1;
+        *count - 1
     }
 
     fn pause(&mut self, waits_so_far: u32) -> bool {

@@ -12,6 +12,7 @@
 mod error;
 mod kind;
 mod name;
+mod nbd;
 mod record;
 mod repositories;
 mod repository;
@@ -21,9 +22,10 @@ mod vdi;
 pub use error::StorageError;
 pub use kind::Kind;
 pub use name::VdiName;
+pub use nbd::NbdExport;
 pub use repositories::{InUse, Places, Repositories};
 pub use repository::{Repository, Vdi};
-pub use system::{Command, Copying, Lock, PARTIAL_PREFIX, Space, System};
+pub use system::{Command, Connection, Copying, Lock, PARTIAL_PREFIX, Space, System};
 pub use vdi::{Stage, Use};
 
 use std::fmt;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Kind, StorageError};
+use crate::{Kind, StorageError, nbd};
 
 /// A storage repository as the host knows it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -42,11 +42,31 @@ impl Repository {
         )))
     }
 
+    /// The setting `server` as `HOST:PORT`.
+    pub(crate) fn server(&self, port: u16) -> Result<String, StorageError> {
+        let server = self.setting("server")?;
+        let letter = |b: u8| {
+            b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'_' | b'[' | b']')
+        };
+        if server.is_empty() || server.starts_with('-') || !server.bytes().all(letter) {
+            return Err(StorageError::refused(format!(
+                "{}: server={server:?}: expected a host's name or address, and :PORT if it is not {port}",
+                self.name
+            )));
+        }
+        let has_port = match server.rsplit_once(':') {
+            None => false,
+            Some((host, _)) => !host.contains(':') || host.ends_with(']'),
+        };
+        Ok(if has_port { server.to_owned() } else { format!("{server}:{port}") })
+    }
+
     /// What there may be one SR of: two that have the same would each give away what the other has given away.
     pub(crate) fn identity(&self) -> Result<String, StorageError> {
         Ok(match self.kind {
-            Kind::File | Kind::Qcow2 => self.path("path")?,
+            Kind::File | Kind::Qcow2 | Kind::Sim => self.path("path")?,
             Kind::Nfs => format!("{}:{}", self.setting("server")?, self.path("serverpath")?),
+            Kind::Nbd => self.server(nbd::PORT)?,
             Kind::Iscsi => self.setting("target")?.to_owned(),
             Kind::Lvm | Kind::LvmThin | Kind::Program => format!("{:?}", self.config),
         })

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::{BlockHost, HostError};
+use crate::{BlockHost, HostError, NbdExport};
 
 /// A program to be run: absolute path, arguments, and how long it may take. No shell reads any of it.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -48,6 +48,21 @@ impl Lock {
     pub fn new(held: impl Any + Send) -> Self {
         Self(Box::new(held))
     }
+}
+
+/// A connection with a server. What does not get through in time is an error.
+pub trait Connection: Any {
+    /// Sends all of it.
+    ///
+    /// # Errors
+    /// The connection is broken, or takes too long.
+    fn send(&mut self, bytes: &[u8]) -> Result<(), HostError>;
+
+    /// Fills `bytes` with what comes next.
+    ///
+    /// # Errors
+    /// As [`Connection::send`], or the server has closed it.
+    fn receive(&mut self, bytes: &mut [u8]) -> Result<(), HostError>;
 }
 
 /// What storage asks of the operating system. Each call has an end: a file system or program that does not
@@ -173,6 +188,37 @@ pub trait System: BlockHost {
     /// # Errors
     /// [`HostError::Busy`] if somebody keeps it open.
     fn detach_tagged(&mut self, device: &str, tag: &str) -> Result<(), HostError>;
+
+    /// Connects with a server by TCP, named `HOST:PORT`.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn dial(&mut self, server: &str) -> Result<Box<dyn Connection>, HostError>;
+
+    /// Hands the kernel a connection of [`System::dial`], on which an export has been entered, to serve as the network
+    /// block device `device` (`nbd0`). It stays when this process ends.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] if the device is served already.
+    fn serve_nbd(
+        &mut self,
+        device: &str,
+        connection: Box<dyn Connection>,
+        export: &NbdExport,
+    ) -> Result<(), HostError>;
+
+    /// Has the kernel close a network block device's connection: at once, whoever has the device open. One that is
+    /// not served is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn release_nbd(&mut self, device: &str) -> Result<(), HostError>;
+
+    /// Waits for so many nanoseconds: made-up delays, not for anything that happens.
+    fn sleep(&mut self, nanoseconds: u64);
+
+    /// How often this daemon has asked so before, by this name.
+    fn count(&mut self, name: &str) -> u64;
 
     /// Waits a moment, for something that tells nobody when it has happened. Says whether to look again: not
     /// for ever.

@@ -106,6 +106,26 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         modules: &["nbd"],
     },
     Addition {
+        name: "nbd",
+        packages: &[
+            "nbd-server",
+            "libffi8",
+            "libglib2.0-0",
+            "libgmp10",
+            "libgnutls30",
+            "libhogweed6",
+            "libidn2-0",
+            "libnettle8",
+            "libp11-kit0",
+            "libtasn1-6",
+            "libunistring2",
+        ],
+        programs: &["bin/nbd-server"],
+        links: &[],
+        folders: &[],
+        modules: &["nbd"],
+    },
+    Addition {
         name: "iscsi",
         packages: &[
             "open-iscsi",

@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::nbd_device::{self, Server};
 use super::qcow2::Header;
-use super::{Driver, Place, Result, Source, nbd, qcow2};
+use super::{Driver, Place, Result, Source, qcow2};
 use crate::error::Naming as _;
 use crate::system::{PARTIAL_PREFIX, text_if_there};
 use crate::{
@@ -308,7 +309,7 @@ impl Folder {
             }
             Format::Qcow2 => {
                 let source = ["--format=qcow2", "--cache=none", "--discard=unmap", &image];
-                nbd::connect(place, vdi, access, &source)
+                nbd_device::connect_program(place, vdi, access, &source)
             }
         }
     }
@@ -320,7 +321,7 @@ impl Folder {
         device: Option<&BlockDevice>,
     ) -> Result<()> {
         if self.format == Format::Qcow2 {
-            return nbd::disconnect(place, vdi);
+            return nbd_device::disconnect(place, vdi, Server::Program);
         }
         let tag = place.tag(vdi);
         let found = match device {
@@ -456,7 +457,7 @@ impl<T: InFolder> Driver for T {
         match self.folder(place)?.format {
             // The kernel serves it.
             Format::Raw => Ok(None),
-            Format::Qcow2 => nbd::trouble(place, vdi, device),
+            Format::Qcow2 => nbd_device::trouble(place, vdi, device),
         }
     }
 }

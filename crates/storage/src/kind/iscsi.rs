@@ -10,6 +10,8 @@ use crate::system::text_if_there;
 use crate::{Access, BlockDevice, Command, Space, StorageError, Vdi};
 
 const PROGRAM: &str = "/usr/sbin/iscsiadm";
+/// Where a target listens if nobody says otherwise.
+const PORT: u16 = 3260;
 /// Longer than a login to a target that does not answer may take.
 const SECONDS: u64 = 60;
 const SESSIONS: &str = "/sys/class/iscsi_session";
@@ -37,31 +39,18 @@ struct Unit {
 }
 
 fn target(place: &Place<'_>) -> Result<Target> {
-    let (name, server) = (place.sr.setting("target")?, place.sr.setting("server")?);
-    let wrong = |key: &str, value: &str, expected: &str| {
-        StorageError::refused(format!("{}: {key}={value:?}: expected {expected}", place.sr.name))
-    };
+    let name = place.sr.setting("target")?;
     let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b':' | b'_');
     let is_name = ["iqn.", "eui.", "naa."].iter().any(|begin| name.starts_with(begin))
         && name.len() <= 223
         && name.bytes().all(letter);
     if !is_name {
-        return Err(wrong("target", name, "a name like iqn.2001-04.com.example:disks"));
+        return Err(StorageError::refused(format!(
+            "{}: target={name:?}: expected a name like iqn.2001-04.com.example:disks",
+            place.sr.name
+        )));
     }
-    let letter = |b: u8| letter(b) || matches!(b, b'[' | b']');
-    if server.is_empty() || server.starts_with('-') || !server.bytes().all(letter) {
-        return Err(wrong(
-            "server",
-            server,
-            "a host's name or address, and :PORT if it is not 3260",
-        ));
-    }
-    let has_port = match server.rsplit_once(':') {
-        None => false,
-        Some((host, _)) => !host.contains(':') || host.ends_with(']'),
-    };
-    let portal = if has_port { server.to_owned() } else { format!("{server}:3260") };
-    Ok(Target { name: name.to_owned(), portal })
+    Ok(Target { name: name.to_owned(), portal: place.sr.server(PORT)? })
 }
 
 fn node(place: &mut Place<'_>, target: &Target, more: &[&str]) -> Result<()> {

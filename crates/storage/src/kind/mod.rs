@@ -4,9 +4,11 @@ mod file;
 mod iscsi;
 mod lvm;
 mod nbd;
+mod nbd_device;
 mod nfs;
 mod program;
 mod qcow2;
+mod sim;
 
 use std::fmt;
 
@@ -30,13 +32,26 @@ pub enum Kind {
     LvmThin,
     /// LUNs of an iSCSI target.
     Iscsi,
+    /// Exports of an NBD server.
+    Nbd,
     /// What a program makes of it.
     Program,
+    /// Files, with made-up delays and failures.
+    Sim,
 }
 
 impl Kind {
-    pub const ALL: [Self; 7] =
-        [Self::File, Self::Nfs, Self::Qcow2, Self::Lvm, Self::LvmThin, Self::Iscsi, Self::Program];
+    pub const ALL: [Self; 9] = [
+        Self::File,
+        Self::Nfs,
+        Self::Qcow2,
+        Self::Lvm,
+        Self::LvmThin,
+        Self::Iscsi,
+        Self::Nbd,
+        Self::Program,
+        Self::Sim,
+    ];
 
     /// Reads a kind's name.
     ///
@@ -58,7 +73,9 @@ impl Kind {
             Self::Lvm => "lvm",
             Self::LvmThin => "lvmthin",
             Self::Iscsi => "iscsi",
+            Self::Nbd => "nbd",
             Self::Program => "program",
+            Self::Sim => "sim",
         }
     }
 
@@ -69,12 +86,14 @@ impl Kind {
             Self::Nfs => &["server", "serverpath", "options"],
             Self::Lvm | Self::LvmThin => &["device", "server", "target", "lun"],
             Self::Iscsi => &["server", "target"],
+            Self::Nbd => &["server"],
             Self::Program => &["program", "timeout", "what its program wants"],
+            Self::Sim => &sim::SETTINGS,
         }
     }
 
     /// Folders in which kinds keep notes of their own, and those in which each folder has some.
-    pub(crate) const NOTES: [&'static str; 1] = [nbd::MARKS];
+    pub(crate) const NOTES: [&'static str; 1] = [nbd_device::MARKS];
     pub(crate) const FOLDERS_OF_NOTES: [&'static str; 1] = [iscsi::USERS];
 
     pub(crate) fn driver(self) -> &'static dyn Driver {
@@ -85,7 +104,9 @@ impl Kind {
             Self::Lvm => &lvm::Lvm::Thick,
             Self::LvmThin => &lvm::Lvm::Thin,
             Self::Iscsi => &iscsi::Iscsi,
+            Self::Nbd => &nbd::Nbd,
             Self::Program => &program::Program,
+            Self::Sim => &sim::Sim,
         }
     }
 }

@@ -1,159 +1,201 @@
-//! Network block devices of the kernel, each served by a `qemu-nbd` of its own.
+//! Exports of an NBD server elsewhere, each a VDI: the kernel is connected with the server, no process between them.
 //!
-//! A mark in `/run/xylem/nbd` says which device was chosen for which VDI. It is there before `qemu-nbd` is started
-//! and until nothing of it is left, so whatever a killed daemon began is found by the marks. The program is known
-//! by the socket that it was told to use, and the kernel keeps `/sys/block/nbdN/pid` until the last one who had
-//! the device open has closed it.
+//! The exports are the server's: which there are and how long they are is asked anew each time. A connection belongs to
+//! the kernel from activate to deactivate; a server that is lost gives errors to whoever uses the device.
 
-use super::{Place, Result};
+use super::nbd_device::{self, Server};
+use super::{Driver, Place, Result, Source};
 use crate::error::Naming as _;
-use crate::system::text_if_there;
-use crate::{Access, BlockDevice, Command, HostError, StorageError};
+use crate::nbd::{self, Handshake, NbdExport, PORT};
+use crate::{Access, BlockDevice, Connection, HostError, Space, StorageError, Vdi, name};
 
-const PROGRAM: &str = "/usr/bin/qemu-nbd";
-const SECONDS: u64 = 60;
-pub(crate) const MARKS: &str = "/run/xylem/nbd";
+/// The kernel serves no larger blocks than its pages.
+const BLOCK_BYTES_MAX: u32 = 4096;
+const SECTOR_BYTES: u64 = 512;
 
-fn mark(device: &str) -> String {
-    format!("{MARKS}/{device}")
+pub(super) struct Nbd;
+
+fn dial(place: &mut Place<'_>) -> Result<Box<dyn Connection>> {
+    let server = place.sr.server(PORT)?;
+    let object = object(place);
+    place.system.dial(&server).of(object)
 }
 
-/// Where the program of a VDI listens.
-fn socket(place: &Place<'_>, vdi: &str) -> String {
-    // No mark has a colon.
-    format!("{MARKS}/{}.socket", place.name(vdi))
+/// The SR and its server, for messages.
+fn object(place: &Place<'_>) -> String {
+    let server = place.sr.config.get("server").map_or("", String::as_str);
+    format!("{}: {server}", place.sr.name)
 }
 
-/// The word by which it is known.
-fn socket_word(place: &Place<'_>, vdi: &str) -> String {
-    format!("--socket={}", socket(place, vdi))
-}
-
-/// Whether somebody serves the device or has it open.
-fn is_connected(place: &mut Place<'_>, device: &str) -> bool {
-    // One that goes while it is read is looked at again.
-    place.system.read(&format!("/sys/block/{device}/pid")) != Err(HostError::Missing)
-}
-
-/// Whether there is a program that serves the VDI, or is about to.
-fn is_served(place: &mut Place<'_>, vdi: &str) -> Result<bool> {
-    let socket = socket_word(place, vdi);
-    for process in place.system.list("/proc").of("/proc")? {
-        if !process.bytes().all(|b| b.is_ascii_digit()) {
-            continue;
-        }
-        // One that ends meanwhile is not there.
-        let words = text_if_there(place.system, &format!("/proc/{process}/cmdline"));
-        if words.is_ok_and(|it| it.is_some_and(|it| it.split('\0').any(|word| word == socket))) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// A device that nobody has, and its mark.
-fn choose(place: &mut Place<'_>, vdi: &str) -> Result<String> {
+/// What an export is like, by whatever the server tells it.
+fn look(place: &mut Place<'_>, vdi: &str) -> Result<NbdExport> {
     let name = place.name(vdi);
-    let _choosing = place.system.lock("nbd").of(&name)?;
-    let marked = place.system.list(MARKS).of(MARKS)?;
-    let there = place.system.list("/sys/block").of("/sys/block")?;
-    let mut numbers: Vec<u32> =
-        there.iter().filter_map(|it| it.strip_prefix("nbd")?.parse().ok()).collect();
-    numbers.sort_unstable();
-    for number in &numbers {
-        let device = format!("nbd{number}");
-        if !marked.contains(&device) && !is_connected(place, &device) {
-            let tag = place.tag(vdi);
-            place.system.write(&mark(&device), tag.as_bytes()).of(&name)?;
-            return Ok(device);
-        }
-    }
-    Err(StorageError::refused(match numbers.len() {
-        0 => {
-            format!("{name}: there is no /dev/nbd0; `modprobe nbd nbds_max=256` makes 256 of them")
-        }
-        count => format!(
-            "{name}: all {count} network block devices are in use; nbd's parameter nbds_max says how many there are"
-        ),
-    }))
+    let mut connection = dial(place)?;
+    let export = Handshake::begin(&mut *connection).of(&name)?.enter(vdi).of(&name)?;
+    nbd::leave(&mut *connection);
+    Ok(export)
 }
 
-/// Has a `qemu-nbd` serve what `source` says, as a block device.
-pub(super) fn connect(
-    place: &mut Place<'_>,
-    vdi: &str,
-    access: Access,
-    source: &[&str],
-) -> Result<BlockDevice> {
-    let name = place.name(vdi);
-    let device = choose(place, vdi)?;
-    let path = format!("/dev/{device}");
-    let (connect, socket) = (format!("--connect={path}"), socket_word(place, vdi));
-    let mut arguments = vec!["--fork", &connect, &socket];
-    if access == Access::ReadOnly {
-        arguments.push("--read-only");
+fn usable(place: &Place<'_>, vdi: &str, export: NbdExport) -> Result<NbdExport> {
+    let bytes = export.bytes / SECTOR_BYTES * SECTOR_BYTES;
+    let blocks = export.block_bytes;
+    if bytes == 0 || i64::try_from(bytes).is_err() {
+        let name = place.name(vdi);
+        return Err(StorageError::refused(format!(
+            "{name}: its server says that it has {} bytes",
+            export.bytes
+        )));
     }
-    arguments.extend(source);
-    place.system.run(&Command::new(PROGRAM, &arguments, SECONDS)).of(&name)?;
-    // The program is ready a moment before the kernel knows how long the device is.
-    let size = format!("/sys/block/{device}/size");
-    let mut waits = 0;
-    while !is_connected(place, &device)
-        || text_if_there(place.system, &size).of(&name)?.is_none_or(|it| it.trim() == "0")
-    {
-        if !place.system.pause(waits) {
-            return Err(StorageError::refused(format!("{name}: {path} stays without a server")));
-        }
-        waits += 1;
+    if blocks > BLOCK_BYTES_MAX || !blocks.is_power_of_two() {
+        let name = place.name(vdi);
+        return Err(StorageError::refused(format!(
+            "{name}: its server wants blocks of {blocks} bytes; up to {BLOCK_BYTES_MAX} can be had"
+        )));
     }
-    place.block_device(&name, path)
+    Ok(NbdExport { bytes, ..export })
 }
 
-/// Undoes [`connect`], also one that was interrupted, once whoever has the device open lets go.
-pub(super) fn disconnect(place: &mut Place<'_>, vdi: &str) -> Result<()> {
-    let (name, tag) = (place.name(vdi), place.tag(vdi));
-    for device in place.system.list(MARKS).of(MARKS)? {
-        if device.contains(':')
-            || text_if_there(place.system, &mark(&device)).of(&name)?.as_ref() != Some(&tag)
-        {
-            continue;
-        }
-        let mut waits = 0;
-        let mut told = false;
-        loop {
-            let connected = is_connected(place, &device);
-            if !connected && !is_served(place, vdi)? {
-                break;
-            }
-            if connected && !told {
-                let arguments = ["--disconnect", &format!("/dev/{device}")];
-                place.system.run(&Command::new(PROGRAM, &arguments, SECONDS)).of(&name)?;
-                told = true;
-            }
-            if !place.system.pause(waits) {
-                return Err(StorageError::InUse(format!("{name}: /dev/{device} is still open")));
-            }
-            waits += 1;
-        }
-        // One that was killed did not take it away itself.
-        place.system.remove(&socket(place, vdi)).of(&name)?;
-        place.system.remove(&mark(&device)).of(&name)?;
+fn check_access(place: &Place<'_>, vdi: &str, export: NbdExport, access: Access) -> Result<()> {
+    if access == Access::ReadWrite && export.is_read_only() {
+        let name = place.name(vdi);
+        return Err(StorageError::refused(format!(
+            "{name}: its server exports it for reading only"
+        )));
     }
     Ok(())
 }
 
-/// What is wrong with a device that was connected.
-pub(super) fn trouble(
-    place: &mut Place<'_>,
-    vdi: &str,
-    device: &BlockDevice,
-) -> Result<Option<String>> {
-    Ok((!is_served(place, vdi)?).then(|| {
-        format!(
-            "{}: what its VM reads and writes fails: the qemu-nbd of {} has ended; `xy block-detach` or `xy destroy` \
-             lets the disk go, and it can be attached anew",
-            place.name(vdi),
-            device.path
-        )
-    }))
+fn on_the_server(place: &Place<'_>, vdi: &str) -> StorageError {
+    StorageError::refused(format!(
+        "{}: exports are made, copied and taken away on their server",
+        place.name(vdi)
+    ))
+}
+
+impl Driver for Nbd {
+    /// The server is there already; it is the administrator's.
+    fn create(&self, place: &mut Place<'_>) -> Result<()> {
+        self.scan(place).map(drop)
+    }
+
+    fn connect(&self, place: &mut Place<'_>) -> Result<()> {
+        let object = object(place);
+        let mut connection = dial(place)?;
+        Handshake::begin(&mut *connection).of(object)?.end();
+        Ok(())
+    }
+
+    fn disconnect(&self, _: &mut Place<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn destroy(&self, _: &mut Place<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// What there is, all of it taken.
+    fn space(&self, place: &mut Place<'_>) -> Result<Space> {
+        let bytes = self.scan(place)?.iter().fold(0, |all: u64, vdi| all.saturating_add(vdi.bytes));
+        Ok(Space { bytes, free_bytes: 0 })
+    }
+
+    fn scan(&self, place: &mut Place<'_>) -> Result<Vec<Vdi>> {
+        let object = object(place);
+        let mut connection = dial(place)?;
+        let mut handshake = Handshake::begin(&mut *connection).of(&object)?;
+        let mut names = handshake.names().of(&object)?;
+        // A name that nobody here can say is nothing we could do anything with.
+        names.retain(|it| name::is_vdi(it));
+        names.sort();
+        names.dedup();
+        let mut vdis = Vec::new();
+        for name in names {
+            match handshake.describe(&name) {
+                Ok(export) => vdis.push(Vdi { name, bytes: export.bytes, ..Vdi::default() }),
+                // One that went meanwhile.
+                Err(HostError::Missing) => {}
+                Err(error) => return Err(error).of(&object),
+            }
+        }
+        handshake.end();
+        for vdi in &mut vdis {
+            if vdi.bytes == 0 {
+                // One that the server cannot open is listed all the same, and hides no other.
+                match look(place, &vdi.name) {
+                    Ok(export) => vdi.bytes = export.bytes,
+                    Err(_) => self.connect(place)?,
+                }
+            }
+            vdi.bytes -= vdi.bytes % SECTOR_BYTES;
+        }
+        Ok(vdis)
+    }
+
+    fn create_vdi(&self, place: &mut Place<'_>, vdi: &str, _: u64) -> Result<()> {
+        Err(on_the_server(place, vdi))
+    }
+
+    fn destroy_vdi(&self, place: &mut Place<'_>, vdi: &str) -> Result<()> {
+        Err(on_the_server(place, vdi))
+    }
+
+    fn grow_vdi(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &Vdi,
+        bytes: u64,
+        device: Option<&BlockDevice>,
+    ) -> Result<()> {
+        let name = place.name(&vdi.name);
+        if bytes > vdi.bytes {
+            return Err(StorageError::refused(format!(
+                "{name}: has {} bytes; an export is made larger on its server first",
+                vdi.bytes
+            )));
+        }
+        // A connection has the length that the export had when it began.
+        match device {
+            None => Ok(()),
+            Some(_) => Err(StorageError::InUse(format!(
+                "{name}: is larger for whoever uses it next; stop its VM and start it again"
+            ))),
+        }
+    }
+
+    fn snapshot_vdi(&self, place: &mut Place<'_>, from: &Vdi, _: &str, _: Source) -> Result<()> {
+        Err(on_the_server(place, &from.name))
+    }
+
+    fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, _: &str, _: Source) -> Result<()> {
+        Err(on_the_server(place, &from.name))
+    }
+
+    fn attach(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<()> {
+        let export = look(place, vdi)?;
+        let export = usable(place, vdi, export)?;
+        check_access(place, vdi, export, access)
+    }
+
+    fn activate(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<BlockDevice> {
+        let name = place.name(vdi);
+        let mut connection = dial(place)?;
+        let export = Handshake::begin(&mut *connection).of(&name)?.enter(vdi).of(&name)?;
+        let export = usable(place, vdi, export)?;
+        check_access(place, vdi, export, access)?;
+        let export = match access {
+            Access::ReadOnly => export.read_only(),
+            Access::ReadWrite => export,
+        };
+        let device = nbd_device::choose(place, vdi)?;
+        place.system.serve_nbd(&device, connection, &export).of(&name)?;
+        nbd_device::await_connected(place, vdi, &device)
+    }
+
+    fn deactivate(&self, place: &mut Place<'_>, vdi: &str, _: Option<&BlockDevice>) -> Result<()> {
+        nbd_device::disconnect(place, vdi, Server::Kernel)
+    }
+
+    fn detach(&self, _: &mut Place<'_>, _: &str) -> Result<()> {
+        Ok(())
+    }
 }

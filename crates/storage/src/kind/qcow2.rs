@@ -1,4 +1,4 @@
-//! Images in QEMU's format qcow2: made and grown by `qemu-img`, served by [`nbd`](super::nbd).
+//! Images in QEMU's format qcow2: made and grown by `qemu-img`, served by [`nbd_device`](super::nbd_device).
 //!
 //! A clone of a snapshot begins empty and has the snapshot behind it, so it is there at once; the snapshot stays
 //! for as long as it has clones. Everything else is copied as the file that it is.

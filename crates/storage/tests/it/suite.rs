@@ -9,7 +9,13 @@ use storage::{Access, HostError, Kind, Repositories, StorageError, System as _, 
 const SMALL: u64 = 4 << 20;
 
 /// The kinds that do all of it themselves.
-const KINDS: [Kind; 5] = [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin];
+const KINDS: [Kind; 6] = [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin, Kind::Sim];
+
+/// Those that a guest can have disks of.
+const USABLE: [Kind; 7] =
+    [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin, Kind::Nbd, Kind::Sim];
+
+const NBD_SERVER: &str = "10.0.0.9:10809";
 
 type Request = fn(&mut Repositories<'_>) -> Result<(), StorageError>;
 
@@ -23,6 +29,8 @@ fn config(kind: Kind) -> BTreeMap<String, String> {
         Kind::File | Kind::Qcow2 => &[("path", "/srv/vdis")],
         Kind::Nfs => &[("server", "filer"), ("serverpath", "/export")],
         Kind::Lvm | Kind::LvmThin => &[("device", "/dev/sdb")],
+        Kind::Nbd => &[("server", NBD_SERVER)],
+        Kind::Sim => &[("path", "/srv/vdis"), ("attach", "exp:20ms"), ("tail", "1%:5s")],
         Kind::Iscsi | Kind::Program => unreachable!("the simulated host has no such program"),
     };
     settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -45,6 +53,7 @@ impl Lab {
         let os = SimOs::default();
         os.set_shares_blocks(true);
         os.add_directory("filer:/export");
+        os.add_export(NBD_SERVER, "first", SMALL, Access::ReadWrite);
         let mut lab = Self { os, kind };
         lab.srs().create("s", kind, config(kind)).unwrap();
         lab
@@ -58,6 +67,17 @@ impl Lab {
     fn restart_daemon(&mut self) {
         self.os.restart_daemon();
         self.srs().clear().unwrap();
+    }
+
+    /// A VDI by the name of `one`, made by its SR or by its server.
+    fn add_one(&mut self) -> VdiName {
+        let one = vdi_name("one");
+        if self.kind == Kind::Nbd {
+            self.os.add_export(NBD_SERVER, "one", SMALL, Access::ReadWrite);
+        } else {
+            self.srs().create_vdi(&one, SMALL).unwrap();
+        }
+        one
     }
 
     fn names(&mut self) -> Vec<String> {
@@ -156,10 +176,9 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
 
 #[test]
 fn many_read_a_vdi_or_one_writes_it() {
-    for kind in KINDS {
+    for kind in USABLE {
         let mut lab = Lab::new(kind);
-        let one = vdi_name("one");
-        lab.srs().create_vdi(&one, SMALL).unwrap();
+        let one = lab.add_one();
         let first = lab.srs().attach_for(&one, "a", Access::ReadOnly).unwrap();
         let second = lab.srs().attach_for(&one, "b", Access::ReadOnly).unwrap();
         assert_eq!(first, second, "readers share the device");
@@ -273,11 +292,10 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_awa
 /// Each request alone, interrupted and then made once more by the next daemon.
 #[test]
 fn what_was_interrupted_can_be_asked_for_again() {
-    for kind in KINDS {
+    for kind in USABLE {
         for end in 1..60 {
             let mut lab = Lab::new(kind);
-            let one = vdi_name("one");
-            lab.srs().create_vdi(&one, SMALL).unwrap();
+            let one = lab.add_one();
             lab.os.kill_daemon_after(end);
             let _killed = lab.srs().attach_for(&one, "vm", Access::ReadWrite);
             lab.restart_daemon();
@@ -593,4 +611,39 @@ fn sizes_are_whole_sectors() {
         assert!(error.to_string().contains("a multiple of a sector"), "{error}");
     }
     assert_eq!(lab.names(), [""; 0]);
+}
+
+#[test]
+fn made_up_delays_and_failures_are_the_same_each_time_and_leave_nothing() {
+    let run = |seed: &str| {
+        let mut lab = Lab::new(Kind::File);
+        let settings = [
+            ("path", "/srv/sim"),
+            ("attach", "exp:20ms"),
+            ("fail", "attach:20%,activate:20%,deactivate:20%,detach:20%"),
+            ("hang", "activate:5%"),
+            ("seed", seed),
+        ];
+        let config = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        lab.srs().create("slow", Kind::Sim, config).unwrap();
+        let one = VdiName::new("slow", "one").unwrap();
+        lab.srs().create_vdi(&one, SMALL).unwrap();
+        let mut story = Vec::new();
+        for _ in 0..200 {
+            let attached = lab.srs().attach_for(&one, "vm", Access::ReadWrite);
+            let words = attached.map_or_else(|error| error.to_string(), |it| it.path);
+            story.push((words, lab.os.take_slept()));
+            // Asked for again until it is done: as the next who looks would.
+            while lab.srs().detach_for(&one, "vm").is_err() {}
+            assert_eq!(left(&lab.os), [""; 0]);
+        }
+        story
+    };
+    let story = run("1");
+    for words in ["/dev/loop0", "attach was made", "activate was made", "no answer within 30 s"] {
+        assert!(story.iter().any(|(told, _)| told.contains(words)), "{words}");
+    }
+    assert!(story.iter().any(|(_, slept)| *slept > 30_000_000_000), "one hung");
+    assert_eq!(story, run("1"));
+    assert_ne!(story, run("2"));
 }
