@@ -101,6 +101,10 @@ pub struct Limits {
     pub storage: Option<usize>,
     /// Domains being made or destroyed on the whole host, if they have a limit of their own.
     pub domain: Option<usize>,
+    /// Looks at what SRs have, if they have a limit of their own.
+    pub scan: Option<usize>,
+    /// Changes of SRs and VDIs, if they have a limit of their own; always one at a time for each SR.
+    pub change: Option<usize>,
     pub waiting: usize,
     pub under_way: usize,
 }

@@ -259,4 +259,6 @@ pub struct LimitChanges {
     pub backend: Option<usize>,
     pub storage: Option<usize>,
     pub domain: Option<usize>,
+    pub scan: Option<usize>,
+    pub change: Option<usize>,
 }

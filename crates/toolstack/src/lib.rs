@@ -19,6 +19,6 @@ pub mod xlcfg;
 
 pub use machine::{
     Action, Begin, Boot, Change, Changes, ClientId, Created, DefinitionFile, Device, DomainRow,
-    Event, Instant, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll,
-    StepTime, Summary, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
+    Event, Instant, PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest,
+    StartedAll, StepTime, Summary, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

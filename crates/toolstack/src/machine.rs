@@ -24,6 +24,7 @@ mod facts;
 mod lookup;
 mod model;
 mod operation;
+mod permits;
 mod policy;
 mod progress;
 mod requests;
@@ -42,7 +43,7 @@ use crate::foreign::Adoption;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
 use crate::plan::{Start, Step, Unplug, plan_finish};
-use crate::scheduler::{Limits, Scheduler};
+use crate::scheduler::{Limits, Scheduler, Ticket};
 use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, Survey, Work};
 use adoption::Adopted;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
@@ -55,6 +56,8 @@ use facts::Facts;
 use lookup::Lists;
 pub use lookup::Wanted;
 use operation::{Operation, Then};
+use permits::Item;
+pub use permits::PermitRequest;
 pub use progress::Progress;
 pub use trace::{Summary, Trace};
 
@@ -161,6 +164,8 @@ pub enum Request {
     Limits {
         wanted: Option<Limits>,
     },
+    /// A permit for something that the client does itself.
+    Permit(PermitRequest),
     /// Changes of VMs' states after a revision; without one, or if it is too old, the states.
     Events {
         since: Option<u64>,
@@ -303,6 +308,9 @@ pub enum Reply {
         waiting: usize,
         held: usize,
     },
+    /// Held until it is given back.
+    Permit(Ticket),
+    GivenBack,
     Operations {
         now: Instant,
         operations: Vec<Summary>,
@@ -549,7 +557,7 @@ pub struct Toolstack {
     /// When each wait is over at the latest.
     deadlines: BTreeSet<(Instant, OperationId, usize)>,
     /// Steps that wait for a permit.
-    scheduler: Scheduler<(OperationId, usize)>,
+    scheduler: Scheduler<Item>,
     foreign: BTreeMap<DomId, Foreign>,
     /// Those of them that are becoming ours.
     adopting: BTreeSet<Uuid>,

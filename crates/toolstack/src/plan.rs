@@ -157,6 +157,20 @@ impl Step {
         }
     }
 
+    /// Whether backends have something to do because of it: what makes, joins or ends their devices.
+    #[must_use]
+    pub fn gives_backends_work(self) -> bool {
+        matches!(
+            self,
+            Self::WriteNodes(_)
+                | Self::JoinBridge(_)
+                | Self::CloseDevices
+                | Self::AddDevice(_)
+                | Self::CloseDevice(_)
+                | Self::RemoveDevice(_)
+        )
+    }
+
     /// Whether it only waits for a guest or a backend, and for how long at most.
     #[must_use]
     pub fn waits_seconds(self) -> Option<u64> {

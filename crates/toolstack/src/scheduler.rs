@@ -5,8 +5,8 @@
 //! waits for the slowest of a group. VMs take turns; what somebody waits for goes before bulk work, which
 //! still gets every eighth permit. Whoever only waits, for a guest or a backend, holds no permit.
 //!
-//! Teardowns, and short writes and calls, have limits of the same size and counts of their own: a destroy
-//! never waits for a start, and of two that could go it goes first.
+//! Teardowns, short writes and calls, and requests about SRs have limits of the same size and counts of their own: a
+//! destroy never waits for a start, and of two that could go it goes first; a start never waits for a copy.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,10 +20,14 @@ pub enum Track {
     Short,
     Teardown,
     Build,
+    /// Looks at what an SR has. They wait for no change of one.
+    Scan,
+    /// Changes of SRs and VDIs, which may take hours.
+    Change,
 }
 
 impl Track {
-    const ALL: [Self; 3] = [Self::Short, Self::Teardown, Self::Build];
+    const ALL: [Self; 5] = [Self::Short, Self::Teardown, Self::Build, Self::Scan, Self::Change];
 }
 
 /// Classes of operations, each with a limit.
@@ -37,10 +41,15 @@ pub enum Class {
     Short,
     /// Changes of a VM's record: one at a time for each VM, because each writes all of it.
     Record,
+    /// Looks at what an SR has.
+    Scan,
+    /// Changes of an SR and its VDIs: one at a time for each SR, because each wants it as it is.
+    Change,
 }
 
 impl Class {
-    pub const ALL: [Self; 4] = [Self::Storage, Self::Domain, Self::Short, Self::Record];
+    pub const ALL: [Self; 6] =
+        [Self::Storage, Self::Domain, Self::Short, Self::Record, Self::Scan, Self::Change];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -49,6 +58,8 @@ impl Class {
             Self::Domain => "domain",
             Self::Short => "short",
             Self::Record => "record",
+            Self::Scan => "scan",
+            Self::Change => "change",
         }
     }
 }
@@ -95,13 +106,14 @@ impl Limits {
     }
 
     fn vm_class(&self, class: Class) -> usize {
-        if class == Class::Record { 1 } else { self.vm }
+        if matches!(class, Class::Record | Class::Change) { 1 } else { self.vm }
     }
 }
 
 /// What an item falls under.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Ask {
+    /// Who takes turns with others: a VM, or an SR that is asked for something.
     pub vm: Uuid,
     pub track: Track,
     pub priority: Priority,
@@ -111,6 +123,20 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// For a request about an SR itself, which is of no VM. Its name, of up to 16 bytes, stands for it among those that
+    /// take turns.
+    #[must_use]
+    pub fn for_sr(sr: &str, class: SrRequest) -> Self {
+        let mut name = [0; 16];
+        name.iter_mut().zip(sr.bytes()).for_each(|(to, from)| *to = from);
+        let (track, class) = match class {
+            SrRequest::Scan => (Track::Scan, Class::Scan),
+            SrRequest::Change => (Track::Change, Class::Change),
+        };
+        let (vm, priority) = (Uuid(name), Priority::Interactive);
+        Self { vm, track, priority, class, sr: Some(Arc::from(sr)), backend: None }
+    }
+
     fn lane(&self) -> Lane {
         Lane {
             track: self.track,
@@ -119,6 +145,15 @@ impl Ask {
             backend: self.backend.clone(),
         }
     }
+}
+
+/// What is asked of an SR.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SrRequest {
+    /// What it has.
+    Scan,
+    /// Something that changes it or its VDIs.
+    Change,
 }
 
 /// An item that waits or holds a permit.
@@ -349,24 +384,25 @@ impl<T> Scheduler<T> {
         let backend = ask.backend.as_ref();
         let backend = backend.map(|it| (it, count(&self.backends, &(ask.track, Arc::clone(it)))));
         let of_class = count(&self.classes, &(ask.track, ask.class));
-        Some(
-            if count(&vm.running_of, &(ask.track, Class::Record)) >= 1 && ask.class == Class::Record
-            {
-                "an earlier change of the VM's record".to_owned()
-            } else if count(&vm.running, &ask.track) >= limits.vm {
-                format!("the limit of {} for one VM", limits.vm)
-            } else if let Some((sr, _)) = sr.filter(|(_, used)| *used >= limits.sr) {
-                format!("the limit of {} for the storage {sr}", limits.sr)
-            } else if let Some((backend, _)) = backend.filter(|(_, used)| *used >= limits.backend) {
-                format!("the limit of {} for the backend {backend}", limits.backend)
-            } else if of_class >= limits.class(ask.class) {
-                format!("the limit of {} for {}", limits.class(ask.class), ask.class.as_str())
-            } else if count(&self.hosts, &ask.track) >= limits.host {
-                format!("the limit of {} for the host", limits.host)
-            } else {
-                "its turn".to_owned()
-            },
-        )
+        Some(if count(&vm.running_of, &(ask.track, ask.class)) >= limits.vm_class(ask.class) {
+            match ask.class {
+                Class::Record => "an earlier change of the VM's record".to_owned(),
+                Class::Change => "an earlier change of the SR".to_owned(),
+                _ => format!("the limit of {} for one VM", limits.vm),
+            }
+        } else if count(&vm.running, &ask.track) >= limits.vm {
+            format!("the limit of {} for one VM", limits.vm)
+        } else if let Some((sr, _)) = sr.filter(|(_, used)| *used >= limits.sr) {
+            format!("the limit of {} for the storage {sr}", limits.sr)
+        } else if let Some((backend, _)) = backend.filter(|(_, used)| *used >= limits.backend) {
+            format!("the limit of {} for the backend {backend}", limits.backend)
+        } else if of_class >= limits.class(ask.class) {
+            format!("the limit of {} for {}", limits.class(ask.class), ask.class.as_str())
+        } else if count(&self.hosts, &ask.track) >= limits.host {
+            format!("the limit of {} for the host", limits.host)
+        } else {
+            "its turn".to_owned()
+        })
     }
 
     fn stamp(&mut self) -> u64 {

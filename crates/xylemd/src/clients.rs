@@ -317,7 +317,7 @@ impl Client<'_> {
                 }
                 other => Err(unexpected(&other)),
             },
-            Request::Storage(request) => storage_requests::answer(self.system, request)
+            Request::Storage(request) => storage_requests::answer(self.core, self.system, request)
                 .map_err(|error| Failed::Told(error.to_string())),
             Request::Counters => {
                 let cost = render::cost(&self.core.totals());

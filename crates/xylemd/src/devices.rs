@@ -57,7 +57,12 @@ pub(crate) fn change(limits: &mut Limits, changes: api::LimitChanges) {
     ] {
         *limit = change.unwrap_or(*limit);
     }
-    for (class, change) in [(Class::Storage, changes.storage), (Class::Domain, changes.domain)] {
+    for (class, change) in [
+        (Class::Storage, changes.storage),
+        (Class::Domain, changes.domain),
+        (Class::Scan, changes.scan),
+        (Class::Change, changes.change),
+    ] {
         if let Some(limit) = change {
             limits.classes.insert(class, limit);
         }

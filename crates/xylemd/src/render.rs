@@ -32,6 +32,8 @@ pub(crate) fn limits(limits: &Limits, waiting: usize, under_way: usize) -> api::
         backend: limits.backend,
         storage: limits.classes.get(&Class::Storage).copied(),
         domain: limits.classes.get(&Class::Domain).copied(),
+        scan: limits.classes.get(&Class::Scan).copied(),
+        change: limits.classes.get(&Class::Change).copied(),
         waiting,
         under_way,
     }

@@ -1,18 +1,67 @@
 //! Requests about SRs and VDIs.
 //!
-//! Each is carried out by its client's own thread: a slow SR keeps those who ask for it, and no VM.
+//! Each is carried out by its client's own thread, with a permit of the scheduler: a slow SR keeps those who ask for it,
+//! and no VM. What is answered from files of ours needs none.
 
 use std::collections::BTreeMap;
 
 use api::{Reply, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 use storage::{InUse, Kind, Repositories, Repository, Stage, StorageError, VdiName};
 use storage_host::LinuxSystem;
+use toolstack::PermitRequest;
+use toolstack::scheduler::{SrRequest, Ticket};
+
+use crate::core::{Core, Progress};
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-pub(crate) fn answer(system: &LinuxSystem, request: StorageRequest) -> Result<Reply> {
+/// Given back when it is dropped.
+struct Permit<'a> {
+    core: &'a Core,
+    ticket: Ticket,
+}
+
+impl<'a> Permit<'a> {
+    fn wait(core: &'a Core, sr: &str, what: SrRequest) -> Result<Self> {
+        let request = toolstack::Request::Permit(PermitRequest::Sr { sr: sr.to_owned(), what });
+        match core.ask(request, Progress::Unwanted, |_| Ok(())) {
+            Ok(toolstack::Reply::Permit(ticket)) => Ok(Self { core, ticket }),
+            _ => Err(StorageError::Refused(format!("{sr}: xylemd ends"))),
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let request = toolstack::Request::Permit(PermitRequest::GiveBack(self.ticket));
+        // The answer says nothing.
+        let _done = self.core.begin(request, Progress::Unwanted);
+    }
+}
+
+/// The SR that a request changes; `None` if it only looks.
+fn changed(request: &StorageRequest) -> Result<Option<String>> {
+    Ok(match request {
+        StorageRequest::SrList | StorageRequest::SrInfo { .. } | StorageRequest::VdiList { .. } => {
+            None
+        }
+        StorageRequest::SrCreate { name, .. }
+        | StorageRequest::SrIntroduce { name, .. }
+        | StorageRequest::SrForget { name }
+        | StorageRequest::SrDestroy { name } => Some(name.clone()),
+        StorageRequest::VdiCreate { vdi, .. }
+        | StorageRequest::VdiDestroy { vdi }
+        | StorageRequest::VdiResize { vdi, .. }
+        | StorageRequest::VdiSnapshot { vdi, .. }
+        | StorageRequest::VdiClone { vdi, .. } => Some(parse(vdi)?.sr().to_owned()),
+    })
+}
+
+pub(crate) fn answer(core: &Core, system: &LinuxSystem, request: StorageRequest) -> Result<Reply> {
     let mut system = system.clone();
     let mut srs = Repositories::new(&mut system);
+    let sr = changed(&request)?;
+    let _permit = sr.map(|sr| Permit::wait(core, &sr, SrRequest::Change)).transpose()?;
     match request {
         StorageRequest::SrCreate { name, kind, config } => {
             srs.create(&name, Kind::parse(&kind)?, config)?;
@@ -23,8 +72,8 @@ pub(crate) fn answer(system: &LinuxSystem, request: StorageRequest) -> Result<Re
         StorageRequest::SrForget { name } => srs.forget(&name)?,
         StorageRequest::SrDestroy { name } => srs.destroy(&name)?,
         StorageRequest::SrList => return sr_list(&mut srs),
-        StorageRequest::SrInfo { name } => return sr_info(&mut srs, &name),
-        StorageRequest::VdiList { srs: names } => return vdi_list(&mut srs, names),
+        StorageRequest::SrInfo { name } => return sr_info(core, &mut srs, &name),
+        StorageRequest::VdiList { srs: names } => return vdi_list(core, &mut srs, names),
         StorageRequest::VdiCreate { vdi, bytes } => srs.create_vdi(&parse(&vdi)?, bytes)?,
         StorageRequest::VdiDestroy { vdi } => srs.destroy_vdi(&parse(&vdi)?)?,
         StorageRequest::VdiResize { vdi, bytes } => srs.resize_vdi(&parse(&vdi)?, bytes)?,
@@ -60,7 +109,8 @@ fn sr_list(srs: &mut Repositories<'_>) -> Result<Reply> {
     Ok(Reply::Srs(srs.list()?.into_iter().map(|sr| sr_row(sr, &users)).collect()))
 }
 
-fn sr_info(srs: &mut Repositories<'_>, name: &str) -> Result<Reply> {
+fn sr_info(core: &Core, srs: &mut Repositories<'_>, name: &str) -> Result<Reply> {
+    let _permit = Permit::wait(core, name, SrRequest::Scan)?;
     let row = sr_row(srs.get(name)?, &users(srs)?);
     let space = srs.space(name)?;
     let row = SrRow {
@@ -72,7 +122,7 @@ fn sr_info(srs: &mut Repositories<'_>, name: &str) -> Result<Reply> {
     Ok(Reply::Srs(vec![row]))
 }
 
-fn vdi_list(srs: &mut Repositories<'_>, names: Vec<String>) -> Result<Reply> {
+fn vdi_list(core: &Core, srs: &mut Repositories<'_>, names: Vec<String>) -> Result<Reply> {
     let names =
         if names.is_empty() { srs.list()?.into_iter().map(|sr| sr.name).collect() } else { names };
     let mut users = users(srs)?;
@@ -80,6 +130,7 @@ fn vdi_list(srs: &mut Repositories<'_>, names: Vec<String>) -> Result<Reply> {
     for sr in names {
         // An SR that there is not says so when it is scanned.
         list.problems.extend(srs.troubles(&sr).unwrap_or_default());
+        let _permit = Permit::wait(core, &sr, SrRequest::Scan)?;
         match srs.scan(&sr) {
             Err(error) => list.problems.push(error.to_string()),
             Ok(vdis) => list.vdis.extend(vdis.into_iter().map(|vdi| {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use storage::{Kind, Repositories, VdiName};
-use toolstack::{Reply, Request, ShutdownRequest};
+use toolstack::scheduler::{Limits, SrRequest};
+use toolstack::{PermitRequest, Reply, Request, ShutdownRequest};
 
 use crate::faults::killed_at;
 use crate::support::Lab;
@@ -107,4 +108,113 @@ fn a_daemon_killed_within_an_attach_or_detach_leaves_nothing_either() {
             break;
         }
     }
+}
+
+/// As `lab`, with the SR `slow` of kind `sim` and its VDI `slow:one`.
+fn slow_lab(seed: u64, settings: &[(&str, &str)]) -> Lab {
+    let mut lab = lab(seed);
+    let mut os = lab.host.os().clone();
+    let mut srs = Repositories::new(&mut os);
+    let all = [&[("path", "/srv/slow")], settings].concat();
+    let config = all.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    srs.create("slow", Kind::Sim, config).unwrap();
+    srs.create_vdi(&VdiName::new("slow", "one").unwrap(), 1 << 20).unwrap();
+    lab.host.os().take_slept();
+    lab.before = lab.host.snapshot().unwrap();
+    lab
+}
+
+#[test]
+fn made_up_delays_pass_in_virtual_time_and_keep_no_other_vm() {
+    let mut lab = slow_lab(5, &[("attach", "5s"), ("activate", "2s"), ("detach", "1s")]);
+    let begin = lab.host.now();
+    let slow = lab.create_request(&guest("slow", "slow:one,,xvda,w"));
+    let slow = lab.daemon.request(slow).unwrap();
+    lab.create(&guest("quick", "s:one,,xvda,w")).unwrap();
+    assert!(lab.host.now().0 - begin.0 < 1_000_000_000, "the other VM did not wait");
+    let reply = lab.daemon.wait(slow, begin.after(60_000_000_000)).unwrap();
+    assert!(matches!(reply, Some(Reply::Created(_))), "{reply:?}");
+    let took = lab.host.now().0 - begin.0;
+    assert!((7_000_000_000..8_000_000_000).contains(&took), "{took}");
+    lab.destroy("slow");
+    lab.destroy("quick");
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn storage_that_is_made_to_fail_or_hang_takes_its_vm_back() {
+    for (settings, words, seconds) in [
+        ([("attach", "1s"), ("fail", "attach:100%")], "attach was made to fail", 1),
+        ([("attach", "1s"), ("hang", "activate:100%")], "no answer within 30 s", 31),
+    ] {
+        let mut lab = slow_lab(6, &settings);
+        let begin = lab.host.now();
+        let error = lab.create(&guest("a", "slow:one,,xvda,w")).unwrap_err();
+        assert!(error.contains("slow:one: ") && error.contains(words), "{error}");
+        assert_eq!((lab.host.now().0 - begin.0) / 1_000_000_000, seconds, "{error}");
+        lab.assert_nothing_left();
+    }
+}
+
+/// Requests about SRs are their clients' own work: what they need of the machine is a permit.
+#[test]
+fn requests_about_an_sr_take_turns_and_keep_no_vm_that_uses_it() {
+    let mut lab = lab(7);
+    let begin = lab.host.now();
+    let permit = |what| Request::Permit(PermitRequest::Sr { sr: "s".to_owned(), what });
+    let clients: Vec<_> =
+        (0..100).map(|_| lab.daemon.request(permit(SrRequest::Change)).unwrap()).collect();
+    let held = |lab: &mut Lab, client| match lab.daemon.take_reply(client) {
+        Some(Reply::Permit(ticket)) => Some(ticket),
+        None => None,
+        other => panic!("{other:?}"),
+    };
+    let mut ticket = held(&mut lab, clients[0]).expect("the first goes at once");
+    for next in &clients[1..] {
+        assert!(held(&mut lab, *next).is_none(), "one at a time");
+        lab.ask(Request::Permit(PermitRequest::GiveBack(ticket)));
+        ticket = held(&mut lab, *next).expect("then the next");
+        if *next == clients[50] {
+            // While one is held, and 49 wait: looks and VMs on the same SR go.
+            let look = lab.daemon.request(permit(SrRequest::Scan)).unwrap();
+            let look = held(&mut lab, look).expect("a look waits for no change");
+            lab.create(&guest("a", "s:one,,xvda,w")).unwrap();
+            lab.destroy("a");
+            lab.ask(Request::Permit(PermitRequest::GiveBack(look)));
+        }
+    }
+    lab.ask(Request::Permit(PermitRequest::GiveBack(ticket)));
+    match lab.ask(Request::Limits { wanted: None }) {
+        Reply::Limits { waiting: 0, held: 0, .. } => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(lab.host.now().0 - begin.0 < 30_000_000_000);
+    lab.assert_nothing_left();
+}
+
+/// With one permit for the backend all goes, one step after the other.
+#[test]
+fn the_limit_of_the_backend_is_one() {
+    let mut lab = lab(8);
+    let limits = Limits { backend: 1, ..Limits::default() };
+    lab.ask(Request::Limits { wanted: Some(limits) });
+    let clients: Vec<_> = ["a", "b", "c"]
+        .map(|name| {
+            let request = lab.create_request(&guest(name, "s:one,,xvda,r"));
+            lab.daemon.request(request).unwrap()
+        })
+        .into();
+    let until = lab.host.now().after(60_000_000_000);
+    let mut waited = 0;
+    for client in clients {
+        let reply = lab.daemon.wait(client, until).unwrap();
+        let Some(Reply::Created(created)) = reply else { panic!("{reply:?}") };
+        let why = created.steps.iter().filter_map(|step| step.waited_for.as_deref());
+        waited += why.filter(|it| it.contains("the backend domain 0")).count();
+    }
+    assert!(waited > 0, "they came at the same time");
+    for name in ["a", "b", "c"] {
+        lab.destroy(name);
+    }
+    lab.assert_nothing_left();
 }

@@ -3,20 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use storage::VdiName;
 use xen::{DomId, DomainRef, Uuid, XenbusState};
 
 use super::events::VmState;
+use super::permits::ask_for_step;
 use super::trace::Trace;
 use super::{
-    Action, ClientId, Created, Device, Facts, Instant, OperationId, Purpose, Reply, StepTime,
+    Action, ClientId, Created, Device, Facts, Instant, Item, OperationId, Purpose, Reply, StepTime,
     Toolstack, WorkId,
 };
 use crate::config::VmConfig;
 use crate::device_model;
 use crate::layout::{self, BuiltDomain, DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, Unplug, plan_reboot, plan_teardown};
-use crate::scheduler::{Ask, Class, Priority, Ticket, Track};
+use crate::scheduler::{Class, Priority, Ticket, Track};
 use crate::work::{Cost, Failure, LetGo, Look, Output, Quota, Work, loop_tag};
 
 /// How long to wait for a backend that was connecting while it was told to close: it wrote another
@@ -171,19 +171,6 @@ impl Operation {
             _ => Priority::Interactive,
         }
     }
-}
-
-/// The storage that a disk lies on, for its limit: its SR, or the folder, or volume group, of its path.
-fn storage_of(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
-    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
-    if let Some(vdi) = VdiName::parse(&disk.target) {
-        return Some(Arc::from(vdi.sr()));
-    }
-    let (place, _) = match storage::VdiName::parse(&disk.target) {
-        Some(_) => disk.target.split_once(':')?,
-        None => disk.target.rsplit_once('/')?,
-    };
-    Some(Arc::from(place))
 }
 
 /// A VM's domain is let go with its nodes, or when the last work that is about it has ended.
@@ -383,22 +370,21 @@ impl Toolstack {
             operation.states[index] = State::Watching { started: now, deadline, paths };
             return;
         }
-        let (track, class) = step.class();
-        let sr = match step {
-            Step::AttachDisk(devid) | Step::DetachDisk(devid) => {
-                storage_of(&operation.config, devid)
-            }
-            _ => None,
-        };
-        let priority = operation.priority();
-        let ask = Ask { vm: operation.uuid, track, priority, class, sr, backend: None };
-        let ticket = self.scheduler.put(ask, (id, index));
+        let ask = ask_for_step(operation.uuid, &operation.config, step, operation.priority());
+        let ticket = self.scheduler.put(ask, Item::Step(id, index));
         operation.states[index] = State::Queued { since: now, ticket, why: None };
     }
 
     /// Gives out all work for which there is room.
     pub(super) fn let_go(&mut self, now: Instant, out: &mut Vec<Action>) {
-        while let Some((ticket, (id, index))) = self.scheduler.let_go() {
+        while let Some((ticket, item)) = self.scheduler.let_go() {
+            let (id, index) = match item {
+                Item::Step(id, index) => (id, index),
+                Item::Own(client) => {
+                    out.push(Action::Reply { client, reply: Reply::Permit(ticket) });
+                    continue;
+                }
+            };
             let operation = self.operations.get_mut(&id).expect("its steps are queued");
             let State::Queued { since, why, .. } = &mut operation.states[index] else {
                 unreachable!("the scheduler lets go of what is queued");

@@ -116,6 +116,7 @@ impl Toolstack {
                 let reply = reply.map_or_else(Reply::Failed, Reply::Text);
                 out.push(Action::Reply { client, reply });
             }
+            Request::Permit(request) => self.permit(now, client, request, out),
             Request::Limits { wanted } => {
                 if let Some(wanted) = wanted {
                     self.scheduler.set_limits(wanted);

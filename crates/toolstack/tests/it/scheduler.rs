@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use toolstack::scheduler::{Ask, Class, Limits, Priority, Scheduler, Ticket, Track};
+use toolstack::scheduler::{Ask, Class, Limits, Priority, Scheduler, SrRequest, Ticket, Track};
 use xen::Uuid;
 
 fn ask(vm: u8, track: Track, class: Class, sr: Option<&str>) -> Ask {
@@ -44,7 +44,13 @@ enum Move {
 }
 
 fn any_ask() -> impl Strategy<Value = Ask> {
-    let track = prop_oneof![Just(Track::Build), Just(Track::Teardown), Just(Track::Short)];
+    let track = prop_oneof![
+        Just(Track::Build),
+        Just(Track::Teardown),
+        Just(Track::Short),
+        Just(Track::Scan),
+        Just(Track::Change),
+    ];
     let priority = prop_oneof![Just(Priority::Interactive), Just(Priority::Bulk)];
     let place = prop::option::of(0..3_u8);
     (0..5_u8, track, priority, 0..Class::ALL.len(), place.clone(), place).prop_map(
@@ -92,8 +98,8 @@ fn fits(limits: &Limits, out: &BTreeMap<Ticket, Ask>, ask: &Ask) -> bool {
         && (ask.backend.is_none() || used(&|it| it.backend == ask.backend) < limits.backend)
         && used(&|it| it.class == ask.class)
             < limits.classes.get(&ask.class).copied().unwrap_or(usize::MAX)
-        && (ask.class != Class::Record
-            || used(&|it| it.vm == ask.vm && it.class == Class::Record) < 1)
+        && (!matches!(ask.class, Class::Record | Class::Change)
+            || used(&|it| it.vm == ask.vm && it.class == ask.class) < 1)
 }
 
 proptest! {
@@ -234,4 +240,41 @@ fn limits_that_change_hold_from_then_on() {
     assert_eq!(scheduler.why(tickets[19]).as_deref(), Some("the limit of 7 for one VM"));
     scheduler.set_limits(limits(0, 0, 0));
     assert_eq!((scheduler.limits().host, all_next(&mut scheduler).len()), (1, 0));
+}
+
+#[test]
+fn an_sr_changes_once_at_a_time_and_neither_looks_nor_starts_wait_for_that() {
+    let mut scheduler = Scheduler::new(limits(2, 10, 2));
+    let changes: Vec<Ticket> =
+        (0..100).map(|_| put(&mut scheduler, Ask::for_sr("a", SrRequest::Change))).collect();
+    assert_eq!(all_next(&mut scheduler).len(), 1);
+    assert_eq!(scheduler.why(changes[1]).unwrap(), "an earlier change of the SR");
+    // Another SR goes; a third waits for the host's limit.
+    put(&mut scheduler, Ask::for_sr("b", SrRequest::Change));
+    let third = put(&mut scheduler, Ask::for_sr("c", SrRequest::Change));
+    assert_eq!(all_next(&mut scheduler).len(), 1);
+    assert_eq!(scheduler.why(third).unwrap(), "the limit of 2 for the host");
+    for _ in 0..3 {
+        put(&mut scheduler, Ask::for_sr("a", SrRequest::Scan));
+        put(&mut scheduler, ask(1, Track::Build, Class::Storage, Some("a")));
+    }
+    let let_go = all_next(&mut scheduler);
+    let of = |class| let_go.iter().filter(|(_, ask)| ask.class == class).count();
+    assert_eq!((of(Class::Scan), of(Class::Storage)), (2, 2));
+    scheduler.done(changes[0]);
+    // They take turns: the third SR has waited, and the first has just been served.
+    assert_eq!(all_next(&mut scheduler)[0].0, third);
+}
+
+#[test]
+fn a_backend_has_a_limit_of_its_own() {
+    let mut scheduler = Scheduler::new(Limits { backend: 2, ..limits(9, 9, 9) });
+    let on_backend = |vm| Ask {
+        backend: Some(Arc::from("domain 0")),
+        ..ask(vm, Track::Short, Class::Short, None)
+    };
+    let tickets: Vec<Ticket> = (0..4).map(|vm| put(&mut scheduler, on_backend(vm))).collect();
+    put(&mut scheduler, ask(9, Track::Short, Class::Short, None));
+    assert_eq!(all_next(&mut scheduler).len(), 3);
+    assert_eq!(scheduler.why(tickets[2]).unwrap(), "the limit of 2 for the backend domain 0");
 }

@@ -66,6 +66,8 @@ pub(crate) fn limits(session: &mut Session, options: &Options) -> Result<(), Fai
         backend: number("backend")?,
         storage: number("storage")?,
         domain: number("domain")?,
+        scan: number("scan")?,
+        change: number("change")?,
     };
     let limits = expect_reply!(session.call(&Request::Limits(changes))?, Limits);
     if options.has("json") {
@@ -80,6 +82,8 @@ pub(crate) fn limits(session: &mut Session, options: &Options) -> Result<(), Fai
         ("backend", Some(limits.backend)),
         ("storage", limits.storage),
         ("domain", limits.domain),
+        ("scan", limits.scan),
+        ("change", limits.change),
         ("waiting", Some(limits.waiting)),
         ("under way", Some(limits.under_way)),
     ] {

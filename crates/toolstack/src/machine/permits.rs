@@ -1,0 +1,73 @@
+//! What is asked of the scheduler: permits for steps, and for what clients do themselves about SRs.
+
+use std::sync::Arc;
+
+use storage::VdiName;
+use xen::Uuid;
+
+use super::{Action, ClientId, Instant, OperationId, Reply, Toolstack};
+use crate::config::VmConfig;
+use crate::plan::Step;
+use crate::scheduler::{Ask, Priority, SrRequest, Ticket};
+
+/// What the scheduler lets go.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Item {
+    Step(OperationId, usize),
+    /// Something that a client does itself.
+    Own(ClientId),
+}
+
+/// What a client wants with a permit.
+#[derive(Clone, Debug)]
+pub enum PermitRequest {
+    /// To do something about an SR. Answered by [`Reply::Permit`] when there is room for it.
+    Sr { sr: String, what: SrRequest },
+    /// To give it back. Answered by [`Reply::GivenBack`].
+    GiveBack(Ticket),
+}
+
+impl Toolstack {
+    pub(super) fn permit(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: PermitRequest,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
+            PermitRequest::Sr { sr, what } => {
+                self.scheduler.put(Ask::for_sr(&sr, what), Item::Own(client));
+            }
+            PermitRequest::GiveBack(permit) => {
+                self.scheduler.done(permit);
+                out.push(Action::Reply { client, reply: Reply::GivenBack });
+            }
+        }
+        self.let_go(now, out);
+    }
+}
+
+/// Where the backends of all devices are. The only domain that serves any, so far.
+const BACKEND: &str = "domain 0";
+
+/// What a step of a VM's falls under.
+pub(super) fn ask_for_step(vm: Uuid, config: &VmConfig, step: Step, priority: Priority) -> Ask {
+    let (track, class) = step.class();
+    let sr = match step {
+        Step::AttachDisk(devid) | Step::DetachDisk(devid) => storage_of(config, devid),
+        _ => None,
+    };
+    let backend = step.gives_backends_work().then(|| Arc::from(BACKEND));
+    Ask { vm, track, priority, class, sr, backend }
+}
+
+/// The storage that a disk lies on, for its limit: its SR, or the folder, or volume group, of its path.
+fn storage_of(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
+    let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
+    let place = match VdiName::parse(&disk.target) {
+        Some(vdi) => return Some(Arc::from(vdi.sr())),
+        None => disk.target.rsplit_once('/')?.0,
+    };
+    Some(Arc::from(place))
+}
