@@ -32,7 +32,7 @@ enlarge() { truncate -s 8M "/srv/${1#*:}"; }
 can() {
     case $1 in
         # All that is the server's. No program serves the exports on this side.
-        create | snapshot | snapshot_while_written | grow | grow_while_written | fill_up | kill_driver) return 1 ;;
+        create | snapshot | snapshot_while_written | grow | grow_while_written | fill_up | kill_driver | outlive_*) return 1 ;;
     esac
 }
 

@@ -12,11 +12,9 @@ free_up() { rm /srv/filler; }
 can() {
     case $1 in
         # ext4 cannot share blocks; a folder has no server, and the kernel serves it.
-        snapshot_while_written | lose | kill_driver) return 1 ;;
+        snapshot_while_written | lose | kill_driver | outlive_*) return 1 ;;
     esac
 }
-# The kills are those of kind file.
-storage_kills=1
 
 storage_suite sim path=/srv/vdis attach=exp:200ms activate=exp:50ms tail=5%:2s create=100ms seed=1
 
