@@ -185,7 +185,10 @@ for disks in $sizes_on_lvm; do
         [ "$disks" -le 8 ] || { [ "$disks" -le 32 ] && [ "$round" = 1 ]; } || continue
         all_volumes -ay
         measure xl "$disks" "lvm-$disks" phy
+        gave=$?
         all_volumes -an
+        # What was swept away was looked at while all volumes were there.
+        [ $gave = 0 ] || host_state >/tmp/state.before
     done
 done
 check "nothing is left of those on LVM" same_but_folders
