@@ -80,15 +80,15 @@ impl Kind {
     }
 
     /// Names of the settings that an SR of this kind has.
-    pub(crate) fn settings(self) -> &'static [&'static str] {
+    pub(crate) fn settings(self) -> Vec<&'static str> {
         match self {
-            Self::File | Self::Qcow2 => &["path"],
-            Self::Nfs => &["server", "serverpath", "options"],
-            Self::Lvm | Self::LvmThin => &["device", "server", "target", "lun"],
-            Self::Iscsi => &["server", "target"],
-            Self::Nbd => &["server"],
-            Self::Program => &["program", "timeout", "what its program wants"],
-            Self::Sim => &sim::SETTINGS,
+            Self::File | Self::Qcow2 => vec!["path"],
+            Self::Nfs => vec!["server", "serverpath", "options"],
+            Self::Lvm | Self::LvmThin => vec!["device", "server", "target", "lun"],
+            Self::Iscsi => vec!["server", "target"],
+            Self::Nbd => vec!["server"],
+            Self::Program => vec!["program", "timeout", "what its program wants"],
+            Self::Sim => sim::settings(),
         }
     }
 

@@ -12,8 +12,8 @@ const HANG_SECONDS: u64 = 30;
 /// Longest delay; no step of a plan should take longer.
 const DELAY_NS_MAX: u64 = 600 * SECOND_NS;
 const SECOND_NS: u64 = 1_000_000_000;
-/// What is done, and what `fail` and `hang` may name. Those are settings too: how long it takes.
-pub(super) const STEPS: [&str; 10] = [
+/// What is done, and what `fail` and `hang` may name. Each is a setting too: how long it takes.
+const STEPS: [&str; 10] = [
     "attach",
     "activate",
     "deactivate",
@@ -25,27 +25,14 @@ pub(super) const STEPS: [&str; 10] = [
     "snapshot",
     "clone",
 ];
-pub(crate) const SETTINGS: [&str; 15] = [
-    "path",
-    "attach",
-    "activate",
-    "deactivate",
-    "detach",
-    "scan",
-    "create",
-    "destroy",
-    "resize",
-    "snapshot",
-    "clone",
-    "tail",
-    "fail",
-    "hang",
-    "seed",
-];
-
 pub(super) struct Sim;
 
 static FILES: File = File(Format::Raw);
+
+/// Names of the settings.
+pub(super) fn settings() -> Vec<&'static str> {
+    ["path"].into_iter().chain(STEPS).chain(["tail", "fail", "hang", "seed"]).collect()
+}
 
 /// Delays in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -386,6 +373,6 @@ mod tests {
             let error = check(&sr(&[(key, value)])).unwrap_err().to_string();
             assert!(error.starts_with(&format!("s: {key}={value:?}: expected ")), "{error}");
         }
-        assert!(STEPS.iter().all(|it| SETTINGS.contains(it)));
+        assert!(STEPS.iter().all(|it| settings().contains(it)));
     }
 }
