@@ -16,6 +16,7 @@ const INIT: &str = include_str!("../../../lab/init.sh");
 const SCRIPTS: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../../lab/lib.sh")),
     ("storage.sh", include_str!("../../../lab/storage.sh")),
+    ("storage-files.sh", include_str!("../../../lab/storage-files.sh")),
     ("storage-iscsi.sh", include_str!("../../../lab/storage-iscsi.sh")),
     ("storage-lvm.sh", include_str!("../../../lab/storage-lvm.sh")),
     ("storage-driver.sh", include_str!("../../../lab/storage-driver.sh")),
