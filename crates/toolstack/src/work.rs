@@ -86,8 +86,10 @@ pub enum WorkClass {
     Query,
     /// Everything that makes a VM.
     Change,
-    /// Tearing down, which can take long.
+    /// Ending domains, their nodes and devices, which can take long.
     Destroy,
+    /// Letting go of what they had of the host: disks, whose storage may hang, and device models.
+    Release,
 }
 
 /// Something to be done outside the machine. Each variant says all that is needed to do it.
@@ -356,11 +358,11 @@ impl Work {
             | Self::AskToClose { .. }
             | Self::CloseDevice { .. }
             | Self::RemoveDevice { .. }
-            | Self::DetachDisk { .. }
+            | Self::RemoveNodes { .. } => WorkClass::Destroy,
+            Self::DetachDisk { .. }
             | Self::DetachOrphans { .. }
             | Self::EndModel { .. }
-            | Self::EndOrphans { .. }
-            | Self::RemoveNodes { .. } => WorkClass::Destroy,
+            | Self::EndOrphans { .. } => WorkClass::Release,
             _ => WorkClass::Change,
         }
     }

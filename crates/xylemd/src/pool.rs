@@ -26,7 +26,7 @@ use crate::store;
 pub(crate) type Job = (WorkId, Work, Instant);
 pub(crate) type LinuxPerformer = Performer<LinuxHypervisor, StoreSocket, LinuxHost>;
 
-/// Performers that tear down. More only contend for the hypervisor's heap lock.
+/// Performers that end domains. More only contend for the hypervisor's heap lock.
 const DESTROYERS: usize = 2;
 /// Performers that read and list.
 const READERS: usize = 2;
@@ -36,6 +36,7 @@ pub(crate) struct Pool<P> {
     queries: Queue<P>,
     changes: Queue<P>,
     destroys: Queue<P>,
+    releases: Queue<P>,
 }
 
 /// Work and performers of one class.
@@ -89,13 +90,20 @@ impl Pool<LinuxPerformer> {
             queries: queue(WorkClass::Query, READERS, xen::ARENA_BYTES_FULL)?,
             changes: queue(WorkClass::Change, options.workers, xen::ARENA_BYTES_MIN)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
+            // As many as the scheduler lets go, so that those that hang keep no others.
+            releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
         })
     }
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 3] {
-        [("query", &self.queries), ("change", &self.changes), ("destroy", &self.destroys)]
+    fn named(&self) -> [(&'static str, &Queue<P>); 4] {
+        [
+            ("query", &self.queries),
+            ("change", &self.changes),
+            ("destroy", &self.destroys),
+            ("release", &self.releases),
+        ]
     }
 
     /// How many threads each class has use for, with a name for them.
@@ -125,6 +133,7 @@ impl<P> Pool<P> {
             WorkClass::Query => &self.queries,
             WorkClass::Change => &self.changes,
             WorkClass::Destroy => &self.destroys,
+            WorkClass::Release => &self.releases,
         }
     }
 
@@ -224,6 +233,7 @@ mod tests {
             queries: Queue::new(WorkClass::Query, vec!["reader"]),
             changes: Queue::new(WorkClass::Change, vec!["maker"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
+            releases: Queue::new(WorkClass::Release, vec!["three"]),
         }
     }
 
@@ -232,7 +242,26 @@ mod tests {
     }
 
     fn destroy(id: u64) -> Job {
+        let domid = xen::DomId(7);
+        let life = xen::Life::Unique(1);
+        let domain = xen::DomainRef { domid, life };
+        (WorkId(id), Work::DestroyDomain { domain }, Instant::now())
+    }
+
+    fn detach(id: u64) -> Job {
         (WorkId(id), Work::DetachOrphans { attachments: Vec::new() }, Instant::now())
+    }
+
+    #[test]
+    fn storage_that_hangs_delays_no_destroy() {
+        let pool = pool();
+        (0..3).for_each(|id| pool.submit(detach(id)));
+        let stuck = pool.next(WorkClass::Release);
+        assert!(pool.take_idle(WorkClass::Release).is_none());
+        pool.submit(destroy(10));
+        assert_eq!(pool.next(WorkClass::Destroy).1.0, WorkId(10));
+        drop(stuck);
+        assert_eq!(pool.next(WorkClass::Release).1.0, WorkId(1));
     }
 
     #[test]
@@ -242,7 +271,9 @@ mod tests {
         // Both destroyers are at work, on what will not end.
         let stuck = [pool.next(WorkClass::Destroy), pool.next(WorkClass::Destroy)];
         let told: Vec<_> = pool.states().map(|it| (it.name, it.busy, it.depth)).collect();
-        assert_eq!(told, [("query", 0, 0), ("change", 0, 0), ("destroy", 2, 98)]);
+        let others_idle =
+            [("query", 0, 0), ("change", 0, 0), ("destroy", 2, 98), ("release", 0, 0)];
+        assert_eq!(told, others_idle);
         assert!(pool.take_idle(WorkClass::Destroy).is_none());
         // A client carries its list out itself, and so does a thread of the pool.
         assert_eq!(*pool.take_idle(WorkClass::Query).unwrap().performer(), "reader");
