@@ -256,7 +256,7 @@ impl System for LinuxSystem {
         command: &Command,
         argument: &str,
     ) -> Result<String, HostError> {
-        self.shared.joined.run(among, command, argument, program::run)
+        self.shared.joined.run(among, command, argument, joined::gather, program::run)
     }
 
     fn converse(&mut self, command: &Command, line: &str) -> Result<String, HostError> {

@@ -318,7 +318,6 @@ impl Driver for Iscsi {
         vdi: &str,
         device: Option<&BlockDevice>,
     ) -> Result<()> {
-        const BACKENDS: &str = "/sys/bus/xen-backend/devices";
         let name = place.name(vdi);
         let device = match device {
             Some(device) => device.clone(),
@@ -328,24 +327,7 @@ impl Driver for Iscsi {
                 None => return Ok(()),
             },
         };
-        let number = device.number.to_string();
-        let mut waits = 0;
-        loop {
-            let mut served = false;
-            for backend in place.system.list(BACKENDS).of(BACKENDS)? {
-                let path = format!("{BACKENDS}/{backend}/physical_device");
-                // One that goes meanwhile, or is no disk, has none.
-                let found = text_if_there(place.system, &path).ok().flatten();
-                served |= found.is_some_and(|it| it.trim() == number);
-            }
-            if !served {
-                return Ok(());
-            }
-            if !place.system.pause(waits) {
-                return Err(StorageError::InUse(format!("{name}: {} is still open", device.path)));
-            }
-            waits += 1;
-        }
+        place.await_unserved(&name, &device)
     }
 
     fn detach(&self, _: &mut Place<'_>, _: &str) -> Result<()> {

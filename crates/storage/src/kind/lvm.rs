@@ -579,7 +579,16 @@ impl Driver for Lvm {
         place.block_device(&name, path)
     }
 
-    fn deactivate(&self, place: &mut Place<'_>, vdi: &str, _: Option<&BlockDevice>) -> Result<()> {
+    fn deactivate(
+        &self,
+        place: &mut Place<'_>,
+        vdi: &str,
+        device: Option<&BlockDevice>,
+    ) -> Result<()> {
+        // A volume that is still open would make a run for many fail, and each would need its own.
+        if let Some(device) = device {
+            place.await_unserved(&place.name(vdi), device)?;
+        }
         release(place, vdi)
     }
 

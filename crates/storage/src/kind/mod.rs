@@ -13,9 +13,13 @@ mod sim;
 use std::fmt;
 
 use crate::error::Naming as _;
+use crate::system::text_if_there;
 use crate::{Access, BlockDevice, FileKind, Repository, Space, StorageError, System, Vdi};
 
 type Result<T> = std::result::Result<T, StorageError>;
+
+/// The devices that dom0's kernel serves to guests.
+const BACKENDS: &str = "/sys/bus/xen-backend/devices";
 
 /// What an SR is made of.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -140,6 +144,31 @@ impl Place<'_> {
             FileKind::Block(number) => Ok(BlockDevice { path, number }),
             _ => Err(StorageError::refused(format!("{name}: {path} is no block device"))),
         }
+    }
+
+    /// Waits until no backend serves a guest from `device`: dom0's kernel closes it a moment after it was told to.
+    pub(crate) fn await_unserved(&mut self, name: &str, device: &BlockDevice) -> Result<()> {
+        let mut waits = 0;
+        while self.is_served(device)? {
+            if !self.system.pause(waits) {
+                return Err(StorageError::InUse(format!("{name}: {} is still open", device.path)));
+            }
+            waits += 1;
+        }
+        Ok(())
+    }
+
+    fn is_served(&mut self, device: &BlockDevice) -> Result<bool> {
+        let number = device.number.to_string();
+        for backend in self.system.list(BACKENDS).of(BACKENDS)? {
+            // One that goes meanwhile, or is no disk, has none.
+            let path = format!("{BACKENDS}/{backend}/physical_device");
+            let found = text_if_there(self.system, &path).ok().flatten();
+            if found.is_some_and(|it| it.trim() == number) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
