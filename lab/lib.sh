@@ -29,6 +29,15 @@ check() {
     fi
 }
 
+# refused_with PATTERN COMMAND...: it fails with one line that matches.
+refused_with() {
+    lab_pattern=$1
+    shift
+    "$@" >/tmp/refused.out 2>/tmp/refused.err && return 1
+    cat /tmp/refused.err
+    [ "$(wc -l </tmp/refused.err)" = 1 ] && grep -q -- "$lab_pattern" /tmp/refused.err
+}
+
 # wait_for COMMAND SECONDS: until the command (one shell string) succeeds.
 wait_for() {
     lab_deadline=$(($(date +%s) + $2))
@@ -114,6 +123,23 @@ linux_cfg() {
         echo "ramdisk = '/guest/initramfs'"
         for lab_line in "$@"; do echo "$lab_line"; done
     } >"/tmp/$lab_name.cfg"
+}
+
+# xl_linux_cfg NAME IMAGE: a file for xl, in its own long words, of a Linux guest that writes to its disk all the time. xl
+# does not unpack the compressed kernel under emulation in any time worth waiting for, so it gets the other if there is one.
+xl_linux_cfg() {
+    lab_kernel=/guest/vmlinux
+    [ -e $lab_kernel ] || lab_kernel=/guest/vmlinuz
+    cat >"/tmp/$1.cfg" <<CONFIG
+name = "$1"
+type = "pv"
+kernel = "$lab_kernel"
+ramdisk = "/guest/initramfs"
+extra = "console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1"
+memory = 128
+disk = [ "format=raw,vdev=xvda,access=rw,target=$2" ]
+vif = [ "bridge=xenbr0" ]
+CONFIG
 }
 
 # unikernel_cfg NAME [LINES...]: a unikernel's configuration file in /tmp.

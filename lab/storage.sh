@@ -33,15 +33,6 @@ kills_resize="ftruncate:1"
 kills_destroy="unlink:1"
 storage_killed=0
 
-# refused_with PATTERN COMMAND...: it fails with one line that matches.
-refused_with() {
-    storage_pattern=$1
-    shift
-    "$@" >/tmp/storage.out 2>/tmp/storage.err && return 1
-    cat /tmp/storage.err
-    [ "$(wc -l </tmp/storage.err)" = 1 ] && grep -q -- "$storage_pattern" /tmp/storage.err
-}
-
 can() { case $1 in outlive_*) return 1 ;; esac }
 
 section() { echo "== $* (at $(seconds_since "$storage_begun") s)"; }

@@ -11,31 +11,12 @@ goes_on() {
     wait_for "[ \$(written) -gt $((before + 1)) ]" 60 && ! grep -q 'io=failed' "$(console_log web)"
 }
 
-# refused WORDS COMMAND...: a command that must fail and say so.
-refused() {
-    words=$1
-    shift
-    said=$("$@" 2>&1) && return 1
-    echo "$said" | grep -q -- "$words" || { echo "$said"; return 1; }
-}
-
 # state_of NAME: as Xylem sees it.
 state_of() { xy vm-list | awk -v name="$1" '$1 == name { print $4 }'; }
 
 cp /guest/disk.img /tmp/web.img
 cp /guest/disk.img /tmp/more.img
-kernel=/guest/vmlinux
-[ -e $kernel ] || kernel=/guest/vmlinuz
-cat >/tmp/web.cfg <<CONFIG
-name = "web"
-type = "pv"
-kernel = "$kernel"
-ramdisk = "/guest/initramfs"
-extra = "console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1"
-memory = 128
-disk = [ "format=raw,vdev=xvda,access=rw,target=/tmp/web.img" ]
-vif = [ "bridge=xenbr0" ]
-CONFIG
+xl_linux_cfg web /tmp/web.img
 unikernel_cfg uni "type = 'pv'" "vif = ['bridge=xenbr0']"
 
 start_xylemd
@@ -50,7 +31,7 @@ check "web is up" console_wait web 'XYLEM-GUEST: ready' 240
 domid=$(xl domid web)
 check "xl's process waits for its end" [ -n "$(pidof xl)" ]
 check "xl keeps what it was made from" [ -e /var/lib/xen/userdata-d."$domid".*.libxl-json ]
-check "it is xl's" refused 'not managed by Xylem' xy destroy web
+check "it is xl's" refused_with 'not managed by Xylem' xy destroy web
 start=$(now)
 check "xy adopt web" xy adopt web
 echo "adopt took $(seconds_since "$start") s"
@@ -85,7 +66,7 @@ check "nor of what xl kept" sh -c 'ls /var/lib/xen | cmp - /tmp/kept.before'
 
 check "xl create uni" xl create -q /tmp/uni.cfg
 rm /var/lib/xen/userdata-d.*.libxl-json
-check "without its kernel it is not taken" refused '--config FILE' xy adopt uni
+check "without its kernel it is not taken" refused_with '--config FILE' xy adopt uni
 check "xl's process goes on" sh -c 'grep -q "^State:.*[SR]" /proc/$(pidof xl)/status'
 check "with its file it is" xy adopt --config=/tmp/uni.cfg uni
 check "it is destroyed" xy destroy uni

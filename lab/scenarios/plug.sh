@@ -8,15 +8,6 @@ truncate -s 16M /disk-a.raw /disk-b.raw
 loops() { cat /sys/block/loop*/loop/backing_file 2>/dev/null; }
 # connected KIND DOMID DEVID
 connected() { wait_for "[ \"\$(xenstore-read /local/domain/0/backend/$1/$2/$3/state)\" = 4 ]" 120; }
-# refused_with PATTERN COMMAND...: it fails with one line that matches.
-refused_with() {
-    pattern=$1
-    shift
-    "$@" >/tmp/refused.out 2>/tmp/refused.err && return 1
-    cat /tmp/refused.err
-    [ "$(wc -l </tmp/refused.err)" = 1 ] && grep -q -- "$pattern" /tmp/refused.err
-}
-
 echo "== Linux"
 linux_cfg plug "type = 'pv'" "memory = 128" "extra = 'console=hvc0 $FAST_BOOT'" "disk = ['/disk-a.raw,raw,xvda,w']" "vif = ['bridge=xenbr0']"
 check "create" xy create -q /tmp/plug.cfg

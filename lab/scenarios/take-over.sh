@@ -54,18 +54,7 @@ update() {
 
 cp /guest/disk.img /tmp/disk1.img
 cp /guest/disk.img /tmp/more.img
-kernel=/guest/vmlinux
-[ -e $kernel ] || kernel=/guest/vmlinuz
-cat >/tmp/lin1.cfg <<CONFIG
-name = "lin1"
-type = "pv"
-kernel = "$kernel"
-ramdisk = "/guest/initramfs"
-extra = "console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1"
-memory = 128
-disk = [ "format=raw,vdev=xvda,access=rw,target=/tmp/disk1.img" ]
-vif = [ "bridge=xenbr0" ]
-CONFIG
+xl_linux_cfg lin1 /tmp/disk1.img
 unikernel_cfg uni1 "type = 'pv'" "vif = ['bridge=xenbr0']"
 check "served by C at first" [ "$(served_by)" = $C ]
 check "xl create lin1" xl create -q /tmp/lin1.cfg
