@@ -64,7 +64,8 @@ await() {
     done
 }
 
-# gave_up STATUS TOOL VERB NAME: ours must not; what xl could not do is told, and taken away.
+# gave_up STATUS TOOL VERB NAME: ours must not; what xl could not do is told, taken away, and not tried again.
+given_up=
 gave_up() {
     local word=FAILED line
     # By its own end, or by ours.
@@ -74,6 +75,7 @@ gave_up() {
     echo "$2 $3 $4 ended with $1: $line"
     cp /results/plug.log "/results/gave-up-$2-$3-$4.log"
     [ "$2" = xl ] || fail "$2 $3 $4"
+    given_up="$given_up $4 "
     sweep
 }
 
@@ -97,6 +99,7 @@ sweep() {
 # measure TOOL DISKS NAME [KIND]
 measure() {
     local tool=$1 disks=$2 name=$3 stages=''
+    case "$tool $given_up" in "xl "*" $name "*) return ;; esac
     [ "$tool" = xl ] || stages=--stages
     wide_cfg plug 0 "$disks" "${4:-file}"
     clock

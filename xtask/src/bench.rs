@@ -4,6 +4,7 @@ mod create;
 mod list;
 mod mass;
 mod plug;
+mod samples;
 mod store;
 
 use std::collections::BTreeMap;

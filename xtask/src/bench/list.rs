@@ -1,12 +1,11 @@
 //! Listings of all domains, by `xy` and by `xl`, in one boot; and the ways to ask Xen for them.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::Row;
-use crate::demo::median;
+use super::samples::Samples;
 use crate::lab::{self, Store};
 
 /// Unikernels at each stage, unless the command line says otherwise.
@@ -22,8 +21,6 @@ pub(super) fn memory_mib(unikernels: u32) -> u32 {
 
 pub(super) const DOM0_MIB: u32 = 1536;
 
-type Samples = BTreeMap<String, Vec<f64>>;
-
 pub(super) fn run(rounds: u32, sizes: &[u32]) -> Result<Vec<Row>> {
     ensure!(sizes.is_sorted_by(|a, b| a < b), "sizes must ascend");
     let most = *sizes.last().context("no size was given")?;
@@ -33,43 +30,33 @@ pub(super) fn run(rounds: u32, sizes: &[u32]) -> Result<Vec<Row>> {
     options.dom0_memory_mib = DOM0_MIB;
     options.memory_mib = memory_mib(most);
     options.files.push(lab::build_example("xen-linux", "xen_listing")?);
-    let mut samples = Samples::new();
-    let mut bad = None;
+    let mut samples = Samples::default();
     let scenario = lab::Scenario::find("bench-list")?;
     let arguments: Vec<String> =
         [rounds].iter().chain(sizes).map(|number| number.to_string()).collect();
     let outcome = lab::run(&options, &scenario, &arguments, &mut |line| {
-        let mut words = line.split_whitespace();
-        if words.next() != Some("SAMPLE") {
+        if !samples.take(line) {
             println!("   {line}");
-            return;
-        }
-        match (words.next(), words.next().and_then(|value| value.parse().ok())) {
-            (Some(name), Some(value)) => samples.entry(name.to_owned()).or_default().push(value),
-            _ => bad = Some(line.to_owned()),
         }
     })?;
     ensure!(outcome.status == 0, "the scenario ended with status {}", outcome.status);
-    ensure!(bad.is_none(), "not a sample: {bad:?}");
+    samples.check()?;
     rows(&samples, sizes)
 }
 
 fn rows(samples: &Samples, sizes: &[u32]) -> Result<Vec<Row>> {
-    let value = |name: &str| {
-        let values = samples.get(name).with_context(|| format!("no sample of {name}"))?;
-        median(values).with_context(|| format!("no sample of {name}"))
-    };
     let mut rows = Vec::new();
     for size in sizes {
         let what = format!("list, {size} domains");
-        let ours = value(&format!("xy-seconds-at-{size}"))?;
-        let row = Row::fewer(what, "s", ours, ("xl", value(&format!("xl-seconds-at-{size}"))?));
+        let ours = samples.value(&format!("xy-seconds-at-{size}"))?;
+        let row =
+            Row::fewer(what, "s", ours, ("xl", samples.value(&format!("xl-seconds-at-{size}"))?));
         rows.push(if *size == GOAL_SIZE { row.at_least(10.0) } else { row });
     }
     if let [first, .., last] = sizes {
         let growth = |tool: &str| -> Result<f64> {
-            let more = value(&format!("{tool}-seconds-at-{last}"))?
-                - value(&format!("{tool}-seconds-at-{first}"))?;
+            let more = samples.value(&format!("{tool}-seconds-at-{last}"))?
+                - samples.value(&format!("{tool}-seconds-at-{first}"))?;
             Ok(more * 1e6 / f64::from(last - first))
         };
         let what = format!("list, growth per domain from {first} to {last}");
@@ -77,8 +64,9 @@ fn rows(samples: &Samples, sizes: &[u32]) -> Result<Vec<Row>> {
     }
     for size in sizes {
         let what = format!("hypercalls per list, {size} domains");
-        let ours = value(&format!("xy-calls-at-{size}"))?;
-        let row = Row::fewer(what, "", ours, ("xl", value(&format!("xl-calls-at-{size}"))?));
+        let ours = samples.value(&format!("xy-calls-at-{size}"))?;
+        let row =
+            Row::fewer(what, "", ours, ("xl", samples.value(&format!("xl-calls-at-{size}"))?));
         rows.push(row.at_most(1.0));
     }
     for size in sizes {
@@ -91,12 +79,12 @@ fn rows(samples: &Samples, sizes: &[u32]) -> Result<Vec<Row>> {
                 _ => "a bounce buffer for 1024, as libxl",
             };
             let what = format!("one call against {pattern}, {size} domains");
-            let ours = value(&format!("one-call-us-at-{size}"))?;
+            let ours = samples.value(&format!("one-call-us-at-{size}"))?;
             rows.push(Row::fewer(
                 what,
                 "us",
                 ours,
-                (title, value(&format!("{way}-us-at-{size}"))?),
+                (title, samples.value(&format!("{way}-us-at-{size}"))?),
             ));
         }
     }
@@ -109,18 +97,18 @@ mod tests {
 
     #[test]
     fn growth_is_what_each_domain_adds() {
-        let mut samples = Samples::new();
+        let mut samples = Samples::default();
         for (name, values) in [("xy", [1.0, 2.0]), ("xl", [1.0, 22.0])] {
             for (size, seconds) in [1, 101].into_iter().zip(values) {
-                samples.insert(format!("{name}-seconds-at-{size}"), vec![seconds]);
-                samples.insert(format!("{name}-calls-at-{size}"), vec![1.0]);
+                samples.take(&format!("SAMPLE {name}-seconds-at-{size} {seconds}"));
+                samples.take(&format!("SAMPLE {name}-calls-at-{size} 1.0"));
             }
         }
         for (way, size) in ["one-call", "chunks-of-2", "bounce", "bounce-1024"]
             .into_iter()
             .flat_map(|way| [(way, 1), (way, 101)])
         {
-            samples.insert(format!("{way}-us-at-{size}"), vec![5.0]);
+            samples.take(&format!("SAMPLE {way}-us-at-{size} 5.0"));
         }
         let rows = rows(&samples, &[1, 101]).unwrap();
         let growth = rows.iter().find(|row| row.what.contains("growth")).unwrap();

@@ -11,6 +11,7 @@ use api::Activity;
 
 use super::Row;
 use super::list::{DOM0_MIB, memory_mib};
+use super::samples::Samples;
 use crate::flamegraph;
 use crate::lab::{self, Build, ExtraFile, Store};
 
@@ -21,7 +22,7 @@ const LISTING_PERCENT_MAX: f64 = 0.1;
 
 /// What one boot brought.
 struct Boot {
-    samples: BTreeMap<String, f64>,
+    samples: Samples,
     results: PathBuf,
     count: u32,
 }
@@ -53,18 +54,14 @@ fn boot(tool: &str, store: Store, count: u32, build: Build, files: &[ExtraFile])
     options.build = build;
     options.files.extend_from_slice(files);
     let scenario = lab::Scenario::find("bench-mass")?;
-    let mut samples = BTreeMap::new();
+    let mut samples = Samples::default();
     let outcome =
         lab::run(&options, &scenario, &[tool.to_owned(), count.to_string()], &mut |line| {
             println!("   {line}");
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if let ["SAMPLE", name, value] = words[..]
-                && let Ok(value) = value.parse()
-            {
-                samples.insert(name.to_owned(), value);
-            }
+            samples.take(line);
         })?;
     ensure!(outcome.status == 0, "{tool} ended with status {}", outcome.status);
+    samples.check()?;
     Ok(Boot { samples, results: outcome.results, count })
 }
 
@@ -98,7 +95,7 @@ fn counter() -> Result<ExtraFile> {
 
 impl Boot {
     fn value(&self, name: &str) -> Result<f64> {
-        self.samples.get(name).copied().with_context(|| format!("no sample of {name}"))
+        self.samples.value(name)
     }
 
     fn per_vm(&self, total: f64) -> f64 {

@@ -1,18 +1,14 @@
 //! Plug and unplug of many disks: on the simulated host, where storage is as slow as wanted, and with
 //! `--lab` on a real Xen, `xy` beside `xl` in one boot.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::Row;
+use super::samples::Samples;
 use crate::cargo;
-use crate::demo::median;
 use crate::lab::{self, Store};
-
-/// Samples by name.
-type Samples = BTreeMap<String, Vec<f64>>;
 
 /// What is to be measured.
 pub(super) struct Options {
@@ -24,24 +20,6 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
     if options.in_lab { on_real_xen(options.is_quick) } else { simulated(options.is_quick) }
 }
 
-/// Takes a line `SAMPLE NAME VALUE`. With `BOUND` or `FAILED` before the name it is what had passed when
-/// something was stopped or failed; that word stays part of the name.
-fn take(samples: &mut Samples, line: &str) -> Result<()> {
-    let mut words = line.split_whitespace();
-    let Some(word @ ("SAMPLE" | "BOUND" | "FAILED")) = words.next() else { return Ok(()) };
-    let name = words.next().context("a sample without a name")?;
-    let value = words.next().and_then(|value| value.parse().ok());
-    let value = value.with_context(|| format!("not a sample: {line}"))?;
-    let name = if word == "SAMPLE" { name.to_owned() } else { format!("{word} {name}") };
-    samples.entry(name).or_default().push(value);
-    Ok(())
-}
-
-fn value(samples: &Samples, name: &str) -> Result<f64> {
-    let values = samples.get(name).with_context(|| format!("no sample of {name}"))?;
-    median(values).with_context(|| format!("no sample of {name}"))
-}
-
 fn simulated(is_quick: bool) -> Result<Vec<Row>> {
     let mut command = cargo::example("sim", "storm");
     if is_quick {
@@ -50,24 +28,26 @@ fn simulated(is_quick: bool) -> Result<Vec<Row>> {
     let output = command.output().context("cargo does not start")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the simulation failed: {errors}");
-    let mut samples = Samples::new();
+    let mut samples = Samples::default();
     for line in String::from_utf8_lossy(&output.stdout).lines() {
-        take(&mut samples, line)?;
+        samples.take(line);
     }
+    samples.check()?;
     let mut rows = Vec::new();
     for disks in [1, 2, 5, 8, 10, 20, 50, 100, 255] {
-        let ours = value(&samples, &format!("table-ours-{disks}"))?;
-        let sequential = value(&samples, &format!("table-sequential-{disks}"))?;
+        let ours = samples.value(&format!("table-ours-{disks}"))?;
+        let sequential = samples.value(&format!("table-sequential-{disks}"))?;
         let what = format!("sim: {disks} disks of 1 s each, 10 at a time");
         // Ten at a time make the last of 255 wait for 26 rounds.
         let rounds = f64::from(disks).min(f64::from(disks) / (f64::from(disks) / 10.0).ceil());
         let row = Row::fewer(what, "s", ours, ("one by one", sequential));
         rows.push(row.at_least(0.99 * rounds));
     }
-    let ours = value(&samples, "tail-ours")?;
-    let ideal = value(&samples, "tail-ideal")?;
+    let ours = samples.value("tail-ours")?;
+    let ideal = samples.value("tail-ideal")?;
     let what = "sim: 255 disks, 1 % take 5 s, 10 at a time";
-    let ratios = samples["tail-ours"].iter().zip(&samples["tail-ideal"]).map(|(a, b)| a / b);
+    let ratios =
+        samples.all("tail-ours")?.iter().zip(samples.all("tail-ideal")?).map(|(a, b)| a / b);
     let worst = ratios.fold(0.0, f64::max);
     rows.push(
         Row::fewer(format!("{what}: over the ideal, worst seed"), "x", worst, ("ideal", 1.0))
@@ -79,7 +59,7 @@ fn simulated(is_quick: bool) -> Result<Vec<Row>> {
     for (name, peer) in
         [("chunks of 10, pool of 4", "tail-peer"), ("chunks of 10, pool of 10", "tail-peer-wide")]
     {
-        let theirs = value(&samples, peer)?;
+        let theirs = samples.value(peer)?;
         rows.push(
             Row::fewer(format!("{what}: {name}"), "s", ours, ("xenopsd", theirs)).at_least(1.0),
         );
@@ -89,9 +69,9 @@ fn simulated(is_quick: bool) -> Result<Vec<Row>> {
     for (name, what) in
         [("wide", format!("{wide} VMs x 8 disks")), ("many", format!("{many} VMs x 1 disk"))]
     {
-        let ours = value(&samples, &format!("storm-{name}-ours"))?;
-        let theirs = value(&samples, &format!("storm-{name}-peer"))?;
-        let ideal = value(&samples, &format!("storm-{name}-ideal"))?;
+        let ours = samples.value(&format!("storm-{name}-ours"))?;
+        let theirs = samples.value(&format!("storm-{name}-peer"))?;
+        let ideal = samples.value(&format!("storm-{name}-ideal"))?;
         let what = format!("sim: boot storm of {what}");
         rows.push(Row::fewer(what.clone(), "s", ours, ("xenopsd", theirs)).at_least(1.0));
         let mut row =
@@ -99,7 +79,7 @@ fn simulated(is_quick: bool) -> Result<Vec<Row>> {
         row.ratio = ours / ideal;
         rows.push(row.within(1.1));
     }
-    let (first, last) = (value(&samples, "start-at-1")?, value(&samples, "start-at-many")?);
+    let (first, last) = (samples.value("start-at-1")?, samples.value("start-at-many")?);
     let what = format!("sim: start with 8 disks, {many} running against 1");
     let mut row = Row::fewer(what, "s", last, ("at 1", first));
     row.ratio = last / first;
@@ -124,8 +104,8 @@ const VERBS: [(&str, &str); 3] = [
 /// Ours beside what xl took. If xl was stopped, what had passed by then is the least that it takes; if it failed there is
 /// nothing to compare with. The row's name says so.
 fn beside_xl(samples: &Samples, verb: &str, which: &str, what: String) -> Result<Row> {
-    let ours = value(samples, &format!("xy-{verb}-{which}"))?;
-    let xl = |word: &str, verb: &str| value(samples, &format!("{word}xl-{verb}-{which}")).ok();
+    let ours = samples.value(&format!("xy-{verb}-{which}"))?;
+    let xl = |word: &str, verb: &str| samples.value(&format!("{word}xl-{verb}-{which}")).ok();
     let (peer, remark) = match (xl("", verb), xl("BOUND ", verb), xl("FAILED ", verb)) {
         (Some(theirs), _, _) => (Some(theirs), String::new()),
         (_, Some(bound), _) => (Some(bound), format!("; xl was stopped after {bound:.0} s")),
@@ -168,18 +148,13 @@ fn on_real_xen(is_quick: bool) -> Result<Vec<Row>> {
         XL_SECONDS_MAX.to_string(),
     ];
     let scenario = lab::Scenario::find("bench-plug")?;
-    let mut samples = Samples::new();
-    let mut bad = None;
+    let mut samples = Samples::default();
     let outcome = lab::run(&options, &scenario, &arguments, &mut |line| {
         println!("   {line}");
-        if let Err(error) = take(&mut samples, line) {
-            bad.get_or_insert(error);
-        }
+        samples.take(line);
     })?;
     ensure!(outcome.status == 0, "the scenario ended with status {}", outcome.status);
-    if let Some(error) = bad {
-        return Err(error);
-    }
+    samples.check()?;
     let mut rows = Vec::new();
     for disks in disks {
         for (verb, what) in VERBS {
@@ -208,12 +183,12 @@ fn on_real_xen(is_quick: bool) -> Result<Vec<Row>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Samples, beside_xl, take};
+    use super::{Samples, beside_xl};
 
     fn row(lines: &[&str]) -> super::Row {
-        let mut samples = Samples::new();
+        let mut samples = Samples::default();
         for line in lines {
-            take(&mut samples, line).unwrap();
+            assert!(samples.take(line));
         }
         beside_xl(&samples, "start", "128", "start".to_owned()).unwrap()
     }
