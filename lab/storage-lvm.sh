@@ -25,7 +25,7 @@ no_group_is_left() {
 
 # Where the daemon is killed: each time it looks for the volume first (twice for a copy).
 kills_of_volumes() {
-    kills_detach="program:1 rename:1 unlink:1"
+    kills_detach="program:1 rename:1 record:1"
     kills_destroy=program:2
 }
 # Made under a tag, activated, zeroed or copied, deactivated, the tag taken away.

@@ -20,6 +20,7 @@ storage_copy=s:copy
 #   rename    the record of a VDI's users: written before attach (1), before activate (2), with the device (3);
 #             after deactivate (1)
 #   unlink    that record goes, after detach; or a file of a VDI
+#   record    the same for the record alone, by a thread that is there: a program that is run may remove files too
 #   ftruncate, renameat2   a file that is made has no length yet, no name yet
 #   program   it starts that program
 #   question  it has put that question to a driver of the kind `program`, and waits for the answer. (With a VM under
@@ -72,9 +73,16 @@ killed_at() {
         # Each has two files in memory for what it prints.
         program) calls=memfd_create number=$((2 * number - 1)) ;;
         question) calls=poll,ppoll ;;
+        record) calls=unlink ;;
         *) calls=${storage_point%:*} ;;
     esac
-    strace -f -qq -o /dev/null -p "$xylemd_pid" -e trace=$calls \
+    if [ "${storage_point%:*}" = record ]; then
+        victims=$(printf -- '-p %s ' $(ls "/proc/$xylemd_pid/task"))
+    else
+        victims="-f -p $xylemd_pid"
+    fi
+    # shellcheck disable=SC2086 # options, a word each
+    strace $victims -qq -o /dev/null -e trace=$calls \
         -e "inject=$calls:signal=KILL:when=$number" >/dev/null 2>&1 &
     tracer=$!
     wait_for "! grep -qs '^TracerPid:.*[^0-9]0\$' /proc/$xylemd_pid/task/*/status" 60

@@ -35,6 +35,7 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
            --quick          small and short: every row runs, its figures say nothing
   plug     disks attached, 1 to 255 to a VM, boot storms: in virtual time on the simulated host
            --lab            by xy and by xl, on real Xen
+           --rounds N       of those in the lab (default 3)
            --quick          small
 
 Prints a table; FILE gets the same as an array of rows. Exits 0 when it ran, goals met or not.";
@@ -177,7 +178,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         Some("create") => create::run(rounds.unwrap_or(2))?,
         Some("list") => list::run(rounds.unwrap_or(15), &sizes)?,
         Some("mass") => mass::run(count, xl_count.unwrap_or(count), build)?,
-        Some("plug") => plug::run(&plug::Options { is_quick, in_lab })?,
+        Some("plug") => plug::run(&plug::Options { is_quick, in_lab, rounds })?,
         Some("store") => {
             let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
             store::run(&store::Options { peers, rounds, is_quick, only })?

@@ -48,7 +48,7 @@ struct Words<'a> {
 }
 
 fn words<'a>(arguments: &[&'a str]) -> Words<'a> {
-    const VALUED: [&str; 15] = [
+    const VALUED: [&str; 16] = [
         "--config",
         "--devices",
         "--reportformat",
@@ -61,6 +61,7 @@ fn words<'a>(arguments: &[&'a str]) -> Words<'a> {
         "-n",
         "--thinpool",
         "--type",
+        "--errorwhenfull",
         "-l",
         "-S",
         "-T",

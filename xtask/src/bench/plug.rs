@@ -14,10 +14,15 @@ use crate::lab::{self, Store};
 pub(super) struct Options {
     pub(super) is_quick: bool,
     pub(super) in_lab: bool,
+    pub(super) rounds: Option<u32>,
 }
 
 pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
-    if options.in_lab { on_real_xen(options.is_quick) } else { simulated(options.is_quick) }
+    if !options.in_lab {
+        return simulated(options.is_quick);
+    }
+    let rounds = options.rounds.unwrap_or(if options.is_quick { 1 } else { 3 });
+    on_real_xen(options.is_quick, rounds)
 }
 
 fn simulated(is_quick: bool) -> Result<Vec<Row>> {
@@ -126,7 +131,7 @@ fn beside_xl(samples: &Samples, verb: &str, which: &str, what: String) -> Result
 /// VMs with eight disks each that are started at once.
 const MANY: u32 = 20;
 
-fn on_real_xen(is_quick: bool) -> Result<Vec<Row>> {
+fn on_real_xen(is_quick: bool, rounds: u32) -> Result<Vec<Row>> {
     let mut options = lab::Options::new("bench-plug")?;
     // xl and xy in one boot, on one store.
     options.store = Store::Xylem;
@@ -135,13 +140,13 @@ fn on_real_xen(is_quick: bool) -> Result<Vec<Row>> {
     // xl runs a script for each disk, all at once.
     options.dom0_memory_mib = 3072;
     options.files.push(lab::build_wide_unikernel()?);
-    let (rounds, disks, many, on_lvm): (&str, &[u32], u32, &[u32]) = match is_quick {
-        true => ("1", &[1, 8], 2, &[8]),
-        false => ("3", &DISKS, MANY, &DISKS_ON_LVM),
+    let (disks, many, on_lvm): (&[u32], u32, &[u32]) = match is_quick {
+        true => (&[1, 8], 2, &[8]),
+        false => (&DISKS, MANY, &DISKS_ON_LVM),
     };
     let words = |sizes: &[u32]| sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
     let arguments = [
-        rounds.to_owned(),
+        rounds.to_string(),
         words(disks),
         many.to_string(),
         words(on_lvm),

@@ -368,6 +368,12 @@ impl Driver for Lvm {
                 ["lvcreate", "-y", "--type", "thin-pool", "-l", "90%FREE", "-n", POOL, &group];
             run(place, &name, &arguments)?;
         }
+        if *self == Self::Thin {
+            // A full pool is an error for those who write, at once: by default they wait for a minute, and with them
+            // whoever is to end or detach them.
+            let pool = format!("{group}/{POOL}");
+            run(place, &name, &["lvchange", "--errorwhenfull", "y", &pool])?;
+        }
         Ok(())
     }
 
