@@ -52,6 +52,9 @@ pub enum Step {
     AddDevice(DeviceRef),
     /// Write down that a device is there for its user.
     SettleDevice(DeviceRef),
+    /// Wait until the two halves of a device have found each other. Asked to close while they do, a frontend closes and then
+    /// meets a backend that has just connected: Linux's loses its xenbus thread over that.
+    AwaitConnected(DeviceRef),
     /// Ask the guest to let go of a device.
     AskToClose(DeviceRef),
     /// Wait until the guest has let go.
@@ -112,6 +115,7 @@ impl Step {
             Self::RemoveDomainNodes => "remove the domain's nodes",
             Self::AddDevice(_) => "add devices",
             Self::SettleDevice(_) => "settle devices",
+            Self::AwaitConnected(_) => "await connected",
             Self::AskToClose(_) => "ask the guest",
             Self::AwaitConsent(_) => "await the guest",
             Self::RemoveDevice(_) => "remove devices",
@@ -130,6 +134,7 @@ impl Step {
             | Self::AwaitClosed(device)
             | Self::AddDevice(device)
             | Self::SettleDevice(device)
+            | Self::AwaitConnected(device)
             | Self::AskToClose(device)
             | Self::AwaitConsent(device)
             | Self::CloseDevice(device)
@@ -178,6 +183,7 @@ impl Step {
             Self::AwaitBackend(_) => Some(BACKEND_SECONDS),
             Self::AwaitModel => Some(MODEL_SECONDS),
             Self::AwaitClosed(_) => Some(CLOSE_SECONDS),
+            Self::AwaitConnected(_) => Some(CONNECT_SECONDS),
             Self::AwaitConsent(_) => Some(CONSENT_SECONDS),
             _ => None,
         }
@@ -191,6 +197,8 @@ const BACKEND_SECONDS: u64 = 30;
 const MODEL_SECONDS: u64 = 60;
 /// How long a backend may take to let go. After that the domain is destroyed all the same.
 const CLOSE_SECONDS: u64 = 30;
+/// How long a guest may take to connect a device that it is to let go of. One that has no driver for it never does.
+const CONNECT_SECONDS: u64 = 10;
 /// How long a guest may take to let go of a device: what it has in its caches has to be written first.
 const CONSENT_SECONDS: u64 = 30;
 
@@ -206,6 +214,7 @@ impl fmt::Display for Step {
             Self::AddDevice(device) => write!(f, "add {device}"),
             Self::SettleDevice(device) => write!(f, "settle {device}"),
             Self::AskToClose(device) => write!(f, "ask the guest for {device}"),
+            Self::AwaitConnected(device) => write!(f, "await that {device} is connected"),
             Self::AwaitConsent(device) => write!(f, "await that the guest lets go of {device}"),
             Self::CloseDevice(device) => write!(f, "close {device}"),
             Self::RemoveDevice(device) => write!(f, "remove {device}"),
@@ -529,7 +538,8 @@ pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     let mut plan = Plan::default();
     match how {
         Unplug::Clean => {
-            let asked = plan.add(Step::AskToClose(device), &[]);
+            let connected = plan.add(Step::AwaitConnected(device), &[]);
+            let asked = plan.add(Step::AskToClose(device), &[connected]);
             let let_go = plan.add(Step::AwaitConsent(device), &[asked]);
             let removed = plan.add(Step::RemoveDevice(device), &[let_go]);
             if is_attached {

@@ -505,6 +505,7 @@ impl Toolstack {
             Step::AwaitBackend(_)
             | Step::AwaitModel
             | Step::AwaitClosed(_)
+            | Step::AwaitConnected(_)
             | Step::AwaitConsent(_) => {
                 unreachable!("{step} is a wait")
             }
@@ -665,6 +666,12 @@ impl Toolstack {
                 ))),
                 _ => Some(Ok(())),
             },
+            Step::AwaitConnected(_) => match state {
+                XenbusState::Initialising | XenbusState::InitWait | XenbusState::Initialised => {
+                    None
+                }
+                _ => Some(Ok(())),
+            },
             _ => match state {
                 XenbusState::Unknown | XenbusState::Closed => Some(Ok(())),
                 XenbusState::Closing => None,
@@ -714,6 +721,8 @@ impl Toolstack {
                     "the guest did not let go of {device} within {seconds} s; is it in use? \
                      --force takes it away"
                 )),
+                // There may be no driver for it; then there is nobody to be surprised either.
+                Step::AwaitConnected(_) => Ok(()),
                 // The domain is destroyed next, and with its nodes the backend loses its device.
                 step => {
                     let name = &self.vms[&operation.uuid].config.name;
@@ -875,7 +884,7 @@ fn watched(step: Step, domid: DomId) -> Vec<String> {
     match step {
         Step::AwaitBackend(device) => vec![state(device), device.backend_error(domid)],
         Step::AwaitConsent(device) => vec![state(device), device.frontend_error(domid)],
-        Step::AwaitClosed(device) => vec![state(device)],
+        Step::AwaitClosed(device) | Step::AwaitConnected(device) => vec![state(device)],
         Step::AwaitModel => vec![device_model::state_node(domid)],
         other => unreachable!("{other} waits for nothing"),
     }

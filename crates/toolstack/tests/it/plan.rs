@@ -167,10 +167,11 @@ fn devices_come_and_go_alone() {
     check(
         &plan_unplug(vbd, Unplug::Clean, true),
         &expect![[r#"
-        0   ask the guest for vbd 51728
-        1   await that the guest lets go of vbd 51728  (after 0)
-        2   remove vbd 51728  (after 1)
-        3   detach disk 51728  (after 2)
+        0   await that vbd 51728 is connected
+        1   ask the guest for vbd 51728  (after 0)
+        2   await that the guest lets go of vbd 51728  (after 1)
+        3   remove vbd 51728  (after 2)
+        4   detach disk 51728  (after 3)
     "#]],
     );
     check(
