@@ -8,6 +8,7 @@ truncate -s 16M /disk-a.raw /disk-b.raw
 loops() { cat /sys/block/loop*/loop/backing_file 2>/dev/null; }
 # connected KIND DOMID DEVID
 connected() { wait_for "[ \"\$(xenstore-read /local/domain/0/backend/$1/$2/$3/state)\" = 4 ]" 120; }
+
 echo "== Linux"
 linux_cfg plug "type = 'pv'" "memory = 128" "extra = 'console=hvc0 $FAST_BOOT'" "disk = ['/disk-a.raw,raw,xvda,w']" "vif = ['bridge=xenbr0']"
 check "create" xy create -q /tmp/plug.cfg

@@ -8,9 +8,6 @@ use super::vif::Vif;
 use super::{BackendId, BackendKind, Shared};
 use crate::machine::MappingId;
 
-/// What the trace says where a device connects that its toolstack has asked to close.
-const LATE: &str = "was asked to close, and connects";
-
 /// Whether a device stays.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
@@ -222,7 +219,7 @@ impl Device {
             let node = shared.store.read_optional(&format!("{}/state", self.path))?;
             if node.map(|node| XenbusState::decode(&node)) == Some(XenbusState::Closing) {
                 // As the kernel's driver, it looks at its own idea of the state alone.
-                self.note(shared, LATE);
+                self.note(shared, "was asked to close, and connects");
             }
             self.switch(shared, XenbusState::Connected)?;
             self.note(shared, "is connected");

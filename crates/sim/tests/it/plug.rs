@@ -177,8 +177,7 @@ fn nobody_is_asked_to_let_go_of_a_device_while_it_connects() {
         lab.host.os().add_disk("/more0.raw", 1 << 20);
         lab.create(&linux("one", "pv", "normal")).unwrap();
         lab.settle();
-        for device in [51728, 51744] {
-            let name = if device == 51728 { "xvdb" } else { "xvdc" };
+        for (device, name) in [(51728, "xvdb"), (51744, "xvdc")] {
             done(&lab.ask(plug("one", &format!("/more0.raw,raw,{name},r"))));
             done(&lab.ask(unplug("one", vbd(device), Unplug::Clean)));
         }

@@ -362,13 +362,13 @@ impl Driver for Lvm {
                 run(place, &name, &arguments)?;
             }
         }
-        if *self == Self::Thin && volumes(place)?.is_empty() {
-            // What is left is for the pool's own metadata, and for its repair.
-            let arguments =
-                ["lvcreate", "-y", "--type", "thin-pool", "-l", "90%FREE", "-n", POOL, &group];
-            run(place, &name, &arguments)?;
-        }
         if *self == Self::Thin {
+            if volumes(place)?.is_empty() {
+                // What is left is for the pool's own metadata, and for its repair.
+                let arguments =
+                    ["lvcreate", "-y", "--type", "thin-pool", "-l", "90%FREE", "-n", POOL, &group];
+                run(place, &name, &arguments)?;
+            }
             // A full pool is an error for those who write, at once: by default they wait for a minute, and with them
             // whoever is to end or detach them.
             let pool = format!("{group}/{POOL}");
