@@ -8,6 +8,16 @@ prepare_others() {
     xl create -e -q /tmp/resident.cfg || fail "xl create"
     resident=$(xl domid resident)
     : >/results/ops.main
+    # Nobody does anything to this one but to try and take its disk away.
+    xy vdi-create s:keeper-xvda 1M || fail vdi-create
+    unikernel_cfg keeper "type = 'pv'" "extra = 'xylem.quiet'" "disk = ['s:keeper-xvda,,xvda,w']"
+    xy create -q /tmp/keeper.cfg || fail "create keeper"
+    keeper=$(xy domid keeper)
+}
+
+keeper_is_whole() {
+    [ "$(xy domid keeper)" = "$keeper" ] && xy vdi-list s | grep -q '^s:keeper-xvda ' &&
+        [ "$(rows block-list keeper | awk '{ print $1, $4 }')" = "51712 4" ]
 }
 
 foreign_is_untouched() {
@@ -69,11 +79,7 @@ vdi_hand() {
             fi
             ;;
         8) beside ;;
-        9)
-            recall w1
-            # What another hand does meanwhile decides whether this is refused; it must not be the end of the VDI.
-            xy vdi-destroy s:w1-xvda >/dev/null 2>$folder/destroy.err && wrong vdi-destroy "a VDI of a VM was destroyed"
-            ;;
+        9) operate vdi-in-use refused xy vdi-destroy s:keeper-xvda ;;
     esac
     sleep 0.2
 }

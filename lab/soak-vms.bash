@@ -16,7 +16,7 @@ remember() { echo "$life $defined $vifs ${cd:--} $disks" >"$folder/$1.vm"; }
 
 # wrong KIND TEXT: what must not be; the evidence goes to /results.
 wrong() {
-    local number
+    local number vm
     echo "$1" >>$folder/wrong
     number=$(wc -l <$folder/wrong)
     echo "WRONG $number: $1: $2"
@@ -334,7 +334,9 @@ change_definition() {
         operate undefine ok xy undefine "$1"
         [ "$fate" != ok ] || defined=0
     else
-        operate define-twice refused xy define "/tmp/$1.cfg"
+        # What runs is kept from now on.
+        operate define-running ok xy define "/tmp/$1.cfg"
+        [ "$fate" != ok ] || defined=1
     fi
 }
 

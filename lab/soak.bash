@@ -95,6 +95,7 @@ quiet() {
     done
     wait_for "[ \$(losetup -a | wc -l) = $loops ]" 20 || wrong quiet-loops "$loops were expected: $(losetup -a)"
     foreign_is_untouched || wrong quiet-foreign "$(xl list)"
+    keeper_is_whole || wrong quiet-keeper "$(xy block-list keeper 2>&1; xy vdi-list s 2>&1)"
 }
 
 # play ROUND KILLS: the hands work until the round ends.
