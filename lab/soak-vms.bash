@@ -121,8 +121,9 @@ as_described() {
     domid=$(xy domid "$1" 2>/dev/null) || return 1
     xl list "$1" | awk 'NR == 2 && $5 ~ /^..----$/ { good = 1 } END { exit !good }' || return 1
     blocks=$(rows block-list "$1")
+    # They are listed in the order in which they came.
     for disk in $disks ${cd:+xvdd}; do wanted="$wanted$(number_of "$disk") 4;"; done
-    [ "$(echo "$blocks" | awk 'NF { printf "%s %s;", $1, $4 }')" = "$wanted" ] || return 1
+    [ "$(echo "$blocks" | sort -n | awk 'NF { printf "%s %s;", $1, $4 }')" = "$wanted" ] || return 1
     networks=$(rows network-list "$1")
     [ "$(echo "$networks" | awk 'NF && $5 == 4' | wc -l)" = "$vifs" ] || return 1
     [ "$(echo "$networks" | grep -c .)" = "$vifs" ] || return 1
