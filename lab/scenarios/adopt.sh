@@ -5,12 +5,10 @@
 # What the guest has written so far.
 written() { grep -c 'XYLEM-GUEST: io=[0-9]' "$(console_log web)"; }
 
-# goes_on: the guest writes on, and nothing that it read back since it is up was wrong. (As it goes down, its disk is
-# unmounted under who writes.)
+# goes_on: the guest writes on, and nothing that it read back while it was up was wrong.
 goes_on() {
     before=$(written)
-    wait_for "[ \$(written) -gt $((before + 1)) ]" 60 &&
-        awk '/XYLEM-GUEST: ready/ { failed = 0 } /io=failed/ { failed = 1 } END { exit failed }' "$(console_log web)"
+    wait_for "[ \$(written) -gt $((before + 1)) ]" 60 && no_failed_io "$(console_log web)"
 }
 
 # state_of NAME: as Xylem sees it.
