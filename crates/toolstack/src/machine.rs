@@ -29,6 +29,7 @@ mod policy;
 mod progress;
 mod requests;
 mod trace;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -136,8 +136,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             Work::CloseDevice { domain, uuid, device, nodes } => {
                 store::write_as_one(&mut self.store, &nodes)?;
-                store::close_devices(&mut self.store, domain.domid, uuid, &[device])?;
-                Ok(Output::Done)
+                let unseen = store::close_devices(&mut self.store, domain.domid, uuid, &[device])?;
+                Ok(Output::Closing { unseen })
             }
             Work::RemoveDevice { domain, uuid, removals, nodes } => {
                 store::remove(&mut self.store, Some(domain.domid), uuid, &removals)?;
@@ -212,8 +212,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Ok(Output::Done)
             }
             Work::CloseDevices { domain, uuid, devices } => {
-                store::close_devices(&mut self.store, domain.domid, uuid, &devices)?;
-                Ok(Output::Done)
+                let unseen = store::close_devices(&mut self.store, domain.domid, uuid, &devices)?;
+                Ok(Output::Closing { unseen })
             }
             Work::DestroyDomain { domain } => self.destroy_domain(domain),
             Work::RemoveNodes { domain, uuid, removals, then } => {

@@ -455,6 +455,10 @@ pub enum Output {
     Domain(NewDomain),
     Built(Built),
     Model(Process),
+    /// Backends were told to close, all but these of which have looked at their devices.
+    Closing {
+        unseen: Vec<DeviceRef>,
+    },
     Survey(Survey),
     Looked {
         info: Option<Box<DomainInfo>>,

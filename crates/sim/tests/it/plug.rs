@@ -225,6 +225,22 @@ fn a_destroy_does_not_wait_for_a_guest_that_was_asked_for_a_device() {
 }
 
 #[test]
+fn a_destroy_does_not_wait_for_a_backend_that_has_not_seen_its_device() {
+    let config = HostConfig { backends_absent: vec![BackendKind::Vbd], ..HostConfig::default() };
+    let mut lab = lab(config, 1);
+    lab.create(&unikernel("one", "pv", "normal")).unwrap();
+    lab.settle();
+    let plugged = lab.daemon.request(plug("one", "/more0.raw,raw,xvdb,w")).unwrap();
+    let soon = sim::Time(lab.host.now().0 + 1_000_000_000);
+    while lab.daemon.step(soon).unwrap() {}
+    let began = lab.host.now();
+    lab.destroy("one");
+    assert!(lab.host.now().0 - began.0 < 3_000_000_000);
+    assert!(failed(lab.wait(plugged)).contains("went down"));
+    lab.assert_nothing_left();
+}
+
+#[test]
 fn what_cannot_be_plugged_is_refused_by_name_and_leaves_nothing() {
     let config = HostConfig { backends_absent: vec![BackendKind::Vbd], ..HostConfig::default() };
     let mut lab = lab(config, 1);

@@ -98,8 +98,8 @@ fn a_backend_that_never_answers_fails_its_own_vms_within_its_bound_and_no_other(
     while lab.daemon.step(soon).unwrap() {}
     assert_unaffected(&mut lab);
     for client in asked {
-        // As long again it is waited for that the backend lets go.
-        let message = failed(within(&mut lab, client, began, 65));
+        // A backend that has not seen its device is not waited for until it lets go.
+        let message = failed(within(&mut lab, client, began, 35));
         assert!(message.contains("vif 0") && message.contains("driver"), "{message}");
     }
     lab.assert_nothing_left();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xen::{DomId, DomainRef, Uuid, XenbusState};
+use xen::{DomainRef, Uuid};
 
 use super::events::VmState;
 use super::permits::ask_for_step;
@@ -18,10 +18,6 @@ use crate::layout::{self, BuiltDomain, DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, Unplug, plan_reboot, plan_teardown};
 use crate::scheduler::{Class, Priority, Ticket, Track};
 use crate::work::{Cost, Failure, LetGo, Look, Output, Quota, Work, loop_tag};
-
-/// How long to wait for a backend that was connecting while it was told to close: it wrote another
-/// state over our Closing, lets go all the same, and may never say so.
-const RACED_CLOSE_SECONDS: u64 = 1;
 
 /// What follows when an operation has ended.
 #[derive(Clone, Debug)]
@@ -103,6 +99,8 @@ pub(super) struct Operation {
     /// Steps that have ended.
     pub(super) times: Vec<StepTime>,
     pub(super) cost: Cost,
+    /// Devices that were told to close before their backend had looked at them.
+    pub(super) unseen: BTreeSet<DeviceRef>,
     /// The first failure, or why the operation was cancelled.
     pub(super) failure: Option<String>,
 }
@@ -226,6 +224,7 @@ impl Toolstack {
             started: now,
             times: Vec::new(),
             cost: Cost::default(),
+            unseen: BTreeSet::new(),
             failure: None,
         };
         self.note_begin(now, uuid, &operation.then);
@@ -317,19 +316,8 @@ impl Toolstack {
         self.advance(now, id, out);
     }
 
-    fn end_waits(&mut self, now: Instant, id: OperationId, out: &mut Vec<Action>) {
-        let watching = |state: &State| matches!(state, State::Watching { .. });
-        let steps = 0..self.operations[&id].states.len();
-        for index in steps {
-            // The last step's end ends the operation.
-            if self.operations.get(&id).is_some_and(|it| watching(&it.states[index])) {
-                self.end_wait(now, id, index, Ok(()), out);
-            }
-        }
-    }
-
     /// Begins every step that may begin; ends the operation when none is left.
-    fn advance(&mut self, now: Instant, id: OperationId, out: &mut Vec<Action>) {
+    pub(super) fn advance(&mut self, now: Instant, id: OperationId, out: &mut Vec<Action>) {
         let Some(operation) = self.operations.get(&id) else { return };
         let startable: Vec<usize> =
             (0..operation.states.len()).filter(|&index| operation.may_begin(index)).collect();
@@ -357,18 +345,8 @@ impl Toolstack {
     fn begin_step(&mut self, now: Instant, id: OperationId, index: usize, out: &mut Vec<Action>) {
         let operation = self.operations.get_mut(&id).expect("a step of a known operation");
         let step = operation.plan.steps[index].step;
-        if let Some(seconds) = step.waits_seconds() {
-            let domid = self.vms[&operation.uuid].facts.domid();
-            let domid = domid.expect("planned after the domain was created");
-            let deadline = now.plus_seconds(seconds);
-            let paths = watched(step, domid);
-            for path in &paths {
-                self.waits.insert(path.clone(), (id, index));
-                out.push(Action::Watch { path: path.clone() });
-            }
-            self.deadlines.insert((deadline, id, index));
-            operation.states[index] = State::Watching { started: now, deadline, paths };
-            return;
+        if let Some(seconds) = operation.waits_seconds(step) {
+            return self.begin_wait(now, id, index, seconds, out);
         }
         let ask = ask_for_step(operation.uuid, &operation.config, step, operation.priority());
         let ticket = self.scheduler.put(ask, Item::Step(id, index));
@@ -549,6 +527,7 @@ impl Toolstack {
                         let log = device_model::log_file(&vm.config);
                         out.push(Action::Follow { process, log });
                     }
+                    Output::Closing { unseen } => operation.unseen.extend(unseen),
                     Output::Attached(attachment) => {
                         if let Step::AttachDisk(devid) = step {
                             vm.facts.disks.insert(devid, attachment);
@@ -590,7 +569,7 @@ impl Toolstack {
     }
 
     /// Ends a step. Of its time, `queued_ns` went by before a worker took it.
-    fn end_step(
+    pub(super) fn end_step(
         &mut self,
         now: Instant,
         id: OperationId,
@@ -622,137 +601,6 @@ impl Toolstack {
         let ended = Some(now);
         operation.times.push(StepTime { step, ready, started, ended, waited_for, failed });
         self.tell_progress(id, Some(step), out);
-    }
-
-    /// A watched node has this value now.
-    pub(super) fn handle_node(
-        &mut self,
-        now: Instant,
-        path: &str,
-        value: Option<&[u8]>,
-        out: &mut Vec<Action>,
-    ) {
-        // An event that was on its way when the wait ended.
-        let Some((id, index)) = self.waits.get(path).copied() else { return };
-        let operation = self.operations.get_mut(&id).expect("a wait's operation is known");
-        let step = operation.plan.steps[index].step;
-        if step == Step::AwaitModel {
-            if value == Some(b"running") {
-                self.end_wait(now, id, index, Ok(()), out);
-            }
-            return;
-        }
-        if !path.ends_with("/state") {
-            // Somebody's own words about a device.
-            if let Some(words) = value.filter(|words| !words.is_empty()) {
-                let words = String::from_utf8_lossy(words);
-                let verdict = Err(match step {
-                    Step::AwaitBackend(device) => {
-                        format!("the backend of {device} refused it: {words}")
-                    }
-                    _ => format!("the guest refused to {step}: {words}; --force takes it away"),
-                });
-                self.end_wait(now, id, index, verdict, out);
-            }
-            return;
-        }
-        let state = value.map_or(XenbusState::Unknown, XenbusState::decode);
-        let verdict = match step {
-            Step::AwaitBackend(device) => match state {
-                XenbusState::Unknown | XenbusState::Initialising => None,
-                XenbusState::Closing | XenbusState::Closed => Some(Err(format!(
-                    "the backend of {device} refused it: its state went to {}",
-                    state.as_str()
-                ))),
-                _ => Some(Ok(())),
-            },
-            Step::AwaitConnected(_) => match state {
-                XenbusState::Initialising | XenbusState::InitWait | XenbusState::Initialised => {
-                    None
-                }
-                _ => Some(Ok(())),
-            },
-            _ => match state {
-                XenbusState::Unknown | XenbusState::Closed => Some(Ok(())),
-                XenbusState::Closing => None,
-                _ if matches!(step, Step::AwaitConsent(_)) => None,
-                _ => {
-                    self.shorten(id, index, now.plus_seconds(RACED_CLOSE_SECONDS));
-                    None
-                }
-            },
-        };
-        if let Some(verdict) = verdict {
-            self.end_wait(now, id, index, verdict, out);
-        }
-    }
-
-    /// Moves a wait's deadline to an earlier moment.
-    fn shorten(&mut self, id: OperationId, index: usize, to: Instant) {
-        let operation = self.operations.get_mut(&id).expect("a wait's operation is known");
-        if let State::Watching { deadline, .. } = &mut operation.states[index]
-            && to < *deadline
-        {
-            self.deadlines.remove(&(*deadline, id, index));
-            self.deadlines.insert((to, id, index));
-            *deadline = to;
-        }
-    }
-
-    /// Ends the waits whose time is over.
-    pub(super) fn end_late_waits(&mut self, now: Instant, out: &mut Vec<Action>) {
-        while let Some((deadline, id, index)) = self.deadlines.first().copied() {
-            if deadline > now {
-                return;
-            }
-            let operation = &self.operations[&id];
-            let step = operation.plan.steps[index].step;
-            let seconds = step.waits_seconds().unwrap_or_default();
-            let verdict = match step {
-                Step::AwaitBackend(device) => Err(format!(
-                    "the backend of {device} did not answer within {seconds} s; \
-                     is its driver loaded in dom0?"
-                )),
-                Step::AwaitModel => Err(format!(
-                    "the device model was not ready within {seconds} s; {} may say why",
-                    device_model::log_file(&self.vms[&operation.uuid].config)
-                )),
-                Step::AwaitConsent(device) => Err(format!(
-                    "the guest did not let go of {device} within {seconds} s; is it in use? \
-                     --force takes it away"
-                )),
-                // There may be no driver for it; then there is nobody to be surprised either.
-                Step::AwaitConnected(_) => Ok(()),
-                // The domain is destroyed next, and with its nodes the backend loses its device.
-                step => {
-                    let name = &self.vms[&operation.uuid].config.name;
-                    let message = format!("{name}: went on without waiting longer to {step}");
-                    out.push(Action::Note { message });
-                    Ok(())
-                }
-            };
-            self.end_wait(now, id, index, verdict, out);
-        }
-    }
-
-    fn end_wait(
-        &mut self,
-        now: Instant,
-        id: OperationId,
-        index: usize,
-        verdict: Result<(), String>,
-        out: &mut Vec<Action>,
-    ) {
-        let state = match verdict {
-            Ok(()) => State::Ended,
-            Err(message) => {
-                let operation = self.operations.get_mut(&id).expect("known");
-                operation.failure.get_or_insert(message);
-                State::Failed
-            }
-        };
-        self.end_step(now, id, index, state, 0, out);
-        self.advance(now, id, out);
     }
 
     /// Draws the conclusions of an operation that is over.
@@ -875,17 +723,5 @@ impl Toolstack {
         out.extend(replies.into_iter().map(|(client, reply)| Action::Reply { client, reply }));
         self.note_down(now, uuid, why.as_deref().unwrap_or_default());
         self.start_ended(now, uuid, &vm.config.name, why.as_deref(), out);
-    }
-}
-
-/// The nodes that tell when a wait is over: a backend's state, and what is said about the device.
-fn watched(step: Step, domid: DomId) -> Vec<String> {
-    let state = |device: DeviceRef| format!("{}/state", device.backend(domid));
-    match step {
-        Step::AwaitBackend(device) => vec![state(device), device.backend_error(domid)],
-        Step::AwaitConsent(device) => vec![state(device), device.frontend_error(domid)],
-        Step::AwaitClosed(device) | Step::AwaitConnected(device) => vec![state(device)],
-        Step::AwaitModel => vec![device_model::state_node(domid)],
-        other => unreachable!("{other} waits for nothing"),
     }
 }

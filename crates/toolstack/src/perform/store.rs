@@ -109,13 +109,17 @@ fn steadily<T: Transport>(
 }
 
 /// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
+/// Returns the devices that no backend had looked at yet. Most likely none will: Linux's xenbus passes over
+/// a device whose state is not the first.
 pub(super) fn close_devices<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
     devices: &[DeviceRef],
-) -> Result<(), ClientError> {
+) -> Result<Vec<DeviceRef>, ClientError> {
+    let mut unseen = Vec::new();
     steadily(store, |store| {
+        unseen.clear();
         let mut look = Batch::new();
         let link = look.read(&vm_link(domid));
         let mut states = Vec::with_capacity(devices.len());
@@ -137,13 +141,18 @@ pub(super) fn close_devices<T: Transport>(
             close.write(&format!("{backend}/online"), "0");
             // Linux's backends do not repeat a state they are in already: one that has closed with its
             // guest would leave our Closing where it is.
-            if XenbusState::decode(state) != XenbusState::Closed {
+            let state = XenbusState::decode(state);
+            if state != XenbusState::Closed {
                 close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
+            }
+            if state == XenbusState::Initialising {
+                unseen.push(*device);
             }
             close.rm(&device.frontend(domid));
         }
         if close.len() == 1 { Ok(()) } else { store.commit(&close).map(drop) }
-    })
+    })?;
+    Ok(unseen)
 }
 
 /// Gives a domain room for its devices. A store without limits of single domains has to do as it is.
