@@ -475,6 +475,11 @@ fn take_down_domain(
 pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut ready = take_down_domain(&mut plan, config, reached, &[]);
+    let is_wanted = |devid| config.disks.iter().any(|disk| disk.vdev.number == devid);
+    for devid in reached.disks.iter().filter(|devid| !is_wanted(**devid)) {
+        // Its detach had come as far as the record when the domain stopped.
+        plan.take_down(Step::DetachDisk(*devid), &ready);
+    }
     // The new domain has the old one's handle: before it comes nothing may say that this VM is whole.
     ready = vec![plan.take_down(Step::RemoveDomainNodes, &ready)];
     ready.extend(add_checks(&mut plan, config));

@@ -327,6 +327,8 @@ fn a_forced_unplug_that_met_changes_for_ever_leaves_nothing_once_the_vm_is_destr
 #[derive(Clone, Copy, Debug)]
 enum Death {
     Crash,
+    /// Its guest starts again.
+    Reboot,
     /// Another toolstack destroys it.
     Destroyed,
 }
@@ -335,8 +337,12 @@ fn die(lab: &Lab, death: Death) {
     let found = lab.host.snapshot().unwrap().domains;
     let Some(domid) = found.into_iter().find(|domid| domid.0 != 0) else { return };
     match death {
-        Death::Crash => {
-            lab.host.machine().get_mut().guest_shutdown(domid, ShutdownReason::Crash);
+        Death::Crash | Death::Reboot => {
+            let reason = match death {
+                Death::Crash => ShutdownReason::Crash,
+                _ => ShutdownReason::Reboot,
+            };
+            lab.host.machine().get_mut().guest_shutdown(domid, reason);
         }
         Death::Destroyed => {
             let mut xen = Xen::probe(lab.host.hypervisor()).unwrap();
@@ -410,6 +416,35 @@ fn a_domain_may_die_anywhere_in_what_is_done_with_it() {
                 if !more {
                     break;
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_guest_may_start_again_anywhere_in_a_detach() {
+    let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
+    for how in [Unplug::Clean, Unplug::Forced] {
+        for steps in 0.. {
+            let mut lab = Lab::seeded(5);
+            lab.host.os().add_disk("/more.raw", 1 << 20);
+            let disks = "disk = ['/disk.raw,raw,xvda,rw', '/more.raw,raw,xvdb,w']";
+            let text = linux("one", "pv", "normal");
+            lab.create(&text.replace("disk = ['/disk.raw,raw,xvda,rw']", disks)).unwrap();
+            lab.settle();
+            let request = Request::Unplug { target: "one".to_owned(), device: vbd, how };
+            let more = dies_after(&mut lab, steps, request, Death::Reboot);
+            let target = "one".to_owned();
+            let Reply::Devices { devices, .. } = lab.ask(Request::Devices { target }) else {
+                panic!("after {steps} steps: no devices");
+            };
+            let wanted = devices.iter().filter(|it| it.device.kind == DeviceKind::Vbd).count();
+            let attached = lab.host.snapshot().unwrap().loops.len();
+            assert_eq!(attached, wanted, "attached disks after {steps} steps of {how:?}");
+            lab.destroy("one");
+            lab.assert_nothing_left_but("/local/domain/0/error");
+            if !more {
+                break;
             }
         }
     }

@@ -543,10 +543,11 @@ impl Toolstack {
                 }
                 State::Ended
             }
-            // A domain that stopped by itself goes all the same, and the next one shall come.
+            // A domain that stopped by itself goes all the same, and the next one shall come. A disk that
+            // is no longer the VM's and stays attached is tried again with the next end.
             Err(Failure(message))
                 if matches!(operation.then, Then::Rebooted)
-                    && matches!(step, Step::Pause | Step::CloseDevices) =>
+                    && matches!(step, Step::Pause | Step::CloseDevices | Step::DetachDisk(_)) =>
             {
                 out.push(Action::Note { message });
                 State::Failed

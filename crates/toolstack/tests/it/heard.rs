@@ -1,16 +1,18 @@
 //! What the machine does about the domains that the store tells of.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use toolstack::plan::Start;
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::{Start, Unplug};
 use toolstack::work::{Cost, Failure, Images, LetGo, NewDomain, Output, Record, Survey, Work};
-use toolstack::{Action, ClientId, Event, Reply, Request, Toolstack, Wanted};
+use toolstack::{Action, ClientId, Device, Event, Reply, Request, Toolstack, Wanted, xlcfg};
 use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Life, ShutdownReason, Uuid};
 use xen_build::{Built, KernelImage};
 use xenstore::client::Heard;
 use xenstore::wire::changes::{DomainChange, Standing, Who};
 
-use crate::machine::{CLIENT, end_first, handle, started, works};
+use crate::machine::{CLIENT, end_first, handle, own_loop, started, works};
 use crate::plan::config;
 
 fn uuid(number: u16) -> Uuid {
@@ -58,6 +60,21 @@ fn built() -> Built {
     Built { store_frame: 1, console_frame: 2, entry: 0, pages: 0 }
 }
 
+/// What work brings back that goes well; a domain that it makes has this number.
+fn output_of(work: &Work, number: u16) -> Output {
+    match work {
+        Work::LoadImages { .. } => Output::Images(images()),
+        Work::CreateDomain { .. } => Output::Domain(NewDomain {
+            domain: domain_of(number),
+            store_port: EvtchnPort(1),
+            console_port: EvtchnPort(2),
+        }),
+        Work::Build { .. } => Output::Built(built()),
+        Work::AttachDisk { .. } => Output::Attached(own_loop(3, String::new()).attachment),
+        _ => Output::Done,
+    }
+}
+
 /// A VM without devices that runs in the domain of its number.
 fn run(machine: &mut Toolstack, number: u16) {
     let config = Box::new(config(&format!("name = 'vm{number}'")));
@@ -66,21 +83,30 @@ fn run(machine: &mut Toolstack, number: u16) {
     loop {
         let next = works(&actions).into_iter().next().cloned();
         let Some(work) = next else { break };
-        let output = match work {
-            Work::LoadImages { .. } => Output::Images(images()),
-            Work::CreateDomain { .. } => Output::Domain(NewDomain {
-                domain: domain_of(number),
-                store_port: EvtchnPort(1),
-                console_port: EvtchnPort(2),
-            }),
-            Work::Build { .. } => Output::Built(built()),
-            _ => Output::Done,
-        };
-        actions = end_first(machine, &actions, Ok(output));
+        actions = end_first(machine, &actions, Ok(output_of(&work, number)));
     }
     let is_created =
         |action: &Action| matches!(action, Action::Reply { reply: Reply::Created(_), .. });
     assert!(actions.iter().any(is_created), "{actions:?}");
+}
+
+/// Ends all work of these actions and of those that follow, in order. Backends see their devices at once.
+fn end_all(machine: &mut Toolstack, actions: Vec<Action>) -> Vec<Work> {
+    let mut done = Vec::new();
+    let mut actions = VecDeque::from(actions);
+    while let Some(action) = actions.pop_front() {
+        let event = match action {
+            Action::Work { id, work } => {
+                let result = Ok(output_of(&work, 2));
+                done.push(work);
+                Event::Worked { work: id, result, cost: Cost::default() }
+            }
+            Action::Watch { path } => Event::Node { path, value: Some(b"2".to_vec()) },
+            _ => continue,
+        };
+        actions.extend(handle(machine, event));
+    }
+    done
 }
 
 fn let_go(actions: &[Action]) -> Vec<Who> {
@@ -305,4 +331,41 @@ fn pages_of_a_list_fit_together() {
     assert_eq!(listing.page(Some(DomId(5)), 9).len(), 2);
     assert_eq!(listing.row(DomId(9)).map(|row| row.info.handle), Some(uuid(9)));
     assert_eq!(listing.row(DomId(10)), None);
+}
+
+#[test]
+fn a_disk_whose_detach_met_the_end_of_its_domain_is_let_go_of_before_the_next() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    run(&mut machine, 1);
+    let target = || "vm1".to_owned();
+    let disk = xlcfg::parse_disk("/a,raw,xvda,w").unwrap();
+    let plug = Request::Plug { target: target(), device: Box::new(Device::Disk(disk)) };
+    let actions = handle(&mut machine, Event::Request { client: CLIENT, request: plug });
+    end_all(&mut machine, actions);
+    let device = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
+    let unplug = Request::Unplug { target: target(), device, how: Unplug::Clean };
+    let mut actions = handle(&mut machine, Event::Request { client: CLIENT, request: unplug });
+    // Up to the record's end, which is under way when the guest starts again.
+    let states: [&[u8]; 2] = [b"4", b"6"];
+    for value in states {
+        let path = actions.iter().find_map(|action| match action {
+            Action::Watch { path } if path.ends_with("/state") => Some(path.clone()),
+            _ => None,
+        });
+        let event = Event::Node { path: path.expect("a wait"), value: Some(value.to_vec()) };
+        actions = handle(&mut machine, event);
+        if value == b"4" {
+            actions = end(&mut machine, &actions, Output::Done);
+        }
+    }
+    assert!(matches!(works(&actions)[..], [Work::RemoveDevice { .. }]), "{actions:?}");
+    let again = Standing::Stopped(ShutdownReason::Reboot);
+    let none = handle(&mut machine, changes(vec![change(1, again)]));
+    assert!(works(&none).is_empty(), "{none:?}");
+    let done = end_all(&mut machine, actions);
+    let at = |wanted: fn(&Work) -> bool| done.iter().position(wanted).expect("done");
+    let destroyed = at(|work| matches!(work, Work::DestroyDomain { .. }));
+    let detached = at(|work| matches!(work, Work::DetachDisk { .. }));
+    let made = at(|work| matches!(work, Work::CreateDomain { .. }));
+    assert!(destroyed < detached && destroyed < made, "{done:?}");
 }

@@ -136,7 +136,7 @@ fn record(uuid: Uuid, complete: Option<Completion>) -> Record {
     Record { uuid, config_text, domid: Some(DomId(5)), complete, pending: String::new() }
 }
 
-fn own_loop(index: u32, tag: String) -> OwnLoop {
+pub(crate) fn own_loop(index: u32, tag: String) -> OwnLoop {
     let number = DeviceNumber { major: 7, minor: index };
     let device = BlockDevice { path: format!("/dev/loop{index}"), number };
     OwnLoop { attachment: Attachment::Loop(device), tag }

@@ -143,6 +143,32 @@ fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
 }
 
 #[test]
+fn a_reboot_lets_go_of_a_disk_that_was_being_detached() {
+    let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']");
+    let disks = [51712, 51728];
+    let reached =
+        Reached { recorded: true, domain: true, nodes: true, condemned: false, disks: &disks };
+    check(
+        &plan_reboot(&config, Start::Running, reached),
+        &expect![[r#"
+        0   pause
+        1   close devices  (after 0)
+        2   await the end of vbd 51712  (after 1)
+        3   destroy domain  (after 0, 2)
+        4   detach disk 51728  (after 3)
+        5   remove the domain's nodes  (after 3)
+        6   load images
+        7   create domain  (after 5, 6)  [undo: destroy domain]
+        8   build  (after 7)
+        9   write nodes  (after 8)  [undo: remove nodes]
+        10  introduce  (after 9)
+        11  await the backend of vbd 51712  (after 9)  [undo: await the end of vbd 51712]
+        12  unpause  (after 10, 11)
+    "#]],
+    );
+}
+
+#[test]
 fn devices_come_and_go_alone() {
     let vif = DeviceRef { kind: DeviceKind::Vif, devid: 1 };
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
