@@ -326,9 +326,8 @@ fn a_forced_unplug_that_met_changes_for_ever_leaves_nothing_once_the_vm_is_destr
 /// How a domain ends.
 #[derive(Clone, Copy, Debug)]
 enum Death {
-    Crash,
-    /// Its guest starts again.
-    Reboot,
+    /// By itself.
+    Stops(ShutdownReason),
     /// Another toolstack destroys it.
     Destroyed,
 }
@@ -337,11 +336,7 @@ fn die(lab: &Lab, death: Death) {
     let found = lab.host.snapshot().unwrap().domains;
     let Some(domid) = found.into_iter().find(|domid| domid.0 != 0) else { return };
     match death {
-        Death::Crash | Death::Reboot => {
-            let reason = match death {
-                Death::Crash => ShutdownReason::Crash,
-                _ => ShutdownReason::Reboot,
-            };
+        Death::Stops(reason) => {
             lab.host.machine().get_mut().guest_shutdown(domid, reason);
         }
         Death::Destroyed => {
@@ -376,7 +371,7 @@ fn dies_after(lab: &mut Lab, steps: usize, request: Request, death: Death) -> bo
 
 #[test]
 fn a_domain_may_die_anywhere_in_its_start() {
-    for death in [Death::Crash, Death::Destroyed] {
+    for death in [Death::Stops(ShutdownReason::Crash), Death::Destroyed] {
         for steps in (0..).step_by(13) {
             let mut lab = Lab::seeded(3);
             let text = linux("one", "pv", "normal") + "on_crash = 'destroy'\n";
@@ -404,7 +399,7 @@ fn a_domain_may_die_anywhere_in_what_is_done_with_it() {
         &|| Request::Destroy { target: target() },
     ];
     for request in requests {
-        for death in [Death::Crash, Death::Destroyed] {
+        for death in [Death::Stops(ShutdownReason::Crash), Death::Destroyed] {
             for steps in (0..).step_by(25) {
                 let mut lab = Lab::seeded(4);
                 lab.host.os().add_disk("/more.raw", 1 << 20);
@@ -424,6 +419,7 @@ fn a_domain_may_die_anywhere_in_what_is_done_with_it() {
 #[test]
 fn a_guest_may_start_again_anywhere_in_a_detach() {
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51728 };
+    let reboot = Death::Stops(ShutdownReason::Reboot);
     for how in [Unplug::Clean, Unplug::Forced] {
         for steps in 0.. {
             let mut lab = Lab::seeded(5);
@@ -433,7 +429,7 @@ fn a_guest_may_start_again_anywhere_in_a_detach() {
             lab.create(&text.replace("disk = ['/disk.raw,raw,xvda,rw']", disks)).unwrap();
             lab.settle();
             let request = Request::Unplug { target: "one".to_owned(), device: vbd, how };
-            let more = dies_after(&mut lab, steps, request, Death::Reboot);
+            let more = dies_after(&mut lab, steps, request, reboot);
             let target = "one".to_owned();
             let Reply::Devices { devices, .. } = lab.ask(Request::Devices { target }) else {
                 panic!("after {steps} steps: no devices");
