@@ -26,11 +26,21 @@ pub(crate) fn example(package: &str, name: &str) -> Command {
 /// One of them does not build.
 pub(crate) fn build_release(packages: &[&str]) -> Result<()> {
     let mut command = cargo();
-    command.args(["build", "--quiet", "--release"]);
+    command.args(["build", "--release"]);
     for package in packages {
         command.args(["--package", package]);
     }
     run(&mut command, &format!("{} does not build", packages.join(", ")))
+}
+
+/// Builds all examples of a package, optimised.
+///
+/// # Errors
+/// One of them does not build.
+pub(crate) fn build_examples(package: &str) -> Result<()> {
+    let mut command = cargo();
+    command.args(["build", "--release", "--package", package, "--examples"]);
+    run(&mut command, &format!("the examples of {package} do not build"))
 }
 
 /// Runs to the end what is started by cargo.

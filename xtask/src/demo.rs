@@ -77,9 +77,15 @@ pub(crate) fn simulate(arguments: &[&str]) -> Result<()> {
 
 fn on_real_xen() -> Result<()> {
     let began = Instant::now();
-    println!("== Xylem on a real Xen, in QEMU's software emulation (times are inflated by it)");
+    println!("== 1 of 4: Xylem's programs (the first build takes about 4 minutes)");
+    lab::build_programs()?;
+    println!("\n== 2 of 4: the emulated host (the first time 90 MB of packages are downloaded)");
+    lab::image(lab::Series::default())?;
+    println!(
+        "\n== 3 of 4: Xylem on a real Xen, in QEMU's software emulation (times are inflated by it)"
+    );
     let ours = boot("demo", Store::Xylem)?;
-    println!("\n== the same creates by xl, on the C xenstored, in a second boot");
+    println!("\n== 4 of 4: the same creates by xl, on the C xenstored, in a second boot");
     let theirs = boot("demo-xl", Store::C)?;
     println!();
     print_stages(&ours.results)?;
@@ -96,7 +102,7 @@ fn boot(name: &str, store: Store) -> Result<Outcome> {
     options.timeout = BOOT_LIMIT;
     options.memory_mib = 4096;
     let scenario = lab::Scenario::find(name)?;
-    println!("   building, then booting (about 10 s on a quiet machine)...");
+    println!("   booting (about 10 s; the scenario then takes about a minute)...");
     let outcome = lab::run(&options, &scenario, &[], &mut |line| println!("   {line}"))?;
     println!(
         "   (dom0 was up after {:.1} s, the host ran for {:.1} s)",

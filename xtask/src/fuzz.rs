@@ -137,7 +137,7 @@ fn cargo(arguments: &[&str]) -> Result<()> {
 /// Builds the targets and says where they are.
 fn build() -> Result<PathBuf> {
     let host = host()?;
-    cargo(&["build", "--quiet", "--locked", "--release", "--target", &host])?;
+    cargo(&["build", "--locked", "--release", "--target", &host])?;
     Ok(folder()?.join(host).join("release"))
 }
 

@@ -68,7 +68,7 @@ fn dispatch() -> Result<ExitCode> {
     match parser.next()? {
         Some(Value(command)) => match command.string()?.as_str() {
             "demo" => demo::main(&mut parser),
-            "ci" => ci::main(),
+            "ci" => ci::main(&mut parser),
             "bench" => bench::main(&mut parser),
             "churn" => churn::main(&mut parser),
             "kills" => kills::main(&mut parser),

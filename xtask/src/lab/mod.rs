@@ -17,13 +17,16 @@ mod kernel;
 mod machine;
 mod overlay;
 pub(crate) mod packages;
+mod progress;
 mod recipe;
 mod session;
 
 pub(crate) use cpio::content as archived;
 pub(crate) use host_tools::{install, require_all as require_tools};
 pub(crate) use image::{cache_directory, prepare as image};
-pub(crate) use overlay::{build_example, build_wide_unikernel, target_directory, workspace};
+pub(crate) use overlay::{
+    build_example, build_programs, build_wide_unikernel, target_directory, workspace,
+};
 pub(crate) use recipe::Series;
 
 use std::fmt;

@@ -126,10 +126,14 @@ pub(crate) fn workspace() -> PathBuf {
     manifest.parent().map_or_else(|| manifest.clone(), Path::to_owned)
 }
 
-fn build_programs() -> Result<()> {
+/// Builds Xylem's programs as dom0 gets them. Cargo shows what it compiles: the first build takes minutes.
+///
+/// # Errors
+/// One of them does not build.
+pub(crate) fn build_programs() -> Result<()> {
     for wanted in [Linkage::Dynamic, Linkage::Static] {
         let mut command = cargo::cargo();
-        command.args(["build", "--quiet", "--release"]);
+        command.args(["build", "--release"]);
         command.args(wanted.arguments());
         for (package, _, linkage) in PROGRAMS {
             if *linkage == wanted {
@@ -185,7 +189,7 @@ fn unikernel(build: Build, which: Unikernel) -> Result<Option<PathBuf>> {
             Command::new(script)
         } else {
             let mut cargo = cargo::cargo();
-            cargo.args(["build", "--quiet", "--release"]).args(features);
+            cargo.args(["build", "--release"]).args(features);
             cargo
         };
         let status = command

@@ -8,13 +8,14 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::host_tools;
+use super::{host_tools, progress};
 
 /// One package file as apt resolves it.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Package {
     /// File name with version and architecture.
     pub file: String,
+    pub size_bytes: u64,
     pub sha256: String,
 }
 
@@ -174,11 +175,13 @@ impl Apt {
             .with_context(|| format!("cannot make {}", directory.display()))?;
         let is_here = |package: &Package| directory.join(&package.file).is_file();
         if !packages.iter().all(is_here) {
+            let missing = packages.iter().filter(|package| !is_here(package));
+            let bytes = missing.map(|package| package.size_bytes).sum();
             eprintln!("lab: downloading packages of {} into {}", self.suite, directory.display());
             // Into a directory of our own, so that two labs may start at once.
             let partial = directory.join(format!("partial-{}", std::process::id()));
             std::fs::create_dir_all(&partial)?;
-            let fetched = self.fetch(names, &partial);
+            let fetched = progress::while_filling(&partial, bytes, || self.fetch(names, &partial));
             for entry in std::fs::read_dir(&partial)?.flatten() {
                 if fetched.is_ok() && entry.path().is_file() {
                     std::fs::rename(entry.path(), directory.join(entry.file_name()))?;
@@ -357,9 +360,9 @@ fn parse_uri_line(line: &str) -> Option<Package> {
     let mut words = line.split_whitespace();
     words.next()?.strip_prefix('\'')?;
     let file = words.next()?.to_owned();
-    words.next()?;
+    let size_bytes = words.next()?.parse().ok()?;
     let sha256 = words.next()?.strip_prefix("SHA256:")?.to_owned();
-    Some(Package { file, sha256 })
+    Some(Package { file, size_bytes, sha256 })
 }
 
 #[cfg(test)]
@@ -386,7 +389,8 @@ mod tests {
     #[test]
     fn a_uri_line_gives_file_and_hash_and_other_lines_give_nothing() {
         let line = "'http://mirror/x%2b1.deb' x_1%3a1+1_amd64.deb 928188 SHA256:3d3f";
-        let package = Package { file: "x_1%3a1+1_amd64.deb".into(), sha256: "3d3f".into() };
+        let file = "x_1%3a1+1_amd64.deb".into();
+        let package = Package { file, size_bytes: 928_188, sha256: "3d3f".into() };
         assert_eq!(parse_uri_line(line), Some(package));
         for other in ["", "E: no such package", "'http://mirror/x.deb' x.deb 1 MD5Sum:00"] {
             assert_eq!(parse_uri_line(other), None);

@@ -1,0 +1,186 @@
+//! Runs steps, two side by side where each keeps one CPU busy, and prints the table.
+
+use std::fs::File;
+use std::io::{Read as _, Seek as _};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::steps::{Load, Step};
+
+/// Steps of one CPU that run at a time.
+const AT_ONCE: usize = 2;
+
+/// How often the steps under way are looked at.
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Waiting,
+    Running,
+    Passed,
+    Failed,
+}
+
+struct Running {
+    index: usize,
+    child: Child,
+    started: Instant,
+    /// What a step that has company prints, until it has ended.
+    output: Option<File>,
+}
+
+/// Runs all steps, even after one failed; ends with the table and a line of counts.
+///
+/// # Errors
+/// A step cannot be started.
+pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
+    let began = Instant::now();
+    let mut states = vec![State::Waiting; steps.len()];
+    let mut took = vec![Duration::ZERO; steps.len()];
+    let mut running: Vec<Running> = Vec::new();
+    loop {
+        while let Some(index) = next(steps, &states) {
+            announce(steps, &states, index);
+            running.push(start(index, &steps[index])?);
+            states[index] = State::Running;
+        }
+        if running.is_empty() {
+            break;
+        }
+        std::thread::sleep(TICK);
+        let mut still = Vec::new();
+        for mut step in running {
+            let Some(status) = step.child.try_wait()? else {
+                still.push(step);
+                continue;
+            };
+            took[step.index] = step.started.elapsed();
+            states[step.index] = if status.success() { State::Passed } else { State::Failed };
+            print_output(&step, &steps[step.index])?;
+        }
+        running = still;
+    }
+    println!("\n==== summary");
+    for ((step, state), took) in steps.iter().zip(&states).zip(&took) {
+        let verdict = if *state == State::Passed { "ok" } else { "FAILED" };
+        println!("{verdict:<7} {:>6.1} s  {}", took.as_secs_f32(), step.name);
+    }
+    let failed = states.iter().filter(|state| **state != State::Passed).count();
+    println!("all in {:.1} min", began.elapsed().as_secs_f32() / 60.0);
+    println!("{} passed, {failed} failed", steps.len() - failed);
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The first step that may begin now.
+fn next(steps: &[Step], states: &[State]) -> Option<usize> {
+    let running = |load| {
+        let is = |(step, state): &(&Step, &State)| **state == State::Running && step.load == load;
+        steps.iter().zip(states).filter(is).count()
+    };
+    let has_room = |step: &Step| {
+        running(Load::Machine) == 0
+            && match step.load {
+                Load::OneCpu => running(Load::OneCpu) < AT_ONCE,
+                Load::Machine => running(Load::OneCpu) == 0,
+            }
+    };
+    let is_ready = |step: &Step| {
+        let before = step.after.and_then(|name| steps.iter().position(|it| it.name == name));
+        before.is_none_or(|at| matches!(states[at], State::Passed | State::Failed))
+    };
+    (0..steps.len()).find(|&index| {
+        let step = &steps[index];
+        states[index] == State::Waiting && is_ready(step) && has_room(step)
+    })
+}
+
+/// Minutes that the steps which have not ended typically take.
+fn minutes_left(steps: &[Step], states: &[State]) -> u32 {
+    let seconds = steps.iter().zip(states).map(|(step, state)| match (state, step.load) {
+        (State::Passed | State::Failed, _) => 0,
+        (_, Load::OneCpu) => step.typical_seconds / 2,
+        (_, Load::Machine) => step.typical_seconds,
+    });
+    seconds.sum::<u32>().div_ceil(60)
+}
+
+fn announce(steps: &[Step], states: &[State], index: usize) {
+    let number = states.iter().filter(|state| **state != State::Waiting).count() + 1;
+    println!(
+        "\n==== {} ({number} of {}, typically {} min left)",
+        steps[index].name,
+        steps.len(),
+        minutes_left(steps, states)
+    );
+}
+
+fn start(index: usize, step: &Step) -> Result<Running> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["ci", "--step", step.name]).stdin(Stdio::null());
+    let output = match step.load {
+        Load::Machine => None,
+        Load::OneCpu => {
+            let file = tempfile::tempfile().context("no temporary file")?;
+            command.stdout(file.try_clone()?).stderr(file.try_clone()?);
+            Some(file)
+        }
+    };
+    let child = command.spawn().with_context(|| format!("{} does not start", step.name))?;
+    Ok(Running { index, child, started: Instant::now(), output })
+}
+
+fn print_output(step: &Running, of: &Step) -> Result<()> {
+    let Some(mut file) = step.output.as_ref() else { return Ok(()) };
+    let mut text = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut text)?;
+    let text = String::from_utf8_lossy(&text);
+    println!("\n---- {} ({:.0} s)", of.name, step.started.elapsed().as_secs_f32());
+    print!("{text}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEPS: &[Step] = &[
+        Step {
+            name: "build",
+            load: Load::OneCpu,
+            typical_seconds: 10,
+            after: None,
+            run: || Ok(()),
+        },
+        Step {
+            name: "built",
+            load: Load::OneCpu,
+            typical_seconds: 10,
+            after: Some("build"),
+            run: || Ok(()),
+        },
+        Step { name: "lab", load: Load::Machine, typical_seconds: 60, after: None, run: || Ok(()) },
+        Step { name: "free", load: Load::OneCpu, typical_seconds: 10, after: None, run: || Ok(()) },
+    ];
+
+    #[test]
+    fn a_step_waits_for_what_builds_it_and_for_the_cpus_it_needs() {
+        use State::{Failed, Passed, Running, Waiting};
+        assert_eq!(next(STEPS, &[Waiting; 4]), Some(0));
+        // Neither what is built nor what needs the whole machine.
+        assert_eq!(next(STEPS, &[Running, Waiting, Waiting, Waiting]), Some(3));
+        assert_eq!(next(STEPS, &[Running, Waiting, Waiting, Running]), None);
+        assert_eq!(next(STEPS, &[Failed, Waiting, Waiting, Running]), Some(1));
+        assert_eq!(next(STEPS, &[Passed, Passed, Waiting, Running]), None);
+        assert_eq!(next(STEPS, &[Passed, Passed, Waiting, Passed]), Some(2));
+        assert_eq!(next(STEPS, &[Passed, Waiting, Running, Passed]), None);
+    }
+
+    #[test]
+    fn what_is_left_counts_pairs_of_one_cpu_once() {
+        assert_eq!(minutes_left(STEPS, &[State::Waiting; 4]), 2);
+        assert_eq!(minutes_left(STEPS, &[State::Passed; 4]), 0);
+    }
+}

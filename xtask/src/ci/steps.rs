@@ -1,0 +1,172 @@
+//! The steps of `cargo xtask ci`, in the order in which they begin.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::scenarios;
+use crate::lab::{self, Series, Store};
+use crate::worlds::Worlds;
+use crate::{cargo, workspace};
+
+/// Seeds of the simulation that every run tries.
+const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
+
+/// Random worlds that every run tries.
+const WORLDS: Worlds = Worlds { first: 0, identity: 5_000, swarm: 60, lists: 25_000 };
+
+/// How long each fuzz target runs.
+const FUZZ: Duration = Duration::from_secs(60);
+
+/// Seeds and steps of the comparison with the packaged store.
+const DIFF_SEEDS: [u64; 3] = [1, 2, 3];
+const DIFF_STEPS: u32 = 1500;
+
+/// What a step keeps busy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Load {
+    /// One CPU: another such step runs beside it, and its output is printed when it has ended.
+    OneCpu,
+    /// The whole machine: it compiles on all CPUs, or boots an emulated host, whose guests a busy machine delays.
+    Machine,
+}
+
+/// One thing that must hold.
+pub(super) struct Step {
+    pub(super) name: &'static str,
+    pub(super) load: Load,
+    /// What it takes on two CPUs and without a build cache, in seconds: for the estimate of what is left.
+    pub(super) typical_seconds: u32,
+    /// The step must have ended before this one begins: it builds what this one runs.
+    pub(super) after: Option<&'static str>,
+    pub(super) run: fn() -> Result<()>,
+}
+
+/// The step that builds every program that later steps run.
+const PROGRAMS: &str = "programs";
+
+/// All steps.
+pub(super) const STEPS: &[Step] = &[
+    step("format", Load::OneCpu, 2, format),
+    step(PROGRAMS, Load::OneCpu, 260, programs),
+    step("lints", Load::OneCpu, 130, lints),
+    step("tests", Load::OneCpu, 330, || run_cargo(&["test", "--workspace", "--quiet"])),
+    step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
+    step("layouts against newer headers", Load::OneCpu, 20, || {
+        crate::layouts::main().and_then(ensure_success)
+    }),
+    step("tests of the guest's protocols", Load::OneCpu, 10, || {
+        run_cargo_in("guest/proto", &["test", "--quiet", "--config", "build.rustflags=[]"])
+    }),
+    built("72 hours of a host's life, with trouble", Load::OneCpu, 200, || crate::churn::run(&[])),
+    built("random worlds", Load::OneCpu, 140, || crate::worlds::run(WORLDS)),
+    built("xylemd killed at every step", Load::OneCpu, 90, || crate::kills::run(1)),
+    built("damaged kernels and ramdisks", Load::OneCpu, 90, || {
+        crate::images::run(&["--count", "10000", "--seconds", "90"].map(str::to_owned))
+    }),
+    built("simulation seeds", Load::OneCpu, 20, simulation_seeds),
+    built("store: packaged clients", Load::OneCpu, 30, || {
+        let findings = crate::store_clients::run(&[Store::Xylem, Store::C])?;
+        ensure!(findings == 0, "{findings} commands got different answers");
+        Ok(())
+    }),
+    built("store: conformance scripts", Load::OneCpu, 10, || {
+        let findings = crate::store_scripts::run(&[Store::Xylem, Store::C], &[])?;
+        ensure!(findings == 0, "{findings} answers differ from what is expected");
+        Ok(())
+    }),
+    built("store: random scripts beside the packaged store", Load::OneCpu, 20, store_diff),
+    built("store: handed over and back", Load::OneCpu, 30, || {
+        crate::store_take_over::run(crate::store_take_over::Options::new()?)
+    }),
+    step("store: fuzzing", Load::Machine, 220, || {
+        crate::fuzz::run_all(FUZZ)?;
+        crate::fuzz::lint()
+    }),
+    built("store: every row of its benchmark", Load::Machine, 60, || {
+        run_cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
+    }),
+    built("lab: Xylem's store", Load::Machine, 600, || scenarios::run(scenarios::ON_XYLEM)),
+    built("lab: from Xen's store", Load::Machine, 120, || scenarios::run(scenarios::ON_C)),
+    built("lab: Xen 4.20", Load::Machine, 60, || {
+        // Its packages come from another suite, which this machine's mirror may lack.
+        if let Err(error) = lab::image(Series::Xen4_20) {
+            println!("left out: {error:#}");
+            return Ok(());
+        }
+        scenarios::run(scenarios::ON_XEN_4_20)
+    }),
+];
+
+const fn step(
+    name: &'static str,
+    load: Load,
+    typical_seconds: u32,
+    run: fn() -> Result<()>,
+) -> Step {
+    Step { name, load, typical_seconds, after: None, run }
+}
+
+/// A step that runs what [`PROGRAMS`] has built.
+const fn built(
+    name: &'static str,
+    load: Load,
+    typical_seconds: u32,
+    run: fn() -> Result<()>,
+) -> Step {
+    Step { name, load, typical_seconds, after: Some(PROGRAMS), run }
+}
+
+fn format() -> Result<()> {
+    run_cargo(&["fmt", "--all", "--check"])?;
+    run_cargo_in("guest", &["fmt", "--all", "--check"])
+}
+
+/// All that later steps run, so that none of them waits for another's build.
+fn programs() -> Result<()> {
+    lab::build_programs()?;
+    cargo::build_examples("sim")?;
+    cargo::build_examples("xen-build")?;
+    for program in scenarios::EXAMPLES {
+        lab::build_example("xen-linux", program)?;
+    }
+    Ok(())
+}
+
+fn lints() -> Result<()> {
+    run_cargo(&["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"])?;
+    run_cargo_in("guest", &["clippy", "--release", "--quiet", "--", "-D", "warnings"])
+}
+
+fn simulation_seeds() -> Result<()> {
+    for seed in SEEDS {
+        crate::demo::simulate(&["--vms", "100", "--seed", &seed.to_string()])?;
+    }
+    Ok(())
+}
+
+fn store_diff() -> Result<()> {
+    for seed in DIFF_SEEDS {
+        ensure!(crate::store_diff::run(seed, DIFF_STEPS)?, "seed {seed} shows a difference");
+    }
+    Ok(())
+}
+
+fn ensure_success(code: std::process::ExitCode) -> Result<()> {
+    ensure!(code == std::process::ExitCode::SUCCESS, "it found something, see above");
+    Ok(())
+}
+
+fn run_cargo(arguments: &[&str]) -> Result<()> {
+    run_cargo_in(".", arguments)
+}
+
+/// Runs cargo in a folder of the workspace.
+fn run_cargo_in(folder: &str, arguments: &[&str]) -> Result<()> {
+    let mut command = cargo::cargo();
+    command.args(arguments).current_dir(workspace().join(folder));
+    if folder != "." {
+        command.env("CARGO_TARGET_DIR", lab::target_directory()?.join("guest"));
+    }
+    cargo::run(&mut command, &format!("cargo {} failed", arguments.join(" ")))
+}
