@@ -70,7 +70,7 @@ pub(crate) fn simulate(arguments: &[&str]) -> Result<()> {
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     let picture = folder.join("bootstorm.svg");
-    let mut command = cargo::example("sim", "story");
+    let mut command = cargo::example("sim-trials", "story");
     command.args(arguments).arg("--svg").arg(&picture);
     cargo::run(&mut command, "the simulation failed")
 }

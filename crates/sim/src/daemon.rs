@@ -136,7 +136,7 @@ impl Daemon {
     }
 
     /// Starts the daemon as whoever watches over it does: again, if it failed of a planned fault.
-    pub(crate) fn restart(host: &SimHost) -> Result<Self, DaemonError> {
+    pub fn restart(host: &SimHost) -> Result<Self, DaemonError> {
         loop {
             let planned = host.machine().get().faults().pending();
             match Self::start(host) {
@@ -197,7 +197,7 @@ impl Daemon {
     }
 
     /// When something happens next in the daemon or on the host.
-    pub(crate) fn next_time(&self) -> Option<Time> {
+    pub fn next_time(&self) -> Option<Time> {
         let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
         [self.works.next_time(), wakeup, self.host.next_time()].into_iter().flatten().min()
     }

@@ -115,7 +115,7 @@ impl SimHost {
     }
 
     /// Lets time pass until `until` while nothing happens.
-    pub(crate) fn sleep_until(&self, until: Time) {
+    pub fn sleep_until(&self, until: Time) {
         let mut xen = self.machine.get_mut();
         xen.now = xen.now.max(until);
     }
@@ -176,12 +176,12 @@ impl SimHost {
 
     /// Whether the store serves a domain's ring.
     #[must_use]
-    pub(crate) fn serves(&self, domid: DomId) -> bool {
+    pub fn serves(&self, domid: DomId) -> bool {
         self.store.serves(domid)
     }
 
     /// A connection of dom0's own parts: nothing else happens while they wait.
-    pub(crate) fn connect_inside(&self) -> Client<SocketTransport> {
+    pub fn connect_inside(&self) -> Client<SocketTransport> {
         Client::new(SocketTransport::open(&self.store))
     }
 

@@ -9,33 +9,23 @@ mod agenda;
 mod backend;
 mod bytes;
 mod check;
-pub mod churn;
 mod consoled;
 mod daemon;
-pub mod demo;
 mod faults;
 mod guest;
 mod host;
-pub mod kills;
-pub mod listings;
+mod iscsi;
 mod lvm;
 mod machine;
-pub mod mass;
 mod models;
 mod nbd;
 mod os;
 mod prng;
 mod qemu;
-mod rival;
 mod storage;
 mod store;
-pub mod storm;
-pub mod swarm;
 mod trace;
 mod world;
-
-pub mod identity;
-mod iscsi;
 
 pub use agenda::Time;
 pub use backend::BackendKind;
@@ -46,7 +36,7 @@ pub use guest::kernel_image;
 pub use host::{HostConfig, SimHost};
 pub use machine::{
     Channel, Doing, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId,
-    Occurrence, Release, Schedule, SimHypervisor, SimXen, VIRQ_DOM_EXC, Vcpu,
+    Occurrence, Release, Schedule, SimHypervisor, SimXen, UNREST_HANDLE, VIRQ_DOM_EXC, Vcpu,
 };
 pub use models::{ModelFate, add_hvm_files};
 pub use os::{LoopDevice, OsState, SimOs};

@@ -125,7 +125,7 @@ fn format() -> Result<()> {
 /// All that later steps run, so that none of them waits for another's build.
 fn programs() -> Result<()> {
     lab::build_programs()?;
-    cargo::build_examples("sim")?;
+    cargo::build_examples("sim-trials")?;
     cargo::build_examples("xen-build")?;
     for program in scenarios::EXAMPLES {
         lab::build_example("xen-linux", program)?;

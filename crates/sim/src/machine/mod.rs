@@ -34,7 +34,7 @@ pub use evtchn::Channel;
 pub use grant::{GrantStatus, Mapping, MappingId};
 pub use hypervisor::{Doing, Machine, SimHypervisor};
 pub use rival::Schedule;
-pub(crate) use rival::UNREST_HANDLE;
+pub use rival::UNREST_HANDLE;
 
 use crate::agenda::Time;
 use crate::faults::Faults;

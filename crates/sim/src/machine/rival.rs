@@ -85,7 +85,7 @@ impl Unrest {
 }
 
 /// The handle of domains that come and go.
-pub(crate) const UNREST_HANDLE: Uuid = Uuid([0xdd; 16]);
+pub const UNREST_HANDLE: Uuid = Uuid([0xdd; 16]);
 
 /// The life of nobody.
 const NOBODY: u64 = 0;

@@ -9,18 +9,6 @@ use crate::support::{Lab, unikernel};
 const RELEASES: [Release; 3] = [Release::Xen4_17, Release::Xen4_20, Release::Xen4_22];
 
 #[test]
-fn a_list_is_sorted_without_duplicates_and_has_every_domain_that_stays() {
-    for release in Release::ALL {
-        for (seed, schedule) in (1..).zip(Schedule::ALL) {
-            let tally = sim::listings::run(release, schedule, 25, seed).unwrap();
-            // Others must have been at work.
-            assert!(tally.unrests > 100, "{release:?} {schedule:?}: {tally:?}");
-            assert!(tally.same_sizes < 20, "{release:?} {schedule:?}: {tally:?}");
-        }
-    }
-}
-
-#[test]
 fn lists_that_are_asked_for_together_are_one() {
     for release in RELEASES {
         let machine = MachineConfig { release, ..MachineConfig::default() };

@@ -1,6 +1,6 @@
 //! Domids are given out again; what was meant is told from what is there.
 
-use sim::{Faults, Machine, MachineConfig, Pins, Release, SimXen};
+use sim::{Faults, Machine, MachineConfig, Release, SimXen};
 use xen::{CreateDomain, DomId, DomainKind, Life, Presence, Uuid, Xen};
 
 const OURS: Uuid = Uuid([1; 16]);
@@ -63,36 +63,4 @@ fn xen_4_21_tells_lives_of_one_number_and_one_handle_apart() {
     assert_eq!(xen.presence(first), Ok(Presence::Gone));
     let second = xen.identify(domid, OURS, 2).unwrap();
     assert_ne!(first.life, second.life);
-}
-
-#[test]
-fn nothing_meets_a_domain_it_was_not_meant_for() {
-    let mut total = sim::identity::Tally::default();
-    for seed in 0..40 {
-        match sim::identity::run(seed, 10) {
-            Ok(tally) => total.add(&tally),
-            Err(broken) => panic!("{broken}"),
-        }
-    }
-    // The runs must have had something in them.
-    let deeds = total.deeds;
-    assert!(deeds.kills > 40 && deeds.taken > 40 && deeds.refused > 20, "{total:?}");
-    assert!(total.restarts > 3, "{total:?}");
-    assert!(total.preemptions > 40 && total.faults > 5 && total.answers > 100, "{total:?}");
-}
-
-#[test]
-fn a_run_against_a_rival_follows_from_its_seed() {
-    let run = |seed| sim::identity::run(seed, 8).unwrap();
-    for seed in 0..6 {
-        assert_eq!(run(seed), run(seed));
-    }
-    assert_ne!(run(0).digest, run(6).digest);
-}
-
-#[test]
-fn without_pinned_numbers_something_is_met_by_mistake() {
-    let met = (0..40).find_map(|seed| sim::identity::run_on(seed, 10, Pins::Dropped).err());
-    let what = met.expect("forty runs, and nobody was mistaken for another").what;
-    assert!(what.contains("met domain") || what.contains("of the rival"), "{what}");
 }

@@ -6,10 +6,10 @@ use toolstack::plan::Start;
 use toolstack::{Reply, Request, xlcfg};
 use xen::{DomId, Uuid};
 
-use crate::daemon::Daemon;
-use crate::guest::kernel_image;
-use crate::host::{HostConfig, SimHost};
-use crate::machine::{MachineConfig, Release};
+use sim::Daemon;
+use sim::kernel_image;
+use sim::{HostConfig, SimHost};
+use sim::{MachineConfig, Release};
 
 /// Virtual time in which a host must come to rest, in nanoseconds.
 const PATIENCE_NS: u64 = 600_000_000_000;

@@ -8,12 +8,12 @@ use toolstack::plan::{Start, Unplug};
 use toolstack::{Device, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
 use xen::Uuid;
 
-use crate::agenda::Time;
-use crate::check::Snapshot;
-use crate::daemon::Daemon;
-use crate::guest::kernel_image;
-use crate::host::{HostConfig, SimHost};
-use crate::models::add_hvm_files;
+use sim::Daemon;
+use sim::Snapshot;
+use sim::Time;
+use sim::add_hvm_files;
+use sim::kernel_image;
+use sim::{HostConfig, SimHost};
 
 /// What is under way when the daemon is killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

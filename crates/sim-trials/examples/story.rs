@@ -5,7 +5,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use sim::demo::{self, DemoConfig};
+use sim_trials::demo::{self, DemoConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = DemoConfig::default();

@@ -3,7 +3,8 @@
 //! Ends with the first seed in which something met another domain than it was meant for. With `--no-pins` the store
 //! does not keep the numbers of dead domains, and such a seed must be found.
 
-use sim::{Pins, identity};
+use sim::Pins;
+use sim_trials::identity;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut first, mut seeds, mut operations) = (0_u64, 1000_u64, 12_u64);

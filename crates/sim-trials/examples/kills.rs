@@ -1,6 +1,6 @@
 //! The daemon is killed at every action of every operation: `kills [--seeds N]`.
 
-use sim::kills::{self, Interrupted};
+use sim_trials::kills::{self, Interrupted};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut seeds = 1;

@@ -1,6 +1,7 @@
 //! Lists while others create and destroy in the middle of them: `listings [--lists N] [--seed N]`.
 
-use sim::{Release, Schedule, listings};
+use sim::{Release, Schedule};
+use sim_trials::listings;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut lists, mut seed) = (25_000_u64, 1_u64);

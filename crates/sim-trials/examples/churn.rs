@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use sim::churn;
+use sim_trials::churn;
 
 fn counts(counts: &BTreeMap<&'static str, u64>) -> String {
     let words: Vec<String> = counts.iter().map(|(what, count)| format!("{count} {what}")).collect();

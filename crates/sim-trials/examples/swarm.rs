@@ -2,7 +2,7 @@
 //!
 //! Ends with the first seed that breaks a rule, and its trace.
 
-use sim::swarm::{self, Tracing};
+use sim_trials::swarm::{self, Tracing};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (mut first, mut seeds, mut operations) = (0_u64, 100_u64, 100_usize);

@@ -1,6 +1,6 @@
 //! Runs of everything at once; `cargo xtask churn` has the days.
 
-use sim::churn;
+use sim_trials::churn;
 
 /// An hour of a few minutes.
 const SHORT_NS: u64 = 300_000_000_000;

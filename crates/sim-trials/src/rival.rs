@@ -9,10 +9,10 @@ use std::rc::{Rc, Weak};
 use xen::{DomId, Uuid};
 use xenstore::client::{Batch, Client, Nodes as _};
 
-use crate::host::SimHost;
-use crate::machine::{Dying, Machine};
-use crate::prng::Prng;
-use crate::store::SocketTransport;
+use sim::Prng;
+use sim::SimHost;
+use sim::SocketTransport;
+use sim::{Dying, Machine};
 
 /// What it has done.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]

@@ -1,6 +1,6 @@
 //! The demonstration, small.
 
-use sim::demo::{self, DemoConfig};
+use sim_trials::demo::{self, DemoConfig};
 
 fn run(seed: u64, vms: usize) -> demo::DemoReport {
     let config = DemoConfig { seed, vms, linux_every: 4, parallel: 5 };

@@ -1,6 +1,7 @@
 //! Many domains die at once: what that costs everybody together.
 
-use sim::{Release, mass};
+use sim::Release;
+use sim_trials::mass;
 
 #[test]
 fn the_death_of_many_costs_as_much_as_that_many_deaths() {

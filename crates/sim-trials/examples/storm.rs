@@ -1,7 +1,7 @@
 //! Attaches in virtual time, ours and the peer's: `storm [--quick]`. Prints `SAMPLE NAME SECONDS` lines.
 
 use sim::AttachTimes;
-use sim::storm::{PEER_CHUNK, PEER_POOL, Storm, attach_span, list_schedule};
+use sim_trials::storm::{PEER_CHUNK, PEER_POOL, Storm, attach_span, list_schedule};
 use toolstack::scheduler::Limits;
 
 const SECOND_NS: u64 = 1_000_000_000;

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 
 use xen::{DomId, DomainInfo, Uuid, Xen};
 
-use crate::faults::Faults;
-use crate::machine::{
-    Machine, MachineConfig, Release, Schedule, SimHypervisor, SimXen, UNREST_HANDLE,
-};
+use sim::Faults;
+use sim::{Machine, MachineConfig, Release, Schedule, SimHypervisor, SimXen, UNREST_HANDLE};
 
 /// Domains that stay: neighbours, lone ones, and one above all that come and go.
 const STABLE: [u16; 12] = [1, 2, 3, 20, 21, 37, 50, 64, 65, 66, 99, 150];

@@ -1,6 +1,7 @@
 //! Many domains die at once: `mass [--vms N]`. Their death must cost as much as that many deaths.
 
-use sim::{Release, mass};
+use sim::Release;
+use sim_trials::mass;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut vms = 1000_u16;

@@ -9,15 +9,15 @@ use toolstack::{ReplyWhen, Request, ShutdownRequest, xlcfg};
 use xen::{Errno, Uuid};
 use xenstore::client::ClientError;
 
-use crate::agenda::Time;
-use crate::check::Snapshot;
-use crate::daemon::{Daemon, DaemonError};
-use crate::faults::{Calls, Faults, Preemption, VirqFate};
-use crate::guest::kernel_image;
-use crate::host::{HostConfig, SimHost};
-use crate::machine::{MachineConfig, Release};
-use crate::models::{ModelFate, add_hvm_files};
-use crate::prng::Prng;
+use sim::Prng;
+use sim::Snapshot;
+use sim::Time;
+use sim::kernel_image;
+use sim::{Calls, Faults, Preemption, VirqFate};
+use sim::{Daemon, DaemonError};
+use sim::{HostConfig, SimHost};
+use sim::{MachineConfig, Release};
+use sim::{ModelFate, add_hvm_files};
 
 /// A rule was broken in a run. The seed brings it back.
 #[derive(Clone, Debug, thiserror::Error)]

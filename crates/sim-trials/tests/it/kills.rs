@@ -1,6 +1,6 @@
 //! The daemon is killed at every action of some operations on a VM; `cargo xtask kills` has all of them.
 
-use sim::kills::{self, Interrupted, Outcomes};
+use sim_trials::kills::{self, Interrupted, Outcomes};
 
 /// How often the VM must have run on, and how often it must have gone.
 fn check(what: Interrupted, running_min: u64, gone_min: u64) {

@@ -14,11 +14,11 @@ use toolstack::{ClientId, Created, Reply, ReplyWhen, Request, ShutdownRequest, S
 use xen::Uuid;
 use xenstore::client::ClientError;
 
-use crate::agenda::Time;
-use crate::daemon::{Daemon, DaemonError};
-use crate::guest::kernel_image;
-use crate::host::{HostConfig, SimHost};
-use crate::prng::Prng;
+use sim::Prng;
+use sim::Time;
+use sim::kernel_image;
+use sim::{Daemon, DaemonError};
+use sim::{HostConfig, SimHost};
 
 /// What to show.
 #[derive(Clone, Copy, Debug)]

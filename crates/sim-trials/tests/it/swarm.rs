@@ -1,6 +1,6 @@
 //! Random runs from fixed seeds.
 
-use sim::swarm;
+use sim_trials::swarm;
 
 #[test]
 fn random_runs_of_fixed_seeds_break_no_rule() {

@@ -12,15 +12,15 @@ use toolstack::{ClientId, Device, Reply, ReplyWhen, Request, ShutdownRequest, xl
 use xen::{Errno, Uuid};
 use xenstore::client::ClientError;
 
-use crate::daemon::Daemon;
-use crate::faults::{Calls, Faults, Preemption, VirqFate};
-use crate::guest::kernel_image;
-use crate::host::{HostConfig, SimHost};
-use crate::machine::{MachineConfig, Release};
-use crate::prng::Prng;
 use crate::rival::{Deeds, RivalHandle};
-use crate::store::Pins;
 use crate::swarm::Broken;
+use sim::Daemon;
+use sim::Pins;
+use sim::Prng;
+use sim::kernel_image;
+use sim::{Calls, Faults, Preemption, VirqFate};
+use sim::{HostConfig, SimHost};
+use sim::{MachineConfig, Release};
 
 /// Virtual time in which a host must come to rest, in nanoseconds.
 const PATIENCE_NS: u64 = 600_000_000_000;

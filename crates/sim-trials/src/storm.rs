@@ -11,11 +11,11 @@ use toolstack::scheduler::Limits;
 use toolstack::{ClientId, Created, Device, Reply, Request, xlcfg};
 use xen::Uuid;
 
-use crate::Time;
-use crate::daemon::{AttachTimes, Daemon};
-use crate::guest::kernel_image;
-use crate::host::{HostConfig, SimHost};
-use crate::machine::MachineConfig;
+use sim::MachineConfig;
+use sim::Time;
+use sim::kernel_image;
+use sim::{AttachTimes, Daemon};
+use sim::{HostConfig, SimHost};
 
 /// xenopsd: `max_parallel_atoms`, and the default of `worker-pool-size`.
 pub const PEER_CHUNK: usize = 10;

@@ -17,15 +17,15 @@ use toolstack::{
 use xen::{DomId, Errno, ShutdownReason, Uuid};
 use xenstore::client::ClientError;
 
-use crate::agenda::Time;
-use crate::check::Snapshot;
-use crate::daemon::{AttachTimes, Daemon};
-use crate::faults::{Calls, Faults, VirqFate};
-use crate::guest::kernel_image;
-use crate::host::{HostConfig, SimHost};
-use crate::machine::{MachineConfig, Release};
-use crate::prng::Prng;
 use crate::swarm::Broken;
+use sim::Prng;
+use sim::Snapshot;
+use sim::Time;
+use sim::kernel_image;
+use sim::{AttachTimes, Daemon};
+use sim::{Calls, Faults, VirqFate};
+use sim::{HostConfig, SimHost};
+use sim::{MachineConfig, Release};
 
 const SECOND_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3600 * SECOND_NS;

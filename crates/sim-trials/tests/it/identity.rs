@@ -1,0 +1,36 @@
+//! Domids are given out again: runs against a rival that takes them.
+
+use sim::Pins;
+use sim_trials::identity;
+
+#[test]
+fn nothing_meets_a_domain_it_was_not_meant_for() {
+    let mut total = identity::Tally::default();
+    for seed in 0..40 {
+        match identity::run(seed, 10) {
+            Ok(tally) => total.add(&tally),
+            Err(broken) => panic!("{broken}"),
+        }
+    }
+    // The runs must have had something in them.
+    let deeds = total.deeds;
+    assert!(deeds.kills > 40 && deeds.taken > 40 && deeds.refused > 20, "{total:?}");
+    assert!(total.restarts > 3, "{total:?}");
+    assert!(total.preemptions > 40 && total.faults > 5 && total.answers > 100, "{total:?}");
+}
+
+#[test]
+fn a_run_against_a_rival_follows_from_its_seed() {
+    let run = |seed| identity::run(seed, 8).unwrap();
+    for seed in 0..6 {
+        assert_eq!(run(seed), run(seed));
+    }
+    assert_ne!(run(0).digest, run(6).digest);
+}
+
+#[test]
+fn without_pinned_numbers_something_is_met_by_mistake() {
+    let met = (0..40).find_map(|seed| identity::run_on(seed, 10, Pins::Dropped).err());
+    let what = met.expect("forty runs, and nobody was mistaken for another").what;
+    assert!(what.contains("met domain") || what.contains("of the rival"), "{what}");
+}
