@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 use serde::Serialize;
 
-use crate::lab::{Build, Store};
+use lab::{Build, Store};
 
 const HELP: &str = "\
 cargo xtask bench NAME [--json FILE] [--rounds N]

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use lexopt::prelude::*;
 
-use crate::cargo;
+use lab::cargo;
 
 const HELP: &str = "\
 cargo xtask churn [--hours N] [--seeds A,B,...]

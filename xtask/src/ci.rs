@@ -9,7 +9,6 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 
-use crate::lab;
 use steps::STEPS;
 
 const HELP: &str = "\

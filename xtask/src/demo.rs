@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::*;
 
-use crate::cargo;
-use crate::lab::{self, Outcome, Store};
+use lab::cargo;
+use lab::{Outcome, Store};
 
 const HELP: &str = "\
 cargo xtask demo          20 VMs on a real Xen in QEMU, by Xylem and then by xl

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::*;
 
-use crate::{cargo, lab, workspace};
+use lab::{cargo, workspace};
 
 const HELP: &str = "\
 cargo xtask fuzz [TARGET...] [--seconds N] [--fresh] [--input FILE]

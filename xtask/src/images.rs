@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use lexopt::prelude::*;
 
-use crate::{cargo, lab};
+use lab::cargo;
 
 const HELP: &str = "\
 cargo xtask images [--count N] [--seed N] [--seconds N] [--case N]

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::lab::packages::{Apt, unpack};
-use crate::{cargo, lab};
+use lab::cargo;
+use lab::packages::{Apt, unpack};
 
 /// Suites beside the machine's own, whose headers the test reads anyway.
 const SUITES: [&str; 1] = ["trixie"];

@@ -1,7 +1,6 @@
 //! The one door to everything that is done with this workspace: `cargo xtask COMMAND`.
 
 mod bench;
-mod cargo;
 mod churn;
 mod ci;
 mod demo;
@@ -9,22 +8,13 @@ mod flamegraph;
 mod fuzz;
 mod images;
 mod kills;
-mod lab;
 mod layouts;
-mod store_clients;
-mod store_crash;
-mod store_diff;
-mod store_scripts;
-mod store_take_over;
-mod store_unit;
-mod stores;
 mod tidy;
 mod worlds;
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-pub(crate) use lab::workspace;
 use lexopt::prelude::*;
 
 const HELP: &str = "\
@@ -50,9 +40,6 @@ cargo xtask COMMAND
 
 `cargo xtask COMMAND --help` says more.";
 
-/// The command that is the benches' server without a store.
-const BARE_STORE: &str = "bare-store";
-
 fn main() -> ExitCode {
     match dispatch() {
         Ok(status) => status,
@@ -75,20 +62,25 @@ fn dispatch() -> Result<ExitCode> {
             "worlds" => worlds::main(&mut parser),
             "fuzz" => fuzz::main(&mut parser),
             "images" => images::main(&mut parser),
-            "store-clients" => store_clients::main(&mut parser),
-            "store-diff" => store_diff::main(&mut parser),
-            "store-crash" => store_crash::main(&mut parser),
-            "store-scripts" => store_scripts::main(&mut parser),
-            "store-take-over" => store_take_over::main(&mut parser),
-            "store-unit" => store_unit::main(),
-            store_unit::LIVE_UPDATE => {
+            "store-clients" => store_trials::clients::main(&mut parser),
+            "store-diff" => store_trials::diff::main(&mut parser),
+            "store-crash" => store_trials::crash::main(&mut parser),
+            "store-scripts" => store_trials::scripts::main(&mut parser),
+            "store-take-over" => store_trials::take_over::main(&mut parser),
+            "store-unit" => store_trials::unit::main(),
+            store_trials::unit::LIVE_UPDATE => {
                 let socket = parser.value()?;
-                store_unit::update(std::path::Path::new(&socket), &parser.value()?.string()?)
+                store_trials::unit::update(
+                    std::path::Path::new(&socket),
+                    &parser.value()?.string()?,
+                )
             }
             "layouts" => layouts::main(),
             "tidy" => tidy::main(),
-            BARE_STORE => {
-                stores::serve_without_a_store(std::path::Path::new(&parser.value()?))?;
+            store_trials::stores::BARE_STORE => {
+                store_trials::stores::serve_without_a_store(std::path::Path::new(
+                    &parser.value()?,
+                ))?;
                 Ok(ExitCode::SUCCESS)
             }
             "lab" => lab::command::main(&mut parser),

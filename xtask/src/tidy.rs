@@ -10,14 +10,14 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use crate::workspace;
+use lab::workspace;
 
 /// Crates that never touch the operating system.
 const PURE: [&str; 8] =
     ["xen", "xenstore", "xen-build", "storage", "timeline", "toolstack", "sim", "sim-trials"];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 18] = [
+const EDGES: [(&str, &[&str]); 20] = [
     ("xen", &[]),
     ("xenstore", &["xen"]),
     ("xen-build", &["xen"]),
@@ -49,7 +49,9 @@ const EDGES: [(&str, &[&str]); 18] = [
         ],
     ),
     ("xy", &["api", "timeline", "xen", "xenstore", "xenstore-socket"]),
-    ("xtask", &["api", "file-host", "xen", "xenstore"]),
+    ("lab", &[]),
+    ("store-trials", &["file-host", "lab", "xen", "xenstore"]),
+    ("xtask", &["api", "file-host", "lab", "store-trials", "xen", "xenstore"]),
 ];
 
 /// Where unsafe code may stand.
@@ -108,7 +110,7 @@ pub(crate) fn main() -> Result<ExitCode> {
 }
 
 fn metadata(own_only: bool) -> Result<Metadata> {
-    let mut cargo = crate::cargo::cargo();
+    let mut cargo = lab::cargo::cargo();
     cargo.args(["metadata", "--format-version", "1", "--locked"]);
     if own_only {
         cargo.arg("--no-deps");

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use super::Row;
 use super::samples::Samples;
-use crate::lab::{self, Store};
+use lab::Store;
 
 /// Creates measured in each boot at each number of running domains.
 const CREATES: u32 = 9;

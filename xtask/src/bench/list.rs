@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::Row;
 use super::samples::Samples;
-use crate::lab::{self, Store};
+use lab::Store;
 
 /// Unikernels at each stage, unless the command line says otherwise.
 pub(super) const SIZES: [u32; 4] = [1, 100, 500, 1000];

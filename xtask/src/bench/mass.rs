@@ -13,7 +13,7 @@ use super::Row;
 use super::list::{DOM0_MIB, memory_mib};
 use super::samples::Samples;
 use crate::flamegraph;
-use crate::lab::{self, Build, ExtraFile, Store};
+use lab::{Build, ExtraFile, Store};
 
 const COUNTER: &str = include_str!("../../../lab/hypercount.c");
 

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::Row;
 use super::samples::Samples;
-use crate::cargo;
-use crate::lab::{self, Store};
+use lab::Store;
+use lab::cargo;
 
 /// What is to be measured.
 pub(super) struct Options {

@@ -16,7 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Row;
-use crate::lab::{self, Store};
+use lab::Store;
 
 /// Set for the driver once it is where it should be.
 const PLACED: &str = "XYLEM_BENCH_PLACED";
@@ -82,7 +82,7 @@ fn run_placed() -> anyhow::Error {
 }
 
 fn placed_command() -> Result<Command> {
-    crate::cargo::build_release(&["xtask"])?;
+    lab::cargo::build_release(&["xtask"])?;
     let mut words: Vec<String> = Vec::new();
     let mut placed = Vec::new();
     let realtime = ["chrt", "--fifo", "20"];

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use crate::lab::{self, Series, Store};
+use lab::{Series, Store};
 
 /// Scenarios that run one after the other in one boot.
 pub(super) struct Group {

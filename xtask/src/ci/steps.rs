@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::scenarios;
-use crate::lab::{self, Series, Store};
 use crate::worlds::Worlds;
-use crate::{cargo, workspace};
+use lab::{Series, Store};
+use lab::{cargo, workspace};
 
 /// Seeds of the simulation that every run tries.
 const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
@@ -66,18 +66,18 @@ pub(super) const STEPS: &[Step] = &[
     }),
     built("simulation seeds", Load::OneCpu, 20, simulation_seeds),
     built("store: packaged clients", Load::OneCpu, 30, || {
-        let findings = crate::store_clients::run(&[Store::Xylem, Store::C])?;
+        let findings = store_trials::clients::run(&[Store::Xylem, Store::C])?;
         ensure!(findings == 0, "{findings} commands got different answers");
         Ok(())
     }),
     built("store: conformance scripts", Load::OneCpu, 10, || {
-        let findings = crate::store_scripts::run(&[Store::Xylem, Store::C], &[])?;
+        let findings = store_trials::scripts::run(&[Store::Xylem, Store::C], &[])?;
         ensure!(findings == 0, "{findings} answers differ from what is expected");
         Ok(())
     }),
     built("store: random scripts beside the packaged store", Load::OneCpu, 20, store_diff),
     built("store: handed over and back", Load::OneCpu, 30, || {
-        crate::store_take_over::run(crate::store_take_over::Options::new()?)
+        store_trials::take_over::run(store_trials::take_over::Options::new()?)
     }),
     step("store: fuzzing", Load::Machine, 220, || {
         crate::fuzz::run_all(FUZZ)?;
@@ -147,7 +147,7 @@ fn simulation_seeds() -> Result<()> {
 
 fn store_diff() -> Result<()> {
     for seed in DIFF_SEEDS {
-        ensure!(crate::store_diff::run(seed, DIFF_STEPS)?, "seed {seed} shows a difference");
+        ensure!(store_trials::diff::run(seed, DIFF_STEPS)?, "seed {seed} shows a difference");
     }
     Ok(())
 }

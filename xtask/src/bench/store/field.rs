@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use super::super::{Better, Row};
 use super::Options;
 use crate::demo::median;
-use crate::lab::Store;
-use crate::stores::{Daemon, Placement, Programs};
+use lab::Store;
+use store_trials::stores::{Daemon, Placement, Programs};
 
 /// What all sections need.
 pub(super) struct Bench {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::epoll;
 use xenstore::wire::MessageType;
 
-use crate::stores::{Connection, Daemon, Message, request};
+use store_trials::stores::{Connection, Daemon, Message, request};
 
 /// A server that has nothing to do sleeps after this long; only then its accounting is complete.
 const SETTLE: Duration = Duration::from_millis(10);

@@ -9,8 +9,8 @@ use xenstore::wire::batch::{self, EntryKind, Refusal};
 use super::super::{Better, Row};
 use super::field::{Bench, Entry, Figures};
 use super::load::{Same, Sequence, Step, measure};
-use crate::lab::Store;
-use crate::stores::{Connection, Daemon, request};
+use lab::Store;
+use store_trials::stores::{Connection, Daemon, request};
 
 /// As many times worse, at most, counts as the same.
 const FLAT: f64 = 1.15;

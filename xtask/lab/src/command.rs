@@ -1,0 +1,155 @@
+//! The command line of `cargo xtask lab`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use lexopt::prelude::*;
+
+use super::{Build, ExtraFile, Failure, GuestKernel, Options, Scenario, Series, image};
+
+const HELP: &str = "\
+Boots a real Xen host in QEMU, with Xylem's programs inside.
+
+cargo xtask lab run [options] SCENARIO [arguments]   run a shell script in dom0
+cargo xtask lab shell [options]                      a shell in dom0; `exit` ends the host
+cargo xtask lab image                                only build the image
+
+SCENARIO is a path, or a name from lab/scenarios.
+
+  --store xylem|c|oxen   xenstore server (default xylem)
+  --mem MIB              memory of the machine (default 3072)
+  --dom0-mem MIB         dom0's share of it (default 1024)
+  --cpus N               CPUs of the machine and of dom0 (default 2)
+  --timeout SECONDS      end a scenario that takes longer (default 600)
+  --results FOLDER       where its files go (default target/lab/SCENARIO)
+  --with FILE[:PATH]     take FILE into dom0, as PATH (default /root/FILE)
+  --vmlinux              dom0 also gets /guest/vmlinux, the guests' kernel unpacked:
+                         seconds less for each Linux guest (66 MB)
+  --xen 4.17|4.20        Xen and its tools, of Debian 12 (default) or 13
+  --xen-words WORDS      more words for Xen's command line
+  --no-build             take the programs as they were built last
+
+Exit status: the scenario's; 124 if it took too long; 125 if the host died or did not start.";
+
+/// Exit status for a scenario that was cut off, as `timeout(1)` has it.
+const STATUS_TIMEOUT: u8 = 124;
+/// Exit status for a host that died.
+const STATUS_HOST: u8 = 125;
+
+/// Runs `cargo xtask lab` with the rest of the command line.
+///
+/// # Errors
+/// The command line is wrong, or the host cannot be set up.
+pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
+    let command = match parser.next()? {
+        Some(Value(word)) => word.string()?,
+        Some(Short('h') | Long("help")) | None => {
+            println!("{HELP}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(other) => return Err(other.unexpected().into()),
+    };
+    match command.as_str() {
+        "run" => run(parser),
+        "shell" => {
+            let mut options = Options::new("shell")?;
+            while let Some(argument) = parser.next()? {
+                let option = option_name(argument)?;
+                apply(&mut options, &option, parser)?;
+            }
+            report(super::shell(&options).map(|outcome| outcome.status))
+        }
+        "image" => {
+            let image = image::prepare(Series::default())?;
+            println!("{}", image.root.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        other => bail!("there is no `lab {other}`; choose run, shell or image"),
+    }
+}
+
+fn run(parser: &mut lexopt::Parser) -> Result<ExitCode> {
+    let mut options = Options::new("")?;
+    let default_results = options.results.clone();
+    let scenario = loop {
+        match parser.next()?.context("which scenario? See `cargo xtask lab --help`")? {
+            Value(name) => break Scenario::find(&name.string()?)?,
+            argument => {
+                let option = option_name(argument)?;
+                apply(&mut options, &option, parser)?;
+            }
+        }
+    };
+    if options.results == default_results {
+        options.results = default_results.join(&scenario.name);
+    }
+    // Everything after the scenario's name belongs to the scenario.
+    let arguments: Result<Vec<String>, _> = parser.raw_args()?.map(ValueExt::string).collect();
+    let outcome = super::run(&options, &scenario, &arguments?, &mut |line| {
+        // A reader that went away is no reason to leave the host half-way.
+        let _ = writeln!(std::io::stdout(), "{line}");
+    });
+    if let Ok(outcome) = &outcome {
+        eprintln!(
+            "lab: {} ended with {} after {:.1} s (dom0 up after {:.1} s); results in {}",
+            scenario.name,
+            outcome.status,
+            outcome.elapsed.as_secs_f32(),
+            outcome.boot.as_secs_f32(),
+            outcome.results.display(),
+        );
+    }
+    report(outcome.map(|outcome| outcome.status))
+}
+
+fn option_name(argument: lexopt::Arg<'_>) -> Result<String> {
+    match argument {
+        Long(name) => Ok(name.to_owned()),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+fn apply(options: &mut Options, option: &str, parser: &mut lexopt::Parser) -> Result<()> {
+    match option {
+        "store" => options.store = parser.value()?.string()?.parse()?,
+        "mem" => options.memory_mib = parser.value()?.parse()?,
+        "dom0-mem" => options.dom0_memory_mib = parser.value()?.parse()?,
+        "cpus" => options.cpus = parser.value()?.parse()?,
+        "timeout" => options.timeout = Duration::from_secs(parser.value()?.parse()?),
+        "results" => options.results = parser.value()?.into(),
+        "with" => options.files.push(extra_file(&parser.value()?.string()?)),
+        "xen" => options.series = parser.value()?.string()?.parse()?,
+        "xen-words" => options.xen_arguments = parser.value()?.string()?,
+        "vmlinux" => options.guest_kernel = GuestKernel::AlsoUnpacked,
+        "no-build" => options.build = Build::AsIs,
+        other => bail!("there is no option --{other}; see `cargo xtask lab --help`"),
+    }
+    Ok(())
+}
+
+fn extra_file(text: &str) -> ExtraFile {
+    match text.split_once(':') {
+        Some((host, dom0)) => ExtraFile { host: host.into(), dom0: dom0.to_owned() },
+        None => {
+            let name = text.rsplit('/').next().unwrap_or(text);
+            ExtraFile { host: text.into(), dom0: format!("/root/{name}") }
+        }
+    }
+}
+
+/// Our exit status; only what is not about the host itself stays an error.
+fn report(status: Result<i32>) -> Result<ExitCode> {
+    match status {
+        Ok(status) => Ok(ExitCode::from(u8::try_from(status).unwrap_or(1))),
+        Err(error) => match error.downcast::<Failure>() {
+            Ok(failure) => {
+                eprintln!("lab: {failure}");
+                let status = if failure.is_timeout { STATUS_TIMEOUT } else { STATUS_HOST };
+                Ok(ExitCode::from(status))
+            }
+            Err(error) => Err(error),
+        },
+    }
+}

@@ -1,0 +1,85 @@
+//! Programs of the machine that the lab needs: found, or installed through apt when we are root.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// A program, the Debian package it comes in, and what the lab does with it.
+struct Tool {
+    program: &'static str,
+    package: &'static str,
+    purpose: &'static str,
+}
+
+const TOOLS: &[Tool] = &[
+    Tool {
+        program: "qemu-system-x86_64",
+        package: "qemu-system-x86",
+        purpose: "emulates the machine that Xen runs on",
+    },
+    Tool { program: "xz", package: "xz-utils", purpose: "unpacks the dom0 kernel ahead of boot" },
+    Tool { program: "mke2fs", package: "e2fsprogs", purpose: "makes the guests' disk image" },
+    Tool {
+        program: "setpriv",
+        package: "util-linux",
+        purpose: "ends QEMU when its starter is killed",
+    },
+];
+
+/// Where a program of that name is, with the `sbin` directories that `PATH` may leave out.
+pub(crate) fn find(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+}
+
+/// Makes sure that every tool is there.
+///
+/// # Errors
+/// This is no Debian, or a package is missing and we may not or could not install it.
+pub fn require_all() -> Result<()> {
+    if find("apt-get").is_none() || find("dpkg").is_none() {
+        bail!("the lab takes Xen from Debian packages and needs apt-get and dpkg (Debian 12)");
+    }
+    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| find(tool.program).is_none()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let packages: Vec<&str> = missing.iter().map(|tool| tool.package).collect();
+    for tool in &missing {
+        eprintln!("lab: {} is missing; it {}", tool.program, tool.purpose);
+    }
+    install(&packages)
+}
+
+/// Installs Debian packages, saying so.
+///
+/// # Errors
+/// We are not root, or apt-get fails.
+pub fn install(packages: &[&str]) -> Result<()> {
+    if !is_root() {
+        bail!("install the missing packages first: apt-get install {}", packages.join(" "));
+    }
+    eprintln!("lab: apt-get install {}", packages.join(" "));
+    super::packages::update_lists_if_missing()?;
+    let status = Command::new("apt-get")
+        .args(["install", "-y", "-qq", "--no-install-recommends"])
+        .args(packages)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdout(std::process::Stdio::null())
+        .status()
+        .context("apt-get does not start")?;
+    if !status.success() {
+        bail!("apt-get install {} failed", packages.join(" "));
+    }
+    Ok(())
+}
+
+/// Whether this process may install packages.
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(Path::new("/proc/self")).is_ok_and(|metadata| metadata.uid() == 0)
+}

@@ -1,0 +1,274 @@
+//! The part of dom0's root file system that belongs to one run: scripts, settings, the scenario
+//! and freshly built programs.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::cpio::Archive;
+use super::image::Image;
+use super::{Build, ExtraFile, GuestKernel, Mode, Options, elf};
+use crate::cargo;
+
+const INIT: &str = include_str!("../../../lab/init.sh");
+/// Scripts that scenarios share, by their names below `/lab`.
+const SCRIPTS: &[(&str, &str)] = &[
+    ("lib.sh", include_str!("../../../lab/lib.sh")),
+    ("storage.sh", include_str!("../../../lab/storage.sh")),
+    ("storage-files.sh", include_str!("../../../lab/storage-files.sh")),
+    ("storage-iscsi.sh", include_str!("../../../lab/storage-iscsi.sh")),
+    ("storage-lvm.sh", include_str!("../../../lab/storage-lvm.sh")),
+    ("storage-driver.sh", include_str!("../../../lab/storage-driver.sh")),
+    ("demo.bash", include_str!("../../../lab/demo.bash")),
+    ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
+    ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),
+    ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
+    ("bench-plug.bash", include_str!("../../../lab/bench-plug.bash")),
+    ("soak.bash", include_str!("../../../lab/soak.bash")),
+    ("soak-vms.bash", include_str!("../../../lab/soak-vms.bash")),
+    ("soak-others.bash", include_str!("../../../lab/soak-others.bash")),
+];
+
+/// How a program finds its libraries.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Linkage {
+    Dynamic,
+    /// For a program that runs for every command: most of a short command's time would otherwise be
+    /// the dynamic linker's (measured in the lab: 47 ms against 15 ms to start `xy`).
+    Static,
+}
+
+/// Packages whose programs go into the image, with the programs' names.
+const PROGRAMS: &[(&str, &str, Linkage)] = &[
+    ("xenstored", "xylem-xenstored", Linkage::Dynamic),
+    ("xylemd", "xylemd", Linkage::Dynamic),
+    ("xy", "xy", Linkage::Static),
+];
+
+/// The one target that is installed everywhere. Naming it keeps flags away from build scripts.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+impl Linkage {
+    fn arguments(self) -> Vec<String> {
+        let flags = r#"["-Ctarget-feature=+crt-static", "-Crelocation-model=static"]"#;
+        match self {
+            Self::Dynamic => Vec::new(),
+            Self::Static => vec![
+                format!("--target={TARGET}"),
+                format!("--config=target.{TARGET}.rustflags={flags}"),
+            ],
+        }
+    }
+
+    /// Where cargo puts release programs.
+    fn folder(self) -> Result<PathBuf> {
+        let target = target_directory()?;
+        Ok(match self {
+            Self::Dynamic => target.join("release"),
+            Self::Static => target.join(TARGET).join("release"),
+        })
+    }
+}
+
+/// The overlay's archive.
+///
+/// # Errors
+/// A build fails, or a file to take along cannot be read.
+pub(crate) fn build(options: &Options, mode: &Mode, image: &Image) -> Result<Vec<u8>> {
+    if options.build == Build::Fresh {
+        build_programs()?;
+    }
+    let mut archive = Archive::default();
+    archive.character_device("dev/console", 5, 1);
+    archive.file("init", 0o755, INIT.as_bytes());
+    for (name, text) in SCRIPTS {
+        archive.file(&format!("lab/{name}"), 0o644, text.as_bytes());
+    }
+    archive.file("lab/settings", 0o644, settings(options, mode).as_bytes());
+    if let Mode::Scenario { text, .. } = mode {
+        archive.file("lab/scenario", 0o755, text.as_bytes());
+    }
+    for (_, program, linkage) in PROGRAMS {
+        let path = linkage.folder()?.join(program);
+        if let Some(content) = stripped(&path)? {
+            archive.file(&format!("usr/local/bin/{program}"), 0o755, &content);
+        }
+    }
+    if let Some(path) = unikernel(options.build, Unikernel::Small)? {
+        archive.file("guest/unikernel", 0o644, &std::fs::read(path)?);
+    }
+    if options.guest_kernel == GuestKernel::AlsoUnpacked {
+        archive.file("guest/vmlinux", 0o644, &std::fs::read(&image.kernel)?);
+    }
+    for file in &options.files {
+        add(&mut archive, file)?;
+    }
+    Ok(archive.finish())
+}
+
+/// Where Cargo puts what it builds for this workspace.
+///
+/// # Errors
+/// The current folder is unknown.
+pub fn target_directory() -> Result<PathBuf> {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(directory) => Ok(std::path::absolute(directory)?),
+        None => Ok(workspace().join("target")),
+    }
+}
+
+/// Root of the checkout.
+#[must_use]
+pub fn workspace() -> PathBuf {
+    // Cargo sets it for `cargo xtask`; the compiled-in path serves a binary started by hand.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    let root = manifest.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
+    root.unwrap_or(&manifest).to_owned()
+}
+
+/// Builds Xylem's programs as dom0 gets them. Cargo shows what it compiles: the first build takes minutes.
+///
+/// # Errors
+/// One of them does not build.
+pub fn build_programs() -> Result<()> {
+    for wanted in [Linkage::Dynamic, Linkage::Static] {
+        let mut command = cargo::cargo();
+        command.args(["build", "--release"]);
+        command.args(wanted.arguments());
+        for (package, _, linkage) in PROGRAMS {
+            if *linkage == wanted {
+                command.args(["--package", package]);
+            }
+        }
+        cargo::run(&mut command, "the programs for dom0 do not build")?;
+    }
+    Ok(())
+}
+
+/// Builds an example program of a package; dom0 finds it in `/root`.
+///
+/// # Errors
+/// It does not build.
+pub fn build_example(package: &str, name: &str) -> Result<ExtraFile> {
+    let mut command = cargo::cargo();
+    command.args(["build", "--quiet", "--release", "--package", package, "--example", name]);
+    cargo::run(&mut command, &format!("the example {name} of {package} does not build"))?;
+    let host = target_directory()?.join("release/examples").join(name);
+    Ok(ExtraFile { host, dom0: format!("/root/{name}") })
+}
+
+/// Our own guest kernel for as many devices as a VM may have; dom0 finds it as `/guest/unikernel-wide`.
+///
+/// # Errors
+/// It does not build.
+pub fn build_wide_unikernel() -> Result<ExtraFile> {
+    let host = unikernel(Build::Fresh, Unikernel::Wide)?.context("the checkout has no guest/")?;
+    Ok(ExtraFile { host, dom0: "/guest/unikernel-wide".to_owned() })
+}
+
+/// How many devices a guest kernel of ours has room for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Unikernel {
+    Small,
+    Wide,
+}
+
+/// Our own guest kernel, if the checkout has one: an ELF file, built by its own workspace.
+fn unikernel(build: Build, which: Unikernel) -> Result<Option<PathBuf>> {
+    let folder = workspace().join("guest");
+    if !folder.join("Cargo.toml").is_file() {
+        return Ok(None);
+    }
+    let (target, features): (_, &[&str]) = match which {
+        Unikernel::Small => (target_directory()?.join("guest"), &[]),
+        Unikernel::Wide => (target_directory()?.join("guest-wide"), &["--features", "wide"]),
+    };
+    if build == Build::Fresh {
+        let script = folder.join("build.sh");
+        let mut command = if script.is_file() {
+            Command::new(script)
+        } else {
+            let mut cargo = cargo::cargo();
+            cargo.args(["build", "--release"]).args(features);
+            cargo
+        };
+        let status = command
+            .current_dir(&folder)
+            .env("CARGO_TARGET_DIR", &target)
+            .status()
+            .context("the build of guest/ does not start")?;
+        ensure!(status.success(), "guest/ does not build");
+    }
+    let places = ["release/unikernel", "x86_64-unknown-linux-gnu/release/unikernel"];
+    match places.iter().map(|place| target.join(place)).find(|path| path.is_file()) {
+        Some(path) => Ok(Some(path)),
+        None if build == Build::AsIs => Ok(None),
+        None => bail!("guest/ was built, but left no {}/release/unikernel", target.display()),
+    }
+}
+
+/// A program without its debugging information; `None` if there is no such file.
+fn stripped(path: &Path) -> Result<Option<Vec<u8>>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let copy = std::env::temp_dir().join(format!("xylem-lab-strip-{}", std::process::id()));
+    // Without binutils the program is taken as it is: larger, but the same.
+    let strip = Command::new("strip").arg("--strip-debug").arg("-o").arg(&copy).arg(path).status();
+    let source = if strip.is_ok_and(|status| status.success()) { &copy } else { path };
+    let content = std::fs::read(source);
+    let _ = std::fs::remove_file(&copy);
+    Ok(Some(content.with_context(|| format!("cannot read {}", path.display()))?))
+}
+
+fn add(archive: &mut Archive, file: &ExtraFile) -> Result<()> {
+    let target = file.dom0.trim_start_matches('/');
+    let content = std::fs::read(&file.host)
+        .with_context(|| format!("cannot take {} into dom0", file.host.display()))?;
+    let permissions = if elf::libraries(&content).is_empty() && !content.starts_with(b"#!") {
+        0o644
+    } else {
+        0o755
+    };
+    archive.file(target, permissions, &content);
+    Ok(())
+}
+
+/// Shell text that dom0's init reads.
+fn settings(options: &Options, mode: &Mode) -> String {
+    let store = options.store;
+    match mode {
+        Mode::Scenario { arguments, .. } => {
+            let quoted: Vec<String> =
+                arguments.iter().map(|word| format!(" {}", quote(word))).collect();
+            format!("store={store}\nmode=scenario\nset --{}\n", quoted.concat())
+        }
+        Mode::Shell { rows, columns } => {
+            format!("store={store}\nmode=shell\nrows={rows}\ncolumns={columns}\n")
+        }
+    }
+}
+
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_survive_the_shell() {
+        let words = ["plain", "two words", "it's", "$HOME `x` \"", ""];
+        let script: String = words.iter().map(|word| format!(" {}", quote(word))).collect();
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(format!("set --{script}; for word; do echo \"[$word]\"; done"))
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text, "[plain]\n[two words]\n[it's]\n[$HOME `x` \"]\n[]\n");
+    }
+}
