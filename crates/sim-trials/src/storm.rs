@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use toolstack::plan::{Start, Step};
+use toolstack::plan::{DeviceStep, Start, Step};
 use toolstack::scheduler::Limits;
 use toolstack::{ClientId, Created, Device, Reply, Request, xlcfg};
 use xen::Uuid;
@@ -208,7 +208,10 @@ impl Storm {
 /// From the first attach's begin to the last one's end, and how many ran at the same time at most.
 #[must_use]
 pub fn attach_span(created: &Created) -> (u64, usize) {
-    let steps = created.steps.iter().filter(|it| matches!(it.step, Step::AttachDisk(_)));
+    let steps = created
+        .steps
+        .iter()
+        .filter(|it| matches!(it.step, Step::Device(DeviceStep::AttachDisk(_))));
     let mut changes: BTreeMap<(u64, bool), usize> = BTreeMap::new();
     let (mut first, mut last) = (u64::MAX, 0_u64);
     for step in steps {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
-use toolstack::work::{Cost, Failure, Output, Work};
+use toolstack::work::{Cost, DeviceWork, Failure, Output, Work};
 use toolstack::{Action, ClientId, Event, Instant, Progress, Reply, Request, Toolstack, WorkId};
 use xen::{DomId, ProbeError, Xen};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
@@ -262,7 +262,7 @@ impl Daemon {
 
     fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
         self.host.detail(format_args!("toolstack: {}", work.name()));
-        self.host.machine().get_mut().mean(work.domain());
+        self.host.machine().get_mut().mean(work.info().domain);
         let (result, cost) = self.performer.perform(work);
         self.host.machine().get_mut().mean(None);
         self.totals.add(&cost);
@@ -279,7 +279,7 @@ impl Daemon {
 
     /// Nanoseconds that storage takes for this work.
     fn storage_time(&self, work: &Work) -> u64 {
-        let Work::AttachDisk { config, index, .. } = work else { return 0 };
+        let Work::Device(DeviceWork::AttachDisk { config, index, .. }) = work else { return 0 };
         let path = &config.disks[*index].target;
         if self.host.os().hangs(path) {
             return HANG_SECONDS * 1_000_000_000;

@@ -218,3 +218,24 @@ impl VmConfig {
         self.vifs.iter().filter_map(|vif| Some((vif.model.as_deref()?, vif)))
     }
 }
+
+/// How a new domain begins.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Start {
+    Running,
+    Paused,
+}
+
+impl Start {
+    /// The word for it in a record.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+        }
+    }
+
+    pub(crate) fn decode(word: &str) -> Option<Self> {
+        [Self::Running, Self::Paused].into_iter().find(|start| start.as_str() == word)
+    }
+}

@@ -12,9 +12,8 @@ use storage::{Attachment, DeviceNumber};
 use xen::{DomId, DomainKind, EvtchnPort, Uuid, XenbusState};
 use xenstore::{Access, Permission};
 
-use crate::config::{DiskConfig, HvmSettings, Mac, VifConfig, VmConfig};
+use crate::config::{DiskConfig, HvmSettings, Mac, Start, VifConfig, VmConfig};
 use crate::device_model;
-use crate::plan::Start;
 
 /// One node to write.
 #[derive(Clone, Debug, Eq, PartialEq)]

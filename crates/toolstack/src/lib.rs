@@ -14,6 +14,7 @@ mod machine;
 pub mod perform;
 pub mod plan;
 pub mod scheduler;
+pub mod steps;
 pub mod work;
 pub mod xlcfg;
 

@@ -29,6 +29,7 @@ mod policy;
 mod progress;
 mod requests;
 mod trace;
+mod users;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -45,15 +46,17 @@ use crate::layout::DeviceRef;
 use crate::listing::Listing;
 use crate::plan::{Start, Step, Unplug, plan_finish};
 use crate::scheduler::{Limits, Scheduler, Ticket};
-use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, Survey, Work};
+use crate::work::{
+    AdoptionWork, Cost, DeviceReading, Failure, HostInfo, Output, QueryWork, Survey, Work,
+};
 use adoption::Adopted;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
 use definitions::{Definition, Storm};
 pub use devices::Device;
-use devices::Pending;
+pub(crate) use devices::{Pending, remove_from};
 pub use events::{Change, Changes, VmState, VmStatus};
 pub use explain::PlanOf;
-use facts::Facts;
+pub(crate) use facts::Facts;
 use lookup::Lists;
 pub use lookup::Wanted;
 use operation::{Operation, Then};
@@ -61,6 +64,7 @@ use permits::Item;
 pub use permits::PermitRequest;
 pub use progress::Progress;
 pub use trace::{Summary, Trace};
+pub(crate) use users::DomainUsers;
 
 /// A moment, in nanoseconds since some fixed one. The clock is the caller's.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
@@ -408,17 +412,17 @@ pub enum Action {
 
 /// A VM that is ours.
 #[derive(Debug)]
-struct Vm {
-    config: Arc<VmConfig>,
-    uuid: Uuid,
-    facts: Facts,
+pub(crate) struct Vm {
+    pub(crate) config: Arc<VmConfig>,
+    pub(crate) uuid: Uuid,
+    pub(crate) facts: Facts,
     operation: Option<OperationId>,
     /// What is under way for single devices, while nothing is for the VM as a whole.
     plugs: BTreeMap<DeviceRef, OperationId>,
     /// What begins when those have ended.
     after_plugs: Option<Then>,
     /// What a restarted daemon would have to go on with, as the record says.
-    pending: BTreeMap<DeviceRef, Pending>,
+    pub(crate) pending: BTreeMap<DeviceRef, Pending>,
     /// Clients to answer when the VM is gone.
     waiters: Vec<ClientId>,
     /// The domain changed while an operation was under way.
@@ -549,10 +553,7 @@ pub struct Toolstack {
     vms: BTreeMap<Uuid, Vm>,
     operations: BTreeMap<OperationId, Operation>,
     works: BTreeMap<WorkId, (Purpose, Option<DomainRef>)>,
-    /// How much of the work under way is about which domain.
-    touched: BTreeMap<DomainRef, u32>,
-    /// Domains to be let go as soon as no work is about them.
-    owed: BTreeSet<DomainRef>,
+    users: DomainUsers,
     /// Watched path to the step that waits for it.
     waits: BTreeMap<String, (OperationId, usize)>,
     /// When each wait is over at the latest.
@@ -602,8 +603,7 @@ impl Toolstack {
             vms: BTreeMap::new(),
             operations: BTreeMap::new(),
             works: BTreeMap::new(),
-            touched: BTreeMap::new(),
-            owed: BTreeSet::new(),
+            users: DomainUsers::default(),
             waits: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
@@ -648,7 +648,7 @@ impl Toolstack {
             Event::Started => {
                 let files = std::mem::take(&mut self.files);
                 self.take_definitions(now, files, out);
-                self.give_out(Purpose::Observe, Work::Observe, out);
+                self.give_out(Purpose::Observe, AdoptionWork::Observe, out);
             }
             Event::Request { client, request } => match &mut self.backlog {
                 Some(backlog) => backlog.push((client, request)),
@@ -679,12 +679,18 @@ impl Toolstack {
         self.tell_of_changes(out);
     }
 
-    fn give_out(&mut self, purpose: Purpose, work: Work, out: &mut Vec<Action>) -> WorkId {
+    fn give_out(
+        &mut self,
+        purpose: Purpose,
+        work: impl Into<Work>,
+        out: &mut Vec<Action>,
+    ) -> WorkId {
+        let work = work.into();
         let id = WorkId(self.next_work);
         self.next_work += 1;
-        let domain = work.domain();
+        let domain = work.info().domain;
         if let Some(domain) = domain {
-            *self.touched.entry(domain).or_default() += 1;
+            self.users.enter(domain);
         }
         self.works.insert(id, (purpose, domain));
         out.push(Action::Work { id, work });
@@ -700,8 +706,10 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let (purpose, domain) = self.works.remove(&work).expect("work is reported once");
-        if let Some(domain) = domain {
-            self.untouch(domain, out);
+        if let Some(domain) = domain
+            && self.users.leave(domain)
+        {
+            out.push(Action::LetGo { domains: vec![domain.into()] });
         }
         match purpose {
             Purpose::Step { operation, index } => {
@@ -743,25 +751,13 @@ impl Toolstack {
         }
     }
 
-    /// Work about a domain is over; with the last the domain may be let go.
-    fn untouch(&mut self, domain: DomainRef, out: &mut Vec<Action>) {
-        let works = self.touched.get_mut(&domain).expect("work was counted when it was given out");
-        *works -= 1;
-        if *works == 0 {
-            self.touched.remove(&domain);
-            if self.owed.remove(&domain) {
-                out.push(Action::LetGo { domains: vec![domain.into()] });
-            }
-        }
-    }
-
     /// Lists the domains once more. Single-flight: changes during a look cause one more, not many.
     fn look(&mut self, out: &mut Vec<Action>) {
         match &mut self.looking {
             Looking::Idle if self.backlog.is_none() => {
                 self.looking = Looking::Underway { again: false };
                 let known = self.known_names();
-                self.give_out(Purpose::Look, Work::Survey { known }, out);
+                self.give_out(Purpose::Look, QueryWork::Survey { known }, out);
             }
             Looking::Idle => {}
             Looking::Underway { again } => *again = true,
@@ -822,7 +818,7 @@ impl Toolstack {
             }
             // Nothing can be decided unseen: look again, requests wait.
             _ => {
-                self.give_out(Purpose::Observe, Work::Observe, out);
+                self.give_out(Purpose::Observe, AdoptionWork::Observe, out);
                 return;
             }
         };
@@ -831,7 +827,7 @@ impl Toolstack {
         let Adopted { half_made, unfinished, pending } = adopted;
         let attachments = self.adopt_loops(loops, &survey);
         if !attachments.is_empty() {
-            self.give_out(Purpose::Aside, Work::DetachOrphans { attachments }, out);
+            self.give_out(Purpose::Aside, AdoptionWork::DetachOrphans { attachments }, out);
         }
         self.found_whole(now, &survey, &half_made);
         for uuid in half_made {

@@ -9,9 +9,13 @@ use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, Ve
 use xen_build::{Built, HvmLoader, KernelImage};
 
 use crate::config::VmConfig;
-use crate::device_model::{Launch, OwnModel, Process};
-use crate::foreign::{ForeignLoop, ForeignReading};
-use crate::layout::{Completion, DeviceRef, Nodes, Removal};
+use crate::device_model::{OwnModel, Process};
+use crate::foreign::ForeignReading;
+use crate::layout::{Completion, DeviceRef};
+pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
+pub use crate::steps::create::CreateWork;
+pub use crate::steps::devices::DeviceWork;
+pub use crate::steps::teardown::TeardownWork;
 
 /// What a VM's domain is built of, shared with every other VM that has the same.
 #[derive(Clone, Debug)]
@@ -35,10 +39,10 @@ pub struct NewDomain {
     pub console_port: EvtchnPort,
 }
 
-/// Whether somebody who is about to act on a domain has to look first if it is still that domain.
+/// Whether somebody who is about to act on a domain has to ask Xen first if it is still that domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Look {
-    First,
+pub enum IdentityCheck {
+    Needed,
     /// It was made by the operation that the work belongs to, has never run and is nobody else's: its domid
     /// is not given out again.
     Needless,
@@ -73,7 +77,7 @@ impl Quota {
 
 /// Whether a dead domain's number may be given out again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LetGo {
+pub enum Release {
     Now,
     /// Somebody else may still be about to act on the domain.
     Later,
@@ -92,280 +96,72 @@ pub enum WorkClass {
     Release,
 }
 
-/// Something to be done outside the machine. Each variant says all that is needed to do it.
+/// Something to be done outside the machine, with all that is needed to do it. Each group has a file that also says how
+/// its work is performed.
 #[derive(Clone, Debug)]
 pub enum Work {
-    LoadImages {
-        config: Arc<VmConfig>,
-    },
-    CheckBridge {
-        config: Arc<VmConfig>,
-        index: usize,
-    },
-    AttachDisk {
-        config: Arc<VmConfig>,
-        index: usize,
-        tag: String,
-    },
-    Record {
-        nodes: Nodes,
-    },
-    CreateDomain {
-        config: Arc<VmConfig>,
-        uuid: Uuid,
-        images: Images,
-        /// No other domain that this machine speaks of has it.
-        generation: u64,
-    },
-    Build {
-        config: Arc<VmConfig>,
-        images: Images,
-        domain: NewDomain,
-    },
-    StartModel {
-        domain: DomainRef,
-        launch: Launch,
-    },
-    /// Ends the device model and removes what it left.
-    EndModel {
-        domain: DomainRef,
-        uuid: Uuid,
-        /// `None` if it has ended by itself meanwhile.
-        process: Option<Process>,
-    },
-    WriteNodes {
-        nodes: Nodes,
-        quota: Option<Quota>,
-    },
-    /// Writes the nodes of one more device of a domain that is there.
-    AddDevice {
-        domain: DomainRef,
-        uuid: Uuid,
-        nodes: Nodes,
-        quota: Option<Quota>,
-    },
-    /// Asks the guest to let go of a device, after `nodes` were written.
-    AskToClose {
-        domain: DomainRef,
-        uuid: Uuid,
-        device: DeviceRef,
-        nodes: Nodes,
-    },
-    /// Takes a device from its guest, after `nodes` were written.
-    CloseDevice {
-        domain: DomainRef,
-        uuid: Uuid,
-        device: DeviceRef,
-        nodes: Nodes,
-    },
-    /// Removes a device's nodes, then writes `nodes`.
-    RemoveDevice {
-        domain: DomainRef,
-        uuid: Uuid,
-        removals: Vec<Removal>,
-        nodes: Nodes,
-    },
-    Introduce {
-        domain: DomainRef,
-        look: Look,
-        store_port: EvtchnPort,
-        store_gfn: u64,
-    },
-    /// Puts the links on the bridge, then tells netback so.
-    JoinBridge {
-        bridge: String,
-        /// That of netback, and maybe that of an emulated card.
-        links: Vec<String>,
-        mtu: Option<u32>,
-        backend: String,
-    },
-    Unpause {
-        domain: DomainRef,
-        look: Look,
-    },
-    Pause {
-        domain: DomainRef,
-    },
-    CloseDevices {
-        domain: DomainRef,
-        uuid: Uuid,
-        devices: Vec<DeviceRef>,
-    },
-    DestroyDomain {
-        domain: DomainRef,
-    },
-    DetachDisk {
-        attachment: Attachment,
-    },
-    RemoveNodes {
-        /// Whose nodes they are, if there was a domain: another VM's under its domid stay.
-        domain: Option<DomainRef>,
-        uuid: Uuid,
-        removals: Vec<Removal>,
-        then: LetGo,
-    },
-    /// Writes `control/shutdown`.
-    RequestShutdown {
-        domain: DomainRef,
-        uuid: Uuid,
-        request: &'static str,
-    },
-    WriteDefinition {
-        uuid: Uuid,
-        text: String,
-    },
-    RemoveDefinition {
-        uuid: Uuid,
-    },
-    /// The VMs that start with the host were started.
-    FinishBoot,
-    /// One list of all domains, and the names of those not in `known`.
-    Survey {
-        known: BTreeMap<DomId, Uuid>,
-    },
-    /// One domain, and its name unless it is the one with this handle.
-    LookAt {
-        domid: DomId,
-        known: Option<Uuid>,
-    },
-    /// Survey, our records, and what is attached for VMs of ours.
-    Observe,
-    /// What is attached for VMs that are no more.
-    DetachOrphans {
-        attachments: Vec<Attachment>,
-    },
-    /// Device models of domains that are no more.
-    EndOrphans {
-        models: Vec<OwnModel>,
-    },
-    /// All that is known of a domain that another toolstack made.
-    ReadForeign {
-        domid: DomId,
-        uuid: Uuid,
-        generation: u64,
-    },
-    /// Makes such a domain ours: what is attached for it first, its record last.
-    Adopt {
-        domain: DomainRef,
-        uuid: Uuid,
-        loops: Vec<ForeignLoop>,
-        nodes: Nodes,
-        removals: Vec<Removal>,
-    },
-    ReadConsole {
-        domain: DomainRef,
-        uuid: Uuid,
-    },
-    ReadDevices {
-        domain: DomainRef,
-        uuid: Uuid,
-        devices: Vec<DeviceRef>,
-    },
-    HostInfo,
-    CpuTimes {
-        domain: DomainRef,
-        vcpus: u32,
-    },
+    Create(CreateWork),
+    Device(DeviceWork),
+    Teardown(TeardownWork),
+    Adoption(AdoptionWork),
+    Query(QueryWork),
+    Definition(DefinitionWork),
+}
+
+/// What is to be known of work without doing it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct WorkInfo {
+    /// What it is called where operators count it.
+    pub name: &'static str,
+    /// The queue that it goes to.
+    pub class: WorkClass,
+    /// The domain that it acts on or reads of, if it is about one that exists.
+    pub domain: Option<DomainRef>,
 }
 
 impl Work {
-    /// The domain that this work acts on or reads of, if it is about one that exists.
     #[must_use]
-    pub fn domain(&self) -> Option<DomainRef> {
+    pub fn info(&self) -> WorkInfo {
         match self {
-            Self::Build { domain, .. } => Some(domain.domain),
-            Self::StartModel { domain, .. }
-            | Self::EndModel { domain, .. }
-            | Self::Introduce { domain, .. }
-            | Self::Unpause { domain, .. }
-            | Self::Pause { domain }
-            | Self::CloseDevices { domain, .. }
-            | Self::AddDevice { domain, .. }
-            | Self::AskToClose { domain, .. }
-            | Self::CloseDevice { domain, .. }
-            | Self::RemoveDevice { domain, .. }
-            | Self::DestroyDomain { domain }
-            | Self::RequestShutdown { domain, .. }
-            | Self::Adopt { domain, .. }
-            | Self::ReadConsole { domain, .. }
-            | Self::ReadDevices { domain, .. }
-            | Self::CpuTimes { domain, .. } => Some(*domain),
-            Self::RemoveNodes { domain, .. } => *domain,
-            _ => None,
+            Self::Create(work) => work.info(),
+            Self::Device(work) => work.info(),
+            Self::Teardown(work) => work.info(),
+            Self::Adoption(work) => work.info(),
+            Self::Query(work) => work.info(),
+            Self::Definition(work) => work.info(),
         }
     }
 
-    /// What this is called where operators count it.
+    /// What it is called where operators count it.
     #[must_use]
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::LoadImages { .. } => "load-images",
-            Self::CheckBridge { .. } => "check-bridge",
-            Self::AttachDisk { .. } => "attach-disk",
-            Self::Record { .. } => "record",
-            Self::CreateDomain { .. } => "create-domain",
-            Self::Build { .. } => "build",
-            Self::StartModel { .. } => "start-model",
-            Self::EndModel { .. } => "end-model",
-            Self::EndOrphans { .. } => "end-orphans",
-            Self::WriteNodes { .. } => "write-nodes",
-            Self::Introduce { .. } => "introduce",
-            Self::JoinBridge { .. } => "join-bridge",
-            Self::Unpause { .. } => "unpause",
-            Self::Pause { .. } => "pause",
-            Self::AddDevice { .. } => "add-device",
-            Self::AskToClose { .. } => "ask-to-close",
-            Self::CloseDevice { .. } => "close-device",
-            Self::RemoveDevice { .. } => "remove-device",
-            Self::CloseDevices { .. } => "close-devices",
-            Self::DestroyDomain { .. } => "destroy-domain",
-            Self::DetachDisk { .. } => "detach-disk",
-            Self::RemoveNodes { .. } => "remove-nodes",
-            Self::RequestShutdown { .. } => "request-shutdown",
-            Self::Survey { .. } => "list",
-            Self::Observe => "observe",
-            Self::DetachOrphans { .. } => "detach-orphans",
-            Self::WriteDefinition { .. } => "write-definition",
-            Self::RemoveDefinition { .. } => "remove-definition",
-            Self::FinishBoot => "finish-boot",
-            Self::ReadForeign { .. } => "read-foreign",
-            Self::Adopt { .. } => "adopt",
-            Self::ReadConsole { .. } => "read-console",
-            Self::ReadDevices { .. } => "read-devices",
-            Self::HostInfo => "host-info",
-            Self::CpuTimes { .. } => "cpu-times",
-            Self::LookAt { .. } => "look-at",
-        }
+        self.info().name
     }
 
-    /// Which queue this work goes to.
+    /// The queue that it goes to.
     #[must_use]
     pub fn class(&self) -> WorkClass {
-        match self {
-            Self::Survey { .. }
-            | Self::LookAt { .. }
-            | Self::Observe
-            | Self::ReadForeign { .. }
-            | Self::ReadConsole { .. }
-            | Self::ReadDevices { .. }
-            | Self::HostInfo
-            | Self::CpuTimes { .. }
-            | Self::RequestShutdown { .. }
-            | Self::Pause { .. }
-            | Self::Unpause { .. } => WorkClass::Query,
-            Self::DestroyDomain { .. }
-            | Self::CloseDevices { .. }
-            | Self::AskToClose { .. }
-            | Self::CloseDevice { .. }
-            | Self::RemoveDevice { .. }
-            | Self::RemoveNodes { .. } => WorkClass::Destroy,
-            Self::DetachDisk { .. }
-            | Self::DetachOrphans { .. }
-            | Self::EndModel { .. }
-            | Self::EndOrphans { .. } => WorkClass::Release,
-            _ => WorkClass::Change,
-        }
+        self.info().class
     }
+}
+
+macro_rules! groups {
+    ($($group:ident($work:ty)),* $(,)?) => {
+        $(impl From<$work> for Work {
+            fn from(work: $work) -> Self {
+                Self::$group(work)
+            }
+        })*
+    };
+}
+
+groups! {
+    Create(CreateWork),
+    Device(DeviceWork),
+    Teardown(TeardownWork),
+    Adoption(AdoptionWork),
+    Query(QueryWork),
+    Definition(DefinitionWork),
 }
 
 /// What an operation cost outside the machine.
@@ -478,6 +274,20 @@ pub enum Output {
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
     CpuTimes(Vec<xen::VcpuInfo>),
+}
+
+impl Output {
+    /// For work that brings nothing back.
+    pub(crate) fn expect_done(&self) {
+        if !matches!(self, Self::Done) {
+            self.misplaced();
+        }
+    }
+
+    /// The work brought back what belongs to other work.
+    pub(crate) fn misplaced(&self) -> ! {
+        unreachable!("this work does not bring back {self:?}")
+    }
 }
 
 /// Work that failed: a sentence for the operator that names the object.

@@ -227,6 +227,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+    use toolstack::work::{AdoptionWork, CreateWork, QueryWork, TeardownWork};
 
     fn pool() -> Pool<&'static str> {
         Pool {
@@ -238,18 +239,22 @@ mod tests {
     }
 
     fn list(id: u64) -> Job {
-        (WorkId(id), Work::HostInfo, Instant::now())
+        (WorkId(id), Work::Query(QueryWork::HostInfo), Instant::now())
     }
 
     fn destroy(id: u64) -> Job {
         let domid = xen::DomId(7);
         let life = xen::Life::Unique(1);
         let domain = xen::DomainRef { domid, life };
-        (WorkId(id), Work::DestroyDomain { domain }, Instant::now())
+        (WorkId(id), Work::Teardown(TeardownWork::DestroyDomain { domain }), Instant::now())
     }
 
     fn detach(id: u64) -> Job {
-        (WorkId(id), Work::DetachOrphans { attachments: Vec::new() }, Instant::now())
+        (
+            WorkId(id),
+            Work::Adoption(AdoptionWork::DetachOrphans { attachments: Vec::new() }),
+            Instant::now(),
+        )
     }
 
     #[test]
@@ -306,7 +311,8 @@ mod tests {
         std::thread::scope(|scope| {
             let pool = &pool;
             scope.spawn(move || told.send(pool.next(WorkClass::Change).1.0).unwrap());
-            let work = Work::Record { nodes: toolstack::layout::Nodes::default() };
+            let work =
+                Work::Create(CreateWork::Record { nodes: toolstack::layout::Nodes::default() });
             pool.submit((WorkId(7), work, Instant::now()));
             assert_eq!(hears.recv(), Ok(WorkId(7)));
         });

@@ -1,7 +1,7 @@
 //! HVM domains: their device model is there when they run, and gone when they are.
 
 use sim::{Daemon, HostConfig, ModelFate};
-use toolstack::plan::Step;
+use toolstack::plan::{CreateStep, Wait};
 use toolstack::{Reply, Request};
 
 use crate::support::Lab;
@@ -44,9 +44,9 @@ fn a_device_model_starts_while_the_domain_is_built() {
     let request = lab.create_request(VM);
     let Reply::Created(created) = lab.ask(request) else { panic!("not created") };
     let time = |step| created.steps.iter().find(|it| it.step == step).unwrap();
-    let (model, build) = (time(Step::StartModel), time(Step::Build));
+    let (model, build) = (time(CreateStep::StartModel.into()), time(CreateStep::Build.into()));
     assert!(model.started < build.ended.unwrap());
-    assert!(time(Step::AwaitModel).ended.unwrap() <= time(Step::Unpause).started);
+    assert!(time(Wait::Model.into()).ended.unwrap() <= time(CreateStep::Unpause.into()).started);
 }
 
 #[test]

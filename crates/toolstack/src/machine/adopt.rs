@@ -11,7 +11,7 @@ use crate::config::VmConfig;
 use crate::foreign::Adoption;
 use crate::layout;
 use crate::plan::Start;
-use crate::work::{Failure, Output, Work};
+use crate::work::{AdoptionWork, Failure, Output};
 
 impl Toolstack {
     pub(super) fn adopt_foreign(
@@ -27,7 +27,7 @@ impl Toolstack {
                 let base = base.expect("looked at");
                 self.adopting.insert(uuid);
                 let generation = self.next_generation();
-                let work = Work::ReadForeign { domid, uuid, generation };
+                let work = AdoptionWork::ReadForeign { domid, uuid, generation };
                 self.query(client, Query::Foreign { uuid, base }, work, out);
             }
         }
@@ -87,7 +87,11 @@ impl Toolstack {
                 let removals = layout::foreign_paths(domid);
                 let loops = adoption.loops();
                 let purpose = Purpose::Adopt { client, adoption: Box::new(adoption) };
-                self.give_out(purpose, Work::Adopt { domain, uuid, loops, nodes, removals }, out);
+                self.give_out(
+                    purpose,
+                    AdoptionWork::Adopt { domain, uuid, loops, nodes, removals },
+                    out,
+                );
             }
         }
     }

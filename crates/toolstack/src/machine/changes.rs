@@ -7,7 +7,7 @@ use xenstore::client::Heard;
 use xenstore::wire::changes::{DomainChange, Standing, Who};
 
 use super::{Action, Foreign, Instant, Purpose, Toolstack};
-use crate::work::Work;
+use crate::work::QueryWork;
 
 /// A domain's end as its VM sees it: why it stopped, or `None` if somebody destroyed it.
 type End = Option<ShutdownReason>;
@@ -104,7 +104,7 @@ impl Toolstack {
     /// Looks at one domain, which costs the same however many others there are.
     pub(super) fn look_at(&mut self, domid: DomId, out: &mut Vec<Action>) {
         if self.backlog.is_none() {
-            self.give_out(Purpose::LookAt { domid }, Work::LookAt { domid, known: None }, out);
+            self.give_out(Purpose::LookAt { domid }, QueryWork::Find { domid, known: None }, out);
         }
     }
 

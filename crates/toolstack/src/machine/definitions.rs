@@ -14,7 +14,7 @@ use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
 use crate::config::VmConfig;
 use crate::plan::{Start, plan_create};
-use crate::work::{Failure, Output, Work};
+use crate::work::{DefinitionWork, Failure, Output};
 use crate::xlcfg;
 
 /// A VM as it was defined.
@@ -175,7 +175,7 @@ impl Toolstack {
             self.changed(now, uuid, VmState::Down, "defined");
         }
         let purpose = Purpose::Define { client, uuid, before: before.map(Box::new) };
-        self.give_out(purpose, Work::WriteDefinition { uuid, text }, out);
+        self.give_out(purpose, DefinitionWork::Write { uuid, text }, out);
     }
 
     /// The file of a definition was written, or not.
@@ -206,7 +206,7 @@ impl Toolstack {
             let message = format!("{target}: no VM of that name is defined; see `xy vm-list`");
             return fail(client, message, out);
         };
-        self.give_out(Purpose::Undefine { client, uuid }, Work::RemoveDefinition { uuid }, out);
+        self.give_out(Purpose::Undefine { client, uuid }, DefinitionWork::Remove { uuid }, out);
     }
 
     /// The file of a definition was removed, or not.
@@ -361,7 +361,7 @@ impl Toolstack {
                             let message = format!("{name} did not start with the host: {why}");
                             out.push(Action::Note { message });
                         }
-                        self.give_out(Purpose::Aside, Work::FinishBoot, out);
+                        self.give_out(Purpose::Aside, DefinitionWork::FinishBoot, out);
                     }
                 }
                 continue;

@@ -12,8 +12,9 @@ use super::requests::fail;
 use super::{Action, ClientId, Instant, Purpose, Reply, Toolstack, Vm};
 use crate::config::{DiskConfig, VifConfig, VmConfig, place_problem};
 use crate::layout::{self, DeviceKind, DeviceRef};
-use crate::plan::{Step, Unplug, plan_finish_plug, plan_plug, plan_undo_plug, plan_unplug};
-use crate::work::{Quota, Work};
+use crate::plan::{Unplug, plan_finish_plug, plan_plug, plan_undo_plug, plan_unplug};
+use crate::steps::devices::pending_nodes;
+use crate::work::DeviceWork;
 
 /// As many disks as a VM may have: xvda to xvdiv.
 const DISKS_MAX: usize = 255;
@@ -34,7 +35,7 @@ impl Device {
         }
     }
 
-    pub(super) fn add_to(&self, config: &mut VmConfig) {
+    pub(crate) fn add_to(&self, config: &mut VmConfig) {
         match self {
             Self::Disk(disk) => config.disks.push(disk.clone()),
             Self::Vif(vif) => config.vifs.push(vif.clone()),
@@ -42,7 +43,7 @@ impl Device {
     }
 }
 
-fn remove_from(config: &mut VmConfig, device: DeviceRef) {
+pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
     // Lines are told by place in the list, and the places move.
     match device.kind {
         DeviceKind::Vbd => {
@@ -58,7 +59,7 @@ fn remove_from(config: &mut VmConfig, device: DeviceRef) {
 
 /// What is under way for a device, as the record says it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Pending {
+pub(crate) enum Pending {
     Plug,
     Unplug(Unplug),
 }
@@ -74,7 +75,9 @@ impl Pending {
         }
     }
 
-    fn encode_all<'a>(all: impl IntoIterator<Item = (&'a DeviceRef, &'a Self)>) -> String {
+    pub(crate) fn encode_all<'a>(
+        all: impl IntoIterator<Item = (&'a DeviceRef, &'a Self)>,
+    ) -> String {
         let word = |(device, it): (&DeviceRef, &Self)| {
             format!("{} {} {};", it.as_str(), device.kind.as_str(), device.devid)
         };
@@ -100,64 +103,9 @@ impl Vm {
     }
 
     /// A device has gone.
-    pub(super) fn device_removed(&mut self, device: DeviceRef) {
+    pub(crate) fn device_removed(&mut self, device: DeviceRef) {
         self.pending.remove(&device);
         remove_from(Arc::make_mut(&mut self.config), device);
-    }
-
-    /// A step that changes the record: one of the VM at a time, so what it writes is all there is.
-    pub(super) fn record_work(&mut self, step: Step, then: &Then) -> Work {
-        let domain = self.facts.domain.expect("devices come and go while there is a domain");
-        let domid = domain.domid;
-        let uuid = self.uuid;
-        let pending = |vm: &Self| Pending::encode_all(&vm.pending);
-        match (step, then) {
-            (Step::AddDevice(id), Then::Plugged { device, .. }) => {
-                let before = self.config.to_cfg_text();
-                device.add_to(Arc::make_mut(&mut self.config));
-                let mut nodes = match device {
-                    Device::Disk(disk) => {
-                        let attachment = &self.facts.disks[&id.devid];
-                        layout::plugged_vbd_nodes(domid, disk, attachment)
-                    }
-                    Device::Vif(vif) => {
-                        self.pending.insert(id, Pending::Plug);
-                        layout::plugged_vif_nodes(domid, uuid, vif)
-                    }
-                };
-                let text = self.config.to_cfg_text();
-                let record = layout::changed_record_nodes(uuid, &before, &text, &pending(self));
-                nodes.0.extend(record.0);
-                let quota = Quota::for_devices(domid, &self.config);
-                Work::AddDevice { domain, uuid, nodes, quota }
-            }
-            (Step::SettleDevice(device), _) => {
-                self.pending.remove(&device);
-                Work::Record { nodes: layout::pending_nodes(uuid, &pending(self)) }
-            }
-            (Step::AskToClose(device), _) => {
-                self.pending.insert(device, Pending::Unplug(Unplug::Clean));
-                let nodes = layout::pending_nodes(uuid, &pending(self));
-                Work::AskToClose { domain, uuid, device, nodes }
-            }
-            (Step::CloseDevice(device), _) => {
-                self.pending.insert(device, Pending::Unplug(Unplug::Forced));
-                let nodes = layout::pending_nodes(uuid, &pending(self));
-                Work::CloseDevice { domain, uuid, device, nodes }
-            }
-            (Step::RemoveDevice(device), _) => {
-                // The VM has it until it is gone: whoever takes the VM down meanwhile closes it too.
-                let mut config = VmConfig::clone(&self.config);
-                remove_from(&mut config, device);
-                let (before, text) = (self.config.to_cfg_text(), config.to_cfg_text());
-                let others = self.pending.iter().filter(|(it, _)| **it != device);
-                let pending = Pending::encode_all(others);
-                let nodes = layout::changed_record_nodes(uuid, &before, &text, &pending);
-                let removals = layout::removed_device_paths(domid, device);
-                Work::RemoveDevice { domain, uuid, removals, nodes }
-            }
-            (step, then) => unreachable!("{step} does not lead to {then:?}"),
-        }
     }
 }
 
@@ -298,8 +246,8 @@ impl Toolstack {
             (Then::Unplugged { client, device, how: Unplug::Clean }, Some(message)) => {
                 // It stays; whoever comes after us need not ask again.
                 if vm.pending.remove(&device).is_some() && !ends {
-                    let nodes = layout::pending_nodes(uuid, &Pending::encode_all(&vm.pending));
-                    self.give_out(Purpose::Aside, Work::Record { nodes }, out);
+                    let work = DeviceWork::Settle { nodes: pending_nodes(vm) };
+                    self.give_out(Purpose::Aside, work, out);
                 }
                 (client, Reply::Failed(message))
             }

@@ -12,7 +12,7 @@ use xen::{DomId, DomainInfo, Uuid};
 use super::requests::fail;
 use super::{Action, ClientId, DomainRow, Foreign, Purpose, Query, Reply, Toolstack};
 use crate::listing::Listing;
-use crate::work::{Failure, Output, Survey, Work};
+use crate::work::{Failure, Output, QueryWork, Survey};
 
 /// The domain that a client means.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,7 +55,7 @@ impl Toolstack {
 
     fn begin_list(&mut self, out: &mut Vec<Action>) {
         let known = self.known_names();
-        self.give_out(Purpose::List, Work::Survey { known }, out);
+        self.give_out(Purpose::List, QueryWork::Survey { known }, out);
     }
 
     pub(super) fn handle_listed(&mut self, result: Result<Output, Failure>, out: &mut Vec<Action>) {
@@ -134,7 +134,7 @@ impl Toolstack {
             (Some(domid), _) => {
                 let query = Query::Find { wanted, places };
                 let known = self.known_at(domid);
-                self.query(client, query, Work::LookAt { domid, known }, out);
+                self.query(client, query, QueryWork::Find { domid, known }, out);
             }
             (None, Wanted::Handle(uuid)) => {
                 self.read_list(Reader { client, wants: Some(uuid) }, out);

@@ -9,7 +9,7 @@ use super::adoption::Adopted;
 use super::events::VmState;
 use super::{Action, Instant, Purpose, Toolstack};
 use crate::device_model::{self, OwnModel, Process};
-use crate::work::Work;
+use crate::work::AdoptionWork;
 
 impl Toolstack {
     /// Gives device models back to their VMs; those of domains that are no more go. An unfinished VM without one
@@ -34,7 +34,7 @@ impl Toolstack {
             }
         }
         if !orphans.is_empty() {
-            self.give_out(Purpose::Aside, Work::EndOrphans { models: orphans }, out);
+            self.give_out(Purpose::Aside, AdoptionWork::EndOrphans { models: orphans }, out);
         }
         let lacks = |uuid: &Uuid| {
             let vm = &self.vms[uuid];

@@ -3,21 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xen::{DomainRef, Uuid};
+use xen::Uuid;
 
 use super::events::VmState;
-use super::permits::ask_for_step;
+use super::permits::ask_for;
 use super::trace::Trace;
 use super::{
-    Action, ClientId, Created, Device, Facts, Instant, Item, OperationId, Purpose, Reply, StepTime,
+    Action, ClientId, Created, Device, Instant, Item, OperationId, Purpose, Reply, StepTime,
     Toolstack, WorkId,
 };
 use crate::config::VmConfig;
-use crate::device_model;
-use crate::layout::{self, BuiltDomain, DeviceKind, DeviceRef};
-use crate::plan::{OnFailure, Plan, PlannedStep, Start, Step, Unplug, plan_reboot, plan_teardown};
-use crate::scheduler::{Class, Priority, Ticket, Track};
-use crate::work::{Cost, Failure, LetGo, Look, Output, Quota, Work, loop_tag};
+use crate::layout::DeviceRef;
+use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
+use crate::scheduler::{Priority, Ticket};
+use crate::steps::{Completing, CreateStep, IfFailed, Preparation, Step, TeardownStep, Wait};
+use crate::work::{Cost, Failure, Output, Work};
 
 /// What follows when an operation has ended.
 #[derive(Clone, Debug)]
@@ -132,9 +132,9 @@ impl Operation {
             let at = self.plan.steps.iter().position(|planned| planned.step == wanted)?;
             Some(&self.states[at])
         };
-        match state_of(Step::StartModel) {
+        match state_of(CreateStep::StartModel.into()) {
             Some(state) => *state != State::Waiting,
-            None => state_of(Step::AwaitModel).is_some(),
+            None => state_of(Wait::Model.into()).is_some(),
         }
     }
 
@@ -168,22 +168,6 @@ impl Operation {
             Then::Created { client: None } | Then::Rebooted => Priority::Bulk,
             _ => Priority::Interactive,
         }
-    }
-}
-
-/// A VM's domain is let go with its nodes, or when the last work that is about it has ended.
-fn let_go(
-    facts: &mut Facts,
-    touched: &BTreeMap<DomainRef, u32>,
-    owed: &mut BTreeSet<DomainRef>,
-) -> (Option<DomainRef>, LetGo) {
-    facts.is_let_go = true;
-    match facts.domain {
-        Some(domain) if touched.contains_key(&domain) => {
-            owed.insert(domain);
-            (Some(domain), LetGo::Later)
-        }
-        domain => (domain, LetGo::Now),
     }
 }
 
@@ -345,10 +329,11 @@ impl Toolstack {
     fn begin_step(&mut self, now: Instant, id: OperationId, index: usize, out: &mut Vec<Action>) {
         let operation = self.operations.get_mut(&id).expect("a step of a known operation");
         let step = operation.plan.steps[index].step;
-        if let Some(seconds) = operation.waits_seconds(step) {
-            return self.begin_wait(now, id, index, seconds, out);
-        }
-        let ask = ask_for_step(operation.uuid, &operation.config, step, operation.priority());
+        let permit = match step {
+            Step::Await(wait) => return self.begin_wait(now, id, index, wait, out),
+            step => step.info().permit.expect("work needs a permit"),
+        };
+        let ask = ask_for(operation.uuid, &operation.config, permit, operation.priority());
         let ticket = self.scheduler.put(ask, Item::Step(id, index));
         operation.states[index] = State::Queued { since: now, ticket, why: None };
     }
@@ -369,130 +354,34 @@ impl Toolstack {
             };
             let (ready, why) = (*since, why.take());
             operation.states[index] = State::Underway { ready, started: now, ticket, why };
-            let (uuid, step) = (operation.uuid, operation.plan.steps[index].step);
-            let (config, then) = (Arc::clone(&operation.config), operation.then.clone());
-            let work = self.carried(uuid, step, config, &then);
+            let work = self.prepare(id, index);
             let _: WorkId = self.give_out(Purpose::Step { operation: id, index }, work, out);
         }
     }
 
-    /// A step with everything it needs filled in from what is known of the VM.
-    fn carried(&mut self, uuid: Uuid, step: Step, config: Arc<VmConfig>, then: &Then) -> Work {
+    /// The work of a step, filled in from what is known of the VM.
+    fn prepare(&mut self, id: OperationId, index: usize) -> Work {
         let generation = self.next_generation();
-        let vm = self.vms.get_mut(&uuid).expect("a step of a known VM");
-        if step.class() == (Track::Short, Class::Record) {
-            return vm.record_work(step, then);
-        }
-        let facts = &mut vm.facts;
-        let domain = facts.domain;
-        let domain = || domain.expect("planned after the domain was created");
-        let domid = || domain().domid;
-        let look = if facts.new.is_some() { Look::Needless } else { Look::First };
-        match step {
-            Step::LoadImages => Work::LoadImages { config },
-            Step::CheckBridge(devid) => {
-                let index = config.vifs.iter().position(|vif| vif.devid == devid);
-                Work::CheckBridge { index: index.expect("a planned vif is configured"), config }
-            }
-            Step::Record => {
-                // From here on something may be left behind, even if the write is never confirmed.
-                facts.recorded = true;
-                Work::Record { nodes: layout::record_nodes(uuid, &config.to_cfg_text()) }
-            }
-            Step::AttachDisk(devid) => {
-                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
-                let index = index.expect("a planned disk is configured");
-                Work::AttachDisk { config, index, tag: loop_tag(uuid, devid) }
-            }
-            Step::CreateDomain => {
-                let images = facts.images.clone().expect("planned after the images");
-                Work::CreateDomain { config, uuid, images, generation }
-            }
-            Step::Build => {
-                // The builder is the images' last user.
-                let images = facts.images.take().expect("planned after the images");
-                let domain = facts.new.expect("planned after the domain");
-                Work::Build { config, images, domain }
-            }
-            Step::StartModel => {
-                let launch = device_model::launch(&config, uuid, domid(), &facts.disks);
-                Work::StartModel { domain: domain(), launch }
-            }
-            Step::EndModel => {
-                // From here on its end is no news.
-                let process = facts.model.take();
-                Work::EndModel { domain: domain(), uuid, process }
-            }
-            Step::WriteNodes(start) => {
-                let domain = facts.new.expect("planned after the domain");
-                let built = facts.built.expect("planned after the build");
-                let built = BuiltDomain {
-                    domid: domain.domain.domid,
-                    store_port: domain.store_port,
-                    store_gfn: built.store_frame,
-                    console_port: domain.console_port,
-                    console_gfn: built.console_frame,
-                };
-                facts.nodes = true;
-                facts.completion = Some(built.completion(start));
-                let nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
-                let quota = Quota::for_devices(domain.domain.domid, &config);
-                Work::WriteNodes { nodes, quota }
-            }
-            Step::Introduce => {
-                let completion = facts.completion.expect("planned after the nodes");
-                let (store_port, store_gfn) = (completion.store_port, completion.store_gfn);
-                Work::Introduce { domain: domain(), look, store_port, store_gfn }
-            }
-            Step::JoinBridge(devid) => {
-                let vif = config.vifs.iter().find(|vif| vif.devid == devid);
-                let vif = vif.expect("a planned vif is configured");
-                let device = DeviceRef { kind: DeviceKind::Vif, devid };
-                let mut links = vec![layout::vif_link(domid(), vif)];
-                if vif.model.is_some() {
-                    links.push(device_model::vif_link(domid(), vif));
-                }
-                Work::JoinBridge {
-                    bridge: vif.bridge.clone(),
-                    links,
-                    mtu: vif.mtu,
-                    backend: device.backend(domid()),
-                }
-            }
-            Step::Unpause => Work::Unpause { domain: domain(), look },
-            Step::Pause => Work::Pause { domain: domain() },
-            Step::CloseDevices => {
-                Work::CloseDevices { domain: domain(), uuid, devices: layout::devices(&config) }
-            }
-            Step::DestroyDomain => Work::DestroyDomain { domain: domain() },
-            Step::DetachDisk(devid) => Work::DetachDisk { attachment: facts.disks[&devid].clone() },
-            Step::RemoveNodes => {
-                let removals = layout::removed_paths(&config, uuid, facts.domid());
-                let (domain, then) = let_go(facts, &self.touched, &mut self.owed);
-                Work::RemoveNodes { domain, uuid, removals, then }
-            }
-            Step::Condemn => {
-                let removals = layout::condemned_paths(uuid);
-                Work::RemoveNodes { domain: None, uuid, removals, then: LetGo::Later }
-            }
-            Step::RemoveDomainNodes => {
-                let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
-                let (domain, then) = let_go(facts, &self.touched, &mut self.owed);
-                Work::RemoveNodes { domain, uuid, removals, then }
-            }
-            Step::AwaitBackend(_)
-            | Step::AwaitModel
-            | Step::AwaitClosed(_)
-            | Step::AwaitConnected(_)
-            | Step::AwaitConsent(_) => {
-                unreachable!("{step} is a wait")
-            }
-            Step::AddDevice(_)
-            | Step::SettleDevice(_)
-            | Step::AskToClose(_)
-            | Step::CloseDevice(_)
-            | Step::RemoveDevice(_) => unreachable!("{step} changes the record"),
-        }
+        let operation = &self.operations[&id];
+        let vm = self.vms.get_mut(&operation.uuid).expect("a step of a known VM");
+        let plugged = match &operation.then {
+            Then::Plugged { device, .. } => Some(device),
+            Then::Created { .. }
+            | Then::Gone
+            | Then::Rebooted
+            | Then::Failed { .. }
+            | Then::PlugFailed { .. }
+            | Then::Unplugged { .. } => None,
+        };
+        let config = Arc::clone(&operation.config);
+        let users = &mut self.users;
+        operation.plan.steps[index].step.prepare(Preparation {
+            vm,
+            config,
+            plugged,
+            generation,
+            users,
+        })
     }
 
     /// Takes in what a step's work brought back.
@@ -513,41 +402,15 @@ impl Toolstack {
         };
         self.scheduler.done(ticket);
         let vm = self.vms.get_mut(&operation.uuid).expect("VMs outlive their operations");
+        let is_reboot = matches!(operation.then, Then::Rebooted);
         let state = match result {
             Ok(output) => {
-                match output {
-                    Output::Images(images) => vm.facts.images = Some(images),
-                    Output::Domain(domain) => {
-                        vm.facts.domain = Some(domain.domain);
-                        vm.facts.new = Some(domain);
-                    }
-                    Output::Built(built) => vm.facts.built = Some(built),
-                    Output::Model(process) => {
-                        vm.facts.model = Some(process);
-                        let log = device_model::log_file(&vm.config);
-                        out.push(Action::Follow { process, log });
-                    }
-                    Output::Closing { unseen } => operation.unseen.extend(unseen),
-                    Output::Attached(attachment) => {
-                        if let Step::AttachDisk(devid) = step {
-                            vm.facts.disks.insert(devid, attachment);
-                        }
-                    }
-                    _ => {}
-                }
-                match step {
-                    Step::DetachDisk(devid) => drop(vm.facts.disks.remove(&devid)),
-                    Step::RemoveDevice(device) => vm.device_removed(device),
-                    Step::RemoveDomainNodes => vm.facts = vm.facts.without_domain(),
-                    _ => {}
-                }
+                let unseen = &mut operation.unseen;
+                step.complete(output, Completing { vm, unseen, out });
                 State::Ended
             }
-            // A domain that stopped by itself goes all the same, and the next one shall come. A disk that
-            // is no longer the VM's and stays attached is tried again with the next end.
             Err(Failure(message))
-                if matches!(operation.then, Then::Rebooted)
-                    && matches!(step, Step::Pause | Step::CloseDevices | Step::DetachDisk(_)) =>
+                if is_reboot && step.info().if_failed == IfFailed::FailUnlessReboot =>
             {
                 out.push(Action::Note { message });
                 State::Failed
@@ -557,8 +420,8 @@ impl Toolstack {
                 State::Failed
             }
         };
-        let is_destroyed = step == Step::DestroyDomain && state == State::Ended;
-        if is_destroyed && matches!(operation.then, Then::Rebooted) && !vm.condemned {
+        let is_destroyed = step == TeardownStep::DestroyDomain.into() && state == State::Ended;
+        if is_destroyed && is_reboot && !vm.condemned {
             let (reason, domid) = (vm.stopped, vm.facts.domid().unwrap_or_default());
             for client in vm.waiters.drain(..) {
                 out.push(Action::Reply { client, reply: Reply::Gone { domid, reason } });

@@ -7,8 +7,8 @@ use xen::Uuid;
 
 use super::{Action, ClientId, Instant, OperationId, Reply, Toolstack};
 use crate::config::VmConfig;
-use crate::plan::Step;
 use crate::scheduler::{Ask, Priority, SrRequest, Ticket};
+use crate::steps::Permit;
 
 /// What the scheduler lets go.
 #[derive(Clone, Copy, Debug)]
@@ -51,14 +51,11 @@ impl Toolstack {
 /// Where the backends of all devices are. The only domain that serves any, so far.
 const BACKEND: &str = "domain 0";
 
-/// What a step of a VM's falls under.
-pub(super) fn ask_for_step(vm: Uuid, config: &VmConfig, step: Step, priority: Priority) -> Ask {
-    let (track, class) = step.class();
-    let sr = match step {
-        Step::AttachDisk(devid) | Step::DetachDisk(devid) => storage_of(config, devid),
-        _ => None,
-    };
-    let backend = step.gives_backends_work().then(|| Arc::from(BACKEND));
+/// What a step of a VM's asks the scheduler for.
+pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Priority) -> Ask {
+    let Permit { track, class, disk, backend } = permit;
+    let sr = disk.and_then(|devid| storage_of(config, devid));
+    let backend = backend.then(|| Arc::from(BACKEND));
     Ask { vm, track, priority, class, sr, backend }
 }
 

@@ -11,7 +11,7 @@ use super::{
 use crate::config::VmConfig;
 use crate::layout;
 use crate::plan::{Start, plan_create};
-use crate::work::{Failure, Look, Output, Work};
+use crate::work::{CreateWork, Failure, IdentityCheck, Output, QueryWork, TeardownWork, Work};
 
 pub(super) fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
     out.push(Action::Reply { client, reply: Reply::Failed(message) });
@@ -43,7 +43,7 @@ impl Toolstack {
             Request::Operations => self.list_operations(now, client, out),
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
-            Request::HostInfo => self.query(client, Query::HostInfo, Work::HostInfo, out),
+            Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
             Request::Resolve { target } => match self.resolve_any(&target) {
                 Ok((domid, name, uuid)) => {
                     let reply = Reply::Resolved { domid, name, uuid };
@@ -64,27 +64,27 @@ impl Toolstack {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
                     let state = VmState::Paused;
                     let query = Query::Becomes { domid: domain.domid, uuid, state };
-                    this.query(client, query, Work::Pause { domain }, out);
+                    this.query(client, query, TeardownWork::Pause { domain }, out);
                 });
             }
             Request::Unpause { target } => {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
                     let state = VmState::Running;
                     let query = Query::Becomes { domid: domain.domid, uuid, state };
-                    let work = Work::Unpause { domain, look: Look::First };
+                    let work = CreateWork::Unpause { domain, check: IdentityCheck::Needed };
                     this.query(client, query, work, out);
                 });
             }
             Request::Console { target } => {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
                     let query = Query::Console { domid: domain.domid };
-                    this.query(client, query, Work::ReadConsole { domain, uuid }, out);
+                    this.query(client, query, QueryWork::ReadConsole { domain, uuid }, out);
                 });
             }
             Request::Devices { target } => {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
                     let devices = layout::devices(&this.vms[&uuid].config);
-                    let work = Work::ReadDevices { domain, uuid, devices };
+                    let work = QueryWork::ReadDevices { domain, uuid, devices };
                     this.query(client, Query::Devices { domid: domain.domid }, work, out);
                 });
             }
@@ -92,7 +92,7 @@ impl Toolstack {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
                     let config = &this.vms[&uuid].config;
                     let query = Query::Vcpus { domid: domain.domid, name: config.name.clone() };
-                    let work = Work::CpuTimes { domain, vcpus: config.vcpus_max };
+                    let work = QueryWork::CpuTimes { domain, vcpus: config.vcpus_max };
                     this.query(client, query, work, out);
                 });
             }
@@ -134,7 +134,7 @@ impl Toolstack {
         &mut self,
         client: ClientId,
         query: Query,
-        work: Work,
+        work: impl Into<Work>,
         out: &mut Vec<Action>,
     ) {
         self.give_out(Purpose::Query { client, query }, work, out);
@@ -150,7 +150,7 @@ impl Toolstack {
     ) {
         let found = self.resolve(target).and_then(|uuid| {
             let facts = &self.vms[&uuid].facts;
-            if facts.is_let_go {
+            if facts.is_released {
                 return Err(format!("{target}: is being taken down"));
             }
             let domain = facts.domain;
@@ -282,7 +282,7 @@ impl Toolstack {
                 Query::Waiting
             }
         };
-        self.query(client, query, Work::RequestShutdown { domain, uuid, request }, out);
+        self.query(client, query, QueryWork::RequestShutdown { domain, uuid, request }, out);
     }
 
     /// Answers a client whose read has come back.

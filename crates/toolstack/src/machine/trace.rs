@@ -175,11 +175,11 @@ impl Toolstack {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Step;
+    use crate::plan::CreateStep;
 
     fn trace(id: u64, steps: usize) -> Trace {
         let step = StepTime {
-            step: Step::Record,
+            step: CreateStep::Record.into(),
             ready: Instant(0),
             started: Instant(0),
             ended: Some(Instant(1)),

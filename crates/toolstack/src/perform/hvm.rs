@@ -39,7 +39,7 @@ fn bios_package(bios: Bios) -> &'static str {
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    pub(super) fn load_firmware(
+    pub(crate) fn load_firmware(
         &mut self,
         config: &VmConfig,
         hvm: &HvmSettings,
@@ -96,7 +96,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(FIRMWARE_FOLDERS.iter().map(|folder| folder.replace("{}", &version)).collect())
     }
 
-    pub(super) fn start_model(
+    pub(crate) fn start_model(
         &mut self,
         domain: DomainRef,
         launch: &Launch,
@@ -111,7 +111,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// Ends a device model, if it runs still, and removes what it left, unless the number is another domain's by now.
-    pub(super) fn end_model(
+    pub(crate) fn end_model(
         &mut self,
         domid: DomId,
         uuid: Uuid,

@@ -29,7 +29,7 @@ fn put_all(batch: &mut Batch, nodes: &Nodes) {
 }
 
 /// Writes nodes that nobody else looks at yet.
-pub(super) fn write_plainly<T: Transport>(
+pub(crate) fn write_plainly<T: Transport>(
     store: &mut Client<T>,
     nodes: &Nodes,
 ) -> Result<(), ClientError> {
@@ -37,14 +37,14 @@ pub(super) fn write_plainly<T: Transport>(
 }
 
 /// Writes nodes that others see all at once or not at all.
-pub(super) fn write_as_one<T: Transport>(
+pub(crate) fn write_as_one<T: Transport>(
     store: &mut Client<T>,
     nodes: &Nodes,
 ) -> Result<(), ClientError> {
     store.commit(&batch_of(nodes)).map(drop)
 }
 
-pub(super) fn write_one<T: Transport>(
+pub(crate) fn write_one<T: Transport>(
     store: &mut Client<T>,
     path: &str,
     value: &str,
@@ -53,7 +53,7 @@ pub(super) fn write_one<T: Transport>(
 }
 
 /// Removes a node with all below it, if it is there.
-pub(super) fn remove_tree<T: Transport>(
+pub(crate) fn remove_tree<T: Transport>(
     store: &mut Client<T>,
     path: &str,
 ) -> Result<(), ClientError> {
@@ -69,7 +69,7 @@ fn taken_down(domid: DomId) -> Failure {
 
 /// Asks the guest to stop. The node must be there already, and the VM's own: written after a teardown it
 /// would conjure up the nodes of a domain that is gone, or stop another one.
-pub(super) fn request_shutdown<T: Transport>(
+pub(crate) fn request_shutdown<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
@@ -111,7 +111,7 @@ fn steadily<T: Transport>(
 /// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
 /// Returns the devices that no backend had looked at yet. Most likely none will: Linux's xenbus passes over
 /// a device whose state is not the first.
-pub(super) fn close_devices<T: Transport>(
+pub(crate) fn close_devices<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
@@ -156,7 +156,7 @@ pub(super) fn close_devices<T: Transport>(
 }
 
 /// Gives a domain room for its devices. A store without limits of single domains has to do as it is.
-pub(super) fn raise_quota<T: Transport>(
+pub(crate) fn raise_quota<T: Transport>(
     store: &mut Client<T>,
     quota: Quota,
 ) -> Result<(), ClientError> {
@@ -170,7 +170,7 @@ pub(super) fn raise_quota<T: Transport>(
 }
 
 /// Writes the nodes of one more device, if the domain's nodes are still the VM's.
-pub(super) fn add_device<T: Transport>(
+pub(crate) fn add_device<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
@@ -188,7 +188,7 @@ pub(super) fn add_device<T: Transport>(
 }
 
 /// Tells the backend that its device goes, which then asks the guest.
-pub(super) fn ask_to_close<T: Transport>(
+pub(crate) fn ask_to_close<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
@@ -225,7 +225,7 @@ pub(super) fn ask_to_close<T: Transport>(
 
 /// Removes paths, all at once, and the directories above them that are empty then. What has the domain's
 /// number in it stays unless the nodes there are the VM's: they were written as one, and go as one.
-pub(super) fn remove<T: Transport>(
+pub(crate) fn remove<T: Transport>(
     store: &mut Client<T>,
     domid: Option<DomId>,
     uuid: Uuid,
@@ -285,7 +285,7 @@ pub(super) fn remove<T: Transport>(
 }
 
 /// Nothing more is done with this domain: its number may be given out again.
-pub(super) fn let_go<T: Transport>(
+pub(crate) fn release<T: Transport>(
     store: &mut Client<T>,
     domain: DomainRef,
 ) -> Result<(), ClientError> {
@@ -323,7 +323,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// The names of domains, as far as they have one.
-pub(super) fn names<T: Transport>(
+pub(crate) fn names<T: Transport>(
     store: &mut Client<T>,
     domids: &[DomId],
 ) -> Result<BTreeMap<DomId, String>, Failure> {
@@ -345,7 +345,7 @@ pub(super) fn names<T: Transport>(
 }
 
 /// All records of ours, however many, in a few round trips.
-pub(super) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>, Failure> {
+pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>, Failure> {
     let names = match store.directory(RECORDS) {
         Ok(names) => names,
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
@@ -410,7 +410,7 @@ fn check_link(replies: &Replies, index: usize, domid: DomId, uuid: Uuid) -> Resu
 }
 
 /// The terminal that xenconsoled made for the domain.
-pub(super) fn console_tty<T: Transport>(
+pub(crate) fn console_tty<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
@@ -424,7 +424,7 @@ pub(super) fn console_tty<T: Transport>(
 }
 
 /// What `block-list` and `network-list` show, in one round trip.
-pub(super) fn device_readings<T: Transport>(
+pub(crate) fn device_readings<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,
@@ -471,7 +471,7 @@ pub(super) fn device_readings<T: Transport>(
 }
 
 /// What the store knows of a domain that libxl made, but for the files under its disks.
-pub(super) fn foreign<T: Transport>(
+pub(crate) fn foreign<T: Transport>(
     store: &mut Client<T>,
     domain: DomainRef,
     info: DomainInfo,
@@ -560,7 +560,7 @@ fn foreign_devices<T: Transport>(
 }
 
 /// Takes away what nobody needs and writes the record, if the domain's nodes are still the VM's.
-pub(super) fn adopt<T: Transport>(
+pub(crate) fn adopt<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
     uuid: Uuid,

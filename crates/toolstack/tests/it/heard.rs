@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{Start, Unplug};
-use toolstack::work::{Cost, Failure, Images, LetGo, NewDomain, Output, Record, Survey, Work};
+use toolstack::work::{
+    Cost, CreateWork, DeviceWork, Failure, Images, NewDomain, Output, QueryWork, Record, Release,
+    Survey, TeardownWork, Work,
+};
 use toolstack::{Action, ClientId, Device, Event, Reply, Request, Toolstack, Wanted, xlcfg};
 use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Life, ShutdownReason, Uuid};
 use xen_build::{Built, KernelImage};
@@ -61,16 +64,21 @@ fn built() -> Built {
 }
 
 /// What work brings back that goes well; a domain that it makes has this number.
-fn output_of(work: &Work, number: u16) -> Output {
+pub(crate) fn output_of(work: &Work, number: u16) -> Output {
     match work {
-        Work::LoadImages { .. } => Output::Images(images()),
-        Work::CreateDomain { .. } => Output::Domain(NewDomain {
+        Work::Create(CreateWork::LoadImages { .. }) => Output::Images(images()),
+        Work::Create(CreateWork::CreateDomain { .. }) => Output::Domain(NewDomain {
             domain: domain_of(number),
             store_port: EvtchnPort(1),
             console_port: EvtchnPort(2),
         }),
-        Work::Build { .. } => Output::Built(built()),
-        Work::AttachDisk { .. } => Output::Attached(own_loop(3, String::new()).attachment),
+        Work::Create(CreateWork::Build { .. }) => Output::Built(built()),
+        Work::Device(DeviceWork::AttachDisk { .. }) => {
+            Output::Attached(own_loop(3, String::new()).attachment)
+        }
+        Work::Device(DeviceWork::CloseAll { .. } | DeviceWork::Close { .. }) => {
+            Output::Closing { unseen: Vec::new() }
+        }
         _ => Output::Done,
     }
 }
@@ -125,7 +133,7 @@ fn the_end_of_a_domain_is_seen_to_without_a_look_at_the_others() {
     let off = Standing::Stopped(ShutdownReason::Poweroff);
     let actions = handle(&mut machine, changes(vec![change(2, off)]));
     assert!(
-        matches!(works(&actions)[..], [Work::Pause { domain }] if *domain == domain_of(2)),
+        matches!(works(&actions)[..], [Work::Teardown(TeardownWork::Pause { domain })] if *domain == domain_of(2)),
         "{actions:?}"
     );
 }
@@ -160,7 +168,13 @@ fn the_death_of_a_thousand_is_as_much_work_as_a_thousand_deaths() {
     take(handle(&mut machine, changes(all)), &mut open);
     while let Some((work, what)) = open.pop() {
         count += 1;
-        assert!(!matches!(what, Work::Survey { .. } | Work::LookAt { .. }), "{what:?}");
+        assert!(
+            !matches!(
+                what,
+                Work::Query(QueryWork::Survey { .. }) | Work::Query(QueryWork::Find { .. })
+            ),
+            "{what:?}"
+        );
         let event = Event::Worked { work, result: Ok(Output::Done), cost: Cost::default() };
         take(handle(&mut machine, event), &mut open);
     }
@@ -181,8 +195,10 @@ fn a_domain_is_let_go_when_nobody_is_about_to_act_on_it() {
     let destroy = end(&mut machine, &condemn, Output::Done);
     let destroy = end(&mut machine, &destroy, Output::Done);
     let remove = end(&mut machine, &destroy, Output::Done);
-    let [Work::RemoveNodes { then, .. }] = works(&remove)[..] else { panic!("{remove:?}") };
-    assert_eq!(*then, LetGo::Later);
+    let [Work::Teardown(TeardownWork::RemoveNodes { release, .. })] = works(&remove)[..] else {
+        panic!("{remove:?}")
+    };
+    assert_eq!(*release, Release::Later);
     // Whoever comes now is too late.
     let late = handle(&mut machine, ask(Request::Unpause { target: target() }));
     assert!(matches!(&late[..], [Action::Reply { reply: Reply::Failed(_), .. }]), "{late:?}");
@@ -197,8 +213,10 @@ fn a_domain_is_let_go_when_nobody_is_about_to_act_on_it() {
     let destroy = end(&mut machine, &condemn, Output::Done);
     let destroy = end(&mut machine, &destroy, Output::Done);
     let remove = end(&mut machine, &destroy, Output::Done);
-    let [Work::RemoveNodes { then, .. }] = works(&remove)[..] else { panic!("{remove:?}") };
-    assert_eq!(*then, LetGo::Now);
+    let [Work::Teardown(TeardownWork::RemoveNodes { release, .. })] = works(&remove)[..] else {
+        panic!("{remove:?}")
+    };
+    assert_eq!(*release, Release::Now);
 }
 
 #[test]
@@ -235,7 +253,10 @@ fn a_new_domain_of_others_is_looked_at_alone() {
     let introduced = |domid| Event::Introduced { domid: Some(DomId(domid)) };
     assert!(handle(&mut machine, introduced(1)).is_empty(), "our own is no news");
     let look = handle(&mut machine, introduced(7));
-    assert!(matches!(works(&look)[..], [Work::LookAt { domid: DomId(7), .. }]), "{look:?}");
+    assert!(
+        matches!(works(&look)[..], [Work::Query(QueryWork::Find { domid: DomId(7), .. })]),
+        "{look:?}"
+    );
 }
 
 fn info(number: u16, handle: Uuid) -> DomainInfo {
@@ -271,7 +292,7 @@ fn a_known_uuid_is_looked_up_by_a_look_at_one_domain() {
     for (handle, domid) in [(uuid(1), 1), (uuid(70), 7)] {
         let look = find(&mut machine, 50, Wanted::Handle(handle));
         assert!(
-            matches!(works(&look)[..], [Work::LookAt { domid: DomId(at), .. }] if *at == domid)
+            matches!(works(&look)[..], [Work::Query(QueryWork::Find { domid: DomId(at), .. })] if *at == domid)
         );
         let told = looked(&mut machine, &look, Some((domid, handle)));
         assert_eq!(found(&told), [Some(domid)]);
@@ -286,7 +307,7 @@ fn a_place_that_is_somebody_elses_by_now_is_a_miss_and_misses_share_a_list() {
     // Its number went to another, its handle to another number.
     let look = find(&mut machine, 50, Wanted::Handle(uuid(70)));
     let list = looked(&mut machine, &look, Some((7, uuid(71))));
-    assert!(matches!(works(&list)[..], [Work::Survey { .. }]), "{list:?}");
+    assert!(matches!(works(&list)[..], [Work::Query(QueryWork::Survey { .. })]), "{list:?}");
     // Whoever asks now gets the next list, and all of them one.
     let mut later = Vec::new();
     for client in 60..70 {
@@ -358,14 +379,17 @@ fn a_disk_whose_detach_met_the_end_of_its_domain_is_let_go_of_before_the_next() 
             actions = end(&mut machine, &actions, Output::Done);
         }
     }
-    assert!(matches!(works(&actions)[..], [Work::RemoveDevice { .. }]), "{actions:?}");
+    assert!(
+        matches!(works(&actions)[..], [Work::Device(DeviceWork::Remove { .. })]),
+        "{actions:?}"
+    );
     let again = Standing::Stopped(ShutdownReason::Reboot);
     let none = handle(&mut machine, changes(vec![change(1, again)]));
     assert!(works(&none).is_empty(), "{none:?}");
     let done = end_all(&mut machine, actions);
     let at = |wanted: fn(&Work) -> bool| done.iter().position(wanted).expect("done");
-    let destroyed = at(|work| matches!(work, Work::DestroyDomain { .. }));
-    let detached = at(|work| matches!(work, Work::DetachDisk { .. }));
-    let made = at(|work| matches!(work, Work::CreateDomain { .. }));
+    let destroyed = at(|work| matches!(work, Work::Teardown(TeardownWork::DestroyDomain { .. })));
+    let detached = at(|work| matches!(work, Work::Device(DeviceWork::DetachDisk { .. })));
+    let made = at(|work| matches!(work, Work::Create(CreateWork::CreateDomain { .. })));
     assert!(destroyed < detached && destroyed < made, "{done:?}");
 }

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 
 use storage::{Attachment, BlockDevice, DeviceNumber};
 use toolstack::layout::Completion;
-use toolstack::plan::{Start, Step};
-use toolstack::work::{Cost, Failure, Output, OwnLoop, Record, Survey, Work, loop_tag};
+use toolstack::plan::{CreateStep, Start};
+use toolstack::work::{
+    AdoptionWork, Cost, Failure, Output, OwnLoop, QueryWork, Record, Survey, TeardownWork, Work,
+    loop_tag,
+};
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, StepTime, Toolstack, Trace};
 use xen::{DomId, Uuid};
 
@@ -23,7 +26,8 @@ pub(crate) fn handle(machine: &mut Toolstack, event: Event) -> Vec<Action> {
 pub(crate) fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, Vec<Action>) {
     let mut machine = Toolstack::new();
     let actions = handle(&mut machine, Event::Started);
-    let [Action::Work { id, work: Work::Observe }] = actions.as_slice() else {
+    let [Action::Work { id, work: Work::Adoption(AdoptionWork::Observe) }] = actions.as_slice()
+    else {
         panic!("a start begins with a look: {actions:?}");
     };
     let observed = Output::Observed {
@@ -90,7 +94,7 @@ fn requests_wait_until_the_machine_has_looked_around() {
         models: Vec::new(),
     };
     let actions = end_first(&mut machine, &look, Ok(observed));
-    assert!(matches!(works(&actions)[..], [Work::Survey { .. }]), "{actions:?}");
+    assert!(matches!(works(&actions)[..], [Work::Query(QueryWork::Survey { .. })]), "{actions:?}");
 }
 
 #[test]
@@ -122,10 +126,11 @@ fn destruction_overtakes_a_create() {
     let request = Request::Destroy { target: "g".to_owned() };
     let destroyer = Event::Request { client: ClientId(2), request };
     assert!(handle(&mut machine, destroyer).is_empty(), "work under way ends first");
-    let Some(Action::Work { id: second, .. }) = creating.last() else { panic!("{creating:?}") };
+    let Some(Action::Work { id: second, work }) = creating.last() else { panic!("{creating:?}") };
     let none = end_first(&mut machine, &creating, Err(Failure("x".to_owned())));
     assert!(works(&none).is_empty());
-    let event = Event::Worked { work: *second, result: Ok(Output::Done), cost: Cost::default() };
+    let result = Ok(crate::heard::output_of(work, 1));
+    let event = Event::Worked { work: *second, result, cost: Cost::default() };
     let end = handle(&mut machine, event);
     let replies = end.iter().filter(|action| matches!(action, Action::Reply { .. })).count();
     assert_eq!((replies, machine.is_quiet()), (2, true), "{end:?}");
@@ -147,7 +152,7 @@ fn what_an_earlier_daemon_left_half_made_is_taken_down() {
     let uuid = Uuid([9; 16]);
     let (_, actions) = started(vec![record(uuid, None)], vec![own_loop(3, loop_tag(uuid, 51712))]);
     assert!(
-        matches!(works(&actions)[..], [Work::Pause { domain }] if domain.domid == DomId(5)),
+        matches!(works(&actions)[..], [Work::Teardown(TeardownWork::Pause { domain })] if domain.domid == DomId(5)),
         "{actions:?}"
     );
 }
@@ -160,14 +165,17 @@ fn a_domain_that_cannot_be_destroyed_stays_ours_and_can_be_tried_again() {
         Record { uuid, config_text, domid: Some(DomId(5)), complete: None, pending: String::new() };
     let (mut machine, pause) = started(vec![left], Vec::new());
     let destroy = end_first(&mut machine, &pause, Ok(Output::Done));
-    assert!(matches!(works(&destroy)[..], [Work::DestroyDomain { .. }]), "{destroy:?}");
+    assert!(
+        matches!(works(&destroy)[..], [Work::Teardown(TeardownWork::DestroyDomain { .. })]),
+        "{destroy:?}"
+    );
     let end = end_first(&mut machine, &destroy, Err(Failure("Xen refused".to_owned())));
     assert!(works(&end).is_empty(), "its record stays: {end:?}");
     assert!(machine.is_quiet());
     let request = Request::Destroy { target: "old".to_owned() };
     let again = handle(&mut machine, Event::Request { client: CLIENT, request });
     assert!(
-        matches!(works(&again)[..], [Work::Pause { domain }] if domain.domid == DomId(5)),
+        matches!(works(&again)[..], [Work::Teardown(TeardownWork::Pause { domain })] if domain.domid == DomId(5)),
         "{again:?}"
     );
 }
@@ -177,7 +185,7 @@ fn a_loop_device_that_no_record_speaks_of_is_detached() {
     let orphan = own_loop(4, loop_tag(Uuid([1; 16]), 51712));
     let (_, actions) = started(Vec::new(), vec![orphan]);
     match works(&actions)[..] {
-        [Work::DetachOrphans { attachments }] => {
+        [Work::Adoption(AdoptionWork::DetachOrphans { attachments })] => {
             assert_eq!(attachments[0].device().path, "/dev/loop4");
         }
         ref other => panic!("{other:?}"),
@@ -223,7 +231,7 @@ fn a_trace_tells_of_steps_under_way_and_what_ended_ones_waited_for() {
     let trace = trace_of(&mut machine, "1").unwrap();
     assert_eq!(trace.failure.as_deref(), Some("no kernel"));
     let expected = StepTime {
-        step: Step::LoadImages,
+        step: CreateStep::LoadImages.into(),
         ready: Instant(0),
         started: Instant(700),
         ended: Some(Instant(1000)),

@@ -1,0 +1,193 @@
+//! Work of adoption: what an earlier daemon left, and domains that another toolstack made.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use storage::{Attachment, HostError};
+use xen::{DomId, DomainRef, Hypervisor, Uuid};
+use xenstore::client::Transport;
+
+use super::{Performer, failure, refused, store};
+use crate::device_model::OwnModel;
+use crate::foreign::{ForeignLoop, ForeignReading};
+use crate::host::Host;
+use crate::layout::{Nodes, Removal};
+use crate::work::{
+    Failure, IdentityCheck, LOOP_TAG_PREFIX, Output, OwnLoop, Record, Survey, WorkClass, WorkInfo,
+    loop_tag,
+};
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub enum AdoptionWork {
+    /// Survey, our records, and what is attached for VMs of ours.
+    Observe,
+    /// What is attached for VMs that are no more.
+    DetachOrphans { attachments: Vec<Attachment> },
+    /// Device models of domains that are no more.
+    EndOrphans { models: Vec<OwnModel> },
+    /// All that is known of a domain that another toolstack made.
+    ReadForeign { domid: DomId, uuid: Uuid, generation: u64 },
+    /// Makes such a domain ours: what is attached for it first, its record last.
+    Adopt {
+        domain: DomainRef,
+        uuid: Uuid,
+        loops: Vec<ForeignLoop>,
+        nodes: Nodes,
+        removals: Vec<Removal>,
+    },
+}
+
+impl AdoptionWork {
+    pub(crate) fn info(&self) -> WorkInfo {
+        let info = |name, class, domain| WorkInfo { name, class, domain };
+        match self {
+            Self::Observe => info("observe", WorkClass::Query, None),
+            Self::DetachOrphans { .. } => info("detach-orphans", WorkClass::Release, None),
+            Self::EndOrphans { .. } => info("end-orphans", WorkClass::Release, None),
+            Self::ReadForeign { .. } => info("read-foreign", WorkClass::Query, None),
+            Self::Adopt { domain, .. } => info("adopt", WorkClass::Change, Some(*domain)),
+        }
+    }
+
+    pub(crate) fn perform<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<Output, Failure> {
+        match self {
+            Self::Observe => by.observe(),
+            Self::DetachOrphans { attachments } => {
+                let detach = |it| storage::detach(by.host.system(), &it).err();
+                // One that cannot be detached keeps no other.
+                let failed: Vec<_> = attachments.into_iter().filter_map(detach).collect();
+                match failed.into_iter().next() {
+                    Some(error) => Err(Failure(error.to_string())),
+                    None => Ok(Output::Done),
+                }
+            }
+            Self::EndOrphans { models } => {
+                let end = |it: OwnModel| by.end_model(it.domid, it.uuid, Some(it.process)).err();
+                // One that does not end keeps no other.
+                let failed: Vec<Failure> = models.into_iter().filter_map(end).collect();
+                failed.into_iter().next().map_or(Ok(Output::Done), Err)
+            }
+            Self::ReadForeign { domid, uuid, generation } => {
+                by.read_foreign(domid, uuid, generation).map(Output::Foreign)
+            }
+            Self::Adopt { domain, uuid, loops, nodes, removals } => {
+                by.check_identity(domain, IdentityCheck::Needed)?;
+                by.adopt(domain.domid, uuid, &loops, &nodes, &removals)?;
+                Ok(Output::Done)
+            }
+        }
+    }
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    fn observe(&mut self) -> Result<Output, Failure> {
+        let survey = self.survey(&BTreeMap::new())?;
+        let records = store::records(&mut self.store)?;
+        let unique_ids = self.unique_ids(&survey, &records)?;
+        let loops = self.attached()?;
+        let models = self.host.models().map_err(|error| failure("the host's processes", error))?;
+        Ok(Output::Observed { survey, records, loops, unique_ids, models })
+    }
+
+    /// Xen's numbers of the domains that our records speak of, where it has such.
+    fn unique_ids(
+        &mut self,
+        survey: &Survey,
+        records: &[Record],
+    ) -> Result<BTreeMap<DomId, u64>, Failure> {
+        let mut unique_ids = BTreeMap::new();
+        if !self.xen.abi().tells_unique_ids() {
+            return Ok(unique_ids);
+        }
+        let recorded: BTreeSet<Uuid> = records.iter().map(|record| record.uuid).collect();
+        for info in survey.domains.iter().filter(|info| recorded.contains(&info.handle)) {
+            let domid = info.domid;
+            let state = self.xen.life_state(domid).map_err(refused("tell about", domid))?;
+            // What has gone since the list was made is seen to be gone when it is looked for.
+            unique_ids.extend(state.map(|state| (domid, state.unique_id)));
+        }
+        Ok(unique_ids)
+    }
+
+    /// Everything that is attached for a VM, by the tag that says for which.
+    fn attached(&mut self) -> Result<Vec<OwnLoop>, Failure> {
+        let system = self.host.system();
+        let loops =
+            system.tagged_loops(LOOP_TAG_PREFIX).map_err(|error| failure("loop devices", error))?;
+        let vdis = storage::Repositories::new(system)
+            .in_use()
+            .map_err(|error| failure("attached VDIs", error))?;
+        let loops = loops
+            .into_iter()
+            .map(|it| OwnLoop { attachment: storage::Attachment::Loop(it.device), tag: it.tag });
+        let vdis = vdis.into_iter().map(|it| OwnLoop {
+            attachment: storage::Attachment::Vdi {
+                name: it.name,
+                owner: it.owner.clone(),
+                device: it.device.unwrap_or_default(),
+            },
+            tag: it.owner,
+        });
+        Ok(loops.chain(vdis).collect())
+    }
+
+    fn read_foreign(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        generation: u64,
+    ) -> Result<Box<ForeignReading>, Failure> {
+        let gone = || Failure(format!("domain {domid} is gone; `xy list` shows what is there"));
+        let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        let info = info.filter(|info| info.handle == uuid).ok_or_else(gone)?;
+        let domain = self
+            .xen
+            .identify(domid, uuid, generation)
+            .map_err(refused("tell the number of", domid))?;
+        let mut reading = store::foreign(&mut self.store, domain, info)?;
+        for device in &mut reading.devices {
+            let Some(path) = device.keys.get("params").filter(|path| !path.is_empty()) else {
+                continue;
+            };
+            device.file = match self.host.system().inspect(path) {
+                Ok(kind) => Some(kind),
+                Err(HostError::Missing) => None,
+                Err(error) => return Err(failure(path, error)),
+            };
+        }
+        Ok(Box::new(reading))
+    }
+
+    /// The tags come first: a tag without a record is nothing as long as the domain lives, and a record without
+    /// tags would lose the devices.
+    fn adopt(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        loops: &[ForeignLoop],
+        nodes: &Nodes,
+        removals: &[Removal],
+    ) -> Result<(), Failure> {
+        let adopted = self
+            .tag_loops(uuid, loops)
+            .and_then(|()| store::adopt(&mut self.store, domid, uuid, nodes, removals));
+        if adopted.is_err() {
+            for it in loops {
+                // Under either name it is its maker's.
+                let _left = self.host.system().tag_loop(&it.device.path, &it.path);
+            }
+        }
+        adopted
+    }
+
+    fn tag_loops(&mut self, uuid: Uuid, loops: &[ForeignLoop]) -> Result<(), Failure> {
+        loops.iter().try_for_each(|it| {
+            let tag = loop_tag(uuid, it.devid);
+            let tagged = self.host.system().tag_loop(&it.device.path, &tag);
+            tagged.map_err(|error| failure(&it.device.path, error))
+        })
+    }
+}

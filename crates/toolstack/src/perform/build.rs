@@ -1,0 +1,234 @@
+//! What domains are built of, and their making on the hypervisor.
+
+use xen::{CreateDomain, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Uuid};
+use xen_build::{BuildConfig, BuildError, Built, Channel, Channels, HvmConfig, Needs};
+use xenstore::client::Transport;
+
+use super::{Performer, failure, refused};
+use crate::config::VmConfig;
+use crate::host::{Host, KernelError};
+use crate::work::{Failure, Images, NewDomain};
+
+/// Pages of a MiB.
+const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
+/// Highest event channel port of a domain: what xl gives.
+const EVTCHN_PORT_MAX: u32 = 1023;
+/// How often a domain that could not be finished is destroyed, should Xen refuse.
+const DESTROY_ATTEMPTS_MAX: u32 = 5;
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    pub(crate) fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
+        let images = match (&config.hvm, &config.kernel) {
+            (Some(hvm), _) => self.load_firmware(config, hvm)?,
+            (None, Some(kernel)) => self.load_kernel(config, kernel)?,
+            (None, None) => unreachable!("only an HVM domain does without a kernel"),
+        };
+        materials(config, &images).check().map_err(|error| build_failure(config, &error))?;
+        Ok(images)
+    }
+
+    fn load_kernel(&mut self, config: &VmConfig, kernel: &str) -> Result<Images, Failure> {
+        let place = |key: &str, path: &str| format!("{}: {path}", config.origin.at(key));
+        let loaded = self.host.kernel(kernel).map_err(|error| match error {
+            KernelError::Host(error) => failure(place("kernel", kernel), error),
+            KernelError::Image(error) => failure(place("kernel", kernel), error),
+        })?;
+        let ramdisk = match &config.ramdisk {
+            Some(path) => {
+                let bytes = self.host.ramdisk(path);
+                Some(bytes.map_err(|error| failure(place("ramdisk", path), error))?)
+            }
+            None => None,
+        };
+        Ok(Images::Kernel { kernel: loaded, ramdisk })
+    }
+
+    pub(crate) fn create_domain(
+        &mut self,
+        config: &VmConfig,
+        uuid: Uuid,
+        images: &Images,
+        generation: u64,
+    ) -> Result<NewDomain, Failure> {
+        let materials = materials(config, images);
+        let needs = materials.check().map_err(|error| build_failure(config, &error))?;
+        let physical =
+            self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
+        let unclaimed = physical.pages_free.saturating_sub(physical.pages_outstanding);
+        if needs.host_pages > unclaimed {
+            return Err(memory_failure(config, needs.host_pages, &physical));
+        }
+        let wanted = CreateDomain {
+            kind: config.kind,
+            handle: uuid,
+            vcpus_max: config.vcpus_max,
+            evtchn_port_max: EVTCHN_PORT_MAX,
+            grant_frames_max: config.grant_frames_max,
+            maptrack_frames_max: None,
+        };
+        let domid = self.xen.create_domain(&wanted).map_err(|errno| {
+            Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
+        })?;
+        self.finish_domain(domid, uuid, generation, config, &materials).map_err(|Failure(why)| {
+            // The domain is ours alone and empty: gone at once.
+            let mut attempts = (0..DESTROY_ATTEMPTS_MAX).map(|_| self.xen.destroy_domain(domid));
+            match attempts.find(|gone| matches!(gone, Ok(()) | Err(Errno::ESRCH))) {
+                Some(_) => Failure(why),
+                // Nothing of ours leads to it any more once its record is gone.
+                None => Failure(format!(
+                    "{why}; and domain {domid} could not be destroyed: `xl destroy {domid}` does it"
+                )),
+            }
+        })
+    }
+
+    fn finish_domain(
+        &mut self,
+        domid: DomId,
+        uuid: Uuid,
+        generation: u64,
+        config: &VmConfig,
+        materials: &Materials<'_>,
+    ) -> Result<NewDomain, Failure> {
+        let domain = self
+            .xen
+            .identify(domid, uuid, generation)
+            .map_err(refused("tell the number of", domid))?;
+        self.xen
+            .set_vcpus_max(domid, config.vcpus_max)
+            .map_err(refused("make the vCPUs of", domid))?;
+        if let Materials::Firmware(build) = materials {
+            xen_build::prepare_hvm(&mut self.xen, domid, build)
+                .map_err(|error| self.build_failure(config, materials, &error))?;
+        }
+        let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
+        let channel = refused("make an event channel of", domid);
+        let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
+        let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
+        Ok(NewDomain { domain, store_port, console_port })
+    }
+
+    pub(crate) fn build(
+        &mut self,
+        config: &VmConfig,
+        images: &Images,
+        domain: NewDomain,
+    ) -> Result<Built, Failure> {
+        let channels = Channels {
+            store: Channel { port: domain.store_port, backend: DomId::DOM0 },
+            console: Channel { port: domain.console_port, backend: DomId::DOM0 },
+        };
+        let domid = domain.domain.domid;
+        let materials = materials(config, images);
+        let built = match &materials {
+            Materials::Kernel(build) => xen_build::build(&mut self.xen, domid, build, &channels),
+            Materials::Firmware(build) => {
+                xen_build::build_hvm(&mut self.xen, domid, build, &channels)
+            }
+        };
+        built.map_err(|error| self.build_failure(config, &materials, &error))
+    }
+
+    /// Names the key that is to blame; for want of memory, also how much there is.
+    fn build_failure(
+        &mut self,
+        config: &VmConfig,
+        materials: &Materials<'_>,
+        error: &BuildError,
+    ) -> Failure {
+        let BuildError::HostMemory { got_pages, .. } = error else {
+            return build_failure(config, error);
+        };
+        match (materials.check(), self.xen.phys_info()) {
+            (Ok(needs), Ok(mut physical)) => {
+                // Its own part goes back with the domain.
+                physical.pages_free += got_pages;
+                memory_failure(config, needs.host_pages, &physical)
+            }
+            _ => build_failure(config, error),
+        }
+    }
+}
+
+/// Memory that is claimed is free still, and nobody else's to have.
+fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> Failure {
+    let claimed = match physical.pages_outstanding / PAGES_PER_MIB {
+        0 => String::new(),
+        mib => format!(" ({mib} MiB of them claimed by starts under way)"),
+    };
+    Failure(format!(
+        "{}: VM {} needs {} MiB, {} MiB are free{claimed}; stop another VM or take less",
+        config.origin.at("memory"),
+        config.name,
+        needed_pages.div_ceil(PAGES_PER_MIB),
+        physical.pages_free / PAGES_PER_MIB,
+    ))
+}
+
+/// What a domain is built of, as the builder wants it.
+enum Materials<'a> {
+    Kernel(BuildConfig<'a>),
+    Firmware(HvmConfig<'a>),
+}
+
+impl Materials<'_> {
+    fn check(&self) -> Result<Needs, BuildError> {
+        match self {
+            Self::Kernel(build) => xen_build::check(build),
+            Self::Firmware(build) => xen_build::check_hvm(build),
+        }
+    }
+}
+
+fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
+    let memory_pages = config.memory_mib * PAGES_PER_MIB;
+    let memory_pages_max = config.memory_max_mib * PAGES_PER_MIB;
+    let (vcpus, tsc_mode) = (config.vcpus_max, config.tsc_mode);
+    match images {
+        Images::Kernel { kernel, ramdisk } => Materials::Kernel(BuildConfig {
+            kind: config.kind,
+            kernel,
+            ramdisk: ramdisk.as_deref(),
+            cmdline: &config.cmdline,
+            memory_pages,
+            memory_pages_max,
+            vcpus,
+            tsc_mode,
+        }),
+        Images::Firmware { loader, bios } => {
+            let hvm = config.hvm.as_deref();
+            Materials::Firmware(HvmConfig {
+                loader,
+                firmware: bios,
+                memory_pages,
+                memory_pages_max,
+                video_pages: hvm.map_or(0, |hvm| hvm.video_mib * PAGES_PER_MIB),
+                vcpus,
+                tsc_mode,
+                hpet: hvm.is_some_and(|hvm| hvm.hpet),
+            })
+        }
+    }
+}
+
+/// Names the key that is to blame.
+fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
+    let key = match error {
+        BuildError::Image(_) => {
+            let place = config.origin.at("kernel");
+            let kernel = config.kernel.as_deref().unwrap_or_default();
+            return failure(format!("{place}: {kernel}"), error);
+        }
+        BuildError::Kind(_) => "type",
+        BuildError::Loader(_) => "firmware_override",
+        BuildError::Firmware { .. } => "bios",
+        BuildError::MemoryAboveMax { .. } => "maxmem",
+        BuildError::MemoryTooSmall { .. }
+        | BuildError::MemoryTooLarge { .. }
+        | BuildError::HostMemory { .. } => "memory",
+        BuildError::CmdlineTooLong { .. } | BuildError::CmdlineNul => "cmdline",
+        BuildError::Vcpus { .. } => "vcpus",
+        _ => "name",
+    };
+    failure(config.origin.at(key), error)
+}

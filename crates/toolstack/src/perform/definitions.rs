@@ -1,0 +1,54 @@
+//! Work on what outlives domains and daemons: the files of definitions.
+
+use xen::{Hypervisor, Uuid};
+use xenstore::client::Transport;
+
+use super::{Performer, failure};
+use crate::host::Host;
+use crate::work::{Failure, Output, WorkClass, WorkInfo};
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub enum DefinitionWork {
+    Write {
+        uuid: Uuid,
+        text: String,
+    },
+    Remove {
+        uuid: Uuid,
+    },
+    /// The VMs that start with the host were started.
+    FinishBoot,
+}
+
+impl DefinitionWork {
+    pub(crate) fn info(&self) -> WorkInfo {
+        let info = |name| WorkInfo { name, class: WorkClass::Change, domain: None };
+        match self {
+            Self::Write { .. } => info("write-definition"),
+            Self::Remove { .. } => info("remove-definition"),
+            Self::FinishBoot => info("finish-boot"),
+        }
+    }
+
+    pub(crate) fn perform<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<Output, Failure> {
+        let of = |uuid: Uuid| format!("definition {uuid}");
+        match self {
+            Self::Write { uuid, text } => by
+                .host
+                .write_definition(&uuid.to_string(), &text)
+                .map_err(|error| failure(of(uuid), error))?,
+            Self::Remove { uuid } => by
+                .host
+                .remove_definition(&uuid.to_string())
+                .map_err(|error| failure(of(uuid), error))?,
+            Self::FinishBoot => {
+                by.host.finish_boot().map_err(|error| failure("the end of the boot", error))?;
+            }
+        }
+        Ok(Output::Done)
+    }
+}

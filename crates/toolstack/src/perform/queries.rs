@@ -1,0 +1,121 @@
+//! Work that reads or asks and changes nothing of a VM.
+
+use std::collections::BTreeMap;
+
+use xen::{DomId, DomainRef, Errno, Hypervisor, Uuid};
+use xenstore::client::Transport;
+
+use super::{Performer, failure, refused, store};
+use crate::host::Host;
+use crate::layout::DeviceRef;
+use crate::work::{Failure, HostInfo, IdentityCheck, Output, Survey, WorkClass, WorkInfo};
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub enum QueryWork {
+    /// One list of all domains, and the names of those not in `known`.
+    Survey {
+        known: BTreeMap<DomId, Uuid>,
+    },
+    /// One domain, and its name unless it is the one with this handle.
+    Find {
+        domid: DomId,
+        known: Option<Uuid>,
+    },
+    ReadConsole {
+        domain: DomainRef,
+        uuid: Uuid,
+    },
+    ReadDevices {
+        domain: DomainRef,
+        uuid: Uuid,
+        devices: Vec<DeviceRef>,
+    },
+    HostInfo,
+    CpuTimes {
+        domain: DomainRef,
+        vcpus: u32,
+    },
+    /// Writes `control/shutdown`.
+    RequestShutdown {
+        domain: DomainRef,
+        uuid: Uuid,
+        request: &'static str,
+    },
+}
+
+impl QueryWork {
+    pub(crate) fn info(&self) -> WorkInfo {
+        let info = |name, domain| WorkInfo { name, class: WorkClass::Query, domain };
+        match self {
+            Self::Survey { .. } => info("list", None),
+            Self::Find { .. } => info("look-at", None),
+            Self::ReadConsole { domain, .. } => info("read-console", Some(*domain)),
+            Self::ReadDevices { domain, .. } => info("read-devices", Some(*domain)),
+            Self::HostInfo => info("host-info", None),
+            Self::CpuTimes { domain, .. } => info("cpu-times", Some(*domain)),
+            Self::RequestShutdown { domain, .. } => info("request-shutdown", Some(*domain)),
+        }
+    }
+
+    pub(crate) fn perform<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<Output, Failure> {
+        match self {
+            Self::Survey { known } => by.survey(&known).map(Output::Survey),
+            Self::Find { domid, known } => by.find(domid, known),
+            Self::ReadConsole { domain, uuid } => {
+                store::console_tty(&mut by.store, domain.domid, uuid).map(Output::Console)
+            }
+            Self::ReadDevices { domain, uuid, devices } => {
+                store::device_readings(&mut by.store, domain.domid, uuid, &devices)
+                    .map(Output::Devices)
+            }
+            Self::HostInfo => by.host_info().map(|info| Output::HostInfo(Box::new(info))),
+            Self::CpuTimes { domain, vcpus } => {
+                by.check_identity(domain, IdentityCheck::Needed)?;
+                let domid = domain.domid;
+                let read = |vcpu| by.xen.vcpu_info(domid, vcpu);
+                let infos: Result<Vec<_>, Errno> = (0..vcpus).map(read).collect();
+                infos.map(Output::CpuTimes).map_err(refused("tell the vCPUs of", domid))
+            }
+            Self::RequestShutdown { domain, uuid, request } => {
+                store::request_shutdown(&mut by.store, domain.domid, uuid, request)?;
+                Ok(Output::Done)
+            }
+        }
+    }
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    fn find(&mut self, domid: DomId, known: Option<Uuid>) -> Result<Output, Failure> {
+        let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        let name = match &info {
+            Some(info) if Some(info.handle) == known => None,
+            Some(_) => store::names(&mut self.store, &[domid])?.remove(&domid),
+            None => None,
+        };
+        Ok(Output::Looked { info: info.map(Box::new), name })
+    }
+
+    fn host_info(&mut self) -> Result<HostInfo, Failure> {
+        let unreadable = |errno: Errno| failure("Xen's host information", errno);
+        Ok(HostInfo {
+            version: self.xen.version_info().map_err(unreadable)?,
+            physical: self.xen.phys_info().map_err(unreadable)?,
+            set_aside: self.xen.set_aside().ok(),
+        })
+    }
+
+    pub(super) fn survey(&mut self, known: &BTreeMap<DomId, Uuid>) -> Result<Survey, Failure> {
+        let domains = self.xen.domains().map_err(|errno| failure("the list of domains", errno))?;
+        let unknown: Vec<DomId> = domains
+            .iter()
+            .filter(|info| known.get(&info.domid) != Some(&info.handle))
+            .map(|info| info.domid)
+            .collect();
+        let names = store::names(&mut self.store, &unknown)?;
+        Ok(Survey { domains, names })
+    }
+}

@@ -1,0 +1,238 @@
+//! Steps from a configuration to a running domain, but for those about single devices.
+
+use std::sync::Arc;
+
+use xen::{DomainRef, EvtchnPort, Hypervisor, Uuid};
+use xenstore::client::Transport;
+
+use super::teardown::TeardownStep;
+use super::{Completing, IfFailed, Permit, Preparation, StepInfo};
+use crate::config::{Start, VmConfig};
+use crate::device_model::{self, Launch};
+use crate::host::Host;
+use crate::layout::{self, BuiltDomain, Nodes};
+use crate::machine::Action;
+use crate::perform::{Performer, refused, store};
+use crate::work::{Failure, IdentityCheck, Images, NewDomain, Output, Quota, WorkClass, WorkInfo};
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum CreateStep {
+    /// Read and check kernel and ramdisk.
+    LoadImages,
+    /// Write our own record, which outlives the daemon.
+    Record,
+    CreateDomain,
+    Build,
+    /// Start the process that emulates the hardware of an HVM domain.
+    StartModel,
+    /// Write the domain's and its devices' nodes and the end of our record, all as one: from here on a
+    /// restarted daemon goes on with the rest.
+    WriteNodes(Start),
+    Introduce,
+    Unpause,
+}
+
+/// Their work.
+#[derive(Clone, Debug)]
+pub enum CreateWork {
+    LoadImages {
+        config: Arc<VmConfig>,
+    },
+    Record {
+        nodes: Nodes,
+    },
+    CreateDomain {
+        config: Arc<VmConfig>,
+        uuid: Uuid,
+        images: Images,
+        /// No other domain that this machine speaks of has it.
+        generation: u64,
+    },
+    Build {
+        config: Arc<VmConfig>,
+        images: Images,
+        domain: NewDomain,
+    },
+    StartModel {
+        domain: DomainRef,
+        launch: Launch,
+    },
+    WriteNodes {
+        nodes: Nodes,
+        quota: Option<Quota>,
+    },
+    Introduce {
+        domain: DomainRef,
+        check: IdentityCheck,
+        store_port: EvtchnPort,
+        store_gfn: u64,
+    },
+    Unpause {
+        domain: DomainRef,
+        check: IdentityCheck,
+    },
+}
+
+impl CreateStep {
+    pub(super) fn info(self) -> StepInfo {
+        let step = |name, permit, undo: Option<TeardownStep>| StepInfo {
+            stage: name,
+            text: name,
+            device: None,
+            undo: undo.map(Into::into),
+            if_failed: IfFailed::Fail,
+            permit: Some(permit),
+        };
+        let remove = Some(TeardownStep::RemoveNodes);
+        match self {
+            Self::LoadImages => step("load images", Permit::BUILD, None),
+            Self::Record => step("record", Permit::SHORT, remove),
+            Self::CreateDomain => {
+                step("create domain", Permit::BUILD, Some(TeardownStep::DestroyDomain))
+            }
+            Self::Build => step("build", Permit::BUILD, None),
+            Self::StartModel => {
+                step("start device model", Permit::BUILD, Some(TeardownStep::EndModel))
+            }
+            Self::WriteNodes(_) => step("write nodes", Permit::SHORT.with_backend(), remove),
+            Self::Introduce => step("introduce", Permit::SHORT, None),
+            Self::Unpause => step("unpause", Permit::SHORT, None),
+        }
+    }
+
+    pub(super) fn prepare(self, with: Preparation<'_>) -> CreateWork {
+        let Preparation { vm, config, generation, .. } = with;
+        let (uuid, facts) = (vm.uuid, &mut vm.facts);
+        let domain = facts.domain;
+        let domain = || domain.expect("planned after the domain was created");
+        let check =
+            if facts.new.is_some() { IdentityCheck::Needless } else { IdentityCheck::Needed };
+        match self {
+            Self::LoadImages => CreateWork::LoadImages { config },
+            Self::Record => {
+                // From here on something may be left behind, even if the write is never confirmed.
+                facts.recorded = true;
+                CreateWork::Record { nodes: layout::record_nodes(uuid, &config.to_cfg_text()) }
+            }
+            Self::CreateDomain => {
+                let images = facts.images.clone().expect("planned after the images");
+                CreateWork::CreateDomain { config, uuid, images, generation }
+            }
+            Self::Build => {
+                // The builder is the images' last user.
+                let images = facts.images.take().expect("planned after the images");
+                let domain = facts.new.expect("planned after the domain");
+                CreateWork::Build { config, images, domain }
+            }
+            Self::StartModel => {
+                let launch = device_model::launch(&config, uuid, domain().domid, &facts.disks);
+                CreateWork::StartModel { domain: domain(), launch }
+            }
+            Self::WriteNodes(start) => {
+                let domain = facts.new.expect("planned after the domain");
+                let built = facts.built.expect("planned after the build");
+                let built = BuiltDomain {
+                    domid: domain.domain.domid,
+                    store_port: domain.store_port,
+                    store_gfn: built.store_frame,
+                    console_port: domain.console_port,
+                    console_gfn: built.console_frame,
+                };
+                facts.nodes = true;
+                facts.completion = Some(built.completion(start));
+                let nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
+                let quota = Quota::for_devices(domain.domain.domid, &config);
+                CreateWork::WriteNodes { nodes, quota }
+            }
+            Self::Introduce => {
+                let completion = facts.completion.expect("planned after the nodes");
+                let (store_port, store_gfn) = (completion.store_port, completion.store_gfn);
+                CreateWork::Introduce { domain: domain(), check, store_port, store_gfn }
+            }
+            Self::Unpause => CreateWork::Unpause { domain: domain(), check },
+        }
+    }
+
+    pub(super) fn complete(self, output: Output, with: Completing<'_>) {
+        let Completing { vm, out, .. } = with;
+        let facts = &mut vm.facts;
+        match self {
+            Self::LoadImages => {
+                let Output::Images(images) = output else { output.misplaced() };
+                facts.images = Some(images);
+            }
+            Self::CreateDomain => {
+                let Output::Domain(domain) = output else { output.misplaced() };
+                facts.domain = Some(domain.domain);
+                facts.new = Some(domain);
+            }
+            Self::Build => {
+                let Output::Built(built) = output else { output.misplaced() };
+                facts.built = Some(built);
+            }
+            Self::StartModel => {
+                let Output::Model(process) = output else { output.misplaced() };
+                facts.model = Some(process);
+                let log = device_model::log_file(&vm.config);
+                out.push(Action::Follow { process, log });
+            }
+            Self::Record | Self::WriteNodes(_) | Self::Introduce | Self::Unpause => {
+                output.expect_done();
+            }
+        }
+    }
+}
+
+impl CreateWork {
+    pub(crate) fn info(&self) -> WorkInfo {
+        let info = |name, class, domain| WorkInfo { name, class, domain };
+        match self {
+            Self::LoadImages { .. } => info("load-images", WorkClass::Change, None),
+            Self::Record { .. } => info("record", WorkClass::Change, None),
+            Self::CreateDomain { .. } => info("create-domain", WorkClass::Change, None),
+            Self::Build { domain, .. } => info("build", WorkClass::Change, Some(domain.domain)),
+            Self::StartModel { domain, .. } => {
+                info("start-model", WorkClass::Change, Some(*domain))
+            }
+            Self::WriteNodes { .. } => info("write-nodes", WorkClass::Change, None),
+            Self::Introduce { domain, .. } => info("introduce", WorkClass::Change, Some(*domain)),
+            Self::Unpause { domain, .. } => info("unpause", WorkClass::Query, Some(*domain)),
+        }
+    }
+
+    pub(crate) fn perform<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<Output, Failure> {
+        match self {
+            Self::LoadImages { config } => return by.load_images(&config).map(Output::Images),
+            Self::Record { nodes } => store::write_plainly(&mut by.store, &nodes)?,
+            Self::CreateDomain { config, uuid, images, generation } => {
+                return by.create_domain(&config, uuid, &images, generation).map(Output::Domain);
+            }
+            Self::Build { config, images, domain } => {
+                return by.build(&config, &images, domain).map(Output::Built);
+            }
+            Self::StartModel { domain, launch } => {
+                return by.start_model(domain, &launch).map(Output::Model);
+            }
+            Self::WriteNodes { nodes, quota } => {
+                if let Some(quota) = quota {
+                    store::raise_quota(&mut by.store, quota)?;
+                }
+                store::write_as_one(&mut by.store, &nodes)?;
+            }
+            Self::Introduce { domain, check, store_port, store_gfn } => {
+                by.check_identity(domain, check)?;
+                by.store.introduce(domain.domid, xen::Gfn(store_gfn), store_port)?;
+            }
+            Self::Unpause { domain, check } => {
+                by.check_identity(domain, check)?;
+                let domid = domain.domid;
+                by.xen.unpause_domain(domid).map_err(refused("unpause", domid))?;
+            }
+        }
+        Ok(Output::Done)
+    }
+}

@@ -1,0 +1,387 @@
+//! Steps about single devices: at a create or a teardown, and when one comes or goes while its domain runs.
+
+use std::sync::Arc;
+
+use storage::{Attachment, HostError};
+use xen::{DomId, DomainRef, Hypervisor, Uuid};
+use xenstore::client::Transport;
+
+use super::{Completing, IfFailed, Permit, Preparation, StepInfo};
+use crate::config::VmConfig;
+use crate::device_model;
+use crate::host::Host;
+use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
+use crate::machine::{Device, Pending, Vm, remove_from};
+use crate::perform::{Performer, failure, store};
+use crate::plan::Unplug;
+use crate::scheduler::{Class, Track};
+use crate::work::{Failure, Output, Quota, WorkClass, WorkInfo, loop_tag};
+
+/// See the module's text. Disks go by their `virtual-device`, vifs by their number.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum DeviceStep {
+    AttachDisk(u32),
+    DetachDisk(u32),
+    /// See that the bridge of this vif exists.
+    CheckBridge(u32),
+    /// Put the host's end of this vif on its bridge.
+    JoinBridge(u32),
+    /// Tell all backends that their devices go.
+    CloseAll,
+    /// Write the nodes of one more device, and the record with it.
+    Add(DeviceRef),
+    /// Write down that a device is there for its user.
+    Settle(DeviceRef),
+    /// Ask the guest to close a device.
+    AskToClose(DeviceRef),
+    /// Take a device from its guest.
+    Close(DeviceRef),
+    /// Remove the nodes of one device, and write the record without it.
+    Remove(DeviceRef),
+}
+
+/// Their work.
+#[derive(Clone, Debug)]
+pub enum DeviceWork {
+    AttachDisk {
+        config: Arc<VmConfig>,
+        index: usize,
+        tag: String,
+    },
+    DetachDisk {
+        attachment: Attachment,
+    },
+    CheckBridge {
+        config: Arc<VmConfig>,
+        index: usize,
+    },
+    /// Puts the links on the bridge, then tells netback so.
+    JoinBridge {
+        bridge: String,
+        /// That of netback, and maybe that of an emulated card.
+        links: Vec<String>,
+        mtu: Option<u32>,
+        backend: String,
+    },
+    CloseAll {
+        domain: DomainRef,
+        uuid: Uuid,
+        devices: Vec<DeviceRef>,
+    },
+    /// Writes the nodes of one more device of a domain that is there.
+    Add {
+        domain: DomainRef,
+        uuid: Uuid,
+        nodes: Nodes,
+        quota: Option<Quota>,
+    },
+    /// Writes what is left to do for devices.
+    Settle {
+        nodes: Nodes,
+    },
+    /// Asks the guest to close a device, after `nodes` were written.
+    AskToClose {
+        domain: DomainRef,
+        uuid: Uuid,
+        device: DeviceRef,
+        nodes: Nodes,
+    },
+    /// Takes a device from its guest, after `nodes` were written.
+    Close {
+        domain: DomainRef,
+        uuid: Uuid,
+        device: DeviceRef,
+        nodes: Nodes,
+    },
+    /// Removes a device's nodes, then writes `nodes`.
+    Remove {
+        domain: DomainRef,
+        uuid: Uuid,
+        removals: Vec<Removal>,
+        nodes: Nodes,
+    },
+}
+
+impl DeviceStep {
+    pub(super) fn info(self) -> StepInfo {
+        let step = |stage, text, device, permit| StepInfo {
+            stage,
+            text,
+            device: Some(device),
+            undo: None,
+            if_failed: IfFailed::Fail,
+            permit: Some(permit),
+        };
+        let vbd = |devid| DeviceRef { kind: DeviceKind::Vbd, devid };
+        let vif = |devid| DeviceRef { kind: DeviceKind::Vif, devid };
+        let storage = |track, devid| Permit {
+            track,
+            class: Class::Storage,
+            disk: Some(devid),
+            backend: false,
+        };
+        match self {
+            Self::AttachDisk(devid) => StepInfo {
+                undo: Some(Self::DetachDisk(devid).into()),
+                ..step(
+                    "attach disks",
+                    "attach disk {number}",
+                    vbd(devid),
+                    storage(Track::Build, devid),
+                )
+            },
+            Self::DetachDisk(devid) => StepInfo {
+                // A disk that is no longer the VM's and stays attached is tried again with the next end.
+                if_failed: IfFailed::FailUnlessReboot,
+                ..step(
+                    "detach disks",
+                    "detach disk {number}",
+                    vbd(devid),
+                    storage(Track::Teardown, devid),
+                )
+            },
+            Self::CheckBridge(devid) => {
+                step("check bridges", "check the bridge of {}", vif(devid), Permit::SHORT)
+            }
+            Self::JoinBridge(devid) => step(
+                "join bridges",
+                "put {} on its bridge",
+                vif(devid),
+                Permit::SHORT.with_backend(),
+            ),
+            Self::CloseAll => StepInfo {
+                stage: "close devices",
+                text: "close devices",
+                device: None,
+                undo: None,
+                if_failed: IfFailed::FailUnlessReboot,
+                permit: Some(Permit::SHORT.with_backend()),
+            },
+            Self::Add(device) => StepInfo {
+                undo: Some(Self::Remove(device).into()),
+                ..step("add devices", "add {}", device, Permit::RECORD.with_backend())
+            },
+            Self::Settle(device) => step("settle devices", "settle {}", device, Permit::RECORD),
+            Self::AskToClose(device) => {
+                step("ask the guest", "ask the guest for {}", device, Permit::RECORD)
+            }
+            Self::Close(device) => {
+                step("close devices", "close {}", device, Permit::RECORD.with_backend())
+            }
+            Self::Remove(device) => {
+                step("remove devices", "remove {}", device, Permit::RECORD.with_backend())
+            }
+        }
+    }
+
+    pub(super) fn prepare(self, with: Preparation<'_>) -> DeviceWork {
+        let Preparation { vm, config, plugged, .. } = with;
+        let uuid = vm.uuid;
+        let existing = vm.facts.domain;
+        let domain = || existing.expect("planned while there is a domain");
+        match self {
+            Self::AttachDisk(devid) => {
+                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
+                let index = index.expect("a planned disk is configured");
+                DeviceWork::AttachDisk { config, index, tag: loop_tag(uuid, devid) }
+            }
+            Self::DetachDisk(devid) => {
+                DeviceWork::DetachDisk { attachment: vm.facts.disks[&devid].clone() }
+            }
+            Self::CheckBridge(devid) => {
+                let index = config.vifs.iter().position(|vif| vif.devid == devid);
+                DeviceWork::CheckBridge {
+                    index: index.expect("a planned vif is configured"),
+                    config,
+                }
+            }
+            Self::JoinBridge(devid) => join_bridge(&config, devid, domain().domid),
+            Self::CloseAll => {
+                DeviceWork::CloseAll { domain: domain(), uuid, devices: layout::devices(&config) }
+            }
+            Self::Add(_) => add(vm, domain(), plugged.expect("planned for a device")),
+            Self::Settle(device) => {
+                vm.pending.remove(&device);
+                DeviceWork::Settle { nodes: pending_nodes(vm) }
+            }
+            Self::AskToClose(device) => {
+                vm.pending.insert(device, Pending::Unplug(Unplug::Clean));
+                let nodes = pending_nodes(vm);
+                DeviceWork::AskToClose { domain: domain(), uuid, device, nodes }
+            }
+            Self::Close(device) => {
+                vm.pending.insert(device, Pending::Unplug(Unplug::Forced));
+                let nodes = pending_nodes(vm);
+                DeviceWork::Close { domain: domain(), uuid, device, nodes }
+            }
+            Self::Remove(device) => remove(vm, domain(), device),
+        }
+    }
+
+    pub(super) fn complete(self, output: Output, with: Completing<'_>) {
+        let Completing { vm, unseen, .. } = with;
+        match self {
+            Self::AttachDisk(devid) => {
+                let Output::Attached(attachment) = output else { output.misplaced() };
+                vm.facts.disks.insert(devid, attachment);
+            }
+            Self::CloseAll | Self::Close(_) => {
+                let Output::Closing { unseen: more } = output else { output.misplaced() };
+                unseen.extend(more);
+            }
+            Self::DetachDisk(devid) => {
+                output.expect_done();
+                vm.facts.disks.remove(&devid);
+            }
+            Self::Remove(device) => {
+                output.expect_done();
+                vm.device_removed(device);
+            }
+            Self::CheckBridge(_)
+            | Self::JoinBridge(_)
+            | Self::Add(_)
+            | Self::Settle(_)
+            | Self::AskToClose(_) => output.expect_done(),
+        }
+    }
+}
+
+/// What is left to do for devices, as the record has it.
+pub(crate) fn pending_nodes(vm: &Vm) -> Nodes {
+    layout::pending_nodes(vm.uuid, &Pending::encode_all(&vm.pending))
+}
+
+fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
+    let vif = config.vifs.iter().find(|vif| vif.devid == devid);
+    let vif = vif.expect("a planned vif is configured");
+    let mut links = vec![layout::vif_link(domid, vif)];
+    if vif.model.is_some() {
+        links.push(device_model::vif_link(domid, vif));
+    }
+    DeviceWork::JoinBridge {
+        bridge: vif.bridge.clone(),
+        links,
+        mtu: vif.mtu,
+        backend: DeviceRef { kind: DeviceKind::Vif, devid }.backend(domid),
+    }
+}
+
+/// Changes of a VM's record come one at a time, so what each writes is all there is.
+fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
+    let (uuid, domid) = (vm.uuid, domain.domid);
+    let before = vm.config.to_cfg_text();
+    device.add_to(Arc::make_mut(&mut vm.config));
+    let mut nodes = match device {
+        Device::Disk(disk) => {
+            let attachment = &vm.facts.disks[&device.id().devid];
+            layout::plugged_vbd_nodes(domid, disk, attachment)
+        }
+        Device::Vif(vif) => {
+            vm.pending.insert(device.id(), Pending::Plug);
+            layout::plugged_vif_nodes(domid, uuid, vif)
+        }
+    };
+    let text = vm.config.to_cfg_text();
+    let pending = Pending::encode_all(&vm.pending);
+    nodes.0.extend(layout::changed_record_nodes(uuid, &before, &text, &pending).0);
+    DeviceWork::Add { domain, uuid, nodes, quota: Quota::for_devices(domid, &vm.config) }
+}
+
+fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
+    let uuid = vm.uuid;
+    // The VM has it until it is gone: whoever takes the VM down meanwhile closes it too.
+    let mut config = VmConfig::clone(&vm.config);
+    remove_from(&mut config, device);
+    let (before, text) = (vm.config.to_cfg_text(), config.to_cfg_text());
+    let pending = Pending::encode_all(vm.pending.iter().filter(|(it, _)| **it != device));
+    DeviceWork::Remove {
+        domain,
+        uuid,
+        removals: layout::removed_device_paths(domain.domid, device),
+        nodes: layout::changed_record_nodes(uuid, &before, &text, &pending),
+    }
+}
+
+impl DeviceWork {
+    pub(crate) fn info(&self) -> WorkInfo {
+        use WorkClass::{Change, Destroy, Release};
+        let info = |name, class, domain| WorkInfo { name, class, domain };
+        match self {
+            Self::AttachDisk { .. } => info("attach-disk", Change, None),
+            Self::DetachDisk { .. } => info("detach-disk", Release, None),
+            Self::CheckBridge { .. } => info("check-bridge", Change, None),
+            Self::JoinBridge { .. } => info("join-bridge", Change, None),
+            Self::CloseAll { domain, .. } => info("close-devices", Destroy, Some(*domain)),
+            Self::Add { domain, .. } => info("add-device", Change, Some(*domain)),
+            Self::Settle { .. } => info("settle-device", Change, None),
+            Self::AskToClose { domain, .. } => info("ask-to-close", Destroy, Some(*domain)),
+            Self::Close { domain, .. } => info("close-device", Destroy, Some(*domain)),
+            Self::Remove { domain, .. } => info("remove-device", Destroy, Some(*domain)),
+        }
+    }
+
+    pub(crate) fn perform<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<Output, Failure> {
+        let Performer { store, host, .. } = by;
+        match self {
+            Self::AttachDisk { config, index, tag } => {
+                let disk = &config.disks[index];
+                let attached = storage::attach(host.system(), &disk.target, disk.access, &tag);
+                return attached
+                    .map(Output::Attached)
+                    .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error));
+            }
+            Self::DetachDisk { attachment } => storage::detach(host.system(), &attachment)
+                .map_err(|error| Failure(error.to_string()))?,
+            Self::CheckBridge { config, index } => {
+                let bridge = &config.vifs[index].bridge;
+                host.check_bridge(bridge).map_err(|error| bridge_failure(&config, index, error))?;
+            }
+            Self::JoinBridge { bridge, links, mtu, backend } => {
+                for link in links {
+                    host.join_bridge(&bridge, &link, mtu)
+                        .map_err(|error| failure(format!("{link} on bridge {bridge}"), error))?;
+                }
+                store::write_one(store, &format!("{backend}/hotplug-status"), "connected")?;
+            }
+            Self::CloseAll { domain, uuid, devices } => {
+                let unseen = store::close_devices(store, domain.domid, uuid, &devices)?;
+                return Ok(Output::Closing { unseen });
+            }
+            Self::Add { domain, uuid, nodes, quota } => {
+                if let Some(quota) = quota {
+                    store::raise_quota(store, quota)?;
+                }
+                store::add_device(store, domain.domid, uuid, &nodes)?;
+            }
+            Self::Settle { nodes } => store::write_plainly(store, &nodes)?,
+            Self::AskToClose { domain, uuid, device, nodes } => {
+                store::write_as_one(store, &nodes)?;
+                store::ask_to_close(store, domain.domid, uuid, device)?;
+            }
+            Self::Close { domain, uuid, device, nodes } => {
+                store::write_as_one(store, &nodes)?;
+                let unseen = store::close_devices(store, domain.domid, uuid, &[device])?;
+                return Ok(Output::Closing { unseen });
+            }
+            Self::Remove { domain, uuid, removals, nodes } => {
+                store::remove(store, Some(domain.domid), uuid, &removals)?;
+                store::write_as_one(store, &nodes)?;
+            }
+        }
+        Ok(Output::Done)
+    }
+}
+
+fn bridge_failure(config: &VmConfig, index: usize, error: HostError) -> Failure {
+    let place = config.origin.at(&format!("vif[{index}]"));
+    let bridge = &config.vifs[index].bridge;
+    match error {
+        HostError::Missing => Failure(format!(
+            "{place}: no bridge named {bridge} on this host; `ip link add {bridge} type bridge` makes one"
+        )),
+        error => failure(format!("{place}: bridge {bridge}"), error),
+    }
+}

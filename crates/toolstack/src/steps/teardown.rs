@@ -1,0 +1,174 @@
+//! Steps from whatever exists of a VM back to nothing.
+
+use xen::{DomainRef, Errno, Hypervisor, Presence, Uuid};
+use xenstore::client::Transport;
+
+use super::{Completing, IfFailed, Permit, Preparation, StepInfo};
+use crate::device_model::Process;
+use crate::host::Host;
+use crate::layout::{self, Removal};
+use crate::perform::{Performer, refused, store};
+use crate::work::{Failure, IdentityCheck, Output, Release, WorkClass, WorkInfo};
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum TeardownStep {
+    /// Take back what says that the VM is whole: whoever comes after a kill takes it down too.
+    Condemn,
+    Pause,
+    EndModel,
+    DestroyDomain,
+    /// Remove all nodes, our record last.
+    RemoveNodes,
+    /// Remove the nodes of a domain whose VM goes on in another; the record stays.
+    RemoveDomainNodes,
+}
+
+/// Their work.
+#[derive(Clone, Debug)]
+pub enum TeardownWork {
+    Pause {
+        domain: DomainRef,
+    },
+    /// Ends the device model and removes what it left.
+    EndModel {
+        domain: DomainRef,
+        uuid: Uuid,
+        /// `None` if it has ended by itself meanwhile.
+        process: Option<Process>,
+    },
+    DestroyDomain {
+        domain: DomainRef,
+    },
+    RemoveNodes {
+        /// Whose nodes they are, if there was a domain: another VM's under its domid stay.
+        domain: Option<DomainRef>,
+        uuid: Uuid,
+        removals: Vec<Removal>,
+        release: Release,
+    },
+}
+
+impl TeardownStep {
+    pub(super) fn info(self) -> StepInfo {
+        let step = |name, permit| StepInfo {
+            stage: name,
+            text: name,
+            device: None,
+            undo: None,
+            if_failed: IfFailed::Fail,
+            permit: Some(permit),
+        };
+        match self {
+            Self::Condemn => step("condemn", Permit::SHORT),
+            Self::Pause => {
+                StepInfo { if_failed: IfFailed::FailUnlessReboot, ..step("pause", Permit::SHORT) }
+            }
+            Self::EndModel => step("end device model", Permit::TEARDOWN),
+            Self::DestroyDomain => {
+                StepInfo { if_failed: IfFailed::Halt, ..step("destroy domain", Permit::TEARDOWN) }
+            }
+            Self::RemoveNodes => step("remove nodes", Permit::SHORT),
+            Self::RemoveDomainNodes => step("remove the domain's nodes", Permit::SHORT),
+        }
+    }
+
+    pub(super) fn prepare(self, with: Preparation<'_>) -> TeardownWork {
+        let Preparation { vm, config, users, .. } = with;
+        let (uuid, facts) = (vm.uuid, &mut vm.facts);
+        let domain = facts.domain;
+        let existing = || domain.expect("planned after the domain was created");
+        match self {
+            Self::Condemn => TeardownWork::RemoveNodes {
+                domain: None,
+                uuid,
+                removals: layout::condemned_paths(uuid),
+                release: Release::Later,
+            },
+            Self::Pause => TeardownWork::Pause { domain: existing() },
+            Self::EndModel => {
+                // From here on its end is no news.
+                let process = facts.model.take();
+                TeardownWork::EndModel { domain: existing(), uuid, process }
+            }
+            Self::DestroyDomain => TeardownWork::DestroyDomain { domain: existing() },
+            Self::RemoveNodes => {
+                let removals = layout::removed_paths(&config, uuid, facts.domid());
+                let release = users.release(facts);
+                TeardownWork::RemoveNodes { domain, uuid, removals, release }
+            }
+            Self::RemoveDomainNodes => {
+                let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
+                let release = users.release(facts);
+                TeardownWork::RemoveNodes { domain, uuid, removals, release }
+            }
+        }
+    }
+
+    pub(super) fn complete(self, output: &Output, with: Completing<'_>) {
+        output.expect_done();
+        let Completing { vm, .. } = with;
+        match self {
+            Self::RemoveDomainNodes => vm.facts = vm.facts.without_domain(),
+            Self::Condemn
+            | Self::Pause
+            | Self::EndModel
+            | Self::DestroyDomain
+            | Self::RemoveNodes => {}
+        }
+    }
+}
+
+impl TeardownWork {
+    pub(crate) fn info(&self) -> WorkInfo {
+        let info = |name, class, domain| WorkInfo { name, class, domain };
+        match self {
+            Self::Pause { domain } => info("pause", WorkClass::Query, Some(*domain)),
+            Self::EndModel { domain, .. } => info("end-model", WorkClass::Release, Some(*domain)),
+            Self::DestroyDomain { domain } => {
+                info("destroy-domain", WorkClass::Destroy, Some(*domain))
+            }
+            Self::RemoveNodes { domain, .. } => info("remove-nodes", WorkClass::Destroy, *domain),
+        }
+    }
+
+    pub(crate) fn perform<H: Hypervisor, T: Transport, O: Host>(
+        self,
+        by: &mut Performer<H, T, O>,
+    ) -> Result<Output, Failure> {
+        match self {
+            Self::Pause { domain } => {
+                by.check_identity(domain, IdentityCheck::Needed)?;
+                let domid = domain.domid;
+                by.xen.pause_domain(domid).map_err(refused("pause", domid))?;
+            }
+            Self::EndModel { domain, uuid, process } => {
+                by.end_model(domain.domid, uuid, process)?;
+            }
+            Self::DestroyDomain { domain } => destroy_domain(by, domain)?,
+            Self::RemoveNodes { domain, uuid, removals, release } => {
+                let domid = domain.map(|domain| domain.domid);
+                let removed = store::remove(&mut by.store, domid, uuid, &removals);
+                if let Some(domain) = domain.filter(|_| release == Release::Now) {
+                    store::release(&mut by.store, domain)?;
+                }
+                removed?;
+            }
+        }
+        Ok(Output::Done)
+    }
+}
+
+/// Destroys the domain, if it is still the one we mean.
+fn destroy_domain<H: Hypervisor, T: Transport, O: Host>(
+    by: &mut Performer<H, T, O>,
+    domain: DomainRef,
+) -> Result<(), Failure> {
+    if by.presence(domain)? == Presence::Here {
+        match by.xen.destroy_domain(domain.domid) {
+            Ok(()) | Err(Errno::ESRCH) => {}
+            Err(errno) => return Err(refused("destroy", domain.domid)(errno)),
+        }
+    }
+    Ok(())
+}
