@@ -1,6 +1,7 @@
 //! `cargo xtask bench NAME`: ours and the real peer, in turn, in one run.
 
 mod create;
+mod earlier;
 mod list;
 mod mass;
 mod plug;
@@ -37,6 +38,8 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
            --lab            by xy and by xl, on real Xen
            --rounds N       of those in the lab (default 3)
            --quick          small
+  earlier  creates, lists and shutdowns by today's programs and by those of an earlier commit, in turn in one boot
+           --earlier FOLDER where those are: xylem-xenstored, xylemd, xy (`store` takes them as a peer, too)
 
 Prints a table; FILE gets the same as an array of rows. Exits 0 when it ran, goals met or not.";
 
@@ -143,6 +146,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut rounds = None;
     let mut peers = Vec::new();
     let mut only = None;
+    let mut earlier: Option<PathBuf> = None;
     let (mut count, mut xl_count, mut build) = (100, None, Build::Fresh);
     let mut sizes = list::SIZES.to_vec();
     let mut is_quick = false;
@@ -164,6 +168,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
                 let text = parser.value()?.string()?;
                 sizes = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
             }
+            Long("earlier") => earlier = Some(parser.value()?.into()),
             Long("only") => only = Some(parser.value()?.string()?),
             Long("quick") => is_quick = true,
             Long("lab") => in_lab = true,
@@ -176,12 +181,16 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     }
     let rows = match name.as_deref() {
         Some("create") => create::run(rounds.unwrap_or(2))?,
+        Some("earlier") => {
+            let folder = earlier.context("--earlier FOLDER: where are the earlier programs?")?;
+            earlier::run(&folder, rounds.unwrap_or(4))?
+        }
         Some("list") => list::run(rounds.unwrap_or(15), &sizes)?,
         Some("mass") => mass::run(count, xl_count.unwrap_or(count), build)?,
         Some("plug") => plug::run(&plug::Options { is_quick, in_lab, rounds })?,
         Some("store") => {
             let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
-            store::run(&store::Options { peers, rounds, is_quick, only })?
+            store::run(&store::Options { peers, earlier, rounds, is_quick, only })?
         }
         Some(other) => bail!("there is no benchmark '{other}'\n{HELP}"),
         None => bail!("which benchmark?\n{HELP}"),

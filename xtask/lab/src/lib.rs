@@ -48,6 +48,8 @@ pub enum Store {
     Oxen,
     /// None: a server that answers everything with `OK`, to compare with in a bench.
     Bare,
+    /// Our own of an earlier commit, to compare with in a bench.
+    Earlier,
 }
 
 impl std::str::FromStr for Store {
@@ -70,6 +72,7 @@ impl fmt::Display for Store {
             Self::C => "c",
             Self::Oxen => "oxen",
             Self::Bare => "bare",
+            Self::Earlier => "earlier",
         })
     }
 }

@@ -22,6 +22,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("storage-driver.sh", include_str!("../../../lab/storage-driver.sh")),
     ("demo.bash", include_str!("../../../lab/demo.bash")),
     ("bench-create.bash", include_str!("../../../lab/bench-create.bash")),
+    ("bench-earlier.bash", include_str!("../../../lab/bench-earlier.bash")),
     ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),
     ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
     ("bench-plug.bash", include_str!("../../../lab/bench-plug.bash")),

@@ -25,6 +25,8 @@ const PLACED: &str = "XYLEM_BENCH_PLACED";
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     pub peers: Vec<Store>,
+    /// Where our programs of an earlier commit are: they are a peer too.
+    pub earlier: Option<std::path::PathBuf>,
     pub rounds: u32,
     /// Short rounds on small stores: says that all rows run, and nothing more.
     pub is_quick: bool,

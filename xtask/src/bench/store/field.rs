@@ -47,9 +47,15 @@ pub(super) struct Figures {
 impl Bench {
     pub(super) fn new(options: &Options, placed: &str) -> Result<Self> {
         let peers = options.peers.iter().copied().filter(|store| *store != Store::Bare);
-        let stores: Vec<Store> = std::iter::once(Store::Xylem).chain(peers).collect();
+        let earlier = options.earlier.as_ref().map(|_| Store::Earlier);
+        let stores: Vec<Store> =
+            std::iter::once(Store::Xylem).chain(peers).chain(earlier).collect();
+        let mut programs = Programs::prepare(&stores)?;
+        if let Some(folder) = &options.earlier {
+            programs = programs.with_earlier(folder);
+        }
         Ok(Self {
-            programs: Programs::prepare(&stores)?,
+            programs,
             stores,
             has_bare: options.peers.contains(&Store::Bare),
             rounds: options.rounds,
@@ -154,7 +160,8 @@ impl Figures {
 
     pub(super) fn peers(&self, variant: usize, column: usize) -> BTreeMap<&'static str, f64> {
         let value = |store, name| Some((name, self.value(store, variant, column).ok()?));
-        [value(Store::C, "c"), value(Store::Oxen, "oxen")].into_iter().flatten().collect()
+        let all = [(Store::C, "c"), (Store::Oxen, "oxen"), (Store::Earlier, "earlier")];
+        all.into_iter().filter_map(|(store, name)| value(store, name)).collect()
     }
 
     /// Ours against the better of the peers.

@@ -31,6 +31,7 @@ pub struct Placement {
 #[derive(Clone, Debug)]
 pub struct Programs {
     xylem: PathBuf,
+    earlier: Option<PathBuf>,
     peers: Option<Peers>,
 }
 
@@ -44,8 +45,15 @@ impl Programs {
         let wants_peers = stores.iter().any(|store| matches!(store, Store::C | Store::Oxen));
         Ok(Self {
             xylem: lab::target_directory()?.join("release/xylem-xenstored"),
+            earlier: None,
             peers: wants_peers.then(Peers::prepare).transpose()?,
         })
+    }
+
+    /// With our program of an earlier commit, from `folder`.
+    #[must_use]
+    pub fn with_earlier(self, folder: &Path) -> Self {
+        Self { earlier: Some(folder.join("xylem-xenstored")), ..self }
     }
 
     /// The file of a server's program.
@@ -56,6 +64,7 @@ impl Programs {
         match store {
             Store::Xylem => return Ok(self.xylem.clone()),
             Store::Bare => return std::env::current_exe().context("no program of ours"),
+            Store::Earlier => return self.earlier.clone().context("there is no earlier program"),
             Store::C | Store::Oxen => {}
         }
         let peers = self.peers.as_ref().context("the packaged servers were not prepared")?;
@@ -264,12 +273,12 @@ fn invocation(
     extra: &[&str],
 ) -> Result<Invocation> {
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    if store == Store::Xylem {
+    if matches!(store, Store::Xylem | Store::Earlier) {
         let mut arguments = owned(&["--no-fork", "--host"]);
         arguments.push(format!("dir:{}", folder.display()));
         arguments.extend(owned(extra));
         let environment = vec![("XENSTORED_RUNDIR", folder.to_owned())];
-        return Ok((programs.xylem.clone(), arguments, environment));
+        return Ok((programs.path_of(store)?, arguments, environment));
     }
     if store == Store::Bare {
         let socket = folder.join("socket").display().to_string();
