@@ -408,6 +408,18 @@ impl Churn {
             self.heal(folder);
         }
         match self.below(100) {
+            roll @ 0..=29 => self.define_or_start(roll),
+            roll @ 30..=80 => self.change(roll),
+            roll @ 81..=88 => self.ask_of_the_host(roll),
+            roll => {
+                self.make_trouble(roll);
+                Ok(())
+            }
+        }
+    }
+
+    fn define_or_start(&mut self, roll: u64) -> Result<(), ClientError> {
+        match roll {
             0..=18 => {
                 let name = self.one_of(Whom::Unknown)?;
                 self.create(name)
@@ -421,10 +433,16 @@ impl Churn {
                 let target = self.target(Whom::Down)?;
                 self.ask("start", Request::Start { target, start: Start::Running })
             }
-            27..=29 => {
+            _ => {
                 let target = self.target(Whom::Defined)?;
                 self.ask("undefine", Request::Undefine { target })
             }
+        }
+    }
+
+    /// Something about a VM that runs.
+    fn change(&mut self, roll: u64) -> Result<(), ClientError> {
+        match roll {
             30..=38 => {
                 let target = self.target(Whom::Running)?;
                 self.ask("destroy", Request::Destroy { target })
@@ -447,7 +465,13 @@ impl Churn {
                 let target = self.target(Whom::Paused)?;
                 self.ask("unpause", Request::Unpause { target })
             }
-            77..=80 => self.guest_stops(),
+            _ => self.guest_stops(),
+        }
+    }
+
+    /// Limits, a start of all, and reads.
+    fn ask_of_the_host(&mut self, roll: u64) -> Result<(), ClientError> {
+        match roll {
             81 => {
                 // More than one storage may take, so that one that hangs leaves room.
                 let host = usize::try_from(16 + self.below(17)).expect("a small number");
@@ -455,7 +479,7 @@ impl Churn {
                 self.ask("limits", Request::Limits { wanted: Some(limits) })
             }
             82 => self.ask("start all", Request::StartAll),
-            83..=88 => {
+            _ => {
                 let target = self.target(Whom::Running)?;
                 let request = match self.below(5) {
                     0 => Request::Vms,
@@ -466,37 +490,33 @@ impl Churn {
                 };
                 self.ask("read", request)
             }
+        }
+    }
+
+    /// Calls that fail, events that are lost, storage that hangs, a daemon that is killed.
+    fn make_trouble(&mut self, roll: u64) {
+        match roll {
             89..=92 => {
                 let (call, k) = (self.pick(&FAILING), 1 + self.below(6));
                 let errno = self.pick(&[Errno::ENOMEM, Errno::EBUSY, Errno::EINVAL]);
                 self.trouble("a hypercall fails");
                 self.host.machine().get_mut().faults_mut().fail(Calls::Named(call), k, errno);
-                Ok(())
             }
             93 => {
                 self.trouble("an event of Xen's is late or lost");
                 let fate = self.pick(&[VirqFate::Late(2 * SECOND_NS), VirqFate::Lost]);
                 self.host.machine().get_mut().faults_mut().virqs(&[fate]);
-                Ok(())
             }
-            94 | 95 => {
-                self.sicken();
-                Ok(())
-            }
+            94 | 95 => self.sicken(),
             96 | 97 => {
                 let k = 1 + self.below(120);
                 self.host.machine().get_mut().faults_mut().kill_toolstack(k);
-                Ok(())
             }
             98 => {
                 let moments = 1 + self.below(8);
                 self.host.os().kill_daemon_after(moments);
-                Ok(())
             }
-            _ => {
-                self.host.machine().get_mut().faults_mut().kill_toolstack(1);
-                Ok(())
-            }
+            _ => self.host.machine().get_mut().faults_mut().kill_toolstack(1),
         }
     }
 

@@ -83,97 +83,145 @@ fn lanes<'a>(all: impl Iterator<Item = (u64, u64, Vec<&'a Span>)>) -> Vec<Vec<&'
 /// spans have a red edge. Pointing at a span shows its figures.
 #[must_use]
 pub fn svg(timeline: &Timeline) -> String {
-    let (first, last) = timeline.range();
-    let range = (last - first).max(1);
-    let kinds = timeline.kinds();
     let rows = rows(timeline);
-    let count = u64::try_from(rows.len()).unwrap_or(u64::MAX).max(1);
-    let named = count <= NAMED_ROWS;
-    let row_height = if named { 16 } else { (HEIGHT_MAX / count).clamp(1, 15) };
-    let height = TOP + count * row_height + BOTTOM;
-    let plot = WIDTH - LEFT - RIGHT;
-    let x = |moment: u64| LEFT + scaled(moment.saturating_sub(first), range, plot);
-
+    let picture = Picture::of(timeline, rows.len());
     let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
-         <text x=\"10\" y=\"18\" font-size=\"14\">{} ({})</text>",
-        escaped(&timeline.title),
-        Nanoseconds(range),
-    );
-    let mut legend = 10;
-    for (index, kind) in kinds.iter().enumerate() {
-        let _ = writeln!(
-            out,
-            "<rect x=\"{legend}\" y=\"27\" width=\"10\" height=\"10\" fill=\"{}\"/>\
-             <text x=\"{}\" y=\"36\">{}</text>",
-            COLOURS[index % COLOURS.len()],
-            legend + 14,
-            escaped(kind),
-        );
-        legend += 14 + 7 * u64::try_from(kind.chars().count()).unwrap_or(0) + 12;
-    }
-    let step = tick(range);
-    for mark in (0..).map(|n| n * step).take_while(|mark| *mark <= range) {
-        let at = x(first + mark);
-        let _ = writeln!(
-            out,
-            "<line x1=\"{at}\" x2=\"{at}\" y1=\"{}\" y2=\"{}\" stroke=\"#dddddd\"/>\
-             <text x=\"{at}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>",
-            TOP - 4,
-            height - BOTTOM,
-            TOP - 8,
-            Nanoseconds(mark),
-        );
-    }
+    picture.open(&timeline.title, &mut out);
+    picture.legend(&mut out);
+    picture.ticks(&mut out);
     for (row, (track, spans)) in (0..).zip(&rows) {
-        let y = TOP + row * row_height;
-        let bar = (row_height * 4 / 5).max(1);
-        if named && !track.is_empty() {
-            let _ = writeln!(
-                out,
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-                LEFT - 6,
-                y + row_height * 3 / 4,
-                escaped(track),
-            );
-        }
+        let y = TOP + row * picture.row_height;
+        picture.name(track, y, &mut out);
         for span in spans {
-            let (ready, start, end) = (x(span.ready_ns), x(span.start_ns), x(span.end_ns));
-            if ready < start {
-                let middle = y + bar / 2;
-                let _ = writeln!(
-                    out,
-                    "<line x1=\"{ready}\" x2=\"{start}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"#aaaaaa\"/>"
-                );
-            }
-            let kind = kinds.iter().position(|kind| *kind == span.kind).unwrap_or(0);
-            let edge = match span.outcome {
-                Outcome::Ended => "",
-                Outcome::Failed => " stroke=\"red\"",
-                Outcome::Underway => " stroke=\"black\" stroke-dasharray=\"2\"",
-            };
-            let waited_for = span.waited_for.as_deref().unwrap_or("its turn");
-            let waited = match span.waited_ns() {
-                0 => String::new(),
-                ns => format!(", after waiting {} for {waited_for}", Nanoseconds(ns)),
-            };
-            let _ = writeln!(
-                out,
-                "<rect x=\"{start}\" y=\"{y}\" width=\"{}\" height=\"{bar}\" fill=\"{}\"{edge}>\
-                 <title>{}: {}, {}{}</title></rect>",
-                (end - start).max(1),
-                COLOURS[kind % COLOURS.len()],
-                escaped(&span.track),
-                escaped(&span.name),
-                Nanoseconds(span.took_ns()),
-                escaped(&waited),
-            );
+            picture.span(span, y, &mut out);
         }
     }
     out.push_str("</svg>\n");
     out
+}
+
+/// The scale of a picture.
+struct Picture<'a> {
+    first_ns: u64,
+    range_ns: u64,
+    kinds: Vec<&'a str>,
+    is_named: bool,
+    row_height: u64,
+    height: u64,
+}
+
+impl<'a> Picture<'a> {
+    fn of(timeline: &'a Timeline, rows: usize) -> Self {
+        let (first_ns, last_ns) = timeline.range();
+        let rows = u64::try_from(rows).unwrap_or(u64::MAX).max(1);
+        let is_named = rows <= NAMED_ROWS;
+        let row_height = if is_named { 16 } else { (HEIGHT_MAX / rows).clamp(1, 15) };
+        Self {
+            first_ns,
+            range_ns: (last_ns - first_ns).max(1),
+            kinds: timeline.kinds(),
+            is_named,
+            row_height,
+            height: TOP + rows * row_height + BOTTOM,
+        }
+    }
+
+    /// Where a moment is, from the left.
+    fn x(&self, moment_ns: u64) -> u64 {
+        let since = moment_ns.saturating_sub(self.first_ns);
+        LEFT + scaled(since, self.range_ns, WIDTH - LEFT - RIGHT)
+    }
+
+    fn open(&self, title: &str, out: &mut String) {
+        let height = self.height;
+        let _ = writeln!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+             height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+             <text x=\"10\" y=\"18\" font-size=\"14\">{} ({})</text>",
+            escaped(title),
+            Nanoseconds(self.range_ns),
+        );
+    }
+
+    fn legend(&self, out: &mut String) {
+        let mut x = 10;
+        for (index, kind) in self.kinds.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "<rect x=\"{x}\" y=\"27\" width=\"10\" height=\"10\" fill=\"{}\"/>\
+                 <text x=\"{}\" y=\"36\">{}</text>",
+                COLOURS[index % COLOURS.len()],
+                x + 14,
+                escaped(kind),
+            );
+            x += 14 + 7 * u64::try_from(kind.chars().count()).unwrap_or(0) + 12;
+        }
+    }
+
+    fn ticks(&self, out: &mut String) {
+        let step = tick(self.range_ns);
+        for mark in (0..).map(|n| n * step).take_while(|mark| *mark <= self.range_ns) {
+            let x = self.x(self.first_ns + mark);
+            let _ = writeln!(
+                out,
+                "<line x1=\"{x}\" x2=\"{x}\" y1=\"{}\" y2=\"{}\" stroke=\"#dddddd\"/>\
+                 <text x=\"{x}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555555\">{}</text>",
+                TOP - 4,
+                self.height - BOTTOM,
+                TOP - 8,
+                Nanoseconds(mark),
+            );
+        }
+    }
+
+    /// The name of a track, if there is room for names.
+    fn name(&self, track: &str, y: u64, out: &mut String) {
+        if !self.is_named || track.is_empty() {
+            return;
+        }
+        let _ = writeln!(
+            out,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
+            LEFT - 6,
+            y + self.row_height * 3 / 4,
+            escaped(track),
+        );
+    }
+
+    fn span(&self, span: &Span, y: u64, out: &mut String) {
+        let bar = (self.row_height * 4 / 5).max(1);
+        let (ready, start, end) =
+            (self.x(span.ready_ns), self.x(span.start_ns), self.x(span.end_ns));
+        if ready < start {
+            let middle = y + bar / 2;
+            let _ = writeln!(
+                out,
+                "<line x1=\"{ready}\" x2=\"{start}\" y1=\"{middle}\" y2=\"{middle}\" stroke=\"#aaaaaa\"/>"
+            );
+        }
+        let kind = self.kinds.iter().position(|kind| *kind == span.kind).unwrap_or(0);
+        let edge = match span.outcome {
+            Outcome::Ended => "",
+            Outcome::Failed => " stroke=\"red\"",
+            Outcome::Underway => " stroke=\"black\" stroke-dasharray=\"2\"",
+        };
+        let waited_for = span.waited_for.as_deref().unwrap_or("its turn");
+        let waited = match span.waited_ns() {
+            0 => String::new(),
+            ns => format!(", after waiting {} for {waited_for}", Nanoseconds(ns)),
+        };
+        let _ = writeln!(
+            out,
+            "<rect x=\"{start}\" y=\"{y}\" width=\"{}\" height=\"{bar}\" fill=\"{}\"{edge}>\
+             <title>{}: {}, {}{}</title></rect>",
+            (end - start).max(1),
+            COLOURS[kind % COLOURS.len()],
+            escaped(&span.track),
+            escaped(&span.name),
+            Nanoseconds(span.took_ns()),
+            escaped(&waited),
+        );
+    }
 }

@@ -51,6 +51,9 @@ pub(super) struct HostSettings {
     ratelimit_us: u32,
 }
 
+/// In the place of a number: any that is free.
+const ANY: u32 = u32::MAX;
+
 impl HostSettings {
     pub(super) fn new(cpus: u32) -> Self {
         Self {
@@ -134,88 +137,110 @@ impl SimXen {
     }
 
     fn cpupool(&mut self, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
-        const ANY: u32 = u32::MAX;
         let word = |at: usize| u32_at(call, HEADER + at);
         let (op, id, scheduler, domid, cpu) = (word(0), word(4), word(8), word(12), word(16));
-        let cpus = self.config.cpus;
-        let free: BTreeSet<u32> = {
-            let taken: BTreeSet<u32> =
-                self.host.pools.values().flat_map(|pool| &pool.cpus).copied().collect();
-            (0..cpus).filter(|cpu| !taken.contains(cpu)).collect()
-        };
-        let domains_in =
-            |pool: u32| self.domains.values().filter(|domain| domain.settings.pool == pool).count();
         match op {
             1 => {
-                let number = if id == ANY {
-                    (0..).find(|number| !self.host.pools.contains_key(number)).unwrap_or_default()
-                } else {
-                    id
-                };
-                if self.host.pools.contains_key(&number) {
-                    return Err(Errno::EEXIST);
-                }
-                if scheduler != CREDIT2 {
-                    return Err(Errno::EINVAL);
-                }
-                self.host.pools.insert(number, Pool { cpus: BTreeSet::new() });
+                let number = self.create_pool(id, scheduler)?;
                 put_u32(call, HEADER + 4, number);
+                Ok(())
             }
-            2 => {
-                let pool = self.host.pools.get(&id).ok_or(Errno::ENOENT)?;
-                if !pool.cpus.is_empty() || domains_in(id) > 0 {
-                    return Err(Errno::EBUSY);
-                }
-                self.host.pools.remove(&id);
-            }
-            3 => {
-                let (id, pool) = self.host.pools.range(id..).next().ok_or(Errno::ENOENT)?;
-                put_u32(call, HEADER + 4, *id);
-                put_u32(call, HEADER + 8, CREDIT2);
-                let domains = u32::try_from(domains_in(*id)).unwrap_or(u32::MAX);
-                put_u32(call, HEADER + 20, domains);
-                put_bitmap(arena, call, HEADER + 24, &pool.cpus)?;
-            }
-            4 => {
-                let pool = self.host.pools.get_mut(&id).ok_or(Errno::ENOENT)?;
-                let cpu = if cpu == ANY { *free.first().ok_or(Errno::ENODEV)? } else { cpu };
-                if cpu >= cpus {
-                    return Err(Errno::EINVAL);
-                }
-                if !free.contains(&cpu) {
-                    return Err(Errno::ENODEV);
-                }
-                pool.cpus.insert(cpu);
-            }
-            5 => {
-                let domains = domains_in(id);
-                let pool = self.host.pools.get_mut(&id).ok_or(Errno::ENOENT)?;
-                if cpu >= cpus {
-                    return Err(Errno::EINVAL);
-                }
-                if !pool.cpus.contains(&cpu) {
-                    return Err(Errno::EADDRNOTAVAIL);
-                }
-                if pool.cpus.len() == 1 && domains > 0 {
-                    return Err(Errno::EBUSY);
-                }
-                pool.cpus.remove(&cpu);
-            }
-            6 => {
-                let domid = u16::try_from(domid).map(DomId).map_err(|_| Errno::ESRCH)?;
-                if domid == DomId::DOM0 {
-                    return Err(Errno::EPERM);
-                }
-                let domain = self.domains.get_mut(&domid).ok_or(Errno::ESRCH)?;
-                let pool = self.host.pools.get(&id).ok_or(Errno::ENOENT)?;
-                if pool.cpus.is_empty() {
-                    return Err(Errno::ENOENT);
-                }
-                domain.settings.pool = id;
-            }
-            7 => put_bitmap(arena, call, HEADER + 24, &free)?,
-            _ => return Err(Errno::ENOSYS),
+            2 => self.destroy_pool(id),
+            3 => self.pool_info(id, call, arena),
+            4 => self.add_cpu(id, cpu),
+            5 => self.remove_cpu(id, cpu),
+            6 => self.move_domain(id, domid),
+            7 => put_bitmap(arena, call, HEADER + 24, &self.free_cpus()),
+            _ => Err(Errno::ENOSYS),
         }
+    }
+
+    fn free_cpus(&self) -> BTreeSet<u32> {
+        let taken: BTreeSet<u32> =
+            self.host.pools.values().flat_map(|pool| &pool.cpus).copied().collect();
+        (0..self.config.cpus).filter(|cpu| !taken.contains(cpu)).collect()
+    }
+
+    fn domains_in(&self, pool: u32) -> usize {
+        self.domains.values().filter(|domain| domain.settings.pool == pool).count()
+    }
+
+    /// The number of the new pool.
+    fn create_pool(&mut self, id: u32, scheduler: u32) -> Result<u32, Errno> {
+        let number = if id == ANY {
+            (0..).find(|number| !self.host.pools.contains_key(number)).unwrap_or_default()
+        } else {
+            id
+        };
+        if self.host.pools.contains_key(&number) {
+            return Err(Errno::EEXIST);
+        }
+        if scheduler != CREDIT2 {
+            return Err(Errno::EINVAL);
+        }
+        self.host.pools.insert(number, Pool { cpus: BTreeSet::new() });
+        Ok(number)
+    }
+
+    fn destroy_pool(&mut self, id: u32) -> Result<(), Errno> {
+        let pool = self.host.pools.get(&id).ok_or(Errno::ENOENT)?;
+        if !pool.cpus.is_empty() || self.domains_in(id) > 0 {
+            return Err(Errno::EBUSY);
+        }
+        self.host.pools.remove(&id);
+        Ok(())
+    }
+
+    /// The first pool from `id` on.
+    fn pool_info(&self, id: u32, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+        let (id, pool) = self.host.pools.range(id..).next().ok_or(Errno::ENOENT)?;
+        put_u32(call, HEADER + 4, *id);
+        put_u32(call, HEADER + 8, CREDIT2);
+        put_u32(call, HEADER + 20, u32::try_from(self.domains_in(*id)).unwrap_or(u32::MAX));
+        put_bitmap(arena, call, HEADER + 24, &pool.cpus)
+    }
+
+    fn add_cpu(&mut self, id: u32, cpu: u32) -> Result<(), Errno> {
+        let (cpus, free) = (self.config.cpus, self.free_cpus());
+        let pool = self.host.pools.get_mut(&id).ok_or(Errno::ENOENT)?;
+        let cpu = if cpu == ANY { *free.first().ok_or(Errno::ENODEV)? } else { cpu };
+        if cpu >= cpus {
+            return Err(Errno::EINVAL);
+        }
+        if !free.contains(&cpu) {
+            return Err(Errno::ENODEV);
+        }
+        pool.cpus.insert(cpu);
+        Ok(())
+    }
+
+    fn remove_cpu(&mut self, id: u32, cpu: u32) -> Result<(), Errno> {
+        let (cpus, domains) = (self.config.cpus, self.domains_in(id));
+        let pool = self.host.pools.get_mut(&id).ok_or(Errno::ENOENT)?;
+        if cpu >= cpus {
+            return Err(Errno::EINVAL);
+        }
+        if !pool.cpus.contains(&cpu) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        if pool.cpus.len() == 1 && domains > 0 {
+            return Err(Errno::EBUSY);
+        }
+        pool.cpus.remove(&cpu);
+        Ok(())
+    }
+
+    fn move_domain(&mut self, id: u32, domid: u32) -> Result<(), Errno> {
+        let domid = u16::try_from(domid).map(DomId).map_err(|_| Errno::ESRCH)?;
+        if domid == DomId::DOM0 {
+            return Err(Errno::EPERM);
+        }
+        let domain = self.domains.get_mut(&domid).ok_or(Errno::ESRCH)?;
+        let pool = self.host.pools.get(&id).ok_or(Errno::ENOENT)?;
+        if pool.cpus.is_empty() {
+            return Err(Errno::ENOENT);
+        }
+        domain.settings.pool = id;
         Ok(())
     }
 
