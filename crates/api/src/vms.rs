@@ -23,6 +23,9 @@ pub struct VmRow {
     pub uuid: String,
     /// `starting`, `running`, `paused`, `stopping`, `preserved`, `stuck` or `down`.
     pub state: String,
+    /// Why it is stuck; empty otherwise.
+    #[serde(default)]
+    pub reason: String,
     pub domid: Option<u16>,
     pub defined: bool,
     pub autostart: Option<u32>,

@@ -123,13 +123,24 @@ impl SimOs {
         let os = self.get();
         let file = |(name, text): (&String, &String)| DefinitionFile {
             name: name.clone(),
-            text: text.clone(),
+            text: Ok(text.clone()),
         };
         Begin {
             revision,
             definitions: os.definitions.iter().map(file).collect(),
             boot: if os.booted { Boot::Again } else { Boot::First },
         }
+    }
+
+    /// Puts a file into the folder of definitions, as another release of the daemon wrote it.
+    pub fn put_definition(&self, name: &str, text: &str) {
+        self.get_mut().definitions.insert(name.to_owned(), text.to_owned());
+    }
+
+    /// The files in the folder of definitions.
+    #[must_use]
+    pub fn definitions(&self) -> BTreeMap<String, String> {
+        self.get().definitions.clone()
     }
 
     /// The host goes down and comes up: VMs that start with it are due again.

@@ -10,6 +10,7 @@ use storage::{Access, Attachment, BlockDevice, DeviceNumber, FileKind};
 use xen::{DomainInfo, DomainKind, DomainRef, EvtchnPort, Uuid};
 
 use crate::config::{DiskConfig, Rate, Vdev, VifConfig, VmConfig};
+use crate::device_model::Process;
 use crate::layout::{Completion, DeviceKind, DeviceRef, kind_name};
 use crate::plan::Start;
 use crate::xlcfg;
@@ -68,6 +69,8 @@ pub(crate) struct Adoption {
     pub(crate) domain: DomainRef,
     pub(crate) completion: Completion,
     pub(crate) disks: BTreeMap<u32, Attachment>,
+    /// The device model, of a domain that was ours before.
+    pub(crate) model: Option<Process>,
 }
 
 impl Adoption {
@@ -112,7 +115,7 @@ impl Adoption {
         };
         let completion = Completion { start, store_port: EvtchnPort(port), store_gfn };
         let (uuid, domain) = (reading.info.handle, reading.domain);
-        Ok(Self { config, uuid, domain, completion, disks: attached })
+        Ok(Self { config, uuid, domain, completion, disks: attached, model: None })
     }
 
     /// The loop devices that get a tag of ours.

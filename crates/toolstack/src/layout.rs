@@ -14,6 +14,7 @@ use xenstore::{Access, Permission};
 
 use crate::config::{DiskConfig, HvmSettings, Mac, Start, VifConfig, VmConfig};
 use crate::device_model;
+use crate::record::{self, FORMAT_NODE, Texts};
 
 /// One node to write.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -214,10 +215,21 @@ pub fn record_nodes(uuid: Uuid, config_text: &str) -> Nodes {
     let path = record_path(uuid);
     // Guests have no business here.
     nodes.put_with(&path, "", &[DOM0_ONLY]);
-    for (index, chunk) in config_chunks(config_text).into_iter().enumerate() {
-        nodes.put(format!("{path}/config-{index}"), chunk);
-    }
+    nodes.put(format!("{path}/{FORMAT_NODE}"), record::FORMAT.to_string());
+    let texts = Texts::of(config_text);
+    put_text(&mut nodes, &path, "config", &texts.config, "");
+    put_text(&mut nodes, &path, "full", &texts.full, "");
     nodes
+}
+
+/// A text in as many nodes as it needs, in the place of `before`.
+fn put_text(nodes: &mut Nodes, path: &str, node: &str, text: &str, before: &str) {
+    let chunks = config_chunks(text);
+    let left = config_chunks(before).len().saturating_sub(chunks.len());
+    // An empty chunk is the end of a text that was longer once.
+    for (index, chunk) in chunks.into_iter().chain(std::iter::repeat_n("", left)).enumerate() {
+        nodes.put(format!("{path}/{node}-{index}"), chunk);
+    }
 }
 
 fn config_chunks(text: &str) -> Vec<&str> {
@@ -531,12 +543,11 @@ pub const PENDING: &str = "pending";
 pub fn changed_record_nodes(uuid: Uuid, before: &str, text: &str, pending: &str) -> Nodes {
     let path = record_path(uuid);
     let mut nodes = Nodes::default();
-    let chunks = config_chunks(text);
-    let left = config_chunks(before).len().saturating_sub(chunks.len());
-    // An empty chunk is the end of a text that was longer once.
-    for (index, chunk) in chunks.into_iter().chain(std::iter::repeat_n("", left)).enumerate() {
-        nodes.put(format!("{path}/config-{index}"), chunk);
-    }
+    // The record may be an earlier release's.
+    nodes.put(format!("{path}/{FORMAT_NODE}"), record::FORMAT.to_string());
+    let (texts, before) = (Texts::of(text), Texts::of(before));
+    put_text(&mut nodes, &path, "config", &texts.config, &before.config);
+    put_text(&mut nodes, &path, "full", &texts.full, &before.full);
     nodes.put(format!("{path}/{PENDING}"), pending);
     nodes
 }

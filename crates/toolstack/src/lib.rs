@@ -13,6 +13,7 @@ pub mod listing;
 mod machine;
 pub mod perform;
 pub mod plan;
+pub mod record;
 pub mod scheduler;
 pub mod steps;
 pub mod work;

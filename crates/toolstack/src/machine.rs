@@ -29,6 +29,7 @@ mod policy;
 mod progress;
 mod requests;
 mod trace;
+mod unread;
 mod users;
 mod waits;
 
@@ -64,6 +65,7 @@ use permits::Item;
 pub use permits::PermitRequest;
 pub use progress::Progress;
 pub use trace::{Summary, Trace};
+use unread::Unread;
 pub(crate) use users::DomainUsers;
 
 /// A moment, in nanoseconds since some fixed one. The clock is the caller's.
@@ -488,6 +490,16 @@ enum Purpose {
         client: ClientId,
         uuid: Uuid,
     },
+    /// What is known of a domain that is to be adopted.
+    ReadForeign {
+        client: ClientId,
+        uuid: Uuid,
+        base: Box<VmConfig>,
+    },
+    /// The devices of a VM that is to go, and whose record cannot be read.
+    Left {
+        uuid: Uuid,
+    },
     /// A foreign domain becomes ours.
     Adopt {
         client: ClientId,
@@ -521,11 +533,6 @@ enum Query {
         domid: DomId,
     },
     HostInfo,
-    /// What is known of a foreign domain, to make it ours.
-    Foreign {
-        uuid: Uuid,
-        base: Box<VmConfig>,
-    },
     Vcpus {
         domid: DomId,
         name: String,
@@ -561,7 +568,9 @@ pub struct Toolstack {
     /// Steps that wait for a permit.
     scheduler: Scheduler<Item>,
     foreign: BTreeMap<DomId, Foreign>,
-    /// Those of them that are becoming ours.
+    /// VMs whose record cannot be read; their domains are among `foreign`.
+    unread: BTreeMap<Uuid, Unread>,
+    /// Domains that are becoming ours.
     adopting: BTreeSet<Uuid>,
     past: trace::Past,
     log: events::Log,
@@ -569,6 +578,8 @@ pub struct Toolstack {
     files: Vec<DefinitionFile>,
     boot: Boot,
     definitions: BTreeMap<Uuid, Definition>,
+    /// Files of definitions that cannot be read, and why.
+    left_aside: BTreeMap<String, String>,
     /// Starts of many that are under way.
     storms: Vec<Storm>,
     looking: Looking,
@@ -608,12 +619,14 @@ impl Toolstack {
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
             foreign: BTreeMap::new(),
+            unread: BTreeMap::new(),
             adopting: BTreeSet::new(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
             files: begin.definitions,
             boot: begin.boot,
             definitions: BTreeMap::new(),
+            left_aside: BTreeMap::new(),
             storms: Vec::new(),
             looking: Looking::Idle,
             lists: Lists::default(),
@@ -744,6 +757,10 @@ impl Toolstack {
                 self.written(now, client, uuid, before.map(|it| *it), result, out);
             }
             Purpose::Undefine { client, uuid } => self.removed(now, client, uuid, result, out),
+            Purpose::ReadForeign { client, uuid, base } => {
+                self.foreign_read(now, client, uuid, &base, result, out);
+            }
+            Purpose::Left { uuid } => self.left_read(now, uuid, result, out),
             Purpose::Adopt { client, adoption } => {
                 self.adopted(now, client, *adoption, result, out);
             }
@@ -830,6 +847,7 @@ impl Toolstack {
             self.give_out(Purpose::Aside, AdoptionWork::DetachOrphans { attachments }, out);
         }
         self.found_whole(now, &survey, &half_made);
+        self.found_unread(now, out);
         for uuid in half_made {
             self.tear_down(now, uuid, Then::Gone, out);
         }

@@ -11,7 +11,7 @@ use xen_build::{Built, HvmLoader, KernelImage};
 use crate::config::VmConfig;
 use crate::device_model::{OwnModel, Process};
 use crate::foreign::ForeignReading;
-use crate::layout::{Completion, DeviceRef};
+use crate::layout::DeviceRef;
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
 pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
@@ -193,14 +193,18 @@ impl Cost {
 }
 
 /// A VM's record as found in the store.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Record {
     pub uuid: Uuid,
+    /// The first release wrote none.
+    pub format: Option<String>,
+    /// The configuration in the first release's words, and all of it if those do not do.
     pub config_text: String,
+    pub full_text: String,
     /// Present once the domain's nodes were written.
     pub domid: Option<DomId>,
     /// Present once the domain's nodes were written.
-    pub complete: Option<Completion>,
+    pub complete: Option<String>,
     /// Devices that were being plugged or unplugged.
     pub pending: String,
 }
@@ -271,6 +275,7 @@ pub enum Output {
     /// `None`: xenconsoled has not yet made the terminal.
     Console(Option<String>),
     Foreign(Box<ForeignReading>),
+    Left(Vec<DeviceRef>),
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
     CpuTimes(Vec<xen::VcpuInfo>),

@@ -1,13 +1,16 @@
 //! Definitions of VMs as files, and whether those that start with the host were started.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use rustix::fs::OFlags;
 use toolstack::{Boot, DefinitionFile};
 
+/// A definition has a few kilobytes.
+const BYTES_MAX: u64 = 1 << 20;
 /// What ends a file's name while it is being written.
 const UNFINISHED: &str = ".new";
 
@@ -19,7 +22,7 @@ pub(crate) struct Definitions {
 }
 
 impl Definitions {
-    /// All that were written to their end.
+    /// All that were written to their end. What is no file of text is told of, and nothing is made of it.
     pub(crate) fn load(&self) -> Result<Vec<DefinitionFile>> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -31,15 +34,13 @@ impl Definitions {
         };
         let mut files = Vec::new();
         for entry in entries {
-            let path = entry?.path();
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let entry = entry.with_context(|| format!("cannot read {}", self.folder.display()))?;
+            let name = entry.file_name().to_string_lossy().escape_debug().to_string();
             // Whoever wrote it was killed before anybody was told that it was written.
             if name.ends_with(UNFINISHED) {
                 continue;
             }
-            let text = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            files.push(DefinitionFile { name: name.to_owned(), text });
+            files.push(DefinitionFile { name, text: read_text(&entry.path()) });
         }
         files.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(files)
@@ -76,12 +77,31 @@ impl Definitions {
     }
 }
 
+/// A definition's text. Links are not followed and nothing is opened that is no file: it could block.
+fn read_text(path: &Path) -> Result<String, String> {
+    let told = |error: io::Error| format!("cannot read it: {error}");
+    let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(told)?;
+    if !file.metadata().map_err(told)?.is_file() {
+        return Err("it is no file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(told)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(format!("it is larger than {} KiB", BYTES_MAX / 1024));
+    }
+    String::from_utf8(bytes).map_err(|_| "it is no text in UTF-8".to_owned())
+}
+
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
     use super::*;
 
     #[test]
@@ -97,7 +117,7 @@ mod tests {
         let found: Vec<_> =
             definitions.load().unwrap().into_iter().map(|it| (it.name, it.text)).collect();
         let expected = [("a", "one"), ("b", "three")];
-        assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), text.to_owned())));
+        assert_eq!(found, expected.map(|(name, text)| (name.to_owned(), Ok(text.to_owned()))));
         definitions.remove("a").unwrap();
         definitions.remove("a").unwrap();
         assert_eq!(definitions.load().unwrap().len(), 1);
@@ -106,5 +126,35 @@ mod tests {
         definitions.finish_boot().unwrap();
         assert_eq!(definitions.boot(), Boot::Again);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn strange_things_in_the_folder_are_told_of_and_keep_nobody_from_starting() {
+        let folder = std::env::temp_dir().join(format!("xylemd-odd-{}", std::process::id()));
+        let definitions = Definitions { folder: folder.clone(), marker: folder.join("no") };
+        definitions.write("good", "text").unwrap();
+        fs::create_dir(folder.join("folder")).unwrap();
+        fs::write(folder.join("latin"), b"name = 'caf\xe9'").unwrap();
+        fs::write(folder.join(OsStr::from_bytes(b"bad\xff\nname")), "x").unwrap();
+        fs::write(folder.join("large"), vec![b'#'; (BYTES_MAX + 1) as usize]).unwrap();
+        std::os::unix::fs::symlink("good", folder.join("link")).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, folder.join("pipe"), fifo, 0o600.into(), 0).unwrap();
+        let found: Vec<_> =
+            definitions.load().unwrap().into_iter().map(|it| (it.name, it.text)).collect();
+        fs::remove_dir_all(folder).unwrap();
+        let told = |name: &str, why: &str| (name.to_owned(), Err(why.to_owned()));
+        assert_eq!(
+            found,
+            [
+                ("bad\u{fffd}\\nname".to_owned(), Ok("x".to_owned())),
+                told("folder", "it is no file"),
+                ("good".to_owned(), Ok("text".to_owned())),
+                told("large", "it is larger than 1024 KiB"),
+                told("latin", "it is no text in UTF-8"),
+                told("link", "cannot read it: Too many levels of symbolic links (os error 40)"),
+                told("pipe", "it is no file"),
+            ]
+        );
     }
 }

@@ -81,8 +81,9 @@ pub(crate) fn progress(vm: &str, far: &toolstack::Progress) -> api::Progress {
 pub(crate) fn vm_row(row: &toolstack::VmRow) -> api::VmRow {
     api::VmRow {
         name: row.name.clone(),
-        uuid: row.uuid.to_string(),
+        uuid: row.uuid.map(|uuid| uuid.to_string()).unwrap_or_default(),
         state: row.state.to_string(),
+        reason: row.reason.clone(),
         domid: row.domid.map(|domid| domid.0),
         defined: row.defined,
         autostart: row.autostart,

@@ -13,6 +13,7 @@ mod identity;
 mod lifecycle;
 mod plug;
 mod preemption;
+mod records;
 mod storage;
 mod support;
 mod troubles;

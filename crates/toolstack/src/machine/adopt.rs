@@ -6,8 +6,9 @@ use xen::{DomId, Uuid};
 
 use super::events::VmState;
 use super::requests::fail;
-use super::{Action, ClientId, Facts, Instant, Purpose, Query, Reply, Toolstack, Vm, policy};
+use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
 use crate::config::VmConfig;
+use crate::device_model;
 use crate::foreign::Adoption;
 use crate::layout;
 use crate::plan::Start;
@@ -21,6 +22,9 @@ impl Toolstack {
         base: Option<Box<VmConfig>>,
         out: &mut Vec<Action>,
     ) {
+        if let Some(uuid) = self.unread(target) {
+            return self.adopt_unread(client, uuid, base, out);
+        }
         match self.adoptable(target, base.as_deref()) {
             Err(message) => fail(client, message, out),
             Ok((domid, uuid)) => {
@@ -28,7 +32,7 @@ impl Toolstack {
                 self.adopting.insert(uuid);
                 let generation = self.next_generation();
                 let work = AdoptionWork::ReadForeign { domid, uuid, generation };
-                self.query(client, Query::Foreign { uuid, base }, work, out);
+                self.give_out(Purpose::ReadForeign { client, uuid, base }, work, out);
             }
         }
     }
@@ -64,6 +68,7 @@ impl Toolstack {
     /// What is known of the domain was read.
     pub(super) fn foreign_read(
         &mut self,
+        now: Instant,
         client: ClientId,
         uuid: Uuid,
         base: &VmConfig,
@@ -71,21 +76,25 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let adoption = match result {
-            Ok(Output::Foreign(reading)) => Adoption::of(&reading, base),
+            Ok(Output::Foreign(reading)) => self.adoption(&reading, base),
             Ok(output) => unreachable!("a reading answered with {output:?}"),
             Err(Failure(message)) => Err(message),
         };
         match adoption {
             Err(message) => {
-                self.adopting.remove(&uuid);
                 fail(client, message, out);
+                self.adoption_ended(now, uuid, out);
             }
             Ok(adoption) => {
                 let (domain, domid) = (adoption.domain, adoption.domain.domid);
                 let text = adoption.config.to_cfg_text();
                 let nodes = layout::adopted_nodes(&text, uuid, domid, adoption.completion);
                 let removals = layout::foreign_paths(domid);
-                let loops = adoption.loops();
+                // What is ours already has our tags.
+                let loops = match self.unread.contains_key(&uuid) {
+                    true => Vec::new(),
+                    false => adoption.loops(),
+                };
                 let purpose = Purpose::Adopt { client, adoption: Box::new(adoption) };
                 self.give_out(
                     purpose,
@@ -105,15 +114,20 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
-        let Adoption { config, uuid, domain, completion, disks } = adoption;
-        self.adopting.remove(&uuid);
+        let Adoption { config, uuid, domain, completion, disks, model } = adoption;
         if let Err(Failure(message)) = result {
-            return fail(client, format!("{}: {message}", config.name), out);
+            fail(client, format!("{}: {message}", config.name), out);
+            return self.adoption_ended(now, uuid, out);
+        }
+        self.adopting.remove(&uuid);
+        if let Some(process) = model {
+            out.push(Action::Follow { process, log: device_model::log_file(&config) });
         }
         let domid = domain.domid;
         let facts = Facts {
             recorded: true,
             disks,
+            model,
             domain: Some(domain),
             nodes: true,
             completion: Some(completion),
@@ -129,5 +143,9 @@ impl Toolstack {
         out.push(Action::Reply { client, reply: Reply::Done { domid } });
         // It may have stopped while it was nobody's.
         self.look_at(domid, out);
+        let unread = self.unread.remove(&uuid);
+        for client in unread.into_iter().flat_map(|it| it.waiters) {
+            self.destroy(now, client, uuid, out);
+        }
     }
 }

@@ -6,15 +6,15 @@ use storage::Attachment;
 use xen::{DomId, DomainInfo, DomainRef, Life, Uuid};
 
 use super::devices::Pending;
-use super::{Facts, Toolstack, Vm};
-use crate::config::VmConfig;
+use super::unread::stand_in;
+use super::{Facts, Toolstack, Unread, Vm};
 use crate::layout::{Completion, DeviceRef};
 use crate::plan::Start;
+use crate::record::Understood;
 use crate::work::{OwnLoop, Record, Survey, parse_loop_tag};
-use crate::xlcfg;
 
 impl Toolstack {
-    /// Makes a VM of each record.
+    /// Makes a VM of each record. One that cannot be read keeps all it has.
     pub(super) fn adopt(
         &mut self,
         survey: &Survey,
@@ -23,11 +23,6 @@ impl Toolstack {
     ) -> Adopted {
         let mut adopted = Adopted::default();
         for record in records {
-            let source =
-                xlcfg::Source { file: "record", text: &record.config_text, overrides: &[] };
-            let parsed = xlcfg::parse(source);
-            let readable = parsed.is_ok();
-            let config = parsed.unwrap_or_else(|_| unreadable_record(record.uuid));
             // After a reboot the domain before may still be listed, dead, with the same handle.
             let lives = |info: &&DomainInfo| !info.flags.dying() && info.handle == record.uuid;
             let domain = survey.domains.iter().find(lives);
@@ -38,10 +33,32 @@ impl Toolstack {
                 let counted = Life::Counted { handle: record.uuid, generation };
                 DomainRef { domid, life: unique_id.map_or(counted, Life::Unique) }
             });
-            match (record.complete, domain) {
-                (Some(Completion { start, .. }), Some(info)) if readable => {
+            let read = match record.read() {
+                Ok(read) => read,
+                // It was being written when its daemon was killed, and nothing has come of it.
+                Err(_) if record.was_never_whole() && !domain.is_some_and(has_run) => {
+                    let mut config = stand_in();
+                    config.name = format!("unreadable-{}", record.uuid);
+                    Understood { config, complete: None }
+                }
+                Err(why) => {
+                    let name = domid.and_then(|domid| survey.names.get(&domid).cloned());
+                    let unread = Unread {
+                        name: name.unwrap_or_else(|| record.uuid.to_string()),
+                        why,
+                        domain: domain_ref,
+                        disks: BTreeMap::new(),
+                        model: None,
+                        waiters: Vec::new(),
+                    };
+                    self.unread.insert(record.uuid, unread);
+                    continue;
+                }
+            };
+            match (read.complete, domain) {
+                (Some(Completion { start, .. }), Some(info)) => {
                     // Who has run once was finished, and is paused because somebody wants that.
-                    if info.flags.paused() && info.cpu_time_ns == 0 {
+                    if !has_run(info) {
                         adopted.unfinished.push((record.uuid, start));
                     } else {
                         let pending = Pending::decode_all(&record.pending);
@@ -55,10 +72,10 @@ impl Toolstack {
                 recorded: true,
                 domain: domain_ref,
                 nodes: domid.is_some(),
-                completion: record.complete,
+                completion: read.complete,
                 ..Facts::default()
             };
-            let vm = Vm::new(config, record.uuid, facts);
+            let vm = Vm::new(read.config, record.uuid, facts);
             self.vms.insert(record.uuid, vm);
         }
         adopted
@@ -74,6 +91,12 @@ impl Toolstack {
         let mut orphans = Vec::new();
         for OwnLoop { attachment, tag } in loops {
             let of = parse_loop_tag(&tag);
+            if let Some((uuid, number)) = of
+                && let Some(unread) = self.unread.get_mut(&uuid)
+            {
+                unread.disks.insert(number, attachment);
+                continue;
+            }
             if of.is_some_and(|(uuid, _)| lives(uuid) && !self.vms.contains_key(&uuid)) {
                 continue;
             }
@@ -104,9 +127,7 @@ pub(super) struct Adopted {
     pub(super) pending: Vec<(Uuid, DeviceRef, Pending)>,
 }
 
-/// Stands in for a record that cannot be read, so that what it left can still be taken down.
-fn unreadable_record(uuid: Uuid) -> VmConfig {
-    let text = format!("name = 'unreadable-{uuid}'\nkernel = '/'\ntype = 'pv'\nmemory = 4\n");
-    let source = xlcfg::Source { file: "record", text: &text, overrides: &[] };
-    xlcfg::parse(source).expect("this text is a configuration")
+/// Whether a domain has run, or is no longer as its maker left it.
+fn has_run(info: &DomainInfo) -> bool {
+    !info.flags.paused() || info.cpu_time_ns > 0
 }

@@ -15,7 +15,7 @@ use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, pol
 use crate::config::VmConfig;
 use crate::plan::{Start, plan_create};
 use crate::work::{DefinitionWork, Failure, Output};
-use crate::xlcfg;
+use crate::{record, xlcfg};
 
 /// A VM as it was defined.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -25,7 +25,10 @@ pub(super) struct Definition {
     pub(super) autostart: Option<u32>,
 }
 
-const FIRST_LINE: &str = "# A VM of Xylem, format 1. Written by xy define.";
+/// The first line of a file, with its format in the middle. The first format has the first release's words only; a
+/// file has the lowest that says all of it, so that a release before this one can read most.
+const FIRST_LINE: (&str, &str) = ("# A VM of Xylem, format ", ". Written by xy define.");
+const FORMAT: u32 = 2;
 const AUTOSTART: &str = "# autostart ";
 
 impl Definition {
@@ -33,13 +36,24 @@ impl Definition {
     fn encode(&self) -> String {
         let autostart = self.autostart.map(|order| format!("{AUTOSTART}{order}\n"));
         let autostart = autostart.unwrap_or_default();
-        format!("{FIRST_LINE}\n{autostart}{}", self.config.to_cfg_text())
+        let text = self.config.to_cfg_text();
+        let format = if record::is_format_1(&text) { 1 } else { FORMAT };
+        let (before, after) = FIRST_LINE;
+        format!("{before}{format}{after}\n{autostart}{text}")
     }
 
     fn decode(name: &str, text: &str) -> Result<(Uuid, Self), String> {
         let mut lines = text.lines();
-        if lines.next() != Some(FIRST_LINE) {
-            return Err("it does not begin as a definition does".to_owned());
+        let first = lines.next().unwrap_or_default();
+        let format = first.strip_prefix(FIRST_LINE.0).and_then(|it| it.strip_suffix(FIRST_LINE.1));
+        match format.map(str::parse) {
+            Some(Ok(1..=FORMAT)) => {}
+            Some(Ok(format)) => {
+                return Err(format!(
+                    "it has format {format} and this xylemd knows formats up to {FORMAT}"
+                ));
+            }
+            _ => return Err("its first line is not that of a definition".to_owned()),
         }
         let autostart = lines.next().and_then(|line| line.strip_prefix(AUTOSTART));
         let autostart = match autostart.map(str::parse).transpose() {
@@ -50,7 +64,7 @@ impl Definition {
         let config = xlcfg::parse(source).map_err(|error| error.to_string())?;
         let uuid = config.uuid.ok_or("it has no uuid")?;
         if name != uuid.to_string() {
-            return Err(format!("it speaks of {uuid}"));
+            return Err(format!("its uuid is {uuid}"));
         }
         Ok((uuid, Self { config: Arc::new(config), autostart }))
     }
@@ -61,7 +75,8 @@ impl Definition {
 pub struct DefinitionFile {
     /// The VM's UUID.
     pub name: String,
-    pub text: String,
+    /// What is in it, or why that cannot be read.
+    pub text: Result<String, String>,
 }
 
 /// Whether this is the first daemon since the host came up that gets so far.
@@ -85,9 +100,12 @@ pub struct Begin {
 /// One line of a list of VMs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VmRow {
-    pub uuid: Uuid,
+    /// That of a definition which cannot be read is the file's name.
     pub name: String,
+    pub uuid: Option<Uuid>,
     pub state: VmState,
+    /// Why it is stuck; empty otherwise.
+    pub reason: String,
     pub domid: Option<DomId>,
     pub defined: bool,
     pub autostart: Option<u32>,
@@ -123,7 +141,8 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         for DefinitionFile { name, text } in files {
-            match Definition::decode(&name, &text) {
+            let decoded = text.and_then(|text| Definition::decode(&name, &text));
+            match decoded {
                 Ok((uuid, definition)) => {
                     self.definitions.insert(uuid, definition);
                     self.changed(now, uuid, VmState::Down, "defined before");
@@ -131,6 +150,7 @@ impl Toolstack {
                 Err(why) => {
                     let message = format!("definition {name} is left aside: {why}");
                     out.push(Action::Note { message });
+                    self.left_aside.insert(name, why);
                 }
             }
         }
@@ -160,12 +180,17 @@ impl Toolstack {
         let namesake = self.definitions.iter().find(|(_, it)| it.config.name == name);
         let namesake = namesake.map(|(uuid, _)| *uuid);
         let running = self.vms.values().find(|vm| vm.config.name == name).map(|vm| vm.uuid);
+        let running = running.or_else(|| self.unread(&name));
         // Without a UUID the file means the VM of that name.
         let uuid = config.uuid.or(namesake).or(running).unwrap_or(fresh_uuid);
         let other = [namesake, running].into_iter().flatten().find(|other| *other != uuid);
         if let Some(other) = other {
             let place = config.origin.at("name");
             return fail(client, format!("{place}: {name} is the VM {other} already"), out);
+        }
+        if let Some(why) = self.left_aside.get(&uuid.to_string()) {
+            let message = format!("{name}: has a definition that cannot be read: {why}");
+            return fail(client, message, out);
         }
         config.uuid = Some(uuid);
         let definition = Definition { config: Arc::new(config), autostart };
@@ -203,8 +228,7 @@ impl Toolstack {
 
     pub(super) fn undefine(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
         let Some(uuid) = self.defined(target) else {
-            let message = format!("{target}: no VM of that name is defined; see `xy vm-list`");
-            return fail(client, message, out);
+            return fail(client, self.not_defined(target), out);
         };
         self.give_out(Purpose::Undefine { client, uuid }, DefinitionWork::Remove { uuid }, out);
     }
@@ -244,17 +268,50 @@ impl Toolstack {
             let status = self.log.status(uuid);
             let definition = self.definitions.get(&uuid);
             VmRow {
-                uuid,
+                uuid: Some(uuid),
                 name: config.name.clone(),
                 state: status.map_or(VmState::Down, |status| status.state),
+                reason: String::new(),
                 domid: self.vms.get(&uuid).and_then(|vm| vm.facts.domid()),
                 defined: definition.is_some(),
                 autostart: definition.and_then(|it| it.autostart),
             }
         };
+        configs.retain(|uuid, _| !self.unread.contains_key(uuid));
         let mut rows: Vec<VmRow> = configs.into_iter().map(row).collect();
+        rows.extend(self.stuck_rows());
         rows.sort_by(|one, other| one.name.cmp(&other.name));
         out.push(Action::Reply { client, reply: Reply::Vms(rows) });
+    }
+
+    /// VMs of which something cannot be read.
+    fn stuck_rows(&self) -> impl Iterator<Item = VmRow> {
+        let unread = self.unread.iter().map(|(uuid, it)| {
+            let definition = self.definitions.get(uuid);
+            // Its domain may have ended meanwhile.
+            let lives = |domid: &DomId| self.foreign.get(domid).is_some_and(|f| f.handle == *uuid);
+            VmRow {
+                uuid: Some(*uuid),
+                name: it.name.clone(),
+                state: VmState::Stuck,
+                reason: it.why.clone(),
+                domid: it.domid().filter(lives),
+                defined: definition.is_some(),
+                autostart: definition.and_then(|it| it.autostart),
+            }
+        });
+        let left_aside = self.left_aside.iter().map(|(name, why)| VmRow {
+            uuid: name.parse().ok(),
+            name: name.clone(),
+            state: VmState::Stuck,
+            reason: format!("its definition cannot be read: {why}"),
+            domid: None,
+            defined: true,
+            autostart: None,
+        });
+        // A running VM is listed as itself.
+        let is_listed = |row: &VmRow| row.uuid.is_some_and(|uuid| self.vms.contains_key(&uuid));
+        unread.chain(left_aside.filter(move |row| !is_listed(row)))
     }
 
     pub(super) fn start_vm(
@@ -266,13 +323,19 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let Some(uuid) = self.defined(target) else {
-            let message = format!("{target}: no VM of that name is defined; see `xy vm-list`");
-            return fail(client, message, out);
+            return fail(client, self.not_defined(target), out);
         };
         if let Err(message) = self.may_start(uuid) {
             return fail(client, message, out);
         }
         self.start_defined(now, uuid, start, Some(client), out);
+    }
+
+    fn not_defined(&self, target: &str) -> String {
+        match self.left_aside.get(target) {
+            Some(why) => format!("{target}: its definition cannot be read: {why}"),
+            None => format!("{target}: no VM of that name is defined; see `xy vm-list`"),
+        }
     }
 
     /// Why a VM that is defined cannot be started now.
@@ -284,6 +347,9 @@ impl Toolstack {
                 Some(domid) => format!("{name}: {state} already, as domain {domid}"),
                 None => format!("{name}: {state} already"),
             });
+        }
+        if let Some(unread) = self.unread.get(&uuid) {
+            return Err(unread.refusal());
         }
         let foreign = self
             .foreign
@@ -438,14 +504,22 @@ mod tests {
         }
     }
 
+    fn first_line(format: u32) -> String {
+        format!("# A VM of Xylem, format {format}. Written by xy define.")
+    }
+
     #[test]
     fn what_is_no_definition_is_told_by_what_is_wrong() {
         let uuid = "01234567-89ab-cdef-0123-456789abcdef";
         for (text, expected) in [
-            (String::new(), "it does not begin as a definition does"),
-            (format!("{FIRST_LINE}\n{AUTOSTART}x\n"), "its autostart has no number"),
+            (String::new(), "its first line is not that of a definition"),
             (
-                format!("{FIRST_LINE}\nname = 'a'\nkernel = '/k'\ntype = 'pv'\nmemory = 8\n"),
+                first_line(3) + "\nwarp = [",
+                "it has format 3 and this xylemd knows formats up to 2",
+            ),
+            (format!("{}\n{AUTOSTART}x\n", first_line(1)), "its autostart has no number"),
+            (
+                format!("{}\nname = 'a'\nkernel = '/k'\ntype = 'pv'\nmemory = 8\n", first_line(1)),
                 "it has no uuid",
             ),
         ] {

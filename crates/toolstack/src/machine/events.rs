@@ -31,7 +31,8 @@ pub enum VmState {
     Stopping,
     /// Its domain has stopped and is kept for whoever wants to look at it.
     Preserved,
-    /// Its domain could not be taken down; a further destroy tries again.
+    /// Its domain could not be taken down, and a further destroy tries again; or its record or its definition
+    /// cannot be read.
     Stuck,
     /// It is defined and has no domain.
     Down,
@@ -210,9 +211,11 @@ impl Toolstack {
         let known = self.log.states.get(&uuid);
         let before = known.map_or(VmState::Gone, |status| status.state);
         let vm = self.vms.get(&uuid);
-        let domid = vm.and_then(|vm| vm.facts.domid());
+        let unread = self.unread.get(&uuid);
+        let domid = vm.and_then(|vm| vm.facts.domid()).or_else(|| unread?.domid());
         let name = vm
             .map(|vm| vm.config.name.clone())
+            .or_else(|| unread.map(|it| it.name.clone()))
             .or_else(|| self.definitions.get(&uuid).map(|it| it.config.name.clone()))
             .or_else(|| known.map(|status| status.name.clone()));
         let (Some(name), true) = (name, before != after) else { return };
@@ -235,6 +238,15 @@ impl Toolstack {
                 let state = if info.flags.paused() { VmState::Paused } else { VmState::Running };
                 self.changed(now, info.handle, state, "found when the daemon began");
             }
+        }
+    }
+
+    /// What an earlier daemon left and this one cannot read.
+    pub(super) fn found_unread(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let found = self.unread.iter().map(|(uuid, it)| (*uuid, it.why.clone(), it.refusal()));
+        for (uuid, why, message) in found.collect::<Vec<_>>() {
+            self.changed(now, uuid, VmState::Stuck, why);
+            out.push(Action::Note { message });
         }
     }
 

@@ -23,6 +23,11 @@ impl Toolstack {
         let mut orphans = Vec::new();
         for model in models {
             let OwnModel { process, uuid, domid } = model;
+            let unread = self.unread.get_mut(&uuid).filter(|it| it.domid() == Some(domid));
+            if let Some(unread) = unread {
+                unread.model = Some(process);
+                continue;
+            }
             let vm = self.vms.get_mut(&uuid).filter(|vm| vm.facts.domid() == Some(domid));
             match vm {
                 Some(vm) if vm.facts.model.is_none() => {

@@ -51,9 +51,10 @@ impl Toolstack {
                 }
                 Err(message) => fail(client, message, out),
             },
-            Request::Destroy { target } => match self.resolve(&target) {
-                Ok(uuid) => self.destroy(now, client, uuid, out),
-                Err(message) => fail(client, message, out),
+            Request::Destroy { target } => match (self.resolve(&target), self.unread(&target)) {
+                (Ok(uuid), _) => self.destroy(now, client, uuid, out),
+                (Err(_), Some(uuid)) => self.destroy_unread(now, client, uuid, out),
+                (Err(message), None) => fail(client, message, out),
             },
             Request::Shutdown { target, how, reply } => {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
@@ -176,6 +177,9 @@ impl Toolstack {
         if let Some(vm) = ours {
             return Ok(vm.uuid);
         }
+        if let Some(unread) = self.unread(target) {
+            return Err(self.unread[&unread].refusal());
+        }
         let foreign = self.foreign.iter().any(|(id, foreign)| {
             foreign.name.as_deref() == Some(target)
                 || domid == Some(*id)
@@ -199,10 +203,12 @@ impl Toolstack {
             }
         }
         let domid = target.parse().ok().map(DomId);
-        let found = self
-            .foreign
-            .iter()
-            .find(|(id, foreign)| domid == Some(**id) || foreign.name.as_deref() == Some(target));
+        let handle: Option<Uuid> = target.parse().ok();
+        let found = self.foreign.iter().find(|(id, foreign)| {
+            domid == Some(**id)
+                || handle == Some(foreign.handle)
+                || foreign.name.as_deref() == Some(target)
+        });
         match found {
             Some((domid, Foreign { name: Some(name), handle })) => {
                 Ok((*domid, name.clone(), *handle))
@@ -231,13 +237,15 @@ impl Toolstack {
             return fail(client, message, out);
         }
         let name_used = self.vms.values().any(|vm| vm.config.name == name)
-            || self.foreign.values().any(|foreign| foreign.name.as_deref() == Some(name));
+            || self.foreign.values().any(|foreign| foreign.name.as_deref() == Some(name))
+            || self.unread.values().any(|it| it.name == name);
         if name_used {
             let message =
                 format!("{}: a domain named {name} exists already", config.origin.at("name"));
             return fail(client, message, out);
         }
         let uuid_used = self.vms.contains_key(&uuid)
+            || self.unread.contains_key(&uuid)
             || self.foreign.values().any(|foreign| foreign.handle == uuid);
         if uuid_used {
             let message =
@@ -250,7 +258,7 @@ impl Toolstack {
     }
 
     /// Destruction overtakes: a create under way begins no further step and is taken down.
-    fn destroy(&mut self, now: Instant, client: ClientId, uuid: Uuid, out: &mut Vec<Action>) {
+    pub(super) fn destroy(&mut self, now: Instant, client: ClientId, uuid: Uuid, out: &mut Vec<Action>) {
         let vm = self.vms.get_mut(&uuid).expect("resolved");
         vm.waiters.push(client);
         vm.condemned = true;
@@ -294,9 +302,6 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let reply = match (query, result) {
-            (Query::Foreign { uuid, base }, result) => {
-                return self.foreign_read(client, uuid, &base, result, out);
-            }
             (Query::Waiting, Ok(_)) => return,
             (Query::Waiting, Err(Failure(message))) => {
                 for vm in self.vms.values_mut() {

@@ -27,6 +27,8 @@ pub enum AdoptionWork {
     EndOrphans { models: Vec<OwnModel> },
     /// All that is known of a domain that another toolstack made.
     ReadForeign { domid: DomId, uuid: Uuid, generation: u64 },
+    /// The devices of a VM whose record cannot be read.
+    ReadLeft { domain: DomainRef, uuid: Uuid },
     /// Makes such a domain ours: what is attached for it first, its record last.
     Adopt {
         domain: DomainRef,
@@ -45,6 +47,7 @@ impl AdoptionWork {
             Self::DetachOrphans { .. } => info("detach-orphans", WorkClass::Release, None),
             Self::EndOrphans { .. } => info("end-orphans", WorkClass::Release, None),
             Self::ReadForeign { .. } => info("read-foreign", WorkClass::Query, None),
+            Self::ReadLeft { domain, .. } => info("read-left", WorkClass::Query, Some(*domain)),
             Self::Adopt { domain, .. } => info("adopt", WorkClass::Change, Some(*domain)),
         }
     }
@@ -72,6 +75,9 @@ impl AdoptionWork {
             }
             Self::ReadForeign { domid, uuid, generation } => {
                 by.read_foreign(domid, uuid, generation).map(Output::Foreign)
+            }
+            Self::ReadLeft { domain, uuid } => {
+                store::devices_left(&mut by.store, domain.domid, uuid).map(Output::Left)
             }
             Self::Adopt { domain, uuid, loops, nodes, removals } => {
                 by.check_identity(domain, IdentityCheck::Needed)?;

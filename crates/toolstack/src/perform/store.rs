@@ -8,9 +8,10 @@ use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transpor
 
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
-    Completion, DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, vm_link,
+    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, vm_link,
     vm_path,
 };
+use crate::record::FORMAT_NODE;
 use crate::work::{DeviceReading, Failure, Quota, Record};
 
 fn batch_of(nodes: &Nodes) -> Batch {
@@ -179,12 +180,7 @@ pub(crate) fn add_device<T: Transport>(
     let mut batch = Batch::new();
     batch.guard_value(&vm_link(domid), vm_path(uuid));
     put_all(&mut batch, nodes);
-    match store.commit(&batch) {
-        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
-            Err(taken_down(domid))
-        }
-        other => Ok(other.map(drop)?),
-    }
+    commit_for(store, domid, &batch)
 }
 
 /// Tells the backend that its device goes, which then asks the guest.
@@ -359,41 +355,50 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         look.read(&format!("{path}/domid"));
         look.read(&format!("{path}/complete"));
         look.read(&format!("{path}/{PENDING}"));
+        look.read(&format!("{path}/{FORMAT_NODE}"));
     }
     let replies = store.run(&look)?;
     let mut records = Vec::with_capacity(uuids.len());
     for (index, uuid) in uuids.into_iter().enumerate() {
-        let domid = replies.get_optional(3 * index)?;
-        let domid = domid.and_then(|bytes| text(bytes).parse().ok()).map(DomId);
-        let complete = replies.get_optional(3 * index + 1)?.map(text);
-        let complete = complete.and_then(|text| Completion::decode(&text));
-        let pending = replies.get_optional(3 * index + 2)?.map(text).unwrap_or_default();
-        records.push(Record { uuid, config_text: String::new(), domid, complete, pending });
+        let value = |at: usize| -> Result<Option<String>, ClientError> {
+            Ok(replies.get_optional(4 * index + at)?.map(text))
+        };
+        let domid = value(0)?.and_then(|text| text.parse().ok()).map(DomId);
+        let (complete, pending) = (value(1)?, value(2)?.unwrap_or_default());
+        let format = value(3)?;
+        records.push(Record { uuid, format, domid, complete, pending, ..Record::default() });
     }
-    read_configs(store, &mut records)?;
+    let path = |record: &Record, node: &str| format!("{}/{node}", record_path(record.uuid));
+    let mut texts: Vec<(String, &mut String)> = Vec::with_capacity(2 * records.len());
+    for record in &mut records {
+        let paths = ["config", "full"].map(|node| path(record, node));
+        let [config, full] = paths;
+        texts.push((config, &mut record.config_text));
+        texts.push((full, &mut record.full_text));
+    }
+    read_texts(store, texts)?;
     Ok(records)
 }
 
-/// The next chunk of each configuration that has one, until none has.
-fn read_configs<T: Transport>(
+/// The next chunk of each text that has one, until none has.
+fn read_texts<T: Transport>(
     store: &mut Client<T>,
-    records: &mut [Record],
+    mut open: Vec<(String, &mut String)>,
 ) -> Result<(), ClientError> {
-    let mut open: Vec<&mut Record> = records.iter_mut().collect();
     for chunk in 0.. {
         if open.is_empty() {
             break;
         }
         let mut look = Batch::new();
-        for record in &open {
-            look.read(&format!("{}/config-{chunk}", record_path(record.uuid)));
+        for (path, _) in &open {
+            look.read(&format!("{path}-{chunk}"));
         }
         let replies = store.run(&look)?;
         let mut more = Vec::new();
-        for (index, record) in open.into_iter().enumerate() {
+        for (index, (path, so_far)) in open.into_iter().enumerate() {
             if let Some(bytes) = replies.get_optional(index)? {
-                record.config_text.push_str(&text(bytes));
-                more.push(record);
+                so_far.push_str(&text(bytes));
+                more.push((path, so_far));
             }
         }
         open = more;
@@ -501,22 +506,46 @@ pub(crate) fn foreign<T: Transport>(
         other_devices: Vec::new(),
         devices: Vec::new(),
     };
-    for word in children(store, &format!("{libxl}/device"))? {
-        let ids = children(store, &format!("{libxl}/device/{word}"))?;
+    let (devices, others) = libxl_devices(store, domid)?;
+    reading.other_devices = others;
+    reading.devices = foreign_devices(store, domid, &devices)?;
+    reading.devices.sort_by_key(|it| it.device);
+    Ok(reading)
+}
+
+/// The devices that libxl's directory of a domain names: those of kinds that are known here, and the words of others.
+fn libxl_devices<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+) -> Result<(Vec<DeviceRef>, Vec<String>), ClientError> {
+    let path = format!("/libxl/{domid}/device");
+    let (mut devices, mut others) = (Vec::new(), Vec::new());
+    for word in children(store, &path)? {
+        let ids = children(store, &format!("{path}/{word}"))?;
         let kind = [DeviceKind::Vbd, DeviceKind::Vif].into_iter().find(|it| it.as_str() == word);
         match kind {
             Some(kind) => {
                 let device = |id: &String| Some(DeviceRef { kind, devid: id.parse().ok()? });
-                let devices: Vec<DeviceRef> = ids.iter().filter_map(device).collect();
-                reading.devices.extend(foreign_devices(store, domid, &devices)?);
+                devices.extend(ids.iter().filter_map(device));
             }
             // The first console needs nobody but xenconsoled.
             None if word == "console" && ids.iter().all(|id| id == "0") => {}
-            None => reading.other_devices.push(word),
+            None => others.push(word),
         }
     }
-    reading.devices.sort_by_key(|it| it.device);
-    Ok(reading)
+    Ok((devices, others))
+}
+
+/// The devices of a VM of ours whose record does not tell of them, none if the nodes there are not the VM's.
+pub(super) fn devices_left<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+) -> Result<Vec<DeviceRef>, Failure> {
+    match store.read_optional(&vm_link(domid))? {
+        Some(vm) if vm == vm_path(uuid).as_bytes() => Ok(libxl_devices(store, domid)?.0),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// Names below a node, none if there is no such node.
@@ -568,5 +597,27 @@ pub(crate) fn adopt<T: Transport>(
     removals: &[Removal],
 ) -> Result<(), Failure> {
     remove(store, Some(domid), uuid, removals)?;
-    add_device(store, domid, uuid, nodes)
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    // Of a record that nobody can read nothing stays.
+    let record = record_path(uuid);
+    if store.read_optional(&record)?.is_some() {
+        batch.rm(&record);
+    }
+    put_all(&mut batch, nodes);
+    commit_for(store, domid, &batch)
+}
+
+/// Commits what is guarded by the domain's link to its VM.
+fn commit_for<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    batch: &Batch,
+) -> Result<(), Failure> {
+    match store.commit(batch) {
+        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
+            Err(taken_down(domid))
+        }
+        other => Ok(other.map(drop)?),
+    }
 }

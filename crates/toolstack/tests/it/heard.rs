@@ -232,8 +232,7 @@ fn what_is_heard_before_the_first_look_waits_for_it() {
         uuid: uuid(5),
         config_text,
         domid: Some(DomId(5)),
-        complete: None,
-        pending: String::new(),
+        ..Record::default()
     };
     let observed = Output::Observed {
         survey: Survey::default(),

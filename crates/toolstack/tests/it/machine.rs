@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use storage::{Attachment, BlockDevice, DeviceNumber};
-use toolstack::layout::Completion;
 use toolstack::plan::{CreateStep, Start};
 use toolstack::work::{
     AdoptionWork, Cost, Failure, Output, OwnLoop, QueryWork, Record, Survey, TeardownWork, Work,
@@ -136,9 +135,9 @@ fn destruction_overtakes_a_create() {
     assert_eq!((replies, machine.is_quiet()), (2, true), "{end:?}");
 }
 
-fn record(uuid: Uuid, complete: Option<Completion>) -> Record {
+fn record(uuid: Uuid, complete: Option<String>) -> Record {
     let config_text = config("name = 'old'\ndisk = ['/a,raw,xvda,w']").to_cfg_text();
-    Record { uuid, config_text, domid: Some(DomId(5)), complete, pending: String::new() }
+    Record { uuid, config_text, domid: Some(DomId(5)), complete, ..Record::default() }
 }
 
 pub(crate) fn own_loop(index: u32, tag: String) -> OwnLoop {
@@ -161,8 +160,7 @@ fn what_an_earlier_daemon_left_half_made_is_taken_down() {
 fn a_domain_that_cannot_be_destroyed_stays_ours_and_can_be_tried_again() {
     let uuid = Uuid([9; 16]);
     let config_text = config("name = 'old'").to_cfg_text();
-    let left =
-        Record { uuid, config_text, domid: Some(DomId(5)), complete: None, pending: String::new() };
+    let left = Record { uuid, config_text, domid: Some(DomId(5)), ..Record::default() };
     let (mut machine, pause) = started(vec![left], Vec::new());
     let destroy = end_first(&mut machine, &pause, Ok(Output::Done));
     assert!(

@@ -58,13 +58,14 @@ fn vms(rows: &[VmRow]) -> String {
     for row in rows {
         let _ = writeln!(
             out,
-            "{:<32} {:<36} {:>5} {:<9} {:<7} {}",
+            "{:<32} {:<36} {:>5} {:<9} {:<7} {}{}",
             shown(&row.name),
             row.uuid,
             row.domid.map_or("-".to_owned(), |domid| domid.to_string()),
             row.state,
             if row.defined { "yes" } else { "no" },
             row.autostart.map_or("-".to_owned(), |order| order.to_string()),
+            if row.reason.is_empty() { String::new() } else { format!("  {}", shown(&row.reason)) },
         );
     }
     out
