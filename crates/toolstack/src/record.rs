@@ -22,11 +22,47 @@ pub const FORMAT_NODE: &str = "format";
 
 /// The first format's keys. What is written here stays as it is.
 const KEYS_1: &[&str] = &[
-    "name", "uuid", "type", "kernel", "ramdisk", "cmdline", "memory", "maxmem", "vcpus", "maxvcpus", "disk",
-    "vif", "on_poweroff", "on_reboot", "on_crash", "on_watchdog", "on_soft_reset", "tsc_mode",
-    "max_grant_frames", "firmware_override", "bios_path_override", "keymap", "device_model_override", "bios",
-    "boot", "vga", "videoram", "vnc", "vnclisten", "vncdisplay", "vncpasswd", "serial", "usbdevice",
-    "device_model_args", "usb", "acpi", "acpi_s3", "acpi_s4", "hpet", "xen_platform_pci", "dm_restrict",
+    "name",
+    "uuid",
+    "type",
+    "kernel",
+    "ramdisk",
+    "cmdline",
+    "memory",
+    "maxmem",
+    "vcpus",
+    "maxvcpus",
+    "disk",
+    "vif",
+    "on_poweroff",
+    "on_reboot",
+    "on_crash",
+    "on_watchdog",
+    "on_soft_reset",
+    "tsc_mode",
+    "max_grant_frames",
+    "firmware_override",
+    "bios_path_override",
+    "keymap",
+    "device_model_override",
+    "bios",
+    "boot",
+    "vga",
+    "videoram",
+    "vnc",
+    "vnclisten",
+    "vncdisplay",
+    "vncpasswd",
+    "serial",
+    "usbdevice",
+    "device_model_args",
+    "usb",
+    "acpi",
+    "acpi_s3",
+    "acpi_s4",
+    "hpet",
+    "xen_platform_pci",
+    "dm_restrict",
     "device_model_user",
 ];
 /// Its parameters of a disk and of an interface.
@@ -108,8 +144,7 @@ fn item_in_words_of_1(key: &str, line: &str) -> Option<String> {
 }
 
 fn parameters<'a>(spec: &'a str, known: &[&str]) -> Vec<&'a str> {
-    let is_known =
-        |it: &&str| it.split_once('=').is_some_and(|(name, _)| known.contains(&name));
+    let is_known = |it: &&str| it.split_once('=').is_some_and(|(name, _)| known.contains(&name));
     spec.split(',').filter(is_known).collect()
 }
 

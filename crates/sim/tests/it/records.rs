@@ -47,7 +47,10 @@ fn record(lab: &Lab) -> BTreeMap<String, Vec<u8>> {
     let mut store = lab.host.connect();
     let path = record_path(lab);
     let names = store.directory(&path).unwrap();
-    names.into_iter().map(|name| (name.clone(), store.read(&format!("{path}/{name}")).unwrap())).collect()
+    names
+        .into_iter()
+        .map(|name| (name.clone(), store.read(&format!("{path}/{name}")).unwrap()))
+        .collect()
 }
 
 /// Puts other nodes in the place of a record's; an empty value removes one.
@@ -86,7 +89,11 @@ const UNREADABLE: [(&str, &[(&str, &str)], &str); 6] = [
     ("a later format", &[("format", "3"), ("config-0", "domain { name: web }")], "format 3"),
     ("a later format of the same words", &[("format", "3")], "format 3"),
     ("an unknown format", &[("format", "two")], "format"),
-    ("a later word in a value", &[("config-0", "name = 'web'\ntype = 'quantum'\n")], "config:2: type"),
+    (
+        "a later word in a value",
+        &[("config-0", "name = 'web'\ntype = 'quantum'\n")],
+        "config:2: type",
+    ),
     ("a damaged text", &[("config-0", "name = 'web")], "config:1: "),
     ("a later word for a whole VM", &[("complete", "frozen 1 2 3")], "complete: \"frozen 1 2 3\""),
 ];
@@ -124,7 +131,9 @@ fn a_vm_whose_record_cannot_be_read_runs_on_and_is_stuck() {
             let refused = lab.create(&linux("web", "pv", "normal")).unwrap_err();
             assert!(refused.contains("web exists already"), "{refused}");
             match lab.ask(Request::Pause { target: "web".to_owned() }) {
-                Reply::Failed(message) => assert!(message.contains("`xy destroy web`"), "{message}"),
+                Reply::Failed(message) => {
+                    assert!(message.contains("`xy destroy web`"), "{message}")
+                }
                 other => panic!("{kind}, {what}: {other:?}"),
             }
             assert!(matches!(lab.destroy("web"), Reply::Gone { .. }), "{kind}, {what}");

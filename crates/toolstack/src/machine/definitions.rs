@@ -513,10 +513,7 @@ mod tests {
         let uuid = "01234567-89ab-cdef-0123-456789abcdef";
         for (text, expected) in [
             (String::new(), "its first line is not that of a definition"),
-            (
-                first_line(3) + "\nwarp = [",
-                "it has format 3 and this xylemd knows formats up to 2",
-            ),
+            (first_line(3) + "\nwarp = [", "it has format 3 and this xylemd knows formats up to 2"),
             (format!("{}\n{AUTOSTART}x\n", first_line(1)), "its autostart has no number"),
             (
                 format!("{}\nname = 'a'\nkernel = '/k'\ntype = 'pv'\nmemory = 8\n", first_line(1)),

@@ -258,7 +258,13 @@ impl Toolstack {
     }
 
     /// Destruction overtakes: a create under way begins no further step and is taken down.
-    pub(super) fn destroy(&mut self, now: Instant, client: ClientId, uuid: Uuid, out: &mut Vec<Action>) {
+    pub(super) fn destroy(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        out: &mut Vec<Action>,
+    ) {
         let vm = self.vms.get_mut(&uuid).expect("resolved");
         vm.waiters.push(client);
         vm.condemned = true;

@@ -118,7 +118,13 @@ impl Toolstack {
     }
 
     /// Somebody wants it gone: what it has is read first.
-    pub(super) fn destroy_unread(&mut self, now: Instant, client: ClientId, uuid: Uuid, out: &mut Vec<Action>) {
+    pub(super) fn destroy_unread(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        out: &mut Vec<Action>,
+    ) {
         let it = self.unread.get_mut(&uuid).expect("resolved");
         it.waiters.push(client);
         if it.waiters.len() > 1 || self.adopting.contains(&uuid) {
@@ -152,7 +158,13 @@ impl Toolstack {
         }
     }
 
-    fn take_down_unread(&mut self, now: Instant, uuid: Uuid, devices: &[DeviceRef], out: &mut Vec<Action>) {
+    fn take_down_unread(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        devices: &[DeviceRef],
+        out: &mut Vec<Action>,
+    ) {
         let it = self.unread.remove(&uuid).expect("kept until it is taken down");
         let config = it.remains(devices);
         if let Some(domid) = it.domid() {
@@ -204,7 +216,11 @@ impl Toolstack {
     }
 
     /// What a domain becomes that is to be adopted.
-    pub(super) fn adoption(&self, reading: &ForeignReading, base: &VmConfig) -> Result<Adoption, String> {
+    pub(super) fn adoption(
+        &self,
+        reading: &ForeignReading,
+        base: &VmConfig,
+    ) -> Result<Adoption, String> {
         match self.unread.get(&reading.info.handle) {
             Some(unread) => unread.adoption(reading, base),
             None => Adoption::of(reading, base),

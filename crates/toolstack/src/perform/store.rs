@@ -8,8 +8,7 @@ use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transpor
 
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
-    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, vm_link,
-    vm_path,
+    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, vm_link, vm_path,
 };
 use crate::record::FORMAT_NODE;
 use crate::work::{DeviceReading, Failure, Quota, Record};

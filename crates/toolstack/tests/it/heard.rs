@@ -228,12 +228,7 @@ fn what_is_heard_before_the_first_look_waits_for_it() {
     let early = Event::Domains(Heard::Everything(vec![ours, theirs]));
     assert!(handle(&mut machine, early).is_empty(), "nobody knows whose they are");
     let config_text = config("name = 'old'").to_cfg_text();
-    let record = Record {
-        uuid: uuid(5),
-        config_text,
-        domid: Some(DomId(5)),
-        ..Record::default()
-    };
+    let record = Record { uuid: uuid(5), config_text, domid: Some(DomId(5)), ..Record::default() };
     let observed = Output::Observed {
         survey: Survey::default(),
         records: vec![record],
