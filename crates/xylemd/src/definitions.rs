@@ -136,7 +136,7 @@ mod tests {
         fs::create_dir(folder.join("folder")).unwrap();
         fs::write(folder.join("latin"), b"name = 'caf\xe9'").unwrap();
         fs::write(folder.join(OsStr::from_bytes(b"bad\xff\nname")), "x").unwrap();
-        fs::write(folder.join("large"), vec![b'#'; (BYTES_MAX + 1) as usize]).unwrap();
+        fs::write(folder.join("large"), "#".repeat((1 << 20) + 1)).unwrap();
         std::os::unix::fs::symlink("good", folder.join("link")).unwrap();
         let fifo = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, folder.join("pipe"), fifo, 0o600.into(), 0).unwrap();

@@ -84,8 +84,11 @@ fn runs(lab: &Lab, domid: DomId) -> bool {
     lab.host.machine().get().domain(domid).is_some_and(sim::Domain::is_running)
 }
 
+/// Names and values.
+type Nodes = &'static [(&'static str, &'static str)];
+
 /// Records that this release cannot read: what is written over the nodes of one, and what is said of it.
-const UNREADABLE: [(&str, &[(&str, &str)], &str); 6] = [
+const UNREADABLE: [(&str, Nodes, &str); 6] = [
     ("a later format", &[("format", "3"), ("config-0", "domain { name: web }")], "format 3"),
     ("a later format of the same words", &[("format", "3")], "format 3"),
     ("an unknown format", &[("format", "two")], "format"),
@@ -132,7 +135,7 @@ fn a_vm_whose_record_cannot_be_read_runs_on_and_is_stuck() {
             assert!(refused.contains("web exists already"), "{refused}");
             match lab.ask(Request::Pause { target: "web".to_owned() }) {
                 Reply::Failed(message) => {
-                    assert!(message.contains("`xy destroy web`"), "{message}")
+                    assert!(message.contains("`xy destroy web`"), "{message}");
                 }
                 other => panic!("{kind}, {what}: {other:?}"),
             }

@@ -33,37 +33,24 @@ impl Toolstack {
                 let counted = Life::Counted { handle: record.uuid, generation };
                 DomainRef { domid, life: unique_id.map_or(counted, Life::Unique) }
             });
-            let read = match record.read() {
+            let read = match read(&record, domain) {
                 Ok(read) => read,
-                // It was being written when its daemon was killed, and nothing has come of it.
-                Err(_) if record.was_never_whole() && !domain.is_some_and(has_run) => {
-                    let mut config = stand_in();
-                    config.name = format!("unreadable-{}", record.uuid);
-                    Understood { config, complete: None }
-                }
                 Err(why) => {
                     let name = domid.and_then(|domid| survey.names.get(&domid).cloned());
-                    let unread = Unread {
-                        name: name.unwrap_or_else(|| record.uuid.to_string()),
-                        why,
-                        domain: domain_ref,
-                        disks: BTreeMap::new(),
-                        model: None,
-                        waiters: Vec::new(),
-                    };
-                    self.unread.insert(record.uuid, unread);
+                    let name = name.unwrap_or_else(|| record.uuid.to_string());
+                    self.unread.insert(record.uuid, Unread::new(name, why, domain_ref));
                     continue;
                 }
             };
             match (read.complete, domain) {
                 (Some(Completion { start, .. }), Some(info)) => {
                     // Who has run once was finished, and is paused because somebody wants that.
-                    if !has_run(info) {
-                        adopted.unfinished.push((record.uuid, start));
-                    } else {
+                    if has_run(info) {
                         let pending = Pending::decode_all(&record.pending);
                         let pending = pending.into_iter().map(|(it, what)| (record.uuid, it, what));
                         adopted.pending.extend(pending);
+                    } else {
+                        adopted.unfinished.push((record.uuid, start));
                     }
                 }
                 _ => adopted.half_made.push(record.uuid),
@@ -125,6 +112,19 @@ pub(super) struct Adopted {
     pub(super) unfinished: Vec<(Uuid, Start)>,
     /// Devices that were being plugged or unplugged.
     pub(super) pending: Vec<(Uuid, DeviceRef, Pending)>,
+}
+
+/// What a record says, or why that cannot be told.
+fn read(record: &Record, domain: Option<&DomainInfo>) -> Result<Understood, String> {
+    match record.read() {
+        // It was being written when its daemon was killed, and nothing has come of it.
+        Err(_) if record.was_never_whole() && !domain.is_some_and(has_run) => {
+            let mut config = stand_in();
+            config.name = format!("unreadable-{}", record.uuid);
+            Ok(Understood { config, complete: None })
+        }
+        read => read,
+    }
 }
 
 /// Whether a domain has run, or is no longer as its maker left it.

@@ -35,6 +35,10 @@ pub(super) struct Unread {
 }
 
 impl Unread {
+    pub(super) fn new(name: String, why: String, domain: Option<DomainRef>) -> Self {
+        Self { name, why, domain, disks: BTreeMap::new(), model: None, waiters: Vec::new() }
+    }
+
     pub(super) fn domid(&self) -> Option<DomId> {
         Some(self.domain?.domid)
     }
