@@ -15,6 +15,8 @@ use crate::vms::{Changes, StartedAll, VmRow};
 pub enum Answer {
     Progress(Progress),
     Event(DomainEvent),
+    /// One line about a configuration, to clients that asked for warnings.
+    Warning(String),
     Ok(Reply),
     /// One line for the operator: what went wrong with what, and what to do.
     Error(String),
@@ -64,6 +66,7 @@ pub enum Reply {
     Created(CreateReport),
     Domains(Vec<DomainRow>),
     Configs(Vec<ListedConfig>),
+    Checked(Checked),
     Domid(u16),
     Domname(String),
     Console(Console),
@@ -86,6 +89,18 @@ pub enum Reply {
     /// Lines for a reader.
     Text(String),
     Limits(Limits),
+}
+
+/// What is wrong with a configuration, on this host and now.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Checked {
+    /// A line each; without any, a create would begin.
+    pub faults: Vec<String>,
+    /// A line each.
+    pub warnings: Vec<String>,
+    /// What would be made, as far as it could be read.
+    pub config: Option<ListedConfig>,
 }
 
 /// How many steps the daemon has under way at most, and how many it has now.

@@ -14,6 +14,7 @@ use crate::{
 pub enum News {
     Progress(Progress),
     Event(DomainEvent),
+    Warning(String),
 }
 
 /// A call that brought no reply.
@@ -77,6 +78,7 @@ impl Client {
             match self.read_answer()? {
                 Answer::Progress(progress) => on_news(News::Progress(progress)),
                 Answer::Event(event) => on_news(News::Event(event)),
+                Answer::Warning(line) => on_news(News::Warning(line)),
                 Answer::Ok(reply) => return Ok(reply),
                 Answer::Error(message) => return Err(CallError::Refused(message)),
             }

@@ -1,7 +1,7 @@
 //! What `xy` and other clients say to `xylemd`, and its answers: one JSON object per line.
 //!
 //! A client writes a request line, `{"version":1,"op":"list"}`, and reads lines until the final one:
-//! any number of `{"progress":..}` and `{"event":..}`, then one `{"ok":..}` or `{"error":".."}`.
+//! any number of `{"progress":..}`, `{"event":..}` and `{"warning":..}`, then one `{"ok":..}` or `{"error":".."}`.
 //! A connection carries one request after another. This crate decides nothing about VMs; [`client`]
 //! is its only part that touches a socket.
 
@@ -16,9 +16,9 @@ mod wire;
 
 pub use activity::{Activity, HypercallRow, Latency, OperationRow, QueueRow};
 pub use answer::{
-    Answer, BlockRow, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow, EventKind,
-    Info, Limits, NetworkRow, Operations, Pong, Progress, Reply, Stage, Trace, TraceRow, TraceStep,
-    VcpuRow,
+    Answer, BlockRow, Checked, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow,
+    EventKind, Info, Limits, NetworkRow, Operations, Pong, Progress, Reply, Stage, Trace, TraceRow,
+    TraceStep, VcpuRow,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
 pub use request::{Adopt, Create, LimitChanges, Planned, Request, Target, Targets, Wait};

@@ -48,9 +48,16 @@ pub struct Create {
     /// Leave the domain paused.
     #[serde(default)]
     pub paused: bool,
-    /// Check everything that can be checked, make nothing.
+    /// Check everything that can be checked, make nothing. [`Request::Check`] tells all faults instead of
+    /// the first.
     #[serde(default)]
     pub dry_run: bool,
+    /// What is not supported or not known is a fault, where it would be a warning.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub strict: bool,
+    /// Send [`Answer::Warning`](crate::Answer::Warning) lines.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub warnings: bool,
     /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
     #[serde(default)]
     pub progress: bool,
@@ -81,6 +88,9 @@ pub enum Request {
     /// Answered by [`Reply::Created`](crate::Reply::Created), a dry run by
     /// [`Reply::Configs`](crate::Reply::Configs) with one entry that has no domid.
     Create(Create),
+    /// All that is wrong with a configuration, on this host and now. Nothing is made. Answered by
+    /// [`Reply::Checked`](crate::Reply::Checked).
+    Check(Create),
     /// Answered by [`Reply::Domains`](crate::Reply::Domains) in the order of `targets`, or of domids
     /// if `targets` is empty, which means all domains.
     List {
@@ -232,7 +242,7 @@ pub enum Request {
 
 /// A line has only what differs from what an older client meant.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_unset(flag: &bool) -> bool {
+pub(crate) fn is_unset(flag: &bool) -> bool {
     !flag
 }
 

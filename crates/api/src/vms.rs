@@ -11,6 +11,12 @@ pub struct Define {
     #[serde(default)]
     pub overrides: Vec<String>,
     pub cwd: String,
+    /// As in [`Create`](crate::Create).
+    #[serde(default, skip_serializing_if = "crate::request::is_unset")]
+    pub strict: bool,
+    /// As in [`Create`](crate::Create).
+    #[serde(default, skip_serializing_if = "crate::request::is_unset")]
+    pub warnings: bool,
     /// It starts with the host, after those with smaller numbers.
     #[serde(default)]
     pub autostart: Option<u32>,

@@ -11,7 +11,7 @@ use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, System, TaggedLoop,
 };
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, KernelError};
+use toolstack::host::{Host, KernelError, Link};
 use toolstack::{Begin, Boot, DefinitionFile};
 use xen_build::{HvmLoader, KernelImage};
 
@@ -62,6 +62,8 @@ pub struct OsState {
     pub(crate) bridges: BTreeMap<String, BTreeSet<String>>,
     /// Network interfaces that backends made.
     pub(crate) links: BTreeSet<String>,
+    /// Their names now, and those they were made with.
+    renamed: BTreeMap<String, String>,
     /// Definitions of VMs by name, as files that outlive the daemon.
     definitions: BTreeMap<String, String>,
     /// The VMs that start with the host were started.
@@ -105,9 +107,12 @@ impl OsState {
 
     /// Takes a link away, from its bridge too.
     pub(crate) fn remove_link(&mut self, link: &str) {
-        self.links.remove(link);
+        let renamed = self.renamed.iter().find(|(_, made)| *made == link);
+        let name = renamed.map_or(link.to_owned(), |(name, _)| name.clone());
+        self.renamed.remove(&name);
+        self.links.remove(&name);
         for ports in self.bridges.values_mut() {
-            ports.remove(link);
+            ports.remove(&name);
         }
     }
 }
@@ -334,6 +339,11 @@ impl Host for SimOs {
         }
     }
 
+    fn has_link(&mut self, name: &str) -> Result<bool, HostError> {
+        let os = self.get();
+        Ok(os.links.contains(name) || os.bridges.contains_key(name))
+    }
+
     fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError> {
         self.get_mut().definitions.insert(name.to_owned(), text.to_owned());
         Ok(())
@@ -352,14 +362,26 @@ impl Host for SimOs {
     fn join_bridge(
         &mut self,
         bridge: &str,
-        link: &str,
+        link: &Link,
         _mtu: Option<u32>,
     ) -> Result<(), HostError> {
         let mut os = self.get_mut();
-        if !os.links.contains(link) {
+        let name = link.rename.as_ref().unwrap_or(&link.name);
+        let alias = os.renamed.get(name) == Some(&link.name);
+        if !alias && *name != link.name {
+            if os.links.contains(name) || os.bridges.contains_key(name) {
+                return Err(HostError::Busy);
+            }
+            if !os.links.remove(&link.name) {
+                return Err(HostError::Missing);
+            }
+            os.links.insert(name.clone());
+            os.renamed.insert(name.clone(), link.name.clone());
+        }
+        if !os.links.contains(name) {
             return Err(HostError::Missing);
         }
-        os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(link.to_owned());
+        os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(name.clone());
         Ok(())
     }
 

@@ -190,6 +190,37 @@ pub fn attach(
     }
 }
 
+/// Finds what [`attach`] would be refused for, as far as that can be told without attaching anything.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn check(
+    system: &mut dyn System,
+    target: &str,
+    access: Access,
+    owner: &str,
+) -> Result<(), AttachError> {
+    match VdiName::parse(target) {
+        None => check_path(system, target).map(drop),
+        Some(name) => Ok(Repositories::new(system).check(&name, owner, access)?),
+    }
+}
+
+/// What is at `path`, if it can be a disk.
+fn check_path<H: BlockHost + ?Sized>(host: &mut H, path: &str) -> Result<FileKind, AttachError> {
+    const SECTOR_BYTES: u64 = 512;
+    let refused = |error| AttachError::Host { path: path.to_owned(), error };
+    match host.inspect(path).map_err(refused)? {
+        FileKind::Regular { bytes } if bytes < SECTOR_BYTES => {
+            Err(AttachError::Empty { path: path.to_owned(), bytes })
+        }
+        FileKind::Directory | FileKind::Other => {
+            Err(AttachError::WrongKind { path: path.to_owned() })
+        }
+        kind => Ok(kind),
+    }
+}
+
 /// Attaches a raw file (through a loop device) or a block device.
 ///
 /// # Errors
@@ -200,21 +231,12 @@ pub fn attach_path(
     access: Access,
     tag: &str,
 ) -> Result<Attachment, AttachError> {
-    const SECTOR_BYTES: u64 = 512;
     let refused = |error| AttachError::Host { path: path.to_owned(), error };
-    match host.inspect(path).map_err(refused)? {
-        FileKind::Regular { bytes } if bytes < SECTOR_BYTES => {
-            Err(AttachError::Empty { path: path.to_owned(), bytes })
-        }
-        FileKind::Regular { .. } => {
-            host.attach_loop(path, access, tag).map(Attachment::Loop).map_err(refused)
-        }
+    match check_path(host, path)? {
         FileKind::Block(number) => {
             Ok(Attachment::Block(BlockDevice { path: path.to_owned(), number }))
         }
-        FileKind::Directory | FileKind::Other => {
-            Err(AttachError::WrongKind { path: path.to_owned() })
-        }
+        _ => host.attach_loop(path, access, tag).map(Attachment::Loop).map_err(refused),
     }
 }
 

@@ -381,6 +381,18 @@ impl<'a> Repositories<'a> {
         }
     }
 
+    /// Finds what [`Repositories::attach`] would be refused for: no such VDI, or other users in the way.
+    ///
+    /// # Errors
+    /// What is in the way.
+    pub fn check(&mut self, name: &VdiName, owner: &str, access: Access) -> Result<()> {
+        let changing = self.lock("sr", name.sr())?;
+        self.find(name)?;
+        drop(changing);
+        let before = self.attached(name)?;
+        before.uses.attach(owner, access).map(drop).map_err(|unfit| refusal(name, owner, &unfit))
+    }
+
     /// Attaches a VDI for `owner`: all that may be slow. Once more is no error.
     ///
     /// # Errors

@@ -158,6 +158,10 @@ pub struct VifConfig {
     /// `None`: made from the VM's UUID, so that it stays the same at every start.
     pub mac: Option<Mac>,
     pub bridge: String,
+    /// `vifname`: what the host's end is called instead of `vifDOMID.DEVID`.
+    pub name: Option<String>,
+    /// Addresses of the guest, with spaces between, for those who read them in the store.
+    pub ip: Option<String>,
     pub mtu: Option<u32>,
     /// Given by the user as `rate=`; the backend's form is `bytes,usec`.
     pub rate: Option<Rate>,

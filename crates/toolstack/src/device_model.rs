@@ -74,7 +74,7 @@ pub fn folder(domid: DomId) -> String {
 /// The emulated card's end in the host.
 #[must_use]
 pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
-    format!("{}-emu", layout::vif_link(domid, vif))
+    format!("{}-emu", layout::host_link(domid, vif))
 }
 
 /// The port that the screen is seen at.

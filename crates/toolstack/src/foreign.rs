@@ -214,7 +214,17 @@ fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
         let (bytes, interval_us) = text.split_once(',')?;
         Some(Rate { bytes: bytes.parse().ok()?, interval_us: interval_us.parse().ok()? })
     });
-    Ok(VifConfig { devid: device.device.devid, mac, bridge, mtu, rate, model: None })
+    let text = |name| key(name).map(str::to_owned);
+    Ok(VifConfig {
+        devid: device.device.devid,
+        mac,
+        bridge,
+        name: text("vifname"),
+        ip: text("ip"),
+        mtu,
+        rate,
+        model: None,
+    })
 }
 
 fn configuration(

@@ -7,13 +7,21 @@ use xen_build::{HvmLoader, ImageError, KernelImage};
 
 use crate::device_model::{Launch, OwnModel, Process};
 
-/// A kernel could not be had.
+/// A kernel cannot be loaded.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum KernelError {
     #[error("{0}")]
     Host(#[from] HostError),
     #[error("{0}")]
     Image(#[from] ImageError),
+}
+
+/// A network interface as the kernel made it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Link {
+    pub name: String,
+    /// What it is to be called instead.
+    pub rename: Option<String>,
 }
 
 /// Files, bridges and the block layer.
@@ -45,6 +53,12 @@ pub trait Host {
     /// [`HostError::Missing`] if there is no such interface; refused if it is no bridge.
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError>;
 
+    /// Whether this host has a network interface of that name.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    fn has_link(&mut self, name: &str) -> Result<bool, HostError>;
+
     /// Keeps the definition of a VM, in the place of an earlier one. Returns when it outlives a failure of
     /// power.
     ///
@@ -64,11 +78,13 @@ pub trait Host {
     /// What the kernel says.
     fn finish_boot(&mut self) -> Result<(), HostError>;
 
-    /// Makes the interface `link` a port of `bridge`, with the given MTU, and brings it up.
+    /// Renames the interface if it is to have another name, makes it a port of `bridge`, with the given MTU, and
+    /// brings it up. Once more is no error.
     ///
     /// # Errors
-    /// What the kernel says.
-    fn join_bridge(&mut self, bridge: &str, link: &str, mtu: Option<u32>) -> Result<(), HostError>;
+    /// [`HostError::Busy`] if another interface has the name; else what the kernel says.
+    fn join_bridge(&mut self, bridge: &str, link: &Link, mtu: Option<u32>)
+    -> Result<(), HostError>;
 
     /// Starts `program` as a device model, which goes on whatever becomes of this daemon.
     ///

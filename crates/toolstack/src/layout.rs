@@ -142,6 +142,12 @@ pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
     format!("vif{domid}.{}", vif.devid)
 }
 
+/// What the host's end of a vif is called once it is on its bridge.
+#[must_use]
+pub fn host_link(domid: DomId, vif: &VifConfig) -> String {
+    vif.name.clone().unwrap_or_else(|| vif_link(domid, vif))
+}
+
 /// The address of a vif without a configured one: Xen's prefix and three bytes that follow from the
 /// VM's UUID and the vif's number, so that they are the same at every start.
 #[must_use]
@@ -418,6 +424,11 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
     ] {
         nodes.put(format!("{backend}/{key}"), &value);
         nodes.put(format!("{}/{key}", device.libxl(domid)), value);
+    }
+    for (key, value) in [("vifname", &vif.name), ("ip", &vif.ip)] {
+        if let Some(value) = value {
+            nodes.put(format!("{backend}/{key}"), value);
+        }
     }
     // netback wants the key but not a script: the bridge port is ours to add.
     nodes.put(format!("{backend}/script"), "");

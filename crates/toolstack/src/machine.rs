@@ -16,6 +16,7 @@
 mod adopt;
 mod adoption;
 mod changes;
+mod checks;
 mod definitions;
 mod devices;
 mod events;
@@ -108,6 +109,13 @@ pub enum Request {
         config: Box<VmConfig>,
         fresh_uuid: Uuid,
         start: Start,
+    },
+    /// All that a create would be refused for; nothing is made.
+    Check {
+        config: Box<VmConfig>,
+        fresh_uuid: Uuid,
+        /// The configuration has no faults of its own.
+        is_whole: bool,
     },
     List,
     Destroy {
@@ -276,6 +284,10 @@ pub enum Reply {
     },
     Ok,
     Changes(Box<Changes>),
+    /// A line for each fault.
+    Checked {
+        faults: Vec<String>,
+    },
     Defined {
         uuid: Uuid,
     },
@@ -511,6 +523,10 @@ enum Purpose {
 
 #[derive(Debug)]
 enum Query {
+    /// What is known already to be wrong with a configuration.
+    Check {
+        faults: Vec<String>,
+    },
     Find {
         wanted: Wanted,
         /// Where else it may be.

@@ -4,6 +4,7 @@
 
 mod adoption;
 mod build;
+pub(crate) mod checks;
 mod definitions;
 mod hvm;
 mod queries;

@@ -251,6 +251,8 @@ pub struct HostInfo {
 pub enum Output {
     Done,
     Images(Images),
+    /// What is wrong, a failure each.
+    Checked(Vec<Failure>),
     Attached(Attachment),
     Domain(NewDomain),
     Built(Built),

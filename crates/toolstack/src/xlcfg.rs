@@ -1,7 +1,8 @@
-//! Reads `xl.cfg` files: text in, a [`VmConfig`] or one clear error out. Opens no file.
+//! Reads `xl.cfg` files: text in, a [`VmConfig`], faults and warnings out. Opens no file.
 //!
-//! The syntax is xl's own (`syntax`). Unlike xl, nothing is dropped silently: a key that xl does not
-//! know is an error, and so is one that would mean something here but is not supported yet (`keys`).
+//! The syntax is xl's own (`syntax`). Unlike xl, nothing is dropped silently: a key that xl does not know is a
+//! warning, or a fault if it looks like a typo; a key that is not supported is a fault if the VM would not be
+//! what was asked for, else a warning (`keys`).
 //! Source: xen `docs/man/xl.cfg.5.pod.in`, `xl-disk-configuration.5`, `xl-network-configuration.5`.
 
 mod disk;
@@ -60,20 +61,72 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Reads a configuration.
+impl ConfigError {
+    /// The line as a warning instead: `FILE:LINE: warning: KEY: PROBLEM`, as xl writes them.
+    fn into_warning(mut self) -> String {
+        let key = self.key.take().map(|key| format!("{key}: ")).unwrap_or_default();
+        self.problem.insert_str(0, &format!("warning: {key}"));
+        self.to_string()
+    }
+}
+
+/// Whether warnings are faults.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Strictness {
+    #[default]
+    Tolerant,
+    Strict,
+}
+
+/// What a configuration says, and everything that is wrong with it.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Reading {
+    /// With faults: what could be read in spite of them, good enough to check the rest.
+    pub config: Option<VmConfig>,
+    /// In the order of the lines.
+    pub faults: Vec<ConfigError>,
+    /// A line each, in the order of the lines.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a configuration as far as it can be read, and finds all its faults.
+#[must_use]
+pub fn read(source: Source<'_>, strictness: Strictness) -> Reading {
+    let (settings, errors) = syntax::parse(source.text, source.overrides);
+    let fault = |SyntaxError { place, key, problem }| ConfigError {
+        file: source.file.to_owned(),
+        place: Some(place),
+        key,
+        problem,
+    };
+    let mut faults: Vec<_> = errors.into_iter().map(fault).collect();
+    if !faults.is_empty() {
+        // What a file lacks is not known before all of it can be read.
+        return Reading { faults, ..Reading::default() };
+    }
+    let reader = vm::Reader { file: source.file, settings: &settings };
+    let (config, mut found) = reader.vm_config();
+    faults.append(&mut found.faults);
+    if strictness == Strictness::Strict {
+        faults.append(&mut found.warnings);
+    }
+    // What the file lacks is what a misspelt key was to say, so it comes last.
+    faults.sort_by_key(|fault| (fault.place.is_none(), fault.place));
+    found.warnings.sort_by_key(|warning| warning.place);
+    let warnings = found.warnings.into_iter().map(ConfigError::into_warning).collect();
+    Reading { config, faults, warnings }
+}
+
+/// Reads a configuration that has to be right; warnings are dropped.
 ///
 /// # Errors
-/// The first fault found: syntax, then unknown keys, then keys that are not supported, then values.
+/// The first fault.
 pub fn parse(source: Source<'_>) -> Result<VmConfig, ConfigError> {
-    let settings = syntax::parse(source.text, source.overrides).map_err(
-        |SyntaxError { place, key, problem }| ConfigError {
-            file: source.file.to_owned(),
-            place: Some(place),
-            key,
-            problem,
-        },
-    )?;
-    vm::Reader { file: source.file, settings: &settings }.vm_config()
+    let Reading { config, faults, warnings: _ } = read(source, Strictness::Tolerant);
+    match faults.into_iter().next() {
+        Some(fault) => Err(fault),
+        None => Ok(config.expect("what has no fault can be read")),
+    }
 }
 
 /// Reads one disk, as `block-attach` names it.

@@ -20,6 +20,8 @@ use crate::rtnetlink::{Answer, NAME_BYTES_MAX, RTM_GETLINK, RTM_SETLINK, Request
 pub struct Link {
     pub index: u32,
     pub name: String,
+    /// A text beside the name; what [`Links::rename`] renamed has its first name there.
+    pub alias: Option<String>,
     /// Switched on, whether or not a carrier is there.
     pub up: bool,
     pub mtu: u32,
@@ -125,6 +127,24 @@ impl Links {
             request.bridge(master.index).up()
         })
         .refused(|| format!("cannot make {port} a port of bridge {bridge}"))
+        .map(drop)
+    }
+
+    /// Gives an interface that is switched off another name, and keeps the first as its alias.
+    ///
+    /// # Errors
+    /// If it does not exist, or another has that name.
+    pub fn rename(&mut self, name: &str, new: &str) -> Result<(), HostError> {
+        let index = self.existing(name)?.index;
+        self.exchange(|sequence| {
+            Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).name(new).alias(name)
+        })
+        .refused(|| match self.find(new) {
+            Ok(Some(_)) => {
+                format!("cannot rename {name}: this host has an interface {new} already")
+            }
+            _ => format!("cannot rename {name} to {new}"),
+        })
         .map(drop)
     }
 

@@ -15,6 +15,7 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_IFALIAS: u16 = 20;
 const IFLA_INFO_KIND: u16 = 1;
 
 const IFF_UP: u32 = 1;
@@ -40,6 +41,11 @@ impl Request {
         let mut text = name.as_bytes().to_vec();
         text.push(0);
         self.attribute(IFLA_IFNAME, &text)
+    }
+
+    /// A text that the kernel keeps beside the name.
+    pub(crate) fn alias(self, text: &str) -> Self {
+        self.attribute(IFLA_IFALIAS, text.as_bytes())
     }
 
     /// The bridge to belong to; 0 is none.
@@ -95,6 +101,7 @@ fn link(payload: &[u8]) -> Option<Link> {
     let mut link = Link {
         index: word(payload, 4)?,
         name: String::new(),
+        alias: None,
         up: word(payload, 8)? & IFF_UP != 0,
         mtu: 0,
         master: None,
@@ -103,6 +110,7 @@ fn link(payload: &[u8]) -> Option<Link> {
     for (kind, value) in Attributes(payload.get(LINK_BYTES..)?) {
         match kind {
             IFLA_IFNAME => link.name = text(value),
+            IFLA_IFALIAS => link.alias = Some(text(value)),
             IFLA_MTU => link.mtu = word(value, 0)?,
             IFLA_MASTER => link.master = word(value, 0),
             IFLA_LINKINFO => {
@@ -127,6 +135,7 @@ mod tests {
         Request::new(RTM_NEWLINK, 0, sequence, 7)
             .up()
             .name("xenbr0")
+            .alias("vif3.0")
             .mtu(1500)
             .bridge(3)
             .attribute(IFLA_LINKINFO | 0x8000, b"\x0b\x00\x01\x00bridge\x00\x00")
@@ -137,6 +146,7 @@ mod tests {
         Link {
             index: 7,
             name: "xenbr0".to_owned(),
+            alias: Some("vif3.0".to_owned()),
             up: true,
             mtu: 1500,
             master: Some(3),

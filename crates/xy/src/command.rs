@@ -34,6 +34,8 @@ pub(crate) enum DryRun {
 
 pub(crate) const JSON: Flag = Flag::new('\0', "json", "Print JSON.");
 const FORCE: Flag = Flag::new('\0', "force", "Take it without the guest's consent.");
+const STRICT: Flag =
+    Flag::new('\0', "strict", "Treat unknown and unsupported keys as errors, not warnings.");
 pub(crate) const MANY: usize = usize::MAX;
 
 const COMMANDS: &[Command] = &[
@@ -47,22 +49,40 @@ const COMMANDS: &[Command] = &[
             Flag::new(
                 'e',
                 "",
-                "Taken for xl's sake: there is no background process to do without.",
+                "Accepted for xl compatibility, ignored: no process waits for the domain.",
             ),
             Flag::new('F', "", "Run in foreground until death of the domain."),
             Flag::with_value('f', "defconfig", "FILE", "Use the given configuration file."),
-            Flag::new('n', "dryrun", "Dry run - prints the resulting configuration."),
+            Flag::new(
+                'n',
+                "dryrun",
+                "Dry run - prints the resulting configuration and all that is wrong with it.",
+            ),
             Flag::new('p', "", "Leave the domain paused after it is created."),
             Flag::new('q', "quiet", "Quiet."),
+            STRICT,
             Flag::new('V', "vncviewer", "Not supported yet."),
             Flag::new('A', "vncviewer-autopass", "Not supported yet."),
-            Flag::new('i', "ignore-global-affinity-masks", "Taken for xl's sake: there are none."),
+            Flag::new(
+                'i',
+                "ignore-global-affinity-masks",
+                "Accepted for xl compatibility, ignored: there are none.",
+            ),
             Flag::new('\0', "stages", "Print where the time went and what it cost."),
             Flag::new('\0', "json", "Print what was made, and what it cost, as JSON."),
         ],
         operands: (0, MANY),
         dry_run: DryRun::Possible,
         run: create::create,
+    },
+    Command {
+        name: "check",
+        usage: "[options] <ConfigFile ...> [vars]",
+        about: "Print all that is wrong with config files, on this host and now",
+        flags: &[STRICT, Flag::new('q', "quiet", "Print nothing for a file without faults."), JSON],
+        operands: (1, MANY),
+        dry_run: DryRun::Possible,
+        run: create::check,
     },
     Command {
         name: "list",
@@ -98,7 +118,11 @@ const COMMANDS: &[Command] = &[
         name: "destroy",
         usage: "[options] <Domain ...>",
         about: "Terminate a domain immediately",
-        flags: &[Flag::new('f', "", "Taken for xl's sake: domain 0 is never destroyed.")],
+        flags: &[Flag::new(
+            'f',
+            "",
+            "Accepted for xl compatibility, ignored: domain 0 is never destroyed.",
+        )],
         operands: (1, MANY),
         dry_run: DryRun::Impossible,
         run: domains::destroy,
@@ -503,6 +527,7 @@ const COMMANDS: &[Command] = &[
         usage: "<ConfigFile> [options] [vars]",
         about: "Keep a VM until it is undefined, whether it runs or not",
         flags: &[
+            STRICT,
             Flag::with_value('f', "defconfig", "FILE", "Use the given configuration file."),
             Flag::new('a', "autostart", "Start it with the host."),
             Flag::with_value('o', "order", "N", "Start it with the host, after smaller numbers."),
@@ -736,7 +761,7 @@ fn help_all() -> String {
          -t                      Tell each step on one line, by carriage returns.\n\
          -T                      Begin messages with the time since the start.\n\
          -N                      Dry run: check everything, do nothing.\n\
-         -f                      Taken for xl's sake.\n",
+         -f                      Accepted for xl compatibility, ignored.\n",
     );
     text
 }
@@ -782,7 +807,7 @@ mod tests {
             ("unp", "unpause"),
             ("un", "\"un\" is ambiguous: unpause, undefine"),
             ("dom", "\"dom\" is ambiguous: domid, domname, dominfo"),
-            ("c", "\"c\" is ambiguous: create, console, cd-insert, cd-eject, counters"),
+            ("c", "\"c\" is ambiguous: create, check, console, cd-insert, cd-eject, counters"),
             ("migrate", "\"migrate\" is no command; see 'xy help'"),
             ("lists", "\"lists\" is no command; see 'xy help'"),
         ] {

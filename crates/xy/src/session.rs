@@ -108,6 +108,7 @@ impl Session {
         let reply = client.call(request, |news| match news {
             News::Progress(progress) => self.show(&progress),
             News::Event(event) => on_event(self, event),
+            News::Warning(line) => self.tell(&one_line(&line)),
         });
         self.wipe();
         self.client = Some(client);

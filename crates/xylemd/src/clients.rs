@@ -192,6 +192,7 @@ impl Client<'_> {
                 pid: std::process::id(),
             })),
             Request::Create(create) => self.create(&create),
+            Request::Check(create) => Ok(api::Reply::Checked(self.check(&create)?)),
             Request::List { targets } => {
                 let rows = self.rows(&targets)?;
                 Ok(api::Reply::Domains(rows.iter().map(render::domain_row).collect()))
@@ -363,7 +364,7 @@ impl Client<'_> {
     fn plan(&self, planned: api::Planned) -> Result<api::Reply, Failed> {
         let (Target(target), what) = match planned {
             api::Planned::Create(create) => {
-                let plan = plan_create(&parsed(&create)?, Start::Running);
+                let plan = plan_create(&self.parsed(&create)?, Start::Running);
                 return Ok(api::Reply::Text(plan.to_string()));
             }
             api::Planned::BlockAttach { disk } => {
@@ -404,10 +405,14 @@ impl Client<'_> {
     }
 
     fn create(&mut self, create: &api::Create) -> Result<api::Reply, Failed> {
-        let config = parsed(create)?;
         if create.dry_run {
-            return Ok(api::Reply::Configs(vec![render::listed_config(None, None, &config)]));
+            let checked = self.check(create)?;
+            return match checked.faults.into_iter().next() {
+                Some(fault) => Err(Failed::Told(fault)),
+                None => Ok(api::Reply::Configs(checked.config.into_iter().collect())),
+            };
         }
+        let config = self.parsed(create)?;
         let start = if create.paused { Start::Paused } else { Start::Running };
         let fresh_uuid = random_uuid().map_err(|error| Failed::Told(format!("{error:#}")))?;
         let vm = config.name.clone();
@@ -418,6 +423,60 @@ impl Client<'_> {
             // Destroyed by somebody else while it was being made.
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// All that is wrong with a configuration, whether its text or this host says so.
+    fn check(&self, create: &api::Create) -> Result<api::Checked, Failed> {
+        let api::Create { file, config_text, overrides, strict, .. } = create;
+        let source = xlcfg::Source { file, text: config_text, overrides };
+        let reading = xlcfg::read(source, strictness(*strict));
+        let mut faults: Vec<String> = reading.faults.iter().map(ToString::to_string).collect();
+        let mut listed = None;
+        if let Some(mut config) = reading.config {
+            resolve_paths(&mut config, Path::new(&create.cwd));
+            listed = Some(render::listed_config(None, None, &config));
+            let request = toolstack::Request::Check {
+                config: Box::new(config),
+                fresh_uuid: random_uuid().map_err(|error| Failed::Told(format!("{error:#}")))?,
+                is_whole: faults.is_empty(),
+            };
+            match self.ask(request)? {
+                Reply::Checked { faults: more } => faults.extend(more),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        Ok(api::Checked { faults, warnings: reading.warnings, config: listed })
+    }
+
+    /// The VM that a client's file describes.
+    fn parsed(&self, create: &api::Create) -> Result<VmConfig, Failed> {
+        let api::Create { file, config_text, overrides, cwd, strict, warnings, .. } = create;
+        let source = xlcfg::Source { file, text: config_text, overrides };
+        self.configuration(source, cwd, *strict, *warnings)
+    }
+
+    /// What a client's file says; it hears the warnings if it wants them.
+    fn configuration(
+        &self,
+        source: xlcfg::Source<'_>,
+        cwd: &str,
+        strict: bool,
+        warnings: bool,
+    ) -> Result<VmConfig, Failed> {
+        let reading = xlcfg::read(source, strictness(strict));
+        for warning in reading.warnings.into_iter().filter(|_| warnings) {
+            self.send(&Answer::Warning(warning))?;
+        }
+        if let Some(fault) = reading.faults.first() {
+            let more = match reading.faults.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more; `xy check` shows all)"),
+            };
+            return Err(Failed::Told(format!("{fault}{more}")));
+        }
+        let mut config = reading.config.expect("what has no fault can be read");
+        resolve_paths(&mut config, Path::new(cwd));
+        Ok(config)
     }
 
     /// The rows of a listing: those of `targets` in their order, or all.
@@ -550,11 +609,6 @@ impl Client<'_> {
     }
 }
 
-/// The VM that a client's file describes.
-fn parsed(create: &api::Create) -> Result<VmConfig, Failed> {
-    configuration(&create.file, &create.config_text, &create.overrides, &create.cwd)
-}
-
 fn text(reply: Reply) -> Result<api::Reply, Failed> {
     match reply {
         Reply::Text(text) => Ok(api::Reply::Text(text)),
@@ -587,17 +641,8 @@ fn unexpected(reply: &Reply) -> Failed {
     }
 }
 
-/// What a client's file says.
-fn configuration(
-    file: &str,
-    text: &str,
-    overrides: &[String],
-    cwd: &str,
-) -> Result<VmConfig, Failed> {
-    let source = xlcfg::Source { file, text, overrides };
-    let mut config = xlcfg::parse(source).map_err(|error| Failed::Told(error.to_string()))?;
-    resolve_paths(&mut config, Path::new(cwd));
-    Ok(config)
+fn strictness(strict: bool) -> xlcfg::Strictness {
+    if strict { xlcfg::Strictness::Strict } else { xlcfg::Strictness::Tolerant }
 }
 
 /// Relative paths begin where the client is.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, KernelError};
+use toolstack::host::{Host, KernelError, Link};
 use xen_build::{HvmLoader, KernelImage};
 use xen_linux::Links;
 
@@ -82,6 +82,10 @@ impl Host for LinuxHost {
         self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
     }
 
+    fn has_link(&mut self, name: &str) -> Result<bool, HostError> {
+        self.links.find(name).map(|link| link.is_some()).map_err(|error| refused(&error))
+    }
+
     fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError> {
         let told = |error: std::io::Error| HostError::Refused(error.to_string());
         self.definitions.write(name, text).map_err(told)
@@ -96,12 +100,26 @@ impl Host for LinuxHost {
         self.definitions.finish_boot().map_err(|error| HostError::Refused(error.to_string()))
     }
 
-    fn join_bridge(&mut self, bridge: &str, link: &str, mtu: Option<u32>) -> Result<(), HostError> {
+    fn join_bridge(
+        &mut self,
+        bridge: &str,
+        link: &Link,
+        mtu: Option<u32>,
+    ) -> Result<(), HostError> {
         let told = |error: xen_linux::HostError| HostError::Refused(error.to_string());
-        // netback says InitWait a moment before it has made its interface.
-        self.links.wait_for(link, LINK_WAIT).map_err(told)?;
-        self.links.add_port(bridge, link).map_err(told)?;
-        mtu.map_or(Ok(()), |bytes| self.links.set_mtu(link, bytes)).map_err(told)
+        let name = link.rename.as_ref().unwrap_or(&link.name);
+        let there = self.links.find(name).map_err(told)?;
+        // What was renamed before has its first name as an alias.
+        let is_renamed = |it: &xen_linux::Link| it.alias.as_deref() == Some(&link.name);
+        if !there.as_ref().is_some_and(is_renamed) {
+            // netback says InitWait a moment before it has made its interface.
+            self.links.wait_for(&link.name, LINK_WAIT).map_err(told)?;
+            if *name != link.name {
+                self.links.rename(&link.name, name).map_err(told)?;
+            }
+        }
+        self.links.add_port(bridge, name).map_err(told)?;
+        mtu.map_or(Ok(()), |bytes| self.links.set_mtu(name, bytes)).map_err(told)
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {

@@ -40,8 +40,8 @@ fn requests_read_back() {
             overrides: vec!["memory=8".into()],
             cwd: "/root".into(),
             paused: true,
-            dry_run: false,
             progress: true,
+            ..Create::default()
         }),
         &expect![[r#"
             {"version":1,"op":"create","file":"g.cfg","config_text":"name = 'g'\n","overrides":["memory=8"],"cwd":"/root","paused":true,"dry_run":false,"progress":true}
@@ -144,6 +144,12 @@ fn answers_read_back() {
         &Answer::Ok(Reply::Info(Info(vec![("host".into(), "h".into())]))),
         &expect![[r#"
             {"ok":{"info":[["host","h"]]}}
+        "#]],
+    );
+    check_answer(
+        &Answer::Warning("g.cfg:8: warning: dhcp: ignored".into()),
+        &expect![[r#"
+            {"warning":"g.cfg:8: warning: dhcp: ignored"}
         "#]],
     );
     check_answer(

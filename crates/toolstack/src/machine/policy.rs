@@ -24,8 +24,13 @@ pub(super) fn word(reason: ShutdownReason) -> &'static str {
     }
 }
 
-/// Why a VM with these policies cannot be had, if it asks for what is not done.
+/// Why a VM with these policies cannot run, if it asks for what is not done.
 pub(super) fn refusal(config: &VmConfig) -> Option<String> {
+    refusals(config).into_iter().next()
+}
+
+/// As [`refusal`], for each of its policies.
+pub(super) fn refusals(config: &VmConfig) -> Vec<String> {
     let policy = &config.policy;
     let wanted = [
         ("on_poweroff", policy.poweroff),
@@ -34,19 +39,20 @@ pub(super) fn refusal(config: &VmConfig) -> Option<String> {
         ("on_watchdog", policy.watchdog),
         ("on_soft_reset", policy.soft_reset),
     ];
-    wanted.into_iter().find_map(|(key, action)| {
+    let refusal = |(key, action): (&str, ShutdownAction)| {
         let instead = match action {
-            ShutdownAction::CoredumpDestroy => "\"preserve\" keeps the domain to look at",
+            ShutdownAction::CoredumpDestroy => "\"preserve\" keeps the domain for inspection",
             ShutdownAction::CoredumpRestart => "\"restart\" starts the VM again without a core",
             ShutdownAction::RenameRestart => {
                 "\"preserve\" keeps the domain, \"restart\" starts the VM again"
             }
-            ShutdownAction::SoftReset if key != "on_soft_reset" => "take \"restart\"",
+            ShutdownAction::SoftReset if key != "on_soft_reset" => "use \"restart\"",
             // Where it is the default, a guest that asks for it is restarted.
             _ => return None,
         };
-        Some(format!("{}: {} cannot be done; {instead}", config.origin.at(key), action.as_str()))
-    })
+        Some(format!("{}: {} is not supported; {instead}", config.origin.at(key), action.as_str()))
+    };
+    wanted.into_iter().filter_map(refusal).collect()
 }
 
 impl Toolstack {

@@ -6,7 +6,7 @@ use super::events::VmState;
 use super::operation::Then;
 use super::{
     Action, ClientId, Facts, Foreign, Instant, Purpose, Query, Reply, ReplyWhen, Request,
-    ShutdownRequest, Toolstack, Vm, policy,
+    ShutdownRequest, Toolstack, Vm,
 };
 use crate::config::VmConfig;
 use crate::layout;
@@ -28,6 +28,9 @@ impl Toolstack {
         match request {
             Request::Create { config, fresh_uuid, start } => {
                 self.create(now, client, *config, fresh_uuid, start, out);
+            }
+            Request::Check { config, fresh_uuid, is_whole } => {
+                self.check(client, *config, fresh_uuid, is_whole, out);
             }
             Request::List => self.list(client, out),
             Request::Find { wanted } => self.find(client, wanted, out),
@@ -226,30 +229,8 @@ impl Toolstack {
         start: Start,
         out: &mut Vec<Action>,
     ) {
-        if let Some(message) = policy::refusal(&config) {
-            return fail(client, message, out);
-        }
         let uuid = config.uuid.unwrap_or(fresh_uuid);
-        let name = config.name.as_str();
-        if self.defined(name).is_some() || self.definitions.contains_key(&uuid) {
-            let place = config.origin.at("name");
-            let message = format!("{place}: {name} is a defined VM; `xy start {name}` starts it");
-            return fail(client, message, out);
-        }
-        let name_used = self.vms.values().any(|vm| vm.config.name == name)
-            || self.foreign.values().any(|foreign| foreign.name.as_deref() == Some(name))
-            || self.unread.values().any(|it| it.name == name);
-        if name_used {
-            let message =
-                format!("{}: a domain named {name} exists already", config.origin.at("name"));
-            return fail(client, message, out);
-        }
-        let uuid_used = self.vms.contains_key(&uuid)
-            || self.unread.contains_key(&uuid)
-            || self.foreign.values().any(|foreign| foreign.handle == uuid);
-        if uuid_used {
-            let message =
-                format!("{}: a domain with UUID {uuid} exists already", config.origin.at("uuid"));
+        if let Some(message) = self.refusals(&config, uuid).into_iter().next() {
             return fail(client, message, out);
         }
         let plan = plan_create(&config, start);
@@ -308,6 +289,14 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let reply = match (query, result) {
+            (Query::Check { mut faults }, result) => {
+                match result {
+                    Ok(Output::Checked(more)) => faults.extend(more.into_iter().map(|it| it.0)),
+                    Ok(output) => unreachable!("a check answered with {output:?}"),
+                    Err(Failure(message)) => faults.push(message),
+                }
+                Reply::Checked { faults }
+            }
             (Query::Waiting, Ok(_)) => return,
             (Query::Waiting, Err(Failure(message))) => {
                 for vm in self.vms.values_mut() {

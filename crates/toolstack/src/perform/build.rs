@@ -27,7 +27,28 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(images)
     }
 
-    fn load_kernel(&mut self, config: &VmConfig, kernel: &str) -> Result<Images, Failure> {
+    /// Checks that the host has the memory.
+    pub(super) fn check_memory(
+        &mut self,
+        config: &VmConfig,
+        images: &Images,
+    ) -> Result<(), Failure> {
+        let needs = materials(config, images).check();
+        let needs = needs.map_err(|error| build_failure(config, &error))?;
+        let physical =
+            self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
+        let unclaimed = physical.pages_free.saturating_sub(physical.pages_outstanding);
+        if needs.host_pages > unclaimed {
+            return Err(memory_failure(config, needs.host_pages, &physical));
+        }
+        Ok(())
+    }
+
+    pub(super) fn load_kernel(
+        &mut self,
+        config: &VmConfig,
+        kernel: &str,
+    ) -> Result<Images, Failure> {
         let place = |key: &str, path: &str| format!("{}: {path}", config.origin.at(key));
         let loaded = self.host.kernel(kernel).map_err(|error| match error {
             KernelError::Host(error) => failure(place("kernel", kernel), error),
@@ -51,13 +72,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         generation: u64,
     ) -> Result<NewDomain, Failure> {
         let materials = materials(config, images);
-        let needs = materials.check().map_err(|error| build_failure(config, &error))?;
-        let physical =
-            self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
-        let unclaimed = physical.pages_free.saturating_sub(physical.pages_outstanding);
-        if needs.host_pages > unclaimed {
-            return Err(memory_failure(config, needs.host_pages, &physical));
-        }
+        self.check_memory(config, images)?;
         let wanted = CreateDomain {
             kind: config.kind,
             handle: uuid,

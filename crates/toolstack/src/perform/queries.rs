@@ -1,11 +1,13 @@
 //! Work that reads or asks and changes nothing of a VM.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use xen::{DomId, DomainRef, Errno, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
+use crate::config::VmConfig;
 use crate::host::Host;
 use crate::layout::DeviceRef;
 use crate::work::{Failure, HostInfo, IdentityCheck, Output, Survey, WorkClass, WorkInfo};
@@ -32,6 +34,13 @@ pub enum QueryWork {
         devices: Vec<DeviceRef>,
     },
     HostInfo,
+    /// Everything about a configuration that only the host knows; nothing is made.
+    Check {
+        config: Arc<VmConfig>,
+        uuid: Uuid,
+        /// It has no faults of its own.
+        is_whole: bool,
+    },
     CpuTimes {
         domain: DomainRef,
         vcpus: u32,
@@ -53,6 +62,10 @@ impl QueryWork {
             Self::ReadConsole { domain, .. } => info("read-console", Some(*domain)),
             Self::ReadDevices { domain, .. } => info("read-devices", Some(*domain)),
             Self::HostInfo => info("host-info", None),
+            // It may have to parse a kernel.
+            Self::Check { .. } => {
+                WorkInfo { name: "check", class: WorkClass::Change, domain: None }
+            }
             Self::CpuTimes { domain, .. } => info("cpu-times", Some(*domain)),
             Self::RequestShutdown { domain, .. } => info("request-shutdown", Some(*domain)),
         }
@@ -73,6 +86,9 @@ impl QueryWork {
                     .map(Output::Devices)
             }
             Self::HostInfo => by.host_info().map(|info| Output::HostInfo(Box::new(info))),
+            Self::Check { config, uuid, is_whole } => {
+                Ok(Output::Checked(by.check(&config, uuid, is_whole)))
+            }
             Self::CpuTimes { domain, vcpus } => {
                 by.check_identity(domain, IdentityCheck::Needed)?;
                 let domid = domain.domid;

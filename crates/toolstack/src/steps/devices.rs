@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use storage::{Attachment, HostError};
+use storage::Attachment;
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::{Completing, IfFailed, Permit, Preparation, StepInfo};
 use crate::config::VmConfig;
 use crate::device_model;
-use crate::host::Host;
+use crate::host::{Host, Link};
 use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
 use crate::machine::{Device, Pending, Vm, remove_from};
-use crate::perform::{Performer, failure, store};
+use crate::perform::{Performer, checks, failure, store};
 use crate::plan::Unplug;
 use crate::scheduler::{Class, Track};
 use crate::work::{Failure, Output, Quota, WorkClass, WorkInfo, loop_tag};
@@ -59,7 +59,7 @@ pub enum DeviceWork {
     JoinBridge {
         bridge: String,
         /// That of netback, and maybe that of an emulated card.
-        links: Vec<String>,
+        links: Vec<Link>,
         mtu: Option<u32>,
         backend: String,
     },
@@ -254,9 +254,10 @@ pub(crate) fn pending_nodes(vm: &Vm) -> Nodes {
 fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
     let vif = config.vifs.iter().find(|vif| vif.devid == devid);
     let vif = vif.expect("a planned vif is configured");
-    let mut links = vec![layout::vif_link(domid, vif)];
+    let mut links = vec![Link { name: layout::vif_link(domid, vif), rename: vif.name.clone() }];
     if vif.model.is_some() {
-        links.push(device_model::vif_link(domid, vif));
+        // The device model has given it its name.
+        links.push(Link { name: device_model::vif_link(domid, vif), rename: None });
     }
     DeviceWork::JoinBridge {
         bridge: vif.bridge.clone(),
@@ -336,13 +337,13 @@ impl DeviceWork {
             Self::DetachDisk { attachment } => storage::detach(host.system(), &attachment)
                 .map_err(|error| Failure(error.to_string()))?,
             Self::CheckBridge { config, index } => {
-                let bridge = &config.vifs[index].bridge;
-                host.check_bridge(bridge).map_err(|error| bridge_failure(&config, index, error))?;
+                checks::check_bridge(host, &config, index)?;
             }
             Self::JoinBridge { bridge, links, mtu, backend } => {
                 for link in links {
-                    host.join_bridge(&bridge, &link, mtu)
-                        .map_err(|error| failure(format!("{link} on bridge {bridge}"), error))?;
+                    host.join_bridge(&bridge, &link, mtu).map_err(|error| {
+                        failure(format!("{} on bridge {bridge}", link.name), error)
+                    })?;
                 }
                 store::write_one(store, &format!("{backend}/hotplug-status"), "connected")?;
             }
@@ -372,16 +373,5 @@ impl DeviceWork {
             }
         }
         Ok(Output::Done)
-    }
-}
-
-fn bridge_failure(config: &VmConfig, index: usize, error: HostError) -> Failure {
-    let place = config.origin.at(&format!("vif[{index}]"));
-    let bridge = &config.vifs[index].bridge;
-    match error {
-        HostError::Missing => Failure(format!(
-            "{place}: no bridge named {bridge} on this host; `ip link add {bridge} type bridge` makes one"
-        )),
-        error => failure(format!("{place}: bridge {bridge}"), error),
     }
 }

@@ -4,44 +4,50 @@
 
 use xen::DomainKind;
 
-use super::shown;
 use super::syntax::{Setting, Value};
-use super::vm::{Reader, Result};
+use super::vm::{Findings, Reader, Result};
+use super::{ConfigError, shown};
 use crate::config::{Bios, DiskConfig, HvmSettings, ModelUser, Vga, Vnc, place_problem};
 
 const LATER: &str = "not supported yet for HVM domains";
 const ALWAYS: &str = "HVM domains always have it here";
 
-/// Keys that would mean something that cannot be had, unless their value is one of these.
-const REFUSED: &[(&str, &[&str], &str)] = &[
+/// A key, values that are harmless, and what is wrong with others.
+type Row = (&'static str, &'static [&'static str], &'static str);
+
+/// Without these the VM would not be what was asked for.
+const REFUSED: &[Row] = &[
     ("acpi_firmware", &[], LATER),
     ("acpi_laptop_slate", &["0"], LATER),
     ("altp2mhvm", &["0"], LATER),
     ("apic", &["1"], ALWAYS),
-    ("device_model", &[], "write device_model_override instead"),
     ("device_model_stubdomain_override", &["0"], LATER),
     ("device_model_stubdomain_seclabel", &[], LATER),
-    ("device_model_version", &["qemu-xen"], "qemu-xen is the only one"),
+    ("device_model_version", &["qemu-xen"], "only qemu-xen is supported"),
     ("gfx_passthru", &["0"], LATER),
     ("hap", &["1"], ALWAYS),
     ("hdtype", &["ide"], "disks are emulated as IDE only, for now"),
-    ("hvm_pirq", &["1"], ALWAYS),
     ("mca_caps", &[], LATER),
     ("mmio_hole", &[], LATER),
     ("ms_vm_genid", &["none"], LATER),
-    ("nographic", &["0"], "write vnc = 0 and vga = \"none\" instead"),
+    ("nographic", &["0"], "use vnc = 0 and vga = \"none\" instead"),
     ("nx", &["1"], ALWAYS),
     ("pae", &["1"], ALWAYS),
     ("smbios", &[], LATER),
     ("smbios_firmware", &[], LATER),
-    ("soundhw", &[], LATER),
-    ("spice", &["0"], "not supported; vnc = 1 shows the screen"),
-    ("timer_mode", &["no_delay_for_missed_ticks"], LATER),
-    ("usbversion", &["1"], LATER),
-    ("vendor_device", &["none"], LATER),
     ("viridian", &["0"], LATER),
-    ("vpt_align", &["1"], LATER),
-    ("xen_platform_pci_bar_uc", &["1"], LATER),
+];
+
+/// Without these the VM works, and a warning says what it lacks.
+const TOLERATED: &[Row] = &[
+    ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
+    ("hvm_pirq", &["1"], "ignored: interrupts over event channels are always offered"),
+    ("soundhw", &[], "ignored: the VM gets no sound card"),
+    ("spice", &["0"], "ignored: the screen is shown over VNC only"),
+    ("usbversion", &["1"], "ignored: the USB controller is version 1"),
+    ("vendor_device", &["none"], "ignored: the VM gets no vendor device"),
+    ("vpt_align", &["1"], "ignored: timers are always aligned"),
+    ("xen_platform_pci_bar_uc", &["1"], "ignored: the BAR is always uncached"),
 ];
 
 const VIDEO_MIB_MAX: i64 = 256;
@@ -49,23 +55,33 @@ const VIDEO_MIB_MAX: i64 = 256;
 const DISPLAY_MAX: i64 = 65535 - 5900;
 
 impl Reader<'_> {
-    /// What an HVM domain has beyond others; `None` for those.
+    /// What an HVM domain has beyond others; `None` for those, and after a fault.
     pub(super) fn hvm(
         &self,
         kind: DomainKind,
         disks: &[DiskConfig],
-    ) -> Result<Option<Box<HvmSettings>>> {
+        found: &mut Findings,
+    ) -> Option<Box<HvmSettings>> {
         if kind != DomainKind::Hvm {
-            return Ok(None);
+            return None;
         }
-        self.check_hvm_keys()?;
-        self.check_places(disks)?;
+        self.check_hvm_keys(found);
+        self.check_places(disks).and_then(|()| self.hvm_settings()).map_or_else(
+            |fault| {
+                found.faults.push(fault);
+                None
+            },
+            |settings| Some(Box::new(settings)),
+        )
+    }
+
+    fn hvm_settings(&self) -> Result<HvmSettings> {
         let default = HvmSettings::default();
         let (vga, video_mib) = self.screen()?;
         let mut model_arguments = self.words("device_model_args")?;
         model_arguments.extend(self.words("device_model_args_hvm")?);
         let usb_devices = self.usb_devices()?;
-        Ok(Some(Box::new(HvmSettings {
+        Ok(HvmSettings {
             loader: self.path("firmware_override")?.map(str::to_owned),
             bios: self.bios()?,
             bios_path: self.path("bios_path_override")?.map(str::to_owned),
@@ -85,21 +101,19 @@ impl Reader<'_> {
             model: self.path("device_model_override")?.map(str::to_owned),
             model_user: self.model_user()?,
             model_arguments,
-        })))
+        })
     }
 
-    fn check_hvm_keys(&self) -> Result<()> {
-        for (key, harmless, reason) in REFUSED {
-            let Some(Setting { value, place }) = self.settings.get(*key) else { continue };
-            let is_harmless = match value {
-                Value::Atom(text) => text.is_empty() || harmless.contains(&text.as_str()),
-                Value::List(items) => items.is_empty(),
-            };
-            if !is_harmless {
-                return Err(self.error(key, *place, *reason));
+    fn check_hvm_keys(&self, found: &mut Findings) {
+        let check = |table: &[(&str, &[&str], &str)], findings: &mut Vec<ConfigError>| {
+            for (key, harmless, reason) in table {
+                let setting = self.settings.get(*key);
+                let error = |it| self.unless_harmless(key, it, harmless, reason);
+                findings.extend(setting.and_then(error));
             }
-        }
-        Ok(())
+        };
+        check(REFUSED, &mut found.faults);
+        check(TOLERATED, &mut found.warnings);
     }
 
     /// No two disks at one place, and none that cannot be emulated under a name that only emulated ones have.
@@ -113,7 +127,7 @@ impl Reader<'_> {
     }
 
     pub(super) fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        Ok(self.number(key, 0..=1)?.map_or(default, |number| number == 1))
+        Ok(self.number(key, i64::MIN..=i64::MAX)?.map_or(default, |number| number != 0))
     }
 
     /// One text or a list of them.
@@ -314,7 +328,7 @@ mod tests {
     fn is_dealt_with(key: &str) -> bool {
         READ.contains(&key)
             || IGNORED.contains(&key)
-            || REFUSED.iter().any(|(name, ..)| *name == key)
+            || REFUSED.iter().chain(TOLERATED).any(|(name, ..)| *name == key)
     }
 
     #[test]
@@ -324,7 +338,7 @@ mod tests {
                 treatment,
                 Treatment::Ignored
                     | Treatment::RefusedForPvh { .. }
-                    | Treatment::RefusedUnlessHvm { .. }
+                    | Treatment::ToleratedUnlessHvm { .. }
             );
             assert!(!hvm_only || is_dealt_with(key), "{key}");
         }

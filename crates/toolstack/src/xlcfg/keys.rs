@@ -1,6 +1,7 @@
-//! Every key that xl knows, and what becomes of it here.
+//! Every key that xl knows, those that others write into its files, and what becomes of each here.
 //!
-//! Source: xen `tools/xl/xl_parse.c` (staging of August 2026) and `docs/man/xl.cfg.5.pod.in`.
+//! Sources: xen `tools/xl/xl_parse.c` (staging of August 2026) and `docs/man/xl.cfg.5.pod.in`; for xend's
+//! keys `tools/python/xen/xm/create.py` and `tools/examples` up to Xen 4.4.
 
 /// What becomes of a key.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -9,15 +10,17 @@ pub(super) enum Treatment {
     Read,
     /// It says something about HVM or its device model, which xl ignores for PV and PVH too; see `hvm`.
     Ignored,
-    /// It would mean something that cannot be had, unless its value is empty or one of `harmless`.
+    /// The VM would not be what was asked for, unless the value is empty or one of `harmless`.
     Refused { harmless: &'static [&'static str], reason: &'static str },
     /// As `Refused`, but it means nothing for PV, and `hvm` reads it for HVM.
     RefusedForPvh { harmless: &'static [&'static str], reason: &'static str },
-    /// As `Refused`, but `hvm` reads it for HVM.
-    RefusedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
+    /// The VM works without it: ignored with a warning, unless the value is empty or one of `harmless`.
+    Tolerated { harmless: &'static [&'static str], reason: &'static str },
+    /// As `Tolerated`, but `hvm` reads it for HVM.
+    ToleratedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
 }
 
-use Treatment::{Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm};
+use Treatment::{Ignored, Read, Refused, RefusedForPvh, Tolerated, ToleratedUnlessHvm};
 
 const fn later(harmless: &'static [&'static str]) -> Treatment {
     Refused { harmless, reason: "not supported yet" }
@@ -27,13 +30,21 @@ const fn never(harmless: &'static [&'static str], reason: &'static str) -> Treat
     Refused { harmless, reason }
 }
 
+const fn warn(harmless: &'static [&'static str], reason: &'static str) -> Treatment {
+    Tolerated { harmless, reason }
+}
+
 const NONE: &[&str] = &[];
 const OFF: &[&str] = &["0"];
 const ON: &[&str] = &["1"];
-const NO_QEMU: &str = "not supported yet: it needs QEMU, which PV and PVH domains run without here";
 const ARM: &str = "only for Arm hosts";
+const NO_FRAMEBUFFER: &str =
+    "ignored: PV and PVH domains have no framebuffer yet; use `xy console`";
+const NO_SDL: &str = "ignored: no window is opened in domain 0; an HVM domain has vnc = 1";
+const SEDF: &str = "ignored: a parameter of the sedf scheduler, which Xen no longer has";
+const NO_MIGRATION: &str = "ignored: there is no suspend and migration yet";
 
-/// In the order of the alphabet, because it is searched by halving.
+/// Sorted for binary search.
 const KEYS: &[(&str, Treatment)] = &[
     ("acpi", RefusedForPvh { harmless: ON, reason: "PVH domains always have ACPI" }),
     ("acpi_firmware", Ignored),
@@ -48,18 +59,18 @@ const KEYS: &[(&str, Treatment)] = &[
     ("bios", Ignored),
     ("bios_path_override", Ignored),
     ("boot", Ignored),
-    ("bootloader", never(NONE, "not supported yet: name the guest's kernel by kernel= instead")),
-    ("bootloader_args", later(NONE)),
+    ("bootloader", never(NONE, "not supported yet; name the guest's kernel with kernel= instead")),
+    ("bootloader_args", warn(NONE, "ignored: it means nothing without bootloader")),
     ("bootloader_restrict", Ignored),
     ("bootloader_user", Ignored),
     ("builder", Read),
     ("cap", later(OFF)),
     ("channel", later(NONE)),
     ("cmdline", Read),
-    ("cpu_weight", later(&["256"])),
+    ("cpu_weight", warn(&["256"], "ignored: every VM has weight 256 for now")),
     ("cpuid", later(&["host"])),
     ("cpus", later(&["all"])),
-    ("cpus_soft", later(&["all"])),
+    ("cpus_soft", warn(&["all"], "ignored: CPU affinity is not supported yet")),
     ("device_model", Ignored),
     ("device_model_args", Ignored),
     ("device_model_args_hvm", Ignored),
@@ -75,10 +86,10 @@ const KEYS: &[(&str, Treatment)] = &[
     ("dm_restrict", Ignored),
     ("driver_domain", later(OFF)),
     ("dtdev", later(NONE)),
-    ("e820_host", later(OFF)),
+    ("e820_host", warn(OFF, "ignored: only PCI passthrough needs it")),
     ("extra", Read),
-    ("extratime", later(OFF)),
-    ("firmware", never(NONE, "not supported yet: name the guest's kernel by kernel= instead")),
+    ("extratime", warn(OFF, SEDF)),
+    ("firmware", never(NONE, "not supported yet; name the guest's kernel with kernel= instead")),
     ("firmware_override", Ignored),
     ("gfx_passthru", Ignored),
     ("gic_version", never(&["default"], ARM)),
@@ -92,7 +103,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("irqs", later(NONE)),
     ("kernel", Read),
     ("keymap", Ignored),
-    ("latency", later(OFF)),
+    ("latency", warn(OFF, SEDF)),
     ("llc_colors", later(NONE)),
     ("localtime", later(OFF)),
     ("max_event_channels", later(NONE)),
@@ -109,7 +120,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("name", Read),
     ("nestedhvm", later(OFF)),
     ("nographic", Ignored),
-    ("nomigrate", later(OFF)),
+    ("nomigrate", warn(OFF, NO_MIGRATION)),
     ("nr_spis", never(NONE, ARM)),
     ("nx", Ignored),
     ("on_crash", Read),
@@ -117,7 +128,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("on_reboot", Read),
     ("on_soft_reset", Read),
     ("on_watchdog", Read),
-    ("oos", later(NONE)),
+    ("oos", warn(NONE, "ignored: only shadow paging has it")),
     ("opengl", Ignored),
     ("p9", later(NONE)),
     ("pae", Ignored),
@@ -127,7 +138,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("pci_permissive", Ignored),
     ("pci_power_mgmt", Ignored),
     ("pci_seize", Ignored),
-    ("period", later(OFF)),
+    ("period", warn(OFF, SEDF)),
     ("pool", later(&["Pool-0"])),
     ("pvcalls", later(NONE)),
     ("pvshim", later(OFF)),
@@ -139,11 +150,11 @@ const KEYS: &[(&str, Treatment)] = &[
     ("rdm_mem_boundary", Ignored),
     ("root", Read),
     ("rtc_timeoffset", later(OFF)),
-    ("sdl", never(OFF, NO_QEMU)),
+    ("sdl", warn(OFF, NO_SDL)),
     ("seclabel", later(NONE)),
     ("serial", Ignored),
-    ("shadow_memory", later(OFF)),
-    ("slice", later(OFF)),
+    ("shadow_memory", warn(OFF, "ignored: it is computed from memory and vcpus")),
+    ("slice", warn(OFF, SEDF)),
     ("smbios", Ignored),
     ("smbios_firmware", Ignored),
     ("soundhw", Ignored),
@@ -168,7 +179,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("tee", never(&["none"], ARM)),
     (
         "timer_mode",
-        RefusedForPvh { harmless: &["no_delay_for_missed_ticks"], reason: "not supported yet" },
+        warn(&["no_delay_for_missed_ticks", "1"], "ignored: no_delay_for_missed_ticks is used"),
     ),
     ("trap_unmapped_accesses", never(ON, ARM)),
     ("tsc_mode", Read),
@@ -182,24 +193,24 @@ const KEYS: &[(&str, Treatment)] = &[
     ("vcpus", Read),
     ("vdispl", later(NONE)),
     ("vendor_device", Ignored),
-    ("vfb", never(NONE, NO_QEMU)),
+    ("vfb", warn(NONE, NO_FRAMEBUFFER)),
     ("vga", Ignored),
     ("videoram", Ignored),
     ("vif", Read),
-    ("vif2", never(NONE, "netchannel2 is not supported by any Xen of today")),
+    ("vif2", warn(NONE, "ignored: netchannel2 is gone from Xen")),
     ("viridian", Ignored),
     ("virtio", later(NONE)),
-    ("vkb", later(NONE)),
+    ("vkb", warn(NONE, NO_FRAMEBUFFER)),
     ("vkb_device", Ignored),
-    ("vmtrace_buf_kb", later(OFF)),
-    ("vnc", RefusedUnlessHvm { harmless: OFF, reason: NO_QEMU }),
+    ("vmtrace_buf_kb", warn(OFF, "ignored: no tracing buffer is allocated")),
+    ("vnc", ToleratedUnlessHvm { harmless: OFF, reason: NO_FRAMEBUFFER }),
     ("vncdisplay", Ignored),
     ("vnclisten", Ignored),
     ("vncpasswd", Ignored),
     ("vncunused", Ignored),
     ("vncviewer", Ignored),
     ("vnuma", later(NONE)),
-    ("vpmu", later(OFF)),
+    ("vpmu", warn(OFF, "ignored: performance counters are not virtualised")),
     ("vpt_align", Ignored),
     ("vsnd", later(NONE)),
     ("vtpm", later(NONE)),
@@ -207,7 +218,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("xauthority", Ignored),
     ("xen_platform_pci", Ignored),
     ("xen_platform_pci_bar_uc", Ignored),
-    ("xend_suspend_evtchn_compat", later(OFF)),
+    ("xend_suspend_evtchn_compat", warn(OFF, NO_MIGRATION)),
     ("xenstore_feature_mask", later(NONE)),
     ("xenstore_quota", later(NONE)),
 ];
@@ -223,42 +234,108 @@ pub(super) fn all() -> impl Iterator<Item = (&'static str, Treatment)> {
     KEYS.iter().copied()
 }
 
-/// The key that was probably meant.
-pub(super) fn suggestion(key: &str) -> Option<&'static str> {
-    nearest(key, KEYS.iter().map(|&(name, _)| name))
+/// Keys that xl does not know but that are found in its files, with xl's name for the same where it has one.
+/// Sorted for binary search.
+const FOREIGN: &[(&str, &str)] = &[
+    ("access_control", "seclabel"),
+    ("arch", ""),
+    ("audio", "soundhw"),
+    ("autostart", ""),
+    ("blkif", ""),
+    ("bootargs", "bootloader_args"),
+    ("bootentry", ""),
+    ("cdrom", "disk"),
+    ("console", ""),
+    ("cpu", "cpus"),
+    ("cpu_cap", "cap"),
+    ("cpuid_check", ""),
+    ("description", ""),
+    ("dhcp", ""),
+    ("fda", ""),
+    ("fdb", ""),
+    ("features", ""),
+    ("gateway", ""),
+    ("guest_os_type", ""),
+    ("hostname", ""),
+    ("interface", ""),
+    ("ip", "vif"),
+    ("irq", "irqs"),
+    ("isa", ""),
+    ("libdir", ""),
+    ("loader", "firmware_override"),
+    ("machine_address_size", ""),
+    ("memory_sharing", ""),
+    ("monitor", ""),
+    ("monitor_path", ""),
+    ("ne2000", ""),
+    ("netif", ""),
+    ("netmask", ""),
+    ("nfs_root", ""),
+    ("nfs_server", ""),
+    ("nics", "vif"),
+    ("on_shutdown", "on_poweroff"),
+    ("on_xend_start", ""),
+    ("on_xend_stop", ""),
+    ("parallel", ""),
+    ("restart", "on_poweroff"),
+    ("s3_integrity", ""),
+    ("snapshot", ""),
+    ("superpages", ""),
+    ("suppress_spurious_page_faults", ""),
+    ("target", ""),
+    ("tpmif", ""),
+    ("usbport", ""),
+    ("vcpu_avail", "vcpus"),
+    ("vhpt", ""),
+    ("vmid", ""),
+    ("vncconsole", ""),
+    ("vscsi", ""),
+    ("vusb", ""),
+];
+
+/// What a key may be that xl does not know.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Unknown {
+    /// xend or a template of others has it. xl's name for the same may be another.
+    Foreign {
+        instead: Option<&'static str>,
+    },
+    /// Probably this key, misspelt.
+    Typo(&'static str),
+    Other,
 }
 
-/// The candidate that is at most two edits, and less than half of its letters, away from `word`.
+pub(super) fn unknown(key: &str) -> Unknown {
+    if let Ok(index) = FOREIGN.binary_search_by_key(&key, |&(name, _)| name) {
+        let instead = FOREIGN[index].1;
+        return Unknown::Foreign { instead: (!instead.is_empty()).then_some(instead) };
+    }
+    nearest(key, KEYS.iter().map(|&(name, _)| name)).map_or(Unknown::Other, Unknown::Typo)
+}
+
+/// The candidate that is at most two typing mistakes, and fewer than half of its letters, away from `word`.
 pub(super) fn nearest<'a>(
     word: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    /// No name is that long, so that a longer word is near none of them.
+    /// No name is that long, so a longer word is near none of them.
     const WORD_BYTES_MAX: usize = 64;
     if word.len() > WORD_BYTES_MAX {
         return None;
     }
     let word = word.to_ascii_lowercase();
+    let letters = |word: &str| {
+        let mut letters = word.as_bytes().to_vec();
+        letters.sort_unstable();
+        letters
+    };
+    let typed = letters(&word);
     candidates
-        .map(|name| (edits(word.as_bytes(), name.as_bytes()), name))
-        .filter(|&(edits, name)| edits <= 2 && edits * 2 < name.len())
-        .min()
+        .map(|name| (strsim::osa_distance(&word, name), name))
+        .filter(|&(mistakes, name)| mistakes <= 2 && mistakes * 2 < name.len())
+        // Letters are exchanged more often than replaced.
+        .min_by_key(|&(mistakes, name)| (mistakes, letters(name) != typed, name))
         .map(|(_, name)| name)
-}
-
-/// Insertions, deletions and replacements that turn `from` into `to`.
-fn edits(from: &[u8], to: &[u8]) -> usize {
-    // Row by row: costs[j] is that of turning what was read of `from` into the first j of `to`.
-    let mut costs: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut costs[0], i + 1);
-        for (j, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = costs[j + 1];
-            costs[j + 1] = replaced.min(costs[j] + 1).min(diagonal + 1);
-        }
-    }
-    costs[to.len()]
 }
 
 #[cfg(test)]
@@ -273,28 +350,38 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_key_is_suggested_if_it_is_near() {
-        for (key, expected) in [
-            ("memroy", Some("memory")),
-            ("Memory", Some("memory")),
-            ("vcpu", Some("vcpus")),
-            ("on_powerof", Some("on_poweroff")),
-            ("dsk", Some("disk")),
-            ("disks", Some("disk")),
-            ("colour", None),
-            ("x", None),
-            ("", None),
-        ] {
-            assert_eq!(suggestion(key), expected, "{key}");
+    fn foreign_keys_are_in_order_and_unknown_to_xl() {
+        for pair in FOREIGN.windows(2) {
+            assert!(pair[0].0 < pair[1].0, "{} {}", pair[0].0, pair[1].0);
         }
-        assert_eq!(suggestion(&"m".repeat(65)), None);
+        for (name, instead) in FOREIGN {
+            assert_eq!(treatment(name), None, "{name}");
+            assert!(instead.is_empty() || treatment(instead).is_some(), "{instead}");
+        }
     }
 
     #[test]
-    fn edits_count_both_ways() {
-        for (a, b, count) in [("", "abc", 3), ("kitten", "sitting", 3), ("ab", "ba", 2)] {
-            assert_eq!(edits(a.as_bytes(), b.as_bytes()), count);
-            assert_eq!(edits(b.as_bytes(), a.as_bytes()), count);
+    fn an_unknown_key_is_a_typo_only_if_a_known_one_is_near() {
+        for (key, expected) in [
+            ("memroy", Unknown::Typo("memory")),
+            ("Memory", Unknown::Typo("memory")),
+            ("vcpu", Unknown::Typo("vcpus")),
+            ("on_powerof", Unknown::Typo("on_poweroff")),
+            ("on_carsh", Unknown::Typo("on_crash")),
+            ("dsk", Unknown::Typo("disk")),
+            ("disks", Unknown::Typo("disk")),
+            // Two letters changed places: one mistake.
+            ("vfi", Unknown::Typo("vif")),
+            ("pfv", Unknown::Other),
+            ("cpu", Unknown::Foreign { instead: Some("cpus") }),
+            ("dhcp", Unknown::Foreign { instead: None }),
+            ("colour", Unknown::Other),
+            ("OVM_simple_name", Unknown::Other),
+            ("x", Unknown::Other),
+            ("", Unknown::Other),
+        ] {
+            assert_eq!(unknown(key), expected, "{key}");
         }
+        assert_eq!(unknown(&"m".repeat(65)), Unknown::Other);
     }
 }

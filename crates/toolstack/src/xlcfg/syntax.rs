@@ -44,14 +44,17 @@ pub(super) struct SyntaxError {
     pub(super) problem: String,
 }
 
-/// Reads a file's text, then the settings of the command line.
-pub(super) fn parse(text: &str, overrides: &[String]) -> Result<Settings, SyntaxError> {
-    let mut settings = Settings::new();
-    Parser::new(text, Place::Line(1)).statements(&mut settings)?;
-    for text in overrides {
-        parse_override(text, &mut settings)?;
+/// Reads a file's text, then the settings of the command line. After an error it goes on with the next line
+/// that begins with a key.
+pub(super) fn parse(text: &str, overrides: &[String]) -> (Settings, Vec<SyntaxError>) {
+    let (mut settings, mut errors) = (Settings::new(), Vec::new());
+    let mut parser = Parser::new(text, Place::Line(1));
+    while let Err(error) = parser.statements(&mut settings) {
+        errors.push(error);
+        parser.skip_to_key();
     }
-    Ok(settings)
+    errors.extend(overrides.iter().filter_map(|text| parse_override(text, &mut settings).err()));
+    (settings, errors)
 }
 
 /// The shell takes quotes away, so that a plain word is taken as a string here.
@@ -155,13 +158,15 @@ impl Token {
 struct Parser<'a> {
     rest: &'a str,
     place: Place,
+    /// `rest` and `place` where the statement that is being read begins.
+    statement: (&'a str, Place),
     /// The key whose value is being read.
     key: Option<String>,
 }
 
 impl<'a> Parser<'a> {
     fn new(text: &'a str, place: Place) -> Self {
-        Self { rest: text, place, key: None }
+        Self { rest: text, place, statement: (text, place), key: None }
     }
 
     fn fail(&self, problem: impl Into<String>) -> SyntaxError {
@@ -175,6 +180,7 @@ impl<'a> Parser<'a> {
     fn statements(&mut self, settings: &mut Settings) -> Result<(), SyntaxError> {
         loop {
             self.key = None;
+            self.statement = (self.rest, self.place);
             let place = self.place;
             let key = match self.token()? {
                 Token::Newline | Token::Semicolon => continue,
@@ -208,6 +214,26 @@ impl<'a> Parser<'a> {
                 }
             }
             store(settings, &key, operator, Setting { value, place })?;
+        }
+    }
+
+    /// Goes back to where the statement begins, and on to the next line that begins with `KEY =`.
+    fn skip_to_key(&mut self) {
+        (self.rest, self.place) = self.statement;
+        loop {
+            let Some((_, rest)) = self.rest.split_once('\n') else {
+                self.rest = "";
+                return;
+            };
+            self.rest = rest;
+            if let Place::Line(line) = &mut self.place {
+                *line = line.saturating_add(1);
+            }
+            let line = rest.split('\n').next().unwrap_or_default();
+            let key = line.split_once('=').map(|(key, _)| key.strip_suffix('+').unwrap_or(key));
+            if key.is_some_and(|key| is_key(key.trim_end())) {
+                return;
+            }
         }
     }
 
@@ -385,18 +411,14 @@ mod tests {
 
     fn check_with(text: &str, overrides: &[&str], expected: &Expect) {
         let overrides: Vec<_> = overrides.iter().map(|&text| text.to_owned()).collect();
-        let actual = match parse(text, &overrides) {
-            Ok(settings) => settings
-                .iter()
-                .map(|(key, Setting { value, place })| {
-                    format!("{place:?} {key} {}\n", render(value))
-                })
-                .collect(),
-            Err(SyntaxError { place, key, problem }) => {
-                format!("{place:?} {}: {problem}\n", key.unwrap_or_default())
-            }
-        };
-        expected.assert_eq(&actual);
+        let (settings, errors) = parse(text, &overrides);
+        let errors = errors.into_iter().map(|SyntaxError { place, key, problem }| {
+            format!("{place:?} {}: {problem}\n", key.unwrap_or_default())
+        });
+        let settings = settings
+            .iter()
+            .map(|(key, Setting { value, place })| format!("{place:?} {key} {}\n", render(value)));
+        expected.assert_eq(&errors.chain(settings).collect::<String>());
     }
 
     fn check(text: &str, expected: &Expect) {
@@ -453,7 +475,7 @@ mod tests {
     #[test]
     fn faults_name_their_line() {
         let check = |text: &str, expected: &str| {
-            let SyntaxError { place, key, problem } = parse(text, &[]).unwrap_err();
+            let SyntaxError { place, key, problem } = parse(text, &[]).1.remove(0);
             assert_eq!(format!("{place:?} {}: {problem}", key.unwrap_or_default()), expected);
         };
         check("\nname", "Line(2) name: expected = after the key instead of the end");
@@ -497,9 +519,24 @@ mod tests {
     }
 
     #[test]
+    fn after_a_fault_the_next_line_with_a_key_is_read() {
+        check(
+            "a = [ 'x',\nb = 'y'\nc =\nd = x\n  ]\ne += 'z' w\nf = 'ok'",
+            &expect![[r#"
+                Line(2) a: "b" needs quotes around it
+                Line(3) c: expected a value instead of the end of the line
+                Line(4) d: "x" needs quotes around it
+                Line(6) e: expected a new line or a semicolon after the value instead of "w"
+                Line(2) b "y"
+                Line(7) f "ok"
+            "#]],
+        );
+    }
+
+    #[test]
     fn an_override_that_is_none_is_refused() {
         for text in ["", "name", "=x", "a b=c", "+=x"] {
-            let error = parse("", &[text.to_owned()]).unwrap_err();
+            let error = parse("", &[text.to_owned()]).1.remove(0);
             assert_eq!(error.problem, format!("{text:?}: expected key=value"));
             assert_eq!(error.place, Place::CommandLine);
         }

@@ -152,6 +152,12 @@ fn vif_spec(vif: &VifConfig, kind: DomainKind) -> String {
     if let Some(mac) = vif.mac {
         let _ = write!(spec, ",mac={mac}");
     }
+    if let Some(name) = &vif.name {
+        let _ = write!(spec, ",vifname={name}");
+    }
+    if let Some(ip) = &vif.ip {
+        let _ = write!(spec, ",ip={ip}");
+    }
     if let Some(mtu) = vif.mtu {
         let _ = write!(spec, ",mtu={mtu}");
     }

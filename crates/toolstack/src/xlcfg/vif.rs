@@ -43,6 +43,8 @@ pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfi
         devid: index,
         mac: None,
         bridge: BRIDGE_DEFAULT.to_owned(),
+        name: None,
+        ip: None,
         mtu: None,
         rate: None,
         model: (kind == DomainKind::Hvm).then(|| MODEL_DEFAULT.to_owned()),
@@ -67,7 +69,29 @@ pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfi
             _ => read_parameter(&mut vif, key, value)?,
         }
     }
+    // The tap device of an emulated card is called `NAME-emu`.
+    if vif.model.is_some()
+        && vif.name.as_ref().is_some_and(|name| name.len() + 4 > INTERFACE_NAME_BYTES_MAX)
+    {
+        return Err("vifname: at most 11 bytes beside an emulated card; or use type=vif".to_owned());
+    }
     Ok(vif)
+}
+
+/// That `vif` and `others` can be interfaces of one VM.
+pub(super) fn check_distinct(vif: &VifConfig, others: &[VifConfig]) -> Result<(), String> {
+    for (index, other) in others.iter().enumerate() {
+        if other.devid == vif.devid {
+            return Err(format!("devid {} is that of vif[{index}] already", vif.devid));
+        }
+        if let Some(mac) = vif.mac.filter(|&mac| other.mac == Some(mac)) {
+            return Err(format!("mac {mac} is that of vif[{index}] already"));
+        }
+        if let Some(name) = vif.name.as_ref().filter(|_| other.name == vif.name) {
+            return Err(format!("vifname {name} is that of vif[{index}] already"));
+        }
+    }
+    Ok(())
 }
 
 /// Whether an HVM domain's interface has an emulated card beside it, and which.
@@ -92,7 +116,13 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
     let refuse = |reason: &str| Err(format!("{key}={}: {reason}", shown(value)));
     match key {
         "mac" => vif.mac = Some(mac(value)?),
-        "bridge" => vif.bridge = bridge(value)?,
+        "bridge" if is_interface_name(value) => vif.bridge = value.to_owned(),
+        "bridge" => return refuse("expected the name of a network bridge, at most 15 bytes"),
+        "vifname" if value.is_empty() => {}
+        "vifname" if is_interface_name(value) => vif.name = Some(value.to_owned()),
+        "vifname" => return refuse("expected a name for a network interface, at most 15 bytes"),
+        "ip" if value.is_empty() => {}
+        "ip" => vif.ip = Some(addresses(value)?),
         "devid" => {
             vif.devid = integer(value)
                 .and_then(|devid| u8::try_from(devid).ok())
@@ -109,9 +139,7 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "rate" => vif.rate = Some(rate(value)?),
         "type" if value == "vif" => {}
         "type" if value == "ioemu" => {
-            return refuse(
-                "an emulated interface comes with an HVM domain, at its start; write type=vif",
-            );
+            return refuse("only an HVM domain has emulated cards, from its start; use type=vif");
         }
         "type" => return refuse("expected vif"),
         // The model of an emulated card; a paravirtual interface has none, for xl either.
@@ -119,19 +147,11 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "script" if matches!(value, "vif-bridge" | "/etc/xen/scripts/vif-bridge") => {}
         "script" => {
             return refuse(
-                "no script is run for interfaces; they are put on bridge= as vif-bridge does",
+                "hotplug scripts are not run; xylemd does what vif-bridge does, and no other",
             );
         }
         "backend" if matches!(value, "0" | "Domain-0" | "dom0") => {}
-        "backend" => return refuse("interfaces are served by domain 0 only, for now"),
-        "ip" => {
-            return refuse(
-                "only hotplug scripts use it, and none is run; set the address in the guest",
-            );
-        }
-        "vifname" => {
-            return refuse("not supported yet; the interface in domain 0 is called vifDOMID.DEVID");
-        }
+        "backend" => return refuse("driver domains are not supported yet; domain 0 serves it"),
         "gatewaydev" | "netdev" => {
             return refuse("routed interfaces are not supported yet; use bridge=");
         }
@@ -157,16 +177,21 @@ fn mac(value: &str) -> Result<Mac, String> {
     Ok(mac)
 }
 
-fn bridge(value: &str) -> Result<String, String> {
+/// As Linux's `dev_valid_name`; a name with a % would be a template for one.
+fn is_interface_name(value: &str) -> bool {
     let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&value.len());
-    let odd = |c: char| c == '/' || c.is_whitespace() || c.is_control();
-    if fits && !value.contains(odd) && !matches!(value, "." | "..") {
-        Ok(value.to_owned())
+    let odd = |c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control();
+    fits && !value.contains(odd) && !matches!(value, "." | "..")
+}
+
+/// Addresses or networks with spaces between, as vif-bridge reads them.
+fn addresses(value: &str) -> Result<String, String> {
+    /// More than any interface has, and well below what a node holds.
+    const BYTES_MAX: usize = 1024;
+    if value.len() <= BYTES_MAX && !value.contains(char::is_control) {
+        Ok(value.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
     } else {
-        Err(format!(
-            "bridge={}: expected the name of a network bridge, at most 15 bytes",
-            shown(value)
-        ))
+        Err(format!("ip={}: expected IP addresses with spaces between", shown(value)))
     }
 }
 
@@ -232,12 +257,14 @@ mod tests {
 
     fn render(text: &str) -> String {
         match parse(text, 3, DomainKind::Pv) {
-            Ok(VifConfig { devid, mac, bridge, mtu, rate, model: _ }) => {
+            Ok(VifConfig { devid, mac, bridge, name, ip, mtu, rate, model: _ }) => {
+                let name = name.map(|name| format!(" as {name}")).unwrap_or_default();
+                let ip = ip.map(|ip| format!(" for {ip}")).unwrap_or_default();
                 let mac = mac.map(|mac| format!(" {mac}")).unwrap_or_default();
                 let mtu = mtu.map(|mtu| format!(" mtu {mtu}")).unwrap_or_default();
                 let rate =
                     rate.map(|r| format!(" {},{}", r.bytes, r.interval_us)).unwrap_or_default();
-                format!("{devid} {bridge}{mac}{mtu}{rate}")
+                format!("{devid} {bridge}{name}{mac}{ip}{mtu}{rate}")
             }
             Err(problem) => problem,
         }
@@ -273,6 +300,13 @@ mod tests {
             ("rate=1GB/s@1s", "3 xenbr0 1000000000,1000000"),
             ("rate=8b/s@1", "3 xenbr0 1,1000000"),
             ("rate=20000B/s@50u", "3 xenbr0 1,50"),
+            ("ip=10.0.0.2,mac=00:16:3e:00:0a:01", "3 xenbr0 00:16:3e:00:0a:01 for 10.0.0.2"),
+            (
+                "ip= 10.0.0.2  10.1.0.0/16 fe80::1/64 ",
+                "3 xenbr0 for 10.0.0.2 10.1.0.0/16 fe80::1/64",
+            ),
+            ("ip=,vifname=", "3 xenbr0"),
+            ("vifname=web-lan,bridge=br1", "3 br1 as web-lan"),
         ] {
             assert_eq!(render(text), expected, "{text}");
         }
@@ -324,21 +358,21 @@ mod tests {
             ("rate=18446744073GB/s@4294s", "rate=\"18446744073GB/s@4294s\": too fast"),
             (
                 "type=ioemu",
-                "type=\"ioemu\": an emulated interface comes with an HVM domain, at its start; write type=vif",
+                "type=\"ioemu\": only an HVM domain has emulated cards, from its start; use type=vif",
             ),
             (
                 "script=vif-route",
-                "script=\"vif-route\": no script is run for interfaces; they are put on bridge= as vif-bridge does",
+                "script=\"vif-route\": hotplug scripts are not run; xylemd does what vif-bridge does, and no other",
+            ),
+            ("ip=10.0\t.2", "ip=\"10.0\\t.2\": expected IP addresses with spaces between"),
+            (
+                "vifname=vif%d",
+                "vifname=\"vif%d\": expected a name for a network interface, at most 15 bytes",
             ),
             (
-                "ip=10.0.0.2",
-                "ip=\"10.0.0.2\": only hotplug scripts use it, and none is run; set the address in the guest",
+                "backend=netvm",
+                "backend=\"netvm\": driver domains are not supported yet; domain 0 serves it",
             ),
-            (
-                "vifname=web",
-                "vifname=\"web\": not supported yet; the interface in domain 0 is called vifDOMID.DEVID",
-            ),
-            ("backend=netvm", "backend=\"netvm\": interfaces are served by domain 0 only, for now"),
         ] {
             assert_eq!(render(text), expected, "{text}");
         }

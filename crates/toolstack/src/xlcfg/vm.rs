@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use xen::{DomainKind, Uuid};
 
-use super::keys::{self, Treatment};
+use super::keys::{self, Treatment, Unknown};
 use super::syntax::{Place, Setting, Settings, Value};
 use super::{ConfigError, disk, integer, shown, vif};
 use crate::config::{
@@ -26,38 +26,77 @@ pub(super) struct Reader<'a> {
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
+/// All that is wrong with a configuration.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) faults: Vec<ConfigError>,
+    pub(super) warnings: Vec<ConfigError>,
+    /// Keys that are probably there under a misspelt name.
+    misspelt: Vec<&'static str>,
+}
+
+impl Findings {
+    fn drop_what_only_seems_missing(&mut self) {
+        let Self { faults, misspelt, .. } = self;
+        faults.retain(|fault| {
+            let is_misspelt = misspelt.iter().any(|name| fault.key.as_deref() == Some(*name));
+            fault.place.is_some() || !is_misspelt
+        });
+    }
+
+    /// The value, or its default once the fault is noted.
+    fn take<T: Default>(&mut self, result: Result<T>) -> T {
+        result.unwrap_or_else(|fault| {
+            self.faults.push(fault);
+            T::default()
+        })
+    }
+}
+
 impl Reader<'_> {
-    pub(super) fn vm_config(&self) -> Result<VmConfig> {
-        self.check_keys_known()?;
-        let kind = self.kind()?;
-        self.check_keys_supported(kind)?;
-        let name = self.name()?;
-        let (memory_mib, memory_max_mib) = self.memory()?;
-        let (vcpus, vcpus_max) = self.vcpus()?;
-        let disks = self.disks()?;
-        let vifs = self.vifs(kind)?;
-        let hvm = self.hvm(kind, &disks)?;
-        Ok(VmConfig {
+    /// What could be read, unless it is unclear what kind of domain it is, and what is wrong.
+    pub(super) fn vm_config(&self) -> (Option<VmConfig>, Findings) {
+        let mut found = Findings::default();
+        self.check_keys_known(&mut found);
+        let kind = match self.kind() {
+            Ok(kind) => kind,
+            Err(fault) => {
+                found.faults.push(fault);
+                return (None, found);
+            }
+        };
+        self.check_keys_supported(kind, &mut found);
+        let name = found.take(self.name());
+        let (memory_mib, memory_max_mib) = found.take(self.memory());
+        let (vcpus, vcpus_max) = found.take(self.vcpus());
+        let disks = self.disks(&mut found);
+        let vifs = self.vifs(kind, &mut found);
+        let hvm = self.hvm(kind, &disks, &mut found);
+        let cmdline = self.cmdline(&mut found);
+        let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
+        let config = VmConfig {
             origin: self.origin(),
             name,
-            uuid: self.uuid()?,
+            uuid: found.take(self.uuid()),
             kind,
-            kernel: self.kernel(kind)?,
-            ramdisk: self.path("ramdisk")?.map(str::to_owned),
-            cmdline: self.cmdline()?,
+            kernel: found.take(self.kernel(kind)),
+            ramdisk: found.take(self.path("ramdisk")).map(str::to_owned),
+            cmdline: found.take(cmdline),
             memory_mib,
             memory_max_mib,
             vcpus,
             vcpus_max,
             disks,
             vifs,
-            policy: self.policy()?,
-            tsc_mode: self.tsc_mode()?,
-            grant_frames_max: self
-                .number("max_grant_frames", 1..=i64::from(u16::MAX))?
+            policy: self.policy(&mut found),
+            tsc_mode: found.take(self.tsc_mode()),
+            grant_frames_max: found
+                .take(grant_frames_max)
                 .and_then(|frames| u16::try_from(frames).ok()),
             hvm,
-        })
+        };
+        found.drop_what_only_seems_missing();
+        (Some(config), found)
     }
 
     pub(super) fn error(&self, key: &str, place: Place, problem: impl Into<String>) -> ConfigError {
@@ -78,44 +117,62 @@ impl Reader<'_> {
         }
     }
 
-    fn check_keys_known(&self) -> Result<()> {
-        let first_unknown = self
-            .settings
-            .iter()
-            .filter(|(key, _)| keys::treatment(key).is_none())
-            .min_by_key(|(_, setting)| setting.place);
-        match first_unknown {
-            None => Ok(()),
-            Some((key, setting)) => {
-                let problem = match keys::suggestion(key) {
-                    Some(name) => format!("unknown key; did you mean {name}?"),
-                    None => "unknown key".to_owned(),
-                };
-                Err(self.error(key, setting.place, problem))
+    fn check_keys_known(&self, found: &mut Findings) {
+        for (key, setting) in self.settings {
+            if keys::treatment(key).is_some() {
+                continue;
+            }
+            let error = |problem: String| self.error(key, setting.place, problem);
+            match keys::unknown(key) {
+                Unknown::Typo(name) => {
+                    found.misspelt.push(name);
+                    found.faults.push(error(format!("unknown key; did you mean {name}?")));
+                }
+                Unknown::Foreign { instead: Some(name) } => {
+                    found.warnings.push(error(format!("ignored, as xl ignores it; use {name}")));
+                }
+                Unknown::Foreign { instead: None } => {
+                    found.warnings.push(error("ignored, as xl ignores it".to_owned()));
+                }
+                Unknown::Other => {
+                    found.warnings.push(error("unknown key, ignored".to_owned()));
+                }
             }
         }
     }
 
-    fn check_keys_supported(&self, kind: DomainKind) -> Result<()> {
+    fn check_keys_supported(&self, kind: DomainKind, found: &mut Findings) {
         for (key, setting) in self.settings {
-            let (harmless, reason) = match (keys::treatment(key), kind) {
+            match (keys::treatment(key), kind) {
                 (Some(Treatment::Refused { harmless, reason }), _)
-                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh)
+                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh) => {
+                    found.faults.extend(self.unless_harmless(key, setting, harmless, reason));
+                }
+                (Some(Treatment::Tolerated { harmless, reason }), _)
                 | (
-                    Some(Treatment::RefusedUnlessHvm { harmless, reason }),
+                    Some(Treatment::ToleratedUnlessHvm { harmless, reason }),
                     DomainKind::Pv | DomainKind::Pvh,
-                ) => (harmless, reason),
-                (_, _) => continue,
-            };
-            let harmless = match &setting.value {
-                Value::Atom(text) => text.is_empty() || harmless.contains(&text.as_str()),
-                Value::List(items) => items.is_empty(),
-            };
-            if !harmless {
-                return Err(self.error(key, setting.place, reason));
+                ) => {
+                    found.warnings.extend(self.unless_harmless(key, setting, harmless, reason));
+                }
+                (_, _) => {}
             }
         }
-        Ok(())
+    }
+
+    /// The error, unless the value asks for nothing or for what is there anyway.
+    pub(super) fn unless_harmless(
+        &self,
+        key: &str,
+        Setting { value, place }: &Setting,
+        harmless: &[&str],
+        reason: &str,
+    ) -> Option<ConfigError> {
+        let is_harmless = match value {
+            Value::Atom(text) => text.is_empty() || harmless.contains(&text.as_str()),
+            Value::List(items) => items.is_empty(),
+        };
+        (!is_harmless).then(|| self.error(key, *place, reason))
     }
 
     pub(super) fn atom(&self, key: &str) -> Result<Option<(&str, Place)>> {
@@ -255,7 +312,7 @@ impl Reader<'_> {
     }
 
     /// `cmdline` as it is, or else `root=ROOT EXTRA`.
-    fn cmdline(&self) -> Result<String> {
+    fn cmdline(&self, found: &mut Findings) -> Result<String> {
         let (root, extra) = (self.line("root")?, self.line("extra")?);
         let Some(cmdline) = self.line("cmdline")? else {
             return Ok(match (root, extra) {
@@ -264,13 +321,12 @@ impl Reader<'_> {
                 (None, extra) => extra.unwrap_or_default().to_owned(),
             });
         };
-        // xl would drop the other two; that is only meant if the command line replaces the file's.
         let place = self.place("cmdline");
         for key in ["root", "extra"] {
             let replaced = place == Place::CommandLine && self.place(key) != Place::CommandLine;
             if self.settings.contains_key(key) && !replaced {
-                let problem = "given beside cmdline, which is the whole command line; keep one";
-                return Err(self.error(key, self.place(key), problem));
+                let problem = "ignored: cmdline is the whole command line";
+                found.warnings.push(self.error(key, self.place(key), problem));
             }
         }
         Ok(cmdline.to_owned())
@@ -307,50 +363,56 @@ impl Reader<'_> {
         Ok((narrow(vcpus), narrow(max)))
     }
 
-    fn disks(&self) -> Result<Vec<DiskConfig>> {
+    fn disks(&self, found: &mut Findings) -> Vec<DiskConfig> {
         let mut disks = Vec::new();
         let mut taken: BTreeMap<u32, String> = BTreeMap::new();
-        for (key, text, place) in self.list("disk")? {
-            let disk = disk::parse(text).map_err(|problem| self.error(&key, place, problem))?;
-            if let Some(other) = taken.insert(disk.vdev.number, key.clone()) {
-                let problem = format!("vdev {} is that of {other} already", disk.vdev.name);
-                return Err(self.error(&key, place, problem));
+        for (key, text, place) in found.take(self.list("disk")) {
+            let mut fail = |problem| found.faults.push(self.error(&key, place, problem));
+            let disk = match disk::parse(text) {
+                Ok(disk) => disk,
+                Err(problem) => {
+                    fail(problem);
+                    continue;
+                }
+            };
+            match taken.insert(disk.vdev.number, key.clone()) {
+                Some(other) => {
+                    fail(format!("vdev {} is that of {other} already", disk.vdev.name));
+                }
+                None => disks.push(disk),
             }
-            disks.push(disk);
         }
-        Ok(disks)
+        disks
     }
 
-    fn vifs(&self, kind: DomainKind) -> Result<Vec<VifConfig>> {
+    fn vifs(&self, kind: DomainKind, found: &mut Findings) -> Vec<VifConfig> {
         let mut vifs: Vec<VifConfig> = Vec::new();
-        for ((key, text, place), index) in self.list("vif")?.into_iter().zip(0..) {
-            let fail = |problem| self.error(&key, place, problem);
-            let vif = vif::parse(text, index, kind).map_err(fail)?;
-            for (other_index, other) in vifs.iter().enumerate() {
-                if other.devid == vif.devid {
-                    return Err(fail(format!(
-                        "devid {} is that of vif[{other_index}] already",
-                        vif.devid
-                    )));
-                }
-                if let Some(mac) = vif.mac.filter(|&mac| other.mac == Some(mac)) {
-                    return Err(fail(format!("mac {mac} is that of vif[{other_index}] already")));
-                }
+        for ((key, text, place), index) in found.take(self.list("vif")).into_iter().zip(0..) {
+            let vif = vif::parse(text, index, kind)
+                .and_then(|vif| vif::check_distinct(&vif, &vifs).map(|()| vif));
+            match vif {
+                Ok(vif) => vifs.push(vif),
+                Err(problem) => found.faults.push(self.error(&key, place, problem)),
             }
-            vifs.push(vif);
         }
-        Ok(vifs)
+        vifs
     }
 
-    fn policy(&self) -> Result<ShutdownPolicy> {
-        let default = ShutdownPolicy::default();
-        Ok(ShutdownPolicy {
-            poweroff: self.action("on_poweroff", default.poweroff)?,
-            reboot: self.action("on_reboot", default.reboot)?,
-            crash: self.action("on_crash", default.crash)?,
-            watchdog: self.action("on_watchdog", default.watchdog)?,
-            soft_reset: self.action("on_soft_reset", default.soft_reset)?,
-        })
+    fn policy(&self, found: &mut Findings) -> ShutdownPolicy {
+        let mut policy = ShutdownPolicy::default();
+        for (key, action) in [
+            ("on_poweroff", &mut policy.poweroff),
+            ("on_reboot", &mut policy.reboot),
+            ("on_crash", &mut policy.crash),
+            ("on_watchdog", &mut policy.watchdog),
+            ("on_soft_reset", &mut policy.soft_reset),
+        ] {
+            match self.action(key, *action) {
+                Ok(wanted) => *action = wanted,
+                Err(fault) => found.faults.push(fault),
+            }
+        }
+        policy
     }
 
     fn action(&self, key: &str, default: ShutdownAction) -> Result<ShutdownAction> {

@@ -8,7 +8,7 @@ use toolstack::config::{
     Access, Bios, DiskConfig, HvmSettings, Mac, ModelUser, Origin, Rate, ShutdownAction,
     ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
-use toolstack::xlcfg::{ConfigError, Source, parse};
+use toolstack::xlcfg::{ConfigError, Source, Strictness, parse, read};
 use xen::{DomainKind, Uuid};
 
 fn parse_with(text: &str, overrides: &[&str]) -> Result<VmConfig, ConfigError> {
@@ -143,6 +143,8 @@ on_crash    = 'preserve'
                         ),
                     ),
                     bridge: "br0",
+                    name: None,
+                    ip: None,
                     mtu: None,
                     rate: None,
                     model: None,
@@ -278,10 +280,9 @@ fn what_an_hvm_guest_cannot_have_is_said() {
         ("vnclisten='a,b'", "vnclisten: \"a,b\": expected no comma"),
         ("vnclisten='a:b'", "vnclisten: \"a:b\": expected ADDRESS or ADDRESS:DISPLAY"),
         ("usbdevice='host:1'", "usbdevice: \"host:1\": expected one of tablet, mouse, keyboard"),
-        ("device_model='/q'", "device_model: write device_model_override instead"),
         (
             "device_model_version='qemu-xen-traditional'",
-            "device_model_version: qemu-xen is the only one",
+            "device_model_version: only qemu-xen is supported",
         ),
         ("localtime=1", "localtime: not supported yet"),
         (
@@ -299,13 +300,12 @@ fn what_an_hvm_guest_cannot_have_is_said() {
 }
 
 #[test]
-fn an_unknown_key_is_named_with_its_line_and_the_key_that_was_meant() {
+fn a_misspelt_key_is_named_with_its_line_and_the_key_that_was_meant() {
     check_error(
         "name = 'g'\n\nmemroy = 64\ncolour = 'red'\n",
         &[],
         "guest.cfg:3: memroy: unknown key; did you mean memory?",
     );
-    check_error("name = 'g'\ncolour = 'red'\n", &[], "guest.cfg:2: colour: unknown key");
     check_error(
         "name = 'g'\n",
         &["vcpu=2"],
@@ -321,15 +321,7 @@ fn a_meaning_that_would_be_lost_is_refused() {
     };
     check(
         "bootloader = 'pygrub'",
-        "bootloader: not supported yet: name the guest's kernel by kernel= instead",
-    );
-    check(
-        "vfb = [ 'vnc=1' ]",
-        "vfb: not supported yet: it needs QEMU, which PV and PVH domains run without here",
-    );
-    check(
-        "vnc = 1",
-        "vnc: not supported yet: it needs QEMU, which PV and PVH domains run without here",
+        "bootloader: not supported yet; name the guest's kernel with kernel= instead",
     );
     check("pci = [ '01:00.0' ]", "pci: not supported yet");
     check("cpus = '0-3'", "cpus: not supported yet");
@@ -338,6 +330,78 @@ fn a_meaning_that_would_be_lost_is_refused() {
         "tsc_mode = 'native_paravirt'",
         "tsc_mode: native_paravirt is gone from Xen; expected default, always_emulate or native",
     );
+}
+
+/// All that is wrong with a file, warnings last.
+fn findings(text: &str, strictness: Strictness) -> Vec<String> {
+    let reading = read(Source { file: "g.cfg", text, overrides: &[] }, strictness);
+    reading.faults.iter().map(ToString::to_string).chain(reading.warnings).collect()
+}
+
+#[test]
+fn keys_of_other_tools_pass_with_a_warning_and_are_faults_if_one_wants_that() {
+    let text = "name = 'g'; kernel = '/k'; memory = 64\ndhcp = 'dhcp'\ncolour = 'red'\ncpu = '2'\n\
+                vfb = [ 'type=vnc' ]\nshadow_memory = 8\nvncviewer = 1\n";
+    let expected = expect![[r#"
+        g.cfg:2: warning: dhcp: ignored, as xl ignores it
+        g.cfg:3: warning: colour: unknown key, ignored
+        g.cfg:4: warning: cpu: ignored, as xl ignores it; use cpus
+        g.cfg:5: warning: vfb: ignored: PV and PVH domains have no framebuffer yet; use `xy console`
+        g.cfg:6: warning: shadow_memory: ignored: it is computed from memory and vcpus"#]];
+    expected.assert_eq(&findings(text, Strictness::Tolerant).join("\n"));
+    let config = read(Source { file: "g.cfg", text, overrides: &[] }, Strictness::Tolerant).config;
+    assert_eq!(config, parse(Source { file: "g.cfg", text, overrides: &[] }).ok());
+    let strict = findings(text, Strictness::Strict);
+    assert_eq!(strict.len(), 5);
+    assert_eq!(strict[1], "g.cfg:3: colour: unknown key, ignored");
+}
+
+#[test]
+fn an_hvm_guest_s_warnings_speak_of_hvm() {
+    let text = "name = 'g'; type = 'hvm'; memory = 64\nvnc = 1\nsdl = 1\nsoundhw = 'hda'\n\
+                timer_mode = 2\ndevice_model = '/q'\n";
+    let expected = expect![[r#"
+        g.cfg:3: warning: sdl: ignored: no window is opened in domain 0; an HVM domain has vnc = 1
+        g.cfg:4: warning: soundhw: ignored: the VM gets no sound card
+        g.cfg:5: warning: timer_mode: ignored: no_delay_for_missed_ticks is used
+        g.cfg:6: warning: device_model: ignored, as xl ignores it; use device_model_override"#]];
+    expected.assert_eq(&findings(text, Strictness::Tolerant).join("\n"));
+}
+
+#[test]
+fn all_faults_of_a_file_are_found_at_once() {
+    let text = "name = '7'\nmemroy = 64\nkernel = ''\nvcpus = 'x'\npci = [ '1:0.0' ]\n\
+                disk = [ 'nonsense', '/a,raw,xvda,w', '/b,raw,xvda,w' ]\n\
+                vif = [ 'mac=1', 'bridge=', 'devid=2', 'devid=2' ]\n\
+                on_crash = 'explode'\non_reboot = 'dance'\ntsc_mode = 9\nuuid = 'u'\n";
+    let found = findings(text, Strictness::Tolerant);
+    let keys: Vec<_> = found.iter().filter_map(|line| line.split(": ").nth(1)).collect();
+    assert_eq!(
+        keys,
+        [
+            "name",
+            "memroy",
+            "vcpus",
+            "pci",
+            "disk[0]",
+            "disk[2]",
+            "vif[0]",
+            "vif[1]",
+            "vif[3]",
+            "on_crash",
+            "on_reboot",
+            "tsc_mode",
+            "uuid",
+            "kernel"
+        ],
+        "{found:#?}"
+    );
+    let broken = findings("name = g\nkernel = '/k\nmemory = [\n", Strictness::Tolerant);
+    expect![[r#"
+        g.cfg:1: name: "g" needs quotes around it
+        g.cfg:2: kernel: the string has no closing quote on its line
+        g.cfg:3: memory: the list has no closing ]"#]]
+    .assert_eq(&broken.join("\n"));
 }
 
 #[test]
@@ -552,16 +616,19 @@ fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
 fn vifs() -> impl Strategy<Value = Vec<VifConfig>> {
     let mac = proptest::option::of((any::<[u8; 5]>(), 1u8..128));
     let rate = proptest::option::of((1u64..1 << 40, 1u64..=1_000_000));
-    let vif = ("[a-z][a-z0-9.-]{0,14}", mac, proptest::option::of(68u32..=65535), rate);
+    let vif =
+        ("[a-z][a-z0-9.-]{0,14}", mac, proptest::option::of(68u32..=65535), rate, any::<bool>());
     proptest::collection::vec(vif, 0..5).prop_map(|vifs| {
         let mut vifs: Vec<VifConfig> = vifs
             .into_iter()
             .zip(0..)
-            .map(|((bridge, mac, mtu, rate), devid)| VifConfig {
+            .map(|((bridge, mac, mtu, rate, named), devid)| VifConfig {
                 model: None,
                 devid,
                 mac: mac.map(|([b, c, d, e, f], half)| Mac([half * 2, b, c, d, e, f])),
                 bridge,
+                name: named.then(|| format!("lan{devid}")),
+                ip: named.then(|| "10.0.0.2 fe80::1/64".to_owned()),
                 mtu,
                 rate: rate.map(|(bytes, interval_us)| Rate { bytes, interval_us }),
             })

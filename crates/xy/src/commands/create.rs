@@ -1,14 +1,15 @@
-//! `create`: reads the file here, has the VM made there.
+//! `create` and `check`: the file is read here, the VM is made or checked there.
 
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::Duration;
 
-use api::{Create, CreateReport, Reply, Request};
+use api::{Checked, Create, CreateReport, Reply, Request};
 
 use super::{console, expect_reply};
 use crate::columns;
 use crate::options::Options;
-use crate::session::{Failure, ProgressDisplay, Session};
+use crate::session::{Failure, ProgressDisplay, Session, one_line};
 
 /// How often `-F` looks whether the domain is still there.
 const FOREGROUND_INTERVAL: Duration = Duration::from_millis(100);
@@ -25,10 +26,14 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
     if !options.has("quiet") {
         session.tell(&format!("Parsing config from {file}"));
     }
-    let dry_run = session.dry_run || options.has("dryrun");
+    let strict = options.has("strict");
+    if session.dry_run || options.has("dryrun") {
+        let create = Create { cwd, file, config_text, overrides, strict, ..Create::default() };
+        return dry_run(session, create);
+    }
     // With a console, the domain starts once somebody listens, so that no line of it is lost.
     let paused = options.has("p") || options.has("c");
-    let progress = match options.has("quiet") || dry_run {
+    let progress = match options.has("quiet") {
         true => session.progress != ProgressDisplay::Hidden,
         false => session.draws_progress(),
     };
@@ -38,16 +43,11 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
         config_text,
         overrides,
         paused,
-        dry_run,
+        strict,
+        warnings: true,
         progress,
+        ..Create::default()
     }))?;
-    if dry_run {
-        let configs = expect_reply!(reply, Configs);
-        for config in &configs {
-            session.print_json(config);
-        }
-        return Ok(());
-    }
     let report = expect_reply!(reply, Created);
     if options.has("json") {
         session.print_json(&report);
@@ -55,6 +55,79 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
         session.print(&columns::stages(&report));
     }
     follow(session, options, &report)
+}
+
+/// Prints what would be made, as far as it could be read, and all that is wrong with it.
+fn dry_run(session: &mut Session, create: Create) -> Result<(), Failure> {
+    let checked = expect_reply!(session.call(&Request::Check(create))?, Checked);
+    for warning in &checked.warnings {
+        session.tell(&one_line(warning));
+    }
+    if let Some(config) = &checked.config {
+        session.print_json(config);
+    }
+    if checked.faults.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::Failed(checked.faults.iter().map(|fault| one_line(fault)).collect()))
+}
+
+/// Checks files one after the other. Nothing is made.
+pub(crate) fn check(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (overrides, files): (Vec<_>, Vec<_>) =
+        options.operands.iter().cloned().partition(|operand| operand.contains('='));
+    if files.is_empty() {
+        return Err(Failure::usage("check: a configuration file is missing; see 'xy help check'"));
+    }
+    let mut faulty = 0;
+    let mut all = BTreeMap::new();
+    for file in files {
+        let checked = check_file(session, &file, &overrides, options.has("strict"))?;
+        faulty += usize::from(!checked.faults.is_empty());
+        if options.has("json") {
+            all.insert(file, checked);
+            continue;
+        }
+        for line in checked.faults.iter().chain(&checked.warnings) {
+            session.print(&format!("{}\n", one_line(line)));
+        }
+        if checked.faults.is_empty() && !options.has("quiet") {
+            session.print(&format!("{}: ok\n", one_line(&file)));
+        }
+        session.flush();
+    }
+    if options.has("json") {
+        session.print_json(&all);
+    }
+    match faulty {
+        0 => Ok(()),
+        1 => Err(Failure::failed("check: 1 file has faults")),
+        many => Err(Failure::failed(format!("check: {many} files have faults"))),
+    }
+}
+
+/// A file that cannot be read has that as its only fault.
+fn check_file(
+    session: &mut Session,
+    file: &str,
+    overrides: &[String],
+    strict: bool,
+) -> Result<Checked, Failure> {
+    let (config_text, cwd) = match read(file) {
+        Ok(both) => both,
+        Err(failure) => {
+            return Ok(Checked { faults: failure.messages().to_vec(), ..Checked::default() });
+        }
+    };
+    let create = Create {
+        cwd,
+        file: file.to_owned(),
+        config_text,
+        overrides: overrides.to_vec(),
+        strict,
+        ..Create::default()
+    };
+    Ok(expect_reply!(session.call(&Request::Check(create))?, Checked))
 }
 
 /// What the file says, and where relative paths in it begin.

@@ -18,7 +18,8 @@ pub(crate) fn define(session: &mut Session, options: &Options) -> Result<(), Fai
         (true, None) => Some(0),
         (false, None) => None,
     };
-    let define = Define { file, config_text, overrides, cwd, autostart };
+    let strict = options.has("strict");
+    let define = Define { file, config_text, overrides, cwd, strict, warnings: true, autostart };
     match session.call(&Request::Define(define))? {
         api::Reply::Defined { uuid } => {
             session.print(&format!("{uuid}\n"));

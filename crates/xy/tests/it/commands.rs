@@ -349,7 +349,7 @@ fn create_sends_the_file_and_where_it_is() {
     assert_eq!(said, "! Parsing config from web.cfg\n= 0\n");
     assert_eq!(
         request,
-        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":[],"cwd":"CWD","paused":false,"dry_run":false,"progress":false}"#
+        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":[],"cwd":"CWD","paused":false,"dry_run":false,"warnings":true,"progress":false}"#
     );
 }
 
@@ -360,7 +360,7 @@ fn create_takes_options_and_settings_in_any_order() {
     assert_eq!(said, "= 0\n");
     assert_eq!(
         request,
-        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64","name=a b"],"cwd":"CWD","paused":true,"dry_run":false,"progress":false}"#
+        r#"{"version":1,"op":"create","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64","name=a b"],"cwd":"CWD","paused":true,"dry_run":false,"warnings":true,"progress":false}"#
     );
 }
 
@@ -414,16 +414,50 @@ fn text_from_elsewhere_stays_on_its_line() {
 }
 
 #[test]
-fn a_dry_run_prints_the_configuration() {
-    let configs = r#"{"ok":{"configs":[{"config":{"c_info":{"name":"web"}}}]}}"#;
+fn warnings_are_told_beside_the_result() {
+    let warning = r#"{"warning":"web.cfg:2: warning: dhcp: ignored,\nas xl ignores it"}"#;
+    let (said, _) = create(&["create", "-q", "web.cfg"], &[warning, CREATED]);
+    assert_eq!(said, "! web.cfg:2: warning: dhcp: ignored, as xl ignores it\n= 0\n");
+    let (_, request) = create(&["create", "-q", "--strict", "web.cfg"], &[CREATED]);
+    assert!(request.contains(r#""strict":true"#), "{request}");
+}
+
+#[test]
+fn a_dry_run_prints_the_configuration_and_all_that_is_wrong() {
+    let fine = r#"{"ok":{"checked":{"config":{"config":{"c_info":{"name":"web"}}}}}}"#;
     for arguments in [&["create", "-qn", "web.cfg"][..], &["-N", "create", "-q", "web.cfg"]] {
-        let (said, request) = create(arguments, &[configs]);
-        assert!(
-            request.ends_with(r#""paused":false,"dry_run":true,"progress":false}"#),
-            "{request}"
-        );
+        let (said, request) = create(arguments, &[fine]);
+        assert!(request.starts_with(r#"{"version":1,"op":"check","file":"web.cfg","#), "{request}");
         assert!(said.starts_with("{\n    \"domid\": null,\n    \"config\": {\n"), "{said}");
+        assert!(said.ends_with("\n= 0\n"), "{said}");
     }
+    let faulty =
+        r#"{"ok":{"checked":{"faults":["web.cfg:1: a: b","web.cfg:2: c: d"],"warnings":["w"]}}}"#;
+    let (said, _) = create(&["create", "-qn", "web.cfg"], &[faulty]);
+    assert_eq!(said, "! w\n! xy: web.cfg:1: a: b\n! xy: web.cfg:2: c: d\n= 1\n");
+}
+
+#[test]
+fn check_tells_all_faults_of_all_files() {
+    let fine = r#"{"ok":{"checked":{"warnings":["a.cfg:9: warning: dhcp: ignored"]}}}"#;
+    let faulty = r#"{"ok":{"checked":{"faults":["b.cfg:1: a: b","b.cfg:2: c: d"]}}}"#;
+    let daemon = Daemon::new(&[&[fine], &[faulty]]);
+    for file in ["a.cfg", "b.cfg"] {
+        std::fs::write(daemon.directory().join(file), "name = 'web'\n").unwrap();
+    }
+    let (said, requests) = daemon.run(&["check", "a.cfg", "vcpus=2", "no-such.cfg", "b.cfg"]);
+    expect![[r#"
+        a.cfg:9: warning: dhcp: ignored
+        a.cfg: ok
+        cannot read no-such.cfg: No such file or directory (os error 2)
+        b.cfg:1: a: b
+        b.cfg:2: c: d
+        ! xy: check: 2 files have faults
+        = 1
+    "#]]
+    .assert_eq(&render(&said));
+    assert_eq!(requests.len(), 2);
+    assert!(requests.iter().all(|it| it.contains(r#""overrides":["vcpus=2"]"#)), "{requests:?}");
 }
 
 #[test]
@@ -513,6 +547,7 @@ fn help_is_there_without_a_daemon() {
         xy full list of subcommands:
 
          create              Create a domain from config file <filename>
+         check               Print all that is wrong with config files, on this host and now
          list                List information about all/some domains
          adopt               Take over a running domain that xl or libvirt made
          destroy             Terminate a domain immediately
@@ -572,7 +607,7 @@ fn help_is_there_without_a_daemon() {
         -t                      Tell each step on one line, by carriage returns.
         -T                      Begin messages with the time since the start.
         -N                      Dry run: check everything, do nothing.
-        -f                      Taken for xl's sake.
+        -f                      Accepted for xl compatibility, ignored.
     "#]]
     .assert_eq(&said.stdout);
     assert_eq!(run_alone(&[]).stdout, said.stdout);

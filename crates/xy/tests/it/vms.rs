@@ -12,7 +12,7 @@ fn a_definition_is_sent_as_its_file_says_with_its_place_in_the_start() {
     let cwd = std::fs::canonicalize(daemon.directory()).unwrap();
     let (said, requests) = daemon.run(&["define", "web.cfg", "memory=64", "--order=3"]);
     let expected = format!(
-        r#"{{"version":1,"op":"define","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64"],"cwd":"{}","autostart":3}}"#,
+        r#"{{"version":1,"op":"define","file":"web.cfg","config_text":"name = 'web'\n","overrides":["memory=64"],"cwd":"{}","warnings":true,"autostart":3}}"#,
         cwd.display()
     );
     assert_eq!(requests, [expected]);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use toolstack::plan::Start;
-use toolstack::{Reply, VmState};
+use toolstack::{Reply, VmState, xlcfg};
 
 use super::{Client, Failed, random_uuid, told, unexpected};
 use crate::core::{Answered, Progress};
@@ -16,12 +16,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Client<'_> {
     pub(super) fn define(&self, define: &api::Define) -> Result<api::Reply, Failed> {
-        let config = Box::new(super::configuration(
-            &define.file,
-            &define.config_text,
-            &define.overrides,
-            &define.cwd,
-        )?);
+        let api::Define { file, config_text, overrides, cwd, strict, warnings, .. } = define;
+        let source = xlcfg::Source { file, text: config_text, overrides };
+        let config = Box::new(self.configuration(source, cwd, *strict, *warnings)?);
         let fresh_uuid = random_uuid().map_err(|error| Failed::Told(format!("{error:#}")))?;
         let autostart = define.autostart;
         let request = toolstack::Request::Define { config, fresh_uuid, autostart };
@@ -32,8 +29,10 @@ impl Client<'_> {
     }
 
     pub(super) fn adopt(&self, adopt: api::Adopt) -> Result<api::Reply, Failed> {
-        let read =
-            |text: String| super::configuration(&adopt.file, &text, &[], &adopt.cwd).map(Box::new);
+        let read = |text: String| {
+            let source = xlcfg::Source { file: &adopt.file, text: &text, overrides: &[] };
+            self.configuration(source, &adopt.cwd, false, false).map(Box::new)
+        };
         let base = adopt.config_text.map(read).transpose()?;
         let target = adopt.target.0;
         self.ask(toolstack::Request::Adopt { target, base })?;

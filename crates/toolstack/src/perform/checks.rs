@@ -1,0 +1,74 @@
+//! What can be wrong with a configuration that only the host knows. Creates and checks share this.
+
+use storage::HostError;
+use xen::{Hypervisor, Uuid};
+use xenstore::client::Transport;
+
+use super::{Performer, failure};
+use crate::config::VmConfig;
+use crate::host::Host;
+use crate::work::{Failure, loop_tag};
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    /// Everything that a create would fail for now. Of a configuration with faults only the parts are checked, not
+    /// how they fit together.
+    pub(super) fn check(&mut self, config: &VmConfig, uuid: Uuid, is_whole: bool) -> Vec<Failure> {
+        let mut failures = Vec::new();
+        let images = match (is_whole, &config.hvm, &config.kernel) {
+            (true, ..) => {
+                self.load_images(config).and_then(|images| self.check_memory(config, &images))
+            }
+            (false, Some(hvm), _) => self.load_firmware(config, hvm).map(drop),
+            (false, None, Some(kernel)) => self.load_kernel(config, kernel).map(drop),
+            (false, None, None) => Ok(()),
+        };
+        failures.extend(images.err());
+        for index in 0..config.disks.len() {
+            failures.extend(self.check_disk(config, uuid, index).err());
+        }
+        for index in 0..config.vifs.len() {
+            failures.extend(check_bridge(&mut self.host, config, index).err());
+            failures.extend(self.check_link_name(config, index).err());
+        }
+        failures
+    }
+
+    fn check_disk(&mut self, config: &VmConfig, uuid: Uuid, index: usize) -> Result<(), Failure> {
+        let disk = &config.disks[index];
+        let owner = loop_tag(uuid, disk.vdev.number);
+        storage::check(self.host.system(), &disk.target, disk.access, &owner)
+            .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error))
+    }
+
+    /// An interface gets its name only once there is a domain; what has the name by then keeps it.
+    fn check_link_name(&mut self, config: &VmConfig, index: usize) -> Result<(), Failure> {
+        let Some(name) = &config.vifs[index].name else { return Ok(()) };
+        let place = config.origin.at(&format!("vif[{index}]"));
+        match self.host.has_link(name) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(Failure(format!(
+                "{place}: vifname={name}: this host has an interface of that name already"
+            ))),
+            Err(error) => Err(failure(format!("{place}: vifname={name}"), error)),
+        }
+    }
+}
+
+/// Checks that the bridge of a vif exists.
+pub(crate) fn check_bridge(
+    host: &mut impl Host,
+    config: &VmConfig,
+    index: usize,
+) -> Result<(), Failure> {
+    let bridge = &config.vifs[index].bridge;
+    host.check_bridge(bridge).map_err(|error| {
+        let place = config.origin.at(&format!("vif[{index}]"));
+        match error {
+            HostError::Missing => Failure(format!(
+                "{place}: no bridge named {bridge} on this host; \
+                 `ip link add {bridge} type bridge` makes one"
+            )),
+            error => failure(format!("{place}: bridge {bridge}"), error),
+        }
+    })
+}
