@@ -43,9 +43,9 @@ fn all_that_a_create_would_be_refused_for_is_told_at_once_and_nothing_is_made() 
         vm.cfg:6: vif[0]: no bridge named nobr on this host; `ip link add nobr type bridge` makes one
         vm.cfg:6: vif[1]: vifname=xenbr0: this host has an interface of that name already"#]]
     .assert_eq(&faults(&mut lab, text).join("\n"));
-    let memory = unikernel("db", "pvh", "idle").replace("memory = 8", "memory = 9000000");
+    let memory = unikernel("db", "pvh", "idle").replace("memory = 8", "memory = 4000000");
     let told = faults(&mut lab, &memory).join("\n");
-    assert!(told.starts_with("vm.cfg:4: memory: VM db needs 9000"), "{told}");
+    assert!(told.starts_with("vm.cfg:4: memory: VM db needs 40"), "{told}");
     // Faults of the file itself keep none of the host's from being told.
     expect![[r#"
         vm.cfg:3: memroy: unknown key; did you mean memory?
@@ -64,7 +64,7 @@ fn a_check_and_a_create_say_the_same() {
     for text in [
         "name = 'a'\nkernel = '/no-kernel'\nmemory = 8\n",
         "name = 'a'\nkernel = '/kernel'\nramdisk = '/nothing'\nmemory = 8\n",
-        "name = 'a'\nkernel = '/kernel'\nmemory = 9000000\n",
+        "name = 'a'\nkernel = '/kernel'\nmemory = 4000000\n",
         "name = 'a'\nkernel = '/kernel'\nmemory = 8\ndisk = [ '/directory,raw,xvda,w' ]\n",
         "name = 'a'\nkernel = '/kernel'\nmemory = 8\nvif = [ 'bridge=nobr' ]\n",
         "name = 'a'\nkernel = '/kernel'\nmemory = 8\non_crash = 'rename-restart'\n",

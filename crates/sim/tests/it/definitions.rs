@@ -249,9 +249,9 @@ fn a_domain_is_preserved_if_its_policy_says_so() {
 fn a_policy_that_is_not_done_is_refused_by_name() {
     let mut lab = Lab::seeded(28);
     for (policy, expected) in [
-        ("on_crash = 'coredump-destroy'", "on_crash: coredump-destroy cannot be done"),
-        ("on_watchdog = 'coredump-restart'", "on_watchdog: coredump-restart cannot be done"),
-        ("on_reboot = 'rename-restart'", "on_reboot: rename-restart cannot be done"),
+        ("on_crash = 'coredump-destroy'", "on_crash: coredump-destroy is not supported"),
+        ("on_watchdog = 'coredump-restart'", "on_watchdog: coredump-restart is not supported"),
+        ("on_reboot = 'rename-restart'", "on_reboot: rename-restart is not supported"),
     ] {
         let text = format!("{}{policy}\n", unikernel("one", "pv", "normal"));
         let message = lab.create(&text).unwrap_err();

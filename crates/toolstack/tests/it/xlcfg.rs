@@ -204,15 +204,11 @@ fn the_command_line_is_composed_as_xl_does() {
     check("cmdline = 'root=/x quiet'", &[], "root=/x quiet");
     check("root = '/dev/xvda'\nextra = 'a'", &["cmdline=all mine"], "all mine");
     check("extra = 'a'", &["extra+=\" b\""], "a b");
-    check_error(
-        "name='g'\nkernel='/k'\nmemory=64\ncmdline='x'\nroot='/dev/xvda'",
-        &[],
-        "guest.cfg:5: root: given beside cmdline, which is the whole command line; keep one",
-    );
-    check_error(
-        "name='g'\nkernel='/k'\nmemory=64\ncmdline='x'",
-        &["extra=y"],
-        "command line: extra: given beside cmdline, which is the whole command line; keep one",
+    let both = "name='g'\nkernel='/k'\nmemory=64\ncmdline='x'\nroot='/dev/xvda'";
+    check("cmdline='x'\nroot='/dev/xvda'", &["extra=y"], "x");
+    assert_eq!(
+        findings(both, Strictness::Tolerant),
+        ["g.cfg:5: warning: root: ignored: cmdline is the whole command line"]
     );
 }
 
