@@ -49,7 +49,7 @@ fn all_that_a_create_would_be_refused_for_is_told_at_once_and_nothing_is_made() 
     // Faults of the file itself keep none of the host's from being told.
     expect![[r#"
         vm.cfg:3: memroy: unknown key; did you mean memory?
-        vm.cfg:2: kernel: /directory: not a file"#]]
+        vm.cfg:2: kernel: /directory: not a regular file with contents"#]]
     .assert_eq(&faults(&mut lab, "name = 'db'\nkernel = '/directory'\nmemroy = 8\n").join("\n"));
     assert_eq!(faults(&mut lab, &unikernel("db", "pv", "idle")), Vec::<String>::new());
     lab.settle();
