@@ -66,7 +66,7 @@ pub enum Reply {
     Created(CreateReport),
     Domains(Vec<DomainRow>),
     Configs(Vec<ListedConfig>),
-    Checked(Checked),
+    Checked(Box<Checked>),
     Domid(u16),
     Domname(String),
     Console(Console),

@@ -192,7 +192,7 @@ impl Client<'_> {
                 pid: std::process::id(),
             })),
             Request::Create(create) => self.create(&create),
-            Request::Check(create) => Ok(api::Reply::Checked(self.check(&create)?)),
+            Request::Check(create) => self.check(&create).map(Box::new).map(api::Reply::Checked),
             Request::List { targets } => {
                 let rows = self.rows(&targets)?;
                 Ok(api::Reply::Domains(rows.iter().map(render::domain_row).collect()))

@@ -127,7 +127,7 @@ fn check_file(
         strict,
         ..Create::default()
     };
-    Ok(expect_reply!(session.call(&Request::Check(create))?, Checked))
+    Ok(*expect_reply!(session.call(&Request::Check(create))?, Checked))
 }
 
 /// What the file says, and where relative paths in it begin.
