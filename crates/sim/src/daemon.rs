@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
-use toolstack::work::{Cost, DeviceWork, Failure, Output, Work};
+use toolstack::work::{Cost, CreateWork, DeviceWork, Failure, Output, Work};
 use toolstack::{Action, ClientId, Event, Instant, Progress, Reply, Request, Toolstack, WorkId};
 use xen::{DomId, ProbeError, Xen};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
@@ -279,12 +279,23 @@ impl Daemon {
 
     /// Nanoseconds that storage takes for this work.
     fn storage_time(&self, work: &Work) -> u64 {
-        let Work::Device(DeviceWork::AttachDisk { config, index, .. }) = work else { return 0 };
-        let path = &config.disks[*index].target;
-        if self.host.os().hangs(path) {
-            return HANG_SECONDS * 1_000_000_000;
+        let hangs = |path: &str| self.host.os().hangs(path);
+        match work {
+            Work::Create(CreateWork::LoadImages { config })
+                if config.kernel.as_deref().is_some_and(hangs) =>
+            {
+                HANG_SECONDS * 1_000_000_000
+            }
+            Work::Device(DeviceWork::AttachDisk { config, index, .. }) => {
+                let path = &config.disks[*index].target;
+                match self.attach_times {
+                    _ if hangs(path) => HANG_SECONDS * 1_000_000_000,
+                    Some(times) => times.of(path),
+                    None => 0,
+                }
+            }
+            _ => 0,
         }
-        self.attach_times.map_or(0, |times| times.of(path))
     }
 
     fn translate(&mut self, event: &WatchEvent) -> Result<Event, ClientError> {

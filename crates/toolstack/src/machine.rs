@@ -306,6 +306,11 @@ pub enum Reply {
         name: String,
         uuid: Uuid,
     },
+    /// The VM has no domain yet.
+    Starting {
+        name: String,
+        uuid: Uuid,
+    },
     Console {
         domid: DomId,
         tty: Option<String>,
@@ -517,6 +522,16 @@ enum Purpose {
         client: ClientId,
         adoption: Box<Adoption>,
     },
+    /// A step's, whose operation was cancelled.
+    Abandoned {
+        ticket: Ticket,
+        /// The device that it leaves something of.
+        leaves: Option<(Uuid, DeviceRef)>,
+    },
+    /// Releases what that brought back.
+    Discard {
+        leaves: Option<(Uuid, DeviceRef)>,
+    },
     /// Nobody waits for the outcome.
     Aside,
 }
@@ -577,6 +592,8 @@ pub struct Toolstack {
     operations: BTreeMap<OperationId, Operation>,
     works: BTreeMap<WorkId, (Purpose, Option<DomainRef>)>,
     users: DomainUsers,
+    /// Devices that abandoned work has still to do with.
+    abandoned: BTreeSet<(Uuid, DeviceRef)>,
     /// Watched path to the step that waits for it.
     waits: BTreeMap<String, (OperationId, usize)>,
     /// When each wait is over at the latest.
@@ -631,6 +648,7 @@ impl Toolstack {
             operations: BTreeMap::new(),
             works: BTreeMap::new(),
             users: DomainUsers::default(),
+            abandoned: BTreeSet::new(),
             waits: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
@@ -780,6 +798,10 @@ impl Toolstack {
             Purpose::Adopt { client, adoption } => {
                 self.adopted(now, client, *adoption, result, out);
             }
+            Purpose::Abandoned { ticket, leaves } => {
+                self.abandoned_ended(now, ticket, leaves, result, out);
+            }
+            Purpose::Discard { leaves } => self.forget_abandoned(leaves),
             Purpose::Aside => {}
         }
     }

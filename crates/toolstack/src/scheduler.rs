@@ -5,8 +5,9 @@
 //! waits for the slowest of a group. VMs take turns; what somebody waits for goes before bulk work, which
 //! still gets every eighth permit. Whoever only waits, for a guest or a backend, holds no permit.
 //!
-//! Teardowns, short writes and calls, and requests about SRs have limits of the same size and counts of their own: a
-//! destroy never waits for a start, and of two that could go it goes first; a start never waits for a copy.
+//! Teardowns, short writes and calls, attaches, reads of kernels and requests about SRs have limits of the same size and
+//! counts of their own: a destroy never waits for a start, and of two that could go it goes first; a start waits neither
+//! for a copy nor for another VM's slow storage or kernel.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,10 @@ pub enum Track {
     Short,
     Teardown,
     Build,
+    /// Attaches of disks, whose storage may be slow. No build waits for them.
+    Attach,
+    /// Reads and parses of kernels, which may be slow and are somebody else's bytes. Nothing else waits for them.
+    Load,
     /// Looks at what an SR has. They wait for no change of one.
     Scan,
     /// Changes of SRs and VDIs, which may take hours.
@@ -27,7 +32,15 @@ pub enum Track {
 }
 
 impl Track {
-    const ALL: [Self; 5] = [Self::Short, Self::Teardown, Self::Build, Self::Scan, Self::Change];
+    const ALL: [Self; 7] = [
+        Self::Short,
+        Self::Teardown,
+        Self::Build,
+        Self::Attach,
+        Self::Load,
+        Self::Scan,
+        Self::Change,
+    ];
 }
 
 /// Classes of operations, each with a limit.
@@ -41,6 +54,8 @@ pub enum Class {
     Short,
     /// Changes of a VM's record: one at a time for each VM, because each writes all of it.
     Record,
+    /// Reading and parsing of kernels.
+    Image,
     /// Looks at what an SR has.
     Scan,
     /// Changes of an SR and its VDIs: one at a time for each SR, because each wants it as it is.
@@ -48,8 +63,15 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Self; 6] =
-        [Self::Storage, Self::Domain, Self::Short, Self::Record, Self::Scan, Self::Change];
+    pub const ALL: [Self; 7] = [
+        Self::Storage,
+        Self::Domain,
+        Self::Short,
+        Self::Record,
+        Self::Image,
+        Self::Scan,
+        Self::Change,
+    ];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -58,6 +80,7 @@ impl Class {
             Self::Domain => "domain",
             Self::Short => "short",
             Self::Record => "record",
+            Self::Image => "image",
             Self::Scan => "scan",
             Self::Change => "change",
         }

@@ -74,6 +74,7 @@ pub struct StepInfo {
     /// What takes it back, if it leaves something behind.
     pub undo: Option<Step>,
     pub if_failed: IfFailed,
+    pub if_cancelled: IfCancelled,
     /// What it has to be granted before it begins; `None` for waits, which use nothing of the host.
     pub permit: Option<Permit>,
 }
@@ -91,27 +92,57 @@ pub enum IfFailed {
     FailUnlessReboot,
 }
 
+/// What becomes of a step that is under way when its operation is cancelled.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IfCancelled {
+    /// It ends soon by itself; what follows waits for that.
+    Finish,
+    /// It may take long: nobody waits for it, and what it brings back is released when it ends.
+    Abandon,
+}
+
+/// The storage that a step keeps busy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StorageOf {
+    Nothing,
+    Disk(u32),
+    /// Kernel and ramdisk, or firmware.
+    Images,
+}
+
 /// The limits that a step falls under.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Permit {
     pub track: Track,
     pub class: Class,
-    /// The disk whose storage it keeps busy.
-    pub disk: Option<u32>,
+    pub storage: StorageOf,
     /// Whether it gives backends something to do: it makes, joins or ends their devices.
     pub backend: bool,
 }
 
 impl Permit {
     /// A short call or write.
-    const SHORT: Self =
-        Self { track: Track::Short, class: Class::Short, disk: None, backend: false };
+    const SHORT: Self = Self {
+        track: Track::Short,
+        class: Class::Short,
+        storage: StorageOf::Nothing,
+        backend: false,
+    };
     /// A change of the VM's record.
     const RECORD: Self = Self { class: Class::Record, ..Self::SHORT };
     /// Part of making a domain.
     const BUILD: Self = Self { track: Track::Build, class: Class::Domain, ..Self::SHORT };
     /// Part of ending one.
     const TEARDOWN: Self = Self { track: Track::Teardown, class: Class::Domain, ..Self::SHORT };
+
+    /// The reading of images.
+    const LOAD: Self =
+        Self { track: Track::Load, class: Class::Image, storage: StorageOf::Images, ..Self::SHORT };
+
+    /// The attach or detach of a disk.
+    const fn storage(track: Track, devid: u32) -> Self {
+        Self { track, class: Class::Storage, storage: StorageOf::Disk(devid), ..Self::SHORT }
+    }
 
     /// The same, and backends have something to do because of it.
     const fn with_backend(self) -> Self {

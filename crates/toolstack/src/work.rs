@@ -88,7 +88,11 @@ pub enum Release {
 pub enum WorkClass {
     /// Reads and lists.
     Query,
-    /// Everything that makes a VM.
+    /// Reading and parsing what a VM's domain is built of: somebody else's bytes, on storage that may be slow.
+    Load,
+    /// Attaching disks, whose storage may be slow.
+    Attach,
+    /// Everything else that makes a VM.
     Change,
     /// Ending domains, their nodes and devices, which can take long.
     Destroy,
@@ -284,6 +288,29 @@ pub enum Output {
 }
 
 impl Output {
+    /// What releases it when nobody has a use for it any more.
+    pub(crate) fn discard(self) -> Option<Work> {
+        match self {
+            Self::Attached(attachment) => Some(DeviceWork::DetachDisk { attachment }.into()),
+            Self::Domain(new) => Some(TeardownWork::DestroyDomain { domain: new.domain }.into()),
+            // Its domain is taken down, and it with it.
+            Self::Model(_)
+            | Self::Done
+            | Self::Images(_)
+            | Self::Built(_)
+            | Self::Closing { .. }
+            | Self::Survey(_)
+            | Self::Looked { .. }
+            | Self::Observed { .. }
+            | Self::Console(_)
+            | Self::Foreign(_)
+            | Self::Devices(_)
+            | Self::Left(_)
+            | Self::HostInfo(_)
+            | Self::CpuTimes(_) => None,
+        }
+    }
+
     /// For work that brings nothing back.
     pub(crate) fn expect_done(&self) {
         if !matches!(self, Self::Done) {

@@ -546,12 +546,15 @@ impl Client<'_> {
         let mut waiting = Vec::new();
         let wanted = if progress { Progress::Wanted } else { Progress::Unwanted };
         for Target(target) in targets {
-            let (domid, name) =
-                match self.ask(toolstack::Request::Resolve { target: target.clone() })? {
-                    Reply::Resolved { domid, name, .. } => (domid, name),
-                    other => return Err(unexpected(&other)),
-                };
-            self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
+            let name = match self.ask(toolstack::Request::Resolve { target: target.clone() })? {
+                Reply::Resolved { domid, name, .. } => {
+                    self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
+                    name
+                }
+                // Its start is cancelled.
+                Reply::Starting { name, .. } => name,
+                other => return Err(unexpected(&other)),
+            };
             let request = toolstack::Request::Shutdown { target, how, reply };
             waiting.push((name, self.core.begin(request, wanted)));
         }

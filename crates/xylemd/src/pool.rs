@@ -34,6 +34,8 @@ const READERS: usize = 2;
 /// Queues of `P`, which is what does the work.
 pub(crate) struct Pool<P> {
     queries: Queue<P>,
+    loads: Queue<P>,
+    attaches: Queue<P>,
     changes: Queue<P>,
     destroys: Queue<P>,
     releases: Queue<P>,
@@ -88,18 +90,23 @@ impl Pool<LinuxPerformer> {
         };
         Ok(Self {
             queries: queue(WorkClass::Query, READERS, xen::ARENA_BYTES_FULL)?,
+            // As many as the scheduler lets go, so that those that hang keep no others.
+            loads: queue(WorkClass::Load, options.workers, xen::ARENA_BYTES_MIN)?,
+            attaches: queue(WorkClass::Attach, options.workers, xen::ARENA_BYTES_MIN)?,
             changes: queue(WorkClass::Change, options.workers, xen::ARENA_BYTES_MIN)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
-            // As many as the scheduler lets go, so that those that hang keep no others.
+            // Likewise.
             releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
         })
     }
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 4] {
+    fn named(&self) -> [(&'static str, &Queue<P>); 6] {
         [
             ("query", &self.queries),
+            ("load", &self.loads),
+            ("attach", &self.attaches),
             ("change", &self.changes),
             ("destroy", &self.destroys),
             ("release", &self.releases),
@@ -131,6 +138,8 @@ impl<P> Pool<P> {
     fn queue(&self, class: WorkClass) -> &Queue<P> {
         match class {
             WorkClass::Query => &self.queries,
+            WorkClass::Load => &self.loads,
+            WorkClass::Attach => &self.attaches,
             WorkClass::Change => &self.changes,
             WorkClass::Destroy => &self.destroys,
             WorkClass::Release => &self.releases,
@@ -192,10 +201,18 @@ impl<P> Taken<'_, P> {
         self.performer.as_mut().expect("taken until it is dropped")
     }
 
-    /// Whether this performer may go on with work of `class` after its own: the same, or a query, which
-    /// is short.
+    /// Whether this performer may go on with work of `class` after its own: the same; a query, which is short; or the
+    /// rest of a start after a load or an attach. Not the other way round: what may be slow stays with its own.
     pub(crate) fn carries(&self, class: WorkClass) -> bool {
-        class == self.queue.class || class == WorkClass::Query
+        match class {
+            WorkClass::Query => true,
+            WorkClass::Change => {
+                matches!(self.queue.class, WorkClass::Change | WorkClass::Load | WorkClass::Attach)
+            }
+            WorkClass::Load | WorkClass::Attach | WorkClass::Destroy | WorkClass::Release => {
+                class == self.queue.class
+            }
+        }
     }
 }
 
@@ -232,6 +249,8 @@ mod tests {
     fn pool() -> Pool<&'static str> {
         Pool {
             queries: Queue::new(WorkClass::Query, vec!["reader"]),
+            loads: Queue::new(WorkClass::Load, vec!["loader"]),
+            attaches: Queue::new(WorkClass::Attach, vec!["attacher"]),
             changes: Queue::new(WorkClass::Change, vec!["maker"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
             releases: Queue::new(WorkClass::Release, vec!["three"]),
@@ -270,14 +289,35 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_that_is_slow_to_load_delays_nothing_but_loads_and_a_start_stays_with_its_loader() {
+        let pool = pool();
+        let mut loader = pool.take_idle(WorkClass::Load).unwrap();
+        assert_eq!(*loader.performer(), "loader");
+        assert!(pool.take_idle(WorkClass::Load).is_none());
+        let carried = |taken: &Taken<'_, _>| {
+            [WorkClass::Load, WorkClass::Attach, WorkClass::Change].map(|it| taken.carries(it))
+        };
+        assert_eq!(carried(&loader), [true, false, true]);
+        let maker = pool.take_idle(WorkClass::Change).unwrap();
+        assert_eq!(carried(&maker), [false, false, true]);
+        assert_eq!(carried(&pool.take_idle(WorkClass::Attach).unwrap()), [false, true, true]);
+    }
+
+    #[test]
     fn a_destroy_that_never_ends_delays_no_list() {
         let pool = pool();
         (0..100).for_each(|id| pool.submit(destroy(id)));
         // Both destroyers are at work, on what will not end.
         let stuck = [pool.next(WorkClass::Destroy), pool.next(WorkClass::Destroy)];
         let told: Vec<_> = pool.states().map(|it| (it.name, it.busy, it.depth)).collect();
-        let others_idle =
-            [("query", 0, 0), ("change", 0, 0), ("destroy", 2, 98), ("release", 0, 0)];
+        let others_idle = [
+            ("query", 0, 0),
+            ("load", 0, 0),
+            ("attach", 0, 0),
+            ("change", 0, 0),
+            ("destroy", 2, 98),
+            ("release", 0, 0),
+        ];
         assert_eq!(told, others_idle);
         assert!(pool.take_idle(WorkClass::Destroy).is_none());
         // A client carries its list out itself, and so does a thread of the pool.

@@ -1,6 +1,7 @@
 //! The simulated host, seen from outside.
 
 mod adopt;
+mod cancel;
 mod checks;
 mod churn;
 mod conformance;

@@ -351,6 +351,9 @@ impl Toolstack {
         if let Some(unread) = self.unread.get(&uuid) {
             return Err(unread.refusal());
         }
+        if let Some(message) = self.abandoned_start(uuid, name) {
+            return Err(message);
+        }
         let foreign = self
             .foreign
             .iter()

@@ -157,7 +157,7 @@ impl Toolstack {
         let name = &vm.config.name;
         if vm.operation.is_some() || vm.after_plugs.is_some() {
             Some(format!("{name}: is being started or taken down; try again when that has ended"))
-        } else if vm.plugs.contains_key(&id) {
+        } else if vm.plugs.contains_key(&id) || self.abandoned.contains(&(uuid, id)) {
             Some(format!("{name}: {id} is being attached or detached; `xy explain` shows it"))
         } else {
             None

@@ -13,10 +13,12 @@ use super::{
     Toolstack, WorkId,
 };
 use crate::config::VmConfig;
-use crate::layout::DeviceRef;
+use crate::layout::{DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
 use crate::scheduler::{Priority, Ticket};
-use crate::steps::{Completing, CreateStep, IfFailed, Preparation, Step, TeardownStep, Wait};
+use crate::steps::{
+    Completing, CreateStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep, Wait,
+};
 use crate::work::{Cost, Failure, Output, Work};
 
 /// What follows when an operation has ended.
@@ -73,6 +75,7 @@ pub(super) enum State {
     Underway {
         ready: Instant,
         started: Instant,
+        work: WorkId,
         ticket: Ticket,
         why: Option<String>,
     },
@@ -288,16 +291,68 @@ impl Toolstack {
             if operation.plan.steps[index].on_failure == OnFailure::GoOn {
                 continue;
             }
+            let step = operation.plan.steps[index].step;
             match &operation.states[index] {
                 State::Queued { ticket, .. } => {
                     self.scheduler.take_back(*ticket);
                     operation.states[index] = State::Waiting;
                 }
                 State::Watching { .. } => self.end_step(now, id, index, State::Failed, 0, out),
-                _ => {}
+                State::Underway { work, ticket, .. } => {
+                    let (work, ticket) = (*work, *ticket);
+                    if step.info().if_cancelled == IfCancelled::Abandon {
+                        let uuid = operation.uuid;
+                        self.abandon(uuid, step, work, ticket);
+                        self.end_step(now, id, index, State::Failed, 0, out);
+                    }
+                }
+                State::Waiting | State::Ended | State::Failed => {}
             }
         }
         self.advance(now, id, out);
+    }
+
+    /// Leaves work to itself: nobody waits for it, and what it brings back is released when it ends.
+    fn abandon(&mut self, uuid: Uuid, step: Step, work: WorkId, ticket: Ticket) {
+        let info = step.info();
+        // What a start of the same VM would take for its own.
+        let leaves = info.device.filter(|_| info.undo.is_some()).map(|device| (uuid, device));
+        self.abandoned.extend(leaves);
+        let (purpose, _) = self.works.get_mut(&work).expect("it is under way");
+        *purpose = Purpose::Abandoned { ticket, leaves };
+    }
+
+    /// Work that nobody waits for has ended.
+    pub(super) fn abandoned_ended(
+        &mut self,
+        now: Instant,
+        ticket: Ticket,
+        leaves: Option<(Uuid, DeviceRef)>,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        self.scheduler.done(ticket);
+        match result.ok().and_then(Output::discard) {
+            Some(work) => {
+                self.give_out(Purpose::Discard { leaves }, work, out);
+            }
+            None => self.forget_abandoned(leaves),
+        }
+        self.let_go(now, out);
+    }
+
+    /// Nothing is left of abandoned work.
+    pub(super) fn forget_abandoned(&mut self, leaves: Option<(Uuid, DeviceRef)>) {
+        if let Some(leaves) = leaves {
+            self.abandoned.remove(&leaves);
+        }
+    }
+
+    /// A device of this VM that abandoned work has still to do with.
+    pub(super) fn abandoned_device(&self, uuid: Uuid) -> Option<DeviceRef> {
+        let of = |kind, devid| (uuid, DeviceRef { kind, devid });
+        let range = of(DeviceKind::Vbd, 0)..=of(DeviceKind::Vif, u32::MAX);
+        self.abandoned.range(range).next().map(|(_, device)| *device)
     }
 
     /// Begins every step that may begin; ends the operation when none is left.
@@ -353,9 +408,10 @@ impl Toolstack {
                 unreachable!("the scheduler lets go of what is queued");
             };
             let (ready, why) = (*since, why.take());
-            operation.states[index] = State::Underway { ready, started: now, ticket, why };
             let work = self.prepare(id, index);
-            let _: WorkId = self.give_out(Purpose::Step { operation: id, index }, work, out);
+            let work = self.give_out(Purpose::Step { operation: id, index }, work, out);
+            let operation = self.operations.get_mut(&id).expect("as before");
+            operation.states[index] = State::Underway { ready, started: now, work, ticket, why };
         }
     }
 

@@ -8,7 +8,7 @@ use xen::Uuid;
 use super::{Action, ClientId, Instant, OperationId, Reply, Toolstack};
 use crate::config::VmConfig;
 use crate::scheduler::{Ask, Priority, SrRequest, Ticket};
-use crate::steps::Permit;
+use crate::steps::{Permit, StorageOf};
 
 /// What the scheduler lets go.
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +53,25 @@ const BACKEND: &str = "domain 0";
 
 /// What a step of a VM's asks the scheduler for.
 pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Priority) -> Ask {
-    let Permit { track, class, disk, backend } = permit;
-    let sr = disk.and_then(|devid| storage_of(config, devid));
+    let Permit { track, class, storage, backend } = permit;
+    let sr = match storage {
+        StorageOf::Nothing => None,
+        StorageOf::Disk(devid) => storage_of_disk(config, devid),
+        StorageOf::Images => config.kernel.as_deref().and_then(folder),
+    };
     let backend = backend.then(|| Arc::from(BACKEND));
     Ask { vm, track, priority, class, sr, backend }
 }
 
 /// The storage that a disk lies on, for its limit: its SR, or the folder, or volume group, of its path.
-fn storage_of(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
+fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
     let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
-    let place = match VdiName::parse(&disk.target) {
-        Some(vdi) => return Some(Arc::from(vdi.sr())),
-        None => disk.target.rsplit_once('/')?.0,
-    };
-    Some(Arc::from(place))
+    match VdiName::parse(&disk.target) {
+        Some(vdi) => Some(Arc::from(vdi.sr())),
+        None => folder(&disk.target),
+    }
+}
+
+fn folder(path: &str) -> Option<Arc<str>> {
+    Some(Arc::from(path.rsplit_once('/')?.0))
 }

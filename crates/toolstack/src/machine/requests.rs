@@ -5,8 +5,8 @@ use xen::{DomId, DomainRef, Uuid};
 use super::events::VmState;
 use super::operation::Then;
 use super::{
-    Action, ClientId, Facts, Foreign, Instant, Purpose, Query, Reply, ReplyWhen, Request,
-    ShutdownRequest, Toolstack, Vm,
+    Action, ClientId, Facts, Foreign, Instant, OperationId, Purpose, Query, Reply, ReplyWhen,
+    Request, ShutdownRequest, Toolstack, Vm,
 };
 use crate::config::VmConfig;
 use crate::layout;
@@ -47,22 +47,16 @@ impl Toolstack {
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
             Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
-            Request::Resolve { target } => match self.resolve_any(&target) {
-                Ok((domid, name, uuid)) => {
-                    let reply = Reply::Resolved { domid, name, uuid };
-                    out.push(Action::Reply { client, reply });
-                }
-                Err(message) => fail(client, message, out),
-            },
+            Request::Resolve { target } => {
+                out.push(Action::Reply { client, reply: self.resolved(&target) });
+            }
             Request::Destroy { target } => match (self.resolve(&target), self.unread(&target)) {
                 (Ok(uuid), _) => self.destroy(now, client, uuid, out),
                 (Err(_), Some(uuid)) => self.destroy_unread(now, client, uuid, out),
                 (Err(message), None) => fail(client, message, out),
             },
             Request::Shutdown { target, how, reply } => {
-                self.with_domain(client, &target, out, |this, uuid, domain, out| {
-                    this.request_shutdown(client, uuid, domain, how, reply, out);
-                });
+                self.shut_down(now, client, &target, how, reply, out);
             }
             Request::Pause { target } => {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
@@ -201,9 +195,11 @@ impl Toolstack {
     pub(super) fn resolve_any(&self, target: &str) -> Result<(DomId, String, Uuid), String> {
         if let Ok(uuid) = self.resolve(target) {
             let vm = &self.vms[&uuid];
-            if let Some(domid) = vm.facts.domid() {
-                return Ok((domid, vm.config.name.clone(), uuid));
-            }
+            let name = vm.config.name.clone();
+            return match vm.facts.domid() {
+                Some(domid) => Ok((domid, name, uuid)),
+                None => Err(format!("{name}: has no domain yet; try again when it has started")),
+            };
         }
         let domid = target.parse().ok().map(DomId);
         let handle: Option<Uuid> = target.parse().ok();
@@ -220,6 +216,18 @@ impl Toolstack {
         }
     }
 
+    /// What a name, domain number or UUID means, as a reply.
+    fn resolved(&self, target: &str) -> Reply {
+        let ours = self.resolve(target).ok().map(|uuid| &self.vms[&uuid]);
+        if let Some(vm) = ours.filter(|vm| vm.facts.domain.is_none()) {
+            return Reply::Starting { name: vm.config.name.clone(), uuid: vm.uuid };
+        }
+        match self.resolve_any(target) {
+            Ok((domid, name, uuid)) => Reply::Resolved { domid, name, uuid },
+            Err(message) => Reply::Failed(message),
+        }
+    }
+
     fn create(
         &mut self,
         now: Instant,
@@ -233,9 +241,21 @@ impl Toolstack {
         if let Some(message) = self.refusals(&config, uuid).into_iter().next() {
             return fail(client, message, out);
         }
+        if let Some(message) = self.abandoned_start(uuid, &config.name) {
+            return fail(client, message, out);
+        }
         let plan = plan_create(&config, start);
         self.vms.insert(uuid, Vm::new(config, uuid, Facts::default()));
         self.begin(now, uuid, plan, Then::Created { client: Some(client) }, out);
+    }
+
+    /// Why a VM cannot be started although it does not run: work of a start that was cancelled has not ended.
+    pub(super) fn abandoned_start(&self, uuid: Uuid, name: &str) -> Option<String> {
+        let device = self.abandoned_device(uuid)?;
+        Some(format!(
+            "{name}: {device} is still being attached for a start that was cancelled; \
+             try again when that has ended"
+        ))
     }
 
     /// Destruction overtakes: a create under way begins no further step and is taken down.
@@ -255,6 +275,42 @@ impl Toolstack {
                 self.cancel(now, operation, "destroyed while it was being created", out);
             }
         }
+    }
+
+    /// Asks the guest to stop. One that is still being started is not asked: its start is cancelled.
+    fn shut_down(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        how: ShutdownRequest,
+        reply: ReplyWhen,
+        out: &mut Vec<Action>,
+    ) {
+        let starting =
+            self.resolve(target).ok().and_then(|uuid| Some((uuid, self.start_of(uuid)?)));
+        let Some((uuid, operation)) = starting else {
+            return self.with_domain(client, target, out, |this, uuid, domain, out| {
+                this.request_shutdown(client, uuid, domain, how, reply, out);
+            });
+        };
+        let vm = self.vms.get_mut(&uuid).expect("resolved");
+        if how == ShutdownRequest::Reboot {
+            let message = format!("{target}: is starting, there is no guest to reboot yet");
+            return fail(client, message, out);
+        }
+        vm.condemned = true;
+        match reply {
+            ReplyWhen::Asked => out.push(Action::Reply { client, reply: Reply::Ok }),
+            ReplyWhen::Gone => vm.waiters.push(client),
+        }
+        self.cancel(now, operation, "shut down while it was being created", out);
+    }
+
+    /// The operation that starts a VM, if one does.
+    fn start_of(&self, uuid: Uuid) -> Option<OperationId> {
+        let id = self.vms[&uuid].operation?;
+        matches!(self.operations[&id].then, Then::Created { .. } | Then::Rebooted).then_some(id)
     }
 
     fn request_shutdown(

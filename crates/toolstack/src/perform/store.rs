@@ -52,6 +52,20 @@ pub(crate) fn write_one<T: Transport>(
     store.write(path, value.as_bytes())
 }
 
+/// Commits what is behind a guard of the domain's link to its VM.
+fn commit_for<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    batch: &Batch,
+) -> Result<(), Failure> {
+    match store.commit(batch) {
+        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
+            Err(taken_down(domid))
+        }
+        other => Ok(other.map(drop)?),
+    }
+}
+
 /// Removes a node with all below it, if it is there.
 pub(crate) fn remove_tree<T: Transport>(
     store: &mut Client<T>,
@@ -80,12 +94,7 @@ pub(crate) fn request_shutdown<T: Transport>(
     batch.guard_value(&vm_link(domid), vm_path(uuid));
     batch.guard_present(&path);
     batch.write(&path, request);
-    match store.commit(&batch) {
-        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
-            Err(taken_down(domid))
-        }
-        other => Ok(other.map(drop)?),
-    }
+    commit_for(store, domid, &batch)
 }
 
 /// How often nodes are looked at again because they changed before something was done about them.
@@ -605,18 +614,4 @@ pub(crate) fn adopt<T: Transport>(
     }
     put_all(&mut batch, nodes);
     commit_for(store, domid, &batch)
-}
-
-/// Commits what is guarded by the domain's link to its VM.
-fn commit_for<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-    batch: &Batch,
-) -> Result<(), Failure> {
-    match store.commit(batch) {
-        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
-            Err(taken_down(domid))
-        }
-        other => Ok(other.map(drop)?),
-    }
 }

@@ -6,7 +6,7 @@ use xen::{DomainRef, EvtchnPort, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::teardown::TeardownStep;
-use super::{Completing, IfFailed, Permit, Preparation, StepInfo};
+use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::config::{Start, VmConfig};
 use crate::device_model::{self, Launch};
 use crate::host::Host;
@@ -82,11 +82,15 @@ impl CreateStep {
             device: None,
             undo: undo.map(Into::into),
             if_failed: IfFailed::Fail,
+            if_cancelled: IfCancelled::Finish,
             permit: Some(permit),
         };
         let remove = Some(TeardownStep::RemoveNodes);
         match self {
-            Self::LoadImages => step("load images", Permit::BUILD, None),
+            Self::LoadImages => StepInfo {
+                if_cancelled: IfCancelled::Abandon,
+                ..step("load images", Permit::LOAD, None)
+            },
             Self::Record => step("record", Permit::SHORT, remove),
             Self::CreateDomain => {
                 step("create domain", Permit::BUILD, Some(TeardownStep::DestroyDomain))
@@ -188,7 +192,7 @@ impl CreateWork {
     pub(crate) fn info(&self) -> WorkInfo {
         let info = |name, class, domain| WorkInfo { name, class, domain };
         match self {
-            Self::LoadImages { .. } => info("load-images", WorkClass::Change, None),
+            Self::LoadImages { .. } => info("load-images", WorkClass::Load, None),
             Self::Record { .. } => info("record", WorkClass::Change, None),
             Self::CreateDomain { .. } => info("create-domain", WorkClass::Change, None),
             Self::Build { domain, .. } => info("build", WorkClass::Change, Some(domain.domain)),

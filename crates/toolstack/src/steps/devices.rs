@@ -6,7 +6,7 @@ use storage::Attachment;
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
-use super::{Completing, IfFailed, Permit, Preparation, StepInfo};
+use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::config::VmConfig;
 use crate::device_model;
 use crate::host::{Host, Link};
@@ -14,7 +14,7 @@ use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
 use crate::machine::{Device, Pending, Vm, remove_from};
 use crate::perform::{Performer, checks, failure, store};
 use crate::plan::Unplug;
-use crate::scheduler::{Class, Track};
+use crate::scheduler::Track;
 use crate::work::{Failure, Output, Quota, WorkClass, WorkInfo, loop_tag};
 
 /// See the module's text. Disks go by their `virtual-device`, vifs by their number.
@@ -110,24 +110,20 @@ impl DeviceStep {
             device: Some(device),
             undo: None,
             if_failed: IfFailed::Fail,
+            if_cancelled: IfCancelled::Finish,
             permit: Some(permit),
         };
         let vbd = |devid| DeviceRef { kind: DeviceKind::Vbd, devid };
         let vif = |devid| DeviceRef { kind: DeviceKind::Vif, devid };
-        let storage = |track, devid| Permit {
-            track,
-            class: Class::Storage,
-            disk: Some(devid),
-            backend: false,
-        };
         match self {
             Self::AttachDisk(devid) => StepInfo {
                 undo: Some(Self::DetachDisk(devid).into()),
+                if_cancelled: IfCancelled::Abandon,
                 ..step(
                     "attach disks",
                     "attach disk {number}",
                     vbd(devid),
-                    storage(Track::Build, devid),
+                    Permit::storage(Track::Attach, devid),
                 )
             },
             Self::DetachDisk(devid) => StepInfo {
@@ -137,7 +133,7 @@ impl DeviceStep {
                     "detach disks",
                     "detach disk {number}",
                     vbd(devid),
-                    storage(Track::Teardown, devid),
+                    Permit::storage(Track::Teardown, devid),
                 )
             },
             Self::CheckBridge(devid) => {
@@ -155,6 +151,7 @@ impl DeviceStep {
                 device: None,
                 undo: None,
                 if_failed: IfFailed::FailUnlessReboot,
+                if_cancelled: IfCancelled::Finish,
                 permit: Some(Permit::SHORT.with_backend()),
             },
             Self::Add(device) => StepInfo {
@@ -305,10 +302,10 @@ fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
 
 impl DeviceWork {
     pub(crate) fn info(&self) -> WorkInfo {
-        use WorkClass::{Change, Destroy, Release};
+        use WorkClass::{Attach, Change, Destroy, Release};
         let info = |name, class, domain| WorkInfo { name, class, domain };
         match self {
-            Self::AttachDisk { .. } => info("attach-disk", Change, None),
+            Self::AttachDisk { .. } => info("attach-disk", Attach, None),
             Self::DetachDisk { .. } => info("detach-disk", Release, None),
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
             Self::JoinBridge { .. } => info("join-bridge", Change, None),

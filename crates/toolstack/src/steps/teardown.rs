@@ -3,7 +3,7 @@
 use xen::{DomainRef, Errno, Hypervisor, Presence, Uuid};
 use xenstore::client::Transport;
 
-use super::{Completing, IfFailed, Permit, Preparation, StepInfo};
+use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::device_model::Process;
 use crate::host::Host;
 use crate::layout::{self, Removal};
@@ -57,6 +57,7 @@ impl TeardownStep {
             device: None,
             undo: None,
             if_failed: IfFailed::Fail,
+            if_cancelled: IfCancelled::Finish,
             permit: Some(permit),
         };
         match self {

@@ -2,7 +2,7 @@
 
 use xen::{DomId, XenbusState};
 
-use super::{IfFailed, StepInfo};
+use super::{IfCancelled, IfFailed, StepInfo};
 use crate::device_model;
 use crate::layout::DeviceRef;
 
@@ -67,6 +67,7 @@ impl Wait {
             device,
             undo: None,
             if_failed: IfFailed::Fail,
+            if_cancelled: IfCancelled::Abandon,
             permit: None,
         };
         match self {

@@ -48,6 +48,8 @@ fn any_ask() -> impl Strategy<Value = Ask> {
         Just(Track::Build),
         Just(Track::Teardown),
         Just(Track::Short),
+        Just(Track::Attach),
+        Just(Track::Load),
         Just(Track::Scan),
         Just(Track::Change),
     ];
