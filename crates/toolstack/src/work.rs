@@ -306,6 +306,7 @@ impl Output {
             | Self::Foreign(_)
             | Self::Devices(_)
             | Self::Left(_)
+            | Self::Checked(_)
             | Self::HostInfo(_)
             | Self::CpuTimes(_) => None,
         }
