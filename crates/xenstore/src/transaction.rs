@@ -14,7 +14,8 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 use crate::Error;
-use crate::acl::{Acl, Being};
+use crate::access::lookup;
+use crate::acl::{Acl, Being, Right, Subject};
 use crate::path::{OwnedPath, Path};
 use crate::store::Store;
 use crate::tree::{Node, SmallBytes, Tree, for_each_bottom_up};
@@ -31,11 +32,14 @@ pub(crate) enum Facet {
     Children = 8,
 }
 
+/// Facets of a node, and rights on it that a request was not refused for lack of.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Facets(u8);
 
 impl Facets {
     const ALL: [Facet; 4] = [Facet::Existence, Facet::Value, Facet::Acl, Facet::Children];
+    const RIGHTS: [(Right, u8); 3] = [(Right::Read, 16), (Right::Write, 32), (Right::Own, 64)];
+    const KNOWN: u8 = 127;
 
     fn has(self, facet: Facet) -> bool {
         self.0 & facet as u8 != 0
@@ -43,6 +47,16 @@ impl Facets {
 
     fn add(&mut self, facet: Facet) {
         self.0 |= facet as u8;
+    }
+
+    fn add_right(&mut self, right: Right) {
+        let bits = Self::RIGHTS.into_iter().filter(|(known, _)| *known == right);
+        self.0 |= bits.fold(0, |all, (_, bit)| all | bit);
+    }
+
+    fn rights(self) -> impl Iterator<Item = Right> {
+        let granted = move |(right, bit): (Right, u8)| (self.0 & bit != 0).then_some(right);
+        Self::RIGHTS.into_iter().filter_map(granted)
     }
 }
 
@@ -65,6 +79,13 @@ struct Touch {
     value_bytes: usize,
     /// The value that was written, until somebody looks at it in the tree.
     delayed: Option<SmallBytes>,
+}
+
+impl Touch {
+    /// Whether the transaction made or set the permission list.
+    fn has_list(&self) -> bool {
+        self.set.has(Facet::Existence) || self.set.has(Facet::Acl)
+    }
 }
 
 /// What a commit or a request changed, for the watches.
@@ -224,6 +245,25 @@ impl Transaction {
         self.touch(path).seen.add(facet);
     }
 
+    /// Notes that a guest had a right on a path: on the node, or on the nearest one above it.
+    pub(crate) fn see_right(&mut self, path: Path<'_>, right: Right) {
+        let (_, missing) = self.partial.nearest(path);
+        let mut upwards = core::iter::successors(Some(path), |path| path.parent());
+        let first_missing = if missing > 0 { upwards.nth(missing - 1) } else { None };
+        let Some(nearest) = upwards.next() else { return };
+        let touch = |path: Path<'_>| self.touched.get(path.as_str());
+        let has_own_list = touch(nearest)
+            .is_some_and(Touch::has_list);
+        if has_own_list || self.replaces(nearest) {
+            // What gave it the right to make this list was noted then.
+            return;
+        }
+        let is_removed =
+            first_missing.is_some_and(|path| touch(path).is_some_and(|touch| touch.removed));
+        let noted = if is_removed { nearest } else { path };
+        self.touch(noted).seen.add_right(right);
+    }
+
     /// Whether the snapshot's node at this path was removed, so that only own changes are visible.
     fn replaces(&self, path: Path<'_>) -> bool {
         self.removes
@@ -355,7 +395,7 @@ impl Transaction {
     pub(crate) fn commit(
         &self,
         store: &mut Store,
-        caller: Option<Being>,
+        caller: Subject,
         owned_max: usize,
         lives: &dyn Fn(Being) -> bool,
     ) -> Result<Vec<Change>, Error> {
@@ -375,34 +415,41 @@ impl Transaction {
             return Ok(Vec::new());
         }
         if !self.snapshot.is_same(store.tree()) {
-            self.check_seen(store.tree())?;
+            self.check_seen(store.tree(), caller)?;
         }
         // A domain that died meanwhile must not come back by a list that was made before.
-        let is_dead = |path: &OwnedPath| {
-            let node = self.partial.get(path.as_path());
+        let names_dead = |(path, touch): &(&OwnedPath, &Touch)| {
+            let node = self.partial.get(path.as_path()).filter(|_| touch.has_list());
             node.is_some_and(|node| node.acl().guests().any(|(_, being)| !lives(being)))
         };
-        if writes.iter().any(|(path, _)| is_dead(path)) {
+        if writes.iter().any(names_dead) {
             return Err(Error::EAGAIN);
         }
         writes.sort_unstable_by_key(|(_, touch)| touch.order);
-        if let Some(caller) = caller {
-            if self.check_owned(store, &writes, caller, owned_max).is_err() {
-                // What the caller removed before may still be counted.
-                store.clear_up(usize::MAX);
-                self.check_owned(store, &writes, caller, owned_max)?;
-            }
+        let caller = caller.guest();
+        if let Some(caller) = caller
+            && self.check_owned(store, &writes, caller, owned_max).is_err()
+        {
+            // What the caller removed before may still be counted.
+            store.clear_up_removed();
+            self.check_owned(store, &writes, caller, owned_max)?;
         }
         Ok(self.apply(store, &writes, caller))
     }
 
-    fn check_seen(&self, current: &Tree) -> Result<(), Error> {
+    fn check_seen(&self, current: &Tree, caller: Subject) -> Result<(), Error> {
         for (path, touch) in &self.touched {
             if touch.set.has(Facet::Existence) && !self.is_created_alike(path, touch, current) {
                 return Err(Error::EAGAIN);
             }
             if touch.seen == Facets::default() {
                 continue;
+            }
+            let is_refused = |right| {
+                lookup(current, path.as_path(), caller, right).err() == Some(Error::EACCES)
+            };
+            if touch.seen.rights().any(is_refused) {
+                return Err(Error::EAGAIN);
             }
             let (then, now) = (self.snapshot.get(path.as_path()), current.get(path.as_path()));
             let mut seen = Facets::ALL.into_iter().filter(|facet| touch.seen.has(*facet));

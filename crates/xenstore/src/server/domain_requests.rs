@@ -349,10 +349,6 @@ impl Server {
             } else {
                 None
             };
-            if i == 0 && domid == DomId::ANY {
-                // A list owned by everybody would be owned by every guest.
-                return Err(Error::EINVAL);
-            }
             if i == 0 && life.is_none() {
                 return Err(Error::ENOENT);
             }

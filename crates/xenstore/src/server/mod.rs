@@ -36,6 +36,7 @@ mod snapshots;
 mod status;
 mod time;
 mod trace;
+mod work;
 mod write_rate;
 
 use alloc::borrow::ToOwned;
@@ -80,6 +81,7 @@ use latency::Latencies;
 use listings::Listings;
 use time::{EVENT_TIMEOUT, Task};
 use trace::Topics;
+use work::Work;
 use write_rate::WriteRate;
 
 /// What the store needs of the machine it runs on.
@@ -234,6 +236,7 @@ pub struct Server {
     crowded: BTreeSet<ConnId>,
     /// Requests of before are executed again, whose answers are known.
     is_replaying: bool,
+    work: Work,
 }
 
 /// What follows the reply to a request.
@@ -286,6 +289,7 @@ impl Server {
             most_seen: Seen::default(),
             crowded: BTreeSet::new(),
             is_replaying: false,
+            work: Work::default(),
         }
     }
 
@@ -468,6 +472,7 @@ impl Server {
         let kind = MessageType::from_code(header.code);
         let kind = kind.filter(|kind| !kind.is_xylems_own() || self.offers_batches(id));
         self.counters.count_request(kind);
+        self.work.add(work::of_request(payload.len()));
         let begun = self.latencies.begin(host);
         let mut scratch = core::mem::take(&mut self.scratch);
         scratch.clear();
@@ -660,8 +665,8 @@ impl Server {
             self.discard([transaction]);
             return Ok(Then::Nothing);
         }
-        let caller = self.subject(request.id).guest();
-        let owned_max = caller.map_or(usize::MAX, |being| {
+        let caller = self.subject(request.id);
+        let owned_max = caller.guest().map_or(usize::MAX, |being| {
             crate::quota::maximum(self.domains.quota(being.domid).nodes)
         });
         let domains = &self.domains;

@@ -3,8 +3,11 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use xen::DomId;
+
 use crate::Error;
-use crate::acl::{Acl, Right, Subject};
+use crate::access::lookup;
+use crate::acl::{Right, Subject};
 use crate::path::Path;
 use crate::permission::Permission;
 use crate::quota::admits;
@@ -17,26 +20,6 @@ use crate::wire::{self, PAYLOAD_BYTES_MAX};
 /// Size of a node without permissions, value and children, as the `node-size` limit counts.
 const NODE_BYTES: usize = 16;
 const PERMISSION_BYTES: usize = 8;
-
-/// The node, if there is one and the right is granted. Whether it exists is told only to those who
-/// have the right on the nearest node above it; of the owner's right, its writing half will do.
-fn lookup<'t>(
-    tree: &'t Tree,
-    path: Path<'_>,
-    subject: Subject,
-    right: Right,
-) -> Result<&'t Arc<Node>, Error> {
-    let (nearest, missing) = tree.nearest(path);
-    let wanted = match right {
-        Right::Own if missing > 0 => Right::Write,
-        right => right,
-    };
-    match (nearest.acl().allows(subject, wanted), missing) {
-        (true, 0) => Ok(nearest),
-        (true, _) => Err(Error::ENOENT),
-        (false, _) => Err(Error::EACCES),
-    }
-}
 
 impl Server {
     /// The tree that the request sees.
@@ -51,7 +34,26 @@ impl Server {
     }
 
     /// Notes what the answer depends on, inside a transaction.
-    fn see(&mut self, request: Request, path: Path<'_>, facets: &[Facet]) -> Result<(), Error> {
+    fn see(&mut self, request: Request, path: Path<'_>, facet: Facet) -> Result<(), Error> {
+        self.note(request, |transaction| transaction.see(path, facet))
+    }
+
+    /// Notes that the request was not refused: nobody may take the right away before the commit.
+    ///
+    /// A request that was refused notes nothing. What it would note tells whether there is a node that
+    /// the guest may not know of: by the limit of what a transaction notes, and by the commit (XSA-115).
+    fn see_right(&mut self, request: Request, path: Path<'_>, right: Right) -> Result<(), Error> {
+        if self.subject(request.id) == Subject::Privileged {
+            return Ok(());
+        }
+        self.note(request, |transaction| transaction.see_right(path, right))
+    }
+
+    fn note(
+        &mut self,
+        request: Request,
+        note: impl FnOnce(&mut Transaction),
+    ) -> Result<(), Error> {
         if request.transaction == 0 {
             return Ok(());
         }
@@ -60,9 +62,7 @@ impl Server {
         if transaction.has_failed() {
             return Ok(());
         }
-        for &facet in facets {
-            transaction.see(path, facet);
-        }
+        note(transaction);
         let result = if admits(limit, transaction.touched_count()) {
             self.check_room(request.id, 0)
         } else {
@@ -74,22 +74,6 @@ impl Server {
             transaction.fail();
         }
         result
-    }
-
-    /// Notes what a guest's rights on a path hang on: the permission list of the nearest node, and that
-    /// there is none below it on the way.
-    fn see_rights(&mut self, request: Request, path: Path<'_>) -> Result<(), Error> {
-        if request.transaction == 0 || self.subject(request.id) == Subject::Privileged {
-            return Ok(());
-        }
-        let (_, missing) = self.tree(request).nearest(path);
-        let mut upwards = core::iter::successors(Some(path), |path| path.parent());
-        if missing > 0
-            && let Some(first_missing) = upwards.nth(missing - 1)
-        {
-            self.see(request, first_missing, &[Facet::Existence])?;
-        }
-        upwards.next().map_or(Ok(()), |nearest| self.see(request, nearest, &[Facet::Acl]))
     }
 
     /// The path of a request that works on nodes of the tree.
@@ -115,14 +99,15 @@ impl Server {
         {
             transaction.settle_value(path);
         }
-        self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         let result = match lookup(self.tree(request), path, subject, Right::Read) {
             Ok(node) => answer(node),
+            Err(Error::EACCES) => return Err(Error::EACCES),
             Err(error) => Err(error),
         };
         let facet = if result == Err(Error::ENOENT) { Facet::Existence } else { facet };
-        self.see(request, path, &[facet])?;
+        self.see_right(request, path, Right::Read)?;
+        self.see(request, path, facet)?;
         result
     }
 
@@ -202,10 +187,15 @@ impl Server {
         let path = self.path(request.id, wire::one_string(payload)?)?;
         let path = path.as_path();
         if path.is_special() {
-            let acl = self.special.get(path.as_str()).ok_or(Error::ENOENT)?;
-            if !acl.allows(self.subject(request.id), Right::Read) {
+            let acl = self.special.get(path.as_str());
+            // One that is not there is as hidden as the one above it.
+            let above = path.parent().and_then(|parent| self.special.get(parent.as_str()));
+            let subject = self.subject(request.id);
+            let may_know = acl.or(above).is_none_or(|acl| acl.allows(subject, Right::Read));
+            if !may_know {
                 return Err(Error::EACCES);
             }
+            let acl = acl.ok_or(Error::ENOENT)?;
             let list = Permission::encode_list(&acl.permissions());
             reply.extend_from_slice(list.as_bytes());
             return Ok(());
@@ -239,10 +229,12 @@ impl Server {
     pub(super) fn mkdir(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
         let path = self.node_path(request.id, wire::one_string(payload)?)?;
         let path = path.as_path();
-        self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         match lookup(self.tree(request), path, subject, Right::Write) {
-            Ok(_) => return self.see(request, path, &[Facet::Existence]),
+            Ok(_) => {
+                self.see_right(request, path, Right::Write)?;
+                return self.see(request, path, Facet::Existence);
+            }
             Err(Error::ENOENT) => self.check_write(request, path, 0)?,
             Err(error) => return Err(error),
         }
@@ -267,9 +259,8 @@ impl Server {
         if subject == Subject::Privileged {
             return Ok(());
         }
-        self.see_rights(request, path)?;
         match lookup(self.tree(request), path, subject, Right::Write) {
-            Ok(_) | Err(Error::ENOENT) => {}
+            Ok(_) | Err(Error::ENOENT) => self.see_right(request, path, Right::Write)?,
             Err(error) => return Err(error),
         }
         let mut result = self.check_write_limits(request, path, value_bytes);
@@ -341,19 +332,19 @@ impl Server {
     pub(super) fn rm(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
         let path = self.node_path(request.id, wire::one_string(payload)?)?;
         let path = path.as_path();
-        self.see_rights(request, path)?;
         let subject = self.subject(request.id);
         let found = lookup(self.tree(request), path, subject, Right::Write).map(|_| ());
-        let Some(parent) = path.parent() else {
-            found?;
-            return Err(Error::EINVAL);
-        };
+        if found == Err(Error::EACCES) {
+            return Err(Error::EACCES);
+        }
+        let Some(parent) = path.parent() else { return Err(Error::EINVAL) };
+        self.see_right(request, path, Right::Write)?;
         match found {
             Ok(()) => {}
             Err(Error::ENOENT) => {
                 let exists = self.tree(request).contains(parent);
-                self.see(request, path, &[Facet::Existence])?;
-                self.see(request, parent, &[Facet::Existence])?;
+                self.see(request, path, Facet::Existence)?;
+                self.see(request, parent, Facet::Existence)?;
                 return if exists { Ok(()) } else { Err(Error::ENOENT) };
             }
             Err(error) => return Err(error),
@@ -367,7 +358,7 @@ impl Server {
             return Ok(());
         }
         // Had the parent been gone the answer would have been another; whether the node was is all one.
-        self.see(request, parent, &[Facet::Existence])?;
+        self.see(request, parent, Facet::Existence)?;
         if let Some(transaction) = self.transaction_mut(request) {
             transaction.remove(path, caller);
         }
@@ -392,24 +383,26 @@ impl Server {
         }
         let permissions: Vec<Permission> =
             list.into_iter().map(Permission::decode).collect::<Result<_, _>>()?;
-        let acl = Arc::new(self.bind_permissions(host, request.id, &permissions)?);
+        if permissions[0].domid == DomId::ANY {
+            // A node owned by everybody would be owned by every guest.
+            return Err(Error::EINVAL);
+        }
         let path = self.path(request.id, text)?;
         let path = path.as_path();
         let subject = self.subject(request.id);
         if path.is_special() {
-            return self.set_special_perms(subject, path, acl);
+            return self.set_special_perms(host, request, path, &permissions);
         }
-        self.see_rights(request, path)?;
         let found = lookup(self.tree(request), path, subject, Right::Own);
-        let (owner, children_and_value) = match found {
-            Ok(node) => (node.acl().owner(), node.name_bytes() + node.value().len()),
-            Err(error) => {
-                if error == Error::ENOENT {
-                    self.see(request, path, &[Facet::Existence])?;
-                }
-                return Err(error);
-            }
-        };
+        let found =
+            found.map(|node| (node.acl().owner(), node.name_bytes() + node.value().len()));
+        if let Ok(_) | Err(Error::ENOENT) = found {
+            self.see_right(request, path, Right::Own)?;
+        }
+        if let Err(Error::ENOENT) = found {
+            self.see(request, path, Facet::Existence)?;
+        }
+        let (owner, children_and_value) = found?;
         if subject != Subject::Privileged {
             if owner.permission.domid != permissions[0].domid {
                 return Err(Error::EPERM);
@@ -420,6 +413,8 @@ impl Server {
                 return Err(Error::ENOSPC);
             }
         }
+        // Last, as it tells which domains there are.
+        let acl = Arc::new(self.bind_permissions(host, request.id, &permissions)?);
         if request.transaction == 0 {
             let acl_before = self.store.set_acl(path, &acl);
             self.fire_changed(path, acl_before);
@@ -431,15 +426,18 @@ impl Server {
 
     fn set_special_perms(
         &mut self,
-        subject: Subject,
+        host: &mut dyn Host,
+        request: Request,
         path: Path<'_>,
-        acl: Arc<Acl>,
+        permissions: &[Permission],
     ) -> Result<(), Error> {
+        // First, as the others tell which domains there are.
+        if self.subject(request.id) != Subject::Privileged {
+            return Err(Error::EACCES);
+        }
+        let acl = Arc::new(self.bind_permissions(host, request.id, permissions)?);
         if !self.is_special_node(path) {
             return Err(Error::ENOENT);
-        }
-        if subject != Subject::Privileged {
-            return Err(Error::EACCES);
         }
         self.record_special(path, &acl);
         self.special.insert(path.to_owned_path(), acl);
@@ -453,6 +451,6 @@ impl Server {
         }
         let is_release = path.parent() == Some(Path::RELEASE_DOMAIN);
         let number = path.as_str().rsplit('/').next().and_then(|text| text.parse().ok());
-        is_release && number.is_some_and(|id| self.domains.introduced(xen::DomId(id)).is_some())
+        is_release && number.is_some_and(|id| self.domains.introduced(DomId(id)).is_some())
     }
 }

@@ -133,8 +133,8 @@ impl Transaction {
         acl_before: Option<Arc<Acl>>,
     ) -> Result<(), Fault> {
         let facets = |bits: u8| {
-            let known = Facets::ALL.into_iter().fold(0, |bits, facet| bits | facet as u8);
-            if bits & !known == 0 { Ok(Facets(bits)) } else { Err("a facet that no node has") }
+            let is_known = bits & !Facets::KNOWN == 0;
+            if is_known { Ok(Facets(bits)) } else { Err("a facet that no node has") }
         };
         let restored = super::Touch {
             seen: facets(touch.seen)?,

@@ -5,6 +5,7 @@ mod changes;
 mod client;
 mod control;
 mod damage;
+mod hidden;
 mod journal;
 mod limits;
 mod model;

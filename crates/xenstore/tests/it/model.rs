@@ -326,6 +326,10 @@ fn check(steps: &[Step]) {
                     Ok(_) if !transaction.changes => {}
                     Ok(_) => {
                         for (request, answer, changed) in &transaction.done {
+                            // What was refused is not remembered, as it may hang on hidden nodes.
+                            if *answer == Err(Error::EACCES) {
+                                continue;
+                            }
                             let again = model.run(*who, request);
                             assert_eq!(again, *answer, "step {number}: {request:?} at the commit");
                             if *changed {

@@ -718,7 +718,8 @@ fn xsa_440_two_transactions_that_remove_the_same_nodes_both_end_well() {
         }
     }
     assert_eq!(world.call("d1", M::TransactionEnd, ids[0], "T|"), ok());
-    assert_eq!(world.call("d1", M::TransactionEnd, ids[1], "T|"), Err(Error::EAGAIN));
+    // Removing what is gone is no conflict: outside a transaction it is answered well, too.
+    assert_eq!(world.call("d1", M::TransactionEnd, ids[1], "T|"), ok());
     assert_eq!(in_use(&mut world, 1, "nodes"), 1);
     world.assert_counts();
 }

@@ -300,11 +300,13 @@ fn a_transaction_touches_exactly_as_many_nodes_as_it_may() {
     let mut world = World::new(Quota { transaction_nodes: 5, ..Quota::default() });
     world.add_guest_with_home(1);
     world.call("d1", M::TransactionStart, 0, "|").unwrap();
-    // The home, whose permissions every answer hangs on, is one of them.
-    for i in 0..4 {
+    // What is refused is not counted.
+    assert_eq!(world.call("d1", M::Read, 1, "/|"), Err(Error::EACCES));
+    for i in 0..5 {
         assert_eq!(world.call("d1", M::Read, 1, &format!("n{i}|")), Err(Error::ENOENT));
     }
-    assert_eq!(world.call("d1", M::Read, 1, "n4|"), Err(Error::ENOSPC));
+    assert_eq!(world.call("d1", M::Read, 1, "n5|"), Err(Error::ENOSPC));
+    assert_eq!(world.call("d1", M::Read, 1, "/|"), Err(Error::EACCES));
     assert_eq!(world.call("d1", M::TransactionEnd, 1, "T|"), Err(Error::ENOMEM));
 }
 
