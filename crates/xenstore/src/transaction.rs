@@ -252,8 +252,7 @@ impl Transaction {
         let first_missing = if missing > 0 { upwards.nth(missing - 1) } else { None };
         let Some(nearest) = upwards.next() else { return };
         let touch = |path: Path<'_>| self.touched.get(path.as_str());
-        let has_own_list = touch(nearest)
-            .is_some_and(Touch::has_list);
+        let has_own_list = touch(nearest).is_some_and(Touch::has_list);
         if has_own_list || self.replaces(nearest) {
             // What gave it the right to make this list was noted then.
             return;
@@ -445,9 +444,8 @@ impl Transaction {
             if touch.seen == Facets::default() {
                 continue;
             }
-            let is_refused = |right| {
-                lookup(current, path.as_path(), caller, right).err() == Some(Error::EACCES)
-            };
+            let is_refused =
+                |right| lookup(current, path.as_path(), caller, right).err() == Some(Error::EACCES);
             if touch.seen.rights().any(is_refused) {
                 return Err(Error::EAGAIN);
             }

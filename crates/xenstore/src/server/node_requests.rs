@@ -49,11 +49,7 @@ impl Server {
         self.note(request, |transaction| transaction.see_right(path, right))
     }
 
-    fn note(
-        &mut self,
-        request: Request,
-        note: impl FnOnce(&mut Transaction),
-    ) -> Result<(), Error> {
+    fn note(&mut self, request: Request, note: impl FnOnce(&mut Transaction)) -> Result<(), Error> {
         if request.transaction == 0 {
             return Ok(());
         }
@@ -394,8 +390,7 @@ impl Server {
             return self.set_special_perms(host, request, path, &permissions);
         }
         let found = lookup(self.tree(request), path, subject, Right::Own);
-        let found =
-            found.map(|node| (node.acl().owner(), node.name_bytes() + node.value().len()));
+        let found = found.map(|node| (node.acl().owner(), node.name_bytes() + node.value().len()));
         if let Ok(_) | Err(Error::ENOENT) = found {
             self.see_right(request, path, Right::Own)?;
         }

@@ -137,9 +137,9 @@ fn in_transaction(
 /// Everything seen in a new world each for every request, in and outside a transaction.
 fn transcript(place: Place, meanwhile: Meanwhile, quota: Quota, noted: usize) -> Vec<String> {
     let mut lines = Vec::new();
-    let nodes = PATHS.iter().flat_map(|path| {
-        REQUESTS.iter().map(move |(kind, rest)| (*kind, format!("{path}{rest}")))
-    });
+    let nodes = PATHS
+        .iter()
+        .flat_map(|path| REQUESTS.iter().map(move |(kind, rest)| (*kind, format!("{path}{rest}"))));
     let domains = OF_DOMAINS.iter().map(|(kind, payload)| (*kind, (*payload).to_owned()));
     for (kind, payload) in nodes.chain(domains) {
         let mut world = world(place, quota);
