@@ -141,6 +141,11 @@ pub enum Request {
         #[serde(default)]
         targets: Vec<Target>,
     },
+    /// Answered by [`Reply::Domains`](crate::Reply::Domains) as `List`, with the start of each that is known.
+    Uptime {
+        #[serde(default)]
+        targets: Vec<Target>,
+    },
     /// SRs and VDIs.
     Storage(StorageRequest),
     /// A disk for a running domain, as `disk=` names it. Answered by [`Reply::Done`](crate::Reply::Done).

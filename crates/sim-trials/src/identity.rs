@@ -9,7 +9,7 @@
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{Start, Unplug};
 use toolstack::{ClientId, Device, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
-use xen::{Errno, Uuid};
+use xen::{DomId, Errno, Uuid};
 use xenstore::client::ClientError;
 
 use crate::rival::{Deeds, RivalHandle};
@@ -223,7 +223,7 @@ impl Run {
             }
             10 => Request::Pause { target },
             11 => Request::Unpause { target },
-            12 => Request::Vcpus { target },
+            12 => Request::Vcpus { of: vec![(DomId(1), Uuid([1; 16]))] },
             13 => Request::Console { target },
             14 => Request::Devices { target },
             15 | 16 if self.deadly => {

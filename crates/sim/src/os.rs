@@ -6,6 +6,7 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, System, TaggedLoop,
@@ -337,6 +338,11 @@ impl Host for SimOs {
             (false, true) => Err(HostError::Refused("not a bridge".to_owned())),
             (false, false) => Err(HostError::Missing),
         }
+    }
+
+    fn unix_time(&mut self) -> Duration {
+        // Virtual time is the simulation's; its calendar stands still.
+        Duration::from_millis(1_700_000_000_120)
     }
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {

@@ -18,7 +18,8 @@ use crate::xlcfg;
 /// Keys that are read of a disk's backend, and of an interface's.
 pub(crate) const VBD_KEYS: [&str; 7] =
     ["dev", "mode", "device-type", "params", "script", "physical-device", "node"];
-pub(crate) const VIF_KEYS: [&str; 6] = ["mac", "bridge", "script", "mtu", "rate", "type"];
+pub(crate) const VIF_KEYS: [&str; 8] =
+    ["mac", "bridge", "script", "mtu", "rate", "type", "vifname", "ip"];
 
 /// Major number of loop devices.
 const LOOP_MAJOR: u32 = 7;

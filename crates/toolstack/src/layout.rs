@@ -33,7 +33,7 @@ pub struct Nodes(pub Vec<Node>);
 const DOM0_ONLY: Permission = Permission::new(Access::None, DomId::DOM0);
 
 impl Nodes {
-    fn put(&mut self, path: impl Into<String>, value: impl Into<String>) {
+    pub(crate) fn put(&mut self, path: impl Into<String>, value: impl Into<String>) {
         self.0.push(Node { path: path.into(), value: value.into(), permissions: None });
     }
 
@@ -134,6 +134,12 @@ pub fn vm_link(domid: DomId) -> String {
 #[must_use]
 pub fn vm_path(uuid: Uuid) -> String {
     format!("/vm/{uuid}")
+}
+
+/// When a VM's domain was started: `SECONDS.HUNDREDTHS` since 1970, as libxl writes it.
+#[must_use]
+pub fn start_time_path(uuid: Uuid) -> String {
+    format!("{}/start_time", vm_path(uuid))
 }
 
 /// Where xen-netback puts the host's end of a vif.

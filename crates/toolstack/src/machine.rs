@@ -235,10 +235,8 @@ enum Query {
         domid: DomId,
     },
     HostInfo,
-    Vcpus {
-        domid: DomId,
-        name: String,
-    },
+    Vcpus,
+    StartTimes,
     /// The request itself was delivered; the reply comes when the domain is gone.
     Waiting,
 }

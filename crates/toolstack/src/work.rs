@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use storage::Attachment;
-use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, VersionInfo};
+use xen::{
+    Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, VcpuInfo,
+    VersionInfo,
+};
 use xen_build::{Built, HvmLoader, KernelImage};
 
 use crate::config::VmConfig;
@@ -241,6 +244,21 @@ pub struct OwnLoop {
     pub tag: String,
 }
 
+/// A vCPU: what it does, and on which CPUs it may.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct VcpuReading {
+    pub info: VcpuInfo,
+    pub affinity: Affinity,
+}
+
+/// The vCPUs of some domains.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct VcpuReadings {
+    /// CPUs that the host can have, from 0.
+    pub cpus: u32,
+    pub domains: BTreeMap<DomId, Vec<VcpuReading>>,
+}
+
 /// The hypervisor and the machine below it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HostInfo {
@@ -284,7 +302,8 @@ pub enum Output {
     Left(Vec<DeviceRef>),
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
-    CpuTimes(Vec<xen::VcpuInfo>),
+    Vcpus(Box<VcpuReadings>),
+    StartTimes(BTreeMap<DomId, u64>),
 }
 
 impl Output {
@@ -308,7 +327,8 @@ impl Output {
             | Self::Left(_)
             | Self::Checked(_)
             | Self::HostInfo(_)
-            | Self::CpuTimes(_) => None,
+            | Self::Vcpus(_)
+            | Self::StartTimes(_) => None,
         }
     }
 

@@ -254,6 +254,7 @@ impl Client<'_> {
                 Ok(api::Reply::Networks(rows))
             }
             Request::VcpuList { targets } => self.vcpus(&targets),
+            Request::Uptime { targets } => self.uptime(&targets),
             Request::BlockAttach { target, disk, cwd, progress } => {
                 let device = devices::disk(&disk, Path::new(&cwd)).map_err(Failed::Told)?;
                 self.plug(target, device, progress)
@@ -595,20 +596,28 @@ impl Client<'_> {
     }
 
     fn vcpus(&self, targets: &[Target]) -> Result<api::Reply, Failed> {
-        let mut all = Vec::new();
-        for row in self.rows(targets)? {
-            if row.config.is_none() && targets.is_empty() {
-                continue;
+        let rows = self.rows(targets)?;
+        match self.ask(toolstack::Request::Vcpus { of: identities(&rows) })? {
+            Reply::Vcpus(readings) => {
+                let of_row = |row| render::vcpu_rows(row, &readings);
+                Ok(api::Reply::Vcpus(rows.iter().flat_map(of_row).collect()))
             }
-            let target = row.info.domid.to_string();
-            match self.ask(toolstack::Request::Vcpus { target })? {
-                Reply::Vcpus { domid, name, vcpus } => {
-                    all.extend(render::vcpu_rows(domid.0, &name, &vcpus));
-                }
-                other => return Err(unexpected(&other)),
-            }
+            other => Err(unexpected(&other)),
         }
-        Ok(api::Reply::Vcpus(all))
+    }
+
+    fn uptime(&self, targets: &[Target]) -> Result<api::Reply, Failed> {
+        let rows = self.rows(targets)?;
+        match self.ask(toolstack::Request::StartTimes { of: identities(&rows) })? {
+            Reply::StartTimes(times) => {
+                let of_row = |row: &DomainRow| api::DomainRow {
+                    started_unix_s: times.get(&row.info.domid).copied(),
+                    ..render::domain_row(row)
+                };
+                Ok(api::Reply::Domains(rows.iter().map(of_row).collect()))
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 }
 
@@ -642,6 +651,11 @@ fn unexpected(reply: &Reply) -> Failed {
         Reply::Gone { .. } => Failed::Told("the domain was destroyed meanwhile".to_owned()),
         other => Failed::Told(format!("unexpected reply of the core: {other:?}")),
     }
+}
+
+/// Which domains the rows are about.
+fn identities(rows: &[DomainRow]) -> Vec<(DomId, Uuid)> {
+    rows.iter().map(|row| (row.info.domid, row.info.handle)).collect()
 }
 
 fn strictness(strict: bool) -> xlcfg::Strictness {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
@@ -80,6 +80,10 @@ impl Host for LinuxHost {
 
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {
         self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
+    }
+
+    fn unix_time(&mut self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {

@@ -7,9 +7,9 @@ use api::{
 use toolstack::config::{Access, ShutdownAction, ShutdownPolicy, TscMode, VmConfig};
 use toolstack::layout::{DeviceKind, kind_name};
 use toolstack::scheduler::{Class, Limits};
-use toolstack::work::{DeviceReading, HostInfo};
+use toolstack::work::{DeviceReading, HostInfo, VcpuReading, VcpuReadings};
 use toolstack::{Created, DomainRow};
-use xen::Uuid;
+use xen::{BitSet, Uuid};
 
 const KIB_PER_PAGE: u64 = 4;
 const KIB_PER_MIB: u64 = 1024;
@@ -303,23 +303,47 @@ pub(crate) fn network_rows(readings: &[DeviceReading]) -> Vec<NetworkRow> {
     .collect()
 }
 
-pub(crate) fn vcpu_rows(domid: u16, name: &str, vcpus: &[xen::VcpuInfo]) -> Vec<VcpuRow> {
+/// A domain's vCPUs; none if it is gone meanwhile.
+pub(crate) fn vcpu_rows(row: &DomainRow, readings: &VcpuReadings) -> Vec<VcpuRow> {
+    let domid = row.info.domid;
+    let vcpus = readings.domains.get(&domid).map(Vec::as_slice).unwrap_or_default();
     (0..)
         .zip(vcpus)
-        .map(|(vcpu, info)| VcpuRow {
-            name: Some(name.to_owned()),
-            domid,
+        .map(|(vcpu, VcpuReading { info, affinity })| VcpuRow {
+            name: row.name.clone(),
+            domid: domid.0,
             vcpu,
             online: info.online,
             running: info.running,
             blocked: info.blocked,
             cpu: info.cpu,
             cpu_time_ns: info.cpu_time_ns,
-            // No domain of ours is bound to CPUs: there is no key for it yet.
-            affinity_hard: "all".to_owned(),
-            affinity_soft: "all".to_owned(),
+            affinity_hard: cpu_ranges(&affinity.hard, readings.cpus),
+            affinity_soft: cpu_ranges(&affinity.soft, readings.cpus),
         })
         .collect()
+}
+
+/// CPUs as xl prints them: `all`, `none`, or ranges as in `0-3,8`.
+fn cpu_ranges(set: &BitSet, cpus: u32) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for cpu in set.iter().take_while(|cpu| *cpu < cpus) {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == cpu => *last = cpu,
+            _ => ranges.push((cpu, cpu)),
+        }
+    }
+    match ranges.as_slice() {
+        [] => "none".to_owned(),
+        [(0, last)] if last + 1 == cpus => "all".to_owned(),
+        _ => {
+            let range = |&(first, last): &(u32, u32)| match first == last {
+                true => first.to_string(),
+                false => format!("{first}-{last}"),
+            };
+            ranges.iter().map(range).collect::<Vec<_>>().join(",")
+        }
+    }
 }
 
 /// The lines of `xl info`, in its order.
@@ -387,4 +411,29 @@ pub(crate) fn host_info(info: &HostInfo) -> Vec<(String, String)> {
         ("xend_config_format", "4".to_owned()),
     ];
     lines.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_printed_as_xl_prints_them() {
+        for (numbers, cpus, expected) in [
+            (&[0, 1, 2, 3][..], 4, "all"),
+            (&[0, 1, 2, 3], 8, "0-3"),
+            (&[0], 1, "all"),
+            (&[0], 2, "0"),
+            (&[1, 2, 5], 8, "1-2,5"),
+            (&[0, 7], 8, "0,7"),
+            // Xen sets bits of CPUs that the host does not have.
+            (&[0, 1, 2, 3, 4, 5], 4, "all"),
+            (&[9], 4, "none"),
+            (&[], 4, "none"),
+        ] {
+            let mut set = BitSet::default();
+            numbers.iter().for_each(|cpu| set.insert(*cpu));
+            assert_eq!(cpu_ranges(&set, cpus), expected, "{numbers:?} of {cpus}");
+        }
+    }
 }

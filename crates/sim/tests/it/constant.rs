@@ -77,7 +77,7 @@ fn costs(lab: &mut Lab, others: u16) -> Vec<(String, BTreeMap<&'static str, u64>
         let Reply::Created(_) = step("create", lab, request) else { panic!("no create") };
         let Reply::Domains(_) = step("list", lab, Request::List) else { panic!("no list") };
         let resolved = step("lookup", lab, Request::Resolve { target: target() });
-        let Reply::Resolved { .. } = resolved else { panic!("{resolved:?}") };
+        let Reply::Resolved { domid, uuid, .. } = resolved else { panic!("{resolved:?}") };
         let by_uuid = Request::Resolve { target: UUID.to_owned() };
         let Reply::Resolved { .. } = step("lookup by UUID", lab, by_uuid) else {
             panic!("not found")
@@ -89,7 +89,7 @@ fn costs(lab: &mut Lab, others: u16) -> Vec<(String, BTreeMap<&'static str, u64>
         step("look at devices", lab, Request::Devices { target: target() });
         step("pause", lab, Request::Pause { target: target() });
         step("unpause", lab, Request::Unpause { target: target() });
-        step("look at vCPUs", lab, Request::Vcpus { target: target() });
+        step("look at vCPUs", lab, Request::Vcpus { of: vec![(domid, uuid)] });
         let request = Lab::shutdown_request("one", ShutdownRequest::Reboot);
         let Reply::Gone { reason: Some(ShutdownReason::Reboot), .. } = step("reboot", lab, request)
         else {

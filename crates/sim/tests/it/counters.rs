@@ -77,7 +77,7 @@ fn a_look_at_vms_asks_nothing_of_the_store() {
             ("dominfo by number", Request::Find { wanted: Wanted::Number(domid) }),
             ("dominfo by UUID", Request::Find { wanted: Wanted::Handle(uuid) }),
             ("vm-list", Request::Vms),
-            ("vcpu-list", Request::Vcpus { target: "vm".to_owned() }),
+            ("vcpu-list", Request::Vcpus { of: vec![(domid, uuid)] }),
         ] {
             let (reply, cost) = cost(lab, request);
             assert!(!matches!(reply, Reply::Failed(_)), "{what}: {reply:?}");

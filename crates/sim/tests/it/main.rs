@@ -8,6 +8,7 @@ mod conformance;
 mod constant;
 mod counters;
 mod definitions;
+mod facts;
 mod faults;
 mod hvm;
 mod hypercalls;

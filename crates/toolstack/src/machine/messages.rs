@@ -1,5 +1,6 @@
 //! What goes into the machine and what comes out of it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
@@ -16,7 +17,7 @@ use crate::layout::DeviceRef;
 use crate::listing::Listing;
 use crate::plan::{Start, Step, Unplug};
 use crate::scheduler::{Limits, Ticket};
-use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, Work};
+use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, VcpuReadings, Work};
 
 /// What a client asks.
 #[derive(Clone, Debug)]
@@ -70,8 +71,14 @@ pub enum Request {
     Find {
         wanted: Wanted,
     },
+    /// Where the vCPUs of these domains run and may run, whoever made them. A domain that is gone, or whose
+    /// number is another's by now, is left out.
     Vcpus {
-        target: String,
+        of: Vec<(DomId, Uuid)>,
+    },
+    /// When these domains were started, as far as their toolstacks have noted it.
+    StartTimes {
+        of: Vec<(DomId, Uuid)>,
     },
     /// One more device for a running domain.
     Plug {
@@ -237,11 +244,9 @@ pub enum Reply {
         devices: Vec<DeviceReading>,
     },
     HostInfo(Box<HostInfo>),
-    Vcpus {
-        domid: DomId,
-        name: String,
-        vcpus: Vec<xen::VcpuInfo>,
-    },
+    Vcpus(Box<VcpuReadings>),
+    /// In seconds since 1970.
+    StartTimes(BTreeMap<DomId, u64>),
     /// A text of several lines.
     Text(String),
     Limits {

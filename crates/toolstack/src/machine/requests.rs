@@ -86,13 +86,12 @@ impl Toolstack {
                     this.query(client, Query::Devices { domid: domain.domid }, work, out);
                 });
             }
-            Request::Vcpus { target } => {
-                self.with_domain(client, &target, out, |this, uuid, domain, out| {
-                    let config = &this.vms[&uuid].config;
-                    let query = Query::Vcpus { domid: domain.domid, name: config.name.clone() };
-                    let work = QueryWork::CpuTimes { domain, vcpus: config.vcpus_max };
-                    this.query(client, query, work, out);
-                });
+            Request::Vcpus { of } => {
+                self.query(client, Query::Vcpus, QueryWork::ReadVcpus { domains: of }, out);
+            }
+            Request::StartTimes { of } => {
+                let work = QueryWork::ReadStartTimes { domains: of };
+                self.query(client, Query::StartTimes, work, out);
             }
             Request::Plug { target, device } => {
                 self.with_domain(client, &target, out, |this, uuid, _, out| {
@@ -370,9 +369,8 @@ impl Toolstack {
                 Reply::Devices { domid, devices }
             }
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
-            (Query::Vcpus { domid, name }, Ok(Output::CpuTimes(vcpus))) => {
-                Reply::Vcpus { domid, name, vcpus }
-            }
+            (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
+            (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),
             (query, Ok(output)) => unreachable!("{query:?} answered with {output:?}"),
         };
         out.push(Action::Reply { client, reply });

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xen::{DomId, DomainRef, Errno, Hypervisor, Uuid};
+use xen::{DomId, DomainInfo, DomainRef, Errno, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::layout::DeviceRef;
-use crate::work::{Failure, HostInfo, IdentityCheck, Output, Survey, WorkClass, WorkInfo};
+use crate::work::{
+    Failure, HostInfo, Output, Survey, VcpuReading, VcpuReadings, WorkClass, WorkInfo,
+};
 
 /// See the module's text.
 #[derive(Clone, Debug)]
@@ -41,9 +43,11 @@ pub enum QueryWork {
         /// It has no faults of its own.
         is_whole: bool,
     },
-    CpuTimes {
-        domain: DomainRef,
-        vcpus: u32,
+    ReadVcpus {
+        domains: Vec<(DomId, Uuid)>,
+    },
+    ReadStartTimes {
+        domains: Vec<(DomId, Uuid)>,
     },
     /// Writes `control/shutdown`.
     RequestShutdown {
@@ -66,7 +70,8 @@ impl QueryWork {
             Self::Check { .. } => {
                 WorkInfo { name: "check", class: WorkClass::Change, domain: None }
             }
-            Self::CpuTimes { domain, .. } => info("cpu-times", Some(*domain)),
+            Self::ReadVcpus { .. } => info("read-vcpus", None),
+            Self::ReadStartTimes { .. } => info("read-start-times", None),
             Self::RequestShutdown { domain, .. } => info("request-shutdown", Some(*domain)),
         }
     }
@@ -89,12 +94,9 @@ impl QueryWork {
             Self::Check { config, uuid, is_whole } => {
                 Ok(Output::Checked(by.check(&config, uuid, is_whole)))
             }
-            Self::CpuTimes { domain, vcpus } => {
-                by.check_identity(domain, IdentityCheck::Needed)?;
-                let domid = domain.domid;
-                let read = |vcpu| by.xen.vcpu_info(domid, vcpu);
-                let infos: Result<Vec<_>, Errno> = (0..vcpus).map(read).collect();
-                infos.map(Output::CpuTimes).map_err(refused("tell the vCPUs of", domid))
+            Self::ReadVcpus { domains } => by.read_vcpus(&domains),
+            Self::ReadStartTimes { domains } => {
+                store::start_times(&mut by.store, &domains).map(Output::StartTimes)
             }
             Self::RequestShutdown { domain, uuid, request } => {
                 store::request_shutdown(&mut by.store, domain.domid, uuid, request)?;
@@ -113,6 +115,35 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             None => None,
         };
         Ok(Output::Looked { info: info.map(Box::new), name })
+    }
+
+    fn read_vcpus(&mut self, domains: &[(DomId, Uuid)]) -> Result<Output, Failure> {
+        let physical = self.xen.phys_info();
+        let physical = physical.map_err(|errno| failure("Xen's host information", errno))?;
+        let mut readings = VcpuReadings { cpus: physical.cpu_id_max + 1, domains: BTreeMap::new() };
+        for &(domid, handle) in domains {
+            let Some(info) = self.domain_of(domid, handle)? else { continue };
+            let count = info.vcpu_id_max.map_or(0, |highest| highest + 1);
+            let vcpus: Result<Vec<_>, Errno> =
+                (0..count).map(|vcpu| self.read_vcpu(domid, vcpu)).collect();
+            // What was read is that domain's only if it has its number still.
+            if self.domain_of(domid, handle)?.is_some() {
+                let vcpus = vcpus.map_err(refused("tell the vCPUs of", domid))?;
+                readings.domains.insert(domid, vcpus);
+            }
+        }
+        Ok(Output::Vcpus(Box::new(readings)))
+    }
+
+    fn read_vcpu(&mut self, domid: DomId, vcpu: u32) -> Result<VcpuReading, Errno> {
+        let info = self.xen.vcpu_info(domid, vcpu)?;
+        Ok(VcpuReading { info, affinity: self.xen.vcpu_affinity(domid, vcpu)? })
+    }
+
+    /// The domain of that number, if it has this handle.
+    fn domain_of(&mut self, domid: DomId, handle: Uuid) -> Result<Option<DomainInfo>, Failure> {
+        let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        Ok(info.filter(|info| info.handle == handle))
     }
 
     fn host_info(&mut self) -> Result<HostInfo, Failure> {

@@ -1,6 +1,7 @@
 //! The store's part of the work: batches of requests, each in as few round trips as it can be.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use xen::{DomId, DomainInfo, DomainRef, Uuid, XenbusState};
 use xenstore::Error;
@@ -346,6 +347,31 @@ pub(crate) fn names<T: Transport>(
         }
     }
     Ok(names)
+}
+
+/// A start time as libxl writes it.
+pub(crate) fn start_time(since_1970: Duration) -> String {
+    format!("{}.{:02}", since_1970.as_secs(), since_1970.subsec_millis() / 10)
+}
+
+/// When domains were started, in seconds since 1970. Who made them has noted it, or has not.
+pub(crate) fn start_times<T: Transport>(
+    store: &mut Client<T>,
+    domains: &[(DomId, Uuid)],
+) -> Result<BTreeMap<DomId, u64>, Failure> {
+    let mut batch = Batch::new();
+    for (_, uuid) in domains {
+        batch.read(&crate::layout::start_time_path(*uuid));
+    }
+    let replies = store.run(&batch)?;
+    let mut times = BTreeMap::new();
+    for (index, (domid, _)) in domains.iter().enumerate() {
+        let Some(value) = replies.get_optional(index)? else { continue };
+        // libxl writes hundredths behind a point.
+        let seconds = text(value).split('.').next().and_then(|seconds| seconds.parse().ok());
+        times.extend(seconds.map(|seconds| (*domid, seconds)));
+    }
+    Ok(times)
 }
 
 /// All records of ours, however many, in a few round trips.

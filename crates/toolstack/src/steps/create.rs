@@ -59,6 +59,7 @@ pub enum CreateWork {
         launch: Launch,
     },
     WriteNodes {
+        uuid: Uuid,
         nodes: Nodes,
         quota: Option<Quota>,
     },
@@ -147,7 +148,7 @@ impl CreateStep {
                 facts.completion = Some(built.completion(start));
                 let nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
                 let quota = Quota::for_devices(domain.domain.domid, &config);
-                CreateWork::WriteNodes { nodes, quota }
+                CreateWork::WriteNodes { uuid, nodes, quota }
             }
             Self::Introduce => {
                 let completion = facts.completion.expect("planned after the nodes");
@@ -221,7 +222,8 @@ impl CreateWork {
             Self::StartModel { domain, launch } => {
                 return by.start_model(domain, &launch).map(Output::Model);
             }
-            Self::WriteNodes { nodes, quota } => {
+            Self::WriteNodes { uuid, mut nodes, quota } => {
+                nodes.put(layout::start_time_path(uuid), store::start_time(by.host.unix_time()));
                 if let Some(quota) = quota {
                     store::raise_quota(&mut by.store, quota)?;
                 }

@@ -72,7 +72,7 @@ pub(crate) fn vcpu_list(session: &mut Session, options: &Options) -> Result<(), 
 }
 
 pub(crate) fn uptime(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let request = Request::List { targets: options.targets() };
+    let request = Request::Uptime { targets: options.targets() };
     let mut rows = expect_reply!(session.call(&request)?, Domains);
     let now_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     for row in rows.iter_mut().filter(|row| row.domid == 0) {
@@ -82,7 +82,7 @@ pub(crate) fn uptime(session: &mut Session, options: &Options) -> Result<(), Fai
     Ok(())
 }
 
-/// Domain 0 is not in the store's list of start times; its kernel knows.
+/// Nobody notes when domain 0 was started; its kernel knows.
 fn set_start_of_this_host(row: &mut DomainRow, now_unix_s: u64) {
     let uptime = std::fs::read_to_string("/proc/uptime").ok();
     let seconds = uptime.as_deref().and_then(|text| text.split('.').next()?.parse().ok());

@@ -263,7 +263,7 @@ fn uptime_of_domains_whose_start_is_not_known_is_left_out() {
     check(
         &["uptime", "web"],
         &[r#"{"ok":{"domains":[{"name":"web","domid":3}]}}"#],
-        r#"{"version":1,"op":"list","targets":["web"]}"#,
+        r#"{"version":1,"op":"uptime","targets":["web"]}"#,
         &expect![[r#"
             Name                                ID Uptime
             = 0
