@@ -6,7 +6,6 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, System, TaggedLoop,
@@ -340,9 +339,9 @@ impl Host for SimOs {
         }
     }
 
-    fn unix_time(&mut self) -> Duration {
+    fn unix_ms(&mut self) -> u64 {
         // Virtual time is the simulation's; its calendar stands still.
-        Duration::from_millis(1_700_000_000_120)
+        1_700_000_000_120
     }
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {

@@ -1,7 +1,6 @@
 //! What the toolstack asks of the operating system it runs on. Linux and the simulator answer.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use storage::{HostError, System};
 use xen_build::{HvmLoader, ImageError, KernelImage};
@@ -30,8 +29,8 @@ pub trait Host {
     /// The part of it that storage needs.
     fn system(&mut self) -> &mut dyn System;
 
-    /// The time of day, since 1970.
-    fn unix_time(&mut self) -> Duration;
+    /// The time of day, in milliseconds since 1970.
+    fn unix_ms(&mut self) -> u64;
 
     /// The parsed kernel at `path`; parsed again only when the file has changed.
     ///

@@ -82,8 +82,9 @@ impl Host for LinuxHost {
         self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
     }
 
-    fn unix_time(&mut self) -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    fn unix_ms(&mut self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {

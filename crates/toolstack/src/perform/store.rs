@@ -1,7 +1,6 @@
 //! The store's part of the work: batches of requests, each in as few round trips as it can be.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use xen::{DomId, DomainInfo, DomainRef, Uuid, XenbusState};
 use xenstore::Error;
@@ -350,8 +349,8 @@ pub(crate) fn names<T: Transport>(
 }
 
 /// A start time as libxl writes it.
-pub(crate) fn start_time(since_1970: Duration) -> String {
-    format!("{}.{:02}", since_1970.as_secs(), since_1970.subsec_millis() / 10)
+pub(crate) fn start_time(unix_ms: u64) -> String {
+    format!("{}.{:02}", unix_ms / 1000, unix_ms % 1000 / 10)
 }
 
 /// When domains were started, in seconds since 1970. Who made them has noted it, or has not.

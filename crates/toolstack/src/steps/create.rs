@@ -223,7 +223,7 @@ impl CreateWork {
                 return by.start_model(domain, &launch).map(Output::Model);
             }
             Self::WriteNodes { uuid, mut nodes, quota } => {
-                nodes.put(layout::start_time_path(uuid), store::start_time(by.host.unix_time()));
+                nodes.put(layout::start_time_path(uuid), store::start_time(by.host.unix_ms()));
                 if let Some(quota) = quota {
                     store::raise_quota(&mut by.store, quota)?;
                 }
