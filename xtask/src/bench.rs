@@ -3,6 +3,7 @@
 mod create;
 mod earlier;
 mod list;
+mod machine;
 mod mass;
 mod plug;
 mod samples;
@@ -24,6 +25,7 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
   create   creates of a unikernel by xy and by xl, at 1 and at 50 running domains
   list     lists of all domains by xy and by xl, and the ways to ask Xen for them, in one boot
            --sizes 1,100    numbers of unikernels (default 1,100,500,1000, which needs 11 GiB)
+  machine  the toolstack's decisions alone: what one VM's operation costs beside 1, 1000 and 10,000 VMs
   mass     many unikernels made one by one, run and all shut down, by xy and in a second boot by xl; where the
            CPU time went is a flame graph in each boot's results folder
            --count N        unikernels by xy (default 100)
@@ -186,6 +188,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             earlier::run(&folder, rounds.unwrap_or(4))?
         }
         Some("list") => list::run(rounds.unwrap_or(15), &sizes)?,
+        Some("machine") => machine::run()?,
         Some("mass") => mass::run(count, xl_count.unwrap_or(count), build)?,
         Some("plug") => plug::run(&plug::Options { is_quick, in_lab, rounds })?,
         Some("store") => {

@@ -22,6 +22,7 @@ mod devices;
 mod events;
 mod explain;
 mod facts;
+mod index;
 mod lookup;
 mod messages;
 mod model;
@@ -55,6 +56,7 @@ pub(crate) use devices::{Pending, remove_from};
 pub use events::{Change, Changes, VmState, VmStatus};
 pub use explain::PlanOf;
 pub(crate) use facts::Facts;
+use index::{Definitions, Foreigners, Vms};
 use lookup::Lists;
 pub use lookup::Wanted;
 pub use messages::{
@@ -238,7 +240,9 @@ enum Query {
     Vcpus,
     StartTimes,
     /// The request itself was delivered; the reply comes when the domain is gone.
-    Waiting,
+    Waiting {
+        uuid: Uuid,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -257,7 +261,7 @@ struct Foreign {
 /// The machine. See the module's text.
 #[derive(Debug)]
 pub struct Toolstack {
-    vms: BTreeMap<Uuid, Vm>,
+    vms: Vms,
     operations: BTreeMap<OperationId, Operation>,
     works: BTreeMap<WorkId, (Purpose, Option<DomainRef>)>,
     users: DomainUsers,
@@ -269,7 +273,7 @@ pub struct Toolstack {
     deadlines: BTreeSet<(Instant, OperationId, usize)>,
     /// Steps that wait for a permit.
     scheduler: Scheduler<Item>,
-    foreign: BTreeMap<DomId, Foreign>,
+    foreign: Foreigners,
     /// VMs whose record cannot be read; their domains are among `foreign`.
     unread: BTreeMap<Uuid, Unread>,
     /// Domains that are becoming ours.
@@ -279,7 +283,7 @@ pub struct Toolstack {
     /// Taken over by [`Event::Started`].
     files: Vec<DefinitionFile>,
     boot: Boot,
-    definitions: BTreeMap<Uuid, Definition>,
+    definitions: Definitions,
     /// Files of definitions that cannot be read, and why.
     left_aside: BTreeMap<String, String>,
     /// Starts of many that are under way.
@@ -313,7 +317,7 @@ impl Toolstack {
     #[must_use]
     pub fn beginning(begin: Begin) -> Self {
         Self {
-            vms: BTreeMap::new(),
+            vms: Vms::default(),
             operations: BTreeMap::new(),
             works: BTreeMap::new(),
             users: DomainUsers::default(),
@@ -321,14 +325,14 @@ impl Toolstack {
             waits: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             scheduler: Scheduler::default(),
-            foreign: BTreeMap::new(),
+            foreign: Foreigners::default(),
             unread: BTreeMap::new(),
             adopting: BTreeSet::new(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
             files: begin.definitions,
             boot: begin.boot,
-            definitions: BTreeMap::new(),
+            definitions: Definitions::default(),
             left_aside: BTreeMap::new(),
             storms: Vec::new(),
             looking: Looking::Idle,
@@ -355,6 +359,7 @@ impl Toolstack {
     /// Whether nothing is under way: no operation and no work.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
+        debug_assert!(self.vms.is_consistent(), "a VM has changed behind its index");
         self.operations.is_empty() && self.works.is_empty()
     }
 
@@ -376,9 +381,7 @@ impl Toolstack {
             Event::Node { path, value } => self.handle_node(now, &path, value.as_deref(), out),
             Event::Introduced { domid } => {
                 // Our own creates are no news, and a list for each would make them O(domains).
-                let ours = domid.is_some_and(|domid| {
-                    self.vms.values().any(|vm| vm.facts.domid() == Some(domid))
-                });
+                let ours = domid.is_some_and(|domid| self.vms.at(domid).is_some());
                 match domid {
                     Some(_) if ours => {}
                     Some(domid) => self.look_at(domid, out),
@@ -497,10 +500,9 @@ impl Toolstack {
 
     /// Takes over what a survey says about domains that are not ours.
     fn learn_foreign(&mut self, survey: &Survey) {
-        let ours: Vec<DomId> = self.vms.values().filter_map(|vm| vm.facts.domid()).collect();
-        let mut foreign = BTreeMap::new();
+        let mut foreign = Foreigners::default();
         for info in &survey.domains {
-            if ours.contains(&info.domid) || self.vms.contains_key(&info.handle) {
+            if self.vms.at(info.domid).is_some() || self.vms.contains_key(&info.handle) {
                 continue;
             }
             let known = self.foreign.remove(&info.domid).filter(|f| f.handle == info.handle);

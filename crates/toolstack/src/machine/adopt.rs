@@ -52,7 +52,7 @@ impl Toolstack {
         if self.defined(&name).is_some() || self.definitions.contains_key(&uuid) {
             return Err(format!("{name}: is defined; `xy undefine {name}` comes first"));
         }
-        if self.vms.values().any(|vm| vm.config.name == name) {
+        if self.vms.named(&name).is_some() {
             return Err(format!("{name}: there is a VM of that name already"));
         }
         match base.map(policy::refusal) {

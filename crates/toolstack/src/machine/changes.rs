@@ -1,7 +1,5 @@
 //! What becomes of domains: the store tells which changed, and only those are looked at.
 
-use std::collections::BTreeMap;
-
 use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
 use xenstore::client::Heard;
 use xenstore::wire::changes::{DomainChange, Standing, Who};
@@ -31,9 +29,8 @@ impl Toolstack {
         match heard {
             Heard::Changes(changes) => self.handle_changes(now, &changes, out),
             Heard::Everything(all) => {
-                let ours = self.ours();
                 let is_left = |it: &&DomainChange| {
-                    it.after == Standing::Dead && self.holder(&ours, &it.who).is_none()
+                    it.after == Standing::Dead && self.holder(&it.who).is_none()
                 };
                 let left: Vec<Who> = all.iter().filter(is_left).map(|it| it.who).collect();
                 let_go(left, out);
@@ -44,7 +41,6 @@ impl Toolstack {
     }
 
     fn handle_changes(&mut self, now: Instant, changes: &[DomainChange], out: &mut Vec<Action>) {
-        let ours = self.ours();
         let mut stopped = Vec::new();
         let mut left = Vec::new();
         for change in changes {
@@ -54,7 +50,7 @@ impl Toolstack {
                 Standing::Stopped(reason) => Some(Some(reason)),
                 Standing::Alive => None,
             };
-            match (self.holder(&ours, &change.who), end) {
+            match (self.holder(&change.who), end) {
                 (Some(uuid), Some(end)) => stopped.push((uuid, end)),
                 (Some(_), None) => {}
                 (None, _) if change.after == Standing::Dead => left.push(change.who),
@@ -72,16 +68,10 @@ impl Toolstack {
         }
     }
 
-    /// Our domains by number.
-    fn ours(&self) -> BTreeMap<DomId, Uuid> {
-        self.vms.values().filter_map(|vm| Some((vm.facts.domid()?, vm.uuid))).collect()
-    }
-
     /// The VM whose domain this very one is.
-    fn holder(&self, ours: &BTreeMap<DomId, Uuid>, who: &Who) -> Option<Uuid> {
-        let uuid = *ours.get(&who.domid)?;
-        let domain = self.vms.get(&uuid)?.facts.domain?;
-        Who::from(domain).is(who).then_some(uuid)
+    fn holder(&self, who: &Who) -> Option<Uuid> {
+        let vm = self.vms.at(who.domid)?;
+        Who::from(vm.facts.domain?).is(who).then_some(vm.uuid)
     }
 
     /// A VM's domain has ended; one that is being worked on is looked at when that is over.
@@ -117,7 +107,7 @@ impl Toolstack {
         name: Option<String>,
         out: &mut Vec<Action>,
     ) {
-        let ours = self.vms.values().find(|vm| vm.facts.domid() == Some(domid));
+        let ours = self.vms.at(domid);
         match (ours, info) {
             (Some(vm), info) => {
                 let uuid = vm.uuid;

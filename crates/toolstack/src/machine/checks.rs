@@ -15,12 +15,12 @@ impl Toolstack {
         let name = config.name.as_str();
         let place = config.origin.at("name");
         let is_defined = self.defined(name).is_some() || self.definitions.contains_key(&uuid);
-        let is_name_used = self.vms.values().any(|vm| vm.config.name == name)
-            || self.foreign.values().any(|foreign| foreign.name.as_deref() == Some(name))
+        let is_name_used = self.vms.named(name).is_some()
+            || self.foreign.named(name).is_some()
             || self.unread.values().any(|it| it.name == name);
         let is_uuid_used = self.vms.contains_key(&uuid)
             || self.unread.contains_key(&uuid)
-            || self.foreign.values().any(|foreign| foreign.handle == uuid);
+            || self.foreign.places(uuid).next().is_some();
         if is_defined {
             refusals.push(format!("{place}: {name} is a defined VM; `xy start {name}` starts it"));
         } else if is_name_used {

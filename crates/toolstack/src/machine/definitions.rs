@@ -158,10 +158,8 @@ impl Toolstack {
 
     /// The definition that a name or UUID means.
     pub(super) fn defined(&self, target: &str) -> Option<Uuid> {
-        let uuid: Option<Uuid> = target.parse().ok();
-        let found =
-            self.definitions.iter().find(|(id, it)| it.config.name == target || Some(**id) == uuid);
-        found.map(|(uuid, _)| *uuid)
+        let uuid = || target.parse().ok().filter(|uuid| self.definitions.contains_key(uuid));
+        self.definitions.named(target).or_else(uuid)
     }
 
     pub(super) fn define(
@@ -177,9 +175,8 @@ impl Toolstack {
             return fail(client, message, out);
         }
         let name = config.name.clone();
-        let namesake = self.definitions.iter().find(|(_, it)| it.config.name == name);
-        let namesake = namesake.map(|(uuid, _)| *uuid);
-        let running = self.vms.values().find(|vm| vm.config.name == name).map(|vm| vm.uuid);
+        let namesake = self.definitions.named(&name);
+        let running = self.vms.named(&name).map(|vm| vm.uuid);
         let running = running.or_else(|| self.unread(&name));
         // Without a UUID the file means the VM of that name.
         let uuid = config.uuid.or(namesake).or(running).unwrap_or(fresh_uuid);
@@ -354,12 +351,9 @@ impl Toolstack {
         if let Some(message) = self.abandoned_start(uuid, name) {
             return Err(message);
         }
-        let foreign = self
-            .foreign
-            .iter()
-            .find(|(_, it)| it.handle == uuid || it.name.as_deref() == Some(name.as_str()));
+        let foreign = self.foreign.places(uuid).next().or_else(|| self.foreign.named(name));
         match foreign {
-            Some((domid, _)) => Err(format!(
+            Some(domid) => Err(format!(
                 "{name}: domain {domid}, which another toolstack made, has its name or UUID"
             )),
             None => Ok(()),
@@ -400,7 +394,7 @@ impl Toolstack {
     ) {
         let mut waves: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
         let mut outcome = StartedAll::default();
-        for (uuid, definition) in &self.definitions {
+        for (uuid, definition) in self.definitions.iter() {
             let Some(order) = order(definition) else { continue };
             if self.vms.contains_key(uuid) {
                 outcome.running += 1;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use xen::{DomId, DomainInfo, Uuid};
 
 use super::requests::fail;
-use super::{Action, ClientId, DomainRow, Foreign, Purpose, Query, Reply, Toolstack};
+use super::{Action, ClientId, DomainRow, Purpose, Query, Reply, Toolstack};
 use crate::listing::Listing;
 use crate::work::{Failure, Output, QueryWork, Survey};
 
@@ -118,9 +118,7 @@ impl Toolstack {
     /// Where domains with this handle were seen last: several while one of them replaces another.
     fn places(&self, uuid: Uuid) -> Vec<DomId> {
         let ours = self.vms.get(&uuid).and_then(|vm| vm.facts.domid());
-        let is_it =
-            |(domid, foreign): (&DomId, &Foreign)| (foreign.handle == uuid).then_some(*domid);
-        ours.into_iter().chain(self.foreign.iter().filter_map(is_it)).collect()
+        ours.into_iter().chain(self.foreign.places(uuid)).collect()
     }
 
     fn find_at(
@@ -147,7 +145,7 @@ impl Toolstack {
 
     /// The handle of the domain there, if its name need not be read.
     fn known_at(&self, domid: DomId) -> Option<Uuid> {
-        let ours = self.vms.values().find(|vm| vm.facts.domid() == Some(domid));
+        let ours = self.vms.at(domid);
         let foreign = self.foreign.get(&domid).filter(|foreign| foreign.name.is_some());
         ours.map(|vm| vm.uuid).or(foreign.map(|foreign| foreign.handle))
     }

@@ -28,12 +28,12 @@ impl Toolstack {
                 unread.model = Some(process);
                 continue;
             }
-            let vm = self.vms.get_mut(&uuid).filter(|vm| vm.facts.domid() == Some(domid));
+            let vm = self.vms.get(&uuid).filter(|vm| vm.facts.domid() == Some(domid));
             match vm {
                 Some(vm) if vm.facts.model.is_none() => {
-                    vm.facts.model = Some(process);
                     let log = device_model::log_file(&vm.config);
                     out.push(Action::Follow { process, log });
+                    self.vms.change(uuid, |vm| vm.facts.model = Some(process));
                 }
                 _ => orphans.push(model),
             }
@@ -60,10 +60,8 @@ impl Toolstack {
         how: &str,
         out: &mut Vec<Action>,
     ) {
-        let owner = self.vms.values_mut().find(|vm| vm.facts.model == Some(process));
-        let Some(vm) = owner else { return };
-        vm.facts.model = None;
-        let uuid = vm.uuid;
+        let Some(uuid) = self.vms.of_model(process) else { return };
+        self.vms.change(uuid, |vm| vm.facts.model = None);
         let why = format!("its device model (pid {}) {how}", process.pid);
         self.lost_model(now, uuid, &why, out);
     }

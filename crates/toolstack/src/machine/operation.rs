@@ -419,7 +419,6 @@ impl Toolstack {
     fn prepare(&mut self, id: OperationId, index: usize) -> Work {
         let generation = self.next_generation();
         let operation = &self.operations[&id];
-        let vm = self.vms.get_mut(&operation.uuid).expect("a step of a known VM");
         let plugged = match &operation.then {
             Then::Plugged { device, .. } => Some(device),
             Then::Created { .. }
@@ -431,12 +430,9 @@ impl Toolstack {
         };
         let config = Arc::clone(&operation.config);
         let users = &mut self.users;
-        operation.plan.steps[index].step.prepare(Preparation {
-            vm,
-            config,
-            plugged,
-            generation,
-            users,
+        let step = operation.plan.steps[index].step;
+        self.vms.change(operation.uuid, |vm| {
+            step.prepare(Preparation { vm, config, plugged, generation, users })
         })
     }
 
@@ -457,12 +453,13 @@ impl Toolstack {
             unreachable!("only work under way is reported");
         };
         self.scheduler.done(ticket);
-        let vm = self.vms.get_mut(&operation.uuid).expect("VMs outlive their operations");
         let is_reboot = matches!(operation.then, Then::Rebooted);
         let state = match result {
             Ok(output) => {
                 let unseen = &mut operation.unseen;
-                step.complete(output, Completing { vm, unseen, out });
+                self.vms.change(operation.uuid, |vm| {
+                    step.complete(output, Completing { vm, unseen, out });
+                });
                 State::Ended
             }
             Err(Failure(message))
@@ -476,6 +473,7 @@ impl Toolstack {
                 State::Failed
             }
         };
+        let vm = self.vms.get_mut(&operation.uuid).expect("VMs outlive their operations");
         let is_destroyed = step == TeardownStep::DestroyDomain.into() && state == State::Ended;
         if is_destroyed && is_reboot && !vm.condemned {
             let (reason, domid) = (vm.stopped, vm.facts.domid().unwrap_or_default());

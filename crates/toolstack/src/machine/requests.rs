@@ -163,25 +163,14 @@ impl Toolstack {
 
     /// The VM of ours that a name, domain number or UUID means.
     pub(super) fn resolve(&self, target: &str) -> Result<Uuid, String> {
-        let domid = target.parse().ok().map(DomId);
-        let uuid: Option<Uuid> = target.parse().ok();
-        let ours = self.vms.values().find(|vm| {
-            vm.config.name == target
-                || (domid.is_some() && vm.facts.domid() == domid)
-                || Some(vm.uuid) == uuid
-        });
-        if let Some(vm) = ours {
+        if let Some(vm) = self.vms.meant(target) {
             return Ok(vm.uuid);
         }
         if let Some(unread) = self.unread(target) {
             return Err(self.unread[&unread].refusal());
         }
-        let foreign = self.foreign.iter().any(|(id, foreign)| {
-            foreign.name.as_deref() == Some(target)
-                || domid == Some(*id)
-                || uuid == Some(foreign.handle)
-        });
-        if domid == Some(DomId::DOM0) || foreign {
+        let is_dom0 = target.parse() == Ok(DomId::DOM0.0);
+        if is_dom0 || self.foreign.meant(target).is_some() {
             Err(format!("{target}: not managed by Xylem; use the toolstack that made this domain"))
         } else if self.defined(target).is_some() {
             Err(format!("{target}: is down; `xy start {target}` starts it"))
@@ -200,16 +189,9 @@ impl Toolstack {
                 None => Err(format!("{name}: has no domain yet; try again when it has started")),
             };
         }
-        let domid = target.parse().ok().map(DomId);
-        let handle: Option<Uuid> = target.parse().ok();
-        let found = self.foreign.iter().find(|(id, foreign)| {
-            domid == Some(**id)
-                || handle == Some(foreign.handle)
-                || foreign.name.as_deref() == Some(target)
-        });
-        match found {
+        match self.foreign.meant(target) {
             Some((domid, Foreign { name: Some(name), handle })) => {
-                Ok((*domid, name.clone(), *handle))
+                Ok((domid, name.clone(), *handle))
             }
             _ => Err(format!("{target}: no such domain; `xy list` shows them all")),
         }
@@ -329,7 +311,7 @@ impl Toolstack {
             ReplyWhen::Asked => Query::Plain { domid: domain.domid },
             ReplyWhen::Gone => {
                 self.vms.get_mut(&uuid).expect("resolved").waiters.push(client);
-                Query::Waiting
+                Query::Waiting { uuid }
             }
         };
         self.query(client, query, QueryWork::RequestShutdown { domain, uuid, request }, out);
@@ -352,9 +334,10 @@ impl Toolstack {
                 }
                 Reply::Checked { faults }
             }
-            (Query::Waiting, Ok(_)) => return,
-            (Query::Waiting, Err(Failure(message))) => {
-                for vm in self.vms.values_mut() {
+            (Query::Waiting { .. }, Ok(_)) => return,
+            (Query::Waiting { uuid }, Err(Failure(message))) => {
+                // The VM may have gone meanwhile.
+                if let Some(vm) = self.vms.get_mut(&uuid) {
                     vm.waiters.retain(|waiter| *waiter != client);
                 }
                 Reply::Failed(message)
