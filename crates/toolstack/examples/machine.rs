@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use toolstack::plan::Start;
 use toolstack::work::{
@@ -181,13 +181,13 @@ fn measure(host: &mut Host, operation: Operation) -> f64 {
     let time = |host: &mut Host, times: u32| {
         let began = Instant::now();
         (0..times).for_each(|_| operation(black_box(host)));
-        began.elapsed().as_nanos() as f64 / f64::from(times)
+        began.elapsed() / times
     };
-    let once = time(host, 3);
-    let times = (1e6 / once.max(1.0)).clamp(1.0, 10_000.0) as u32;
-    let mut samples: Vec<f64> = (0..SAMPLES).map(|_| time(host, times)).collect();
-    samples.sort_by(f64::total_cmp);
-    samples[SAMPLES / 2]
+    let once = time(host, 3).as_nanos().max(1);
+    let times = u32::try_from(1_000_000 / once).unwrap_or(u32::MAX).clamp(1, 10_000);
+    let mut samples: Vec<Duration> = (0..SAMPLES).map(|_| time(host, times)).collect();
+    samples.sort();
+    samples[SAMPLES / 2].as_secs_f64() * 1e9
 }
 
 const OPERATIONS: [(&str, Operation); 6] = [
