@@ -2,6 +2,8 @@
 //!
 //! Prints samples as `cargo xtask bench machine` reads them: a name, a size and nanoseconds.
 
+#![expect(clippy::disallowed_types, reason = "it measures time")]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
 use std::sync::Arc;
