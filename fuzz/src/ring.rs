@@ -201,13 +201,14 @@ impl Daemon {
         }
         self.put(id)?;
         let mut bytes = [0; RING_BYTES];
-        let mut taken = (0, 0);
+        let mut held = (0, 0);
         if self.server.accepts_requests(id) {
-            taken = self.ring.copy_requests(&mut bytes)?;
+            held = self.ring.copy_requests(&mut bytes)?;
         }
-        let (taken, index) = taken;
-        let received = self.server.receive(&mut self.machine, id, &bytes[..taken]);
-        received.map_err(|_| RingError::PayloadTooLong)?;
+        let (held, end) = held;
+        let received = self.server.receive_from_ring(&mut self.machine, id, &bytes[..held]);
+        let taken = received.map_err(|_| RingError::PayloadTooLong)?;
+        let index = end.wrapping_sub(u32::try_from(held - taken).unwrap_or(0));
         if taken > 0 {
             self.server.note_taken(id, index);
         }

@@ -213,10 +213,25 @@ const EPIPE: Errno = Errno(32);
 /// What a request costs the daemon, in nanoseconds.
 const REQUEST_NS: u64 = 2_500;
 
+#[expect(clippy::cast_possible_truncation, reason = "no more than a ring has")]
+fn length_as_index(length: usize) -> u32 {
+    length as u32
+}
+
 impl Shell {
     fn receive(&mut self, connection: ConnId, bytes: &[u8]) -> bool {
         self.host.machine.get_mut().spend(REQUEST_NS + bytes.len() as u64);
         self.server.receive(&mut self.host, connection, bytes).is_ok()
+    }
+
+    fn receive_from_ring(
+        &mut self,
+        connection: ConnId,
+        bytes: &[u8],
+    ) -> Result<usize, RingError> {
+        self.host.machine.get_mut().spend(REQUEST_NS + bytes.len() as u64);
+        let taken = self.server.receive_from_ring(&mut self.host, connection, bytes);
+        taken.map_err(|_| RingError::PayloadTooLong)
     }
 
     /// Tells the server what time it is.
@@ -309,16 +324,21 @@ impl Shell {
         let mut bytes = [0; ring::RING_BYTES];
         self.tell_time();
         while self.serves(ring.connection) {
-            match self.host.page(ring.mapping).take_requests(&mut bytes) {
-                Ok(0) => break,
-                Ok(taken) => {
-                    self.ring(domid, ring.port);
-                    if !self.receive(ring.connection, &bytes[..taken]) {
-                        self.break_ring(domid, RingError::PayloadTooLong);
+            match self.host.page(ring.mapping).copy_requests(&mut bytes) {
+                Ok((held, end)) => match self.receive_from_ring(ring.connection, &bytes[..held]) {
+                    Ok(0) => break,
+                    Ok(taken) => {
+                        let begin = end.wrapping_sub(length_as_index(held));
+                        let page = self.host.page(ring.mapping);
+                        page.release_requests(begin.wrapping_add(length_as_index(taken)));
+                        self.ring(domid, ring.port);
+                        self.flush();
+                    }
+                    Err(error) => {
+                        self.break_ring(domid, error);
                         break;
                     }
-                    self.flush();
-                }
+                },
                 Err(error) => {
                     self.break_ring(domid, error);
                     break;

@@ -32,6 +32,10 @@ const EVENTS_MAX: usize = 64;
 /// Pieces of removed subtrees that are freed between two turns: about a tenth of a millisecond.
 const PIECES_CLEARED_UP: usize = 1_000;
 
+/// What guests may have done for them between two looks at sockets, in [`Server::work`]: about a
+/// millisecond.
+const STEPS_OF_GUESTS: u64 = 8_000;
+
 const LISTENER: u64 = 0;
 const EVENT_CHANNELS: u64 = 1;
 const STOP: u64 = 2;
@@ -64,6 +68,8 @@ pub(crate) struct Daemon {
     asked: Vec<ConnId>,
     /// Rings that have more to say than one turn gave them.
     pub(crate) unfinished: BTreeSet<ConnId>,
+    /// The guest that had the last turn.
+    served_last: ConnId,
     // Kept from turn to turn, so that a turn allocates nothing.
     buffer: Vec<u8>,
     events: Vec<epoll::Event>,
@@ -147,6 +153,7 @@ impl Daemon {
             unread: Vec::new(),
             asked: Vec::new(),
             unfinished: waiting.into_iter().collect(),
+            served_last: ConnId::of_number(0),
             buffer: vec![0; READ_BYTES],
             events: Vec::with_capacity(EVENTS_MAX),
             patience: Patience::new(),
@@ -228,11 +235,7 @@ impl Daemon {
             for id in unread {
                 self.take_requests(id, Rest::MayBeThere);
             }
-            if !self.unfinished.is_empty() {
-                for id in std::mem::take(&mut self.unfinished) {
-                    self.serve_ring(id);
-                }
-            }
+            self.serve_rings();
             if let Some(successor) = self.work_on_update() {
                 return Ok(End::HandedOver { successor });
             }
@@ -377,10 +380,36 @@ impl Daemon {
             if self.clients.contains_key(&id) {
                 self.flush(id);
             } else {
-                self.serve_ring(id);
+                self.rings.send(&mut self.server, id);
+                self.unfinished.insert(id);
             }
         }
         self.ready = ready;
+    }
+
+    /// Gives each ring a turn, the control domain's first and then one guest after the other, until guests
+    /// had their share of time. The others come next, after everybody else was heard.
+    fn serve_rings(&mut self) {
+        if self.unfinished.is_empty() {
+            return;
+        }
+        let rings = std::mem::take(&mut self.unfinished);
+        let (of_guests, of_dom0): (Vec<ConnId>, Vec<ConnId>) =
+            rings.into_iter().partition(|id| !self.server.is_privileged(*id));
+        for id in of_dom0 {
+            self.serve_ring(id);
+        }
+        let next = of_guests.partition_point(|id| *id <= self.served_last);
+        let (earlier, later) = of_guests.split_at(next);
+        let end = self.server.work() + STEPS_OF_GUESTS;
+        for &id in later.iter().chain(earlier) {
+            if self.server.work() < end {
+                self.serve_ring(id);
+                self.served_last = id;
+            } else {
+                self.unfinished.insert(id);
+            }
+        }
     }
 
     fn serve_ring(&mut self, id: ConnId) {

@@ -221,6 +221,21 @@ impl Rings {
         self.by_port.get(&port).copied()
     }
 
+    /// Puts replies and events into the ring, and takes nothing out.
+    pub(crate) fn send(&mut self, server: &mut Server, id: ConnId) {
+        self.commit(server);
+        let Some(ring) = self.rings.get_mut(&id) else { return };
+        // A ring that begins, or begins anew, is served before anything is put into it.
+        if ring.broken || !ring.offered || ring.page.wants_reconnect() {
+            return;
+        }
+        match flush(server, id, ring) {
+            Ok(0) => {}
+            Ok(_) => self.notify(id),
+            Err(error) => self.break_ring(server, id, error),
+        }
+    }
+
     /// Moves bytes both ways, one ring full at most, so that no guest holds the others up.
     pub(crate) fn serve(&mut self, server: &mut Server, id: ConnId) -> Turn {
         match self.try_serve(server, id) {
@@ -233,7 +248,7 @@ impl Rings {
     }
 
     fn break_ring(&mut self, server: &mut Server, id: ConnId, error: RingError) {
-        server.stop_serving(id);
+        server.break_ring(id, error);
         self.commit(server);
         if let Some(ring) = self.rings.get_mut(&id) {
             ring.broken = true;
@@ -268,23 +283,24 @@ impl Rings {
         let Some(ring) = self.rings.get_mut(&id) else { return Ok(Turn::Done) };
         moved |= flush(server, id, ring)? > 0;
         let mut bytes = [0; RING_BYTES];
-        let mut taken = (0, 0);
+        let mut held = (0, 0);
         if server.accepts_requests(id) {
             // They stay in the ring until it is safe that they were executed.
-            taken = ring.page.copy_requests(&mut bytes)?;
+            held = ring.page.copy_requests(&mut bytes)?;
         }
-        let (taken, index) = taken;
+        let (held, end) = held;
         #[expect(clippy::cast_possible_truncation, reason = "no more than the ring has")]
-        self.journal.begin_turn(index.wrapping_sub(taken as u32));
-        let received = server.receive(self, id, &bytes[..taken]);
-        received.map_err(|_| RingError::PayloadTooLong)?;
+        let index = |taken: usize| end.wrapping_sub((held - taken) as u32);
+        self.journal.begin_turn(index(0));
+        let received = server.receive_from_ring(self, id, &bytes[..held]);
+        let taken = received.map_err(|_| RingError::PayloadTooLong)?;
         if taken > 0 {
-            server.note_taken(id, index);
+            server.note_taken(id, index(taken));
         }
         self.commit(server);
         let Some(ring) = self.rings.get_mut(&id) else { return Ok(Turn::Done) };
         if taken > 0 {
-            ring.page.release_requests(index);
+            ring.page.release_requests(index(taken));
         }
         moved |= flush(server, id, ring)? > 0;
         if moved || taken > 0 {

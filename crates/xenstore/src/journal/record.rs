@@ -121,6 +121,8 @@ records! {
     Request = 60 { connection: u64, code: u32, transaction_id: u32, payload: &'a [u8], }
     /// A transaction of a checkpoint: it can be read from, its commit will be refused.
     OldTransaction = 61 { connection: u64, transaction_id: u32, }
+    /// More of a message whose beginning waits to be executed.
+    MoreInput = 62 { connection: u64, bytes: &'a [u8], }
 }
 
 /// What a record consists of.

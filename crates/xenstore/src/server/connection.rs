@@ -13,7 +13,7 @@ use xen::{EvtchnPort, Gfn};
 
 use crate::acl::Being;
 use crate::path::{OwnedPath, Path};
-use crate::ring::RingIndexes;
+use crate::ring::{RingError, RingIndexes};
 use crate::transaction::Transaction;
 use crate::watch::{Watch, WatchId};
 use crate::wire::{self, HEADER_BYTES, Header, MessageType, PAYLOAD_BYTES_MAX};
@@ -71,6 +71,8 @@ pub(super) struct Connection {
     pub(super) waits_with_transaction: bool,
     /// The peer broke the protocol: nothing more is taken from it or sent to it.
     pub(super) broken: bool,
+    /// How, if that is known.
+    pub(super) fault: Option<RingError>,
     /// It is looked whether events wait for too long.
     pub(super) events_have_deadline: bool,
     pub(super) seat: RingSeat,
@@ -102,6 +104,7 @@ impl Connection {
             held: None,
             waits_with_transaction: false,
             broken: false,
+            fault: None,
             events_have_deadline: false,
             seat: RingSeat::default(),
         }

@@ -59,8 +59,14 @@ impl Server {
             return Err(Error::EINVAL);
         }
         if let Some(connection) = self.domains.introduced(domid) {
-            if self.connections.get(&connection).is_some_and(|connection| connection.broken) {
-                return Ok(());
+            let known = self.connections.get(&connection);
+            if let Some(broken) = known.filter(|connection| connection.broken) {
+                let fault = broken.fault.map_or("it could not be served".into(), |e| format!("{e}"));
+                host.log(&format!(
+                    "cannot introduce domain {domid} again: its ring is out of service ({fault}) until \
+                     the domain is destroyed"
+                ));
+                return Err(Error::EIO);
             }
             host.reset_ring(domid, port)?;
             if let Some(connection) = self.connections.get_mut(&connection) {

@@ -54,6 +54,7 @@ use crate::Error;
 use crate::acl::{Acl, Being, Life, Subject};
 use crate::path::{CanonicalPath, OwnedPath};
 use crate::quota::{Quota, Seen, admits};
+use crate::ring::RingError;
 use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::watch::{Watch, Watches};
@@ -367,7 +368,15 @@ impl Server {
         self.discard(transactions.into_values());
     }
 
-    /// The ring's indexes make no sense: nothing more is taken from it or sent to it.
+    /// The peer broke the rules of the ring: nothing more is taken from it or sent to it.
+    pub fn break_ring(&mut self, id: ConnId, error: RingError) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.fault = Some(error);
+        }
+        self.stop_serving(id);
+    }
+
+    /// The ring cannot be served: nothing more is taken from it or sent to it.
     pub fn stop_serving(&mut self, id: ConnId) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.broken = true;
@@ -702,6 +711,12 @@ impl Server {
             }
             _ => Subject::Privileged,
         }
+    }
+
+    /// Whether this client is the control domain: a socket, or its own ring.
+    #[must_use]
+    pub fn is_privileged(&self, id: ConnId) -> bool {
+        self.subject(id) == Subject::Privileged
     }
 
     /// The limits of the guest at this connection; the control domain has none.

@@ -1,8 +1,8 @@
 //! Bytes of a client become requests, in its order.
 
-use crate::server::clearing;
+use crate::ring::{RING_BYTES, RingError};
 use crate::server::connection::Peer;
-use crate::server::{ConnId, Host, Server};
+use crate::server::{ConnId, Host, Server, clearing, work};
 use crate::wire::{self, HEADER_BYTES, Header, Oversized};
 
 /// Bytes that wait to be executed for one client: the longest message, but for its last byte. More is
@@ -86,17 +86,135 @@ impl Server {
         };
         if let Some(connection) = self.connections.get_mut(&id) {
             if result.is_err() {
-                self.stop_serving(id);
+                self.break_ring(id, RingError::PayloadTooLong);
             } else {
-                connection.input = rest.to_vec();
+                connection.input = if had_input && executed == 0 { input } else { rest.to_vec() };
                 self.record_input(id, had_input);
             }
         }
+        self.note_crowded(host);
+        result.map(|()| left)
+    }
+
+    /// As [`receive`](Self::receive), from what a ring holds: executes whole requests until the client's
+    /// turn is over or it may make no more, and says how many bytes were taken. The others stay in the
+    /// ring, so a client that asks faster than it is served finds the ring full. Only of a message that is
+    /// longer than the ring a part is taken.
+    ///
+    /// # Errors
+    /// As for [`receive`](Self::receive).
+    pub fn receive_from_ring(
+        &mut self,
+        host: &mut dyn Host,
+        id: ConnId,
+        bytes: &[u8],
+    ) -> Result<usize, Oversized> {
+        self.store.clear_up(clearing::PIECES_WITH_INPUT);
+        let end_of_turn = self.work() + work::STEPS_OF_TURN;
+        let taken = self
+            .finish_input(host, id, bytes, end_of_turn)
+            .and_then(|taken| self.execute_from_ring(host, id, bytes, taken, end_of_turn));
+        if taken.is_err() {
+            self.break_ring(id, RingError::PayloadTooLong);
+        }
+        self.note_crowded(host);
+        taken
+    }
+
+    fn may_go_on(&self, id: ConnId, end_of_turn: u64) -> bool {
+        self.work() < end_of_turn && self.accepts_requests(id)
+    }
+
+    /// Completes and executes what was taken out of the ring before.
+    fn finish_input(
+        &mut self,
+        host: &mut dyn Host,
+        id: ConnId,
+        bytes: &[u8],
+        end_of_turn: u64,
+    ) -> Result<usize, Oversized> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(0) };
+        if connection.input.is_empty() || connection.broken {
+            return Ok(0);
+        }
+        let mut input = core::mem::take(&mut connection.input);
+        let (mut taken, mut executed) = (0, 0);
+        while executed < input.len() && self.may_go_on(id, end_of_turn) {
+            let header = Header::decode(&input[executed..])?;
+            let length = header.map_or(HEADER_BYTES, |header| HEADER_BYTES + header.payload_bytes());
+            let missing = length.saturating_sub(input.len() - executed);
+            if missing > 0 {
+                let more = missing.min(bytes.len() - taken);
+                if more == 0 {
+                    break;
+                }
+                input.extend_from_slice(&bytes[taken..taken + more]);
+                taken += more;
+                continue;
+            }
+            let Some(header) = header else { break };
+            let message = &input[executed..executed + length];
+            if self.is_put_off(id, header, &[&input[executed + length..], &bytes[taken..]].concat()) {
+                break;
+            }
+            self.handle_request(host, id, header, &message[HEADER_BYTES..]);
+            executed += length;
+        }
+        input.drain(..executed);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.input = input;
+            if executed > 0 {
+                self.record_input(id, true);
+            } else {
+                self.record_more_input(id, &bytes[..taken]);
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Executes what comes next in the ring; `taken` bytes of it are gone.
+    fn execute_from_ring(
+        &mut self,
+        host: &mut dyn Host,
+        id: ConnId,
+        bytes: &[u8],
+        mut taken: usize,
+        end_of_turn: u64,
+    ) -> Result<usize, Oversized> {
+        let has_input = |server: &Self| {
+            server.connections.get(&id).is_none_or(|connection| !connection.input.is_empty())
+        };
+        if has_input(self) {
+            return Ok(taken);
+        }
+        while self.may_go_on(id, end_of_turn) {
+            let Some(header) = Header::decode(&bytes[taken..])? else { break };
+            let length = HEADER_BYTES + header.payload_bytes();
+            let Some(message) = bytes[taken..].get(..length) else {
+                if length > RING_BYTES
+                    && let Some(connection) = self.connections.get_mut(&id)
+                {
+                    connection.input.reserve_exact(length);
+                    connection.input.extend_from_slice(&bytes[taken..]);
+                    self.record_input(id, false);
+                    taken = bytes.len();
+                }
+                break;
+            };
+            if self.is_put_off(id, header, &bytes[taken + length..]) {
+                break;
+            }
+            self.handle_request(host, id, header, &message[HEADER_BYTES..]);
+            taken += length;
+        }
+        Ok(taken)
+    }
+
+    fn note_crowded(&mut self, host: &mut dyn Host) {
         if !self.crowded.is_empty() {
             for id in core::mem::take(&mut self.crowded) {
                 self.note_use(host, id);
             }
         }
-        result.map(|()| left)
     }
 }

@@ -198,6 +198,13 @@ impl Server {
         }
     }
 
+    /// A part of a long message was added to what waits to be executed.
+    pub(super) fn record_more_input(&mut self, id: ConnId, bytes: &[u8]) {
+        if !bytes.is_empty() && self.records(id) {
+            self.store.recorder.record(&Record::MoreInput { connection: id.number(), bytes });
+        }
+    }
+
     /// A request about a transaction, before it is executed: its effects inside the transaction are
     /// brought back by executing it again on the same tree.
     pub(super) fn record_request(&mut self, id: ConnId, header: Header, payload: &[u8]) {

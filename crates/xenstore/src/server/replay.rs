@@ -282,6 +282,13 @@ impl Replay {
             Record::Input { connection, bytes } => {
                 self.connection(connection)?.input = bytes.to_vec();
             }
+            Record::MoreInput { connection, bytes } => {
+                let input = &mut self.connection(connection)?.input;
+                input.extend_from_slice(bytes);
+                if input.len() > INPUT_BYTES_MAX {
+                    return None;
+                }
+            }
             Record::Reply { connection, code, request_id, transaction_id, payload } => {
                 self.answer(connection, code, transaction_id, payload)?;
                 self.connection(connection)?.output.reply(|out| {

@@ -10,6 +10,9 @@ use crate::server::Server;
 const STEPS_OF_REQUEST: u64 = 10;
 const BYTES_IN_STEP: usize = 16;
 
+/// After so many a ring's turn is over: some tenths of a millisecond.
+pub(super) const STEPS_OF_TURN: u64 = 2_000;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     steps: u64,

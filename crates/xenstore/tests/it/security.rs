@@ -300,8 +300,10 @@ fn xsa_325_a_client_that_broke_the_protocol_is_a_domain_until_it_dies() {
     world.send_bytes("d1", &header);
     assert!(world.peers["d1"].is_closed);
     assert_eq!(world.call("dom0", M::IsDomainIntroduced, 0, "1|"), Ok(b"T\0".to_vec()));
-    // Not revived by another introduction, which is answered as always.
-    assert_eq!(world.call("dom0", M::Introduce, 0, "1|5|7|"), ok());
+    // Not revived by another introduction, which says why.
+    assert_eq!(world.call("dom0", M::Introduce, 0, "1|5|7|"), Err(Error::EIO));
+    let line = world.machine.lines.last().expect("a line");
+    assert!(line.contains("domain 1") && line.contains("payload longer"), "{line}");
     assert_eq!(world.machine.resets, []);
     let ring = world.machine.rings[&DomId(1)];
     assert!(!world.server.accepts_requests(ring));

@@ -123,7 +123,8 @@ fn indexes_that_cannot_be_end_the_service_and_the_death_is_still_reported() {
         wait_until(guest.transport(), |guest| guest.ring().error() == 2);
         // Nothing but its death ends this, and nobody else notices.
         guest.transport().page().store_u32(offset, 0);
-        dom0.introduce(DomId(domid), Gfn(1), EvtchnPort(1)).unwrap();
+        let again = dom0.introduce(DomId(domid), Gfn(1), EvtchnPort(1));
+        assert_eq!(again.unwrap_err().refusal(), Some(Error::EIO));
         assert!(guest.read("/").is_err());
         assert!(other.get_domain_path(DomId(5)).is_ok());
         guest.transport().destroy().unwrap();
