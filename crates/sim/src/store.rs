@@ -224,11 +224,7 @@ impl Shell {
         self.server.receive(&mut self.host, connection, bytes).is_ok()
     }
 
-    fn receive_from_ring(
-        &mut self,
-        connection: ConnId,
-        bytes: &[u8],
-    ) -> Result<usize, RingError> {
+    fn receive_from_ring(&mut self, connection: ConnId, bytes: &[u8]) -> Result<usize, RingError> {
         self.host.machine.get_mut().spend(REQUEST_NS + bytes.len() as u64);
         let taken = self.server.receive_from_ring(&mut self.host, connection, bytes);
         taken.map_err(|_| RingError::PayloadTooLong)

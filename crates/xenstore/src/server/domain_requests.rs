@@ -61,7 +61,8 @@ impl Server {
         if let Some(connection) = self.domains.introduced(domid) {
             let known = self.connections.get(&connection);
             if let Some(broken) = known.filter(|connection| connection.broken) {
-                let fault = broken.fault.map_or("it could not be served".into(), |e| format!("{e}"));
+                let fault =
+                    broken.fault.map_or("it could not be served".into(), |e| format!("{e}"));
                 host.log(&format!(
                     "cannot introduce domain {domid} again: its ring is out of service ({fault}) until \
                      the domain is destroyed"

@@ -141,7 +141,8 @@ impl Server {
         let (mut taken, mut executed) = (0, 0);
         while executed < input.len() && self.may_go_on(id, end_of_turn) {
             let header = Header::decode(&input[executed..])?;
-            let length = header.map_or(HEADER_BYTES, |header| HEADER_BYTES + header.payload_bytes());
+            let length =
+                header.map_or(HEADER_BYTES, |header| HEADER_BYTES + header.payload_bytes());
             let missing = length.saturating_sub(input.len() - executed);
             if missing > 0 {
                 let more = missing.min(bytes.len() - taken);
@@ -154,7 +155,8 @@ impl Server {
             }
             let Some(header) = header else { break };
             let message = &input[executed..executed + length];
-            if self.is_put_off(id, header, &[&input[executed + length..], &bytes[taken..]].concat()) {
+            if self.is_put_off(id, header, &[&input[executed + length..], &bytes[taken..]].concat())
+            {
                 break;
             }
             self.handle_request(host, id, header, &message[HEADER_BYTES..]);
