@@ -5,6 +5,7 @@
 . /lab/lib.sh
 modprobe tun
 other=/root/other
+chmod +x "$other/xylemd" "$other/xy"
 [ -x "$other/xylemd" ] && [ -x "$other/xy" ] || fail "no other release: --with FILE:$other/xylemd --with FILE:$other/xy"
 for disk in a b c d; do truncate -s 4M /disk-$disk.raw; done
 truncate -s 4M /root/disk.img

@@ -51,6 +51,10 @@ pub enum EventKind {
     ShutdownRequested,
     /// The domain was asked to reboot.
     RebootRequested,
+    /// It has no PV drivers and was sent the ACPI event of the power button.
+    PowerButtonSent,
+    /// It has no PV drivers and was sent an ACPI reset.
+    ResetSent,
     /// The domain stopped, with Xen's code for the reason.
     ShutDown { reason: u8 },
     /// The domain is gone.

@@ -112,6 +112,9 @@ pub enum Request {
         targets: Targets,
         #[serde(default)]
         wait: Wait,
+        /// Send an ACPI event to guests that have no PV drivers.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        acpi: bool,
         /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
         #[serde(default, skip_serializing_if = "is_unset")]
         progress: bool,
@@ -121,6 +124,8 @@ pub enum Request {
         targets: Targets,
         #[serde(default)]
         wait: Wait,
+        #[serde(default, skip_serializing_if = "is_unset")]
+        acpi: bool,
     },
     /// Answered by [`Reply::Done`](crate::Reply::Done).
     Pause { target: Target },

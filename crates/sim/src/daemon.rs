@@ -7,7 +7,7 @@ use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
 use toolstack::work::{Cost, CreateWork, DeviceWork, Failure, Output, Work};
-use toolstack::{Action, ClientId, Event, Instant, Progress, Reply, Request, Toolstack, WorkId};
+use toolstack::{Action, ClientId, Event, Instant, Progress, Reply, Request, Told, Toolstack, WorkId};
 use xen::{DomId, ProbeError, Xen};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
 
@@ -89,6 +89,8 @@ pub struct Daemon {
     pub totals: Cost,
     /// What clients were told of how far their requests are, if somebody wants to see it.
     pub told: Option<Vec<(ClientId, Progress)>>,
+    /// What clients were told of each of several VMs.
+    pub told_of_each: Vec<Told>,
 }
 
 impl Daemon {
@@ -130,6 +132,7 @@ impl Daemon {
             attach_times: None,
             totals: Cost::default(),
             told: None,
+            told_of_each: Vec::new(),
         };
         daemon.handle(Event::Started)?;
         Ok(daemon)
@@ -338,6 +341,7 @@ impl Daemon {
                         told.push((client, *progress));
                     }
                 }
+                Action::Told { told, .. } => self.told_of_each.push(told),
                 Action::Started { .. } => {}
                 Action::Note { message } => self.host.note(format_args!("toolstack: {message}")),
             }

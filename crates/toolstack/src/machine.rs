@@ -31,6 +31,7 @@ mod permits;
 mod policy;
 mod progress;
 mod requests;
+mod shutdown;
 mod trace;
 mod unread;
 mod users;
@@ -66,6 +67,8 @@ use operation::{Operation, Then};
 use permits::Item;
 pub use permits::PermitRequest;
 pub use progress::Progress;
+use shutdown::{Asking, Groups};
+pub use shutdown::{Fallback, Targets, Told};
 pub use trace::{Summary, Trace};
 use unread::Unread;
 pub(crate) use users::DomainUsers;
@@ -121,8 +124,16 @@ pub(crate) struct Vm {
     look_again: bool,
     /// The reason its domain last stopped with.
     stopped: Option<ShutdownReason>,
+    /// Its domain's guest was asked to stop or to reboot.
+    is_asked: bool,
     /// Somebody asked for destruction: no restart.
     condemned: bool,
+    /// When its domain began to run, if this process saw that.
+    began: Option<Instant>,
+    /// How many of its domains in a row stopped by themselves soon after that.
+    short_lives: u32,
+    /// When it starts again, if that was put off.
+    restart_at: Option<Instant>,
     /// When its last domains stopped without being asked.
     crashes: VecDeque<Instant>,
     /// Why it goes down, if that is more than the reason it stopped with.
@@ -142,6 +153,10 @@ impl Vm {
             waiters: Vec::new(),
             look_again: false,
             stopped: None,
+            is_asked: false,
+            began: None,
+            short_lives: 0,
+            restart_at: None,
             condemned: false,
             crashes: VecDeque::new(),
             why: None,
@@ -220,11 +235,7 @@ enum Query {
         /// Where else it may be.
         places: Vec<DomId>,
     },
-    /// Answered with `Done`.
-    Plain {
-        domid: DomId,
-    },
-    /// As `Plain`, after which the VM is in that state.
+    /// Answered with `Done`; after that the VM is in this state.
     Becomes {
         domid: DomId,
         uuid: Uuid,
@@ -239,9 +250,11 @@ enum Query {
     HostInfo,
     Vcpus,
     StartTimes,
-    /// The request itself was delivered; the reply comes when the domain is gone.
-    Waiting {
+    /// If the reply comes when the domain is gone, only a failure is told.
+    Shutdown {
         uuid: Uuid,
+        domid: DomId,
+        asking: Asking,
     },
 }
 
@@ -271,6 +284,8 @@ pub struct Toolstack {
     waits: BTreeMap<String, (OperationId, usize)>,
     /// When each wait is over at the latest.
     deadlines: BTreeSet<(Instant, OperationId, usize)>,
+    /// Restarts that were put off.
+    restarts: BTreeSet<(Instant, Uuid)>,
     /// Steps that wait for a permit.
     scheduler: Scheduler<Item>,
     foreign: Foreigners,
@@ -290,6 +305,7 @@ pub struct Toolstack {
     storms: Vec<Storm>,
     looking: Looking,
     lists: Lists,
+    groups: Groups,
     /// Requests that came before the first observation was in.
     backlog: Option<Vec<(ClientId, Request)>>,
     /// What was heard before that.
@@ -324,6 +340,7 @@ impl Toolstack {
             abandoned: BTreeSet::new(),
             waits: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            restarts: BTreeSet::new(),
             scheduler: Scheduler::default(),
             foreign: Foreigners::default(),
             unread: BTreeMap::new(),
@@ -337,6 +354,7 @@ impl Toolstack {
             storms: Vec::new(),
             looking: Looking::Idle,
             lists: Lists::default(),
+            groups: Groups::default(),
             backlog: Some(Vec::new()),
             heard_early: Vec::new(),
             next_work: 1,
@@ -353,7 +371,8 @@ impl Toolstack {
     /// When [`Event::Tick`] is due, if nothing else happens before.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(deadline, _, _)| *deadline)
+        let wait = self.deadlines.first().map(|(deadline, _, _)| *deadline);
+        wait.into_iter().chain(self.restarts.first().map(|(at, _)| *at)).min()
     }
 
     /// Whether nothing is under way: no operation and no work.
@@ -395,7 +414,9 @@ impl Toolstack {
         }
         // Whatever else happens all the time, a deadline is kept.
         self.end_late_waits(now, out);
+        self.begin_restarts(now, out);
         self.tell_of_changes(out);
+        self.translate_for_groups(out);
     }
 
     fn give_out(

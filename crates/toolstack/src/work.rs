@@ -300,6 +300,8 @@ pub enum Output {
     Console(Option<String>),
     Foreign(Box<ForeignReading>),
     Left(Vec<DeviceRef>),
+    /// A guest without PV drivers was sent an ACPI event.
+    SentAcpi,
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
     Vcpus(Box<VcpuReadings>),
@@ -327,6 +329,7 @@ impl Output {
             | Self::Left(_)
             | Self::Checked(_)
             | Self::HostInfo(_)
+            | Self::SentAcpi
             | Self::Vcpus(_)
             | Self::StartTimes(_) => None,
         }

@@ -147,6 +147,8 @@ pub struct EvtchnPeer {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[repr(u32)]
 pub enum HvmParam {
+    /// How the guest is told of events; its PV drivers set it.
+    CallbackIrq = 0,
     StorePfn = 1,
     StoreEvtchn = 2,
     PaeEnabled = 4,

@@ -133,7 +133,7 @@ const COMMANDS: &[Command] = &[
         about: "Issue a shutdown signal to a domain",
         flags: &[
             Flag::new('a', "all", "Shutdown all domains that xylemd manages."),
-            Flag::new('F', "", "Taken for xl's sake: it is for HVM guests without PV drivers."),
+            Flag::new('F', "", "Fallback to ACPI power event for HVM guests with no PV drivers."),
             Flag::new('w', "wait", "Wait for guest(s) to shutdown; twice: until they are gone."),
         ],
         operands: (0, MANY),
@@ -146,7 +146,7 @@ const COMMANDS: &[Command] = &[
         about: "Issue a reboot signal to a domain",
         flags: &[
             Flag::new('a', "all", "Reboot all domains that xylemd manages."),
-            Flag::new('F', "", "Taken for xl's sake: it is for HVM guests without PV drivers."),
+            Flag::new('F', "", "Fallback to ACPI reset event for HVM guests with no PV drivers."),
             Flag::new('w', "wait", "Wait for guest(s) to reboot; twice: until the old are gone."),
         ],
         operands: (0, MANY),
@@ -838,7 +838,7 @@ mod tests {
             Options:
 
             -a, --all               Shutdown all domains that xylemd manages.
-            -F                      Taken for xl's sake: it is for HVM guests without PV drivers.
+            -F                      Fallback to ACPI power event for HVM guests with no PV drivers.
             -w, --wait              Wait for guest(s) to shutdown; twice: until they are gone.
         "#]]
         .assert_eq(&help_one(lookup("shutdown").unwrap_or(&COMMANDS[0])));

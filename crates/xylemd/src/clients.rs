@@ -12,15 +12,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use api::{Answer, DomainEvent, EventKind, Request, Target, Targets, Wait};
+use api::{Answer, Request, Target, Targets, Wait};
 use storage_host::LinuxSystem;
 use toolstack::config::VmConfig;
 use toolstack::layout::{self, DeviceRef};
 use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
-use toolstack::{Device, DomainRow, PlanOf, Reply, ReplyWhen, ShutdownRequest, Wanted, xlcfg};
+use toolstack::{
+    Device, DomainRow, Fallback, PlanOf, Reply, ReplyWhen, ShutdownRequest, Told, Wanted, xlcfg,
+};
 use xen::{DomId, Uuid};
 
-use crate::core::{Core, Ended, Progress};
+use crate::core::{Answered, Core, Ended, Progress};
 use crate::{devices, host, render, storage_requests};
 
 /// Connections served at a time; further ones are told so.
@@ -212,11 +214,11 @@ impl Client<'_> {
                 self.ask(toolstack::Request::Destroy { target: target.0 })?;
                 Ok(api::Reply::Done)
             }
-            Request::Shutdown { targets, wait, progress } => {
-                self.shut_down(targets, wait, ShutdownRequest::Poweroff, progress)
+            Request::Shutdown { targets, wait, acpi, progress } => {
+                self.shut_down(targets, wait, ShutdownRequest::Poweroff, acpi, progress)
             }
-            Request::Reboot { targets, wait } => {
-                self.shut_down(targets, wait, ShutdownRequest::Reboot, false)
+            Request::Reboot { targets, wait, acpi } => {
+                self.shut_down(targets, wait, ShutdownRequest::Reboot, acpi, false)
             }
             Request::Pause { target } => {
                 self.ask(toolstack::Request::Pause { target: target.0 })?;
@@ -526,48 +528,47 @@ impl Client<'_> {
         targets: Targets,
         wait: Wait,
         how: ShutdownRequest,
+        acpi: bool,
         progress: bool,
     ) -> Result<api::Reply, Failed> {
         let targets = match targets {
-            Targets::These(targets) => targets,
-            Targets::All => {
-                let managed = self.rows(&[])?.into_iter().filter(|row| row.config.is_some());
-                managed.map(|row| Target(row.info.domid.to_string())).collect()
+            Targets::These(targets) => {
+                toolstack::Targets::These(targets.into_iter().map(|Target(it)| it).collect())
             }
-        };
-        let kind = match how {
-            ShutdownRequest::Poweroff => EventKind::ShutdownRequested,
-            ShutdownRequest::Reboot => EventKind::RebootRequested,
+            Targets::All => toolstack::Targets::All,
         };
         let reply = match wait {
             Wait::Asked => ReplyWhen::Asked,
             Wait::Shutdown | Wait::Gone => ReplyWhen::Gone,
         };
-        // All are asked before any is waited for.
-        let mut waiting = Vec::new();
+        let fallback = if acpi { Fallback::Acpi } else { Fallback::Refuse };
+        let request = toolstack::Request::ShutdownEach { targets, how, fallback, reply };
         let wanted = if progress { Progress::Wanted } else { Progress::Unwanted };
-        for Target(target) in targets {
-            let name = match self.ask(toolstack::Request::Resolve { target: target.clone() })? {
-                Reply::Resolved { domid, name, .. } => {
-                    self.send(&Answer::Event(DomainEvent { domid: domid.0, kind }))?;
-                    name
+        let answered = self.core.begin(request, wanted);
+        let mut vm = String::new();
+        loop {
+            match answered.recv().map_err(|_| Failed::Gone)? {
+                Answered::Reply(reply) => return told(reply).map(|_| api::Reply::Done),
+                Answered::Told(told) => {
+                    if let Told::Waiting { vm: name, .. } = &told {
+                        vm.clone_from(name);
+                    }
+                    for answer in render::told(told, progress) {
+                        self.send(&answer)?;
+                    }
                 }
-                // Its start is cancelled.
-                Reply::Starting { name, .. } => name,
-                other => return Err(unexpected(&other)),
-            };
-            let request = toolstack::Request::Shutdown { target, how, reply };
-            waiting.push((name, self.core.begin(request, wanted)));
+                Answered::Progress(far) => self.tell_far(&vm, &far)?,
+                Answered::Started { .. } => {}
+            }
         }
-        self.await_gone(waiting, reply == ReplyWhen::Gone && progress)?;
-        Ok(api::Reply::Done)
     }
 
     /// xenconsoled makes the terminal some time after the domain was introduced.
     fn console(&self, Target(target): Target) -> Result<api::Reply, Failed> {
         let deadline = Instant::now() + CONSOLE_WAIT;
+        let uuid = self.resolve(&target)?.to_string();
         loop {
-            match self.ask(toolstack::Request::Console { target: target.clone() })? {
+            match self.ask(toolstack::Request::Console { target: uuid.clone() })? {
                 Reply::Console { domid, tty: Some(tty) } => {
                     return Ok(api::Reply::Console(api::Console { domid: domid.0, tty }));
                 }
@@ -582,6 +583,14 @@ impl Client<'_> {
                 }
                 other => return Err(unexpected(&other)),
             }
+        }
+    }
+
+    /// The VM that is meant, for requests in several parts.
+    fn resolve(&self, target: &str) -> Result<Uuid, Failed> {
+        match self.ask(toolstack::Request::Resolve { target: target.to_owned() })? {
+            Reply::Resolved { uuid, .. } => Ok(uuid),
+            other => Err(unexpected(&other)),
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, WorkClass};
-use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Request, Toolstack};
+use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Request, Told, Toolstack};
 
 use crate::definitions::Definitions;
 use crate::models::Follow;
@@ -34,6 +34,7 @@ pub(crate) enum Answered {
         total: usize,
         failure: Option<String>,
     },
+    Told(Told),
     Reply(Reply),
 }
 
@@ -186,7 +187,7 @@ impl Core {
                                 // A client that has gone notices so when it gets its reply.
                                 let _gone = on_progress(&progress);
                             }
-                            Answered::Started { .. } => {}
+                            Answered::Started { .. } | Answered::Told(_) => {}
                             Answered::Reply(last) => reply = Some(last),
                         }
                     }
@@ -200,7 +201,7 @@ impl Core {
                 Some(reply) => return Ok(reply),
                 None => match answered.recv().map_err(|_| Ended)? {
                     Answered::Progress(progress) => on_progress(&progress)?,
-                    Answered::Started { .. } => {}
+                    Answered::Started { .. } | Answered::Told(_) => {}
                     Answered::Reply(last) => reply = Some(last),
                 },
             }
@@ -272,7 +273,12 @@ impl Core {
         may_stay: impl Fn(WorkClass) -> bool,
     ) -> Option<Job> {
         let mut actions = std::mem::take(&mut state.actions);
+        let due = state.machine.next_wakeup();
         state.machine.handle(self.now(), event, &mut actions);
+        let due_now = state.machine.next_wakeup();
+        if due_now.is_some_and(|at| due.is_none_or(|before| at < before)) {
+            self.orders.wake();
+        }
         let mut stays = None;
         for action in actions.drain(..) {
             match action {
@@ -297,6 +303,11 @@ impl Core {
                     if let Some(waiting) = state.clients.get(&client) {
                         let started = Answered::Started { vm, done, total, failure };
                         let _gone = waiting.answers.send(started);
+                    }
+                }
+                Action::Told { client, told } => {
+                    if let Some(waiting) = state.clients.get(&client) {
+                        let _gone = waiting.answers.send(Answered::Told(told));
                     }
                 }
                 Action::Progress { client, progress } => {

@@ -9,7 +9,7 @@ use toolstack::layout::{DeviceKind, kind_name};
 use toolstack::scheduler::{Class, Limits};
 use toolstack::work::{DeviceReading, HostInfo, VcpuReading, VcpuReadings};
 use toolstack::{Created, DomainRow};
-use xen::{BitSet, Uuid};
+use xen::{BitSet, DomId, Uuid};
 
 const KIB_PER_PAGE: u64 = 4;
 const KIB_PER_MIB: u64 = 1024;
@@ -411,6 +411,39 @@ pub(crate) fn host_info(info: &HostInfo) -> Vec<(String, String)> {
         ("xend_config_format", "4".to_owned()),
     ];
     lines.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// What a client hears of several VMs that it wants stopped.
+pub(crate) fn told(told: toolstack::Told, progress: bool) -> Vec<api::Answer> {
+    use api::EventKind;
+    use toolstack::{ShutdownRequest, Told};
+    let event = |domid: DomId, kind| api::Answer::Event(api::DomainEvent { domid: domid.0, kind });
+    match told {
+        Told::Asked { domid, how: ShutdownRequest::Poweroff } => {
+            vec![event(domid, EventKind::ShutdownRequested)]
+        }
+        Told::Asked { domid, how: ShutdownRequest::Reboot } => {
+            vec![event(domid, EventKind::RebootRequested)]
+        }
+        Told::SentAcpi { domid, how: ShutdownRequest::Poweroff } => {
+            vec![event(domid, EventKind::PowerButtonSent)]
+        }
+        Told::SentAcpi { domid, how: ShutdownRequest::Reboot } => {
+            vec![event(domid, EventKind::ResetSent)]
+        }
+        Told::Gone { domid, reason } => {
+            let stopped = reason.map(|reason| EventKind::ShutDown { reason: reason.code() });
+            let kinds = stopped.into_iter().chain([EventKind::Destroyed]);
+            kinds.map(|kind| event(domid, kind)).collect()
+        }
+        Told::Waiting { vm, done, total } if progress => {
+            let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            let (done, total) = (number(done), number(total));
+            let (step, waits_for) = (String::new(), "its guest to stop".to_owned());
+            vec![api::Answer::Progress(api::Progress { vm, done, total, step, waits_for })]
+        }
+        Told::Waiting { .. } => Vec::new(),
+    }
 }
 
 #[cfg(test)]

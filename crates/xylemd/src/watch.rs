@@ -42,6 +42,11 @@ impl Orders {
         self.give(Order::Unwatch(path));
     }
 
+    /// The machine has to be woken earlier than the watcher knows.
+    pub(crate) fn wake(&self) {
+        let _full = (&self.bell).write(b"!");
+    }
+
     pub(crate) fn let_go(&self, domains: Vec<Who>) {
         self.give(Order::LetGo(domains));
     }
@@ -53,7 +58,7 @@ impl Orders {
     }
 }
 
-/// The watching end. It also keeps time for the machine, whose deadlines are all about watched nodes.
+/// The watching end. It also keeps time for the machine, which wants to be woken at its deadlines.
 pub(crate) struct Watcher {
     store: Client<StoreSocket>,
     orders: Receiver<Order>,

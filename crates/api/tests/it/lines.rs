@@ -54,15 +54,24 @@ fn requests_read_back() {
         "#]],
     );
     check_request(
-        &Request::Shutdown { targets: Targets::All, wait: Wait::Gone, progress: false },
+        &Request::Shutdown {
+            targets: Targets::All,
+            wait: Wait::Gone,
+            acpi: false,
+            progress: false,
+        },
         &expect![[r#"
             {"version":1,"op":"shutdown","targets":"all","wait":"gone"}
         "#]],
     );
     check_request(
-        &Request::Reboot { targets: Targets::These(vec![target("g")]), wait: Wait::Asked },
+        &Request::Reboot {
+            targets: Targets::These(vec![target("g")]),
+            wait: Wait::Asked,
+            acpi: true,
+        },
         &expect![[r#"
-            {"version":1,"op":"reboot","targets":{"these":["g"]},"wait":"asked"}
+            {"version":1,"op":"reboot","targets":{"these":["g"]},"wait":"asked","acpi":true}
         "#]],
     );
     check_request(

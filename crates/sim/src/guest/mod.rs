@@ -58,6 +58,8 @@ enum Behaviour {
     Slow,
     /// Writes nonsense where its devices' ends are to be found, and takes its own directories away.
     Lies,
+    /// An HVM guest without PV drivers, which obeys its power button.
+    WithoutDrivers,
     Crashes,
     PowersOff,
     Reboots,
@@ -80,6 +82,7 @@ impl Behaviour {
             "toggles" => Self::Toggles,
             "slow" => Self::Slow,
             "lies" => Self::Lies,
+            "without-drivers" => Self::WithoutDrivers,
             "crashes" => Self::Crashes,
             "powers-off" => Self::PowersOff,
             "reboots" => Self::Reboots,
@@ -94,6 +97,8 @@ enum Phase {
     Booting,
     Xenbus,
     Running,
+    /// It has no drivers for Xen's devices.
+    Bare,
     /// It does nothing any more: shut down, or its store is gone.
     Over,
 }
@@ -186,6 +191,7 @@ impl Guest {
                 self.is_rested = false;
                 self.handle_events()
             }
+            Phase::Bare => return self.look_at_button(),
             Phase::Over => return Next::Block,
         };
         match result {
@@ -236,6 +242,10 @@ impl Guest {
             return Next::Shutdown(reason);
         }
         match self.behaviour {
+            Behaviour::WithoutDrivers => {
+                self.phase = Phase::Bare;
+                self.look_at_button()
+            }
             Behaviour::Silent => {
                 self.phase = Phase::Over;
                 Next::Block
@@ -251,9 +261,20 @@ impl Guest {
         }
     }
 
+    fn look_at_button(&mut self) -> Next {
+        let pressed = self.machine.get_mut().take_power_button(self.domid);
+        if !pressed {
+            return Next::Block;
+        }
+        self.print("ACPI: power button\n");
+        self.phase = Phase::Over;
+        Next::Shutdown(ShutdownReason::Poweroff)
+    }
+
     /// Sets the watches and looks for devices, as a kernel's xenbus does.
     fn begin_xenbus(&mut self) -> Result<Next, ClientError> {
         self.phase = Phase::Running;
+        self.machine.get_mut().set_callback_irq(self.domid);
         self.store.reset_watches()?;
         self.store.watch("control/shutdown", "shutdown")?;
         for feature in ["feature-poweroff", "feature-reboot", "feature-suspend"] {

@@ -38,6 +38,20 @@ fn record(out: &mut Vec<u8>, code: u16, instance: u16, body: &[u8]) {
 }
 
 impl SimXen {
+    /// A guest says how it is told of events.
+    pub(crate) fn set_callback_irq(&mut self, domid: DomId) {
+        if let Ok(domain) = self.live(domid)
+            && domain.is_translated()
+        {
+            domain.params.insert(0, 2 << 56 | 0xf3);
+        }
+    }
+
+    /// Whether a guest's power button was pressed since it last looked.
+    pub(crate) fn take_power_button(&mut self, domid: DomId) -> bool {
+        self.live(domid).is_ok_and(|domain| std::mem::take(&mut domain.settings.power_button))
+    }
+
     pub(super) fn hvm_op(
         &mut self,
         caller: DomId,

@@ -19,6 +19,8 @@ const IRQS: u32 = 256;
 /// Settings of one domain.
 #[derive(Debug)]
 pub(super) struct Settings {
+    /// The power button was pressed, and the guest has not looked yet.
+    pub(super) power_button: bool,
     pub(super) weight: u16,
     pub(super) cap: u16,
     pub(super) pool: u32,
@@ -53,6 +55,7 @@ struct DirtyLook {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            power_button: false,
             weight: 256,
             cap: 0,
             pool: 0,
@@ -144,10 +147,7 @@ impl SimXen {
                 let offset = u64_at(call, HEADER).cast_signed();
                 self.set(domid, |domain| domain.settings.time_offset = offset)
             }
-            28 => match self.live(domid) {
-                Ok(domain) if u32_at(call, HEADER + 4) < domain.vcpus_max => Ok(0),
-                _ => Err(Errno::ESRCH),
-            },
+            28 => self.send_trigger(domid, u32_at(call, HEADER), u32_at(call, HEADER + 4)),
             29 => {
                 let port = EvtchnPort(u32_at(call, HEADER));
                 self.set(domid, |domain| domain.settings.suspend_port = Some(port))
@@ -582,6 +582,24 @@ impl SimXen {
         put_u32(call, HEADER + 32, look.found);
         put_u32(call, HEADER + 36, look.found);
         Ok(0)
+    }
+
+    fn send_trigger(&mut self, domid: DomId, trigger: u32, vcpu: u32) -> Result<u64, Errno> {
+        let domain = self.live(domid).map_err(|_| Errno::ESRCH)?;
+        if vcpu >= domain.vcpus_max {
+            return Err(Errno::ESRCH);
+        }
+        match trigger {
+            0 => Ok(0),
+            3 | 4 if !domain.is_translated() => Err(Errno::EINVAL),
+            3 => {
+                domain.settings.power_button = true;
+                self.occur(super::Occurrence::Runnable(domid));
+                Ok(0)
+            }
+            4 => Ok(0),
+            _ => Err(Errno::ENOSYS),
+        }
     }
 
     /// A look is over: the domain may run again.

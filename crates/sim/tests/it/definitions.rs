@@ -263,3 +263,41 @@ fn a_policy_that_is_not_done_is_refused_by_name() {
     }
     lab.assert_nothing_left();
 }
+
+#[test]
+fn a_vm_that_reboots_at_once_is_started_again_more_and_more_slowly() {
+    let mut lab = Lab::seeded(29);
+    define(&mut lab, &unikernel("one", "pv", "reboots"), None);
+    lab.ask(start("one"));
+    let until = sim::Time(lab.host.now().0 + 20_000_000_000);
+    lab.daemon.run_until_quiet(until).unwrap();
+    let seen = changes(&mut lab);
+    let domains = seen.iter().filter(|it| it.after == VmState::Running).count();
+    assert!((5..=7).contains(&domains), "{domains} domains in 20 s");
+    let told = told(&seen, "one");
+    let expected = "running -> starting: stopped (reboot) within 10 s for the 3rd time in a row, \
+                    starts again in 2 s";
+    assert!(told.iter().any(|it| it == expected), "{told:?}");
+    // A wait for the next start keeps nobody from ending it.
+    lab.destroy("one");
+    lab.assert_nothing_left();
+    assert_eq!(state(&mut lab, "one"), VmState::Down);
+}
+
+#[test]
+fn a_reboot_that_somebody_asked_for_is_never_put_off() {
+    let mut lab = Lab::seeded(30);
+    lab.create(&unikernel("one", "pv", "normal")).unwrap();
+    lab.settle();
+    for _ in 0..5 {
+        let before = lab.host.now().0;
+        lab.ask(Lab::shutdown_request("one", ShutdownRequest::Reboot));
+        let running = Request::Wait { target: "one".to_owned(), state: VmState::Running };
+        assert!(matches!(lab.ask(running), Reply::Ok));
+        let took = lab.host.now().0 - before;
+        assert!(took < 500_000_000, "{took} ns");
+        lab.settle();
+    }
+    lab.destroy("one");
+    lab.assert_nothing_left();
+}

@@ -17,6 +17,7 @@ mod lifecycle;
 mod plug;
 mod preemption;
 mod records;
+mod shutdown;
 mod storage;
 mod support;
 mod troubles;

@@ -267,7 +267,9 @@ impl Toolstack {
 
     /// A VM has started.
     pub(super) fn note_started(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
-        let vm = &self.vms[&uuid];
+        let vm = self.vms.get_mut(&uuid).expect("a VM that has started is known");
+        vm.began = Some(now);
+        vm.is_asked = false;
         let name = vm.config.name.clone();
         let state = match vm.facts.completion.map(|it| it.start) {
             Some(Start::Paused) => VmState::Paused,

@@ -8,8 +8,8 @@ use xenstore::client::Heard;
 use xenstore::wire::changes::Who;
 
 use super::{
-    Changes, ClientId, Device, Instant, PermitRequest, PlanOf, Progress, StartedAll, Summary,
-    Trace, VmRow, VmState, Wanted, WorkId,
+    Changes, ClientId, Device, Fallback, Instant, PermitRequest, PlanOf, Progress, StartedAll,
+    Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
 };
 use crate::config::VmConfig;
 use crate::device_model::Process;
@@ -43,6 +43,13 @@ pub enum Request {
     Shutdown {
         target: String,
         how: ShutdownRequest,
+        reply: ReplyWhen,
+    },
+    /// As `Shutdown`, for several at once; a client is told of each by [`Action::Told`].
+    ShutdownEach {
+        targets: Targets,
+        how: ShutdownRequest,
+        fallback: Fallback,
         reply: ReplyWhen,
     },
     Pause {
@@ -147,6 +154,17 @@ pub enum Request {
 pub enum ShutdownRequest {
     Poweroff,
     Reboot,
+}
+
+impl ShutdownRequest {
+    /// The word in `control/shutdown`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Poweroff => "poweroff",
+            Self::Reboot => "reboot",
+        }
+    }
 }
 
 /// When a shutdown is answered.
@@ -336,6 +354,11 @@ pub enum Action {
     Progress {
         client: ClientId,
         progress: Box<Progress>,
+    },
+    /// What has become of one of several VMs.
+    Told {
+        client: ClientId,
+        told: Told,
     },
     /// One of many VMs was started for the client, or was not.
     Started {

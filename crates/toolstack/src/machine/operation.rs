@@ -229,6 +229,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a VM with a domain is known");
+        vm.restart_at = None;
         if vm.plugs.is_empty() {
             return match then {
                 Then::Rebooted => self.reboot(now, uuid, out),

@@ -11,6 +11,29 @@ use crate::config::{ShutdownAction, VmConfig};
 const CRASHES_MAX: usize = 5;
 const CRASHES_SECONDS: u64 = 300;
 
+/// A domain that stops by itself sooner than this has not come up. The first such end in a row is no trouble; after the
+/// second the VM waits a second for its next start, and twice as long each time up to the most.
+const LIFE_SECONDS_MIN: u64 = 10;
+const RESTART_DELAY_SECONDS_MAX: u64 = 60;
+
+/// Seconds to wait after so many short lives in a row.
+fn restart_delay(short_lives: u32) -> u64 {
+    match short_lives {
+        0 | 1 => 0,
+        many => (1 << (many - 2).min(16)).min(RESTART_DELAY_SECONDS_MAX),
+    }
+}
+
+fn ordinal(number: u32) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (1, teens) if teens != 11 => "st",
+        (2, teens) if teens != 12 => "nd",
+        (3, teens) if teens != 13 => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
 /// The word for why a domain stopped.
 pub(super) fn word(reason: ShutdownReason) -> &'static str {
     match reason {
@@ -65,6 +88,11 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
+        // It has stopped before, and its next start is due later.
+        if reason.is_some() && vm.restart_at.is_some() {
+            return;
+        }
+        vm.restart_at = None;
         vm.stopped = reason;
         let policy = vm.config.policy;
         let action = match reason {
@@ -89,11 +117,45 @@ impl Toolstack {
             | ShutdownAction::RenameRestart
             | ShutdownAction::CoredumpRestart
             | ShutdownAction::SoftReset => {
-                let then = match self.crashes_in_a_loop(now, uuid, out) {
-                    true => Then::Gone,
-                    false => Then::Rebooted,
-                };
-                self.take_over(now, uuid, then, out);
+                if self.crashes_in_a_loop(now, uuid, out) {
+                    self.take_over(now, uuid, Then::Gone, out);
+                } else {
+                    self.restart(now, uuid, out);
+                }
+            }
+        }
+    }
+
+    /// Starts a VM again, or puts that off if its domains stop again and again right after their start. Until then
+    /// the stopped domain is kept.
+    fn restart(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
+        let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
+        let is_short = vm.began.is_some_and(|began| now < began.plus_seconds(LIFE_SECONDS_MIN));
+        vm.short_lives = if is_short && !vm.is_asked { vm.short_lives + 1 } else { 0 };
+        let delay = restart_delay(vm.short_lives);
+        if delay == 0 {
+            return self.take_over(now, uuid, Then::Rebooted, out);
+        }
+        let at = now.plus_seconds(delay);
+        vm.restart_at = Some(at);
+        let why = format!(
+            "stopped ({}) within {LIFE_SECONDS_MIN} s for the {} time in a row, starts again in {delay} s",
+            vm.stopped.map_or("destroyed", word),
+            ordinal(vm.short_lives),
+        );
+        out.push(Action::Note { message: format!("{}: {why}", vm.config.name) });
+        self.restarts.insert((at, uuid));
+        self.changed(now, uuid, VmState::Starting, why);
+    }
+
+    /// Begins the restarts that were put off and are due.
+    pub(super) fn begin_restarts(&mut self, now: Instant, out: &mut Vec<Action>) {
+        while let Some(&(at, uuid)) = self.restarts.first().filter(|(at, _)| *at <= now) {
+            self.restarts.remove(&(at, uuid));
+            let vm = self.vms.get_mut(&uuid).filter(|vm| vm.restart_at == Some(at));
+            if let Some(vm) = vm {
+                vm.restart_at = None;
+                self.take_over(now, uuid, Then::Rebooted, out);
             }
         }
     }
@@ -117,5 +179,18 @@ impl Toolstack {
         vm.why = Some(why);
         out.push(Action::Note { message });
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_the_most() {
+        let delays: Vec<u64> = [0, 1, 2, 3, 4, 7, 8, 9, u32::MAX].map(restart_delay).to_vec();
+        assert_eq!(delays, [0, 0, 1, 2, 4, 32, 60, 60, 60]);
+        let words: Vec<String> = [1, 2, 3, 4, 11, 12, 21, 113].map(ordinal).to_vec();
+        assert_eq!(words, ["1st", "2nd", "3rd", "4th", "11th", "12th", "21st", "113th"]);
     }
 }

@@ -4,9 +4,10 @@ use xen::{DomId, DomainRef, Uuid};
 
 use super::events::VmState;
 use super::operation::Then;
+use super::shutdown::Asking;
 use super::{
-    Action, ClientId, Facts, Foreign, Instant, OperationId, Purpose, Query, Reply, ReplyWhen,
-    Request, ShutdownRequest, Toolstack, Vm,
+    Action, ClientId, Facts, Fallback, Foreign, Instant, Purpose, Query, Reply, Request, Toolstack,
+    Vm,
 };
 use crate::config::VmConfig;
 use crate::layout;
@@ -56,7 +57,12 @@ impl Toolstack {
                 (Err(message), None) => fail(client, message, out),
             },
             Request::Shutdown { target, how, reply } => {
-                self.shut_down(now, client, &target, how, reply, out);
+                let asking = Asking { how, fallback: Fallback::Refuse, reply };
+                self.shut_down(now, client, &target, asking, out);
+            }
+            Request::ShutdownEach { targets, how, fallback, reply } => {
+                let asking = Asking { how, fallback, reply };
+                self.shut_down_each(now, client, &targets, asking, out);
             }
             Request::Pause { target } => {
                 self.with_domain(client, &target, out, |this, uuid, domain, out| {
@@ -145,20 +151,22 @@ impl Toolstack {
         out: &mut Vec<Action>,
         then: impl FnOnce(&mut Self, Uuid, DomainRef, &mut Vec<Action>),
     ) {
-        let found = self.resolve(target).and_then(|uuid| {
-            let facts = &self.vms[&uuid].facts;
-            if facts.is_released {
-                return Err(format!("{target}: is being taken down"));
-            }
-            let domain = facts.domain;
-            domain.map(|domain| (uuid, domain)).ok_or_else(|| {
-                format!("{target}: has no domain yet; try again when it has started")
-            })
-        });
-        match found {
+        match self.resolve_domain(target) {
             Ok((uuid, domain)) => then(self, uuid, domain, out),
             Err(message) => fail(client, message, out),
         }
+    }
+
+    /// A VM of ours and the domain that it has now.
+    pub(super) fn resolve_domain(&self, target: &str) -> Result<(Uuid, DomainRef), String> {
+        let uuid = self.resolve(target)?;
+        let facts = &self.vms[&uuid].facts;
+        if facts.is_released {
+            return Err(format!("{target}: is being taken down"));
+        }
+        let domain = facts.domain.map(|domain| (uuid, domain));
+        domain
+            .ok_or_else(|| format!("{target}: has no domain yet; try again when it has started"))
     }
 
     /// The VM of ours that a name, domain number or UUID means.
@@ -258,65 +266,6 @@ impl Toolstack {
         }
     }
 
-    /// Asks the guest to stop. One that is still being started is not asked: its start is cancelled.
-    fn shut_down(
-        &mut self,
-        now: Instant,
-        client: ClientId,
-        target: &str,
-        how: ShutdownRequest,
-        reply: ReplyWhen,
-        out: &mut Vec<Action>,
-    ) {
-        let starting =
-            self.resolve(target).ok().and_then(|uuid| Some((uuid, self.start_of(uuid)?)));
-        let Some((uuid, operation)) = starting else {
-            return self.with_domain(client, target, out, |this, uuid, domain, out| {
-                this.request_shutdown(client, uuid, domain, how, reply, out);
-            });
-        };
-        let vm = self.vms.get_mut(&uuid).expect("resolved");
-        if how == ShutdownRequest::Reboot {
-            let message = format!("{target}: is starting, there is no guest to reboot yet");
-            return fail(client, message, out);
-        }
-        vm.condemned = true;
-        match reply {
-            ReplyWhen::Asked => out.push(Action::Reply { client, reply: Reply::Ok }),
-            ReplyWhen::Gone => vm.waiters.push(client),
-        }
-        self.cancel(now, operation, "shut down while it was being created", out);
-    }
-
-    /// The operation that starts a VM, if one does.
-    fn start_of(&self, uuid: Uuid) -> Option<OperationId> {
-        let id = self.vms[&uuid].operation?;
-        matches!(self.operations[&id].then, Then::Created { .. } | Then::Rebooted).then_some(id)
-    }
-
-    fn request_shutdown(
-        &mut self,
-        client: ClientId,
-        uuid: Uuid,
-        domain: DomainRef,
-        how: ShutdownRequest,
-        reply: ReplyWhen,
-        out: &mut Vec<Action>,
-    ) {
-        let request = match how {
-            ShutdownRequest::Poweroff => "poweroff",
-            ShutdownRequest::Reboot => "reboot",
-        };
-        let query = match reply {
-            ReplyWhen::Asked => Query::Plain { domid: domain.domid },
-            ReplyWhen::Gone => {
-                self.vms.get_mut(&uuid).expect("resolved").waiters.push(client);
-                Query::Waiting { uuid }
-            }
-        };
-        self.query(client, query, QueryWork::RequestShutdown { domain, uuid, request }, out);
-    }
-
     /// Answers a client whose read has come back.
     pub(super) fn answer(
         &mut self,
@@ -334,19 +283,14 @@ impl Toolstack {
                 }
                 Reply::Checked { faults }
             }
-            (Query::Waiting { .. }, Ok(_)) => return,
-            (Query::Waiting { uuid }, Err(Failure(message))) => {
-                // The VM may have gone meanwhile.
-                if let Some(vm) = self.vms.get_mut(&uuid) {
-                    vm.waiters.retain(|waiter| *waiter != client);
-                }
-                Reply::Failed(message)
+            (Query::Shutdown { uuid, domid, asking }, result) => {
+                return self.shutdown_requested(client, uuid, domid, asking, result, out);
             }
             (_, Err(Failure(message))) => Reply::Failed(message),
             (Query::Find { wanted, places }, Ok(Output::Looked { info, name })) => {
                 return self.found(client, wanted, places, info.map(|info| *info), name, out);
             }
-            (Query::Plain { domid } | Query::Becomes { domid, .. }, Ok(_)) => Reply::Done { domid },
+            (Query::Becomes { domid, .. }, Ok(_)) => Reply::Done { domid },
             (Query::Console { domid }, Ok(Output::Console(tty))) => Reply::Console { domid, tty },
             (Query::Devices { domid }, Ok(Output::Devices(devices))) => {
                 Reply::Devices { domid, devices }

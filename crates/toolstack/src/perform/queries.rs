@@ -3,15 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xen::{DomId, DomainInfo, DomainRef, Errno, Hypervisor, Uuid};
+use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid};
 use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::layout::DeviceRef;
+use crate::machine::{Fallback, ShutdownRequest};
 use crate::work::{
-    Failure, HostInfo, Output, Survey, VcpuReading, VcpuReadings, WorkClass, WorkInfo,
+    Failure, HostInfo, IdentityCheck, Output, Survey, VcpuReading, VcpuReadings, WorkClass,
+    WorkInfo,
 };
 
 /// See the module's text.
@@ -49,11 +51,15 @@ pub enum QueryWork {
     ReadStartTimes {
         domains: Vec<(DomId, Uuid)>,
     },
-    /// Writes `control/shutdown`.
+    /// Writes `control/shutdown`, if somebody in the guest will read it.
     RequestShutdown {
         domain: DomainRef,
         uuid: Uuid,
-        request: &'static str,
+        name: String,
+        how: ShutdownRequest,
+        /// It has PV drivers only if it says so.
+        is_hvm: bool,
+        fallback: Fallback,
     },
 }
 
@@ -98,8 +104,11 @@ impl QueryWork {
             Self::ReadStartTimes { domains } => {
                 store::start_times(&mut by.store, &domains).map(Output::StartTimes)
             }
-            Self::RequestShutdown { domain, uuid, request } => {
-                store::request_shutdown(&mut by.store, domain.domid, uuid, request)?;
+            Self::RequestShutdown { domain, uuid, name, how, is_hvm, fallback } => {
+                if is_hvm && !by.has_pv_drivers(domain)? {
+                    return by.send_acpi(domain, &name, how, fallback);
+                }
+                store::request_shutdown(&mut by.store, domain.domid, uuid, how.as_str())?;
                 Ok(Output::Done)
             }
         }
@@ -107,6 +116,39 @@ impl QueryWork {
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    /// Whether an HVM guest's PV drivers are there, told as libxl does: they name the interrupt that events come by.
+    fn has_pv_drivers(&mut self, domain: DomainRef) -> Result<bool, Failure> {
+        self.check_identity(domain, IdentityCheck::Needed)?;
+        let domid = domain.domid;
+        let interrupt = self.xen.hvm_param(domid, HvmParam::CallbackIrq);
+        Ok(interrupt.map_err(refused("tell the callback interrupt of", domid))? != 0)
+    }
+
+    /// What is done for a guest that cannot be asked.
+    fn send_acpi(
+        &mut self,
+        domain: DomainRef,
+        name: &str,
+        how: ShutdownRequest,
+        fallback: Fallback,
+    ) -> Result<Output, Failure> {
+        let (verb, event, trigger) = match how {
+            ShutdownRequest::Poweroff => ("shut down", "power button", Trigger::Power),
+            ShutdownRequest::Reboot => ("reboot", "reset", Trigger::Reset),
+        };
+        let lacks = format!("{name}: has no PV drivers, so its guest cannot be asked to {verb}");
+        if fallback == Fallback::Refuse {
+            return Err(Failure(format!("{lacks}; -F sends it the ACPI {event} event instead")));
+        }
+        match self.xen.send_trigger(domain.domid, 0, trigger) {
+            Ok(()) => Ok(Output::SentAcpi),
+            Err(Errno::ENOSYS) => {
+                Err(Failure(format!("{lacks}, and Xen has no ACPI {event} event for it")))
+            }
+            Err(errno) => Err(refused("send an ACPI event to", domain.domid)(errno)),
+        }
+    }
+
     fn find(&mut self, domid: DomId, known: Option<Uuid>) -> Result<Output, Failure> {
         let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
         let name = match &info {

@@ -112,8 +112,13 @@ fn pirqs<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
 fn triggers<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     with_domain(xen, DomainKind::Pvh, |xen, domid| {
         xen.send_trigger(domid, 1, Trigger::Nmi).doing("sendtrigger")?;
+        xen.send_trigger(domid, 0, Trigger::Power).doing("the power button")?;
+        same("reset", &xen.send_trigger(domid, 0, Trigger::Reset), &Err(Errno::ENOSYS))?;
         same("vCPU beyond", &xen.send_trigger(domid, 2, Trigger::Nmi), &Err(Errno::ESRCH))?;
         let nobody = unused(xen)?;
         same("nobody", &xen.send_trigger(nobody, 0, Trigger::Nmi), &Err(Errno::ESRCH))
+    })?;
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        same("PV power", &xen.send_trigger(domid, 0, Trigger::Power), &Err(Errno::EINVAL))
     })
 }

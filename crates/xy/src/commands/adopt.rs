@@ -53,7 +53,8 @@ fn libvirt(kept: &Kept, name: &str) -> Option<String> {
 }
 
 fn request(row: &DomainRow, kept: &Kept, file: Option<&str>) -> Result<Request, Failure> {
-    let target = api::Target(row.domid.to_string());
+    // Not its number, which another domain may have by now.
+    let target = api::Target(row.uuid.clone());
     let (file, config_text, cwd) = match (file, &kept.config) {
         (Some(file), _) => {
             let (text, cwd) = create::read(file)?;

@@ -168,7 +168,7 @@ pub(crate) fn file_and_overrides(options: &Options) -> Result<(String, Vec<Strin
 fn follow(session: &mut Session, options: &Options, report: &CreateReport) -> Result<(), Failure> {
     if options.has("c") {
         session.flush();
-        let target = api::Target(report.domid.to_string());
+        let target = api::Target(report.uuid.clone());
         let unpause = |session: &mut Session| {
             if options.has("p") {
                 return Ok(());

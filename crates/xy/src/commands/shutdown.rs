@@ -7,15 +7,18 @@ use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(crate) fn shutdown(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let acpi = options.has("F");
     request(session, options, |targets, wait, progress| Request::Shutdown {
         targets,
         wait,
+        acpi,
         progress,
     })
 }
 
 pub(crate) fn reboot(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    request(session, options, |targets, wait, _| Request::Reboot { targets, wait })
+    let acpi = options.has("F");
+    request(session, options, |targets, wait, _| Request::Reboot { targets, wait, acpi })
 }
 
 fn request(
@@ -77,6 +80,12 @@ impl Messages {
                 if self.named == Some(self.requested) {
                     self.announce(&mut lines);
                 }
+            }
+            EventKind::PowerButtonSent => lines.push(
+                "PV control interface not available: sending ACPI power button event.".to_owned(),
+            ),
+            EventKind::ResetSent => {
+                lines.push("PV control interface not available: sending ACPI reset event.".to_owned());
             }
             EventKind::ShutDown { reason } => {
                 self.announce(&mut lines);

@@ -318,7 +318,7 @@ fn shutdown_speaks_as_xl_does() {
     check(
         &["reboot", "-F", "3"],
         &[r#"{"event":{"domid":3,"what":"reboot-requested"}}"#, DONE],
-        r#"{"version":1,"op":"reboot","targets":{"these":["3"]},"wait":"asked"}"#,
+        r#"{"version":1,"op":"reboot","targets":{"these":["3"]},"wait":"asked","acpi":true}"#,
         &expect![[r#"
             ! Rebooting domain 3
             = 0

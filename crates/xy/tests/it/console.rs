@@ -169,8 +169,8 @@ fn create_with_a_console_starts_the_domain_once_it_is_open() {
     assert_eq!(
         requests[1..],
         [
-            r#"{"version":1,"op":"console","target":"3"}"#,
-            r#"{"version":1,"op":"unpause","target":"3"}"#,
+            r#"{"version":1,"op":"console","target":"u"}"#,
+            r#"{"version":1,"op":"unpause","target":"u"}"#,
         ]
     );
 }

@@ -75,7 +75,7 @@ impl Client<'_> {
                     // A client that has gone changes nothing about the start.
                     let _gone = self.tell_progress(&vm, done, total, step);
                 }
-                Answered::Progress(_) => {}
+                Answered::Progress(_) | Answered::Told(_) => {}
             }
         }
     }
@@ -91,68 +91,6 @@ impl Client<'_> {
         let (done, total, vm) = (number(done), number(total), vm.to_owned());
         let waits_for = String::new();
         self.send(&api::Answer::Progress(api::Progress { vm, done, total, step, waits_for }))
-    }
-
-    /// Waits until all that were asked to stop are gone, and tells of each.
-    pub(super) fn await_gone(
-        &self,
-        mut waiting: Vec<(String, Receiver<Answered>)>,
-        progress: bool,
-    ) -> Result<(), Failed> {
-        let total = waiting.len();
-        while !waiting.is_empty() {
-            let (name, answered) = waiting.remove(0);
-            if progress {
-                self.tell_stopping(&name, total - waiting.len() - 1, total, "its guest to stop")?;
-            }
-            let reply = loop {
-                match answered.recv().map_err(|_| Failed::Gone)? {
-                    Answered::Reply(reply) => break told(reply)?,
-                    // Of many, their number says more than the steps of one.
-                    Answered::Progress(far) if total == 1 => self.tell_far(&name, &far)?,
-                    _ => {}
-                }
-            };
-            self.tell_gone(&reply)?;
-            // Whoever has gone meanwhile is no longer waited for.
-            let mut left = Vec::new();
-            for (name, answered) in waiting {
-                let reply = answered.try_iter().find_map(|it| match it {
-                    Answered::Reply(reply) => Some(reply),
-                    _ => None,
-                });
-                match reply {
-                    Some(reply) => self.tell_gone(&told(reply)?)?,
-                    None => left.push((name, answered)),
-                }
-            }
-            waiting = left;
-        }
-        Ok(())
-    }
-
-    fn tell_stopping(
-        &self,
-        vm: &str,
-        done: usize,
-        total: usize,
-        what: &str,
-    ) -> std::io::Result<()> {
-        let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let (done, total) = (number(done), number(total));
-        let (vm, waits_for) = (vm.to_owned(), what.to_owned());
-        let progress = api::Progress { vm, done, total, step: String::new(), waits_for };
-        self.send(&api::Answer::Progress(progress))
-    }
-
-    fn tell_gone(&self, reply: &Reply) -> std::io::Result<()> {
-        let Reply::Gone { domid, reason } = reply else { return Ok(()) };
-        let stopped = reason.map(|reason| api::EventKind::ShutDown { reason: reason.code() });
-        for kind in stopped.into_iter().chain([api::EventKind::Destroyed]) {
-            let event = api::DomainEvent { domid: domid.0, kind };
-            self.send(&api::Answer::Event(event))?;
-        }
-        Ok(())
     }
 
     pub(super) fn events(&self, since: Option<u64>, wait: bool) -> Result<api::Reply, Failed> {

@@ -1,0 +1,332 @@
+//! Guests that are asked to stop or to reboot: one, several or all.
+//!
+//! Who is meant is decided once, when the request comes. From then on each VM is known by its UUID and its
+//! domain by its [`DomainRef`]: a domain that takes a number meanwhile is never asked.
+
+use std::collections::BTreeMap;
+
+use xen::{DomId, DomainKind, DomainRef, ShutdownReason, Uuid};
+
+use super::operation::Then;
+use super::requests::fail;
+use super::{
+    Action, ClientId, Instant, OperationId, Query, Reply, ReplyWhen, ShutdownRequest, Toolstack, Vm,
+};
+use crate::work::{Failure, Output, QueryWork};
+
+/// Which VMs a request is about.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Targets {
+    /// All that are ours and have a domain.
+    All,
+    /// Names, domain numbers or UUIDs.
+    These(Vec<String>),
+}
+
+/// What is done about a guest that has no PV drivers to be asked with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Fallback {
+    Refuse,
+    /// It is sent the ACPI event of its machine's power or reset button.
+    Acpi,
+}
+
+/// What is asked of a guest, and when the client is answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking {
+    pub(super) how: ShutdownRequest,
+    pub(super) fallback: Fallback,
+    pub(super) reply: ReplyWhen,
+}
+
+/// A VM that a request is about.
+#[derive(Clone, Copy, Debug)]
+enum Meant {
+    Domain(Uuid, DomainRef),
+    /// It is being started.
+    Start(Uuid, OperationId),
+}
+
+impl Meant {
+    fn uuid(self) -> Uuid {
+        match self {
+            Self::Domain(uuid, _) | Self::Start(uuid, _) => uuid,
+        }
+    }
+}
+
+/// What a client hears of several VMs that it wants stopped.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Told {
+    /// The domain is being asked.
+    Asked { domid: DomId, how: ShutdownRequest },
+    /// It has no PV drivers and was sent an ACPI event.
+    SentAcpi { domid: DomId, how: ShutdownRequest },
+    /// It is gone; why it stopped, if it did so by itself.
+    Gone { domid: DomId, reason: Option<ShutdownReason> },
+    /// How many of all have stopped, and one that has not.
+    Waiting { vm: String, done: usize, total: usize },
+}
+
+/// One of several VMs, as if a client of its own waited for it.
+#[derive(Debug)]
+struct Member {
+    client: ClientId,
+    name: String,
+}
+
+#[derive(Debug)]
+struct Group {
+    total: usize,
+    left: usize,
+    waits: bool,
+    failures: Vec<String>,
+}
+
+/// The clients that wait for several VMs.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    members: BTreeMap<ClientId, Member>,
+    groups: BTreeMap<ClientId, Group>,
+    last: u64,
+}
+
+impl Groups {
+    /// A client that stands for another. Callers count from zero and never get so far.
+    fn add_member(&mut self, member: Member) -> ClientId {
+        self.last += 1;
+        let id = ClientId(u64::MAX - self.last);
+        self.members.insert(id, member);
+        id
+    }
+
+    /// What the client hears of something that was for one of its members.
+    fn translate(&mut self, action: Action, out: &mut Vec<Action>) {
+        let (Action::Reply { client: id, .. }
+        | Action::Progress { client: id, .. }
+        | Action::Told { client: id, .. }) = &action
+        else {
+            return out.push(action);
+        };
+        let Some(client) = self.members.get(id).map(|it| it.client) else {
+            return out.push(action);
+        };
+        let id = *id;
+        let group = self.groups.get_mut(&client).expect("a member has a group");
+        match action {
+            Action::Reply { reply, .. } => self.member_replied(id, reply, out),
+            Action::Told { told, .. } => out.push(Action::Told { client, told }),
+            // Of many, their number says more than the steps of one.
+            Action::Progress { progress, .. } if group.total == 1 => {
+                out.push(Action::Progress { client, progress });
+            }
+            _ => {}
+        }
+    }
+
+    fn member_replied(&mut self, id: ClientId, reply: Reply, out: &mut Vec<Action>) {
+        let Member { client, .. } = self.members.remove(&id).expect("a member replies once");
+        let group = self.groups.get_mut(&client).expect("a member has a group");
+        group.left -= 1;
+        match reply {
+            Reply::Gone { domid, reason } => {
+                let told = Told::Gone { domid, reason };
+                out.push(Action::Told { client, told });
+            }
+            Reply::Failed(message) => group.failures.push(message),
+            _ => {}
+        }
+        if group.left > 0 {
+            return self.tell_waiting(client, out);
+        }
+        let group = self.groups.remove(&client).expect("it was there");
+        let reply = match group.failures.is_empty() {
+            true => Reply::Ok,
+            false => Reply::Failed(group.failures.join("; ")),
+        };
+        out.push(Action::Reply { client, reply });
+    }
+
+    fn tell_waiting(&self, client: ClientId, out: &mut Vec<Action>) {
+        let group = &self.groups[&client];
+        let next = self.members.values().rev().find(|member| member.client == client);
+        if let (true, Some(Member { name, .. })) = (group.waits, next) {
+            let (done, total) = (group.total - group.left, group.total);
+            let told = Told::Waiting { vm: name.clone(), done, total };
+            out.push(Action::Told { client, told });
+        }
+    }
+}
+
+impl Toolstack {
+    /// The VM that is meant, and what it has now.
+    fn resolve_meant(&self, target: &str) -> Result<Meant, String> {
+        let uuid = self.resolve(target)?;
+        match self.start_of(uuid) {
+            Some(operation) => Ok(Meant::Start(uuid, operation)),
+            None => self.resolve_domain(target).map(|(uuid, domain)| Meant::Domain(uuid, domain)),
+        }
+    }
+
+    fn resolve_all(&self, targets: &Targets) -> Result<Vec<Meant>, String> {
+        let Targets::These(targets) = targets else {
+            let meant = |vm: &Vm| match self.start_of(vm.uuid) {
+                Some(operation) => Some(Meant::Start(vm.uuid, operation)),
+                None if vm.facts.is_released => None,
+                None => Some(Meant::Domain(vm.uuid, vm.facts.domain?)),
+            };
+            let mut found: Vec<Meant> = self.vms.values().filter_map(meant).collect();
+            found.sort_by_key(|it| self.vms[&it.uuid()].facts.domid());
+            return Ok(found);
+        };
+        targets.iter().map(|target| self.resolve_meant(target)).collect()
+    }
+
+    /// The operation that starts a VM, if one does.
+    fn start_of(&self, uuid: Uuid) -> Option<OperationId> {
+        let id = self.vms[&uuid].operation?;
+        matches!(self.operations[&id].then, Then::Created { .. } | Then::Rebooted).then_some(id)
+    }
+
+    /// Asks one guest to stop.
+    pub(super) fn shut_down(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        asking: Asking,
+        out: &mut Vec<Action>,
+    ) {
+        match self.resolve_meant(target) {
+            Ok(meant) => self.ask_to_stop(now, client, meant, asking, out),
+            Err(message) => fail(client, message, out),
+        }
+    }
+
+    /// Asks several guests to stop. None is asked if one of those that are named is not known.
+    pub(super) fn shut_down_each(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        targets: &Targets,
+        asking: Asking,
+        out: &mut Vec<Action>,
+    ) {
+        let found = match self.resolve_all(targets) {
+            Ok(found) if found.is_empty() => {
+                return out.push(Action::Reply { client, reply: Reply::Ok });
+            }
+            Ok(found) => found,
+            Err(message) => return fail(client, message, out),
+        };
+        let total = found.len();
+        let waits = asking.reply == ReplyWhen::Gone;
+        let group = Group { total, left: total, waits, failures: Vec::new() };
+        self.groups.groups.insert(client, group);
+        let mut members = Vec::with_capacity(total);
+        for meant in found {
+            let name = self.vms[&meant.uuid()].config.name.clone();
+            members.push((self.groups.add_member(Member { client, name }), meant));
+            if let Meant::Domain(_, domain) = meant {
+                let told = Told::Asked { domid: domain.domid, how: asking.how };
+                out.push(Action::Told { client, told });
+            }
+        }
+        self.groups.tell_waiting(client, out);
+        for (member, meant) in members {
+            self.ask_to_stop(now, member, meant, asking, out);
+        }
+    }
+
+    /// Asks the guest to stop. One that is still being started is not asked: its start is cancelled.
+    fn ask_to_stop(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        meant: Meant,
+        asking: Asking,
+        out: &mut Vec<Action>,
+    ) {
+        let (uuid, operation) = match meant {
+            Meant::Domain(uuid, domain) => {
+                return self.request_shutdown(client, uuid, domain, asking, out);
+            }
+            Meant::Start(uuid, operation) => (uuid, operation),
+        };
+        let vm = self.vms.get_mut(&uuid).expect("resolved");
+        if asking.how == ShutdownRequest::Reboot {
+            let name = &vm.config.name;
+            let message = format!("{name}: is starting, there is no guest to reboot yet");
+            return fail(client, message, out);
+        }
+        vm.condemned = true;
+        match asking.reply {
+            ReplyWhen::Asked => out.push(Action::Reply { client, reply: Reply::Ok }),
+            ReplyWhen::Gone => vm.waiters.push(client),
+        }
+        self.cancel(now, operation, "shut down while it was being created", out);
+    }
+
+    fn request_shutdown(
+        &mut self,
+        client: ClientId,
+        uuid: Uuid,
+        domain: DomainRef,
+        asking: Asking,
+        out: &mut Vec<Action>,
+    ) {
+        let Asking { how, fallback, reply } = asking;
+        let vm = self.vms.get_mut(&uuid).expect("resolved");
+        if reply == ReplyWhen::Gone {
+            vm.waiters.push(client);
+        }
+        let query = Query::Shutdown { uuid, domid: domain.domid, asking };
+        let name = vm.config.name.clone();
+        let is_hvm = vm.config.kind == DomainKind::Hvm;
+        let work = QueryWork::RequestShutdown { domain, uuid, name, how, is_hvm, fallback };
+        self.query(client, query, work, out);
+    }
+
+    /// The guest was asked, or could not be.
+    pub(super) fn shutdown_requested(
+        &mut self,
+        client: ClientId,
+        uuid: Uuid,
+        domid: DomId,
+        asking: Asking,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let vm = self.vms.get_mut(&uuid);
+        match result {
+            Err(Failure(message)) => {
+                if let Some(vm) = vm {
+                    vm.waiters.retain(|waiter| *waiter != client);
+                }
+                return fail(client, message, out);
+            }
+            Ok(output) => {
+                if let Some(vm) = vm.filter(|vm| vm.facts.domid() == Some(domid)) {
+                    vm.is_asked = true;
+                }
+                if matches!(output, Output::SentAcpi) {
+                    let told = Told::SentAcpi { domid, how: asking.how };
+                    out.push(Action::Told { client, told });
+                }
+            }
+        }
+        if asking.reply == ReplyWhen::Asked {
+            out.push(Action::Reply { client, reply: Reply::Done { domid } });
+        }
+    }
+
+    /// Replies for one of several VMs become what their client hears.
+    pub(super) fn translate_for_groups(&mut self, out: &mut Vec<Action>) {
+        if self.groups.members.is_empty() {
+            return;
+        }
+        for action in std::mem::take(out) {
+            self.groups.translate(action, out);
+        }
+    }
+}
