@@ -7,7 +7,9 @@ use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
 use toolstack::work::{Cost, CreateWork, DeviceWork, Failure, Output, Work};
-use toolstack::{Action, ClientId, Event, Instant, Progress, Reply, Request, Told, Toolstack, WorkId};
+use toolstack::{
+    Action, ClientId, Event, Instant, Progress, Reply, Request, Told, Toolstack, WorkId,
+};
 use xen::{DomId, ProbeError, Xen};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
 

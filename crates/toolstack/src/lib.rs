@@ -21,6 +21,7 @@ pub mod xlcfg;
 
 pub use machine::{
     Action, Begin, Boot, Change, Changes, ClientId, Created, DefinitionFile, Device, DomainRow,
-    Event, Fallback, Instant, PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest,
-    StartedAll, StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
+    Event, Fallback, Instant, PermitRequest, PlanOf, Progress, Reply, ReplyWhen, Request,
+    ShutdownRequest, StartedAll, StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow,
+    VmState, VmStatus, Wanted, WorkId,
 };

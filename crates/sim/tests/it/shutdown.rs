@@ -63,11 +63,9 @@ fn nobody_is_asked_if_one_of_those_named_is_not_known() {
 /// has its number's nodes.
 #[test]
 fn a_domain_that_took_the_number_of_one_that_was_meant_is_not_asked() {
-    for targets in [
-        Targets::All,
-        Targets::These(vec!["a".to_owned()]),
-        Targets::These(vec!["1".to_owned()]),
-    ] {
+    for targets in
+        [Targets::All, Targets::These(vec!["a".to_owned()]), Targets::These(vec!["1".to_owned()])]
+    {
         let mut lab = Lab::seeded(43);
         let a = lab.create(&unikernel("a", "pv", "normal")).unwrap();
         assert_eq!(a, DomId(1));

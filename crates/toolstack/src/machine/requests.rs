@@ -165,8 +165,7 @@ impl Toolstack {
             return Err(format!("{target}: is being taken down"));
         }
         let domain = facts.domain.map(|domain| (uuid, domain));
-        domain
-            .ok_or_else(|| format!("{target}: has no domain yet; try again when it has started"))
+        domain.ok_or_else(|| format!("{target}: has no domain yet; try again when it has started"))
     }
 
     /// The VM of ours that a name, domain number or UUID means.

@@ -85,7 +85,9 @@ impl Messages {
                 "PV control interface not available: sending ACPI power button event.".to_owned(),
             ),
             EventKind::ResetSent => {
-                lines.push("PV control interface not available: sending ACPI reset event.".to_owned());
+                lines.push(
+                    "PV control interface not available: sending ACPI reset event.".to_owned(),
+                );
             }
             EventKind::ShutDown { reason } => {
                 self.announce(&mut lines);
