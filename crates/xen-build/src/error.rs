@@ -27,6 +27,8 @@ pub enum BuildError {
     Vcpus { vcpus: u32, max: u32 },
     #[error("the loader of HVM domains {0}; Debian has it in xen-utils, as hvmloader")]
     Loader(&'static str),
+    #[error("the loader of HVM domains: {0}")]
+    LoaderImage(ImageError),
     #[error("a firmware of {bytes} bytes; 1 to {max} are possible")]
     Firmware { bytes: usize, max: usize },
     /// The host's memory is used up.

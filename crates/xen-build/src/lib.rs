@@ -27,7 +27,7 @@ mod record;
 pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
 pub use error::BuildError;
 pub use hvm::{FIRMWARE_BYTES_MAX, HvmConfig, HvmLoader, build_hvm, check_hvm, prepare_hvm};
-pub use image::{Compression, DescriptionError, ImageError, KernelImage, Notes, Relocation};
+pub use image::{Compression, DescriptionError, ElfClass, ImageError, KernelImage, Notes, Relocation};
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 

@@ -235,7 +235,7 @@ fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
             return failure(format!("{place}: {kernel}"), error);
         }
         BuildError::Kind(_) => "type",
-        BuildError::Loader(_) => "firmware_override",
+        BuildError::Loader(_) | BuildError::LoaderImage(_) => "firmware_override",
         BuildError::Firmware { .. } => "bios",
         BuildError::MemoryAboveMax { .. } => "maxmem",
         BuildError::MemoryTooSmall { .. }

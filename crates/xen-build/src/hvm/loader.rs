@@ -1,11 +1,10 @@
-//! Xen's loader of HVM domains: a 32-bit ELF file.
-//!
-//! Source: System V gABI chapters 4 and 5, and its supplement for i386.
+//! Xen's loader of HVM domains, or what stands in its place: a 32-bit ELF file.
 
 use alloc::vec::Vec;
 
-use crate::BuildError;
-use crate::image::{Segment, le};
+use crate::image::Segment;
+use crate::image::elf::{self, Elf};
+use crate::{BuildError, ElfClass};
 
 /// Most memory that a loader may take.
 const BYTES_MAX: u64 = 16 << 20;
@@ -27,46 +26,18 @@ impl HvmLoader {
     /// Parses the file.
     ///
     /// # Errors
-    /// [`BuildError::Loader`] says what is wrong with it.
+    /// [`BuildError::LoaderImage`] or [`BuildError::Loader`] says what is wrong with it.
     pub fn parse(file: &[u8]) -> Result<Self, BuildError> {
-        const PT_LOAD: u32 = 1;
         let bad = BuildError::Loader;
-        if !file.starts_with(b"\x7fELF\x01\x01") || le::u16_at(file, 18) != Some(3) {
-            return Err(bad("is no ELF file for i386"));
+        let Elf { class, entry, segments, .. } = elf::parse(file).map_err(BuildError::LoaderImage)?;
+        let Some(entry) = u32::try_from(entry).ok().filter(|_| class == ElfClass::Bits32) else {
+            return Err(bad("is no 32-bit ELF file"));
+        };
+        if segments.iter().any(|segment| segment.memory_bytes > BYTES_MAX) {
+            return Err(bad("has a segment of an impossible size"));
         }
-        let cut = || bad("is cut off");
-        let entry = le::u32_at(file, 24).ok_or_else(cut)?;
-        let start = word(file, 28).ok_or_else(cut)?;
-        let bytes = usize::from(le::u16_at(file, 42).ok_or_else(cut)?);
-        let count = usize::from(le::u16_at(file, 44).ok_or_else(cut)?);
-        if bytes < 32 {
-            return Err(bad("has no program headers"));
-        }
-        let table = le::part(file, start, bytes * count).ok_or_else(cut)?;
-        let mut segments = Vec::new();
-        for header in table.chunks_exact(bytes) {
-            let field = |at| le::u32_at(header, at).expect("32 bytes or more");
-            let memory_bytes = u64::from(field(20));
-            if field(0) != PT_LOAD || memory_bytes == 0 {
-                continue;
-            }
-            let (Some(offset), Some(file_bytes)) = (word(header, 4), word(header, 16)) else {
-                return Err(cut());
-            };
-            let end = offset.checked_add(file_bytes).filter(|end| *end <= file.len());
-            let file_range = offset..end.ok_or_else(cut)?;
-            let address = u64::from(field(12));
-            if file_bytes as u64 > memory_bytes || memory_bytes > BYTES_MAX {
-                return Err(bad("has a segment of an impossible size"));
-            }
-            if address < Self::ADDRESS_MIN {
-                return Err(bad("wants to lie in the first MiB"));
-            }
-            segments.push(Segment { address, memory_bytes, file_range });
-        }
-        segments.sort_by_key(|segment| segment.address);
-        if segments.windows(2).any(|pair| pair[0].end() > pair[1].address) {
-            return Err(bad("has segments that overlap"));
+        if segments.iter().any(|segment| segment.address < Self::ADDRESS_MIN) {
+            return Err(bad("wants to lie in the first MiB"));
         }
         let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
             return Err(bad("has nothing to load"));
@@ -96,8 +67,4 @@ impl HvmLoader {
     pub(super) fn end(&self) -> u64 {
         self.segments.last().map_or(0, Segment::end)
     }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<usize> {
-    le::u32_at(bytes, at).and_then(|value| usize::try_from(value).ok())
 }

@@ -20,10 +20,6 @@ pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
     array_at(bytes, offset).map(u64::from_le_bytes)
 }
 
-/// A field that is an offset or a length, if this machine can address it.
-pub(crate) fn size_at(bytes: &[u8], offset: usize) -> Option<usize> {
-    usize::try_from(u64_at(bytes, offset)?).ok()
-}
 
 /// `length` bytes from `offset`.
 pub(crate) fn part(bytes: &[u8], offset: usize, length: usize) -> Option<&[u8]> {

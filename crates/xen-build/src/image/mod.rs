@@ -2,7 +2,7 @@
 
 mod bzimage;
 mod decompress;
-mod elf;
+pub(crate) mod elf;
 pub(crate) mod le;
 mod notes;
 mod parts;
@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::ops::Range;
 
+pub use elf::ElfClass;
 pub use notes::{Notes, Relocation};
 pub use parts::DescriptionError;
 
@@ -54,9 +55,11 @@ pub enum ImageError {
     Damaged { compression: Compression, reason: &'static str },
     #[error("the kernel says it unpacks to more than {max_mib} MiB, which is not allowed")]
     TooLarge { max_mib: usize },
-    #[error("a 32-bit ELF file; only x86_64 kernels can be built")]
-    Elf32,
-    #[error("an ELF file for machine {0}; only x86_64 (62) kernels can be built")]
+    #[error("an ELF file of unknown class {0}; 32-bit (1) and 64-bit (2) ones can be loaded")]
+    Class(u8),
+    #[error("a big-endian ELF file; x86 is little-endian")]
+    BigEndian,
+    #[error("an ELF file for machine {0}; only x86_64 (62) and 32-bit i386 (3) can be loaded")]
     Machine(u16),
     #[error("an ELF file that is no executable: an object file or a core dump, perhaps")]
     NotExecutable,
@@ -66,8 +69,15 @@ pub enum ImageError {
     SegmentsOverlap,
     #[error("an ELF file whose program header {index} {reason}")]
     Segment { index: usize, reason: &'static str },
-    #[error("no Xen note ENTRY: this kernel cannot run as a PV guest; try type = \"pvh\"")]
-    NoPvEntry,
+    #[error("no Xen notes of a PV kernel: it cannot run as a PV guest; try type = \"pvh\"")]
+    NoPvNotes,
+    #[error("a 32-bit kernel; PV guests are 64-bit here: try type = \"pvh\"")]
+    Pv32,
+    #[error(
+        "entry point {0:#x} of the ELF file lies outside it, and there is no Xen note ENTRY: \
+         this kernel cannot run as a PV guest"
+    )]
+    PvEntry(u64),
     #[error("no Xen note PHYS32_ENTRY: this kernel cannot run as a PVH guest; try type = \"pv\"")]
     NoPvhEntry,
     #[error("the Xen note {note} of the kernel has an impossible value: {value:#x}")]
@@ -91,13 +101,15 @@ impl Segment {
     }
 }
 
-/// An x86_64 kernel, unpacked.
+/// An x86 kernel, unpacked.
 ///
 /// Invariant: the segments ascend, do not overlap, and lie inside the file.
 #[derive(Clone)]
 pub struct KernelImage {
     compression: Compression,
     file: Vec<u8>,
+    class: ElfClass,
+    entry: u64,
     segments: Vec<Segment>,
     notes: Notes,
 }
@@ -137,14 +149,26 @@ impl KernelImage {
         if decompress::recognise(&file) != Some(Compression::None) {
             return Err(ImageError::Unknown(first_bytes(&file)));
         }
-        let elf::Elf { segments, notes } = elf::parse(&file)?;
-        Ok(Self { compression, file, segments, notes })
+        let elf::Elf { class, entry, segments, notes } = elf::parse(&file)?;
+        Ok(Self { compression, file, class, entry, segments, notes })
     }
 
     /// How the kernel was packed.
     #[must_use]
     pub fn compression(&self) -> Compression {
         self.compression
+    }
+
+    /// How wide the file's addresses are.
+    #[must_use]
+    pub fn class(&self) -> ElfClass {
+        self.class
+    }
+
+    /// The ELF file's own entry point, which a PV kernel's note may replace.
+    #[must_use]
+    pub fn entry(&self) -> u64 {
+        self.entry
     }
 
     /// What the kernel tells its builder.
@@ -182,6 +206,8 @@ impl fmt::Debug for KernelImage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KernelImage")
             .field("compression", &self.compression)
+            .field("class", &self.class)
+            .field("entry", &self.entry)
             .field("segments", &self.segments)
             .field("notes", &self.notes)
             .finish_non_exhaustive()

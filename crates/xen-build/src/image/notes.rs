@@ -70,6 +70,15 @@ impl Notes {
         *self == Self::default()
     }
 
+    /// Whether it says that it is a PV kernel: made for the generic loader or Linux, and for Xen 3's ABI.
+    pub(crate) fn are_of_a_pv_kernel(&self) -> bool {
+        let begins = |text: &Option<String>, with| {
+            text.as_deref().is_some_and(|text| text.starts_with(with))
+        };
+        (begins(&self.loader, "generic") || begins(&self.guest_os, "linux"))
+            && begins(&self.xen_version, "xen-3.0")
+    }
+
     /// Takes what is Xen's from a note segment, of which no more than `bytes_left` bytes are read.
     /// Notes behind a damaged one are not seen.
     pub(super) fn collect(&mut self, segment: &[u8], alignment: usize, bytes_left: &mut usize) {

@@ -7,10 +7,10 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::{Compression, KernelImage, Notes, Relocation, Segment, le};
+use super::{Compression, ElfClass, KernelImage, Notes, Relocation, Segment, le};
 
 /// The first bytes of every description; another layout gets others.
-const MAGIC: &[u8; 8] = b"XYKERN\x00\x01";
+const MAGIC: &[u8; 8] = b"XYKERN\x00\x02";
 
 /// Two parts that make no kernel.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -23,6 +23,8 @@ impl KernelImage {
     pub fn describe(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.push(self.compression as u8);
+        out.push(self.class as u8);
+        out.extend(self.entry.to_le_bytes());
         put_length(&mut out, self.segments.len());
         for segment in &self.segments {
             let range = &segment.file_range;
@@ -51,6 +53,12 @@ impl KernelImage {
         let cut_off = bad("it is cut off");
         let compression = Compression::from_number(take(&mut rest, 1).ok_or(cut_off.clone())?[0])
             .ok_or(bad("it names no packing"))?;
+        let class = match take(&mut rest, 1).ok_or(cut_off.clone())?[0] {
+            1 => ElfClass::Bits32,
+            2 => ElfClass::Bits64,
+            _ => return Err(bad("it names no class of ELF files")),
+        };
+        let entry = take_u64(&mut rest).ok_or(cut_off.clone())?;
         let mut segments = Vec::new();
         for _ in 0..take_length(&mut rest).ok_or(cut_off.clone())? {
             segments.push(take_segment(&mut rest).ok_or(bad("a segment is cut off or too long"))?);
@@ -75,7 +83,7 @@ impl KernelImage {
         if segments.windows(2).any(|pair| pair[0].end() > pair[1].address) {
             return Err(bad("segments overlap or do not ascend"));
         }
-        Ok(Self { compression, file: unpacked, segments, notes })
+        Ok(Self { compression, file: unpacked, class, entry, segments, notes })
     }
 }
 

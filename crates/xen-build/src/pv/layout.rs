@@ -8,7 +8,7 @@ use xen::{PAGE_BYTES, PAGE_SHIFT};
 
 use super::tables::{Mapping, Tables};
 use crate::memory::{index, mib_of, pages_of};
-use crate::{BuildConfig, BuildError, ImageError, KernelImage};
+use crate::{BuildConfig, BuildError, ElfClass, ImageError, KernelImage};
 
 /// Room that the initial mapping leaves behind the last part, at least.
 const SLACK_BYTES: u64 = 512 << 10;
@@ -61,7 +61,7 @@ pub(crate) struct Ramdisk {
 impl PvLayout {
     pub(crate) fn plan(config: &BuildConfig<'_>) -> Result<Self, BuildError> {
         let notes = config.kernel.notes();
-        let entry = notes.entry.ok_or(ImageError::NoPvEntry)?;
+        let entry = entry(config.kernel)?;
         let virt_base = notes.virt_base.unwrap_or(0);
         let paddr_offset = notes.paddr_offset.unwrap_or(0);
         let kernel_end_pfn = kernel_end_pfn(config.kernel, paddr_offset)?;
@@ -71,7 +71,11 @@ impl PvLayout {
         check_memory(config, kernel_end_pfn + ramdisk_pages)?;
         let entry_offset = entry.wrapping_sub(virt_base).wrapping_add(paddr_offset);
         if !config.kernel.extent().contains(&entry_offset) {
-            return Err(ImageError::Note { note: "ENTRY", value: entry }.into());
+            return Err(match notes.entry {
+                Some(value) => ImageError::Note { note: "ENTRY", value },
+                None => ImageError::PvEntry(entry),
+            }
+            .into());
         }
         let hypercall_pfn = notes
             .hypercall_page
@@ -139,6 +143,17 @@ impl PvLayout {
 
     pub(crate) fn root_pfn(&self) -> u64 {
         self.table_pfns.start
+    }
+}
+
+/// Where a PV kernel starts: where its note says, or else its ELF header.
+fn entry(kernel: &KernelImage) -> Result<u64, ImageError> {
+    let notes = kernel.notes();
+    match (kernel.class(), notes.entry) {
+        (ElfClass::Bits32, _) => Err(ImageError::Pv32),
+        (ElfClass::Bits64, Some(entry)) => Ok(entry),
+        (ElfClass::Bits64, None) if notes.are_of_a_pv_kernel() => Ok(kernel.entry()),
+        (ElfClass::Bits64, None) => Err(ImageError::NoPvNotes),
     }
 }
 

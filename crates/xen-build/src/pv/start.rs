@@ -26,9 +26,8 @@ pub(super) fn start_info(
     shared_info_frame: u64,
 ) -> Vec<u8> {
     const SIF_MOD_START_PFN: u32 = 1 << 3;
-    /// The tools can do without the three-level p2m when they save the domain.
-    const SIF_VIRT_P2M_4TOOLS: u32 = 1 << 4;
-    let mut flags = SIF_VIRT_P2M_4TOOLS;
+    // `SIF_VIRT_P2M_4TOOLS` stays off, as under xl.
+    let mut flags = 0;
     let (mut mod_start, mut mod_bytes) = (0, 0);
     if let Some(ramdisk) = layout.ramdisk {
         mod_bytes = ramdisk.bytes;

@@ -45,10 +45,12 @@ fn small() -> kernels::Elf {
 
 #[test]
 fn a_file_cut_off_anywhere_is_an_error() {
-    let elf = small().bytes();
-    for end in 0..elf.len() {
-        try_out(&elf[..end]);
+    for elf in [small().bytes(), small().bytes_32(3), small().bytes_32(62)] {
+        for end in 0..elf.len() {
+            try_out(&elf[..end]);
+        }
     }
+    let elf = small().bytes();
     for compression in PACKINGS {
         let image = bzimage(&pack(&elf, compression));
         for end in (0..image.len()).step_by(7) {
@@ -73,12 +75,13 @@ fn a_packed_kernel_cut_off_inside_the_bzimage_is_an_error() {
 fn a_byte_changed_anywhere_never_panics() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let elf = small().bytes();
-    let headers = 64 + 2 * 56;
-    for at in (0..headers).chain(elf.len() - 150..elf.len()) {
-        for value in [0, 0x80, 0xff] {
-            let mut file = elf.clone();
-            file[at] = value;
-            try_out(&file);
+    for (elf, headers) in [(&elf, 64 + 2 * 56), (&small().bytes_32(62), 52 + 2 * 32)] {
+        for at in (0..headers).chain(elf.len() - 150..elf.len()) {
+            for value in [0, 1, 2, 0x80, 0xff] {
+                let mut file = elf.clone();
+                file[at] = value;
+                try_out(&file);
+            }
         }
     }
     for compression in PACKINGS {

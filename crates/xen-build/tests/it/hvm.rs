@@ -139,6 +139,15 @@ fn what_cannot_be_built_is_said() {
 }
 
 #[test]
+fn a_loader_is_a_32_bit_file_for_either_machine() {
+    let mut file = loader_file(LOADER_AT, LOADER_AT);
+    file[18] = 62;
+    assert!(HvmLoader::parse(&file).is_ok());
+    let wide = HvmLoader::parse(&crate::kernels::unikernel().bytes()).unwrap_err();
+    assert!(wide.to_string().contains("is no 32-bit ELF file"), "{wide}");
+}
+
+#[test]
 fn a_damaged_loader_is_refused_and_never_more() {
     let whole = loader_file(LOADER_AT, LOADER_AT);
     for cut in 0..whole.len() {

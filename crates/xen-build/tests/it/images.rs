@@ -1,7 +1,7 @@
 //! Kernel images: every packing and both places of the notes give the same kernel.
 
 use expect_test::{Expect, expect};
-use xen_build::{Compression, ImageError, KernelImage};
+use xen_build::{Compression, ElfClass, ImageError, KernelImage};
 
 use crate::kernels::{self, Elf, NotesIn, bzimage, pack};
 
@@ -78,6 +78,21 @@ fn notes_are_found_by_either_kind_of_header() {
 }
 
 #[test]
+fn a_32_bit_file_gives_the_same_kernel_for_either_machine() {
+    let wide = KernelImage::parse(&kernels::unikernel().bytes()).unwrap();
+    for (machine, notes_in) in
+        [(3, NotesIn::ProgramHeader), (62, NotesIn::ProgramHeader), (62, NotesIn::SectionHeader)]
+    {
+        let elf = Elf { notes_in, ..kernels::unikernel() };
+        let narrow = KernelImage::parse(&elf.bytes_32(machine)).unwrap();
+        assert_eq!(narrow.class(), ElfClass::Bits32);
+        assert_eq!(narrow.notes(), wide.notes());
+        assert_eq!(narrow.memory_bytes(), wide.memory_bytes());
+        assert_eq!(narrow.entry(), wide.entry());
+    }
+}
+
+#[test]
 fn what_is_no_kernel_is_told_so() {
     check(b"", &expect!["an empty file, not a kernel"]);
     check(
@@ -100,12 +115,19 @@ fn what_is_no_kernel_is_told_so() {
 fn an_elf_file_that_cannot_be_loaded_is_told_why() {
     let elf = kernels::unikernel().bytes();
     check(
-        &changed(elf.clone(), 4, 1),
-        &expect!["a 32-bit ELF file; only x86_64 kernels can be built"],
+        &changed(elf.clone(), 4, 3),
+        &expect!["an ELF file of unknown class 3; 32-bit (1) and 64-bit (2) ones can be loaded"],
     );
+    check(&changed(elf.clone(), 5, 2), &expect!["a big-endian ELF file; x86 is little-endian"]);
     check(
         &changed(elf.clone(), 18, 183),
-        &expect!["an ELF file for machine 183; only x86_64 (62) kernels can be built"],
+        &expect![
+            "an ELF file for machine 183; only x86_64 (62) and 32-bit i386 (3) can be loaded"
+        ],
+    );
+    check(
+        &changed(elf.clone(), 18, 3),
+        &expect!["an ELF file for machine 3; only x86_64 (62) and 32-bit i386 (3) can be loaded"],
     );
     check(
         &changed(elf.clone(), 16, 1),
@@ -134,6 +156,12 @@ fn an_elf_file_that_cannot_be_loaded_is_told_why() {
         &expect!["an ELF file whose load segments overlap"],
     );
     check(&segments(vec![(0x1008, vec![], 8), (0x1000, vec![], 8)]), &expect!["no error"]);
+    let narrow = |segments| Elf { segments, ..kernels::unikernel() }.bytes_32(3);
+    check(
+        &narrow(vec![(0xffff_fff9, vec![], 8)]),
+        &expect!["an ELF file whose program header 0 wraps around the end of the address space"],
+    );
+    check(&narrow(vec![(0xffff_fff8, vec![], 8)]), &expect!["no error"]);
 }
 
 #[test]

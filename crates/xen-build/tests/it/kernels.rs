@@ -6,6 +6,8 @@ pub(crate) const ENTRY: u32 = 1;
 pub(crate) const HYPERCALL_PAGE: u32 = 2;
 pub(crate) const VIRT_BASE: u32 = 3;
 pub(crate) const PADDR_OFFSET: u32 = 4;
+pub(crate) const XEN_VERSION: u32 = 5;
+pub(crate) const LOADER: u32 = 8;
 pub(crate) const INIT_P2M: u32 = 15;
 pub(crate) const MOD_START_PFN: u32 = 16;
 pub(crate) const PHYS32_ENTRY: u32 = 18;
@@ -23,6 +25,8 @@ pub(crate) struct Elf {
     /// Physical address, bytes in the file, bytes in memory.
     pub(crate) segments: Vec<(u64, Vec<u8>, u64)>,
     pub(crate) notes: Vec<(u32, u64)>,
+    /// Notes that are text.
+    pub(crate) texts: Vec<(u32, &'static str)>,
     pub(crate) notes_in: NotesIn,
 }
 
@@ -55,6 +59,7 @@ pub(crate) fn linux() -> Elf {
             (MOD_START_PFN, 1),
             (PHYS32_ENTRY, 0x100_0050),
         ],
+        texts: Vec::new(),
         notes_in: NotesIn::ProgramHeader,
     }
 }
@@ -69,6 +74,7 @@ pub(crate) fn unikernel() -> Elf {
             (VIRT_BASE, 0),
             (PHYS32_ENTRY, 0x10_1014),
         ],
+        texts: Vec::new(),
         notes_in: NotesIn::ProgramHeader,
     }
 }
@@ -86,47 +92,72 @@ impl Elf {
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        const HEADER: usize = 64;
-        const PROGRAM_HEADER: usize = 56;
+        self.bytes_as(2, 62)
+    }
+
+    /// As a 32-bit file for this machine.
+    pub(crate) fn bytes_32(&self, machine: u16) -> Vec<u8> {
+        self.bytes_as(1, machine)
+    }
+
+    fn bytes_as(&self, class: u8, machine: u16) -> Vec<u8> {
+        let is_wide = class == 2;
+        let (header, program_header, section_header) =
+            if is_wide { (64, 56, 64) } else { (52, 32, 40) };
+        // A word is as wide as an address.
+        let word = |value: u64| {
+            let bytes = value.to_le_bytes();
+            if is_wide { bytes.to_vec() } else { bytes[..4].to_vec() }
+        };
         let in_program = self.notes_in == NotesIn::ProgramHeader;
         let program_headers = self.segments.len() + usize::from(in_program);
-        let data_at = HEADER + program_headers * PROGRAM_HEADER;
+        let data_at = header + program_headers * program_header;
         let mut headers = Vec::new();
         let mut data = Vec::new();
-        let mut program_header = |kind: u32, at: usize, address: u64, bytes: usize, memory: u64| {
+        let mut put = |kind: u32, at: usize, address: u64, bytes: usize, memory: u64| {
             headers.extend(kind.to_le_bytes());
-            headers.extend([0; 4]);
-            for word in [at as u64, address, address, bytes as u64, memory, 4] {
-                headers.extend(word.to_le_bytes());
+            let (at, bytes) = (at as u64, bytes as u64);
+            // Flags stand second in a wide header, and second to last in a narrow one.
+            headers.extend([0; 4].iter().filter(|_| is_wide));
+            for value in [at, address, address, bytes, memory] {
+                headers.extend(word(value));
             }
+            headers.extend([0; 4].iter().filter(|_| !is_wide));
+            headers.extend(word(4));
         };
         for (address, bytes, memory) in &self.segments {
-            program_header(1, data_at + data.len(), *address, bytes.len(), *memory);
+            put(1, data_at + data.len(), *address, bytes.len(), *memory);
             data.extend(bytes);
         }
         let notes_at = data_at + data.len();
         let notes = self.note_bytes();
         if in_program {
-            program_header(4, notes_at, 0, notes.len(), notes.len() as u64);
+            put(4, notes_at, 0, notes.len(), notes.len() as u64);
         }
         data.extend(&notes);
         let sections_at = data_at + data.len();
         if !in_program {
             data.extend([0, 7_u32].iter().flat_map(|word| word.to_le_bytes()));
-            for word in [0, 0, notes_at as u64, notes.len() as u64, 0, 4, 0] {
-                data.extend(word.to_le_bytes());
+            for value in [0, 0, notes_at as u64, notes.len() as u64] {
+                data.extend(word(value));
+            }
+            data.extend([0; 8]);
+            for value in [4, 0] {
+                data.extend(word(value));
             }
         }
 
-        let mut file = Vec::from(*b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
-        file.extend([2_u16, 62].iter().flat_map(|half| half.to_le_bytes()));
+        let mut file = Vec::from(*b"\x7fELF\0\x01\x01\0\0\0\0\0\0\0\0\0");
+        file[4] = class;
+        file.extend([2, machine].iter().flat_map(|half| half.to_le_bytes()));
         file.extend(1_u32.to_le_bytes());
-        for word in [self.segments[0].0, HEADER as u64, sections_at as u64] {
-            file.extend(word.to_le_bytes());
+        for value in [self.segments[0].0, header as u64, sections_at as u64] {
+            file.extend(word(value));
         }
         file.extend([0; 4]);
         let half = |n: usize| u16::try_from(n).unwrap();
-        for field in [HEADER, PROGRAM_HEADER, program_headers, 64, usize::from(!in_program), 0] {
+        let sections = usize::from(!in_program);
+        for field in [header, program_header, program_headers, section_header, sections, 0] {
             file.extend(half(field).to_le_bytes());
         }
         file.extend(headers);
@@ -147,6 +178,14 @@ impl Elf {
             }
             bytes.extend(b"Xen\0");
             bytes.extend(value.to_le_bytes());
+        }
+        for (kind, text) in &self.texts {
+            for word in [4, u32::try_from(text.len()).unwrap(), *kind] {
+                bytes.extend(word.to_le_bytes());
+            }
+            bytes.extend(b"Xen\0");
+            bytes.extend(text.as_bytes());
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
         }
         bytes
     }

@@ -114,3 +114,15 @@ fn memory_beyond_the_hole_goes_on_at_4_gib() {
         [(18, 3, 3), (9, 480, 480), (18, 1, 1), (9, 172, 172), (0, 4, 4)]
     );
 }
+
+#[test]
+fn a_32_bit_kernel_starts_as_a_64_bit_one_does() {
+    for machine in [3, 62] {
+        let elf = kernels::unikernel();
+        let kernel = KernelImage::parse(&elf.bytes_32(machine)).unwrap();
+        let guest = Guest::build(&config(DomainKind::Pvh, &kernel, 16));
+        let (address, bytes, _) = &elf.segments[0];
+        assert_eq!(guest.fake.read(*address, bytes.len()), *bytes);
+        assert_eq!((guest.fake.register(640), guest.built.entry), (0x10_1014, 0x10_1014));
+    }
+}

@@ -84,7 +84,16 @@ fn a_kernel_that_cannot_run_so_is_refused() {
     check(
         linux().without(kernels::ENTRY),
         DomainKind::Pv,
-        &expect![[r#"no Xen note ENTRY: this kernel cannot run as a PV guest; try type = "pvh""#]],
+        &expect![[r#"no Xen notes of a PV kernel: it cannot run as a PV guest; try type = "pvh""#]],
+    );
+    let mut generic = linux().without(kernels::ENTRY);
+    generic.texts = vec![(kernels::LOADER, "generic"), (kernels::XEN_VERSION, "xen-3.0")];
+    check(
+        generic,
+        DomainKind::Pv,
+        &expect![
+            "entry point 0x1000000 of the ELF file lies outside it, and there is no Xen note ENTRY: this kernel cannot run as a PV guest"
+        ],
     );
     check(
         linux().without(kernels::PHYS32_ENTRY),
@@ -151,6 +160,15 @@ fn a_kernel_that_cannot_run_so_is_refused() {
         &expect![
             "the Xen note VIRT_BASE of the kernel has an impossible value: 0xffff800000000000"
         ],
+    );
+}
+
+#[test]
+fn a_32_bit_kernel_cannot_run_as_a_pv_guest() {
+    let kernel = KernelImage::parse(&kernels::unikernel().bytes_32(3)).unwrap();
+    check(
+        &config(DomainKind::Pv, &kernel, 64),
+        &expect![[r#"a 32-bit kernel; PV guests are 64-bit here: try type = "pvh""#]],
     );
 }
 
