@@ -35,20 +35,42 @@ mkdir /tmp/guests
 tar -tf "$archive" | grep '\.cfg$' | sort >/tmp/guests/all
 tar -xf "$archive" -C / || fail "$archive cannot be unpacked"
 
+# The dead domain is kept until its console was read. (What is set here is no part of the guest's file.)
+keep='on_poweroff="preserve" on_reboot="preserve" on_crash="preserve" on_watchdog="preserve"'
+
+state() { xl list "$1" 2>/dev/null | awk 'NR == 2 { print $5 }'; }
+result() { sed -n 's/\r$//; s/^Test result: //p' "$1" 2>/dev/null | tail -n 1; }
+
+# ended NAME: how a guest stopped running, or that it did not.
+ended() {
+    ended_by=$(($(date +%s) + limit))
+    while [ "$(date +%s)" -lt $ended_by ]; do
+        case $(state "$1") in
+        *c*) echo "crashed"; return ;;
+        *s*) echo "stopped"; return ;;
+        "") echo "gone"; return ;;
+        esac
+        sleep 0.3
+    done
+    echo "runs on"
+}
+
 # run TOOL FILE NAME: how the guest ended, in one line; what it printed is in /results/TOOL/NAME.
 run() {
     log=$(console_log "$3")
     rm -f "$log"
-    if ! "$1" create -q "$2" >"/results/$1/$3.create" 2>&1 </dev/null; then
+    # shellcheck disable=SC2086 # settings are parted by spaces
+    if ! "$1" create -q "$2" $keep >"/results/$1/$3.create" 2>&1 </dev/null; then
         echo "refused"
         return
     fi
-    wait_for "! xl domid $3" "$limit" && ended="" || ended=" and stays"
-    [ -z "$ended" ] || xl destroy "$3"
-    wait_for "! xl domid $3" 10 || ended=" and cannot be destroyed"
+    end=$(ended "$3")
+    [ "$end" = "runs on" ] || wait_for "[ -n \"\$(result '$log')\" ]" 2
+    xl destroy "$3"
+    wait_for "! xl domid $3" 10 || end="$end, stays"
     cp "$log" "/results/$1/$3" 2>/dev/null
-    result=$(sed -n 's/\r$//; s/^Test result: //p' "$log" 2>/dev/null | tail -n 1)
-    echo "${result:-no result}$ended"
+    found=$(result "$log")
+    echo "${found:-no result}, $end"
 }
 
 mkdir -p /results/xl /results/xy
@@ -70,7 +92,7 @@ while read -r file; do
         otherwise=$((otherwise + 1))
         verdict=OTHERWISE
     fi
-    printf '%-44s %-24s %-24s %s\n' "$name" "$under_xl" "$under_xy" "$verdict"
+    printf '%-44s %-20s %-20s %s\n' "$name" "$under_xl" "$under_xy" "$verdict"
     [ "$under_xy" != refused ] || [ "$under_xl" = refused ] || sed 's/^/    /' "/results/xy/$name.create"
 done <"/tmp/guests/all"
 xl dmesg >/results/xen.log

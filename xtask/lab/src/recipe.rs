@@ -117,6 +117,7 @@ pub(crate) const PROGRAMS: &[&str] = &[
     "usr/lib/xen-4.17/bin/libxl-save-helper",
     "usr/lib/xen-4.17/bin/lsevtchn",
     "usr/lib/xen-4.17/bin/oxenstored",
+    "usr/lib/xen-4.17/bin/xen-cpuid",
     "usr/lib/xen-4.17/bin/xen-diag",
     "usr/lib/xen-4.17/bin/xen-hptool",
     "usr/lib/xen-4.17/bin/xen-hvmctx",
@@ -153,6 +154,7 @@ pub(crate) const PROGRAMS: &[&str] = &[
 pub(crate) const LINKS: &[(&str, &str)] = &[
     ("usr/sbin/lsevtchn", "../lib/xen-4.17/bin/lsevtchn"),
     ("usr/sbin/oxenstored", "../lib/xen-4.17/bin/oxenstored"),
+    ("usr/sbin/xen-cpuid", "../lib/xen-4.17/bin/xen-cpuid"),
     ("usr/sbin/xen-diag", "../lib/xen-4.17/bin/xen-diag"),
     ("usr/sbin/xen-hptool", "../lib/xen-4.17/bin/xen-hptool"),
     ("usr/sbin/xen-hvmctx", "../lib/xen-4.17/bin/xen-hvmctx"),
