@@ -368,8 +368,10 @@ impl Host for SimOs {
         &mut self,
         bridge: &str,
         link: &Link,
-        _mtu: Option<u32>,
-    ) -> Result<(), HostError> {
+        mtu: Option<u32>,
+    ) -> Result<u32, HostError> {
+        /// Of every bridge.
+        const MTU: u32 = 1500;
         let mut os = self.get_mut();
         let name = link.rename.as_ref().unwrap_or(&link.name);
         let alias = os.renamed.get(name) == Some(&link.name);
@@ -387,7 +389,7 @@ impl Host for SimOs {
             return Err(HostError::Missing);
         }
         os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(name.clone());
-        Ok(())
+        Ok(mtu.unwrap_or(MTU))
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {

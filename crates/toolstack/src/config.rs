@@ -1,11 +1,13 @@
 //! What a VM is wanted to be, in Xylem's own types. `xlcfg` reads it from a configuration file.
 
+mod guest;
 mod hvm;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+pub use guest::{CpuidConfig, CpuidText, GuestOptions};
 pub use hvm::{Bios, HvmSettings, ModelUser, Vga, Vnc, ide_index, place_problem};
 
 pub use storage::Access;
@@ -201,6 +203,7 @@ pub struct VmConfig {
     pub policy: ShutdownPolicy,
     pub tsc_mode: TscMode,
     pub grant_frames_max: Option<u16>,
+    pub options: GuestOptions,
     /// Present for HVM domains, and no others.
     pub hvm: Option<Box<HvmSettings>>,
 }

@@ -81,13 +81,17 @@ pub trait Host {
     /// What the kernel says.
     fn finish_boot(&mut self) -> Result<(), HostError>;
 
-    /// Renames the interface if it is to have another name, makes it a port of `bridge`, with the given MTU, and
-    /// brings it up. Once more is no error.
+    /// Renames the interface if it is to have another name, makes it a port of `bridge`, with the given MTU or
+    /// else the bridge's, and brings it up. Returns its MTU. Once more is no error.
     ///
     /// # Errors
     /// [`HostError::Busy`] if another interface has the name; else what the kernel says.
-    fn join_bridge(&mut self, bridge: &str, link: &Link, mtu: Option<u32>)
-    -> Result<(), HostError>;
+    fn join_bridge(
+        &mut self,
+        bridge: &str,
+        link: &Link,
+        mtu: Option<u32>,
+    ) -> Result<u32, HostError>;
 
     /// Starts `program` as a device model, which goes on whatever becomes of this daemon.
     ///

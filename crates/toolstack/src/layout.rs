@@ -154,6 +154,9 @@ pub fn host_link(domid: DomId, vif: &VifConfig) -> String {
     vif.name.clone().unwrap_or_else(|| vif_link(domid, vif))
 }
 
+/// What a frontend is told of a vif's MTU until its bridge is known to have another.
+pub(crate) const VIF_MTU: u32 = 1500;
+
 /// The address of a vif without a configured one: Xen's prefix and three bytes that follow from the
 /// VM's UUID and the vif's number, so that they are the same at every start.
 #[must_use]
@@ -421,6 +424,7 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
     let (frontend, backend) = device_ends(nodes, domid, device);
     nodes.put(format!("{frontend}/handle"), vif.devid.to_string());
     nodes.put(format!("{frontend}/mac"), &mac);
+    nodes.put(format!("{frontend}/mtu"), vif.mtu.unwrap_or(VIF_MTU).to_string());
     nodes.put(format!("{frontend}/trusted"), "1");
     for (key, value) in [
         ("handle", vif.devid.to_string()),
@@ -440,7 +444,6 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
     nodes.put(format!("{backend}/script"), "");
     nodes.put(format!("{backend}/hotplug-status"), "");
     if let Some(mtu) = vif.mtu {
-        nodes.put(format!("{frontend}/mtu"), mtu.to_string());
         nodes.put(format!("{backend}/mtu"), mtu.to_string());
     }
     if let Some(rate) = vif.rate {

@@ -5,13 +5,17 @@
 //! what was asked for, else a warning (`keys`).
 //! Source: xen `docs/man/xl.cfg.5.pod.in`, `xl-disk-configuration.5`, `xl-network-configuration.5`.
 
+mod cpu_features;
+mod cpuid;
 mod disk;
+mod guest;
 mod hvm;
 mod keys;
 mod syntax;
 mod text;
 mod vdev;
 mod vif;
+mod viridian;
 mod vm;
 
 use std::fmt;

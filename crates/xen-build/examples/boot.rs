@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use xen::{CreateDomain, DomId, DomainKind, EvtchnPeer, Uuid, Xen};
+use xen::{CreateDomain, CreateOptions, DomId, DomainKind, EvtchnPeer, Uuid, Xen};
 use xen_build::{
     BuildConfig, BuildError, Built, Channel, Channels, HvmConfig, HvmLoader, KernelImage, TscMode,
 };
@@ -47,6 +47,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             vcpus,
             tsc_mode,
             hpet: true,
+            viridian: 0,
         };
         println!("boot: needs {:?}", xen_build::check_hvm(&config)?);
         return run_domain(DomainKind::Hvm, vcpus, seconds, cmdline, |xen, domid, channels| {
@@ -97,6 +98,7 @@ fn run_domain(
         evtchn_port_max: 1023,
         grant_frames_max: None,
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     })?;
     xen.set_vcpus_max(domid, vcpus)?;
     let mut qemu = None;

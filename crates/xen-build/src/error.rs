@@ -1,8 +1,12 @@
 //! Why a domain cannot be built.
 
+use alloc::format;
+use alloc::string::String;
+
 use xen::{DomId, DomainKind, Errno, ForeignError};
 
 use crate::ImageError;
+use crate::cpuid::NO_SUBLEAF;
 
 /// Why a domain cannot be built.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -31,6 +35,10 @@ pub enum BuildError {
     LoaderImage(ImageError),
     #[error("a firmware of {bytes} bytes; 1 to {max} are possible")]
     Firmware { bytes: usize, max: usize },
+    #[error("this host has no CPUID leaf {leaf:#x}{}", subleaf_text(*.subleaf))]
+    CpuidLeaf { leaf: u32, subleaf: u32 },
+    #[error("this host's CPU policy has no model specific register {0:#x}")]
+    Msr(u32),
     /// The host's memory is used up.
     #[error(
         "the host has no memory for domain {domid}: only {got_pages} of {wanted_pages} pages were allocated"
@@ -45,4 +53,11 @@ pub enum BuildError {
     /// Xen's own save records are not what this builder knows.
     #[error("Xen's HVM context of domain {0} has no usable CPU record; this Xen is not supported")]
     HvmContext(DomId),
+}
+
+fn subleaf_text(subleaf: u32) -> String {
+    match subleaf {
+        NO_SUBLEAF => String::new(),
+        subleaf => format!(", subleaf {subleaf:#x}"),
+    }
 }

@@ -16,6 +16,7 @@ extern crate alloc;
 mod acpi;
 mod config;
 mod context;
+mod cpuid;
 mod error;
 mod hvm;
 mod image;
@@ -25,9 +26,14 @@ mod pvh;
 mod record;
 
 pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
+pub use cpuid::{
+    BitPolicy, CpuConfig, CpuidOverride, CpuidRegister, MsrOverride, NO_SUBLEAF, apply_cpu_policy,
+};
 pub use error::BuildError;
 pub use hvm::{FIRMWARE_BYTES_MAX, HvmConfig, HvmLoader, build_hvm, check_hvm, prepare_hvm};
-pub use image::{Compression, DescriptionError, ElfClass, ImageError, KernelImage, Notes, Relocation};
+pub use image::{
+    Compression, DescriptionError, ElfClass, ImageError, KernelImage, Notes, Relocation,
+};
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 

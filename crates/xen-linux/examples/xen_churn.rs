@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use xen::{ARENA_BYTES_FULL, ARENA_BYTES_MIN, CreateDomain, DomId, DomainKind, Errno, Uuid, Xen};
+use xen::{
+    ARENA_BYTES_FULL, ARENA_BYTES_MIN, CreateDomain, CreateOptions, DomId, DomainKind, Errno, Uuid,
+    Xen,
+};
 use xen_linux::LinuxHypervisor;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -70,6 +73,7 @@ fn bare() -> CreateDomain {
         evtchn_port_max: 15,
         grant_frames_max: None,
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     }
 }
 

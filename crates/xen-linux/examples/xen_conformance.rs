@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use xen::conformance::{self, Outcome};
 use xen::{
-    ARENA_BYTES_FULL, CreateDomain, DomId, DomainKind, EvtchnPeer, EvtchnPort, GrantRef,
-    PAGE_BYTES, Uuid, Xen,
+    ARENA_BYTES_FULL, CreateDomain, CreateOptions, DomId, DomainKind, EvtchnPeer, EvtchnPort,
+    GrantRef, PAGE_BYTES, Uuid, Xen,
 };
 use xen_linux::{
     Access, EventChannels, ForeignMemory, GrantDevice, Links, LinuxHypervisor, LoopDevice,
@@ -86,6 +86,7 @@ fn with_domain(
         evtchn_port_max: 127,
         grant_frames_max: None,
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     })?;
     let run = |xen: &mut Xen<LinuxHypervisor>| -> Checked {
         xen.set_vcpus_max(domid, 1)?;

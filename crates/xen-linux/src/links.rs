@@ -114,11 +114,11 @@ impl Links {
         Ok(links)
     }
 
-    /// Makes an interface a port of a bridge, with the bridge's MTU, and switches it on.
+    /// Makes an interface a port of a bridge, with the bridge's MTU, which is returned, and switches it on.
     ///
     /// # Errors
     /// If either does not exist, or the kernel refuses (`bridge` is named as well as `port`).
-    pub fn add_port(&mut self, bridge: &str, port: &str) -> Result<(), HostError> {
+    pub fn add_port(&mut self, bridge: &str, port: &str) -> Result<u32, HostError> {
         let master = self.bridge(bridge)?;
         let link = self.existing(port)?;
         self.exchange(|sequence| {
@@ -126,8 +126,8 @@ impl Links {
             let request = if link.mtu == master.mtu { request } else { request.mtu(master.mtu) };
             request.bridge(master.index).up()
         })
-        .refused(|| format!("cannot make {port} a port of bridge {bridge}"))
-        .map(drop)
+        .refused(|| format!("cannot make {port} a port of bridge {bridge}"))?;
+        Ok(master.mtu)
     }
 
     /// Gives an interface that is switched off another name, and keeps the first as its alias.

@@ -9,9 +9,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::{
-    CreateDomain, DomId, DomainInfo, DomainKind, E820Entry, E820Kind, Errno, EvtchnPeer,
-    EvtchnPort, GrantRef, HvmParam, Hypervisor, PAGE_BYTES, PAUSE_COUNT_MAX, ShutdownReason, Uuid,
-    Xen,
+    CpuPolicy, CreateDomain, CreateOptions, DomId, DomainInfo, DomainKind, E820Entry, E820Kind,
+    Errno, EvtchnPeer, EvtchnPort, GrantRef, HvmParam, Hypervisor, PAGE_BYTES, PAUSE_COUNT_MAX,
+    ShutdownReason, Uuid, Xen,
 };
 
 mod devices;
@@ -67,6 +67,8 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("a domain cannot pause or destroy itself", self_control),
         ("the first reason of a shutdown stays until the domain is resumed", shutdown),
         ("a translated domain's parameters are kept, some of them for ever", hvm_params),
+        ("Hyper-V's enlightenments need the base group", viridian),
+        ("grant tables have a version that Xen knows", grant_versions),
         ("a PV domain has no parameters, p2m pool or HVM context", pv_has_no_hvm_parts),
         ("a PV domain is 64 bits wide", address_size),
         ("the p2m pool is sized in pages", paging_pool),
@@ -115,6 +117,7 @@ fn wanted(kind: DomainKind) -> CreateDomain {
         evtchn_port_max: EVTCHN_PORT_MAX,
         grant_frames_max: None,
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     }
 }
 
@@ -489,6 +492,30 @@ fn hvm_params<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     })
 }
 
+fn viridian<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Hvm, |xen, domid| {
+        let mut set = |mask| xen.set_hvm_param(domid, HvmParam::Viridian, mask);
+        same("without the base", &set(4), &Err(Errno::EINVAL))?;
+        same("an unknown group", &set(1 | 1 << 40), &Err(Errno::EINVAL))?;
+        set(3).doing("hvm_set_param")?;
+        same("another mask", &set(1), &Err(Errno::EEXIST))
+    })
+}
+
+fn grant_versions<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    let highest = xen.phys_info().doing("physinfo")?.grant_version_max();
+    for grant_version_max in 0..=3 {
+        let options = CreateOptions { grant_version_max, ..CreateOptions::default() };
+        let created = xen.create_domain(&CreateDomain { options, ..wanted(DomainKind::Pv) });
+        if (1..=highest).contains(&grant_version_max) {
+            remove(xen, created.doing("createdomain")?)?;
+        } else {
+            same("createdomain", &created, &Err(Errno::EINVAL))?;
+        }
+    }
+    Ok(())
+}
+
 fn pv_has_no_hvm_parts<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     with_domain(xen, DomainKind::Pv, |xen, domid| {
         let set = xen.set_hvm_param(domid, HvmParam::StorePfn, 1);
@@ -538,13 +565,20 @@ fn hvm_context<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
 }
 
 fn cpuid_policy<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    const ERANGE: Errno = Errno(34);
     with_domain(xen, DomainKind::Pv, |xen, domid| {
-        let policy = xen.cpuid_policy(domid).doing("get_cpu_policy")?;
-        same("first leaf", &policy.first().map(|leaf| leaf[0]), &Some(0))?;
-        xen.set_cpuid_policy(domid, &policy).doing("set_cpu_policy")?;
-        same("policy as set", &xen.cpuid_policy(domid), &Ok(policy.clone()))?;
+        let policy = xen.cpu_policy(domid).doing("get_cpu_policy")?;
+        let defaults = xen.cpu_facts(DomainKind::Pv).doing("get_cpu_policy")?.default.clone();
+        same("first leaf", &policy.leaves.first().map(|leaf| leaf[0]), &Some(0))?;
+        xen.set_cpu_policy(domid, &policy).doing("set_cpu_policy")?;
+        same("policy as set", &xen.cpu_policy(domid), &Ok(policy.clone()))?;
+        let registers = CpuPolicy { leaves: Vec::new(), msrs: policy.msrs.clone() };
+        xen.set_cpu_policy(domid, &registers).doing("set_cpu_policy")?;
+        same("leaves of a domain as by default", &policy.leaves.len(), &defaults.leaves.len())?;
+        let unknown = CpuPolicy { leaves: vec![[0x2000_0000, 0, 0, 0, 0, 0]], msrs: Vec::new() };
+        same("unknown leaf", &xen.set_cpu_policy(domid, &unknown), &Err(ERANGE))?;
         xen.unpause_domain(domid).doing("unpausedomain")?;
-        same("once it runs", &xen.set_cpuid_policy(domid, &policy), &Err(Errno::EEXIST))
+        same("once it runs", &xen.set_cpu_policy(domid, &policy), &Err(Errno::EEXIST))
     })
 }
 

@@ -37,9 +37,27 @@ pub struct CreateDomain {
     /// Highest event channel port; fixed for the domain's life.
     pub evtchn_port_max: u32,
     /// Frames the grant table may grow to; `None` is Xen's own default.
-    pub grant_frames_max: Option<u16>,
+    pub grant_frames_max: Option<u32>,
     /// Frames the maptrack table may grow to; `None` is Xen's own default.
-    pub maptrack_frames_max: Option<u16>,
+    pub maptrack_frames_max: Option<u32>,
+    pub options: CreateOptions,
+}
+
+/// What most domains have alike.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct CreateOptions {
+    /// Highest version of grant tables that the domain may switch to, 1 or 2.
+    pub grant_version_max: u8,
+    /// Shadow page tables of a translated domain, instead of the CPU's own second level.
+    pub shadow_paging: bool,
+    /// Whether a translated domain may run guests of its own.
+    pub nested_virt: bool,
+}
+
+impl Default for CreateOptions {
+    fn default() -> Self {
+        Self { grant_version_max: 1, shadow_paging: false, nested_virt: false }
+    }
 }
 
 /// State bits of a domain, decoded.
@@ -195,12 +213,18 @@ impl<H: Hypervisor> Xen<H> {
     ) -> Result<DomId, Errno> {
         const CDF_HVM: u32 = 1;
         const CDF_HAP: u32 = 2;
-        /// Entries of the first version, which is all that frontends and backends need.
-        const GRANT_VERSION: u32 = 1;
-        let limit = |frames: Option<u16>| frames.map_or(-1, i32::from);
+        const CDF_NESTED_VIRT: u32 = 1 << 6;
+        let limit = |frames: Option<u32>| {
+            frames.map_or(-1, |frames| i32::try_from(frames).unwrap_or(i32::MAX))
+        };
+        let CreateOptions { grant_version_max, shadow_paging, nested_virt } = wanted.options;
         let flags = match wanted.kind {
             DomainKind::Pv => 0,
-            DomainKind::Pvh | DomainKind::Hvm => CDF_HVM | CDF_HAP,
+            DomainKind::Pvh | DomainKind::Hvm => {
+                let paging = if shadow_paging { 0 } else { CDF_HAP };
+                let nested = if nested_virt { CDF_NESTED_VIRT } else { 0 };
+                CDF_HVM | paging | nested
+            }
         };
         let emulation = match wanted.kind {
             DomainKind::Pv => 0,
@@ -218,7 +242,7 @@ impl<H: Hypervisor> Xen<H> {
             .u32(32, wanted.evtchn_port_max)
             .i32(36, limit(wanted.grant_frames_max))
             .i32(40, limit(wanted.maptrack_frames_max))
-            .u32(44, GRANT_VERSION)
+            .u32(44, grant_version_max.into())
             .u32(56 + tail, emulation)
             .done();
         self.domctl("createdomain", domctl::CREATEDOMAIN, domid, &payload[..64 + tail])?;
@@ -366,46 +390,6 @@ impl<H: Hypervisor> Xen<H> {
         let bytes = u32::try_from(records.len()).map_err(|_| Errno::E2BIG)?;
         let payload = Layout::<16>::new().u32(0, bytes).u64(8, address).done();
         self.domctl("sethvmcontext", domctl::SETHVMCONTEXT, domid, &payload).map(drop)
-    }
-
-    /// Reads the domain's CPUID policy as `xen_cpuid_leaf_t` words: leaf, subleaf, eax, ebx, ecx, edx.
-    ///
-    /// # Errors
-    /// ESRCH, or E2BIG if the policy does not fit into the arena.
-    pub fn cpuid_policy(&mut self, domid: DomId) -> Result<Vec<[u32; 6]>, Errno> {
-        const LEAF_BYTES: usize = 24;
-        const MSR_BYTES: usize = 16;
-        const MSRS: usize = 16;
-        let leaves_bytes = Self::DATA_BYTES - MSRS * MSR_BYTES;
-        let leaves = leaves_bytes / LEAF_BYTES;
-        let (address, _) = self.data();
-        let as_u32 = |n: usize| u32::try_from(n).map_err(|_| Errno::E2BIG);
-        let payload = Layout::<40>::new()
-            .u32(0, as_u32(leaves)?)
-            .u32(4, as_u32(MSRS)?)
-            .u64(8, address)
-            .u64(16, address + leaves_bytes as u64)
-            .done();
-        self.domctl("get_cpu_policy", domctl::GET_CPU_POLICY, domid, &payload)?;
-        let used = usize::try_from(u32_at(self.domctl_payload(), 0)).map_err(|_| Errno::E2BIG)?;
-        let (_, area) = self.data();
-        let bytes = area.get(..used * LEAF_BYTES).ok_or(Errno::E2BIG)?;
-        Ok(bytes
-            .chunks_exact(LEAF_BYTES)
-            .map(|leaf| core::array::from_fn(|i| u32_at(leaf, i * 4)))
-            .collect())
-    }
-
-    /// Merges leaves onto the domain's CPUID policy, before it first runs.
-    ///
-    /// # Errors
-    /// EINVAL if Xen's audit objects, EEXIST once the domain has run.
-    pub fn set_cpuid_policy(&mut self, domid: DomId, leaves: &[[u32; 6]]) -> Result<(), Errno> {
-        let bytes: Vec<u8> = leaves.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();
-        let address = self.put_data(&bytes)?;
-        let count = u32::try_from(leaves.len()).map_err(|_| Errno::E2BIG)?;
-        let payload = Layout::<40>::new().u32(0, count).u64(8, address).done();
-        self.domctl("set_cpu_policy", domctl::SET_CPU_POLICY, domid, &payload).map(drop)
     }
 
     /// Sizes the pool for a translated domain's p2m, in bytes (a multiple of the page size). Must

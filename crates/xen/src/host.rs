@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::abi::{Layout, sysctl, u16_at, u32_at, u64_at};
-use crate::{BitSet, DomId, Errno, Hypervisor, Msr, Op, PciAddress, Scheduler, Xen};
+use crate::{BitSet, DomId, Errno, Hypervisor, Op, PciAddress, Scheduler, Xen};
 
 /// Bytes of the hypervisor's console, and where the next ones begin.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -55,27 +55,6 @@ pub struct CpuPool {
 pub enum SchedTuning {
     Credit { timeslice_ms: u32, ratelimit_us: u32, migration_delay_us: u32 },
     Credit2 { ratelimit_us: u32 },
-}
-
-/// Which of the machine's feature sets or policies.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[repr(u32)]
-pub enum CpuPolicyKind {
-    Raw = 0,
-    Host = 1,
-    /// As a feature set: what a PV domain gets.
-    PvMax = 2,
-    HvmMax = 3,
-    /// As a feature set: the most that a PV domain can get.
-    PvDefault = 4,
-    HvmDefault = 5,
-}
-
-/// CPUID leaves (leaf, subleaf, eax, ebx, ecx, edx) and model specific registers.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct CpuPolicy {
-    pub leaves: Vec<[u32; 6]>,
-    pub msrs: Vec<Msr>,
 }
 
 /// How long a CPU has idled, and in which state.
@@ -426,58 +405,6 @@ impl<H: Hypervisor> Xen<H> {
             }
         };
         self.sysctl("scheduler_op_host", sysctl::SCHEDULER_OP, &payload.done()).map(drop)
-    }
-
-    /// A feature set: a bit for each CPU feature, in words. Two hypercalls, the first asks for the number.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP for a kind of domain that is not built in, EINVAL for one that this Xen does not tell.
-    pub fn cpu_features(&mut self, kind: CpuPolicyKind) -> Result<Vec<u32>, Errno> {
-        let ask = Layout::<16>::new().u32(0, kind as u32).done();
-        self.sysctl("get_cpu_featureset", sysctl::GET_CPU_FEATURESET, &ask)?;
-        let words = u32_at(self.sysctl_payload(), 4);
-        let address = self.put_data(&vec![0; words as usize * 4])?;
-        let fill = Layout::<16>::new().u32(0, kind as u32).u32(4, words).u64(8, address).done();
-        self.sysctl("get_cpu_featureset", sysctl::GET_CPU_FEATURESET, &fill)?;
-        let found = u32_at(self.sysctl_payload(), 4).min(words) as usize;
-        let (_, area) = self.data();
-        Ok(area[..found * 4].chunks_exact(4).map(|word| u32_at(word, 0)).collect())
-    }
-
-    /// A policy of the machine. Two hypercalls, the first asks for the numbers.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP for a kind of domain that is not built in, E2BIG if it does not fit into the arena.
-    pub fn host_cpu_policy(&mut self, kind: CpuPolicyKind) -> Result<CpuPolicy, Errno> {
-        const LEAF_BYTES: usize = 24;
-        const MSR_BYTES: usize = 16;
-        let ask = Layout::<32>::new().u32(0, kind as u32).done();
-        self.sysctl("get_cpu_policy_host", sysctl::GET_CPU_POLICY, &ask)?;
-        let payload = self.sysctl_payload();
-        let (leaves, msrs) = (u32_at(payload, 4), u32_at(payload, 8));
-        let msrs_at = leaves as usize * LEAF_BYTES;
-        let address = self.put_data(&vec![0; msrs_at + msrs as usize * MSR_BYTES])?;
-        let fill = Layout::<32>::new()
-            .u32(0, kind as u32)
-            .u32(4, leaves)
-            .u32(8, msrs)
-            .u64(16, address)
-            .u64(24, address + msrs_at as u64)
-            .done();
-        self.sysctl("get_cpu_policy_host", sysctl::GET_CPU_POLICY, &fill)?;
-        let payload = self.sysctl_payload();
-        let leaves = u32_at(payload, 4).min(leaves) as usize;
-        let msrs = u32_at(payload, 8).min(msrs) as usize;
-        let (_, area) = self.data();
-        let leaf = |bytes: &[u8]| core::array::from_fn(|i| u32_at(bytes, i * 4));
-        let msr = |bytes: &[u8]| Msr { index: u32_at(bytes, 0), value: u64_at(bytes, 8) };
-        Ok(CpuPolicy {
-            leaves: area[..leaves * LEAF_BYTES].chunks_exact(LEAF_BYTES).map(leaf).collect(),
-            msrs: area[msrs_at..msrs_at + msrs * MSR_BYTES]
-                .chunks_exact(MSR_BYTES)
-                .map(msr)
-                .collect(),
-        })
     }
 
     /// A word of the hypervisor's features, as the caller's own domain sees them.

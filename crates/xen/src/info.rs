@@ -74,6 +74,16 @@ pub struct PhysInfo {
     pub hw_caps: [u32; 8],
 }
 
+impl PhysInfo {
+    /// The highest version of grant tables that domains may have.
+    #[must_use]
+    pub fn grant_version_max(&self) -> u8 {
+        /// `XEN_SYSCTL_PHYSCAP_gnttab_v2`.
+        const GNTTAB_V2: u32 = 1 << 9;
+        if self.capabilities & GNTTAB_V2 == 0 { 1 } else { 2 }
+    }
+}
+
 /// What memory sharing and CPU pools have set aside.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SetAside {

@@ -12,6 +12,7 @@ mod batch;
 mod bitset;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod cpuid;
 mod devices;
 mod domain;
 mod errno;
@@ -30,17 +31,17 @@ mod xen;
 pub use abi::{Abi, DomctlVersion, SysctlVersion};
 pub use batch::{Answer, Batch};
 pub use bitset::BitSet;
+pub use cpuid::{CpuFacts, CpuPolicy, CpuPolicyKind};
 pub use devices::{
     Assignment, GuestIrq, MappingChange, PciAddress, Permission, PirqSource, Trigger,
 };
 pub use domain::{
-    CreateDomain, DomainFlags, DomainInfo, DomainKind, EmulationFlags, EvtchnPeer, HvmParam,
-    PAUSE_COUNT_MAX,
+    CreateDomain, CreateOptions, DomainFlags, DomainInfo, DomainKind, EmulationFlags, EvtchnPeer,
+    HvmParam, PAUSE_COUNT_MAX,
 };
 pub use errno::Errno;
 pub use host::{
-    ChannelStatus, ConsoleText, CpuPlace, CpuPolicy, CpuPolicyKind, CpuPool, IdleStates, NumaNode,
-    PerfCounter, SchedTuning,
+    ChannelStatus, ConsoleText, CpuPlace, CpuPool, IdleStates, NumaNode, PerfCounter, SchedTuning,
 };
 pub use hypervisor::{
     ARENA_BYTES_FULL, ARENA_BYTES_MIN, ForeignRange, Hypervisor, Op, Piece, Resource,

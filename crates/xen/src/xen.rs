@@ -1,12 +1,13 @@
 //! [`Xen`]: a hypervisor with its probed interface, and the call plumbing all typed hypercalls share.
 
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::abi::{DOMCTL_BYTES, DOMCTL_HEADER_BYTES, SYSCTL_BYTES, SYSCTL_HEADER_BYTES};
 use crate::{
-    Abi, DomId, Errno, ForeignRange, Hypervisor, Latencies, Op, PAGE_BYTES, Piece, ProbeError,
-    Resource,
+    Abi, CpuFacts, DomId, Errno, ForeignRange, Hypervisor, Latencies, Op, PAGE_BYTES, Piece,
+    ProbeError, Resource,
 };
 
 /// Where the arena's parts lie. The call structure is first, what it points to follows, and the rest
@@ -67,6 +68,8 @@ pub struct Xen<H> {
     pub(crate) hypervisor: H,
     pub(crate) abi: Abi,
     pub(crate) counters: Counters,
+    /// Of translated and of PV domains, once they were asked for.
+    pub(crate) cpu_facts: [Option<Arc<CpuFacts>>; 2],
 }
 
 impl<H: Hypervisor> Xen<H> {
@@ -77,7 +80,7 @@ impl<H: Hypervisor> Xen<H> {
     pub fn probe(mut hypervisor: H) -> Result<Self, ProbeError> {
         let mut counters = Counters::default();
         let abi = crate::probe::probe(&mut hypervisor, &mut counters)?;
-        Ok(Self { hypervisor, abi, counters })
+        Ok(Self { hypervisor, abi, counters, cpu_facts: [None, None] })
     }
 
     #[must_use]

@@ -253,7 +253,7 @@ fn memory() -> rustix::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use sim::{Faults, Machine, MachineConfig, Release, SimXen};
-    use xen::{CreateDomain, DomainKind, Uuid, Xen};
+    use xen::{CreateDomain, CreateOptions, DomainKind, Uuid, Xen};
 
     use super::*;
     use crate::broker::protocol::Scope;
@@ -303,6 +303,7 @@ mod tests {
             evtchn_port_max: 1023,
             grant_frames_max: None,
             maptrack_frames_max: None,
+            options: CreateOptions::default(),
         }
     }
 

@@ -110,7 +110,7 @@ impl Host for LinuxHost {
         bridge: &str,
         link: &Link,
         mtu: Option<u32>,
-    ) -> Result<(), HostError> {
+    ) -> Result<u32, HostError> {
         let told = |error: xen_linux::HostError| HostError::Refused(error.to_string());
         let name = link.rename.as_ref().unwrap_or(&link.name);
         let there = self.links.find(name).map_err(told)?;
@@ -123,8 +123,11 @@ impl Host for LinuxHost {
                 self.links.rename(&link.name, name).map_err(told)?;
             }
         }
-        self.links.add_port(bridge, name).map_err(told)?;
-        mtu.map_or(Ok(()), |bytes| self.links.set_mtu(name, bytes)).map_err(told)
+        let of_bridge = self.links.add_port(bridge, name).map_err(told)?;
+        if let Some(bytes) = mtu {
+            self.links.set_mtu(name, bytes).map_err(told)?;
+        }
+        Ok(mtu.unwrap_or(of_bridge))
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {

@@ -349,7 +349,7 @@ mod tests {
     use crate::faults::Faults;
     use crate::guest::kernel_image;
     use crate::machine::{Machine, MachineConfig, Release, SimHypervisor};
-    use xen::{CreateDomain, DomainKind, EvtchnPeer, Uuid, Xen};
+    use xen::{CreateDomain, CreateOptions, DomainKind, EvtchnPeer, Uuid, Xen};
     use xen_build::{BuildConfig, Built, Channel as Backend, Channels, KernelImage, TscMode};
 
     fn machine(release: Release, order_max: u32) -> Machine {
@@ -373,6 +373,7 @@ mod tests {
             evtchn_port_max: 1023,
             grant_frames_max: None,
             maptrack_frames_max: None,
+            options: CreateOptions::default(),
         };
         let domid = xen.create_domain(&wanted).unwrap();
         xen.set_vcpus_max(domid, 2).unwrap();

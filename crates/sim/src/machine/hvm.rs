@@ -14,6 +14,9 @@ const PARAMS: u32 = 39;
 const DEPRECATED: [u32; 10] = [4, 13, 20, 21, 22, 23, 24, 25, 26, 30];
 /// May be changed from zero only: VIRIDIAN, the IOREQ pages, ALTP2M, MCA_CAP.
 const SET_ONCE: [u32; 7] = [5, 6, 9, 32, 33, 35, 38];
+const VIRIDIAN: u32 = 9;
+const VIRIDIAN_BASE: u64 = 1;
+const VIRIDIAN_KNOWN: u64 = 0x1fff;
 const TIMER_MODE: u32 = 10;
 const ALTP2M: u32 = 35;
 /// What a domain may set for itself, and what it may read.
@@ -91,6 +94,10 @@ impl SimXen {
         }
         if SET_ONCE.contains(&param) && current != 0 && current != value {
             return Err(Errno::EEXIST);
+        }
+        let enlightened = value & VIRIDIAN_BASE != 0 && value & !VIRIDIAN_KNOWN == 0;
+        if param == VIRIDIAN && !enlightened {
+            return Err(Errno::EINVAL);
         }
         if param == TIMER_MODE && value > 3 {
             return Err(Errno::EINVAL);

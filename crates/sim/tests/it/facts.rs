@@ -2,7 +2,7 @@
 
 use sim::Release;
 use toolstack::{Reply, Request};
-use xen::{AffinityChange, BitSet, CreateDomain, DomId, DomainKind, Uuid, Xen};
+use xen::{AffinityChange, BitSet, CreateDomain, CreateOptions, DomId, DomainKind, Uuid, Xen};
 
 use crate::support::{Lab, unikernel};
 
@@ -31,6 +31,7 @@ fn vcpus_of_all_domains_are_told_with_where_they_may_run() {
             evtchn_port_max: 1023,
             grant_frames_max: None,
             maptrack_frames_max: None,
+            options: CreateOptions::default(),
         })
         .unwrap();
     xen.set_vcpus_max(theirs, 3).unwrap();

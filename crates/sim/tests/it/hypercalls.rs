@@ -2,8 +2,8 @@
 
 use sim::{Calls, Dying, Faults, Machine, MachineConfig, Release, SimHypervisor, SimXen, Time};
 use xen::{
-    CreateDomain, DomId, DomainInfo, DomainKind, Errno, EvtchnPeer, GrantRef, HvmParam, Mfn,
-    ShutdownReason, Uuid, Xen,
+    CreateDomain, CreateOptions, DomId, DomainInfo, DomainKind, Errno, EvtchnPeer, GrantRef,
+    HvmParam, Mfn, ShutdownReason, Uuid, Xen,
 };
 
 fn machine_of(release: Release) -> Machine {
@@ -24,6 +24,7 @@ fn wanted(kind: DomainKind) -> CreateDomain {
         evtchn_port_max: 1023,
         grant_frames_max: None,
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     }
 }
 
@@ -313,13 +314,13 @@ fn a_down_vcpu_has_no_cpu_record_and_loading_one_brings_it_up() {
 fn the_cpu_policy_is_fixed_by_the_first_run() {
     let mut xen = xen_on(&machine_of(Release::Xen4_17));
     let domid = create(&mut xen, DomainKind::Pvh);
-    let mut leaves = xen.cpuid_policy(domid).unwrap();
-    leaves.retain(|leaf| leaf[0] == 1);
-    leaves[0][3] ^= 1;
-    xen.set_cpuid_policy(domid, &leaves).unwrap();
-    assert!(xen.cpuid_policy(domid).unwrap().contains(&leaves[0]));
+    let mut policy = xen.cpu_policy(domid).unwrap();
+    policy.leaves.retain(|leaf| leaf[0] == 1);
+    policy.leaves[0][3] ^= 1;
+    xen.set_cpu_policy(domid, &policy).unwrap();
+    assert!(xen.cpu_policy(domid).unwrap().leaves.contains(&policy.leaves[0]));
     xen.unpause_domain(domid).unwrap();
-    assert_eq!(xen.set_cpuid_policy(domid, &leaves), Err(Errno::EEXIST));
+    assert_eq!(xen.set_cpu_policy(domid, &policy), Err(Errno::EEXIST));
 }
 
 #[test]

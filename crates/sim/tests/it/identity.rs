@@ -1,7 +1,7 @@
 //! Domids are given out again; what was meant is told from what is there.
 
 use sim::{Faults, Machine, MachineConfig, Release, SimXen};
-use xen::{CreateDomain, DomId, DomainKind, Life, Presence, Uuid, Xen};
+use xen::{CreateDomain, CreateOptions, DomId, DomainKind, Life, Presence, Uuid, Xen};
 
 const OURS: Uuid = Uuid([1; 16]);
 const THEIRS: Uuid = Uuid([2; 16]);
@@ -20,6 +20,7 @@ fn wanted() -> CreateDomain {
         evtchn_port_max: 1023,
         grant_frames_max: None,
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use sim::{
     Calls, Dying, Faults, Machine, MachineConfig, Preemption, Release, SimHypervisor, SimXen,
 };
 use xen::{
-    Batch, CreateDomain, DirtyLook, DomId, DomainKind, Errno, EvtchnPeer, HvmParam,
+    Batch, CreateDomain, CreateOptions, DirtyLook, DomId, DomainKind, Errno, EvtchnPeer, HvmParam,
     Hypervisor as _, Mfn, Op, ShutdownReason, Uuid, Xen,
 };
 
@@ -40,6 +40,7 @@ fn create(xen: &mut Xen<SimHypervisor>, kind: DomainKind, pages: u64) -> DomId {
             evtchn_port_max: 1023,
             grant_frames_max: None,
             maptrack_frames_max: None,
+            options: CreateOptions::default(),
         })
         .unwrap();
     xen.set_vcpus_max(domid, 1).unwrap();

@@ -6,7 +6,7 @@ use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
 use toolstack::work::Cost;
 use toolstack::{ClientId, Device, Reply, Request, ShutdownRequest, xlcfg};
-use xen::{CreateDomain, DomId, DomainKind, Errno, ShutdownReason, Uuid, Xen};
+use xen::{CreateDomain, CreateOptions, DomId, DomainKind, Errno, ShutdownReason, Uuid, Xen};
 
 use crate::support::{Lab, linux, unikernel};
 
@@ -200,6 +200,7 @@ fn lab_with_stranger(mib: u64) -> (Lab, Xen<SimHypervisor>, DomId) {
         evtchn_port_max: 15,
         grant_frames_max: None,
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     };
     let domid = xen.create_domain(&wanted).unwrap();
     xen.set_memory_max(domid, mib << 10).unwrap();

@@ -97,6 +97,8 @@ pub struct HvmSettings {
     pub acpi_s3: bool,
     pub acpi_s4: bool,
     pub hpet: bool,
+    /// Hyper-V enlightenments (`HVMPV_*`), 0 for none.
+    pub viridian: u64,
     /// The PCI device by which a guest finds Xen.
     pub platform_device: bool,
     /// Another device model than the host's own.
@@ -125,6 +127,7 @@ impl Default for HvmSettings {
             acpi_s3: true,
             acpi_s4: true,
             hpet: true,
+            viridian: 0,
             platform_device: true,
             model: None,
             model_user: ModelUser::default(),

@@ -1,7 +1,11 @@
 //! What domains are built of, and their making on the hypervisor.
 
-use xen::{CreateDomain, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Uuid};
-use xen_build::{BuildConfig, BuildError, Built, Channel, Channels, HvmConfig, Needs};
+use xen::{
+    CreateDomain, CreateOptions, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Uuid,
+};
+use xen_build::{
+    BuildConfig, BuildError, Built, Channel, Channels, CpuConfig, HvmConfig, Needs, TscMode,
+};
 use xenstore::client::Transport;
 
 use super::{Performer, failure, refused};
@@ -32,7 +36,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         &mut self,
         config: &VmConfig,
         images: &Images,
-    ) -> Result<(), Failure> {
+    ) -> Result<PhysInfo, Failure> {
         let needs = materials(config, images).check();
         let needs = needs.map_err(|error| build_failure(config, &error))?;
         let physical =
@@ -41,7 +45,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if needs.host_pages > unclaimed {
             return Err(memory_failure(config, needs.host_pages, &physical));
         }
-        Ok(())
+        Ok(physical)
     }
 
     pub(super) fn load_kernel(
@@ -72,15 +76,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         generation: u64,
     ) -> Result<NewDomain, Failure> {
         let materials = materials(config, images);
-        self.check_memory(config, images)?;
-        let wanted = CreateDomain {
-            kind: config.kind,
-            handle: uuid,
-            vcpus_max: config.vcpus_max,
-            evtchn_port_max: EVTCHN_PORT_MAX,
-            grant_frames_max: config.grant_frames_max,
-            maptrack_frames_max: None,
-        };
+        let physical = self.check_memory(config, images)?;
+        let wanted = wanted(config, uuid, &physical);
         let domid = self.xen.create_domain(&wanted).map_err(|errno| {
             Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
         })?;
@@ -112,6 +109,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("make the vCPUs of", domid))?;
+        xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
+            .map_err(|error| build_failure(config, &error))?;
         if let Materials::Firmware(build) = materials {
             xen_build::prepare_hvm(&mut self.xen, domid, build)
                 .map_err(|error| self.build_failure(config, materials, &error))?;
@@ -162,6 +161,38 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             _ => build_failure(config, error),
         }
+    }
+}
+
+/// What Xen is told of the domain. Its grant tables may be of the highest version that Xen has.
+fn wanted(config: &VmConfig, uuid: Uuid, physical: &PhysInfo) -> CreateDomain {
+    let options = &config.options;
+    CreateDomain {
+        kind: config.kind,
+        handle: uuid,
+        vcpus_max: config.vcpus_max,
+        evtchn_port_max: options.evtchn_port_max.unwrap_or(EVTCHN_PORT_MAX),
+        grant_frames_max: config.grant_frames_max.map(u32::from),
+        maptrack_frames_max: options.maptrack_frames_max,
+        options: CreateOptions {
+            grant_version_max: options
+                .grant_version_max
+                .unwrap_or_else(|| physical.grant_version_max()),
+            shadow_paging: options.shadow_paging,
+            nested_virt: options.nested_virt,
+        },
+    }
+}
+
+fn cpu_config(config: &VmConfig) -> CpuConfig<'_> {
+    let cpuid = config.options.cpuid.as_deref();
+    CpuConfig {
+        kind: config.kind,
+        // Nothing is said yet of VMs that never migrate, whose counter would be as steady.
+        invariant_tsc: config.tsc_mode == TscMode::AlwaysEmulate,
+        nested_virt: config.options.nested_virt,
+        registers: cpuid.map_or(&[], |cpuid| &cpuid.registers),
+        msrs: cpuid.map_or(&[], |cpuid| &cpuid.msrs),
     }
 }
 
@@ -221,6 +252,7 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
                 vcpus,
                 tsc_mode,
                 hpet: hvm.is_some_and(|hvm| hvm.hpet),
+                viridian: hvm.map_or(0, |hvm| hvm.viridian),
             })
         }
     }
@@ -243,6 +275,7 @@ fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
         | BuildError::HostMemory { .. } => "memory",
         BuildError::CmdlineTooLong { .. } | BuildError::CmdlineNul => "cmdline",
         BuildError::Vcpus { .. } => "vcpus",
+        BuildError::CpuidLeaf { .. } | BuildError::Msr(_) => "cpuid",
         _ => "name",
     };
     failure(config.origin.at(key), error)

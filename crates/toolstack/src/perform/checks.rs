@@ -15,9 +15,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(super) fn check(&mut self, config: &VmConfig, uuid: Uuid, is_whole: bool) -> Vec<Failure> {
         let mut failures = Vec::new();
         let images = match (is_whole, &config.hvm, &config.kernel) {
-            (true, ..) => {
-                self.load_images(config).and_then(|images| self.check_memory(config, &images))
-            }
+            (true, ..) => self
+                .load_images(config)
+                .and_then(|images| self.check_memory(config, &images))
+                .map(drop),
             (false, Some(hvm), _) => self.load_firmware(config, hvm).map(drop),
             (false, None, Some(kernel)) => self.load_kernel(config, kernel).map(drop),
             (false, None, None) => Ok(()),

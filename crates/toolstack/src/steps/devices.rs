@@ -61,6 +61,7 @@ pub enum DeviceWork {
         /// That of netback, and maybe that of an emulated card.
         links: Vec<Link>,
         mtu: Option<u32>,
+        frontend: String,
         backend: String,
     },
     CloseAll {
@@ -256,11 +257,13 @@ fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
         // The device model has given it its name.
         links.push(Link { name: device_model::vif_link(domid, vif), rename: None });
     }
+    let device = DeviceRef { kind: DeviceKind::Vif, devid };
     DeviceWork::JoinBridge {
         bridge: vif.bridge.clone(),
         links,
         mtu: vif.mtu,
-        backend: DeviceRef { kind: DeviceKind::Vif, devid }.backend(domid),
+        frontend: device.frontend(domid),
+        backend: device.backend(domid),
     }
 }
 
@@ -336,11 +339,17 @@ impl DeviceWork {
             Self::CheckBridge { config, index } => {
                 checks::check_bridge(host, &config, index)?;
             }
-            Self::JoinBridge { bridge, links, mtu, backend } => {
+            Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
+                let mut found = mtu;
                 for link in links {
-                    host.join_bridge(&bridge, &link, mtu).map_err(|error| {
+                    let joined = host.join_bridge(&bridge, &link, mtu);
+                    found = Some(joined.map_err(|error| {
                         failure(format!("{} on bridge {bridge}", link.name), error)
-                    })?;
+                    })?);
+                }
+                // A frontend waits for its backend, and that for the word below.
+                if let Some(bytes) = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU))) {
+                    store::write_one(store, &format!("{frontend}/mtu"), &bytes.to_string())?;
                 }
                 store::write_one(store, &format!("{backend}/hotplug-status"), "connected")?;
             }

@@ -25,7 +25,6 @@ const REFUSED: &[Row] = &[
     ("device_model_stubdomain_seclabel", &[], LATER),
     ("device_model_version", &["qemu-xen"], "only qemu-xen is supported"),
     ("gfx_passthru", &["0"], LATER),
-    ("hap", &["1"], ALWAYS),
     ("hdtype", &["ide"], "disks are emulated as IDE only, for now"),
     ("mca_caps", &[], LATER),
     ("mmio_hole", &[], LATER),
@@ -35,7 +34,6 @@ const REFUSED: &[Row] = &[
     ("pae", &["1"], ALWAYS),
     ("smbios", &[], LATER),
     ("smbios_firmware", &[], LATER),
-    ("viridian", &["0"], LATER),
 ];
 
 /// Without these the VM works, and a warning says what it lacks.
@@ -97,6 +95,7 @@ impl Reader<'_> {
             acpi_s3: self.flag("acpi_s3", default.acpi_s3)?,
             acpi_s4: self.flag("acpi_s4", default.acpi_s4)?,
             hpet: self.flag("hpet", default.hpet)?,
+            viridian: self.viridian()?,
             platform_device: self.flag("xen_platform_pci", default.platform_device)?,
             model: self.path("device_model_override")?.map(str::to_owned),
             model_user: self.model_user()?,
@@ -282,6 +281,7 @@ mod tests {
         "usbdevice",
         "vga",
         "videoram",
+        "viridian",
         "vnc",
         "vncdisplay",
         "vnclisten",

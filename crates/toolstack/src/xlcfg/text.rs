@@ -4,7 +4,10 @@ use std::fmt::{self, Write as _};
 
 use xen::DomainKind;
 
-use crate::config::{DiskConfig, HvmSettings, ModelUser, Rate, TscMode, VifConfig, VmConfig};
+use super::viridian;
+use crate::config::{
+    CpuidText, DiskConfig, GuestOptions, HvmSettings, ModelUser, Rate, TscMode, VifConfig, VmConfig,
+};
 
 impl VmConfig {
     /// The configuration as a file that [`parse`](super::parse) reads back to the same values; only
@@ -63,7 +66,36 @@ impl VmConfig {
         if let Some(frames) = self.grant_frames_max {
             writeln!(out, "max_grant_frames = {frames}")?;
         }
+        write_options(out, &self.options)?;
         self.hvm.as_deref().map_or(Ok(()), |hvm| write_hvm(out, hvm))
+    }
+}
+
+/// What is as by default is left out.
+fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
+    let GuestOptions {
+        evtchn_port_max,
+        maptrack_frames_max,
+        grant_version_max,
+        nested_virt,
+        shadow_paging,
+        cpuid,
+    } = options;
+    for (key, number) in [
+        ("max_event_channels", *evtchn_port_max),
+        ("max_maptrack_frames", *maptrack_frames_max),
+        ("max_grant_version", grant_version_max.map(u32::from)),
+        ("nestedhvm", nested_virt.then_some(1)),
+        ("hap", shadow_paging.then_some(0)),
+    ] {
+        if let Some(number) = number {
+            writeln!(out, "{key} = {number}")?;
+        }
+    }
+    match cpuid.as_deref().map(|cpuid| &cpuid.text) {
+        None => Ok(()),
+        Some(CpuidText::Words(text)) => writeln!(out, "cpuid = {}", Quoted(text)),
+        Some(CpuidText::Leaves(texts)) => write_list(out, "cpuid", texts.iter().cloned()),
     }
 }
 
@@ -106,6 +138,8 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
     ] {
         writeln!(out, "{key} = {}", u8::from(flag))?;
     }
+    let groups: Vec<&str> = viridian::groups(hvm.viridian).collect();
+    write_list(out, "viridian", groups.into_iter().map(str::to_owned))?;
     match &hvm.model_user {
         ModelUser::Restricted => Ok(()),
         ModelUser::Root => writeln!(out, "dm_restrict = 0"),

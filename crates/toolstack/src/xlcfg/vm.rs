@@ -93,6 +93,7 @@ impl Reader<'_> {
             grant_frames_max: found
                 .take(grant_frames_max)
                 .and_then(|frames| u16::try_from(frames).ok()),
+            options: found.take(self.guest_options()),
             hvm,
         };
         found.drop_what_only_seems_missing();

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use toolstack::config::{
-    Access, Bios, DiskConfig, HvmSettings, Mac, ModelUser, Origin, Rate, ShutdownAction,
-    ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    Access, Bios, DiskConfig, GuestOptions, HvmSettings, Mac, ModelUser, Origin, Rate,
+    ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use toolstack::xlcfg::{ConfigError, Source, Strictness, parse, read};
 use xen::{DomainKind, Uuid};
@@ -17,7 +17,7 @@ fn parse_with(text: &str, overrides: &[&str]) -> Result<VmConfig, ConfigError> {
 }
 
 /// What a minimal file and `more` give, without what no setting changed.
-fn check(more: &str, overrides: &[&str], expected: &Expect) {
+pub(crate) fn check(more: &str, overrides: &[&str], expected: &Expect) {
     let minimal = "name = 'g'\nkernel = '/k'\nmemory = 64\n";
     let default = parse_with(minimal, &[]).unwrap();
     let actual = match parse_with(&format!("{minimal}{more}"), overrides) {
@@ -159,6 +159,14 @@ on_crash    = 'preserve'
             },
             tsc_mode: Default,
             grant_frames_max: None,
+            options: GuestOptions {
+                evtchn_port_max: None,
+                maptrack_frames_max: None,
+                grant_version_max: None,
+                nested_virt: false,
+                shadow_paging: false,
+                cpuid: None,
+            },
             hvm: None,
         }
     "#]]
@@ -267,7 +275,7 @@ fn an_hvm_guest_of_a_usual_kind_is_read() {
 fn what_an_hvm_guest_cannot_have_is_said() {
     for (line, problem) in [
         ("pae=0", "pae: HVM domains always have it here"),
-        ("viridian=1", "viridian: not supported yet for HVM domains"),
+        ("viridian=['freq']", "viridian: every other group needs the group base"),
         ("vga='qxl'", "vga: \"qxl\": expected stdvga, cirrus or none"),
         ("videoram=4", "videoram: 4 MiB is too little; cirrus needs 8"),
         ("videoram=12", "videoram: 12 MiB: expected a power of two"),
@@ -652,6 +660,7 @@ prop_compose! {
         ovmf in any::<bool>(),
         boot in "[cdna]{1,3}",
         user in 0..3,
+        viridian in proptest::sample::select(vec![0, 1, 3, 0xb, 0x187, 0x1865, 0x1ffd, 0x1fff]),
     ) -> HvmSettings {
         let [loader, bios_path, model, _] = paths;
         let usb_devices = if tablet { vec!["tablet".to_owned()] } else { Vec::new() };
@@ -671,6 +680,7 @@ prop_compose! {
             acpi_s3: flags[1],
             acpi_s4: flags[2],
             hpet: flags[3],
+            viridian,
             platform_device: flags[4],
             model,
             model_user: match user {
@@ -679,6 +689,32 @@ prop_compose! {
                 _ => ModelUser::Named("qemu".to_owned()),
             },
             model_arguments: words,
+        }
+    }
+}
+
+prop_compose! {
+    fn options()(
+        limits in proptest::array::uniform2(proptest::option::of(1..1u32 << 31)),
+        grant_version_max in proptest::option::of(1u8..=2),
+        flags in proptest::array::uniform2(any::<bool>()),
+        cpuid in proptest::sample::select(vec![
+            None,
+            Some("'host,rdtscp=0,family=0x17,rdcl-no=1'"),
+            Some("['0x1:ecx=xxxxxxxxxx1kxxxxxxxxxxxxxxxxxxx0', '7,0:ebx=0xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx']"),
+        ]),
+    ) -> GuestOptions {
+        let cpuid = cpuid.map(|value| {
+            let text = format!("name='g'\nkernel='/k'\nmemory=64\ncpuid = {value}\n");
+            parse_with(&text, &[]).unwrap().options.cpuid
+        });
+        GuestOptions {
+            evtchn_port_max: limits[0],
+            maptrack_frames_max: limits[1],
+            grant_version_max,
+            nested_virt: flags[0],
+            shadow_paging: flags[1],
+            cpuid: cpuid.flatten(),
         }
     }
 }
@@ -699,6 +735,7 @@ prop_compose! {
         actions in (action(), action(), action(), action(), action()),
         tsc_mode in proptest::sample::select(vec![TscMode::Default, TscMode::AlwaysEmulate, TscMode::Native]),
         grant_frames_max in proptest::option::of(1u16..),
+        options in options(),
     ) -> VmConfig {
         let (poweroff, reboot, crash, watchdog, soft_reset) = actions;
         let is_hvm = kind == DomainKind::Hvm;
@@ -719,6 +756,7 @@ prop_compose! {
             policy: ShutdownPolicy { poweroff, reboot, crash, watchdog, soft_reset },
             tsc_mode,
             grant_frames_max,
+            options,
             hvm: is_hvm.then(|| Box::new(hvm)),
         }
     }

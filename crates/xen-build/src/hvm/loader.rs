@@ -29,7 +29,8 @@ impl HvmLoader {
     /// [`BuildError::LoaderImage`] or [`BuildError::Loader`] says what is wrong with it.
     pub fn parse(file: &[u8]) -> Result<Self, BuildError> {
         let bad = BuildError::Loader;
-        let Elf { class, entry, segments, .. } = elf::parse(file).map_err(BuildError::LoaderImage)?;
+        let Elf { class, entry, segments, .. } =
+            elf::parse(file).map_err(BuildError::LoaderImage)?;
         let Some(entry) = u32::try_from(entry).ok().filter(|_| class == ElfClass::Bits32) else {
             return Err(bad("is no 32-bit ELF file"));
         };

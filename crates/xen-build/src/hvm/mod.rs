@@ -44,6 +44,8 @@ pub struct HvmConfig<'a> {
     pub tsc_mode: TscMode,
     /// Whether Xen emulates a high precision event timer.
     pub hpet: bool,
+    /// Hyper-V enlightenments (`HVMPV_*`), 0 for none.
+    pub viridian: u64,
 }
 
 impl HvmConfig<'_> {
@@ -151,6 +153,8 @@ fn build_claimed<H: Hypervisor>(
     for (param, value) in [
         (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
         (HvmParam::HpetEnabled, config.hpet.into()),
+        // Timers tick together where they can, as other toolstacks choose it.
+        (HvmParam::VptAlign, 1),
         (HvmParam::IdentPt, special::IDENT_PT << PAGE_SHIFT),
         (HvmParam::StorePfn, special::STORE),
         (HvmParam::StoreEvtchn, channels.store.port.0.into()),
@@ -165,6 +169,10 @@ fn build_claimed<H: Hypervisor>(
         (HvmParam::IoreqServerPages, IOREQ_SERVER_PAGES),
     ] {
         xen.set_hvm_param(domid, param, value).map_err(refused("set its parameters"))?;
+    }
+    if config.viridian != 0 {
+        xen.set_hvm_param(domid, HvmParam::Viridian, config.viridian)
+            .map_err(refused("emulate Hyper-V"))?;
     }
     let saved = xen.hvm_context(domid).map_err(refused("tell the HVM context"))?;
     let entry = config.loader.entry();

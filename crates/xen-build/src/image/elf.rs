@@ -114,8 +114,7 @@ pub(crate) fn parse(file: &[u8]) -> Result<Elf, ImageError> {
     }
     if notes.is_empty() {
         // Section headers may be missing or wrong in a file that loads perfectly well.
-        let sections =
-            format.table(file, format.section_headers, format.section_header_bytes);
+        let sections = format.table(file, format.section_headers, format.section_header_bytes);
         for header in sections.unwrap_or_default() {
             if le::u32_at(header, 4) == Some(SHT_NOTE) {
                 let part =
@@ -208,7 +207,8 @@ impl Format {
     ) -> Result<Option<Segment>, ImageError> {
         let bad = |reason| ImageError::Segment { index, reason };
         let part = self.part(header, self.file_part).filter(|range| range.end <= file.len());
-        let field = |at| self.number(header, at).ok_or(ImageError::CutOff("the ELF program headers"));
+        let field =
+            |at| self.number(header, at).ok_or(ImageError::CutOff("the ELF program headers"));
         let (address, memory_bytes) = (field(self.paddr)?, field(self.memory_bytes)?);
         if memory_bytes == 0 {
             return Ok(None);

@@ -121,9 +121,7 @@ fn an_elf_file_that_cannot_be_loaded_is_told_why() {
     check(&changed(elf.clone(), 5, 2), &expect!["a big-endian ELF file; x86 is little-endian"]);
     check(
         &changed(elf.clone(), 18, 183),
-        &expect![
-            "an ELF file for machine 183; only x86_64 (62) and 32-bit i386 (3) can be loaded"
-        ],
+        &expect!["an ELF file for machine 183; only x86_64 (62) and 32-bit i386 (3) can be loaded"],
     );
     check(
         &changed(elf.clone(), 18, 3),

@@ -11,11 +11,12 @@ use std::sync::OnceLock;
 
 use expect_test::expect;
 use xen::{
-    AffinityChange, Assignment, Batch, BitSet, ChannelStatus, CpuPolicyKind, CreateDomain,
-    Debugging, DirtyLook, DomId, DomainKind, E820Entry, E820Kind, EvtchnPeer, EvtchnPort, ExtState,
-    ExtVcpuContext, GrantRef, GuestIrq, HvmParam, MappingChange, Mfn, Msr, Op, PciAddress,
-    Permission, PhysmapSpace, PirqSource, Placement, Resource, SchedParams, SchedTuning, Scheduler,
-    ShutdownReason, Trigger, TscInfo, Uuid, Vnuma, VnumaRange, Xen,
+    AffinityChange, Assignment, Batch, BitSet, ChannelStatus, CpuPolicy, CpuPolicyKind,
+    CreateDomain, CreateOptions, Debugging, DirtyLook, DomId, DomainKind, E820Entry, E820Kind,
+    EvtchnPeer, EvtchnPort, ExtState, ExtVcpuContext, GrantRef, GuestIrq, HvmParam, MappingChange,
+    Mfn, Msr, Op, PciAddress, Permission, PhysmapSpace, PirqSource, Placement, Resource,
+    SchedParams, SchedTuning, Scheduler, ShutdownReason, Trigger, TscInfo, Uuid, Vnuma, VnumaRange,
+    Xen,
 };
 
 use crate::scripted::{Call, Scripted, probing};
@@ -116,6 +117,7 @@ fn wanted(kind: DomainKind) -> CreateDomain {
         evtchn_port_max: 1023,
         grant_frames_max: Some(65),
         maptrack_frames_max: None,
+        options: CreateOptions::default(),
     }
 }
 
@@ -124,6 +126,8 @@ fn issue_all(xen: &mut Xen<Scripted<'_>>) {
     // What they answer does not matter here.
     let _ = xen.create_domain(&wanted(DomainKind::Pv));
     let _ = xen.create_domain(&wanted(DomainKind::Pvh));
+    let options = CreateOptions { grant_version_max: 2, shadow_paging: true, nested_virt: true };
+    let _ = xen.create_domain(&CreateDomain { options, ..wanted(DomainKind::Hvm) });
     let _ = xen.destroy_domain(DOMID);
     let _ = xen.pause_domain(DOMID);
     let _ = xen.unpause_domain(DOMID);
@@ -139,8 +143,12 @@ fn issue_all(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.vcpu_info(DOMID, 31);
     let _ = xen.hvm_context(DOMID);
     let _ = xen.set_hvm_context(DOMID, &[1, 2, 3]);
-    let _ = xen.cpuid_policy(DOMID);
-    let _ = xen.set_cpuid_policy(DOMID, &[[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]]);
+    let _ = xen.cpu_policy(DOMID);
+    let policy = CpuPolicy {
+        leaves: vec![[1, 2, 3, 4, 5, 6], [7, 8, 9, 10, 11, 12]],
+        msrs: vec![Msr { index: 13, value: 14 }],
+    };
+    let _ = xen.set_cpu_policy(DOMID, &policy);
     let _ = xen.set_paging_pool(DOMID, 0x1_0000_3000);
     let _ = xen.alloc_unbound(EvtchnPeer { owner: DOMID, remote: DomId(8) });
     let _ = xen.domain(DOMID);
@@ -368,6 +376,7 @@ fn what_we_issue_is_what_the_headers_read() {
     expect![[r#"
         domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x1 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0 arch.misc_flags=0
         domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0x3 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x1 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0x1 arch.misc_flags=0
+        domctl domain=32757 createdomain handle=abababababababababababababababab ssidref=0 flags=0x41 iommu_opts=0 max_vcpus=0x3 max_evtchn_port=0x3ff max_grant_frames=65 max_maptrack_frames=-1 grant_opts=0x2 vmtrace_size=0 cpupool_id=0 arch.emulation_flags=0x3ff arch.misc_flags=0
         domctl domain=7 destroydomain
         domctl domain=7 pausedomain
         domctl domain=7 unpausedomain
@@ -384,7 +393,7 @@ fn what_we_issue_is_what_the_headers_read() {
         domctl domain=7 gethvmcontext size=0x1f000
         domctl domain=7 sethvmcontext size=0x3 buffer=010203
         domctl domain=7 get_cpu_policy nr_leaves=0x9f5 nr_msrs=0x10 apart=1
-        domctl domain=7 set_cpu_policy nr_leaves=0x2 nr_msrs=0 (0x1 0x2: 0x3 0x4 0x5 0x6) (0x7 0x8: 0x9 0xa 0xb 0xc)
+        domctl domain=7 set_cpu_policy nr_leaves=0x2 nr_msrs=0x1 (0x1 0x2: 0x3 0x4 0x5 0x6) (0x7 0x8: 0x9 0xa 0xb 0xc)
         domctl domain=7 set_paging_mempool_size size=0x100003000
         event_channel_op alloc_unbound dom=0x7 remote_dom=0x8
         domctl domain=7 getdomaininfo

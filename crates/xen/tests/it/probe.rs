@@ -1,6 +1,6 @@
 //! Probing, listing and looking up, with every kind of answer that a hypervisor gives.
 
-use xen::{CreateDomain, DomId, DomainKind, Errno, Op, ProbeError, Uuid, Xen};
+use xen::{CreateDomain, CreateOptions, DomId, DomainKind, Errno, Op, ProbeError, Uuid, Xen};
 
 use crate::scripted::{Scripted, probing, word};
 
@@ -131,6 +131,7 @@ fn a_domain_is_created_with_the_layout_and_the_devices_of_its_release() {
             evtchn_port_max: 1023,
             grant_frames_max: None,
             maptrack_frames_max: None,
+            options: CreateOptions::default(),
         });
         assert_eq!(created, Ok(DomId(42)));
         drop(xen);

@@ -1,0 +1,159 @@
+//! Keys that few guests set: limits, paging, nesting, Hyper-V, CPUID.
+
+use expect_test::expect;
+
+use crate::xlcfg::check;
+
+#[test]
+fn limits_paging_and_nesting_are_taken_as_xl_takes_them() {
+    check(
+        "max_event_channels = 4096\nmax_grant_version = 1\nmax_maptrack_frames = 0\n\
+         max_grant_frames = 9\nnestedhvm = 1\nhap = 0\n",
+        &[],
+        &expect![[r#"
+            grant_frames_max: Some(
+            9,
+            evtchn_port_max: Some(
+            4096,
+            ),
+            maptrack_frames_max: Some(
+            0,
+            ),
+            grant_version_max: Some(
+            1,
+            ),
+            nested_virt: true,
+            shadow_paging: true,
+        "#]],
+    );
+    check("max_event_channels = 0\nhap = 1\nnestedhvm = 0\ncpuid = 'host'\n", &[], &expect![[""]]);
+    check(
+        "max_grant_version = 3",
+        &[],
+        &expect![[r#"
+        guest.cfg:4: max_grant_version: 3 is out of range; expected 1 to 2
+    "#]],
+    );
+    check(
+        "type = 'hvm'\nviridian = [ 'base', 'stimer' ]",
+        &[],
+        &expect![[r#"
+        kind: Hvm,
+        hvm: Some(
+        HvmSettings {
+        loader: None,
+        bios: SeaBios,
+        bios_path: None,
+        boot: "cda",
+        vga: Cirrus,
+        video_mib: 8,
+        vnc: Some(
+        Vnc {
+        listen: "127.0.0.1",
+        display: None,
+        password: None,
+        },
+        ),
+        keymap: None,
+        serial: [],
+        usb: false,
+        usb_devices: [],
+        acpi: true,
+        acpi_s3: true,
+        acpi_s4: true,
+        hpet: true,
+        viridian: 391,
+        platform_device: true,
+        model: None,
+        model_user: Restricted,
+        model_arguments: [],
+    "#]],
+    );
+    check(
+        "type = 'hvm'\nviridian = [ 'stimer' ]",
+        &[],
+        &expect![[r#"
+        guest.cfg:5: viridian: every other group needs the group base
+    "#]],
+    );
+    check(
+        "type = 'hvm'\nviridian = [ 'hyperv' ]",
+        &[],
+        &expect![[r#"
+        guest.cfg:5: viridian: "hyperv": no such group; there are all, defaults, base, freq, time_ref_count, reference_tsc, hcall_remote_tlb_flush, apic_assist, crash_ctl, synic, stimer, hcall_ipi, ex_processor_masks, no_vp_limit, cpu_hotplug
+    "#]],
+    );
+    check("viridian = 1", &[], &expect![[""]]);
+}
+
+#[test]
+fn cpuid_is_taken_in_either_syntax() {
+    check(
+        "cpuid = 'host,rdtscp=0'",
+        &[],
+        &expect![[r#"
+        cpuid: Some(
+        CpuidConfig {
+        text: Words(
+        "host,rdtscp=0",
+        ),
+        registers: [
+        CpuidOverride {
+        leaf: 2147483649,
+        subleaf: 4294967295,
+        register: Edx,
+        bits: BitPolicy {
+        ones: 0,
+        host: 0,
+        default: 4160749567,
+        },
+        },
+        ],
+        msrs: [],
+        },
+        ),
+    "#]],
+    );
+    check(
+        "cpuid = [ '0x80000001:edx=xxxx0xxxxxxxxxxxxxxxxxxxxxxxxxxx' ]",
+        &[],
+        &expect![[r#"
+        cpuid: Some(
+        CpuidConfig {
+        text: Leaves(
+        [
+        "0x80000001:edx=xxxx0xxxxxxxxxxxxxxxxxxxxxxxxxxx",
+        ],
+        ),
+        registers: [
+        CpuidOverride {
+        leaf: 2147483649,
+        subleaf: 4294967295,
+        register: Edx,
+        bits: BitPolicy {
+        ones: 0,
+        host: 0,
+        default: 4160749567,
+        },
+        },
+        ],
+        msrs: [],
+        },
+        ),
+    "#]],
+    );
+    check(
+        "cpuid = 'host,rdtspc=0'",
+        &[],
+        &expect![[r#"
+        guest.cfg:4: cpuid: "rdtspc=0": no CPU feature has this name; did you mean rdtscp?
+    "#]],
+    );
+    check(
+        "cpuid = [\n'1:eax=1' ]",
+        &[],
+        &expect![[r#"
+        guest.cfg:5: cpuid[0]: "1:eax=1": a register has exactly 32 bits, of 0, 1, x, k and s
+    "#]],
+    );
+}
