@@ -54,6 +54,7 @@ pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
 use definitions::{Definition, Storm};
 pub use devices::Device;
 pub(crate) use devices::{Pending, remove_from};
+use events::Rest;
 pub use events::{Change, Changes, VmState, VmStatus};
 pub use explain::PlanOf;
 pub(crate) use facts::Facts;
@@ -112,6 +113,8 @@ pub(crate) struct Vm {
     pub(crate) uuid: Uuid,
     pub(crate) facts: Facts,
     operation: Option<OperationId>,
+    /// What it is while no operation starts it or takes it down.
+    rest: Rest,
     /// What is under way for single devices, while nothing is for the VM as a whole.
     plugs: BTreeMap<DeviceRef, OperationId>,
     /// What begins when those have ended.
@@ -147,6 +150,7 @@ impl Vm {
             uuid,
             facts,
             operation: None,
+            rest: Rest::Running,
             plugs: BTreeMap::new(),
             after_plugs: None,
             pending: BTreeMap::new(),

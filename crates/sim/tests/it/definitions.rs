@@ -3,7 +3,7 @@
 use sim::Daemon;
 use toolstack::plan::Start;
 use toolstack::{Change, Reply, Request, ShutdownRequest, VmRow, VmState, xlcfg};
-use xen::Uuid;
+use xen::{ShutdownReason, Uuid};
 
 use crate::faults::killed_at;
 use crate::support::{Lab, linux, unikernel};
@@ -299,5 +299,24 @@ fn a_reboot_that_somebody_asked_for_is_never_put_off() {
         lab.settle();
     }
     lab.destroy("one");
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn a_guest_that_suspends_itself_is_suspended_until_it_is_destroyed() {
+    let mut lab = Lab::seeded(1);
+    let domid = lab.create(&unikernel("one", "pv", "normal")).unwrap();
+    let suspended = Request::Wait { target: "one".to_owned(), state: VmState::Suspended };
+    let waiter = lab.daemon.request(suspended).unwrap();
+    lab.host.machine().get_mut().guest_shutdown(domid, ShutdownReason::Suspend);
+    lab.settle();
+    assert_eq!(state(&mut lab, "one"), VmState::Suspended);
+    assert!(matches!(lab.daemon.take_reply(waiter), Some(Reply::Ok)));
+    // The next daemon sees the same.
+    lab.daemon = Daemon::start(&lab.host).unwrap();
+    lab.settle();
+    assert_eq!(state(&mut lab, "one"), VmState::Suspended);
+    lab.destroy("one");
+    assert_eq!(state(&mut lab, "one"), VmState::Gone);
     lab.assert_nothing_left();
 }

@@ -262,12 +262,11 @@ impl Toolstack {
             self.definitions.iter().map(|(uuid, it)| (*uuid, &it.config)).collect();
         configs.extend(self.vms.iter().map(|(uuid, vm)| (*uuid, &vm.config)));
         let row = |(uuid, config): (Uuid, &Arc<VmConfig>)| {
-            let status = self.log.status(uuid);
             let definition = self.definitions.get(&uuid);
             VmRow {
                 uuid: Some(uuid),
                 name: config.name.clone(),
-                state: status.map_or(VmState::Down, |status| status.state),
+                state: self.state_of(uuid),
                 reason: String::new(),
                 domid: self.vms.get(&uuid).and_then(|vm| vm.facts.domid()),
                 defined: definition.is_some(),
@@ -339,7 +338,7 @@ impl Toolstack {
     fn may_start(&self, uuid: Uuid) -> Result<(), String> {
         let name = &self.definitions[&uuid].config.name;
         if let Some(vm) = self.vms.get(&uuid) {
-            let state = self.log.status(uuid).map_or(VmState::Starting, |status| status.state);
+            let state = self.state_of(uuid);
             return Err(match vm.facts.domid() {
                 Some(domid) => format!("{name}: {state} already, as domain {domid}"),
                 None => format!("{name}: {state} already"),

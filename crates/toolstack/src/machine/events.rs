@@ -28,6 +28,8 @@ pub enum VmState {
     Starting,
     Running,
     Paused,
+    /// Its guest has suspended itself; its domain waits for whoever asked for that.
+    Suspended,
     Stopping,
     /// Its domain has stopped and is kept for whoever wants to look at it.
     Preserved,
@@ -41,10 +43,11 @@ pub enum VmState {
 }
 
 impl VmState {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Starting,
         Self::Running,
         Self::Paused,
+        Self::Suspended,
         Self::Stopping,
         Self::Preserved,
         Self::Stuck,
@@ -58,6 +61,7 @@ impl VmState {
             Self::Starting => "starting",
             Self::Running => "running",
             Self::Paused => "paused",
+            Self::Suspended => "suspended",
             Self::Stopping => "stopping",
             Self::Preserved => "preserved",
             Self::Stuck => "stuck",
@@ -70,6 +74,47 @@ impl VmState {
 impl fmt::Display for VmState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// What a VM is while nothing starts it or takes it down.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Rest {
+    Running,
+    Paused,
+    Suspended,
+    Preserved,
+    Stuck,
+}
+
+impl Rest {
+    fn of(state: VmState) -> Option<Self> {
+        match state {
+            VmState::Running => Some(Self::Running),
+            VmState::Paused => Some(Self::Paused),
+            VmState::Suspended => Some(Self::Suspended),
+            VmState::Preserved => Some(Self::Preserved),
+            VmState::Stuck => Some(Self::Stuck),
+            VmState::Starting | VmState::Stopping | VmState::Down | VmState::Gone => None,
+        }
+    }
+
+    fn state(self) -> VmState {
+        match self {
+            Self::Running => VmState::Running,
+            Self::Paused => VmState::Paused,
+            Self::Suspended => VmState::Suspended,
+            Self::Preserved => VmState::Preserved,
+            Self::Stuck => VmState::Stuck,
+        }
+    }
+
+    /// Whether its domain runs no more.
+    pub(super) fn is_down(self) -> bool {
+        match self {
+            Self::Running | Self::Paused => false,
+            Self::Suspended | Self::Preserved | Self::Stuck => true,
+        }
     }
 }
 
@@ -124,7 +169,7 @@ struct Waiter {
     state: VmState,
 }
 
-/// The last changes, and the states that they led to.
+/// The last changes, and what readers know of VMs by them. Nothing is decided by it: see [`Toolstack::state_of`].
 #[derive(Debug, Default)]
 pub(super) struct Log {
     changes: VecDeque<Change>,
@@ -132,10 +177,12 @@ pub(super) struct Log {
     revision: u64,
     /// Of the moment before the first change that is kept.
     oldest: u64,
-    /// VMs that are not gone.
-    states: BTreeMap<Uuid, VmStatus>,
+    /// VMs that are not gone, as they were told last.
+    told: BTreeMap<Uuid, VmStatus>,
     readers: VecDeque<Reader>,
     waiters: VecDeque<Waiter>,
+    /// Up to which they were told.
+    waiters_revision: u64,
 }
 
 impl Log {
@@ -145,14 +192,10 @@ impl Log {
         Self { revision, oldest: revision, ..Self::default() }
     }
 
-    pub(super) fn status(&self, uuid: Uuid) -> Option<&VmStatus> {
-        self.states.get(&uuid)
-    }
-
     fn put(&mut self, change: Change) {
         self.revision = change.revision;
         if change.after == VmState::Gone {
-            self.states.remove(&change.uuid);
+            self.told.remove(&change.uuid);
         } else {
             let status = VmStatus {
                 uuid: change.uuid,
@@ -161,7 +204,7 @@ impl Log {
                 state: change.after,
                 revision: change.revision,
             };
-            self.states.insert(change.uuid, status);
+            self.told.insert(change.uuid, status);
         }
         self.changes.push_back(change);
         if self.changes.len() > EVENTS_MAX {
@@ -175,7 +218,7 @@ impl Log {
         let Some(since) = known else {
             return Changes {
                 revision: self.revision,
-                snapshot: Some(self.states.values().cloned().collect()),
+                snapshot: Some(self.told.values().cloned().collect()),
                 too_old: since.is_some(),
                 changes: Vec::new(),
             };
@@ -186,20 +229,36 @@ impl Log {
         let revision = changes.last().map_or(since, |last| last.revision);
         Changes { revision, snapshot: None, too_old: false, changes }
     }
+}
+
+impl Toolstack {
+    /// The state of a VM, as follows from what it is and what works on it.
+    pub(super) fn state_of(&self, uuid: Uuid) -> VmState {
+        match self.vms.get(&uuid) {
+            Some(vm) => match vm.operation.map(|id| &self.operations[&id].then) {
+                Some(Then::Created { .. } | Then::Rebooted) => VmState::Starting,
+                Some(Then::Gone | Then::Failed { .. }) => VmState::Stopping,
+                // Its next start is due later.
+                None if vm.restart_at.is_some() => VmState::Starting,
+                Some(Then::Plugged { .. } | Then::PlugFailed { .. } | Then::Unplugged { .. })
+                | None => vm.rest.state(),
+            },
+            None if self.unread.contains_key(&uuid) => VmState::Stuck,
+            None if self.definitions.contains_key(&uuid) => VmState::Down,
+            None => VmState::Gone,
+        }
+    }
 
     /// Whether the VM that `target` means is in that state. One that is not known is gone; for those who
     /// wait for its end it is down as well.
     fn is_in(&self, target: &str, state: VmState) -> bool {
-        let uuid: Option<Uuid> = target.parse().ok();
-        let status = self.states.values().find(|it| it.name == target || Some(it.uuid) == uuid);
-        match status {
-            Some(status) => status.state == state,
+        let ours = self.vms.meant(target).map(|vm| vm.uuid);
+        match ours.or_else(|| self.unread(target)).or_else(|| self.defined(target)) {
+            Some(uuid) => self.state_of(uuid) == state,
             None => matches!(state, VmState::Gone | VmState::Down),
         }
     }
-}
 
-impl Toolstack {
     /// Notes that a VM is in this state now. That it was already is no event.
     pub(super) fn changed(
         &mut self,
@@ -208,7 +267,11 @@ impl Toolstack {
         after: VmState,
         reason: impl Into<String>,
     ) {
-        let known = self.log.states.get(&uuid);
+        if let (Some(vm), Some(rest)) = (self.vms.get_mut(&uuid), Rest::of(after)) {
+            vm.rest = rest;
+        }
+        debug_assert_eq!(self.state_of(uuid), after, "{uuid} is not what is told of it");
+        let known = self.log.told.get(&uuid);
         let before = known.map_or(VmState::Gone, |status| status.state);
         let vm = self.vms.get(&uuid);
         let unread = self.unread.get(&uuid);
@@ -322,7 +385,7 @@ impl Toolstack {
         state: VmState,
         out: &mut Vec<Action>,
     ) {
-        if self.log.is_in(&target, state) {
+        if self.is_in(&target, state) {
             out.push(Action::Reply { client, reply: Reply::Ok });
             return;
         }
@@ -342,8 +405,11 @@ impl Toolstack {
                 self.answer_reader(&reader, out);
             }
         }
+        if std::mem::replace(&mut self.log.waiters_revision, revision) == revision {
+            return;
+        }
         for waiter in std::mem::take(&mut self.log.waiters) {
-            if self.log.is_in(&waiter.target, waiter.state) {
+            if self.is_in(&waiter.target, waiter.state) {
                 out.push(Action::Reply { client: waiter.client, reply: Reply::Ok });
             } else {
                 self.log.waiters.push_back(waiter);
@@ -390,16 +456,5 @@ mod tests {
         }
         let first = log.read(None);
         assert_eq!((first.too_old, first.snapshot.map(|it| it.len())), (false, Some(1)));
-    }
-
-    #[test]
-    fn a_vm_that_is_not_known_is_gone_and_down() {
-        let mut log = Log::default();
-        assert!(log.is_in("a", VmState::Gone) && log.is_in("a", VmState::Down));
-        assert!(!log.is_in("a", VmState::Running));
-        log.put(change(1, VmState::Running));
-        assert!(log.is_in("a", VmState::Running) && !log.is_in("a", VmState::Down));
-        log.put(change(2, VmState::Gone));
-        assert!(log.is_in("a", VmState::Gone));
     }
 }

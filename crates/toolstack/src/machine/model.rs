@@ -6,7 +6,6 @@
 use xen::{ShutdownReason, Uuid};
 
 use super::adoption::Adopted;
-use super::events::VmState;
 use super::{Action, Instant, Purpose, Toolstack};
 use crate::device_model::{self, OwnModel, Process};
 use crate::work::AdoptionWork;
@@ -74,7 +73,6 @@ impl Toolstack {
         why: &str,
         out: &mut Vec<Action>,
     ) {
-        let kept = self.log.status(uuid).map(|status| status.state);
         let Some(vm) = self.vms.get_mut(&uuid) else { return };
         if let Some(operation) = vm.operation {
             if self.operations[&operation].needs_model() {
@@ -84,8 +82,7 @@ impl Toolstack {
             return;
         }
         // It has gone down already, or is about to.
-        let is_down = matches!(kept, Some(VmState::Preserved | VmState::Stuck));
-        if is_down || vm.after_plugs.is_some() {
+        if vm.rest.is_down() || vm.after_plugs.is_some() {
             return;
         }
         let name = vm.config.name.clone();

@@ -214,8 +214,9 @@ impl Toolstack {
             unseen: BTreeSet::new(),
             failure: None,
         };
-        self.note_begin(now, uuid, &operation.then);
+        let then = operation.then.clone();
         self.operations.insert(id, operation);
+        self.note_begin(now, uuid, &then);
         self.tell_progress(id, None, out);
         self.advance(now, id, out);
     }

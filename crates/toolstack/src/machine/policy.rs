@@ -99,8 +99,10 @@ impl Toolstack {
             None => ShutdownAction::Destroy,
             Some(ShutdownReason::Poweroff) => policy.poweroff,
             Some(ShutdownReason::Reboot) => policy.reboot,
-            // A suspended domain waits for whoever suspended it.
-            Some(ShutdownReason::Suspend) => return,
+            // It waits for whoever suspended it.
+            Some(ShutdownReason::Suspend) => {
+                return self.changed(now, uuid, VmState::Suspended, word(ShutdownReason::Suspend));
+            }
             Some(ShutdownReason::Watchdog) => policy.watchdog,
             Some(ShutdownReason::SoftReset) => policy.soft_reset,
             Some(ShutdownReason::Crash | ShutdownReason::Other(_)) => policy.crash,
