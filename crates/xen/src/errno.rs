@@ -47,6 +47,7 @@ errno! {
     EOPNOTSUPP = 95, "operation not supported";
     EADDRNOTAVAIL = 99, "address not available";
     ENOBUFS = 105, "no room for the answer";
+    ETIMEDOUT = 110, "timed out";
 }
 
 impl fmt::Display for Errno {

@@ -44,6 +44,9 @@ pub struct StoreSocket {
     path: PathBuf,
     stream: Stream,
     patience: Duration,
+    answer_within: Option<Duration>,
+    /// It did not answer in time: whoever asked is told so before there is another connection.
+    is_late: bool,
 }
 
 #[derive(Debug)]
@@ -54,9 +57,12 @@ enum Stream {
 }
 
 impl Stream {
-    fn open(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path, answer_within: Option<Duration>) -> io::Result<Self> {
         if path.metadata()?.file_type().is_socket() {
-            UnixStream::connect(path).map(Self::Socket)
+            let socket = UnixStream::connect(path)?;
+            socket.set_read_timeout(answer_within)?;
+            socket.set_write_timeout(answer_within)?;
+            Ok(Self::Socket(socket))
         } else {
             File::options().read(true).write(true).open(path).map(Self::Device)
         }
@@ -77,8 +83,31 @@ impl StoreSocket {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_patiently(path: &Path, patience: Duration) -> io::Result<Client<Self>> {
-        let stream = Stream::open(path)?;
-        Ok(Client::new(Self { path: path.to_owned(), stream, patience }))
+        Self::connect_within(path, patience, None)
+    }
+
+    /// As [`connect_patiently`](Self::connect_patiently). A store behind a socket that takes or gives no byte for
+    /// `answer_within` while it is waited for fails that request with `ETIMEDOUT`; the next one has a new connection.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_within(
+        path: &Path,
+        patience: Duration,
+        answer_within: Option<Duration>,
+    ) -> io::Result<Client<Self>> {
+        let stream = Stream::open(path, answer_within)?;
+        let path = path.to_owned();
+        Ok(Client::new(Self { path, stream, patience, answer_within, is_late: false }))
+    }
+
+    /// The error number of an attempt to send or receive.
+    fn failed(&mut self, error: &io::Error) -> Errno {
+        if self.answer_within.is_some() && error.kind() == io::ErrorKind::WouldBlock {
+            self.is_late = true;
+            return Errno::ETIMEDOUT;
+        }
+        errno(error)
     }
 }
 
@@ -107,7 +136,7 @@ impl Transport for StoreSocket {
                 messages(bytes).try_for_each(|message| device.write_all(message))
             }
         };
-        sent.map_err(|error| errno(&error))
+        sent.map_err(|error| self.failed(&error))
     }
 
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
@@ -118,7 +147,7 @@ impl Transport for StoreSocket {
             };
             match received {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => return other.map_err(|error| errno(&error)),
+                other => return other.map_err(|error| self.failed(&error)),
             }
         }
     }
@@ -127,11 +156,14 @@ impl Transport for StoreSocket {
         if self.patience.is_zero() {
             return Err(Errno::EOPNOTSUPP);
         }
+        if std::mem::take(&mut self.is_late) {
+            return Err(Errno::ETIMEDOUT);
+        }
         let deadline = Instant::now() + self.patience;
         loop {
             // At once there is nobody, or the one that is just ending.
             thread::sleep(ATTEMPT_EVERY);
-            match Stream::open(&self.path) {
+            match Stream::open(&self.path, self.answer_within) {
                 Ok(stream) => {
                     self.stream = stream;
                     return Ok(());
@@ -155,7 +187,45 @@ impl AsFd for StoreSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xenstore::client::Nodes as _;
     use xenstore::wire;
+
+    #[test]
+    fn a_store_that_stands_still_fails_each_request_in_time_and_is_asked_again() {
+        let path = std::env::temp_dir().join(format!("xylem-still-{}", std::process::id()));
+        let _old = std::fs::remove_file(&path);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let (second, within) = (Duration::from_secs(1), Duration::from_millis(100));
+        let mut store = StoreSocket::connect_within(&path, second, Some(within)).unwrap();
+        for _ in 0..2 {
+            let began = Instant::now();
+            let error = store.read("/a").unwrap_err().to_string();
+            assert!(error.contains("timed out"), "{error}");
+            assert!(began.elapsed() < second, "{:?}", began.elapsed());
+        }
+        // It goes on: a thread answers whatever comes.
+        let answering = thread::spawn(move || {
+            // The connections of those who gave up come first.
+            for stream in listener.incoming().take(4) {
+                let mut stream = stream.unwrap();
+                let mut header = [0; HEADER_BYTES];
+                while stream.read_exact(&mut header).is_ok() {
+                    let length = u32::from_ne_bytes(header[12..].try_into().unwrap());
+                    let mut payload = vec![0; length as usize];
+                    stream.read_exact(&mut payload).unwrap();
+                    let mut answer = header;
+                    answer[12..].copy_from_slice(&2_u32.to_ne_bytes());
+                    if stream.write_all(&answer).and_then(|()| stream.write_all(b"ok")).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        assert_eq!(store.read("/a").unwrap(), b"ok");
+        drop(store);
+        std::fs::remove_file(&path).unwrap();
+        drop(answering);
+    }
 
     #[test]
     fn a_device_gets_one_message_at_a_time() {

@@ -3,7 +3,8 @@
 mod vms;
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt;
+use std::fs::File;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use api::{Answer, Request, Target, Targets, Wait};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
 use storage_host::LinuxSystem;
 use toolstack::config::VmConfig;
 use toolstack::layout::{self, DeviceRef};
@@ -32,8 +35,28 @@ const THREADS_WAITING: usize = 4;
 /// How long a console may take to get its terminal from xenconsoled.
 const CONSOLE_WAIT: Duration = Duration::from_secs(10);
 
-/// Binds the socket, unless another daemon serves it.
+/// Makes sure that no other daemon serves this socket, now or later: of several that are started at once one gets the lock.
+/// It is held as long as the file is open.
+pub(crate) fn lock(socket: &Path) -> Result<File> {
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let path = socket.with_extension("lock");
+    let flags = i32::try_from(OFlags::NOFOLLOW.bits()).expect("a flag of open(2)");
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => bail!("another xylemd serves {} already", socket.display()),
+        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    }
+}
+
+/// Binds the socket. Whoever does has the [`lock`].
 pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
+    // A daemon of an earlier release has no lock.
     if UnixStream::connect(path).is_ok() {
         bail!("another xylemd serves {} already", path.display());
     }
@@ -698,4 +721,33 @@ fn random_uuid() -> Result<Uuid> {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
     Ok(Uuid(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_daemons_that_are_started_at_once_one_serves() {
+        let folder = std::env::temp_dir().join(format!("xylemd-lock-{}", std::process::id()));
+        let socket = folder.join("xylemd.sock");
+        let start = |_| {
+            let socket = socket.clone();
+            thread::spawn(move || lock(&socket).and_then(|lock| Ok((lock, listen(&socket)?))))
+        };
+        let started: Vec<_> =
+            (0..16).map(start).collect::<Vec<_>>().into_iter().map(|it| it.join().unwrap()).collect();
+        let refused = started.iter().filter_map(|it| it.as_ref().err());
+        let expected = format!("another xylemd serves {} already", socket.display());
+        assert!(refused.clone().all(|it| it.to_string() == expected), "{started:?}");
+        assert_eq!(refused.count(), 15);
+        // The next one takes over when it has ended.
+        drop(started);
+        lock(&socket).and_then(|_| listen(&socket)).unwrap();
+        // Nobody's file is opened through a link.
+        std::fs::remove_file(socket.with_extension("lock")).unwrap();
+        std::os::unix::fs::symlink("/dev/null", socket.with_extension("lock")).unwrap();
+        assert!(lock(&socket).unwrap_err().to_string().starts_with("cannot open"));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -148,6 +148,7 @@ fn run(options: &Options) -> Result<()> {
     let itself = "/proc/self/exe";
     let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
         .context("cannot start the parser of kernels")?;
+    let _lock = clients::lock(&options.socket)?;
     let listener = clients::listen(&options.socket)?;
     let status = clients::listen(&options.status_socket)?;
     let images = images::Images::new(parser);

@@ -10,7 +10,11 @@ use xenstore_socket::StoreSocket;
 /// How long a request waits for a store that is being restarted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long the store may stand still while a request waits for it. It answers in milliseconds; after this a performer is
+/// needed elsewhere, and the request fails.
+const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+
 pub(crate) fn connect(path: &Path) -> Result<Client<StoreSocket>> {
-    StoreSocket::connect_patiently(path, PATIENCE)
+    StoreSocket::connect_within(path, PATIENCE, Some(ANSWER_WITHIN))
         .with_context(|| format!("no store at {}: is xylem-xenstored running?", path.display()))
 }

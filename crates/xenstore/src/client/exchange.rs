@@ -405,7 +405,11 @@ impl<T: Transport> Client<T> {
         if !self.is_lost || transaction_id != 0 || *losses >= LOSSES_MAX {
             return Err(error);
         }
-        self.reconnect().map_err(|_| error)
+        self.reconnect().map_err(|later| match later {
+            // It is there, and stands still.
+            ClientError::Transport(Errno::ETIMEDOUT) => later,
+            _ => error,
+        })
     }
 
     /// Connects again and registers the watches that there were.
