@@ -2,8 +2,8 @@
 
 mod vms;
 
-use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::fs::File;
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -735,8 +735,12 @@ mod tests {
             let socket = socket.clone();
             thread::spawn(move || lock(&socket).and_then(|lock| Ok((lock, listen(&socket)?))))
         };
-        let started: Vec<_> =
-            (0..16).map(start).collect::<Vec<_>>().into_iter().map(|it| it.join().unwrap()).collect();
+        let started: Vec<_> = (0..16)
+            .map(start)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|it| it.join().unwrap())
+            .collect();
         let refused = started.iter().filter_map(|it| it.as_ref().err());
         let expected = format!("another xylemd serves {} already", socket.display());
         assert!(refused.clone().all(|it| it.to_string() == expected), "{started:?}");
