@@ -50,6 +50,7 @@ use crate::plan::plan_finish;
 use crate::scheduler::{Limits, Scheduler, Ticket};
 use crate::work::{AdoptionWork, Cost, Failure, Output, QueryWork, Survey, Work};
 use adoption::Adopted;
+use checks::WantedVm;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
 use definitions::{Definition, Storm};
 pub use devices::Device;
@@ -182,6 +183,12 @@ enum Purpose {
     /// One domain, about which something was heard.
     LookAt {
         domid: DomId,
+    },
+    /// A domain that alone stands against a create.
+    Namesake {
+        client: ClientId,
+        domid: DomId,
+        wanted: Box<WantedVm>,
     },
     Observe,
     /// A read for a client.
@@ -477,6 +484,9 @@ impl Toolstack {
                     self.handle_looked(now, domid, info.as_deref(), name, out);
                 }
             }
+            Purpose::Namesake { client, domid, wanted } => {
+                self.namesake_looked_at(now, client, domid, *wanted, result, out);
+            }
             Purpose::Observe => self.handle_observed(now, result, out),
             Purpose::Query { client, query } => {
                 if let (Query::Becomes { uuid, state, .. }, Ok(_)) = (&query, &result) {
@@ -528,6 +538,10 @@ impl Toolstack {
         let mut foreign = Foreigners::default();
         for info in &survey.domains {
             if self.vms.at(info.domid).is_some() || self.vms.contains_key(&info.handle) {
+                continue;
+            }
+            // A dying domain has given up its name.
+            if info.flags.dying() {
                 continue;
             }
             let known = self.foreign.remove(&info.domid).filter(|f| f.handle == info.handle);

@@ -115,7 +115,8 @@ impl Toolstack {
                     self.domain_ended(now, uuid, end, out);
                 }
             }
-            (None, Some(info)) if !self.vms.contains_key(&info.handle) => {
+            // A dying domain has given up its name, and nothing more is heard of it.
+            (None, Some(info)) if !info.flags.dying() && !self.vms.contains_key(&info.handle) => {
                 // A domain without a name yet is asked again.
                 if name.is_some() {
                     self.foreign.insert(domid, Foreign { handle: info.handle, name });

@@ -2,11 +2,21 @@
 
 use std::sync::Arc;
 
-use xen::Uuid;
+use xen::{DomId, Uuid};
 
-use super::{Action, ClientId, Query, Toolstack, policy};
+use super::requests::fail;
+use super::{Action, ClientId, Instant, Query, Toolstack, policy};
 use crate::config::VmConfig;
-use crate::work::QueryWork;
+use crate::plan::Start;
+use crate::work::{Failure, Output, QueryWork};
+
+/// A create that waits for a look at a domain of its VM's name.
+#[derive(Debug)]
+pub(super) struct WantedVm {
+    pub(super) config: Box<VmConfig>,
+    pub(super) fresh_uuid: Uuid,
+    pub(super) start: Start,
+}
 
 impl Toolstack {
     /// Why no VM of this configuration can be created now, as far as this machine knows by itself.
@@ -30,6 +40,52 @@ impl Toolstack {
             refusals.push(format!("{place}: a domain with UUID {uuid} exists already"));
         }
         refusals
+    }
+
+    /// The domain of another toolstack that has this VM's name or UUID, if that is all that stands against a
+    /// create. It may be gone by now: nobody tells of its end before it has one.
+    pub(super) fn namesake(&self, config: &VmConfig, uuid: Uuid) -> Option<DomId> {
+        let name = config.name.as_str();
+        let is_ours = self.defined(name).is_some()
+            || self.definitions.contains_key(&uuid)
+            || self.vms.named(name).is_some()
+            || self.vms.contains_key(&uuid)
+            || self.unread.contains_key(&uuid)
+            || self.unread.values().any(|it| it.name == name);
+        if is_ours || !policy::refusals(config).is_empty() {
+            return None;
+        }
+        self.foreign.named(name).or_else(|| self.foreign.places(uuid).next())
+    }
+
+    /// The domain that stands against a create was looked at: the create goes on if it is gone or has another
+    /// name, and is refused otherwise.
+    pub(super) fn namesake_looked_at(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        domid: DomId,
+        wanted: WantedVm,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        let WantedVm { config, fresh_uuid, start } = wanted;
+        let uuid = config.uuid.unwrap_or(fresh_uuid);
+        if let Ok(Output::Looked { info, name }) = result {
+            let info = info.filter(|info| !info.flags.dying());
+            let is_namesake = info.as_ref().is_some_and(|info| {
+                info.handle == uuid || name.as_deref() == Some(config.name.as_str())
+            });
+            if !is_namesake {
+                self.foreign.remove(&domid);
+                self.handle_looked(now, domid, info.as_deref(), name, out);
+                return self.create(now, client, *config, fresh_uuid, start, out);
+            }
+        }
+        match self.refusals(&config, uuid).into_iter().next() {
+            Some(message) => fail(client, message, out),
+            None => self.create(now, client, *config, fresh_uuid, start, out),
+        }
     }
 
     /// Finds all that a create of this configuration would be refused for. The host is asked for what only

@@ -2,6 +2,7 @@
 
 use xen::{DomId, DomainRef, Uuid};
 
+use super::checks::WantedVm;
 use super::events::VmState;
 use super::operation::Then;
 use super::shutdown::Asking;
@@ -216,7 +217,7 @@ impl Toolstack {
         }
     }
 
-    fn create(
+    pub(super) fn create(
         &mut self,
         now: Instant,
         client: ClientId,
@@ -226,6 +227,12 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let uuid = config.uuid.unwrap_or(fresh_uuid);
+        if let Some(domid) = self.namesake(&config, uuid) {
+            let wanted = Box::new(WantedVm { config: Box::new(config), fresh_uuid, start });
+            let purpose = Purpose::Namesake { client, domid, wanted };
+            self.give_out(purpose, QueryWork::Find { domid, known: None }, out);
+            return;
+        }
         if let Some(message) = self.refusals(&config, uuid).into_iter().next() {
             return fail(client, message, out);
         }

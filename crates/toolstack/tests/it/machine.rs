@@ -9,7 +9,7 @@ use toolstack::work::{
     loop_tag,
 };
 use toolstack::{Action, ClientId, Event, Instant, Reply, Request, StepTime, Toolstack, Trace};
-use xen::{DomId, Uuid};
+use xen::{DomId, DomainInfo, Uuid};
 
 use crate::plan::config;
 
@@ -115,6 +115,54 @@ fn a_name_in_use_is_refused_by_file_line_and_key() {
     let second =
         handle(&mut machine, create("name = 'g'\nuuid = '01234567-89ab-cdef-0123-456789abcdef'"));
     assert_eq!(failed(&second), Some("test.cfg:4: name: a domain named g exists already"));
+}
+
+/// A machine that knows of a domain `g` of another toolstack, and what it does when a VM `g` is to be created.
+fn create_beside_a_foreign_g() -> (Toolstack, Vec<Action>) {
+    let mut machine = Toolstack::new();
+    let actions = handle(&mut machine, Event::Started);
+    let info = DomainInfo { domid: DomId(5), handle: Uuid([5; 16]), ..DomainInfo::default() };
+    let observed = Output::Observed {
+        survey: Survey { domains: vec![info], names: BTreeMap::from([(DomId(5), "g".to_owned())]) },
+        records: Vec::new(),
+        loops: Vec::new(),
+        unique_ids: BTreeMap::new(),
+        models: Vec::new(),
+    };
+    let _ = end_first(&mut machine, &actions, Ok(observed));
+    let actions = handle(&mut machine, create("name = 'g'"));
+    assert!(
+        matches!(
+            works(&actions)[..],
+            [Work::Query(QueryWork::Find { domid: DomId(5), known: None })]
+        ),
+        "{actions:?}"
+    );
+    (machine, actions)
+}
+
+#[test]
+fn the_name_of_a_foreign_domain_is_free_once_that_is_gone_or_renamed() {
+    let info =
+        || Box::new(DomainInfo { domid: DomId(5), handle: Uuid([5; 16]), ..DomainInfo::default() });
+    for (info, name, is_free) in [
+        (None, None, true),
+        (Some(info()), Some("other"), true),
+        // Its name is being removed, or was.
+        (Some(info()), None, true),
+        (Some(info()), Some("g"), false),
+    ] {
+        let (mut machine, actions) = create_beside_a_foreign_g();
+        let looked = Output::Looked { info, name: name.map(str::to_owned) };
+        let actions = end_first(&mut machine, &actions, Ok(looked));
+        let refusal = (!is_free).then_some("test.cfg:4: name: a domain named g exists already");
+        assert_eq!(failed(&actions), refusal, "{name:?}");
+        assert_eq!(works(&actions).is_empty(), !is_free, "{name:?}");
+    }
+    // What cannot be looked at is there still.
+    let (mut machine, actions) = create_beside_a_foreign_g();
+    let actions = end_first(&mut machine, &actions, Err(Failure("no answer".to_owned())));
+    assert_eq!(failed(&actions), Some("test.cfg:4: name: a domain named g exists already"));
 }
 
 #[test]
