@@ -4,6 +4,7 @@
 . /lab/lib.sh
 modprobe tun
 start_xylemd
+xen-cpuid -p >/results/host
 
 # policy TOOL NAME: of a domain made from /tmp/NAME.cfg.
 policy() {
@@ -44,6 +45,4 @@ for type in pv pvh; do
     compare $type-leaves "$pv" "type = '$type'" \
         "cpuid = ['0x1:ecx=xxxxxxxxxxx00xxxxxxxxxxxxxxxxxxx', '7,0:ebx=xxxxxxxxxxxxxxxxxxxxxxxxxxxxx0xx']"
 done
-# Not made paused by chance: what is set is what was asked for.
-check "rdtscp can be taken away" sh -c \
-    "! diff /results/pvh-1.xy /results/pvh-words.xy >/dev/null"
+check "cpuid= changes something" sh -c "! cmp /results/pvh-1.xy /results/pvh-words.xy"

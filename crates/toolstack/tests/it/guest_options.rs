@@ -1,6 +1,9 @@
-//! Keys that few guests set: limits, paging, nesting, Hyper-V, CPUID.
+//! Keys that few guests set, and what guests of xl's find that few look for.
 
 use expect_test::expect;
+use toolstack::layout;
+use toolstack::xlcfg::parse_vif;
+use xen::{DomId, Uuid};
 
 use crate::xlcfg::check;
 
@@ -156,4 +159,20 @@ fn cpuid_is_taken_in_either_syntax() {
         guest.cfg:5: cpuid[0]: "1:eax=1": a register has exactly 32 bits, of 0, 1, x, k and s
     "#]],
     );
+}
+
+#[test]
+fn a_frontend_reads_its_mtu() {
+    for (more, in_frontend, in_backend) in
+        [("", Some("1500"), None), (",mtu=9000", Some("9000"), Some("9000"))]
+    {
+        let vif = parse_vif(&format!("bridge=b{more}"), 0).unwrap();
+        let nodes = layout::plugged_vif_nodes(DomId(7), Uuid([1; 16]), &vif);
+        let value = |end: &str| {
+            let path = format!("{end}/mtu");
+            nodes.0.iter().find(|node| node.path == path).map(|node| node.value.as_str())
+        };
+        assert_eq!(value("/local/domain/7/device/vif/0"), in_frontend, "{more}");
+        assert_eq!(value("/local/domain/0/backend/vif/7/0"), in_backend, "{more}");
+    }
 }
