@@ -76,15 +76,7 @@ impl AppendFile {
             Err(Errno::NOENT) => return Ok(None),
             opened => opened.refused(context)?,
         };
-        for _ in 0..LOCK_TRIES {
-            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
-                Err(errno) => return Err(errno).refused(context),
-            }
-        }
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-            .refused(|| format!("{}: is another process serving?", context()))?;
+        lock(&file).refused(|| format!("{}: is another process serving?", context()))?;
         let size = rustix::fs::fstat(&file).refused(context)?.st_size;
         let size = u64::try_from(size).unwrap_or(0);
         if size < HEADER_BYTES {
@@ -97,6 +89,20 @@ impl AppendFile {
             return Err(Errno::INVAL).refused(|| format!("{}: its end is missing", context()));
         }
         Self::with_file(file, length).refused(context).map(Some)
+    }
+
+    /// Waits a few seconds until no other process has the file at `path`, if there is one. Nothing of it is read.
+    ///
+    /// # Errors
+    /// If it cannot be opened, or another process keeps it.
+    pub fn wait_until_free(path: &Path) -> Result<(), HostError> {
+        let context = || format!("cannot use {}", path.display());
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
+            opened => opened.refused(context)?,
+        };
+        lock(&file).refused(|| format!("{}: is another process serving?", context()))
     }
 
     /// Goes on with a file that another process opened, and does not append to any more.
@@ -245,6 +251,17 @@ impl AppendFile {
         // SAFETY: `at` checked the range; only this process writes to it.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to.as_ptr(), OWN_BYTES) };
     }
+}
+
+/// Locks a file, waiting a few seconds for whoever has it.
+fn lock(file: &OwnedFd) -> Result<(), Errno> {
+    for _ in 0..LOCK_TRIES {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
 /// A byte of an [`AppendFile`]'s notes.

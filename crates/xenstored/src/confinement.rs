@@ -9,11 +9,10 @@
 mod system_calls;
 
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use anyhow::{Context, bail};
-use rustix::fs::{Gid, Uid, chown};
+use rustix::fs::{Gid, Uid};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
@@ -74,16 +73,35 @@ impl Account {
         bail!("there is no user '{name}'; make one, or write --user UID:GID")
     }
 
-    /// Gives the account a folder or file that it will write to.
-    pub(crate) fn own(self, path: &Path) -> anyhow::Result<()> {
-        let context = || format!("cannot give {} to the daemon's user", path.display());
-        let metadata = std::fs::metadata(path).with_context(context)?;
-        // A folder that everybody shares is nobody's.
-        let is_shared = metadata.is_dir() && metadata.mode() & 0o1000 != 0;
-        if is_shared || metadata.uid() == self.uid.as_raw() {
-            return Ok(());
+    pub(crate) fn uid(self) -> Uid {
+        self.uid
+    }
+
+    pub(crate) fn gid(self) -> Gid {
+        self.gid
+    }
+
+    /// Does something with the rights of this account alone. Only root can; others have no rights to lay down.
+    ///
+    /// # Panics
+    /// If root's rights cannot be taken up again.
+    pub(crate) fn act<R, E: From<Errno>>(
+        self,
+        what: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R, E> {
+        let root = (rustix::process::getuid(), rustix::process::getgid());
+        if !rustix::process::geteuid().is_root() {
+            return what();
         }
-        chown(path, Some(self.uid), Some(self.gid)).with_context(context)
+        thread::set_thread_groups(&[])?;
+        thread::set_thread_res_gid(root.1, self.gid, root.1)?;
+        let done = thread::set_thread_res_uid(root.0, self.uid, root.0)
+            .map_err(E::from)
+            .and_then(|()| what());
+        thread::set_thread_res_uid(root.0, root.0, root.0)
+            .and_then(|()| thread::set_thread_res_gid(root.1, root.1, root.1))
+            .expect("who is root by its real user can become root again");
+        done
     }
 }
 

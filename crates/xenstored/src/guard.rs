@@ -11,6 +11,8 @@ use std::sync::Mutex;
 use xen_linux::{AppendFile, Flag};
 use xenstore::wire::MessageType;
 
+use crate::log;
+
 /// Of a request's payload, by which it is recognised.
 const BEGINNING_BYTES: usize = 40;
 const CULPRIT_BYTES: usize = 24 + BEGINNING_BYTES;
@@ -232,7 +234,6 @@ pub(crate) fn forget_file() {
 
 /// From now on a panic is told from any other end.
 pub(crate) fn note_panics() {
-    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let is_ours = std::thread::current().name() == Some("main");
         if is_ours
@@ -242,7 +243,8 @@ pub(crate) fn note_panics() {
         {
             flag.set(PANICKED);
         }
-        report(panic);
+        // The usual report would wait for whoever reads it.
+        log::complain(&format!("{panic}").replace('\n', ": "));
     }));
 }
 

@@ -128,6 +128,12 @@ impl Journal {
         }
     }
 
+    /// Waits until a daemon that was killed is gone. What it left is not looked at yet: it may have been anybody's.
+    pub(crate) fn wait_for_predecessor(path: &Path) -> anyhow::Result<()> {
+        make_folder_of(path)?;
+        Ok(AppendFile::wait_until_free(path)?)
+    }
+
     /// Takes the journal at `path`, waiting for a killed daemon to be gone, and gives the store that it
     /// describes.
     pub(crate) fn open(
@@ -135,10 +141,7 @@ impl Journal {
         start: Start,
         log: &mut Log,
     ) -> anyhow::Result<(Self, Option<Server>)> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder of {}", path.display()))?;
-        }
+        make_folder_of(path)?;
         let mut journal = Self::without_file(path);
         let Some(mut file) = AppendFile::open(path)? else {
             return Ok((if start == Start::WithoutJournal { Self::none() } else { journal }, None));
@@ -379,6 +382,12 @@ impl Journal {
     }
 }
 
+fn make_folder_of(path: &Path) -> anyhow::Result<()> {
+    let Some(folder) = path.parent() else { return Ok(()) };
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot make the folder of {}", path.display()))
+}
+
 impl Next {
     /// Writes a piece of the checkpoint, or of the changes behind it. `Done`: the file has everything.
     fn write_piece(&mut self, piece: &mut Vec<u8>) -> Result<Progress, HostError> {
@@ -490,7 +499,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("journal-anew-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("journal");
-        let mut log = Log::open(None).unwrap();
+        let mut log = Log::open(None, None).unwrap();
         let (journal, none) = Journal::open(&path, Start::Continue, &mut log).unwrap();
         assert!(none.is_none());
         let mut rings = Rings::new(None, journal, log);
@@ -518,7 +527,7 @@ mod tests {
         assert!(before.len() > 2_000_000);
         drop(rings);
         guard::forget_file();
-        let mut log = Log::open(None).unwrap();
+        let mut log = Log::open(None, None).unwrap();
         let (journal, server) = Journal::open(&path, Start::Continue, &mut log).unwrap();
         let mut server = server.expect("a store");
         let mut rings = Rings::new(None, journal, log);

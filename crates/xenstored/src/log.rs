@@ -1,25 +1,51 @@
 //! Lines for the operator, and the trace of requests.
+//!
+//! Neither ever stops the store: standard error is written to without waiting, whatever is at its other end, and what
+//! it does not take is left out and counted. A guest can cause lines; of each only so many are written in a minute.
 
+mod outlet;
+
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::fs::OFlags;
+use xen::DomId;
 use xenstore::Error;
+
+use crate::confinement::Account;
+use crate::files::{self, Content};
+use outlet::Outlet;
+pub(crate) use outlet::complain;
+
+/// Lines about one domain, and about all together, in each [`PERIOD`].
+const LINES_PER_DOMAIN: u32 = 10;
+const LINES: u32 = 600;
+const PERIOD: Duration = Duration::from_secs(60);
 
 pub(crate) struct Log {
     path: Option<PathBuf>,
     pub(crate) trace: Option<File>,
+    outlet: Outlet,
+    all: Allowance,
+    by_domain: BTreeMap<DomId, Allowance>,
 }
 
 impl Log {
-    /// Opens the trace file, if there shall be one.
-    pub(crate) fn open(path: Option<PathBuf>) -> anyhow::Result<Self> {
-        let trace = path.as_deref().map(open).transpose()?;
-        Ok(Self { path, trace })
+    /// Opens the trace file, if there is to be one. `account` is whom the daemon is about to become.
+    pub(crate) fn open(path: Option<PathBuf>, account: Option<Account>) -> anyhow::Result<Self> {
+        let first =
+            |path| files::open(path, Content::Kept, account).with_context(|| no_trace(path));
+        let trace = path.as_deref().map(first).transpose()?;
+        let (all, by_domain) = (Allowance::default(), BTreeMap::new());
+        Ok(Self { path, trace, outlet: Outlet::of_standard_error(), all, by_domain })
     }
 
-    /// Opens the trace file again: somebody moved it away.
+    /// Opens the trace file again: it was moved away.
     pub(crate) fn reopen(&mut self) {
         match self.path.as_deref().map(open).transpose() {
             Ok(trace) => self.trace = trace,
@@ -53,24 +79,98 @@ impl Log {
     /// Appends a client's report to a file.
     pub(crate) fn write_report(&mut self, path: Option<&Path>, text: &str) -> Result<(), Error> {
         let path = path.or(self.path.as_deref()).ok_or(Error::EINVAL)?.to_path_buf();
-        let written = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()));
+        let written = appended(&path).and_then(|mut file| file.write_all(text.as_bytes()));
         written.map_err(|error| {
             self.line(&format!("cannot write a report to {}: {error}", path.display()));
             Error::EIO
         })
     }
 
-    #[expect(clippy::unused_self, reason = "whoever logs was handed the log")]
     pub(crate) fn line(&mut self, line: &str) {
-        eprintln!("xylem-xenstored: {line}");
+        if let Some(left_out) = self.all.take(Instant::now(), LINES) {
+            self.outlet.write(&with_count(line, left_out));
+        }
+    }
+
+    /// A line that this domain may have caused.
+    pub(crate) fn about(&mut self, domid: DomId, line: &str) {
+        let now = Instant::now();
+        self.by_domain.retain(|_, allowance| !allowance.is_over(now));
+        let allowance = self.by_domain.entry(domid).or_default();
+        if let Some(left_out) = allowance.take(now, LINES_PER_DOMAIN) {
+            self.line(&with_count(line, left_out));
+        }
+    }
+}
+
+fn with_count(line: &str, left_out: u64) -> String {
+    match left_out {
+        0 => line.to_owned(),
+        left_out => format!("{line} ({left_out} lines before this one were left out)"),
+    }
+}
+
+/// How many lines are still written in a period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Allowance {
+    since: Option<Instant>,
+    written: u32,
+    left_out: u64,
+}
+
+impl Allowance {
+    /// Whether there is room for one more; with the lines that were left out since the last one.
+    fn take(&mut self, now: Instant, most: u32) -> Option<u64> {
+        if self.since.is_none_or(|since| now.duration_since(since) >= PERIOD) {
+            self.since = Some(now);
+            self.written = 0;
+        }
+        if self.written >= most {
+            self.left_out += 1;
+            return None;
+        }
+        self.written += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+
+    /// Whether nothing is lost by forgetting it.
+    fn is_over(&self, now: Instant) -> bool {
+        let is_old = self.since.is_some_and(|since| now.duration_since(since) >= PERIOD);
+        is_old && self.left_out == 0
     }
 }
 
 fn open(path: &Path) -> anyhow::Result<File> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    file.with_context(|| format!("cannot open the trace file {}", path.display()))
+    appended(path).with_context(|| no_trace(path))
+}
+
+/// A pipe that nobody reads is an error, not a wait.
+fn appended(path: &Path) -> std::io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)
+}
+
+fn no_trace(path: &Path) -> String {
+    format!("cannot open the trace file {}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_causes_so_many_lines_in_a_minute_and_the_rest_is_counted() {
+        let mut allowance = Allowance::default();
+        let start = Instant::now();
+        for _ in 0..LINES_PER_DOMAIN {
+            assert_eq!(allowance.take(start, LINES_PER_DOMAIN), Some(0));
+        }
+        for _ in 0..1000 {
+            assert_eq!(allowance.take(start + PERIOD / 2, LINES_PER_DOMAIN), None);
+        }
+        assert!(!allowance.is_over(start + PERIOD), "what was left out is still to be told");
+        assert_eq!(allowance.take(start + PERIOD, LINES_PER_DOMAIN), Some(1000));
+        assert_eq!(allowance.take(start + PERIOD, LINES_PER_DOMAIN), Some(0));
+        assert!(allowance.is_over(start + 2 * PERIOD));
+    }
 }

@@ -5,6 +5,7 @@ mod broker;
 mod confinement;
 mod daemon;
 mod file_platform;
+mod files;
 mod guard;
 mod journal;
 mod live_update;
@@ -19,6 +20,7 @@ mod update;
 mod xen_platform;
 
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("xylem-xenstored: {error:#}");
+            log::complain(&format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -104,31 +106,37 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     }
     raise_descriptor_limit();
     guard::note_panics();
-    let log = Log::open(paths.trace_file.clone())?;
-    let mut daemon = match arrival {
-        Some(arrival) => take_over(options, &paths, log, arrival, broker, helpers, started)?,
-        None => begin(options, &paths, log, helpers, started)?,
+    if let Some(account) = account {
+        for path in [&paths.socket, &paths.journal] {
+            let folder = path.parent().context("the root folder is no socket")?;
+            files::give_folder(folder, account)?;
+        }
+    }
+    let log = Log::open(paths.trace_file.clone(), account)?;
+    // The one before us has the file until it has ended.
+    let mut pid_file = None;
+    if successor.is_none() {
+        pid_file = paths.pid_file.as_deref().map(|it| PidFile::create(it, account)).transpose()?;
+    }
+    // What only root may open comes first, what another daemon has written last: as nobody who could do harm by it.
+    let begun = match arrival {
+        Some(arrival) => {
+            let daemon = take_over(options, &paths, log, arrival, broker, helpers, started)?;
+            Begun::TakenOver(Box::new(daemon))
+        }
+        None => Begun::Opened(Opened::open(&paths, account, helpers)?, log),
+    };
+    if let Some(account) = account {
+        confinement::enter(account)?;
+    }
+    let mut daemon = match begun {
+        Begun::TakenOver(daemon) => *daemon,
+        Begun::Opened(opened, log) => begin(options, &paths, log, opened, started)?,
     };
     daemon.update.state_file = std::path::absolute(&state_file).context("no working folder")?;
     daemon.server.set_event_timeout(options.event_timeout);
     daemon.is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     daemon.server.set_tracing(daemon.rings.log.trace.is_some());
-
-    // The one before us has the file until it has ended.
-    let mut pid_file = None;
-    if successor.is_none() {
-        pid_file = paths.pid_file.as_deref().map(PidFile::create).transpose()?;
-    }
-    if let Some(account) = account {
-        let (folder, journal) = (paths.socket.parent(), paths.journal.parent());
-        // Whoever follows this daemon writes the pid file again.
-        let pid_file = paths.pid_file.as_deref().filter(|_| successor.is_none());
-        let written = [folder, journal, paths.trace_file.as_deref(), pid_file];
-        for path in written.into_iter().flatten() {
-            account.own(path)?;
-        }
-        confinement::enter(account)?;
-    }
     if let Some(channel) = &successor {
         channel.wait_for_go()?;
     }
@@ -137,7 +145,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     }
     if let Some(channel) = successor.take() {
         channel.tell_answered()?;
-        pid_file = paths.pid_file.as_deref().and_then(|path| match PidFile::create(path) {
+        pid_file = paths.pid_file.as_deref().and_then(|path| match PidFile::create(path, None) {
             Ok(file) => Some(file),
             Err(error) => {
                 // The store is served, which matters more.
@@ -197,23 +205,55 @@ impl Paths {
     }
 }
 
+/// How far a daemon is once it needs root's rights no more.
+enum Begun {
+    TakenOver(Box<Daemon>),
+    Opened(Opened, Log),
+}
+
+/// What a daemon that begins by itself has open before it reads anything.
+struct Opened {
+    platform: Option<Box<dyn Platform>>,
+    listener: OwnedFd,
+    status: OwnedFd,
+}
+
+impl Opened {
+    fn open(paths: &Paths, account: Option<Account>, helpers: Account) -> anyhow::Result<Self> {
+        as_user(account, || Journal::wait_for_predecessor(&paths.journal))?;
+        let platform: Option<Box<dyn Platform>> = match &paths.domains {
+            Domains::OfXen => Some(Box::new(XenPlatform::open(helpers)?)),
+            Domains::OfFolder(path) => {
+                Some(Box::new(as_user(account, || FilePlatform::open(path.clone()))?))
+            }
+            Domains::None => None,
+        };
+        let listen = |path| as_user(account, || daemon::listen(path));
+        Ok(Self { platform, listener: listen(&paths.socket)?, status: listen(&paths.status)? })
+    }
+}
+
+/// Does something with the rights of the user that the daemon becomes, if it becomes one.
+fn as_user<R>(
+    account: Option<Account>,
+    what: impl FnOnce() -> anyhow::Result<R>,
+) -> anyhow::Result<R> {
+    match account {
+        Some(account) => account.act(what),
+        None => what(),
+    }
+}
+
 /// Begins with the journal's store, or an empty one.
 fn begin(
     options: &Options,
     paths: &Paths,
     mut log: Log,
-    helpers: Account,
+    opened: Opened,
     started: Instant,
 ) -> anyhow::Result<Daemon> {
-    // First, since it waits until a daemon that was killed is gone.
+    let Opened { platform, listener, status } = opened;
     let (journal, store) = Journal::open(&paths.journal, options.start, &mut log)?;
-    let platform: Option<Box<dyn Platform>> = match &paths.domains {
-        Domains::OfXen => Some(Box::new(XenPlatform::open(helpers)?)),
-        Domains::OfFolder(path) => Some(Box::new(FilePlatform::open(path.clone())?)),
-        Domains::None => None,
-    };
-    let listener = daemon::listen(&paths.socket)?;
-    let status = daemon::listen(&paths.status)?;
     let mut rings = Rings::new(platform, journal, log);
     let mut server;
     let waiting;
@@ -300,8 +340,8 @@ struct PidFile {
 }
 
 impl PidFile {
-    fn create(path: &Path) -> anyhow::Result<Self> {
-        let file = std::fs::File::create(path)
+    fn create(path: &Path, account: Option<Account>) -> anyhow::Result<Self> {
+        let file = files::open(path, files::Content::Replaced, account)
             .with_context(|| format!("cannot write the pid file {}", path.display()))?;
         Ok(Self { path: path.to_owned(), file })
     }

@@ -254,7 +254,7 @@ impl Rings {
             ring.broken = true;
             ring.page.set_error(error);
             let line = format!("domain {} is not served any more: {error}", ring.domid);
-            self.log.line(&line);
+            self.log.about(ring.domid, &line);
         }
         self.notify(id);
     }
@@ -318,7 +318,7 @@ impl Rings {
             && ring.port != NO_PORT
             && let Err(error) = platform.unbind(ring.port)
         {
-            self.log.line(&format!("domain {domid}: {error:#}"));
+            self.log.about(domid, &format!("domain {domid}: {error:#}"));
         }
         Some(ring)
     }
@@ -331,7 +331,7 @@ impl Rings {
         if ring.port != NO_PORT
             && let Err(error) = platform.notify(ring.port)
         {
-            self.log.line(&format!("domain {}: {error:#}", ring.domid));
+            self.log.about(ring.domid, &format!("domain {}: {error:#}", ring.domid));
         }
     }
 }
@@ -384,7 +384,7 @@ impl Host for Rings {
                 Ok(())
             }
             Err(error) => {
-                self.log.line(&format!("cannot serve domain {domid}: {error:#}"));
+                self.log.about(domid, &format!("cannot serve domain {domid}: {error:#}"));
                 Err(Error::EINVAL)
             }
         }
@@ -408,7 +408,7 @@ impl Host for Rings {
                 // The old channel is closed, and its number may be another ring's by and by.
                 self.by_port.remove(&ring.port);
                 ring.port = NO_PORT;
-                self.log.line(&format!("cannot serve domain {domid} again: {error:#}"));
+                self.log.about(domid, &format!("cannot serve domain {domid} again: {error:#}"));
                 Err(Error::EINVAL)
             }
         }

@@ -46,6 +46,8 @@ pub(crate) struct XenPlatform {
     event_channels: EventChannels,
     grants: GrantDevice,
     own_ring: OwnStoreRing,
+    /// Where the control domain's kernel listens, if this process could read it: only root can.
+    control_port: Option<EvtchnPort>,
     exception_port: EvtchnPort,
 }
 
@@ -107,6 +109,7 @@ impl XenPlatform {
             event_channels,
             grants,
             own_ring,
+            control_port: OwnStoreRing::port().ok(),
             exception_port,
         })
     }
@@ -150,7 +153,10 @@ impl Platform for XenPlatform {
     }
 
     fn control_port(&mut self) -> anyhow::Result<EvtchnPort> {
-        Ok(OwnStoreRing::port()?)
+        match self.control_port {
+            Some(port) => Ok(port),
+            None => Ok(OwnStoreRing::port()?),
+        }
     }
 
     fn map_ring(&mut self, domid: DomId, gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>> {

@@ -61,6 +61,73 @@ fn a_daemon_without_root_still_owns_its_folder_and_its_trace() {
     while client.read("/").is_ok() {}
 }
 
+/// A daemon that is started in a folder which its user has prepared, until it serves or has ended; what it said.
+fn started_in(folder: &Folder, arguments: &[&str]) -> String {
+    let words = [&["--user", "65534:65534"], arguments].concat();
+    // It keeps its standard error, so a pipe would have no end.
+    let errors = Folder::new("errors");
+    let file = errors.path().join("said");
+    let mut start = command(folder, &words);
+    let output = start.stderr(std::fs::File::create(&file).unwrap()).output().unwrap();
+    let id = String::from_utf8(output.stdout).unwrap();
+    if let Ok(id) = id.trim().parse() {
+        signal(id, rustix::process::Signal::KILL);
+    }
+    std::fs::read_to_string(file).unwrap()
+}
+
+#[test]
+fn no_link_of_the_user_gives_it_a_file_of_roots() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let place = Folder::new("victims");
+    let victim = place.path().join("victim");
+    let folder_of_root = place.path().join("folder");
+    std::fs::create_dir(&folder_of_root).unwrap();
+    for name in ["pid", "trace", "socket", "status", "journal"] {
+        std::fs::write(&victim, "root's own").unwrap();
+        std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).unwrap();
+        let folder = Folder::new(&format!("planted-{name}"));
+        symlink(&victim, folder.path().join(name)).unwrap();
+        chown(folder.path(), Some(65534), Some(65534)).unwrap();
+        let said = started_in(&folder, &["-P", "-F", "pid", "-T", "trace"]);
+        let found = std::fs::metadata(&victim).unwrap();
+        assert_eq!((found.uid(), found.mode() & 0o777), (0, 0o600), "{name}: {said}");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "root's own", "{name}: {said}");
+    }
+    // The folder itself.
+    let folder = Folder::new("planted-folder");
+    symlink(&folder_of_root, folder.path().join("run")).unwrap();
+    chown(folder.path(), Some(65534), Some(65534)).unwrap();
+    let mut start = command(&folder, &["--user", "65534:65534", "--no-fork"]);
+    let output = start.env("XENSTORED_RUNDIR", folder.path().join("run")).output().unwrap();
+    assert!(!output.status.success());
+    assert_eq!(std::fs::metadata(&folder_of_root).unwrap().uid(), 0);
+}
+
+#[test]
+fn what_the_user_left_as_a_journal_is_not_read_by_root() {
+    use std::os::unix::fs::symlink;
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    // A link to a file that only root may read: an error of the user's rights, not of the file's content.
+    let folder = Folder::new("journal-of-others");
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, vec![0; 8192]).unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    std::fs::hard_link(&secret, folder.path().join("journal")).unwrap();
+    let said = started_in(&folder, &["-P"]);
+    assert!(said.contains("Permission denied") || said.contains("EACCES"), "{said}");
+    // Nor is a link followed.
+    std::fs::remove_file(folder.path().join("journal")).unwrap();
+    symlink(&secret, folder.path().join("journal")).unwrap();
+    assert!(!started_in(&folder, &["-P"]).is_empty());
+}
+
 #[test]
 fn a_user_that_cannot_be_had_ends_the_start() {
     let folder = Folder::new("nouser");

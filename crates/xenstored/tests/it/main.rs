@@ -4,6 +4,7 @@ mod clients;
 mod confinement;
 mod crash;
 mod daemon;
+mod errors;
 mod guests;
 mod live_update;
 mod process;

@@ -58,6 +58,15 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start(name: &str, arguments: &[&str]) -> Self {
+        Self::start_as(name, arguments, Stdio::null())
+    }
+
+    /// As [`start`](Self::start), with this as its standard error.
+    pub(crate) fn start_with_errors(name: &str, errors: Stdio) -> Self {
+        Self::start_as(name, &[], errors)
+    }
+
+    fn start_as(name: &str, arguments: &[&str], errors: Stdio) -> Self {
         let folder = Folder::new(name);
         // The service manager's datagram says when it serves.
         let notify = folder.path().join("notify");
@@ -66,7 +75,7 @@ impl Daemon {
         std::fs::set_permissions(&notify, Permissions::from_mode(0o666)).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         let trap = "";
-        let process = spawn(&folder, &manager, trap, arguments);
+        let process = spawn(&folder, &manager, trap, arguments, errors);
         Self { folder, process, manager, trap }
     }
 
@@ -88,7 +97,7 @@ impl Daemon {
 
     /// Starts it once more in the same folder, after it ended.
     pub(crate) fn restart(&mut self, arguments: &[&str]) {
-        self.process = spawn(&self.folder, &self.manager, self.trap, arguments);
+        self.process = spawn(&self.folder, &self.manager, self.trap, arguments, Stdio::null());
     }
 
     /// As [`start`](Self::start), with everything given up that serving does not need.
@@ -132,14 +141,20 @@ impl Daemon {
     }
 }
 
-fn spawn(folder: &Folder, manager: &UnixDatagram, trap: &str, arguments: &[&str]) -> Child {
+fn spawn(
+    folder: &Folder,
+    manager: &UnixDatagram,
+    trap: &str,
+    arguments: &[&str],
+    errors: Stdio,
+) -> Child {
     // A test that the machine lets wait must miss no event for it.
     let as_tested = ["--no-fork", "-w", "watch-event=0"];
     let process = command(folder, &[&as_tested[..], arguments].concat())
         .env("NOTIFY_SOCKET", folder.path().join("notify"))
         .env("XENSTORED_TRAP", trap)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(errors)
         .spawn()
         .unwrap();
     let mut said = [0; 64];

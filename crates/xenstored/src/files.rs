@@ -1,0 +1,286 @@
+//! Files that are opened while the daemon still is root, for the user that it becomes.
+//!
+//! In a folder that this user may write, links may lie, to files that are root's. So such a file is opened with
+//! the user's own rights, and a link leads nowhere that the user could not go. Elsewhere root opens the file, and
+//! gives away what it has opened, by its descriptor: never a path.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use rustix::fs::{Mode, OFlags, fchown, fstat};
+
+use crate::confinement::Account;
+
+/// A folder whose files only their owners may remove.
+const STICKY: u32 = 0o1000;
+/// May be written by others than the owner.
+const SHARED: u32 = 0o022;
+/// Links on the way to a file, as many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
+/// What becomes of what a file has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Content {
+    Replaced,
+    Kept,
+}
+
+/// Who could have put a link on the way to a file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Way {
+    /// Only root.
+    OfRoot,
+    /// Anybody, but in the last folder alone.
+    Shared,
+    /// The daemon's user.
+    OfAccount,
+    /// Somebody else, in this folder.
+    OfOthers(PathBuf),
+}
+
+/// Opens a file to write to, which `account` will go on writing to.
+pub(crate) fn open(
+    path: &Path,
+    content: Content,
+    account: Option<Account>,
+) -> anyhow::Result<File> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(open_as_it_is(path, content)?);
+    }
+    let file = match (way_to(path, account)?, account) {
+        (Way::OfRoot, _) => open_as_it_is(path, content)?,
+        (Way::OfAccount, Some(account)) => account.act(|| open_as_it_is(path, content))?,
+        (Way::OfOthers(folder), Some(_)) => {
+            bail!("{} is another user's, who could put a link there", folder.display())
+        }
+        (Way::Shared | Way::OfAccount | Way::OfOthers(_), _) => {
+            open_no_link(path, content, account)?
+        }
+    };
+    if let Some(account) = account {
+        let found = file.metadata()?;
+        // What is no file of its own, such as a terminal or a file with another name, is written to and not given away.
+        if found.is_file() && found.nlink() == 1 && found.uid() == 0 {
+            fchown(&file, Some(account.uid()), Some(account.gid()))?;
+        }
+    }
+    Ok(file)
+}
+
+fn options(content: Content) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    match content {
+        Content::Replaced => options.write(true).truncate(true).create(true),
+        Content::Kept => options.append(true).create(true),
+    };
+    options
+}
+
+fn open_as_it_is(path: &Path, content: Content) -> std::io::Result<File> {
+    options(content).open(path)
+}
+
+/// Opens a file of root's or of the account's where anybody could have put something else.
+fn open_no_link(path: &Path, content: Content, account: Option<Account>) -> anyhow::Result<File> {
+    // Not cut off before it is known whose it is.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = options(Content::Kept).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let found = file.metadata()?;
+    let is_known =
+        found.uid() == 0 || account.is_some_and(|account| account.uid().as_raw() == found.uid());
+    ensure!(
+        found.is_file() && found.nlink() == 1 && is_known,
+        "others may write to its folder, and it is not a file of the daemon's"
+    );
+    if content == Content::Replaced {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Who could have put a link on the way to `path`, its own last part included.
+fn way_to(path: &Path, account: Option<Account>) -> anyhow::Result<Way> {
+    let is_accounts =
+        |found: &Metadata| account.is_some_and(|account| account.uid().as_raw() == found.uid());
+    let mut rest = parts(path.parent().context("it has no folder")?);
+    let mut folder = PathBuf::from("/");
+    let mut links = 0;
+    loop {
+        let found = folder.symlink_metadata()?;
+        let is_shared = found.uid() == 0 && found.mode() & STICKY != 0;
+        if is_accounts(&found) {
+            return Ok(Way::OfAccount);
+        }
+        if found.uid() != 0 || (found.mode() & SHARED != 0 && !is_shared) {
+            return Ok(Way::OfOthers(folder));
+        }
+        let Some(part) = rest.pop_front() else {
+            return Ok(if is_shared { Way::Shared } else { Way::OfRoot });
+        };
+        let next = folder.join(&part);
+        let found = next.symlink_metadata().with_context(|| next.display().to_string())?;
+        if found.is_symlink() {
+            links += 1;
+            ensure!(links <= LINKS_MAX, "there are too many links on the way");
+            if found.uid() != 0 {
+                return Ok(Way::OfOthers(folder));
+            }
+            let target = next.read_link()?;
+            if target.is_absolute() {
+                folder = PathBuf::from("/");
+            }
+            let mut before = parts(&target);
+            before.append(&mut rest);
+            rest = before;
+        } else if part == ".." {
+            folder.pop();
+        } else {
+            folder = next;
+        }
+    }
+}
+
+fn parts(path: &Path) -> VecDeque<OsString> {
+    let words = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    });
+    words.collect()
+}
+
+/// Gives the account the folder that it will write to, which is made if it is missing.
+pub(crate) fn give_folder(path: &Path, account: Account) -> anyhow::Result<()> {
+    let context = || format!("cannot give the folder {} to the daemon's user", path.display());
+    std::fs::create_dir_all(path).with_context(context)?;
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    if let Way::OfOthers(folder) = way_to(path, Some(account)).with_context(context)? {
+        return Err(anyhow::anyhow!("{} is another user's", folder.display()))
+            .with_context(context);
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, Mode::empty())
+        .with_context(|| format!("{}; it must not be a link", context()))?;
+    let found = fstat(&folder).with_context(context)?;
+    if found.st_uid == account.uid().as_raw() {
+        return Ok(());
+    }
+    let is_shared = found.st_mode & (STICKY | SHARED) != 0;
+    let is_the_systems = path.components().count() <= 2;
+    if is_shared || is_the_systems || found.st_uid != 0 {
+        return Err(anyhow::anyhow!("others use it; give the daemon a folder of its own"))
+            .with_context(context);
+    }
+    fchown(&folder, Some(account.uid()), Some(account.gid())).with_context(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    /// A folder below one that everybody may write to, as `/run/xenstored` is not, removed at the end.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("files-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).expect("the folder is ours");
+        }
+    }
+
+    fn is_root() -> bool {
+        rustix::process::geteuid().is_root()
+    }
+
+    #[test]
+    fn a_link_of_the_users_leads_to_nothing_of_roots() {
+        if !is_root() {
+            return;
+        }
+        let place = Place::new("link");
+        let account = Account::find("65534:65534").unwrap();
+        let (victim, run) = (place.0.join("victim"), place.0.join("run"));
+        std::fs::write(&victim, "root's").unwrap();
+        std::fs::set_permissions(&victim, PermissionsExt::from_mode(0o600)).unwrap();
+        std::fs::create_dir(&run).unwrap();
+        give_folder(&run, account).unwrap();
+        assert_eq!(run.metadata().unwrap().uid(), 65534);
+        for content in [Content::Replaced, Content::Kept] {
+            let link = run.join("pid");
+            symlink(&victim, &link).unwrap();
+            assert!(open(&link, content, Some(account)).is_err(), "{content:?}");
+            // Nor where the daemon stays root, in the folder of a user that it was before.
+            assert!(open(&link, content, None).is_err(), "{content:?}");
+            std::fs::remove_file(&link).unwrap();
+            std::fs::hard_link(&victim, &link).unwrap();
+            assert!(open(&link, content, Some(account)).is_err(), "{content:?}");
+            assert!(open(&link, content, None).is_err(), "{content:?}");
+            std::fs::remove_file(&link).unwrap();
+        }
+        // A whole folder of the user's that is a link.
+        let elsewhere = place.0.join("roots");
+        std::fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, run.join("sub")).unwrap();
+        assert!(open(&run.join("sub/pid"), Content::Replaced, Some(account)).is_err());
+        assert!(give_folder(&run.join("sub"), account).is_err());
+        assert_eq!(elsewhere.metadata().unwrap().uid(), 0);
+        assert_eq!(
+            (victim.metadata().unwrap().uid(), &*std::fs::read_to_string(&victim).unwrap()),
+            (0, "root's")
+        );
+    }
+
+    #[test]
+    fn the_user_gets_the_files_that_it_writes_to() {
+        if !is_root() {
+            return;
+        }
+        let place = Place::new("gets");
+        let account = Account::find("65534:65534").unwrap();
+        let run = place.0.join("run");
+        give_folder(&run, account).unwrap();
+        for (path, content) in [
+            (run.join("pid"), Content::Replaced),
+            (run.join("trace"), Content::Kept),
+            // In a folder of root's.
+            (place.0.join("pid"), Content::Replaced),
+        ] {
+            drop(open(&path, content, Some(account)).unwrap());
+            assert_eq!(path.metadata().unwrap().uid(), 65534, "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn a_folder_that_others_use_is_not_given_away() {
+        if !is_root() {
+            return;
+        }
+        let place = Place::new("shared");
+        let account = Account::find("65534:65534").unwrap();
+        for mode in [0o1777, 0o777, 0o775, 0o1755] {
+            let folder = place.0.join(format!("{mode:o}"));
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::set_permissions(&folder, PermissionsExt::from_mode(mode)).unwrap();
+            let refused = give_folder(&folder, account).unwrap_err();
+            assert!(format!("{refused:#}").contains("a folder of its own"), "{refused:#}");
+        }
+        assert!(give_folder(Path::new("/run"), account).is_err());
+        assert!(give_folder(Path::new("/"), account).is_err());
+        assert_eq!(Path::new("/run").metadata().unwrap().uid(), 0);
+    }
+}

@@ -1,0 +1,120 @@
+//! Standard error, written to without waiting: its other end may be full, gone, or stand still.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, OFlags, fstat};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use rustix::stdio::stderr;
+
+/// Longest line in bytes: a pipe takes so many at once or none (`PIPE_BUF`).
+const LINE_BYTES_MAX: usize = 4000;
+
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// The way to standard error.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    way: Way,
+    /// Lines that were not taken since the last one that was.
+    lost: u64,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// As journald's.
+    Socket,
+    /// A pipe, opened once more: that it is not waited for must not be another process's matter.
+    Pipe(File),
+    /// What is ready to be written to, or cannot be opened again.
+    Other,
+}
+
+impl Outlet {
+    pub(super) fn of_standard_error() -> Self {
+        let kind = fstat(stderr()).map(|found| FileType::from_raw_mode(found.st_mode));
+        let way = match kind {
+            Ok(FileType::Socket) => Way::Socket,
+            Ok(FileType::Fifo) => {
+                let flags = OFlags::NONBLOCK.bits().cast_signed();
+                let again =
+                    OpenOptions::new().write(true).custom_flags(flags).open("/proc/self/fd/2");
+                again.map_or(Way::Other, Way::Pipe)
+            }
+            _ => Way::Other,
+        };
+        Self { way, lost: 0 }
+    }
+
+    /// Writes a line, or counts it as lost.
+    pub(super) fn write(&mut self, line: &str) {
+        if self.lost > 0 {
+            let told = format!("{} lines are missing here: nobody took them", self.lost);
+            if self.way.write(&framed(&told)).is_ok() {
+                self.lost = 0;
+            }
+        }
+        if self.way.write(&framed(line)).is_err() {
+            self.lost += 1;
+        }
+    }
+}
+
+/// Writes a line before there is a log, or where it is out of reach.
+pub(crate) fn complain(line: &str) {
+    // Nobody can be told that nobody can be told.
+    let _lost = Way::Other.write(&framed(line));
+}
+
+fn framed(line: &str) -> String {
+    let mut text = format!("xylem-xenstored: {line}");
+    if text.len() >= LINE_BYTES_MAX {
+        let most = (0..=LINE_BYTES_MAX - 5).rev().find(|&at| text.is_char_boundary(at));
+        text.truncate(most.unwrap_or_default());
+        text.push_str(" ...");
+    }
+    text.push('\n');
+    text
+}
+
+impl Way {
+    fn write(&self, text: &str) -> Result<(), Errno> {
+        let bytes = text.as_bytes();
+        let written = match self {
+            Self::Socket => {
+                rustix::net::send(stderr(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+            Self::Pipe(file) => rustix::io::write(file, bytes),
+            Self::Other => {
+                let errors = stderr();
+                let mut files = [PollFd::from_borrowed_fd(errors.as_fd(), PollFlags::OUT)];
+                match poll(&mut files, Some(&NOW)) {
+                    Ok(0) => Err(Errno::AGAIN),
+                    Ok(_) => rustix::io::write(errors, bytes),
+                    Err(errno) => Err(errno),
+                }
+            }
+        };
+        match written? {
+            length if length == bytes.len() => Ok(()),
+            _ => Err(Errno::AGAIN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_line_is_cut_off_between_two_characters() {
+        for line in ["short", &"é".repeat(3000), &format!("x{}", "é".repeat(3000))] {
+            let text = framed(line);
+            assert!(text.len() <= LINE_BYTES_MAX && text.ends_with('\n'), "{}", text.len());
+            assert_eq!(text.trim_end().ends_with("..."), line.len() > 100);
+        }
+    }
+}
