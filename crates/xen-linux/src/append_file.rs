@@ -155,22 +155,42 @@ impl AppendFile {
     /// Appends all of it or nothing; a process that ends in between has appended nothing.
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// ENOSPC or another errno of the file system's if there is no room for it.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), HostError> {
+        self.append_parts(&[bytes])
+    }
+
+    /// As [`append`](Self::append), for what lies in several places.
+    ///
+    /// # Errors
+    /// As for [`append`](Self::append).
+    pub fn append_parts(&mut self, parts: &[&[u8]]) -> Result<(), HostError> {
         let context = || "cannot make the file longer".to_owned();
-        let end = HEADER_BYTES + self.length + bytes.len() as u64;
+        let length = parts.iter().map(|part| part.len() as u64).sum::<u64>();
+        let end = HEADER_BYTES + self.length + length;
         if end > self.allocated {
             let more = (end - self.allocated).next_multiple_of(WINDOW_BYTES);
             allocate(&self.file, self.allocated, more).refused(context)?;
             self.allocated += more;
         }
-        let mut rest = bytes;
         let mut at = HEADER_BYTES + self.length;
+        for part in parts {
+            self.store(at, part).refused(context)?;
+            at += part.len() as u64;
+        }
+        self.length += length;
+        let word = self.header.at(0, 8).cast::<u64>();
+        // SAFETY: inside the mapping and aligned, since a mapping begins at a page.
+        unsafe { AtomicU64::from_ptr(word.as_ptr()) }.store(self.length, Ordering::Release);
+        Ok(())
+    }
+
+    /// Copies bytes to where the file has room for them. They do not count yet.
+    fn store(&mut self, mut at: u64, mut rest: &[u8]) -> Result<(), Errno> {
         while !rest.is_empty() {
             if at >= self.window_start + WINDOW_BYTES {
                 let start = self.window_start + WINDOW_BYTES;
-                self.window =
-                    Mapping::populated(&self.file, WINDOW_PAGES, start).refused(context)?;
+                self.window = Mapping::populated(&self.file, WINDOW_PAGES, start)?;
                 self.window_start = start;
             }
             let offset = usize::try_from(at - self.window_start).expect("inside the window");
@@ -182,10 +202,6 @@ impl AppendFile {
             rest = &rest[piece..];
             at += piece as u64;
         }
-        self.length += bytes.len() as u64;
-        let word = self.header.at(0, 8).cast::<u64>();
-        // SAFETY: inside the mapping and aligned, since a mapping begins at a page.
-        unsafe { AtomicU64::from_ptr(word.as_ptr()) }.store(self.length, Ordering::Release);
         Ok(())
     }
 

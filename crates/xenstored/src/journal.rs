@@ -6,12 +6,14 @@
 //! a host that lost its power has no guests. When the changes outgrow the state, a new checkpoint is
 //! written beside it, piece by piece between turns, and takes its place.
 
+mod frame;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use xen_linux::{AppendFile, HostError, RetiredFile};
 use xenstore::RECORD_VERSION;
 use xenstore::server::{Checkpoint, Progress, Replay, Server};
@@ -35,6 +37,8 @@ const FREED_BYTES: u64 = 256 << 10;
 const PAUSE: Duration = Duration::from_secs(5);
 
 const MAGIC: &[u8; 8] = b"xyjournl";
+/// In the version: records are in frames with a checksum. A daemon that knows none refuses such a journal.
+const FRAMED: u32 = 1 << 16;
 const BOOT_BYTES: usize = 36;
 
 /// Whether what the file says is the whole truth.
@@ -55,6 +59,30 @@ pub(crate) enum Start {
     /// The same, and keep no journal.
     WithoutJournal,
 }
+
+/// What to do about a journal with changes that are damaged.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Damage {
+    /// Go on with the store as it was before them.
+    Continue,
+    Refuse,
+}
+
+/// A journal that is there and cannot be gone on with: to start again is of no use.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(why) = self;
+        write!(
+            f,
+            "{why}; with --fresh the store begins empty, by which every running guest loses its devices"
+        )
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// A journal in the making beside the present one.
 struct Next {
@@ -90,7 +118,7 @@ impl Tail {
         let mut written = 0;
         while written < wanted {
             let Some(piece) = self.pieces.pop_front() else { return Ok(Progress::Done) };
-            file.append(&piece)?;
+            frame::append(file, &piece)?;
             written += piece.len();
             self.bytes -= piece.len();
         }
@@ -104,6 +132,8 @@ pub(crate) struct Journal {
     boot: [u8; BOOT_BYTES],
     /// `None` while it cannot be written.
     file: Option<AppendFile>,
+    /// Whether its records are in frames. Those of the first release are not.
+    is_framed: bool,
     checkpoint_bytes: u64,
     next: Option<Next>,
     /// The journal before this one, which is freed in pieces.
@@ -119,6 +149,7 @@ impl Journal {
             path: None,
             boot: [0; BOOT_BYTES],
             file: None,
+            is_framed: true,
             checkpoint_bytes: 0,
             next: None,
             old: None,
@@ -139,6 +170,7 @@ impl Journal {
     pub(crate) fn open(
         path: &Path,
         start: Start,
+        damage: Damage,
         log: &mut Log,
     ) -> anyhow::Result<(Self, Option<Server>)> {
         make_folder_of(path)?;
@@ -162,10 +194,7 @@ impl Journal {
                 log.line(&format!("{name} is not used, the store begins empty: {why}"));
                 return Ok((journal, None));
             }
-            Judgement::Refuse(why) => bail!(
-                "{name} {why}; with --fresh the store begins empty, which every running guest loses \
-                 its devices by"
-            ),
+            Judgement::Refuse(why) => return Err(Refused(format!("{name} {why}")).into()),
         }
         let (guard, told) = Guard::read(&file.notes());
         // Before anything else, as it may be what ends this one.
@@ -174,13 +203,19 @@ impl Journal {
         if let Some(told) = told {
             log.line(&told);
         }
-        let mut replay = Replay::new();
+        journal.is_framed = is_framed(&file.header());
         let records = file.read_all().with_context(|| format!("cannot read {name}"))?;
-        replay.apply(&records).with_context(|| {
-            format!("cannot go on with the store of {name}; --fresh begins with an empty one")
-        })?;
+        let (records, is_damaged) = match journal.is_framed {
+            true => whole_part(&records, checkpoint_bytes(&file.header()), damage, path, log)?,
+            false => (records, false),
+        };
+        let mut replay = Replay::new();
+        replay
+            .apply(&records)
+            .map_err(|error| Refused(format!("the records of {name} cannot be read: {error}")))?;
         journal.checkpoint_bytes = checkpoint_bytes(&file.header()).min(file.length());
-        journal.file = Some(file);
+        // Behind damage nothing is found again: that journal is to be made anew.
+        journal.file = (!is_damaged).then_some(file);
         Ok((journal, Some(replay.finish())))
     }
 
@@ -191,6 +226,7 @@ impl Journal {
         // Another program: what ended the one before may be mended.
         journal.guard.write(&mut file);
         if judge(&file.header(), &journal.boot) == Judgement::Continue {
+            journal.is_framed = is_framed(&file.header());
             // The next checkpoint tells what is the state and what are changes.
             journal.checkpoint_bytes = file.length();
             journal.file = Some(file);
@@ -252,9 +288,12 @@ impl Journal {
         if records.is_empty() {
             return;
         }
-        if let Some(file) = &mut self.file
-            && let Err(error) = file.append(records)
-        {
+        let is_framed = self.is_framed;
+        let append = |file: &mut AppendFile| match is_framed {
+            true => frame::append(file, records),
+            false => file.append(records),
+        };
+        if let Some(Err(error)) = self.file.as_mut().map(append) {
             self.lose(&format!("{error}"), log);
         }
         if let Some(next) = &mut self.next {
@@ -297,9 +336,11 @@ impl Journal {
         let is_long = changes.is_some_and(|changes| {
             changes > CHANGES_BYTES_MIN.max(CHANGES_TIMES * self.checkpoint_bytes)
         });
+        // One without checksums does not stay for long.
+        let is_old = self.file.is_some() && !self.is_framed;
         let may_try = self.retry.is_none_or(|retry| retry <= Instant::now());
         let is_off = self.file.is_none() && self.path.is_some();
-        if (is_long || is_off) && may_try {
+        if (is_long || is_off || is_old) && may_try {
             self.start_next(server, log);
         }
     }
@@ -351,6 +392,7 @@ impl Journal {
             log.line("the store is safe against crashes again");
         }
         self.checkpoint_bytes = next.checkpoint_bytes;
+        self.is_framed = true;
         // Two in a row follow each other so soon only where there is little to free.
         self.old = self.file.replace(next.file).map(AppendFile::retire);
     }
@@ -394,7 +436,7 @@ impl Next {
         if let Some(checkpoint) = &mut self.checkpoint {
             piece.clear();
             let progress = checkpoint.write(piece, PIECE_BYTES);
-            self.file.append(piece)?;
+            frame::append(&mut self.file, piece)?;
             if progress == Progress::Done {
                 self.checkpoint = None;
                 self.checkpoint_bytes = self.file.length();
@@ -412,11 +454,44 @@ fn beside(path: &Path) -> PathBuf {
 fn header(boot: &[u8; BOOT_BYTES], validity: Validity, checkpoint_bytes: u64) -> [u8; 64] {
     let mut header = [0; 64];
     header[..8].copy_from_slice(MAGIC);
-    header[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
+    header[8..12].copy_from_slice(&(RECORD_VERSION | FRAMED).to_le_bytes());
     header[12] = u8::from(validity == Validity::Whole);
     header[16..16 + BOOT_BYTES].copy_from_slice(boot);
     header[56..].copy_from_slice(&checkpoint_bytes.to_le_bytes());
     header
+}
+
+fn version(header: &[u8; 64]) -> u32 {
+    u32::from_le_bytes([header[8], header[9], header[10], header[11]])
+}
+
+fn is_framed(header: &[u8; 64]) -> bool {
+    version(header) & FRAMED != 0
+}
+
+/// The records before the first damaged frame, if there is one and they are enough to go on with.
+fn whole_part(
+    bytes: &[u8],
+    checkpoint_bytes: u64,
+    damage: Damage,
+    path: &Path,
+    log: &mut Log,
+) -> anyhow::Result<(Vec<u8>, bool)> {
+    let unframed = frame::unframe(bytes);
+    let Some(at) = unframed.damaged_at else { return Ok((unframed.records, false)) };
+    let lost = bytes.len() - at;
+    let found = format!("{} is damaged at byte {at} of {}", path.display(), bytes.len());
+    if (at as u64) < checkpoint_bytes {
+        return Err(Refused(format!("{found}, in the state that its changes begin with")).into());
+    }
+    if damage == Damage::Refuse {
+        return Err(Refused(found).into());
+    }
+    log.line(&format!(
+        "ALARM: {found}. The store goes on as it was before its last {lost} bytes of changes; guests whose devices \
+         changed in them may need to be restarted. Check the memory and whatever writes to this file"
+    ));
+    Ok((unframed.records, true))
 }
 
 /// How much of the journal is its checkpoint.
@@ -435,7 +510,7 @@ enum Judgement {
 }
 
 fn judge(found: &[u8; 64], boot: &[u8; BOOT_BYTES]) -> Judgement {
-    let version = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
+    let version = version(found) & !FRAMED;
     if found[..8] != *MAGIC {
         return Judgement::Refuse("is no journal of this daemon".to_owned());
     }
@@ -500,7 +575,8 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("journal");
         let mut log = Log::open(None, None).unwrap();
-        let (journal, none) = Journal::open(&path, Start::Continue, &mut log).unwrap();
+        let (journal, none) =
+            Journal::open(&path, Start::Continue, Damage::Continue, &mut log).unwrap();
         assert!(none.is_none());
         let mut rings = Rings::new(None, journal, log);
         let mut server = Server::new(xenstore::Quota::default());
@@ -528,11 +604,68 @@ mod tests {
         drop(rings);
         guard::forget_file();
         let mut log = Log::open(None, None).unwrap();
-        let (journal, server) = Journal::open(&path, Start::Continue, &mut log).unwrap();
+        let (journal, server) =
+            Journal::open(&path, Start::Continue, Damage::Continue, &mut log).unwrap();
         let mut server = server.expect("a store");
         let mut rings = Rings::new(None, journal, log);
         let id = server.connect_socket();
         assert!(before == values(&mut server, &mut rings, id));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_journal_without_checksums_is_read_and_made_anew_with_them() {
+        let folder = std::env::temp_dir().join(format!("journal-bare-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("journal");
+        let mut log = Log::open(None, None).unwrap();
+        // As the first release wrote it.
+        let mut rings = Rings::new(None, Journal::none(), Log::open(None, None).unwrap());
+        let mut server = Server::new(xenstore::Quota::default());
+        let id = server.connect_socket();
+        ask(
+            &mut server,
+            &mut rings,
+            id,
+            MessageType::Write,
+            ["/kept\0here".to_owned()].into_iter(),
+        );
+        let (mut checkpoint, mut piece) = (server.checkpoint(), Vec::new());
+        while checkpoint.write(&mut piece, PIECE_BYTES) == Progress::More {}
+        let boot = Journal::without_file(&path).boot;
+        let mut file = AppendFile::create(&path).unwrap();
+        file.append(&piece).unwrap();
+        let mut bare = header(&boot, Validity::Whole, file.length());
+        bare[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
+        file.set_header(&bare);
+        drop(file);
+
+        for is_framed in [false, true] {
+            let opened = Journal::open(&path, Start::Continue, Damage::Refuse, &mut log).unwrap();
+            let (journal, server) = opened;
+            assert_eq!(journal.is_framed, is_framed);
+            let mut server = server.expect("a store");
+            server.start_recording();
+            let mut rings = Rings::new(None, journal, Log::open(None, None).unwrap());
+            let id = server.connect_socket();
+            let read = |server: &mut Server, rings: &mut Rings, path: &str| {
+                let paths = [format!("{path}\0")].into_iter();
+                String::from_utf8_lossy(&ask(server, rings, id, MessageType::Read, paths))
+                    .into_owned()
+            };
+            assert!(read(&mut server, &mut rings, "/kept").ends_with("here"));
+            // A change before it is made anew, and one after.
+            let change = |text: &str| [format!("/change{is_framed}\0{text}")].into_iter();
+            ask(&mut server, &mut rings, id, MessageType::Write, change("before"));
+            while rings.work_on_journal(&mut server).is_some() {}
+            assert!(rings.journal.is_framed);
+            ask(&mut server, &mut rings, id, MessageType::Write, change("after"));
+            if is_framed {
+                assert!(read(&mut server, &mut rings, "/changefalse").ends_with("after"));
+            }
+            drop(rings);
+            guard::forget_file();
+        }
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

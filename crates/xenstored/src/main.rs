@@ -41,12 +41,18 @@ use crate::platform::Platform;
 use crate::rings::Rings;
 use crate::xen_platform::{Devices, XenPlatform};
 
+/// Ends a daemon that an operator has to help: to start it again is of no use. Source: `sysexits.h`, `EX_CONFIG`.
+const EXIT_CONFIG: u8 = 78;
+
 fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
             log::complain(&format!("{error:#}"));
-            ExitCode::FAILURE
+            match error.is::<journal::Refused>() {
+                true => ExitCode::from(EXIT_CONFIG),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -253,13 +259,16 @@ fn begin(
     started: Instant,
 ) -> anyhow::Result<Daemon> {
     let Opened { platform, listener, status } = opened;
-    let (journal, store) = Journal::open(&paths.journal, options.start, &mut log)?;
+    let (journal, store) = Journal::open(&paths.journal, options.start, options.damage, &mut log)?;
     let mut rings = Rings::new(platform, journal, log);
     let mut server;
     let waiting;
     if let Some(known) = store {
         server = known;
         waiting = rings.resume(&mut server)?;
+        if !rings.journal.is_whole() {
+            rings.begin_journal(&mut server);
+        }
     } else {
         server = Server::new(options.quota);
         waiting = rings.connect_control_domain(&mut server)?.into_iter().collect();

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use lexopt::prelude::*;
 use xenstore::Quota;
 
-use crate::journal::Start;
+use crate::journal::{Damage, Start};
 
 pub(crate) const HELP: &str = "\
 xylem-xenstored: the xenstore daemon of Xylem
@@ -33,6 +33,7 @@ Usage: xylem-xenstored [options]
   -w, --timeout watch-event=S
                              events wait so long for a guest that does not read (20)
       --fresh                begin with an empty store, whatever a daemon before this one had
+      --damaged-journal WHAT continue: go on as it was before the damage (default); refuse: end with status 78
       --no-journal           keep no journal: whoever ends this daemon ends the store
   -U, --live-update          take over the store that another daemon left in state_dump, if it did
   -I, -K, -L, -R, -V         accepted and without effect: they are about what is not here
@@ -87,6 +88,7 @@ pub(crate) struct Options {
     /// What survives this process.
     pub(crate) journal: PathBuf,
     pub(crate) start: Start,
+    pub(crate) damage: Damage,
     /// How long an event waits for a guest that does not read.
     pub(crate) event_timeout: Option<Duration>,
     /// Whom to become, and what to give up with it.
@@ -144,6 +146,7 @@ pub(crate) fn parse(
         journal: rundir.join("journal"),
         status: rundir.join("status"),
         start: Start::Continue,
+        damage: Damage::Continue,
         event_timeout: Some(Duration::from_secs(20)),
         user: None,
         origin: Origin::Own,
@@ -198,6 +201,7 @@ pub(crate) fn parse(
             Short('U') | Long("live-update") => options.origin = Origin::SameProcess,
             Long(name) if name == SUCCESSOR_OPTION => options.origin = Origin::Predecessor,
             Long("fresh") => options.start = Start::Fresh,
+            Long("damaged-journal") => options.damage = damage(&parser.value()?.string()?)?,
             Long("no-journal") => options.start = Start::WithoutJournal,
             // About a store on disk, a debugging aid and a domain's leavings: there is none of that.
             Short('R')
@@ -219,6 +223,14 @@ pub(crate) fn parse(
         }
     }
     Ok(Wanted::Serve(Box::new(options)))
+}
+
+fn damage(text: &str) -> anyhow::Result<Damage> {
+    match text {
+        "continue" => Ok(Damage::Continue),
+        "refuse" => Ok(Damage::Refuse),
+        _ => bail!("--damaged-journal is continue or refuse, not '{text}'"),
+    }
 }
 
 fn host(text: &str) -> anyhow::Result<Domains> {

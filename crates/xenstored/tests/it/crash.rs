@@ -229,3 +229,56 @@ fn a_request_that_ends_the_daemon_twice_is_refused_and_everybody_else_is_served(
     assert_eq!(bad.read("data"), Ok(b"walk".to_vec()));
     assert_eq!(daemon.client().control(&["check"]), Ok("OK".to_owned()));
 }
+
+/// Changes a byte of the journal, counted from its end if `at` is negative, before the unused rest of the file.
+fn damage(daemon: &Daemon, at: i64) {
+    use std::os::unix::fs::FileExt;
+    const HEADER_BYTES: i64 = 4096;
+    let path = daemon.folder.path().join("journal");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, 0).unwrap();
+    let length = i64::from_ne_bytes(word);
+    let at = u64::try_from(HEADER_BYTES + if at < 0 { length + at } else { at }).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x20], at).unwrap();
+}
+
+#[test]
+fn a_damaged_change_is_not_believed_and_what_was_before_it_is_there() {
+    let mut daemon = Daemon::start("damaged", &[]);
+    daemon.client().write("/good", b"before").unwrap();
+    daemon.client().write("/bad", b"hello").unwrap();
+    daemon.kill();
+    damage(&daemon, -3);
+    daemon.restart(&[]);
+    assert_eq!(daemon.client().read("/good").unwrap(), b"before");
+    // Without a checksum it would be "heLlo", or another path.
+    assert!(daemon.client().read("/bad").is_err());
+    // It goes on behind what was good, and is whole again.
+    daemon.client().write("/later", b"x").unwrap();
+    daemon.kill();
+    daemon.restart(&["--damaged-journal", "refuse"]);
+    assert_eq!(daemon.client().read("/later").unwrap(), b"x");
+    assert_eq!(daemon.client().read("/good").unwrap(), b"before");
+}
+
+#[test]
+fn a_journal_that_cannot_be_gone_on_with_ends_the_daemon_with_a_status_of_its_own() {
+    let mut daemon = Daemon::start("refused", &[]);
+    daemon.client().write("/good", b"before").unwrap();
+    daemon.kill();
+    let try_with = |daemon: &Daemon, arguments: &[&str]| {
+        let words = [&["--no-fork"], arguments].concat();
+        let output = command(&daemon.folder, &words).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    damage(&daemon, -1);
+    let (status, said) = try_with(&daemon, &["--damaged-journal", "refuse"]);
+    assert!(status == Some(78) && said.contains("is damaged at byte"), "{status:?} {said}");
+    // In the checkpoint, without which the changes mean nothing.
+    damage(&daemon, 10);
+    let (status, said) = try_with(&daemon, &[]);
+    assert!(status == Some(78) && said.contains("--fresh"), "{status:?} {said}");
+}
