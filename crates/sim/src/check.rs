@@ -23,6 +23,8 @@ pub struct Snapshot {
     pub loops: BTreeMap<u32, LoopDevice>,
     /// Files that say which VDIs are in use.
     pub attached: Vec<String>,
+    /// Files that say who uses which disk.
+    pub claimed: Vec<String>,
     pub links: BTreeSet<String>,
     /// Device models that run, by process number.
     pub models: Vec<u32>,
@@ -59,6 +61,7 @@ impl Snapshot {
             nodes,
             loops: state.loops().clone(),
             attached: state.attached_vdis(),
+            claimed: state.claimed_disks(),
             links: state.links().clone(),
             models: state.models().iter().map(|it| it.process.pid).collect(),
             bridges: state.bridges().clone(),
@@ -77,6 +80,7 @@ impl Snapshot {
         compare("store node", before.nodes.iter(), self.nodes.iter(), &mut lines);
         compare("loop device", before.loops.iter(), self.loops.iter(), &mut lines);
         compare("attached VDI", &before.attached, &self.attached, &mut lines);
+        compare("claim of a disk", &before.claimed, &self.claimed, &mut lines);
         compare("device model", &before.models, &self.models, &mut lines);
         compare("link", &before.links, &self.links, &mut lines);
         compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);

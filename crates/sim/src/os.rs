@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use storage::{
-    Access, BlockDevice, BlockHost, DeviceNumber, FileKind, HostError, System, TaggedLoop,
+    Access, BlockDevice, BlockHost, DeviceNumber, DiskId, FileKind, HostError, LoopUse, Mode, System,
+    TaggedLoop,
 };
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, KernelError, Link};
@@ -36,6 +37,8 @@ pub(crate) enum File {
     Bytes(Arc<[u8]>),
     Block(DeviceNumber),
     Directory,
+    /// Another name for the file at this path.
+    Link(String),
 }
 
 /// A loop device over a file.
@@ -70,9 +73,48 @@ pub struct OsState {
     booted: bool,
     loaders: BTreeMap<String, Arc<HvmLoader>>,
     pub(crate) models: ModelTable,
+    /// Paths of block devices that somebody in dom0 has to himself.
+    exclusive: BTreeSet<String>,
 }
 
+/// Major and minor number of the file system that has all files.
+const FILE_SYSTEM: DeviceNumber = DeviceNumber { major: 8, minor: 1 };
+
 impl OsState {
+    /// Where a link leads; any other path is what it is.
+    fn target<'a>(&'a self, path: &'a str) -> &'a str {
+        match self.files.get(path) {
+            Some(File::Link(target)) => target,
+            _ => path,
+        }
+    }
+
+    fn identify(&self, path: &str) -> Result<DiskId, HostError> {
+        let path = self.target(path);
+        if let Some(minor) = path.strip_prefix("/dev/loop").and_then(|it| it.parse().ok()) {
+            return Ok(DiskId::Device(DeviceNumber { major: LOOP_MAJOR, minor }));
+        }
+        match self.files.get(path) {
+            None => Err(HostError::Missing),
+            Some(File::Block(number)) => Ok(DiskId::Device(*number)),
+            Some(_) => {
+                // Its place in the order of names would change with every new one: FNV-1a of the path.
+                let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+                let inode = path.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+                Ok(DiskId::File { filesystem: FILE_SYSTEM, inode })
+            }
+        }
+    }
+
+    fn loop_uses(&self) -> Vec<LoopUse> {
+        let one = |(minor, device): (&u32, &LoopDevice)| {
+            let behind = self.identify(&device.path).ok()?;
+            let (access, tag) = (device.access, device.tag.clone());
+            Some(LoopUse { device: loop_device(*minor), behind, access, tag })
+        };
+        self.loops.iter().filter_map(one).collect()
+    }
+
     /// Opens a block device for a backend. False if there is none of that number.
     pub(crate) fn open(&mut self, number: DeviceNumber) -> bool {
         if number.major == LOOP_MAJOR {
@@ -183,6 +225,32 @@ impl SimOs {
         self.get_mut().files.insert(path.to_owned(), File::Block(number));
     }
 
+    /// Puts a link at `path`: another name for the file at `target`.
+    pub fn add_link(&self, path: &str, target: &str) {
+        self.get_mut().files.insert(path.to_owned(), File::Link(target.to_owned()));
+    }
+
+    /// Somebody in dom0 has this block device to himself.
+    pub fn set_exclusive(&self, device: &str) {
+        self.get_mut().exclusive.insert(device.to_owned());
+    }
+
+    /// A loop device that another tool has put over the file at `path`.
+    pub fn add_loop(&self, path: &str, access: Access) {
+        let mut os = self.get_mut();
+        let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
+        let (path, tag) = (path.to_owned(), path.to_owned());
+        os.loops.insert(minor, LoopDevice { path, tag, access, opened: 0 });
+        let number = DeviceNumber { major: LOOP_MAJOR, minor };
+        os.files.insert(format!("/dev/loop{minor}"), File::Block(number));
+    }
+
+    /// Removes all files below a folder.
+    pub fn remove_below(&self, folder: &str) {
+        let beginning = format!("{folder}/");
+        self.get_mut().files.retain(|path, _| !path.starts_with(&beginning));
+    }
+
     pub fn add_directory(&self, path: &str) {
         self.get_mut().files.insert(path.to_owned(), File::Directory);
     }
@@ -235,7 +303,7 @@ fn loop_device(minor: u32) -> BlockDevice {
 
 impl BlockHost for SimOs {
     fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
-        self.look(path, |os, path| match os.files.get(path) {
+        self.look(path, |os, path| match os.files.get(os.target(path)) {
             None => Err(HostError::Missing),
             Some(File::Image { bytes, .. } | File::Qcow2 { bytes, .. }) => {
                 Ok(FileKind::Regular { bytes: *bytes })
@@ -243,24 +311,32 @@ impl BlockHost for SimOs {
             Some(File::Bytes(bytes)) => Ok(FileKind::Regular { bytes: bytes.len() as u64 }),
             Some(File::Block(number)) => Ok(FileKind::Block(*number)),
             Some(File::Directory) => Ok(FileKind::Directory),
+            Some(File::Link(_)) => unreachable!("a link leads elsewhere"),
         })
     }
 
-    fn attach_loop(
-        &mut self,
-        path: &str,
-        access: Access,
-        tag: &str,
-    ) -> Result<BlockDevice, HostError> {
+    fn identify(&mut self, path: &str) -> Result<DiskId, HostError> {
+        self.look(path, |os, path| os.identify(path))
+    }
+
+    fn attach_loop(&mut self, path: &str, mode: Mode, tag: &str) -> Result<LoopUse, HostError> {
         self.change(path, |os, path| {
-            if !os.files.contains_key(path) {
-                return Err(HostError::Missing);
-            }
+            let behind = os.identify(path)?;
             let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
-            let (path, tag) = (path.to_owned(), tag.to_owned());
-            os.loops.insert(minor, LoopDevice { path, tag, access, opened: 0 });
-            Ok(loop_device(minor))
+            let (path, tag) = (os.target(path).to_owned(), tag.to_owned());
+            let access = mode.access();
+            let device = LoopDevice { path, tag: tag.clone(), access, opened: 0 };
+            os.loops.insert(minor, device);
+            Ok(LoopUse { device: loop_device(minor), behind, access, tag })
         })
+    }
+
+    fn loops(&mut self) -> Result<Vec<LoopUse>, HostError> {
+        self.look("/dev", |os, _| Ok(os.loop_uses()))
+    }
+
+    fn is_unclaimed(&mut self, device: &str) -> Result<bool, HostError> {
+        self.look(device, |os, device| Ok(!os.exclusive.contains(device)))
     }
 
     fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
@@ -286,10 +362,12 @@ impl BlockHost for SimOs {
 
     fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
         self.look("/dev", |os, _| {
-            let tagged = os.loops.iter().filter(|(_, device)| device.tag.starts_with(prefix));
-            let tagged = tagged.map(|(minor, device)| TaggedLoop {
-                device: loop_device(*minor),
-                tag: device.tag.clone(),
+            let tagged = os.loop_uses().into_iter().filter(|it| it.tag.starts_with(prefix));
+            let tagged = tagged.map(|LoopUse { device, behind, access, tag }| TaggedLoop {
+                device,
+                tag,
+                behind,
+                access,
             });
             Ok(tagged.collect())
         })

@@ -90,6 +90,12 @@ impl OsState {
         self.files.keys().filter(|path| is_record_of_use(path)).cloned().collect()
     }
 
+    /// Files that say who uses which disk.
+    #[must_use]
+    pub fn claimed_disks(&self) -> Vec<String> {
+        self.files.keys().filter(|path| path.starts_with("/run/xylem/disk")).cloned().collect()
+    }
+
     /// What is mounted, by folder.
     #[must_use]
     pub fn mounts(&self) -> &BTreeMap<String, String> {

@@ -22,10 +22,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use storage::{
-    Access, BlockDevice, BlockHost, Command, Connection, Copying, DeviceNumber, FileKind,
-    HostError, Lock, NbdExport, Space, System, TaggedLoop,
+    Access, BlockDevice, BlockHost, Command, Connection, Copying, DeviceNumber, DiskId, FileKind,
+    HostError, Lock, LoopUse, Mode, NbdExport, Space, System, TaggedLoop,
 };
-use xen_linux::{LoopDevice, NetworkBlockDevices, Served};
+use xen_linux::{Backing, FileIdentity, FileLock, LoopDevice, NetworkBlockDevices, Served};
 
 use bounded::{Bounded, Undo};
 use conversation::Conversations;
@@ -34,7 +34,9 @@ use joined::Joined;
 use locks::Locks;
 
 /// Folders that no server has: those of our records, and the kernel's.
-const OWN: [&str; 6] = [
+const OWN: [&str; 8] = [
+    "/run/xylem/disks/",
+    "/run/xylem/disk-owners",
     "/run/xylem/sr/",
     "/run/xylem/nbd/",
     "/run/xylem/iscsi/",
@@ -84,6 +86,11 @@ fn refused(error: &xen_linux::HostError) -> HostError {
         _ => HostError::Refused(error.to_string()),
     }
 }
+
+/// What QEMU, or whoever locks files as it does, makes of an attempt to attach one.
+const LOCKED: &str = "is in use by a program that has locked it, such as QEMU; stop that first, or share it with mode w!";
+/// "Resource temporarily unavailable": a lock is somebody else's.
+const EAGAIN: xen::Errno = xen::Errno(11);
 
 /// "No such device or address": the loop device has no file.
 const ENXIO: xen::Errno = xen::Errno(6);
@@ -170,31 +177,52 @@ impl BlockHost for LinuxSystem {
         self.at(path, inspect)
     }
 
-    fn attach_loop(
-        &mut self,
-        path: &str,
-        access: Access,
-        tag: &str,
-    ) -> Result<BlockDevice, HostError> {
+    fn identify(&mut self, path: &str) -> Result<DiskId, HostError> {
+        self.at(path, |path| {
+            xen_linux::identify(Path::new(path)).map(disk_id).map_err(|error| refused(&error))
+        })
+    }
+
+    fn attach_loop(&mut self, path: &str, mode: Mode, tag: &str) -> Result<LoopUse, HostError> {
         let (path, tag) = (path.to_owned(), tag.to_owned());
-        let access = match access {
-            Access::ReadOnly => xen_linux::Access::ReadOnly,
-            Access::ReadWrite => xen_linux::Access::ReadWrite,
-        };
+        let lock = if mode == Mode::Shared { FileLock::None } else { FileLock::Qemu };
         let attach = move |_: &bounded::Abandoned| {
-            let device = LoopDevice::attach(Path::new(&path), access, &tag)
-                .map_err(|error| refused(&error))?;
-            loop_device(device).map_err(|error| {
+            let access = match mode.access() {
+                Access::ReadOnly => xen_linux::Access::ReadOnly,
+                Access::ReadWrite => xen_linux::Access::ReadWrite,
+            };
+            let (loop_number, behind) = LoopDevice::attach(Path::new(&path), access, &tag, lock)
+                .map_err(|error| match error.errno() {
+                    EAGAIN => HostError::Refused(LOCKED.to_owned()),
+                    _ => refused(&error),
+                })?;
+            let device = loop_device(loop_number).map_err(|error| {
                 // Without its number it is of no use to a backend; the first error is the one to tell.
-                let _undone = device.detach();
+                let _undone = loop_number.detach();
                 refused(&error)
-            })
+            })?;
+            Ok(LoopUse { device, behind: disk_id(behind), access: mode.access(), tag })
         };
         // Attached when nobody waits for it any more, it would stay for ever.
-        let undo = Undo::by(|device: BlockDevice| {
-            let _gone = by_path(&device.path).map(LoopDevice::detach);
+        let undo = Undo::by(|it: LoopUse| {
+            let _gone = by_path(&it.device.path).map(LoopDevice::detach);
         });
         self.shared.bounded.run(FILE_TIME, attach, undo)
+    }
+
+    fn loops(&mut self) -> Result<Vec<LoopUse>, HostError> {
+        // The kernel asks a file's server what the file is.
+        let all = |_: &bounded::Abandoned| {
+            let all = LoopDevice::all().map_err(|error| refused(&error))?;
+            all.into_iter().map(|(device, backing)| loop_use(device, backing)).collect()
+        };
+        self.shared.bounded.run(FILE_TIME, all, Undo::nothing())
+    }
+
+    fn is_unclaimed(&mut self, device: &str) -> Result<bool, HostError> {
+        self.at(device, |device| {
+            xen_linux::is_unclaimed(Path::new(device)).map_err(|error| refused(&error))
+        })
     }
 
     fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
@@ -223,11 +251,32 @@ impl BlockHost for LinuxSystem {
         let all = LoopDevice::all().map_err(|error| refused(&error))?;
         let ours = all.into_iter().filter(|(_, backing)| backing.name.starts_with(prefix));
         ours.map(|(device, backing)| {
-            let device = loop_device(device).map_err(|error| refused(&error))?;
-            Ok(TaggedLoop { device, tag: backing.name })
+            let LoopUse { device, behind, access, tag } = loop_use(device, backing)?;
+            Ok(TaggedLoop { device, tag, behind, access })
         })
         .collect()
     }
+}
+
+fn disk_id(identity: FileIdentity) -> DiskId {
+    match identity {
+        FileIdentity::File { filesystem, inode } => {
+            DiskId::File { filesystem: number(filesystem), inode }
+        }
+        FileIdentity::Device(device) => DiskId::Device(number(device)),
+    }
+}
+
+fn loop_use(device: LoopDevice, backing: Backing) -> Result<LoopUse, HostError> {
+    Ok(LoopUse {
+        device: loop_device(device).map_err(|error| refused(&error))?,
+        behind: disk_id(backing.identity),
+        access: match backing.access {
+            xen_linux::Access::ReadOnly => Access::ReadOnly,
+            xen_linux::Access::ReadWrite => Access::ReadWrite,
+        },
+        tag: backing.name,
+    })
 }
 
 fn replace(path: &str, bytes: &[u8]) -> io::Result<()> {

@@ -16,6 +16,7 @@ mod nbd;
 mod record;
 mod repositories;
 mod repository;
+mod sharing;
 mod system;
 mod vdi;
 
@@ -25,6 +26,8 @@ pub use name::VdiName;
 pub use nbd::NbdExport;
 pub use repositories::{InUse, Places, Repositories};
 pub use repository::{Repository, Vdi};
+pub use sharing::{Claim, Claims, DETACH_THERE, DiskId, DiskUse, Family, LoopUse, Mode, Wanted};
+pub use sharing::may_join;
 pub use system::{Command, Connection, Copying, Lock, PARTIAL_PREFIX, Space, System};
 pub use vdi::{Stage, Use};
 
@@ -35,6 +38,23 @@ use std::fmt;
 pub struct DeviceNumber {
     pub major: u32,
     pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// Reads what [`Display`](fmt::Display) writes.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once(':')?;
+        let hex = |text| u32::from_str_radix(text, 16).ok();
+        Some(Self { major: hex(major)?, minor: hex(minor)? })
+    }
+
+    /// Reads the kernel's way of writing it, in decimal.
+    #[must_use]
+    pub fn parse_decimal(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once(':')?;
+        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
 }
 
 impl fmt::Display for DeviceNumber {
@@ -82,6 +102,9 @@ impl Access {
 pub struct TaggedLoop {
     pub device: BlockDevice,
     pub tag: String,
+    /// The file behind it.
+    pub behind: DiskId,
+    pub access: Access,
 }
 
 /// Why the host refused. The caller names the object.
@@ -104,17 +127,32 @@ pub trait BlockHost {
     /// [`HostError::Missing`] if nothing does.
     fn inspect(&mut self, path: &str) -> Result<FileKind, HostError>;
 
-    /// Puts a loop device over a regular file. `tag` (up to 63 bytes) stays readable from the device
-    /// for as long as it exists, so that a restarted daemon knows its own.
+    /// What a path leads to, symbolic links followed.
     ///
     /// # Errors
-    /// What the kernel says.
-    fn attach_loop(
-        &mut self,
-        path: &str,
-        access: Access,
-        tag: &str,
-    ) -> Result<BlockDevice, HostError>;
+    /// [`HostError::Missing`] if that is nothing.
+    fn identify(&mut self, path: &str) -> Result<DiskId, HostError>;
+
+    /// Puts a loop device over a regular file. `tag` (up to 63 bytes) stays readable from the device
+    /// for as long as it exists, so that a restarted daemon knows its own. For as long, the file is locked as QEMU locks
+    /// its disks, unless it is to be shared.
+    ///
+    /// # Errors
+    /// The errno of the kernel, or somebody else has locked the file.
+    fn attach_loop(&mut self, path: &str, mode: Mode, tag: &str) -> Result<LoopUse, HostError>;
+
+    /// All loop devices that have something behind them.
+    ///
+    /// # Errors
+    /// The errno of the kernel.
+    fn loops(&mut self) -> Result<Vec<LoopUse>, HostError>;
+
+    /// Whether nobody has this block device, its whole disk or a partition of it to himself, as mounted file systems and
+    /// device-mapper have.
+    ///
+    /// # Errors
+    /// The errno of the kernel.
+    fn is_unclaimed(&mut self, device: &str) -> Result<bool, HostError>;
 
     /// Gives a loop device that is there another tag, without a word to whoever uses it.
     ///
@@ -135,13 +173,51 @@ pub trait BlockHost {
     fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError>;
 }
 
-/// An attached VDI.
+/// What an image is in.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum ImageFormat {
+    #[default]
+    Raw,
+    Qcow,
+    Qcow2,
+    Qed,
+    Vhd,
+}
+
+impl ImageFormat {
+    pub const ALL: [Self; 5] = [Self::Raw, Self::Qcow, Self::Qcow2, Self::Qed, Self::Vhd];
+
+    /// The word in a disk's configuration.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow => "qcow",
+            Self::Qcow2 => "qcow2",
+            Self::Qed => "qed",
+            Self::Vhd => "vhd",
+        }
+    }
+
+    /// QEMU's name for it.
+    fn of_qemu(self) -> &'static str {
+        match self {
+            Self::Vhd => "vpc",
+            other => other.as_str(),
+        }
+    }
+}
+
+/// An attached disk.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Attachment {
     /// A raw file under a loop device of ours.
     Loop(BlockDevice),
-    /// A block device that was there before.
+    /// A block device that was there before. It is 0:0, which is none, if a daemon died before it had attached what was
+    /// claimed.
     Block(BlockDevice),
+    /// An image in a format of QEMU's, served as a network block device.
+    Image(BlockDevice),
     /// A VDI, attached and activated for `owner`. Its device is 0:0, which is none, if a daemon died before
     /// it had one.
     Vdi { name: VdiName, owner: String, device: BlockDevice },
@@ -152,12 +228,15 @@ impl Attachment {
     #[must_use]
     pub fn device(&self) -> &BlockDevice {
         match self {
-            Self::Loop(device) | Self::Block(device) | Self::Vdi { device, .. } => device,
+            Self::Loop(device)
+            | Self::Block(device)
+            | Self::Image(device)
+            | Self::Vdi { device, .. } => device,
         }
     }
 }
 
-/// A disk could not be attached. The message names the file.
+/// A disk could not be attached. The message names it as the user did.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AttachError {
     #[error("{path}: {error}")]
@@ -166,28 +245,63 @@ pub enum AttachError {
     WrongKind { path: String },
     #[error("{path}: {bytes} bytes long; a raw disk image is at least one sector of 512 bytes")]
     Empty { path: String, bytes: u64 },
+    /// Somebody uses it, or the like.
+    #[error("{0}")]
+    InUse(String),
+    #[error("{0}")]
+    CannotShare(String),
     #[error("{0}")]
     Repository(#[from] StorageError),
 }
 
-/// Attaches what a configuration calls a disk's target: a VDI written `sr:vdi`, or else a path. `owner` says
-/// who uses it, in up to 63 bytes.
+impl AttachError {
+    fn host(path: &str) -> impl Fn(HostError) -> Self + use<> {
+        let path = path.to_owned();
+        move |error| Self::Host { path: path.clone(), error }
+    }
+}
+
+/// What a claim remembers of an image, which leaves no other trace before it is served. That of a block device has its
+/// path.
+const IMAGE: &str = "image";
+
+/// Attaches what a configuration calls a disk's target: a VDI written `sr:vdi`, or else a path.
 ///
 /// # Errors
 /// [`AttachError`]; nothing is attached then.
 pub fn attach(
     system: &mut dyn System,
-    target: &str,
-    access: Access,
-    owner: &str,
+    wanted: &Wanted<'_>,
+    format: ImageFormat,
 ) -> Result<Attachment, AttachError> {
-    match VdiName::parse(target) {
-        None => attach_path(system, target, access, owner),
-        Some(name) => {
-            let device = Repositories::new(system).attach_for(&name, owner, access)?;
-            Ok(Attachment::Vdi { name, owner: owner.to_owned(), device })
-        }
+    match (VdiName::parse(wanted.target), format) {
+        (Some(name), _) => attach_vdi(system, wanted, name),
+        (None, ImageFormat::Raw) => attach_raw(system, wanted),
+        (None, format) => attach_image(system, wanted, format),
     }
+}
+
+fn attach_vdi(
+    system: &mut dyn System,
+    wanted: &Wanted<'_>,
+    name: VdiName,
+) -> Result<Attachment, AttachError> {
+    check_can_share(wanted, ImageFormat::Raw)?;
+    let access = wanted.mode.access();
+    let device = Repositories::new(system).attach_for(&name, wanted.owner, access)?;
+    let claimed = Repositories::new(system)
+        .identity(&name, &device)
+        .map_err(AttachError::from)
+        .and_then(|disk| {
+            let device = matches!(disk, DiskId::Device(_)).then_some(&device);
+            sharing::claim(system, wanted, disk, device, "")
+        });
+    if let Err(error) = claimed {
+        // The first error is the one to tell; the VDI's own file keeps what could not be undone.
+        let _left = Repositories::new(system).detach_for(&name, wanted.owner);
+        return Err(error);
+    }
+    Ok(Attachment::Vdi { name, owner: wanted.owner.to_owned(), device })
 }
 
 /// Finds what [`attach`] would be refused for, as far as that can be told without attaching anything.
@@ -196,47 +310,109 @@ pub fn attach(
 /// [`AttachError`].
 pub fn check(
     system: &mut dyn System,
-    target: &str,
-    access: Access,
-    owner: &str,
+    wanted: &Wanted<'_>,
+    format: ImageFormat,
 ) -> Result<(), AttachError> {
-    match VdiName::parse(target) {
-        None => check_path(system, target).map(drop),
-        Some(name) => Ok(Repositories::new(system).check(&name, owner, access)?),
+    if let Some(name) = VdiName::parse(wanted.target) {
+        check_can_share(wanted, format)?;
+        let access = wanted.mode.access();
+        return Ok(Repositories::new(system).check(&name, wanted.owner, access)?);
     }
+    let (disk, device) = find(system, wanted, format)?;
+    sharing::check(system, wanted, disk, device.as_ref())
 }
 
-/// What is at `path`, if it can be a disk.
-fn check_path<H: BlockHost + ?Sized>(host: &mut H, path: &str) -> Result<FileKind, AttachError> {
+/// Refuses to share for writing what cannot be shared.
+fn check_can_share(wanted: &Wanted<'_>, format: ImageFormat) -> Result<(), AttachError> {
+    let target = wanted.target;
+    if wanted.mode != Mode::Shared {
+        return Ok(());
+    }
+    if VdiName::parse(target).is_some() {
+        return Err(AttachError::CannotShare(format!(
+            "{target}: a VDI cannot be shared for writing (w!); use the path of a device that can"
+        )));
+    }
+    if format != ImageFormat::Raw {
+        return Err(AttachError::CannotShare(format!(
+            "{target}: an image in format {} cannot be shared for writing (w!)",
+            format.as_str()
+        )));
+    }
+    Ok(())
+}
+
+/// What is at a path, if it can be a disk, and the block device that it is.
+fn find(
+    system: &mut dyn System,
+    wanted: &Wanted<'_>,
+    format: ImageFormat,
+) -> Result<(DiskId, Option<BlockDevice>), AttachError> {
     const SECTOR_BYTES: u64 = 512;
-    let refused = |error| AttachError::Host { path: path.to_owned(), error };
-    match host.inspect(path).map_err(refused)? {
+    let path = wanted.target.to_owned();
+    let refused = AttachError::host(&path);
+    check_can_share(wanted, format)?;
+    match system.inspect(&path).map_err(&refused)? {
         FileKind::Regular { bytes } if bytes < SECTOR_BYTES => {
-            Err(AttachError::Empty { path: path.to_owned(), bytes })
+            Err(AttachError::Empty { path, bytes })
         }
-        FileKind::Directory | FileKind::Other => {
-            Err(AttachError::WrongKind { path: path.to_owned() })
+        FileKind::Regular { .. } => Ok((system.identify(&path).map_err(&refused)?, None)),
+        FileKind::Block(number) => {
+            Ok((DiskId::Device(number), Some(BlockDevice { path, number })))
         }
-        kind => Ok(kind),
+        FileKind::Directory | FileKind::Other => Err(AttachError::WrongKind { path }),
     }
 }
 
 /// Attaches a raw file (through a loop device) or a block device.
-///
-/// # Errors
-/// [`AttachError`]; nothing is attached then.
-pub fn attach_path(
-    host: &mut dyn BlockHost,
-    path: &str,
-    access: Access,
-    tag: &str,
+fn attach_raw(
+    system: &mut dyn System,
+    wanted: &Wanted<'_>,
 ) -> Result<Attachment, AttachError> {
-    let refused = |error| AttachError::Host { path: path.to_owned(), error };
-    match check_path(host, path)? {
-        FileKind::Block(number) => {
-            Ok(Attachment::Block(BlockDevice { path: path.to_owned(), number }))
+    let (disk, device) = find(system, wanted, ImageFormat::Raw)?;
+    let path = device.as_ref().map_or("", |it| it.path.as_str());
+    sharing::claim(system, wanted, disk, device.as_ref(), path)?;
+    match device {
+        Some(device) => Ok(Attachment::Block(device)),
+        None => attach_file(system, wanted, disk).inspect_err(|_| {
+            let _kept = Claims::new(system).release(wanted.owner);
+        }),
+    }
+}
+
+fn attach_file(
+    system: &mut dyn System,
+    wanted: &Wanted<'_>,
+    disk: DiskId,
+) -> Result<Attachment, AttachError> {
+    let refused = AttachError::host(wanted.target);
+    let attached =
+        system.attach_loop(wanted.target, wanted.mode, wanted.owner).map_err(&refused)?;
+    if attached.behind != disk {
+        system.detach_loop(&attached.device.path).map_err(&refused)?;
+        let text = "another file was put in its place; try again".to_owned();
+        return Err(refused(HostError::Refused(text)));
+    }
+    Ok(Attachment::Loop(attached.device))
+}
+
+fn attach_image(
+    system: &mut dyn System,
+    wanted: &Wanted<'_>,
+    format: ImageFormat,
+) -> Result<Attachment, AttachError> {
+    let path = wanted.target;
+    let (disk, device) = find(system, wanted, format)?;
+    sharing::claim(system, wanted, disk, device.as_ref(), IMAGE)?;
+    let access = wanted.mode.access();
+    match kind::attach_image(system, path, format.of_qemu(), access, wanted.owner) {
+        Ok(device) => Ok(Attachment::Image(device)),
+        Err(error) => {
+            if kind::detach_image(system, wanted.owner).is_ok() {
+                let _kept = Claims::new(system).release(wanted.owner);
+            }
+            Err(error.into())
         }
-        _ => host.attach_loop(path, access, tag).map(Attachment::Loop).map_err(refused),
     }
 }
 
@@ -244,92 +420,79 @@ pub fn attach_path(
 ///
 /// # Errors
 /// What the host says; the device then still exists.
-pub fn detach(system: &mut dyn System, attachment: &Attachment) -> Result<(), AttachError> {
-    match attachment {
-        Attachment::Loop(device) => detach_loop(system, device),
-        Attachment::Block(_) => Ok(()),
-        Attachment::Vdi { name, owner, .. } => {
-            Ok(Repositories::new(system).detach_for(name, owner)?)
-        }
-    }
-}
-
-fn detach_loop<H: BlockHost + ?Sized>(
-    host: &mut H,
-    device: &BlockDevice,
+pub fn detach(
+    system: &mut dyn System,
+    attachment: &Attachment,
+    owner: &str,
 ) -> Result<(), AttachError> {
-    let refused = |error| AttachError::Host { path: device.path.clone(), error };
-    host.detach_loop(&device.path).map_err(refused)
+    match attachment {
+        Attachment::Loop(device) => {
+            system.detach_loop(&device.path).map_err(AttachError::host(&device.path))?;
+        }
+        Attachment::Block(_) => {}
+        Attachment::Image(_) => kind::detach_image(system, owner)?,
+        Attachment::Vdi { name, owner, .. } => Repositories::new(system).detach_for(name, owner)?,
+    }
+    Claims::new(system).release(owner).map_err(AttachError::host(&attachment.device().path))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Something that is attached, and the tag that says for whom.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Attached {
+    pub attachment: Attachment,
+    pub owner: String,
+}
 
-    /// One file, and the loop devices over it.
-    struct OneFile {
-        kind: Result<FileKind, HostError>,
-        loops: Vec<TaggedLoop>,
+/// All that is attached for owners whose tags begin with `prefix`, as the host has it. What an earlier daemon attached
+/// without a claim gets one; `who` puts an owner in words.
+///
+/// # Errors
+/// The host's lists cannot be read.
+pub fn attached(
+    system: &mut dyn System,
+    prefix: &str,
+    who: &dyn Fn(&str) -> String,
+) -> Result<Vec<Attached>, AttachError> {
+    let mut all = Vec::new();
+    let claims = AttachError::host("claims of disks");
+    let new = |owner: &str, disk, mode| {
+        let (owner, who) = (owner.to_owned(), who(owner));
+        Claim { disk, mode, owner, who, note: String::new() }
+    };
+    for it in system.tagged_loops(prefix).map_err(AttachError::host("loop devices"))? {
+        let mut known = Claims::new(system);
+        if known.of(&it.tag).map_err(&claims)?.is_none_or(|known| known.disk != it.behind) {
+            known.note(&new(&it.tag, it.behind, it.access.into())).map_err(&claims)?;
+        }
+        all.push(Attached { attachment: Attachment::Loop(it.device), owner: it.tag });
     }
-
-    impl BlockHost for OneFile {
-        fn inspect(&mut self, _: &str) -> Result<FileKind, HostError> {
-            self.kind.clone()
+    for it in Repositories::new(system).in_use()? {
+        let is_known = Claims::new(system).of(&it.owner).map_err(&claims)?.is_some();
+        if let Some(device) = it.device.as_ref().filter(|_| !is_known) {
+            // An SR that does not answer keeps no daemon from starting.
+            if let Ok(disk) = Repositories::new(system).identity(&it.name, device) {
+                let claim = new(&it.owner, disk, it.access.into());
+                Claims::new(system).note(&claim).map_err(&claims)?;
+            }
         }
-
-        fn attach_loop(&mut self, _: &str, _: Access, tag: &str) -> Result<BlockDevice, HostError> {
-            let number = DeviceNumber { major: 7, minor: 0 };
-            let device = BlockDevice { path: "/dev/loop0".to_owned(), number };
-            self.loops.push(TaggedLoop { device: device.clone(), tag: tag.to_owned() });
-            Ok(device)
-        }
-
-        fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
-            let found = self.loops.iter_mut().find(|it| it.device.path == device);
-            found.ok_or(HostError::Missing)?.tag = tag.to_owned();
-            Ok(())
-        }
-
-        fn detach_loop(&mut self, device: &str) -> Result<(), HostError> {
-            self.loops.retain(|it| it.device.path != device);
-            Ok(())
-        }
-
-        fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
-            Ok(self.loops.iter().filter(|it| it.tag.starts_with(prefix)).cloned().collect())
-        }
+        let (name, owner, device) = (it.name, it.owner, it.device.unwrap_or_default());
+        let attachment = Attachment::Vdi { name, owner: owner.clone(), device };
+        all.push(Attached { attachment, owner });
     }
-
-    #[test]
-    fn a_raw_file_goes_under_a_loop_device_and_leaves_none_behind() {
-        let mut host = OneFile { kind: Ok(FileKind::Regular { bytes: 512 }), loops: vec![] };
-        let disk = attach_path(&mut host, "/disk", Access::ReadOnly, "t").unwrap();
-        assert_eq!(host.loops.len(), 1);
-        for _ in 0..2 {
-            detach_loop(&mut host, disk.device()).unwrap();
-            assert_eq!(host.loops.len(), 0);
+    for claim in Claims::new(system).all().map_err(&claims)? {
+        if all.iter().any(|it| it.owner == claim.owner) || !claim.owner.starts_with(prefix) {
+            continue;
         }
+        let attachment = match claim.disk {
+            _ if claim.note == IMAGE => {
+                Attachment::Image(kind::image_device(system, &claim.owner)?)
+            }
+            DiskId::Device(number) => {
+                Attachment::Block(BlockDevice { path: claim.note, number })
+            }
+            DiskId::File { .. } => Attachment::Block(BlockDevice::default()),
+        };
+        all.push(Attached { attachment, owner: claim.owner });
     }
-
-    #[test]
-    fn what_cannot_be_a_disk_is_refused_by_name() {
-        for (kind, message) in [
-            (Err(HostError::Missing), "/disk: no such file or directory"),
-            (Ok(FileKind::Directory), "/disk: neither a regular file nor a block device"),
-            (
-                Ok(FileKind::Regular { bytes: 511 }),
-                "/disk: 511 bytes long; a raw disk image is at least one sector of 512 bytes",
-            ),
-        ] {
-            let mut host = OneFile { kind, loops: vec![] };
-            let error = attach_path(&mut host, "/disk", Access::ReadWrite, "t").unwrap_err();
-            assert_eq!(error.to_string(), message);
-            assert_eq!(host.loops.len(), 0);
-        }
-    }
-
-    #[test]
-    fn a_device_number_is_written_in_hexadecimal() {
-        assert_eq!(DeviceNumber { major: 202, minor: 16 }.to_string(), "ca:10");
-    }
+    Ok(all)
 }

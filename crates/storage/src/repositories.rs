@@ -15,7 +15,7 @@ use crate::record::Attached;
 use crate::system::{PARTIAL_PREFIX, text_if_there};
 use crate::vdi::{Stage, Unfit, Uses};
 use crate::{
-    Access, BlockDevice, HostError, Kind, Lock, Repository, Space, StorageError, System, Vdi,
+    Access, BlockDevice, DiskId, HostError, Kind, Lock, Repository, Space, StorageError, System, Vdi,
     VdiName, name,
 };
 
@@ -615,6 +615,19 @@ impl<'a> Repositories<'a> {
         let Some(device) = self.attached(name)?.device else { return Ok(None) };
         let mut place = Place { system: self.system, sr };
         sr.kind.driver().trouble(&mut place, name.vdi(), &device)
+    }
+
+    /// What an activated VDI is: its file, or else its device.
+    ///
+    /// # Errors
+    /// Its SR is gone, or the file.
+    pub fn identity(&mut self, name: &VdiName, device: &BlockDevice) -> Result<DiskId> {
+        let repository = self.get(name.sr())?;
+        let mut place = Place { system: self.system, sr: &repository };
+        match repository.kind.driver().file(&mut place, name.vdi())? {
+            Some(file) => self.system.identify(&file).of(name),
+            None => Ok(DiskId::Device(device.number)),
+        }
     }
 
     /// All uses of all VDIs, as the files say. Asks no SR.

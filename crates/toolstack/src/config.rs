@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub use guest::{CpuidConfig, CpuidText, GuestOptions};
 pub use hvm::{Bios, HvmSettings, ModelUser, Vga, Vnc, ide_index, place_problem};
 
-pub use storage::Access;
+pub use storage::{Access, ImageFormat, Mode};
 use xen::{DomainKind, Uuid};
 pub use xen_build::TscMode;
 
@@ -111,10 +111,32 @@ pub struct Vdev {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskConfig {
     pub vdev: Vdev,
-    /// Path of a raw file or block device, or a VDI written `sr:vdi`.
+    /// Path of a file or block device, or a VDI written `sr:vdi`. A CD drive without a medium has none: "".
     pub target: String,
-    pub access: Access,
+    pub format: ImageFormat,
+    pub mode: Mode,
     pub cdrom: bool,
+    /// Whether the guest may tell which blocks it no longer needs.
+    pub discard: bool,
+}
+
+impl DiskConfig {
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.mode.access()
+    }
+
+    /// Whether this is a CD drive without a medium: a device only once there is one.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.target.is_empty()
+    }
+
+    /// Whose disk this is, as in "in use by ...".
+    #[must_use]
+    pub fn user(&self, vm: &str) -> String {
+        format!("VM {vm} (vbd {})", self.vdev.name)
+    }
 }
 
 /// An Ethernet address.
@@ -214,7 +236,7 @@ impl VmConfig {
     pub fn emulated_disks(&self) -> impl Iterator<Item = (u32, &DiskConfig)> {
         let is_hvm = self.hvm.is_some();
         self.disks.iter().filter_map(move |disk| {
-            let writable = disk.cdrom || disk.access == Access::ReadWrite;
+            let writable = disk.cdrom || disk.access() == Access::ReadWrite;
             let index = ide_index(disk.vdev.number).filter(|_| is_hvm && writable)?;
             Some((index, disk))
         })

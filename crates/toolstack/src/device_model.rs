@@ -165,7 +165,7 @@ pub fn launch(
     }
     boot(&mut words, config, hvm);
     for (index, disk) in config.emulated_disks() {
-        drive(&mut words, index, disk, &disks[&disk.vdev.number]);
+        drive(&mut words, index, disk, disks.get(&disk.vdev.number));
     }
     for (model, vif) in config.emulated_vifs() {
         card(&mut words, hvm, model, vif, uuid, domid);
@@ -213,17 +213,19 @@ fn boot(words: &mut Words, config: &VmConfig, hvm: &HvmSettings) {
     words.pair("-boot", format!("order={}", hvm.boot));
 }
 
-fn drive(words: &mut Words, index: u32, disk: &DiskConfig, attachment: &Attachment) {
+/// A drive without a medium has no attachment.
+fn drive(words: &mut Words, index: u32, disk: &DiskConfig, attachment: Option<&Attachment>) {
     let (media, access) = match disk.cdrom {
         true => ("cdrom", "on"),
         false => ("disk", "off"),
     };
-    let file = value(&attachment.device().path);
+    let file = attachment.map(|it| format!("file={},", value(&it.device().path)));
+    let file = file.unwrap_or_default();
     let number = disk.vdev.number;
     words.pair(
         "-drive",
         format!(
-            "file={file},if=ide,index={index},media={media},id=ide-{number},readonly={access},\
+            "{file}if=ide,index={index},media={media},id=ide-{number},readonly={access},\
              format=raw,cache=writeback"
         ),
     );

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use storage::{Access, Attachment, BlockDevice, DeviceNumber, FileKind};
+use storage::{Attachment, BlockDevice, DeviceNumber, FileKind, ImageFormat, Mode};
 use xen::{DomainInfo, DomainKind, DomainRef, EvtchnPort, Uuid};
 
 use crate::config::{DiskConfig, Rate, Vdev, VifConfig, VmConfig};
@@ -190,9 +190,14 @@ fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Attachment), String> {
     if !path.starts_with('/') {
         return Err(format!("{path:?} is no path of this host"));
     }
-    let access = if key("mode").starts_with('w') { Access::ReadWrite } else { Access::ReadOnly };
+    let mode = match key("mode") {
+        shared if shared.contains('!') => Mode::Shared,
+        written if written.starts_with('w') => Mode::ReadWrite,
+        _ => Mode::ReadOnly,
+    };
     let cdrom = key("device-type") == "cdrom";
-    Ok((DiskConfig { vdev, target: path.to_owned(), access, cdrom }, attachment))
+    let (format, discard) = (ImageFormat::Raw, key("discard-enable") != "0");
+    Ok((DiskConfig { vdev, target: path.to_owned(), format, mode, cdrom, discard }, attachment))
 }
 
 /// `7:0`, both parts in hexadecimal.

@@ -119,7 +119,8 @@ impl std::fmt::Display for DeviceRef {
 #[must_use]
 pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
     let disks =
-        config.disks.iter().map(|d| DeviceRef { kind: DeviceKind::Vbd, devid: d.vdev.number });
+        config.disks.iter().filter(|disk| !disk.is_empty());
+    let disks = disks.map(|d| DeviceRef { kind: DeviceKind::Vbd, devid: d.vdev.number });
     let vifs = config.vifs.iter().map(|v| DeviceRef { kind: DeviceKind::Vif, devid: v.devid });
     disks.chain(vifs).collect()
 }
@@ -317,7 +318,7 @@ pub fn domain_nodes(
     if let Some(hvm) = &config.hvm {
         hvm_nodes(&mut nodes, domid, hvm);
     }
-    for disk in &config.disks {
+    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
         vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
     }
     for vif in &config.vifs {
@@ -403,7 +404,7 @@ fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: &At
     for (key, value) in [
         ("dev", disk.vdev.name.as_str()),
         ("type", "phy"),
-        ("mode", disk.access.as_str()),
+        ("mode", disk.mode.as_str()),
         ("device-type", kind),
         ("removable", removable),
         ("params", disk.target.as_str()),
@@ -412,7 +413,7 @@ fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: &At
         nodes.put(format!("{}/{key}", device.libxl(domid)), value);
     }
     nodes.put(format!("{backend}/bootable"), "1");
-    nodes.put(format!("{backend}/discard-enable"), "1");
+    nodes.put(format!("{backend}/discard-enable"), if disk.discard { "1" } else { "0" });
     nodes.put(format!("{backend}/physical-device-path"), &attachment.device().path);
     nodes.put(format!("{backend}/physical-device"), number.to_string());
     device_states(nodes, &frontend, &backend);

@@ -526,6 +526,11 @@ impl Toolstack {
         }
     }
 
+    /// The domains of our VMs.
+    pub(crate) fn own_domains(&self) -> BTreeSet<DomId> {
+        self.vms.values().filter_map(|vm| vm.facts.domid()).collect()
+    }
+
     /// Domains whose names need not be read.
     fn known_names(&self) -> BTreeMap<DomId, Uuid> {
         let ours = self.vms.values().filter_map(|vm| Some((vm.facts.domid()?, vm.uuid)));
@@ -590,9 +595,9 @@ impl Toolstack {
         let mut adopted = self.adopt(&survey, records, &unique_ids);
         let without_model = self.adopt_models(models, &mut adopted, out);
         let Adopted { half_made, unfinished, pending } = adopted;
-        let attachments = self.adopt_loops(loops, &survey);
-        if !attachments.is_empty() {
-            self.give_out(Purpose::Aside, AdoptionWork::DetachOrphans { attachments }, out);
+        let orphans = self.adopt_loops(loops, &survey);
+        if !orphans.is_empty() {
+            self.give_out(Purpose::Aside, AdoptionWork::DetachOrphans { orphans }, out);
         }
         self.found_whole(now, &survey, &half_made);
         self.found_unread(now, out);

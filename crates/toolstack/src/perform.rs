@@ -5,6 +5,7 @@
 mod adoption;
 mod build;
 pub(crate) mod checks;
+pub(crate) mod disks;
 mod definitions;
 mod hvm;
 mod queries;

@@ -126,7 +126,7 @@ fn add_checks(plan: &mut Plan, config: &VmConfig) -> Vec<usize> {
 fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<(u32, usize)> {
     let mut attached = Vec::with_capacity(config.disks.len());
     let mut writers: Vec<(&str, usize)> = Vec::new();
-    let of = |access| config.disks.iter().filter(move |disk| disk.access == access);
+    let of = |access| config.disks.iter().filter(move |disk| !disk.is_empty() && disk.access() == access);
     for disk in of(Access::ReadWrite) {
         let index = plan.add(DeviceStep::AttachDisk(disk.vdev.number), &[record]);
         writers.push((&disk.target, index));
@@ -251,7 +251,8 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     ready.extend(add_checks(&mut plan, config));
     let domain = plan.add(CreateStep::CreateDomain, &ready);
     let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
-    let missing = config.disks.iter().filter(|disk| !reached.disks.contains(&disk.vdev.number));
+    let attached = config.disks.iter().filter(|disk| !disk.is_empty());
+    let missing = attached.filter(|disk| !reached.disks.contains(&disk.vdev.number));
     let mut disks = Vec::new();
     for disk in missing {
         let number = disk.vdev.number;

@@ -19,6 +19,8 @@ pub use devices::DeviceStep;
 pub use teardown::TeardownStep;
 pub use wait::Wait;
 
+use xen::DomId;
+
 use crate::config::VmConfig;
 use crate::layout::DeviceRef;
 use crate::machine::{Action, Device, DomainUsers, Vm};
@@ -205,6 +207,8 @@ pub(crate) struct Preparation<'a> {
     pub(crate) config: Arc<VmConfig>,
     /// That device.
     pub(crate) plugged: Option<&'a Device>,
+    /// For a disk that is attached: the domains of our VMs.
+    pub(crate) own: BTreeSet<DomId>,
     /// No other domain that this machine speaks of has it.
     pub(crate) generation: u64,
     pub(crate) users: &'a mut DomainUsers,

@@ -275,7 +275,7 @@ pub enum Output {
     Images(Images),
     /// What is wrong, a failure each.
     Checked(Vec<Failure>),
-    Attached(Attachment),
+    Attached(OwnLoop),
     Domain(NewDomain),
     Built(Built),
     Model(Process),
@@ -312,7 +312,9 @@ impl Output {
     /// What releases it when nobody has a use for it any more.
     pub(crate) fn discard(self) -> Option<Work> {
         match self {
-            Self::Attached(attachment) => Some(DeviceWork::DetachDisk { attachment }.into()),
+            Self::Attached(OwnLoop { attachment, tag }) => {
+                Some(DeviceWork::DetachDisk { attachment, tag }.into())
+            }
             Self::Domain(new) => Some(TeardownWork::DestroyDomain { domain: new.domain }.into()),
             // Its domain is taken down, and it with it.
             Self::Model(_)

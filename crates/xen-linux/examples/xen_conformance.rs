@@ -17,7 +17,7 @@ use xen::{
     GrantRef, PAGE_BYTES, Uuid, Xen,
 };
 use xen_linux::{
-    Access, EventChannels, ForeignMemory, GrantDevice, Links, LinuxHypervisor, LoopDevice,
+    Access, EventChannels, ForeignMemory, GrantDevice, Links, LinuxHypervisor, FileLock, LoopDevice,
     VIRQ_DOM_EXC, block_device,
 };
 
@@ -269,7 +269,7 @@ fn loop_device(_: &mut Xen<LinuxHypervisor>) -> Checked {
 fn attach_and_detach(file: &Path) -> Checked {
     ensure(LoopDevice::backed_by(file)?.is_empty(), "the file is attached already")?;
     for access in [Access::ReadWrite, Access::ReadOnly] {
-        let device = LoopDevice::attach(file, access, "conformance")?;
+        let (device, _) = LoopDevice::attach(file, access, "conformance", FileLock::Qemu)?;
         let check = || -> Checked {
             let number = device.number()?;
             ensure(block_device(&device.path())? == number, "two numbers for one device")?;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use rustix::fs::{FileType, major, minor, stat};
+use rustix::fs::{FileType, Mode, OFlags, major, minor, open, stat};
 use rustix::io::Errno;
 
 use crate::HostError;
@@ -32,6 +32,20 @@ pub fn block_device(path: &Path) -> Result<DeviceNumber, HostError> {
         return Err(Errno::NOTBLK).refused(|| format!("{} is not usable as it is", path.display()));
     }
     Ok(DeviceNumber { major: major(found.st_rdev), minor: minor(found.st_rdev) })
+}
+
+/// Whether nobody has a block device, its whole disk or a partition of it to himself: asked by trying for a moment.
+///
+/// # Errors
+/// If the device cannot be opened.
+pub fn is_unclaimed(path: &Path) -> Result<bool, HostError> {
+    match open(path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(_) => Ok(true),
+        Err(Errno::BUSY) => Ok(false),
+        // A drive without a medium is nobody's.
+        Err(Errno::NOMEDIUM) => Ok(true),
+        Err(errno) => Err(errno).refused(|| format!("cannot open {}", path.display())),
+    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, fstat, open, stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, major, minor, open, stat};
 use rustix::io::Errno;
 
 use crate::error::Refused;
 use crate::ioctl::{ioctl, ioctl_number, open_device};
-use crate::{Access, DeviceNumber, HostError, block_device};
+use crate::{Access, DeviceNumber, HostError, block_device, lock};
 
 const CLR_FD: c_ulong = 0x4c01;
 const SET_STATUS64: c_ulong = 0x4c04;
@@ -63,6 +63,16 @@ impl LoopInfo {
     };
 }
 
+impl LoopInfo {
+    fn identity(&self) -> FileIdentity {
+        // Older kernels repeat the file system's number for a file.
+        if self.rdevice != 0 && self.rdevice != self.device {
+            return FileIdentity::Device(device_number(self.rdevice));
+        }
+        FileIdentity::File { filesystem: device_number(self.device), inode: self.inode }
+    }
+}
+
 /// `struct loop_config`
 #[repr(C)]
 struct LoopConfig {
@@ -89,8 +99,45 @@ pub struct Backing {
     pub access: Access,
     /// Whether the page cache is bypassed.
     pub direct_io: bool,
-    /// File system and inode, which identify the file whatever its path.
-    identity: (u64, u64),
+    /// What it is, whatever its path.
+    pub identity: FileIdentity,
+}
+
+/// What a file or block device is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum FileIdentity {
+    File { filesystem: DeviceNumber, inode: u64 },
+    Device(DeviceNumber),
+}
+
+/// Whether a file is locked for as long as it is attached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FileLock {
+    /// As QEMU locks its disks: many may read, or one may write.
+    Qemu,
+    None,
+}
+
+fn device_number(raw: u64) -> DeviceNumber {
+    DeviceNumber { major: major(raw), minor: minor(raw) }
+}
+
+fn identity(found: &Stat) -> FileIdentity {
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::BlockDevice => FileIdentity::Device(device_number(found.st_rdev)),
+        _ => {
+            let filesystem = device_number(found.st_dev);
+            FileIdentity::File { filesystem, inode: found.st_ino }
+        }
+    }
+}
+
+/// What a path leads to, symbolic links followed.
+///
+/// # Errors
+/// ENOENT if that is nothing.
+pub fn identify(path: &Path) -> Result<FileIdentity, HostError> {
+    stat(path).map(|it| identity(&it)).refused(|| format!("cannot find {}", path.display()))
 }
 
 impl LoopDevice {
@@ -103,9 +150,19 @@ impl LoopDevice {
     /// The device carries `name` (cut off at 63 bytes) for as long as the file is attached.
     ///
     /// # Errors
-    /// If the file cannot be opened, is no plain file, or no loop device can be had.
-    pub fn attach(file: &Path, access: Access, name: &str) -> Result<Self, HostError> {
-        let backing = open_backing(file, access)?;
+    /// If the file cannot be opened, is no plain file, or no loop device is free; EAGAIN if somebody else has locked the
+    /// file.
+    pub fn attach(
+        file: &Path,
+        access: Access,
+        name: &str,
+        lock: FileLock,
+    ) -> Result<(Self, FileIdentity), HostError> {
+        let (backing, identity) = open_backing(file, access)?;
+        if lock == FileLock::Qemu {
+            // The device keeps the open file, and the file its locks, whatever becomes of this process.
+            lock::lock(&backing, access).refused(|| format!("cannot lock {}", file.display()))?;
+        }
         let refused = || format!("cannot attach {} to a loop device", file.display());
         let control = open_device(Self::CONTROL_PATH, OFlags::empty(), Self::ADVICE)?;
         let read_only = match access {
@@ -118,7 +175,7 @@ impl LoopDevice {
             let free = unsafe { ioctl_number(&control, CTL_GET_FREE, 0) }.refused(refused)?;
             let device = Self(free);
             match configure(&device.open(access)?, &backing, name, flags) {
-                Ok(()) => return Ok(device),
+                Ok(()) => return Ok((device, identity)),
                 // Somebody else was faster.
                 Err(Errno::BUSY) => {}
                 Err(Errno::INVAL) if flags & FLAG_DIRECT_IO != 0 => flags = read_only,
@@ -194,7 +251,7 @@ impl LoopDevice {
                 Access::ReadOnly
             },
             direct_io: info.flags & FLAG_DIRECT_IO != 0,
-            identity: (info.device, info.inode),
+            identity: info.identity(),
         }))
     }
 
@@ -229,7 +286,7 @@ impl LoopDevice {
     /// If the file does not exist or the devices cannot be listed.
     pub fn backed_by(file: &Path) -> Result<Vec<Self>, HostError> {
         let found = stat(file).refused(|| format!("cannot find {}", file.display()))?;
-        let identity = (found.st_dev, found.st_ino);
+        let identity = identity(&found);
         let all = Self::all()?;
         let same = all.into_iter().filter(|(_, backing)| backing.identity == identity);
         Ok(same.map(|(device, _)| device).collect())
@@ -262,12 +319,12 @@ fn open_flags(access: Access) -> OFlags {
         }
 }
 
-fn open_backing(file: &Path, access: Access) -> Result<OwnedFd, HostError> {
+fn open_backing(file: &Path, access: Access) -> Result<(OwnedFd, FileIdentity), HostError> {
     let backing = open(file, open_flags(access) | OFlags::NONBLOCK, Mode::empty())
         .refused(|| format!("cannot open {}", file.display()))?;
     let found = fstat(&backing).refused(|| format!("cannot look at {}", file.display()))?;
     match FileType::from_raw_mode(found.st_mode) {
-        FileType::RegularFile => Ok(backing),
+        FileType::RegularFile => Ok((backing, identity(&found))),
         _ => Err(Errno::INVAL).refused(|| format!("{} is no plain file", file.display())),
     }
 }
@@ -299,12 +356,14 @@ mod tests {
 
     #[test]
     fn a_file_that_cannot_be_attached_is_named() {
-        let error = LoopDevice::attach(Path::new("/nowhere/disk.img"), Access::ReadWrite, "");
+        let lock = FileLock::Qemu;
+        let nowhere = Path::new("/nowhere/disk.img");
+        let error = LoopDevice::attach(nowhere, Access::ReadWrite, "", lock);
         assert_eq!(
             error.unwrap_err().to_string(),
             "cannot open /nowhere/disk.img: No such file or directory (os error 2)"
         );
-        let error = LoopDevice::attach(Path::new("/dev"), Access::ReadOnly, "").unwrap_err();
+        let error = LoopDevice::attach(Path::new("/dev"), Access::ReadOnly, "", lock).unwrap_err();
         assert_eq!(error.to_string(), "/dev is no plain file: Invalid argument (os error 22)");
     }
 }

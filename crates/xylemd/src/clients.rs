@@ -705,7 +705,7 @@ fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
         }
     }
     for disk in &mut config.disks {
-        if storage::VdiName::parse(&disk.target).is_none() {
+        if !disk.is_empty() && storage::VdiName::parse(&disk.target).is_none() {
             resolve(&mut disk.target);
         }
     }

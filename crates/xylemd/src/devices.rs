@@ -13,7 +13,7 @@ use crate::host;
 /// A disk as in `disk=`; a relative path begins at `cwd`, `sr:vdi` is none.
 pub(crate) fn disk(spec: &str, cwd: &Path) -> Result<Device, String> {
     let mut disk = xlcfg::parse_disk(spec).map_err(|problem| format!("disk: {problem}"))?;
-    if storage::VdiName::parse(&disk.target).is_none() {
+    if !disk.is_empty() && storage::VdiName::parse(&disk.target).is_none() {
         disk.target = host::absolute(cwd, &disk.target);
     }
     Ok(Device::Disk(disk))

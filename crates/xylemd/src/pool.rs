@@ -271,7 +271,7 @@ mod tests {
     fn detach(id: u64) -> Job {
         (
             WorkId(id),
-            Work::Adoption(AdoptionWork::DetachOrphans { attachments: Vec::new() }),
+            Work::Adoption(AdoptionWork::DetachOrphans { orphans: Vec::new() }),
             Instant::now(),
         )
     }

@@ -211,7 +211,7 @@ pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfi
         vdev: disk.vdev.name.clone(),
         backend: "phy".to_owned(),
         format: "raw".to_owned(),
-        readwrite: u32::from(disk.access == Access::ReadWrite),
+        readwrite: u32::from(disk.access() == Access::ReadWrite),
         is_cdrom: u32::from(disk.cdrom),
     };
     let nic = |vif: &toolstack::config::VifConfig| Nic {

@@ -18,6 +18,7 @@ mod plug;
 mod preemption;
 mod records;
 mod shutdown;
+mod sharing;
 mod storage;
 mod support;
 mod troubles;

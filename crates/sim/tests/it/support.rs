@@ -23,6 +23,7 @@ pub(crate) fn host(config: HostConfig) -> SimHost {
     os.add_file("/no-kernel", vec![7; 9000]);
     os.add_file("/initrd", vec![0x1f; 20_000]);
     os.add_disk("/disk.raw", 1 << 20);
+    os.add_disk("/neighbour.raw", 1 << 20);
     os.add_directory("/directory");
     os.add_bridge("xenbr0");
     host

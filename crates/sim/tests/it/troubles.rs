@@ -19,7 +19,7 @@ fn with_disk(name: &str, disk: &str) -> String {
 /// Creates a VM with a disk and destroys it again, and says how long that took.
 fn neighbour(lab: &mut Lab) -> u64 {
     let began = lab.host.now();
-    lab.create(&with_disk("neighbour", "/disk.raw")).unwrap();
+    lab.create(&with_disk("neighbour", "/neighbour.raw")).unwrap();
     lab.destroy("neighbour");
     lab.host.now().0 - began.0
 }

@@ -305,7 +305,8 @@ impl Folder {
         match self.format {
             Format::Raw => {
                 let tag = place.tag(vdi);
-                place.system.attach_loop(&image, access, &tag).of(place.name(vdi))
+                let attached = place.system.attach_loop(&image, access.into(), &tag);
+                attached.map(|it| it.device).of(place.name(vdi))
             }
             Format::Qcow2 => {
                 let source = ["--format=qcow2", "--cache=none", "--discard=unmap", &image];
@@ -446,6 +447,10 @@ impl<T: InFolder> Driver for T {
 
     fn detach(&self, _: &mut Place<'_>, _: &str) -> Result<()> {
         Ok(())
+    }
+
+    fn file(&self, place: &mut Place<'_>, vdi: &str) -> Result<Option<String>> {
+        Ok(Some(self.folder(place)?.image(vdi)))
     }
 
     fn trouble(

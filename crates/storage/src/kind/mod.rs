@@ -10,9 +10,11 @@ mod program;
 mod qcow2;
 mod sim;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::Naming as _;
+use crate::sharing;
 use crate::system::text_if_there;
 use crate::{Access, BlockDevice, FileKind, Repository, Space, StorageError, System, Vdi};
 
@@ -97,8 +99,8 @@ impl Kind {
     }
 
     /// Folders in which kinds keep notes of their own, and those in which each folder has some.
-    pub(crate) const NOTES: [&'static str; 1] = [nbd_device::MARKS];
-    pub(crate) const FOLDERS_OF_NOTES: [&'static str; 1] = [iscsi::USERS];
+    pub(crate) const NOTES: [&'static str; 2] = [nbd_device::MARKS, sharing::OWNERS];
+    pub(crate) const FOLDERS_OF_NOTES: [&'static str; 2] = [iscsi::USERS, sharing::DISKS];
 
     pub(crate) fn driver(self) -> &'static dyn Driver {
         match self {
@@ -243,6 +245,11 @@ pub(crate) trait Driver: Sync {
 
     fn detach(&self, place: &mut Place<'_>, vdi: &str) -> Result<()>;
 
+    /// The file that a VDI is, if it is one that this host sees.
+    fn file(&self, _place: &mut Place<'_>, _vdi: &str) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// What is wrong with a device that was activated, in one line for the operator, if this host can tell without
     /// asking a server.
     fn trouble(
@@ -253,6 +260,62 @@ pub(crate) trait Driver: Sync {
     ) -> Result<Option<String>> {
         Ok(None)
     }
+}
+
+/// What stands in for an SR where an image is served that belongs to none: no SR can have this name.
+fn no_repository() -> Repository {
+    Repository { name: "@image".to_owned(), kind: Kind::Qcow2, config: BTreeMap::new() }
+}
+
+/// An owner's tag in place of a VDI's name.
+fn stand_in(owner: &str) -> String {
+    owner.replace('/', "+")
+}
+
+/// Names the path where the messages have the stand-in.
+fn by_path(error: StorageError, path: &str, place: &str) -> StorageError {
+    let text = |text: String| match text.strip_prefix(place) {
+        Some(rest) => format!("{path}{rest}"),
+        None => text,
+    };
+    match error {
+        StorageError::Missing(it) => StorageError::Missing(text(it)),
+        StorageError::InUse(it) => StorageError::InUse(text(it)),
+        StorageError::Refused(it) => StorageError::Refused(text(it)),
+    }
+}
+
+/// Serves an image at `path` that belongs to no SR.
+pub(crate) fn attach_image(
+    system: &mut dyn System,
+    path: &str,
+    format: &str,
+    access: Access,
+    owner: &str,
+) -> Result<BlockDevice> {
+    let (sr, vdi) = (no_repository(), stand_in(owner));
+    let mut place = Place { system, sr: &sr };
+    let name = place.name(&vdi);
+    let format = format!("--format={format}");
+    let source = [&format, "--cache=none", "--discard=unmap", path];
+    nbd_device::connect_program(&mut place, &vdi, access, &source)
+        .map_err(|error| by_path(error, path, &name))
+}
+
+/// Ends that. Once more is no error.
+pub(crate) fn detach_image(system: &mut dyn System, owner: &str) -> Result<()> {
+    let (sr, vdi) = (no_repository(), stand_in(owner));
+    let mut place = Place { system, sr: &sr };
+    let name = place.name(&vdi);
+    nbd_device::disconnect(&mut place, &vdi, nbd_device::Server::Program)
+        .map_err(|error| by_path(error, "the image", &name))
+}
+
+/// The device by which an image is served; 0:0, which is none, if it is not.
+pub(crate) fn image_device(system: &mut dyn System, owner: &str) -> Result<BlockDevice> {
+    let (sr, vdi) = (no_repository(), stand_in(owner));
+    let mut place = Place { system, sr: &sr };
+    nbd_device::find(&mut place, &vdi)
 }
 
 #[cfg(test)]

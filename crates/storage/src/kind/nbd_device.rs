@@ -128,6 +128,19 @@ pub(super) fn await_connected(
     place.block_device(&name, path)
 }
 
+/// The device that is marked as this VDI's; 0:0, which is none, if there is none.
+pub(super) fn find(place: &mut Place<'_>, vdi: &str) -> Result<BlockDevice> {
+    let (name, tag) = (place.name(vdi), place.tag(vdi));
+    for device in place.system.list(MARKS).of(MARKS)? {
+        if !device.contains(':')
+            && text_if_there(place.system, &mark(&device)).of(&name)?.as_ref() == Some(&tag)
+        {
+            return place.block_device(&name, format!("/dev/{device}"));
+        }
+    }
+    Ok(BlockDevice::default())
+}
+
 /// Undoes a connect, also one that was interrupted, once whoever has the device open lets go.
 pub(super) fn disconnect(place: &mut Place<'_>, vdi: &str, server: Server) -> Result<()> {
     let (name, tag) = (place.name(vdi), place.tag(vdi));

@@ -298,6 +298,10 @@ impl Driver for Sim {
         meet(place, "detach", vdi)?;
         Driver::detach(&FILES, place, vdi)
     }
+
+    fn file(&self, place: &mut Place<'_>, vdi: &str) -> Result<Option<String>> {
+        Driver::file(&FILES, place, vdi)
+    }
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ pub fn place_problem(disks: &[DiskConfig]) -> Option<(usize, String)> {
         }
         // xvda has a paravirtual self, and does without the emulated one.
         let is_ide = disk.vdev.number >> 8 != 202;
-        if is_ide && !disk.cdrom && disk.access == Access::ReadOnly {
+        if is_ide && !disk.cdrom && disk.access() == Access::ReadOnly {
             let letter = char::from(b"abcd"[index as usize]);
             return Some((
                 number,

@@ -2,6 +2,8 @@
 //!
 //! Read, decide, write: until the record is written the domain is foreign, and nobody here does anything with it.
 
+use std::sync::Arc;
+
 use xen::{DomId, Uuid};
 
 use super::events::VmState;
@@ -95,10 +97,11 @@ impl Toolstack {
                     true => Vec::new(),
                     false => adoption.loops(),
                 };
+                let config = Arc::new(adoption.config.clone());
                 let purpose = Purpose::Adopt { client, adoption: Box::new(adoption) };
                 self.give_out(
                     purpose,
-                    AdoptionWork::Adopt { domain, uuid, loops, nodes, removals },
+                    AdoptionWork::Adopt { domain, uuid, loops, config, nodes, removals },
                     out,
                 );
             }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use storage::Attachment;
 use xen::{DomId, DomainInfo, DomainRef, Life, Uuid};
 
 use super::devices::Pending;
@@ -71,7 +70,7 @@ impl Toolstack {
     /// Gives loop devices back to the VMs that their tags name; returns the others.
     ///
     /// One of a domain that lives and has no record is another toolstack's: somebody began to adopt it.
-    pub(super) fn adopt_loops(&mut self, loops: Vec<OwnLoop>, survey: &Survey) -> Vec<Attachment> {
+    pub(super) fn adopt_loops(&mut self, loops: Vec<OwnLoop>, survey: &Survey) -> Vec<OwnLoop> {
         let lives = |uuid: Uuid| {
             survey.domains.iter().any(|info| info.handle == uuid && !info.flags.dying())
         };
@@ -96,7 +95,7 @@ impl Toolstack {
                 Some((vm, number)) if !vm.facts.disks.contains_key(&number) => {
                     vm.facts.disks.insert(number, attachment);
                 }
-                _ => orphans.push(attachment),
+                _ => orphans.push(OwnLoop { attachment, tag }),
             }
         }
         orphans

@@ -100,7 +100,8 @@ impl Toolstack {
     ) {
         let uuid = config.uuid.unwrap_or(fresh_uuid);
         let faults = self.refusals(&config, uuid);
-        let work = QueryWork::Check { config: Arc::new(config), uuid, is_whole };
+        let own = self.own_domains();
+        let work = QueryWork::Check { config: Arc::new(config), uuid, is_whole, own };
         self.query(client, Query::Check { faults }, work, out);
     }
 }

@@ -16,7 +16,7 @@ use crate::config::VmConfig;
 use crate::layout::{DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
 use crate::scheduler::{Priority, Ticket};
-use crate::steps::{
+use crate::steps::{DeviceStep, 
     Completing, CreateStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep, Wait,
 };
 use crate::work::{Cost, Failure, Output, Work};
@@ -421,6 +421,11 @@ impl Toolstack {
     fn prepare(&mut self, id: OperationId, index: usize) -> Work {
         let generation = self.next_generation();
         let operation = &self.operations[&id];
+        let step = operation.plan.steps[index].step;
+        let own = match step {
+            Step::Device(DeviceStep::AttachDisk(_)) => self.own_domains(),
+            _ => BTreeSet::new(),
+        };
         let plugged = match &operation.then {
             Then::Plugged { device, .. } => Some(device),
             Then::Created { .. }
@@ -432,9 +437,8 @@ impl Toolstack {
         };
         let config = Arc::clone(&operation.config);
         let users = &mut self.users;
-        let step = operation.plan.steps[index].step;
         self.vms.change(operation.uuid, |vm| {
-            step.prepare(Preparation { vm, config, plugged, generation, users })
+            step.prepare(Preparation { vm, config, plugged, own, generation, users })
         })
     }
 

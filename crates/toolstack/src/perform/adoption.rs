@@ -1,20 +1,23 @@
 //! Work of adoption: what an earlier daemon left, and domains that another toolstack made.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use storage::{Attachment, HostError};
+use storage::{Attachment, HostError, VdiName};
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
+use crate::config::VmConfig;
 use crate::device_model::OwnModel;
 use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::host::Host;
 use crate::layout::{Nodes, Removal};
 use crate::work::{
     Failure, IdentityCheck, LOOP_TAG_PREFIX, Output, OwnLoop, Record, Survey, WorkClass, WorkInfo,
-    loop_tag,
+    loop_tag, parse_loop_tag,
 };
+use crate::xlcfg;
 
 /// See the module's text.
 #[derive(Clone, Debug)]
@@ -22,7 +25,7 @@ pub enum AdoptionWork {
     /// Survey, our records, and what is attached for VMs of ours.
     Observe,
     /// What is attached for VMs that are no more.
-    DetachOrphans { attachments: Vec<Attachment> },
+    DetachOrphans { orphans: Vec<OwnLoop> },
     /// Device models of domains that are no more.
     EndOrphans { models: Vec<OwnModel> },
     /// All that is known of a domain that another toolstack made.
@@ -34,6 +37,7 @@ pub enum AdoptionWork {
         domain: DomainRef,
         uuid: Uuid,
         loops: Vec<ForeignLoop>,
+        config: Arc<VmConfig>,
         nodes: Nodes,
         removals: Vec<Removal>,
     },
@@ -58,10 +62,12 @@ impl AdoptionWork {
     ) -> Result<Output, Failure> {
         match self {
             Self::Observe => by.observe(),
-            Self::DetachOrphans { attachments } => {
-                let detach = |it| storage::detach(by.host.system(), &it).err();
+            Self::DetachOrphans { orphans } => {
+                let detach = |it: OwnLoop| {
+                    storage::detach(by.host.system(), &it.attachment, &it.tag).err()
+                };
                 // One that cannot be detached keeps no other.
-                let failed: Vec<_> = attachments.into_iter().filter_map(detach).collect();
+                let failed: Vec<_> = orphans.into_iter().filter_map(detach).collect();
                 match failed.into_iter().next() {
                     Some(error) => Err(Failure(error.to_string())),
                     None => Ok(Output::Done),
@@ -79,13 +85,23 @@ impl AdoptionWork {
             Self::ReadLeft { domain, uuid } => {
                 store::devices_left(&mut by.store, domain.domid, uuid).map(Output::Left)
             }
-            Self::Adopt { domain, uuid, loops, nodes, removals } => {
+            Self::Adopt { domain, uuid, loops, config, nodes, removals } => {
                 by.check_identity(domain, IdentityCheck::Needed)?;
-                by.adopt(domain.domid, uuid, &loops, &nodes, &removals)?;
+                let mut claimed = Vec::new();
+                by.claim_adopted(uuid, &config, &mut claimed)
+                    .and_then(|()| by.adopt(domain.domid, uuid, &loops, &nodes, &removals))
+                    .inspect_err(|_| by.release_all(&claimed))?;
                 Ok(Output::Done)
             }
         }
     }
+}
+
+/// The configuration of a VM that is whole.
+fn recorded(record: &Record) -> Option<(Uuid, VmConfig)> {
+    record.complete.as_ref()?;
+    let source = xlcfg::Source { file: "record", text: &record.config_text, overrides: &[] };
+    Some((record.uuid, xlcfg::parse(source).ok()?))
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
@@ -93,7 +109,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let survey = self.survey(&BTreeMap::new())?;
         let records = store::records(&mut self.store)?;
         let unique_ids = self.unique_ids(&survey, &records)?;
-        let loops = self.attached()?;
+        let loops = self.attached(&records)?;
         let models = self.host.models().map_err(|error| failure("the host's processes", error))?;
         Ok(Output::Observed { survey, records, loops, unique_ids, models })
     }
@@ -119,25 +135,42 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// Everything that is attached for a VM, by the tag that says for which.
-    fn attached(&mut self) -> Result<Vec<OwnLoop>, Failure> {
+    fn attached(&mut self, records: &[Record]) -> Result<Vec<OwnLoop>, Failure> {
+        let configs: BTreeMap<Uuid, VmConfig> = records.iter().filter_map(recorded).collect();
+        let who = |tag: &str| {
+            let (uuid, number) = parse_loop_tag(tag).unwrap_or_default();
+            let config = configs.get(&uuid);
+            let disk = config.and_then(|it| it.disks.iter().find(|it| it.vdev.number == number));
+            match (config, disk) {
+                (Some(config), Some(disk)) => disk.user(&config.name),
+                _ => format!("VM {uuid} (vbd {number})"),
+            }
+        };
         let system = self.host.system();
-        let loops =
-            system.tagged_loops(LOOP_TAG_PREFIX).map_err(|error| failure("loop devices", error))?;
-        let vdis = storage::Repositories::new(system)
-            .in_use()
-            .map_err(|error| failure("attached VDIs", error))?;
-        let loops = loops
+        let mut all: Vec<OwnLoop> = storage::attached(system, LOOP_TAG_PREFIX, &who)
+            .map_err(|error| Failure(error.to_string()))?
             .into_iter()
-            .map(|it| OwnLoop { attachment: storage::Attachment::Loop(it.device), tag: it.tag });
-        let vdis = vdis.into_iter().map(|it| OwnLoop {
-            attachment: storage::Attachment::Vdi {
-                name: it.name,
-                owner: it.owner.clone(),
-                device: it.device.unwrap_or_default(),
-            },
-            tag: it.owner,
-        });
-        Ok(loops.chain(vdis).collect())
+            .map(|it| OwnLoop { attachment: it.attachment, tag: it.owner })
+            .collect();
+        let known: BTreeSet<String> = all.iter().map(|it| it.tag.clone()).collect();
+        for (uuid, config) in &configs {
+            for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+                let tag = loop_tag(*uuid, disk.vdev.number);
+                // An earlier release left no trace of a block device but the record.
+                if !known.contains(&tag)
+                    && let Ok(id @ storage::DiskId::Device(number)) = system.identify(&disk.target)
+                {
+                    let who = disk.user(&config.name);
+                    let (owner, note) = (tag.clone(), disk.target.clone());
+                    let claim = storage::Claim { disk: id, mode: disk.mode, owner, who, note };
+                    storage::Claims::new(system).note(&claim).map_err(|it| failure(&tag, it))?;
+                    let path = disk.target.clone();
+                    let device = storage::BlockDevice { path, number };
+                    all.push(OwnLoop { attachment: Attachment::Block(device), tag });
+                }
+            }
+        }
+        Ok(all)
     }
 
     fn read_foreign(
@@ -187,6 +220,40 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
         }
         adopted
+    }
+
+    /// What the VM uses is its own from now on, whoever uses it beside.
+    fn claim_adopted(
+        &mut self,
+        uuid: Uuid,
+        config: &VmConfig,
+        claimed: &mut Vec<String>,
+    ) -> Result<(), Failure> {
+        let system = self.host.system();
+        for disk in config.disks.iter().filter(|it| !it.is_empty()) {
+            let owner = loop_tag(uuid, disk.vdev.number);
+            let target = &disk.target;
+            let failed = |error| failure(target, error);
+            if storage::Claims::new(system).of(&owner).map_err(failed)?.is_some()
+                || VdiName::parse(target).is_some()
+            {
+                continue;
+            }
+            let id = system.identify(target).map_err(failed)?;
+            let (who, note) = (disk.user(&config.name), target.clone());
+            claimed.push(owner.clone());
+            let claim = storage::Claim { disk: id, mode: disk.mode, owner, who, note };
+            storage::Claims::new(system).note(&claim).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// It stays another toolstack's.
+    fn release_all(&mut self, owners: &[String]) {
+        for owner in owners {
+            // The first error is the one to tell.
+            let _kept = storage::Claims::new(self.host.system()).release(owner);
+        }
     }
 
     fn tag_loops(&mut self, uuid: Uuid, loops: &[ForeignLoop]) -> Result<(), Failure> {

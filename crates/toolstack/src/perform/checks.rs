@@ -1,10 +1,12 @@
 //! What can be wrong with a configuration that only the host knows. Creates and checks share this.
 
+use std::collections::BTreeSet;
+
 use storage::HostError;
-use xen::{Hypervisor, Uuid};
+use xen::{DomId, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
-use super::{Performer, failure};
+use super::{Performer, disks, failure};
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::work::{Failure, loop_tag};
@@ -12,7 +14,13 @@ use crate::work::{Failure, loop_tag};
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// Everything that a create would fail for now. Of a configuration with faults only the parts are checked, not
     /// how they fit together.
-    pub(super) fn check(&mut self, config: &VmConfig, uuid: Uuid, is_whole: bool) -> Vec<Failure> {
+    pub(super) fn check(
+        &mut self,
+        config: &VmConfig,
+        uuid: Uuid,
+        is_whole: bool,
+        own: &BTreeSet<DomId>,
+    ) -> Vec<Failure> {
         let mut failures = Vec::new();
         let images = match (is_whole, &config.hvm, &config.kernel) {
             (true, ..) => self
@@ -25,7 +33,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         failures.extend(images.err());
         for index in 0..config.disks.len() {
-            failures.extend(self.check_disk(config, uuid, index).err());
+            failures.extend(self.check_disk(config, uuid, index, own).err());
         }
         for index in 0..config.vifs.len() {
             failures.extend(check_bridge(&mut self.host, config, index).err());
@@ -34,11 +42,16 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         failures
     }
 
-    fn check_disk(&mut self, config: &VmConfig, uuid: Uuid, index: usize) -> Result<(), Failure> {
-        let disk = &config.disks[index];
-        let owner = loop_tag(uuid, disk.vdev.number);
-        storage::check(self.host.system(), &disk.target, disk.access, &owner)
-            .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error))
+    fn check_disk(
+        &mut self,
+        config: &VmConfig,
+        uuid: Uuid,
+        index: usize,
+        own: &BTreeSet<DomId>,
+    ) -> Result<(), Failure> {
+        let owner = loop_tag(uuid, config.disks[index].vdev.number);
+        disks::check(self.host.system(), &mut self.store, config, index, &owner, own)
+            .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error.0))
     }
 
     /// An interface gets its name only once there is a domain; what has the name by then keeps it.

@@ -1,6 +1,6 @@
 //! Work that reads or asks and changes nothing of a VM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid};
@@ -44,6 +44,8 @@ pub enum QueryWork {
         uuid: Uuid,
         /// It has no faults of its own.
         is_whole: bool,
+        /// The domains of our VMs.
+        own: BTreeSet<DomId>,
     },
     ReadVcpus {
         domains: Vec<(DomId, Uuid)>,
@@ -97,8 +99,8 @@ impl QueryWork {
                     .map(Output::Devices)
             }
             Self::HostInfo => by.host_info().map(|info| Output::HostInfo(Box::new(info))),
-            Self::Check { config, uuid, is_whole } => {
-                Ok(Output::Checked(by.check(&config, uuid, is_whole)))
+            Self::Check { config, uuid, is_whole, own } => {
+                Ok(Output::Checked(by.check(&config, uuid, is_whole, &own)))
             }
             Self::ReadVcpus { domains } => by.read_vcpus(&domains),
             Self::ReadStartTimes { domains } => {

@@ -1,5 +1,6 @@
 //! Steps about single devices: at a create or a teardown, and when one comes or goes while its domain runs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use storage::Attachment;
@@ -12,10 +13,10 @@ use crate::device_model;
 use crate::host::{Host, Link};
 use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
 use crate::machine::{Device, Pending, Vm, remove_from};
-use crate::perform::{Performer, checks, failure, store};
+use crate::perform::{Performer, checks, disks, failure, store};
 use crate::plan::Unplug;
 use crate::scheduler::Track;
-use crate::work::{Failure, Output, Quota, WorkClass, WorkInfo, loop_tag};
+use crate::work::{Failure, Output, OwnLoop, Quota, WorkClass, WorkInfo, loop_tag};
 
 /// See the module's text. Disks go by their `virtual-device`, vifs by their number.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -47,9 +48,14 @@ pub enum DeviceWork {
         config: Arc<VmConfig>,
         index: usize,
         tag: String,
+        /// Whether it is one of the disks that the configuration's file names.
+        is_in_file: bool,
+        /// The domains of our VMs.
+        own: BTreeSet<DomId>,
     },
     DetachDisk {
         attachment: Attachment,
+        tag: String,
     },
     CheckBridge {
         config: Arc<VmConfig>,
@@ -173,7 +179,7 @@ impl DeviceStep {
     }
 
     pub(super) fn prepare(self, with: Preparation<'_>) -> DeviceWork {
-        let Preparation { vm, config, plugged, .. } = with;
+        let Preparation { vm, config, plugged, own, .. } = with;
         let uuid = vm.uuid;
         let existing = vm.facts.domain;
         let domain = || existing.expect("planned while there is a domain");
@@ -181,10 +187,17 @@ impl DeviceStep {
             Self::AttachDisk(devid) => {
                 let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
                 let index = index.expect("a planned disk is configured");
-                DeviceWork::AttachDisk { config, index, tag: loop_tag(uuid, devid) }
+                DeviceWork::AttachDisk {
+                    config,
+                    index,
+                    tag: loop_tag(uuid, devid),
+                    is_in_file: plugged.is_none(),
+                    own,
+                }
             }
             Self::DetachDisk(devid) => {
-                DeviceWork::DetachDisk { attachment: vm.facts.disks[&devid].clone() }
+                let attachment = vm.facts.disks[&devid].clone();
+                DeviceWork::DetachDisk { attachment, tag: loop_tag(uuid, devid) }
             }
             Self::CheckBridge(devid) => {
                 let index = config.vifs.iter().position(|vif| vif.devid == devid);
@@ -220,7 +233,9 @@ impl DeviceStep {
         let Completing { vm, unseen, .. } = with;
         match self {
             Self::AttachDisk(devid) => {
-                let Output::Attached(attachment) = output else { output.misplaced() };
+                let Output::Attached(OwnLoop { attachment, .. }) = output else {
+                    output.misplaced()
+                };
                 vm.facts.disks.insert(devid, attachment);
             }
             Self::CloseAll | Self::Close(_) => {
@@ -327,14 +342,17 @@ impl DeviceWork {
     ) -> Result<Output, Failure> {
         let Performer { store, host, .. } = by;
         match self {
-            Self::AttachDisk { config, index, tag } => {
-                let disk = &config.disks[index];
-                let attached = storage::attach(host.system(), &disk.target, disk.access, &tag);
+            Self::AttachDisk { config, index, tag, is_in_file, own } => {
+                let place = match is_in_file {
+                    true => config.origin.at(&format!("disk[{index}]")),
+                    false => format!("{}: {}", config.name, config.disks[index].vdev.name),
+                };
+                let attached = disks::attach(host.system(), store, &config, index, &tag, &own);
                 return attached
-                    .map(Output::Attached)
-                    .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error));
+                    .map(|attachment| Output::Attached(OwnLoop { attachment, tag }))
+                    .map_err(|error| failure(place, error.0));
             }
-            Self::DetachDisk { attachment } => storage::detach(host.system(), &attachment)
+            Self::DetachDisk { attachment, tag } => storage::detach(host.system(), &attachment, &tag)
                 .map_err(|error| Failure(error.to_string()))?,
             Self::CheckBridge { config, index } => {
                 checks::check_bridge(host, &config, index)?;

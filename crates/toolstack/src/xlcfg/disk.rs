@@ -3,9 +3,11 @@
 //! Source: xen `docs/man/xl-disk-configuration.5.pod.in`: `TARGET, FORMAT, VDEV, ACCESS`, mixed with
 //! `key=value` parameters and flags, where `target=` takes all that follows it.
 
+use storage::VdiName;
+
 use super::keys::nearest;
 use super::shown;
-use crate::config::{Access, DiskConfig, Vdev};
+use crate::config::{DiskConfig, ImageFormat, Mode, Vdev};
 
 /// Parameters of the form `key=value`, for suggestions.
 const PARAMETERS: &[&str] = &[
@@ -20,16 +22,25 @@ const PARAMETERS: &[&str] = &[
     "vdev",
 ];
 
-const RAW_ONLY: &str = "raw files and block devices only, for now";
+/// What `format=` may say.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum Format {
+    Image(ImageFormat),
+    /// A drive without a medium.
+    Empty,
+}
 
 #[derive(Default)]
 struct Spec<'a> {
     target: Option<&'a str>,
-    /// Given, or implied by an old prefix: positions shift by one.
-    format_known: bool,
+    format: Option<Format>,
+    /// An old prefix stands for the format: positions shift by one.
+    has_prefix: bool,
     vdev: Option<&'a str>,
-    access: Option<Access>,
+    mode: Option<Mode>,
+    backend: Option<&'a str>,
     cdrom: bool,
+    no_discard: bool,
 }
 
 /// Reads one disk. The error is the problem alone; the caller knows file, line and index.
@@ -67,20 +78,26 @@ impl<'a> Spec<'a> {
     fn old_prefix(&mut self, rest: &'a str) -> Result<Option<&'a str>, String> {
         let Some((prefix, after)) = rest.split_once(":/") else { return Ok(None) };
         if prefix.is_empty()
-            || !prefix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+            || !prefix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b':')
         {
             return Ok(None);
         }
+        if prefix.contains(':') {
+            // xl takes it for the beginning of the path, and then finds no such file.
+            return Err(format!("{prefix}: xend's prefixes of two words are unknown; write the path alone"));
+        }
         match prefix {
-            "phy" | "file" | "raw" | "aio" => self.format_known = true,
-            "qcow" | "qcow2" | "vhd" | "tap" | "tap2" | "tapdisk" | "ioemu" => {
-                return Err(format!("{prefix}: is not supported; {RAW_ONLY}"));
-            }
+            "phy" | "file" | "aio" | "tap" | "tap2" | "tapdisk" | "ioemu" => {}
+            "raw" | "qcow" | "qcow2" | "vhd" => self.format(prefix)?,
             "iscsi" | "nbd" | "enbd" | "drbd" => {
-                return Err(format!("{prefix}: is not supported yet; {RAW_ONLY}"));
+                return Err(format!(
+                    "{prefix}: needs the script block-{prefix}, and no script is run for disks; \
+                     `xy help sr-create` has kinds of SRs for iscsi and nbd"
+                ));
             }
             _ => return Err(format!("{prefix}: is no known prefix; write the path alone")),
         }
+        self.has_prefix = true;
         // The path's own slash.
         debug_assert!(rest.ends_with(after));
         Ok(Some(&rest[prefix.len() + 1..]))
@@ -90,9 +107,12 @@ impl<'a> Spec<'a> {
         match key {
             "format" => self.format(value),
             "vdev" => set("vdev", &mut self.vdev, value),
-            "access" => set("access", &mut self.access, access(value)?),
+            "access" => set("access", &mut self.mode, mode(value)?),
             "devtype" => self.device_type(value),
-            "backendtype" => check(key, value, &["phy"], RAW_ONLY),
+            "backendtype" => {
+                check(key, value, &["phy", "qdisk"], "expected phy or qdisk; there is no blktap, and no virtio")?;
+                set("backendtype", &mut self.backend, value)
+            }
             "specification" => check(key, value, &["xen"], "not supported yet"),
             "grant_usage" => check(key, value, &["1"], "a xen disk always uses grants"),
             "backend" => check(
@@ -105,7 +125,7 @@ impl<'a> Spec<'a> {
                 key,
                 value,
                 &["block", "/etc/xen/scripts/block"],
-                "no script is run for disks; only the default script's work is done",
+                "no script is run for disks; what the script block does is done without it",
             ),
             _ => Err(match nearest(key, PARAMETERS.iter().copied()) {
                 Some(name) => format!("{}: unknown parameter; did you mean {name}?", shown(key)),
@@ -120,14 +140,23 @@ impl<'a> Spec<'a> {
     fn flag_or_position(&mut self, word: &'a str) -> Result<(), String> {
         match word {
             "cdrom" => self.cdrom = true,
-            // Said of QEMU's disk server, which is not used; discard and trust are the defaults.
-            "direct-io-safe" | "discard" | "trusted" => {}
-            "no-discard" | "untrusted" | "colo" => {
+            // Said of QEMU's disk server, which is not used; trust is the default.
+            "direct-io-safe" | "trusted" => {}
+            "discard" => self.no_discard = false,
+            "no-discard" => self.no_discard = true,
+            "untrusted" | "colo" => {
                 return Err(format!("{word} is not supported yet"));
             }
             "no-colo" => {}
             _ if self.target.is_none() => self.target = Some(word),
-            _ if !self.format_known => self.format(word)?,
+            _ if self.format.is_none() && !self.has_prefix => match word.rsplit_once(':') {
+                Some((vdev, device_type)) if self.target == Some("") => {
+                    self.format = Some(Format::Empty);
+                    set("vdev", &mut self.vdev, vdev)?;
+                    self.device_type(device_type)?;
+                }
+                _ => self.format(word)?,
+            },
             _ if self.vdev.is_none() => match word.rsplit_once(':') {
                 Some((vdev, device_type)) => {
                     self.vdev = Some(vdev);
@@ -135,7 +164,7 @@ impl<'a> Spec<'a> {
                 }
                 None => self.vdev = Some(word),
             },
-            _ if self.access.is_none() => self.access = Some(access(word)?),
+            _ if self.mode.is_none() => self.mode = Some(mode(word)?),
             _ => {
                 return Err(format!(
                     "{} is one too many; expected target, format, vdev, access",
@@ -147,14 +176,21 @@ impl<'a> Spec<'a> {
     }
 
     fn format(&mut self, value: &str) -> Result<(), String> {
-        self.format_known = true;
-        match value {
-            "" | "raw" => Ok(()),
-            "empty" => Err("an empty drive is not supported yet; name a target".to_owned()),
-            "qcow" | "qcow2" | "vhd" | "qed" => {
-                Err(format!("format {value} is not supported; {RAW_ONLY}"))
+        let known = ImageFormat::ALL.into_iter().find(|it| it.as_str() == value);
+        let format = match (known, value) {
+            (Some(format), _) => Format::Image(format),
+            (None, "") => Format::Image(ImageFormat::Raw),
+            (None, "empty") => Format::Empty,
+            (None, _) => {
+                return Err(format!(
+                    "{} is no known format; expected raw, qcow, qcow2, qed, vhd or empty",
+                    shown(value)
+                ));
             }
-            _ => Err(format!("{} is no known format; expected raw", shown(value))),
+        };
+        match self.format.replace(format) {
+            Some(before) if before != format => Err("format is given twice".to_owned()),
+            _ => Ok(()),
         }
     }
 
@@ -168,11 +204,7 @@ impl<'a> Spec<'a> {
     }
 
     fn finish(self) -> Result<DiskConfig, String> {
-        let target = self.target.filter(|target| !target.is_empty()).ok_or(if self.cdrom {
-            "an empty drive is not supported yet; name a target"
-        } else {
-            "the target is missing: the path of a raw file or block device"
-        })?;
+        let target = self.target()?;
         if target.contains(char::is_control) {
             return Err(format!("target {}: a path has no control characters", shown(target)));
         }
@@ -181,14 +213,35 @@ impl<'a> Spec<'a> {
             .filter(|vdev| !vdev.is_empty())
             .ok_or("the vdev is missing, as in vdev=xvda")?;
         let vdev: Vdev = vdev.parse().map_err(|error| format!("{}: {error}", shown(vdev)))?;
-        let access = match (self.cdrom, self.access) {
-            (true, Some(Access::ReadWrite)) => {
-                return Err("a cdrom is read-only; write access=r or leave it out".to_owned());
-            }
-            (true, _) => Access::ReadOnly,
-            (false, access) => access.unwrap_or(Access::ReadWrite),
+        let format = match self.format {
+            Some(Format::Image(format)) if !target.is_empty() => format,
+            _ => ImageFormat::Raw,
         };
-        Ok(DiskConfig { vdev, target: target.to_owned(), access, cdrom: self.cdrom })
+        if format != ImageFormat::Raw && self.backend == Some("phy") {
+            let format = format.as_str();
+            return Err(format!("backendtype=phy: serves raw disks only; format {format} needs qdisk"));
+        }
+        if format != ImageFormat::Raw && VdiName::parse(target).is_some() {
+            return Err(format!("{target}: a VDI has the format of its SR; leave format out"));
+        }
+        // As xl has it, a CD is only read, whatever is said.
+        let mode = if self.cdrom { Mode::ReadOnly } else { self.mode.unwrap_or(Mode::ReadWrite) };
+        let (target, cdrom, discard) = (target.to_owned(), self.cdrom, !self.no_discard);
+        Ok(DiskConfig { vdev, target, format, mode, cdrom, discard })
+    }
+
+    /// The path; none for a CD drive without a medium.
+    fn target(&self) -> Result<&'a str, String> {
+        match (self.format, self.target.unwrap_or_default()) {
+            (Some(Format::Empty), _) if !self.cdrom => {
+                Err("only a CD drive can be empty; write devtype=cdrom".to_owned())
+            }
+            (Some(Format::Empty), _) => Ok(""),
+            (_, "") if !self.cdrom => {
+                Err("the target is missing: the path of a disk image or block device".to_owned())
+            }
+            (_, target) => Ok(target),
+        }
     }
 }
 
@@ -199,11 +252,12 @@ fn set<T>(name: &str, slot: &mut Option<T>, value: T) -> Result<(), String> {
     }
 }
 
-fn access(value: &str) -> Result<Access, String> {
+fn mode(value: &str) -> Result<Mode, String> {
     match value {
-        "r" | "ro" => Ok(Access::ReadOnly),
-        "w" | "rw" | "" => Ok(Access::ReadWrite),
-        _ => Err(format!("{} is no access mode; expected r or w", shown(value))),
+        "r" | "ro" => Ok(Mode::ReadOnly),
+        "w" | "rw" | "" => Ok(Mode::ReadWrite),
+        "w!" | "rw!" | "!" => Ok(Mode::Shared),
+        _ => Err(format!("{} is no access mode; expected r, w or w!", shown(value))),
     }
 }
 
@@ -217,12 +271,18 @@ mod tests {
 
     fn render(text: &str) -> String {
         match parse(text) {
-            Ok(DiskConfig { vdev, target, access, cdrom }) => format!(
-                "{}={} {target} {}{}",
+            Ok(DiskConfig { vdev, target, format, mode, cdrom, discard }) => format!(
+                "{}={} {target} {}{}{}{}",
                 vdev.name,
                 vdev.number,
-                access.as_str(),
-                if cdrom { " cdrom" } else { "" }
+                mode.as_str(),
+                if cdrom { " cdrom" } else { "" },
+                if format == ImageFormat::Raw {
+                    String::new()
+                } else {
+                    format!(" {}", format.as_str())
+                },
+                if discard { "" } else { " no-discard" },
             ),
             Err(problem) => problem,
         }
@@ -246,6 +306,21 @@ mod tests {
             ("backendtype=phy,vdev=d0p0,access=,target=rel/path", "d0p0=51712 rel/path w"),
             ("/x,raw,xvda,backend=0,script=block,discard,direct-io-safe", "xvda=51712 /x w"),
             ("raw:/x,xvda", "xvda=51712 /x w"),
+            ("qcow2:/x,xvda,w", "xvda=51712 /x w qcow2"),
+            ("tap2:/x,xvda,w", "xvda=51712 /x w"),
+            ("/x,qcow2,xvda,w", "xvda=51712 /x w qcow2"),
+            ("format=vhd,vdev=xvda,target=/x", "xvda=51712 /x w vhd"),
+            ("/x,qed,xvda,backendtype=qdisk", "xvda=51712 /x w qed"),
+            ("/x,raw,xvda,w!", "xvda=51712 /x w!"),
+            ("access=w!,vdev=xvda,target=/x", "xvda=51712 /x w!"),
+            ("/x,raw,xvda,no-discard", "xvda=51712 /x w no-discard"),
+            ("/x,raw,hdc,cdrom,w", "hdc=5632 /x r cdrom"),
+            (",hdc:cdrom,r", "hdc=5632  r cdrom"),
+            (",,hdc:cdrom", "hdc=5632  r cdrom"),
+            (",empty,hdc,cdrom", "hdc=5632  r cdrom"),
+            ("devtype=cdrom,vdev=hdc", "hdc=5632  r cdrom"),
+            ("format=empty,vdev=hdc,access=r,devtype=cdrom", "hdc=5632  r cdrom"),
+            ("devtype=cdrom,vdev=hdc,target=", "hdc=5632  r cdrom"),
         ] {
             assert_eq!(render(text), expected, "{text}");
         }
@@ -254,50 +329,45 @@ mod tests {
     #[test]
     fn what_a_disk_cannot_be_is_said() {
         for (text, expected) in [
-            ("", "the target is missing: the path of a raw file or block device"),
-            (",raw,xvda", "the target is missing: the path of a raw file or block device"),
+            ("", "the target is missing: the path of a disk image or block device"),
+            (",raw,xvda", "the target is missing: the path of a disk image or block device"),
             ("/x,raw", "the vdev is missing, as in vdev=xvda"),
             (
-                "/x,qcow2,xvda,w",
-                "format qcow2 is not supported; raw files and block devices only, for now",
+                "tap:aio:/x,xvda,w",
+                "tap:aio: xend's prefixes of two words are unknown; write the path alone",
             ),
             (
-                "format=vhd,vdev=xvda,target=/x",
-                "format vhd is not supported; raw files and block devices only, for now",
+                "iscsi:/x,xvda,w",
+                "iscsi: needs the script block-iscsi, and no script is run for disks; `xy help sr-create` has kinds of SRs for iscsi and nbd",
             ),
-            (
-                "qcow2:/x,xvda,w",
-                "qcow2: is not supported; raw files and block devices only, for now",
-            ),
-            ("tap2:/x,xvda,w", "tap2: is not supported; raw files and block devices only, for now"),
+            ("qcow2:/x,raw,xvda,w", "\"raw\": not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number"),
+            ("format=qcow2,vdev=xvda,target=sr:vdi", "sr:vdi: a VDI has the format of its SR; leave format out"),
+            ("/x,qcow2,xvda,backendtype=phy", "backendtype=phy: serves raw disks only; format qcow2 needs qdisk"),
+            ("format=empty,vdev=xvda", "only a CD drive can be empty; write devtype=cdrom"),
             ("http:/x,xvda,w", "http: is no known prefix; write the path alone"),
-            ("/x,foo,xvda,w", "\"foo\" is no known format; expected raw"),
+            ("/x,foo,xvda,w", "\"foo\" is no known format; expected raw, qcow, qcow2, qed, vhd or empty"),
             (
                 "/x,raw,vda,w",
                 "\"vda\": not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number",
             ),
-            ("/x,raw,xvda,x", "\"x\" is no access mode; expected r or w"),
+            ("/x,raw,xvda,x", "\"x\" is no access mode; expected r, w or w!"),
             (
                 "/x,raw,xvda,w,more",
                 "\"more\" is one too many; expected target, format, vdev, access",
             ),
             ("/x,raw,xvda:tape", "\"tape\" is no device type; expected disk or cdrom"),
-            ("/x,raw,hdc,cdrom,w", "a cdrom is read-only; write access=r or leave it out"),
-            (",hdc:cdrom,r", "\"hdc:cdrom\" is no known format; expected raw"),
-            ("devtype=cdrom,vdev=hdc", "an empty drive is not supported yet; name a target"),
             (
                 "/x,raw,xvda,backend=storage",
                 "backend=\"storage\": disks are served by domain 0 only, for now",
             ),
             (
-                "/x,raw,xvda,backendtype=qdisk",
-                "backendtype=\"qdisk\": raw files and block devices only, for now",
+                "/x,raw,xvda,backendtype=tap",
+                "backendtype=\"tap\": expected phy or qdisk; there is no blktap, and no virtio",
             ),
             (
                 "/x,raw,xvda,script=block-drbd",
-                "script=\"block-drbd\": no script is run for disks; only the default script's work is done",
+                "script=\"block-drbd\": no script is run for disks; what the script block does is done without it",
             ),
-            ("/x,raw,xvda,no-discard", "no-discard is not supported yet"),
             ("/x,raw,xvda,acces=r", "\"acces\": unknown parameter; did you mean access?"),
             (
                 "/a=b,raw,xvda",

@@ -165,12 +165,17 @@ fn write_list(
 fn disk_spec(disk: &DiskConfig) -> String {
     // A comma at the end of a target would be taken for a separator; a second one is.
     let comma = if disk.target.ends_with(',') { "," } else { "" };
+    let target = match disk.target.as_str() {
+        "" => String::new(),
+        target => format!(",target={target}{comma}"),
+    };
     format!(
-        "format=raw,vdev={},access={}{},target={}{comma}",
+        "format={},vdev={},access={}{}{}{target}",
+        if disk.is_empty() { "empty" } else { disk.format.as_str() },
         disk.vdev.name,
-        if disk.cdrom { "r" } else { disk.access.as_str() },
+        disk.mode.as_str(),
         if disk.cdrom { ",devtype=cdrom" } else { "" },
-        disk.target,
+        if disk.discard { "" } else { ",no-discard" },
     )
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn output_of(work: &Work, number: u16) -> Output {
         }),
         Work::Create(CreateWork::Build { .. }) => Output::Built(built()),
         Work::Device(DeviceWork::AttachDisk { .. }) => {
-            Output::Attached(own_loop(3, String::new()).attachment)
+            Output::Attached(own_loop(3, String::new()))
         }
         Work::Device(DeviceWork::CloseAll { .. } | DeviceWork::Close { .. }) => {
             Output::Closing { unseen: Vec::new() }

@@ -232,8 +232,8 @@ fn a_loop_device_that_no_record_speaks_of_is_detached() {
     let orphan = own_loop(4, loop_tag(Uuid([1; 16]), 51712));
     let (_, actions) = started(Vec::new(), vec![orphan]);
     match works(&actions)[..] {
-        [Work::Adoption(AdoptionWork::DetachOrphans { attachments })] => {
-            assert_eq!(attachments[0].device().path, "/dev/loop4");
+        [Work::Adoption(AdoptionWork::DetachOrphans { orphans })] => {
+            assert_eq!(orphans[0].attachment.device().path, "/dev/loop4");
         }
         ref other => panic!("{other:?}"),
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use toolstack::config::{
-    Access, Bios, DiskConfig, GuestOptions, HvmSettings, Mac, ModelUser, Origin, Rate,
+    Bios, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser, Origin, Rate,
     ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use toolstack::xlcfg::{ConfigError, Source, Strictness, parse, read};
@@ -114,8 +114,10 @@ on_crash    = 'preserve'
                         number: 51714,
                     },
                     target: "/srv/xen/web/disk.img",
-                    access: ReadWrite,
+                    format: Raw,
+                    mode: ReadWrite,
                     cdrom: false,
+                    discard: true,
                 },
                 DiskConfig {
                     vdev: Vdev {
@@ -123,8 +125,10 @@ on_crash    = 'preserve'
                         number: 51713,
                     },
                     target: "/dev/vg/web-swap",
-                    access: ReadWrite,
+                    format: Raw,
+                    mode: ReadWrite,
                     cdrom: false,
+                    discard: true,
                 },
             ],
             vifs: [
@@ -600,15 +604,19 @@ fn action() -> impl Strategy<Value = ShutdownAction> {
 }
 
 fn disks() -> impl Strategy<Value = Vec<DiskConfig>> {
-    let disk = (0u32..1000, 0u32..256, text(), any::<bool>(), any::<bool>());
+    let format = proptest::sample::select(ImageFormat::ALL.to_vec());
+    let mode = proptest::sample::select(vec![Mode::ReadOnly, Mode::ReadWrite, Mode::Shared]);
+    let disk = (0u32..1000, 0u32..256, text(), format, mode, any::<bool>(), any::<bool>());
     proptest::collection::vec(disk, 0..5).prop_map(|disks| {
         let mut disks: Vec<DiskConfig> = disks
             .into_iter()
-            .map(|(disk, partition, target, writable, cdrom)| DiskConfig {
+            .map(|(disk, partition, target, format, mode, cdrom, discard)| DiskConfig {
                 vdev: format!("d{disk}p{partition}").parse::<Vdev>().unwrap(),
+                format: if target.contains(':') { ImageFormat::Raw } else { format },
                 target,
-                access: if writable && !cdrom { Access::ReadWrite } else { Access::ReadOnly },
+                mode: if cdrom { Mode::ReadOnly } else { mode },
                 cdrom,
+                discard,
             })
             .collect();
         disks.sort_by_key(|disk| disk.vdev.number);

@@ -1,0 +1,224 @@
+//! Many may read a disk, or one may write: by what it is, for all who use it.
+
+use sim::{Daemon, HostConfig};
+use storage::{Access, DeviceNumber};
+use toolstack::layout::{DeviceKind, DeviceRef};
+use toolstack::plan::Unplug;
+use toolstack::{Device, Reply, Request, ShutdownRequest, xlcfg};
+use xenstore::client::Nodes as _;
+
+use crate::support::{Lab, linux, unikernel};
+
+fn plug(target: &str, spec: &str) -> Request {
+    let device = xlcfg::parse_disk(spec).map(Device::Disk).unwrap();
+    Request::Plug { target: target.to_owned(), device: Box::new(device) }
+}
+
+fn unplug(target: &str, devid: u32) -> Request {
+    let device = DeviceRef { kind: DeviceKind::Vbd, devid };
+    Request::Unplug { target: target.to_owned(), device, how: Unplug::Forced }
+}
+
+/// What an attach to a second VM ends with: nothing, or why not.
+fn outcome(reply: Reply) -> Option<String> {
+    match reply {
+        Reply::Done { .. } => None,
+        Reply::Failed(message) => Some(message),
+        other => panic!("{other:?}"),
+    }
+}
+
+const SDA: DeviceNumber = DeviceNumber { major: 8, minor: 16 };
+const SDA1: DeviceNumber = DeviceNumber { major: 8, minor: 17 };
+const LV: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
+
+/// A lab with two VMs, one file by three names, and a disk with a partition and a logical volume on it.
+fn lab() -> Lab {
+    let mut lab = Lab::new(HostConfig::default());
+    let os = lab.host.os();
+    os.add_disk("/a.raw", 1 << 20);
+    os.add_link("/link.raw", "/a.raw");
+    os.add_block_device("/dev/sdb", SDA);
+    os.add_block_device("/dev/sdb1", SDA1);
+    os.add_block_device("/dev/vg/lv", LV);
+    for (path, text) in [
+        ("/sys/dev/block/8:16/sdb1/partition", "1\n"),
+        ("/sys/dev/block/8:16/sdb1/dev", "8:17\n"),
+        ("/sys/dev/block/8:17/partition", "1\n"),
+        ("/sys/dev/block/8:17/../dev", "8:16\n"),
+    ] {
+        os.add_file(path, text.as_bytes().to_vec());
+    }
+    lab.create(&unikernel("one", "pv", "never-connects")).unwrap();
+    lab.create(&unikernel("two", "pv", "never-connects")).unwrap();
+    lab.settle();
+    lab
+}
+
+#[test]
+fn a_disk_of_another_vm_is_refused_by_what_it_is() {
+    for (first, second, expected) in [
+        ("/a.raw,,xvdb,w", "/a.raw,,xvdc,w", Some("/a.raw is in use read-write by VM one (vbd xvdb)")),
+        ("/a.raw,,xvdb,w", "/link.raw,,xvdc,r", Some("/link.raw is in use read-write by VM one")),
+        ("/link.raw,,xvdb,r", "/a.raw,,xvdc,w", Some("/a.raw is in use read-only by VM one")),
+        ("/a.raw,,xvdb,r", "/link.raw,,xvdc,r", None),
+        ("/a.raw,,xvdb,w", "/a.raw,,xvdc,w!", None),
+        ("/a.raw,,xvdb,w!", "/a.raw,,xvdc,w", Some("/a.raw is in use read-write by VM one")),
+        ("/a.raw,,xvdb,w!", "/a.raw,,xvdc,r", None),
+        ("/dev/sdb,,xvdb,w", "/dev/sdb1,,xvdc,w", Some("/dev/sdb1 is in use read-write by VM one")),
+        ("/dev/sdb1,,xvdb,w", "/dev/sdb,,xvdc,r", Some("/dev/sdb is in use read-write by VM one")),
+        ("/dev/sdb1,,xvdb,r", "/dev/sdb,,xvdc,r", None),
+        ("/dev/sdb1,,xvdb,w", "/dev/vg/lv,,xvdc,w", None),
+    ] {
+        let mut lab = lab();
+        assert_eq!(outcome(lab.ask(plug("one", first))), None, "{first}");
+        let refusal = outcome(lab.ask(plug("two", second)));
+        match expected {
+            None => assert_eq!(refusal, None, "{first} then {second}"),
+            Some(words) => {
+                let refusal = refusal.unwrap_or_else(|| panic!("{first} then {second} is taken"));
+                assert!(refusal.starts_with("two: xvdc: ") && refusal.contains(words), "{refusal}");
+                // What is refused is free for others once its user is done with it.
+                assert_eq!(outcome(lab.ask(unplug("one", 51728))), None);
+                assert_eq!(outcome(lab.ask(plug("two", second))), None, "{first} then {second}");
+            }
+        }
+        lab.destroy("one");
+        lab.destroy("two");
+        lab.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_disk_of_dom0_is_refused() {
+    let mounted = |options: &str| format!("29 1 8:17 / /mnt rw - ext4 /dev/sdb1 {options}\n");
+    for (what, spec, expected) in [
+        (Some(mounted("rw")), "/dev/sdb1,,xvdb,r", Some("read-write by dom0, mounted at /mnt")),
+        (Some(mounted("rw")), "/dev/sdb,,xvdb,w", Some("read-write by dom0, mounted at /mnt")),
+        (Some(mounted("ro")), "/dev/sdb1,,xvdb,w", Some("read-only by dom0, mounted at /mnt")),
+        (Some(mounted("ro")), "/dev/sdb1,,xvdb,r", None),
+        (Some(mounted("rw")), "/dev/sdb1,,xvdb,w!", None),
+        (Some(mounted("rw")), "/dev/vg/lv,,xvdb,w", None),
+        (None, "/dev/sdb1,,xvdb,w", None),
+    ] {
+        let mut lab = lab();
+        if let Some(text) = what {
+            lab.host.os().add_file("/proc/self/mountinfo", text.into_bytes());
+        }
+        let refusal = outcome(lab.ask(plug("one", spec)));
+        match expected {
+            None => assert_eq!(refusal, None, "{spec}"),
+            Some(words) => assert!(refusal.as_ref().is_some_and(|it| it.contains(words)), "{refusal:?}"),
+        }
+    }
+    let mut lab = lab();
+    lab.host.os().add_file("/proc/swaps", b"Filename Type\n/a.raw file 1 0 -2\n".to_vec());
+    let refusal = outcome(lab.ask(plug("one", "/link.raw,,xvdb,r"))).unwrap();
+    assert!(refusal.contains("by dom0 as swap; `swapoff /a.raw` first"), "{refusal}");
+    lab.host.os().set_exclusive("/dev/vg/lv");
+    let refusal = outcome(lab.ask(plug("one", "/dev/vg/lv,,xvdb,r"))).unwrap();
+    assert!(refusal.contains("has it to itself"), "{refusal}");
+}
+
+#[test]
+fn a_loop_device_or_volume_on_a_disk_uses_it() {
+    let mut lab = lab();
+    lab.host.os().add_loop("/a.raw", Access::ReadWrite);
+    let refusal = outcome(lab.ask(plug("one", "/link.raw,,xvdb,r"))).unwrap();
+    assert!(refusal.contains("by dom0 as /dev/loop0; detach it first"), "{refusal}");
+    // The loop device itself may be a disk, of one VM.
+    assert_eq!(outcome(lab.ask(plug("one", "/dev/loop0,,xvdb,w"))), None);
+    let refusal = outcome(lab.ask(plug("two", "/dev/loop0,,xvdb,r"))).unwrap();
+    assert!(refusal.contains("VM one (vbd xvdb)"), "{refusal}");
+    for (path, text) in [
+        ("/sys/dev/block/8:17/holders/dm-0/dev", "253:0\n"),
+        ("/sys/dev/block/253:0/slaves/sdb1/dev", "8:17\n"),
+        ("/sys/dev/block/253:0/dm/name", "vg-lv\n"),
+        ("/sys/dev/block/253:0/dm/uuid", "LVM-abc\n"),
+    ] {
+        lab.host.os().add_file(path, text.as_bytes().to_vec());
+    }
+    let refusal = outcome(lab.ask(plug("one", "/dev/sdb,,xvdc,w"))).unwrap();
+    assert!(refusal.contains("by the logical volume /dev/mapper/vg-lv, which lies on it"), "{refusal}");
+    assert_eq!(outcome(lab.ask(plug("one", "/dev/vg/lv,,xvdc,w"))), None);
+}
+
+#[test]
+fn a_disk_of_another_toolstacks_domain_is_refused() {
+    let mut lab = lab();
+    let mut store = lab.host.connect_inside();
+    for (path, value) in [
+        ("/local/domain/77/name", "theirs"),
+        ("/local/domain/0/backend/vbd/77/51712/physical-device", "8:11"),
+        ("/local/domain/0/backend/vbd/77/51712/mode", "w"),
+        ("/local/domain/0/backend/vbd/77/51712/dev", "xvda"),
+        ("/local/domain/0/backend/qdisk/77/51728/params", "aio:/link.raw"),
+        ("/local/domain/0/backend/qdisk/77/51728/mode", "r"),
+    ] {
+        store.write(path, value.as_bytes()).unwrap();
+    }
+    let refusal = outcome(lab.ask(plug("one", "/dev/sdb,,xvdb,r"))).unwrap();
+    let words = "in use read-write by domain 77 (theirs) of another toolstack (vbd xvda)";
+    assert!(refusal.contains(words), "{refusal}");
+    let refusal = outcome(lab.ask(plug("one", "/a.raw,,xvdb,w"))).unwrap();
+    assert!(refusal.contains("read-only by domain 77 (theirs)"), "{refusal}");
+    assert_eq!(outcome(lab.ask(plug("one", "/a.raw,,xvdb,r"))), None);
+}
+
+#[test]
+fn of_two_creates_at_once_one_gets_the_disk() {
+    let mut lab = lab();
+    let disk = |name: &str, path: &str| {
+        unikernel(name, "pv", "never-connects") + &format!("disk = ['{path},raw,xvda,w']\n")
+    };
+    let asked: Vec<_> = [disk("three", "/a.raw"), disk("four", "/link.raw")]
+        .iter()
+        .map(|text| {
+            let request = lab.create_request(text);
+            lab.daemon.request(request).unwrap()
+        })
+        .collect();
+    lab.settle();
+    let replies: Vec<Reply> = asked.into_iter().map(|client| lab.wait(client)).collect();
+    let made = replies.iter().filter(|it| matches!(it, Reply::Created(_))).count();
+    assert_eq!(made, 1, "{replies:?}");
+    let refused = |it: &Reply| matches!(it, Reply::Failed(why) if why.contains("is in use read-write by VM "));
+    assert!(replies.iter().any(refused), "{replies:?}");
+}
+
+#[test]
+fn a_disk_stays_its_users_across_reboots_and_daemons() {
+    let mut lab = lab();
+    let disks = "'/disk.raw,raw,xvda,rw', '/a.raw,,xvdb,w', '/dev/sdb,,xvdc,w'";
+    let text = linux("three", "pv", "normal").replace("'/disk.raw,raw,xvda,rw'", disks);
+    lab.create(&text).unwrap();
+    lab.settle();
+    let restart = |lab: &mut Lab| {
+        lab.daemon = Daemon::restart(&lab.host).unwrap();
+        lab.settle();
+    };
+    for _ in 0..2 {
+        lab.ask(Lab::shutdown_request("three", ShutdownRequest::Reboot));
+        lab.settle();
+        restart(&mut lab);
+        for disk in ["/link.raw", "/dev/sdb1"] {
+            let refusal = outcome(lab.ask(plug("one", &format!("{disk},,xvdb,r")))).unwrap();
+            assert!(refusal.contains("by VM three (vbd xvd"), "{refusal}");
+        }
+    }
+    // An earlier release claimed nothing.
+    for folder in ["/run/xylem/disks", "/run/xylem/disk-owners"] {
+        lab.host.os().remove_below(folder);
+    }
+    restart(&mut lab);
+    for disk in ["/link.raw", "/dev/sdb1"] {
+        let refusal = outcome(lab.ask(plug("one", &format!("{disk},,xvdb,r")))).unwrap();
+        assert!(refusal.contains("by VM three (vbd xvd"), "{refusal}");
+    }
+    lab.destroy("three");
+    assert_eq!(outcome(lab.ask(plug("one", "/a.raw,,xvdb,w"))), None);
+    assert_eq!(outcome(lab.ask(plug("one", "/dev/sdb1,,xvdc,w"))), None);
+    lab.destroy("one");
+    lab.destroy("two");
+    lab.assert_nothing_left();
+}

@@ -1,0 +1,168 @@
+//! Disks of a VM, and who else uses them: what is attached or checked for one comes through here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use storage::{
+    AttachError, Attachment, DETACH_THERE, DeviceNumber, DiskId, DiskUse, Mode, System, Wanted,
+};
+use xen::DomId;
+use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
+
+use super::store::names;
+use crate::config::{DiskConfig, VmConfig};
+use crate::work::Failure;
+
+/// Attaches a VM's disk, unless somebody else uses it. `own` are the domains of our VMs.
+pub(crate) fn attach<T: Transport>(
+    system: &mut dyn System,
+    store: &mut Client<T>,
+    config: &VmConfig,
+    index: usize,
+    owner: &str,
+    own: &BTreeSet<DomId>,
+) -> Result<Attachment, Failure> {
+    let disk = &config.disks[index];
+    let others = others(system, store, disk, own)?;
+    let who = disk.user(&config.name);
+    storage::attach(system, &wanted(disk, owner, &who, &others), disk.format).map_err(told)
+}
+
+/// What [`attach`] would be refused for.
+pub(crate) fn check<T: Transport>(
+    system: &mut dyn System,
+    store: &mut Client<T>,
+    config: &VmConfig,
+    index: usize,
+    owner: &str,
+    own: &BTreeSet<DomId>,
+) -> Result<(), Failure> {
+    let disk = &config.disks[index];
+    if disk.is_empty() {
+        return Ok(());
+    }
+    let others = others(system, store, disk, own)?;
+    let who = disk.user(&config.name);
+    storage::check(system, &wanted(disk, owner, &who, &others), disk.format).map_err(told)
+}
+
+// A function by value, for `map_err`.
+#[expect(clippy::needless_pass_by_value, reason = "map_err gives it")]
+fn told(error: AttachError) -> Failure {
+    Failure(error.to_string())
+}
+
+fn wanted<'a>(
+    disk: &'a DiskConfig,
+    owner: &'a str,
+    who: &'a str,
+    others: &'a [DiskUse],
+) -> Wanted<'a> {
+    Wanted { target: &disk.target, mode: disk.mode, owner, who, others }
+}
+
+/// A disk's backend of a domain that is not ours.
+struct Backend {
+    domid: DomId,
+    path: String,
+    devid: String,
+}
+
+/// What domains of other toolstacks use. Who shares does not ask.
+fn others<T: Transport>(
+    system: &mut dyn System,
+    store: &mut Client<T>,
+    disk: &DiskConfig,
+    own: &BTreeSet<DomId>,
+) -> Result<Vec<DiskUse>, Failure> {
+    if disk.mode == Mode::Shared {
+        return Ok(Vec::new());
+    }
+    let backends = backends(store, own)?;
+    if backends.is_empty() {
+        return Ok(Vec::new());
+    }
+    let domids: BTreeSet<DomId> = backends.iter().map(|it| it.domid).collect();
+    let names = names(store, &domids.into_iter().collect::<Vec<_>>())?;
+    uses(system, store, &backends, &names)
+}
+
+/// The disks' backends in dom0, the kernel's and QEMU's, of domains that are not ours.
+fn backends<T: Transport>(
+    store: &mut Client<T>,
+    own: &BTreeSet<DomId>,
+) -> Result<Vec<Backend>, Failure> {
+    let mut found = Vec::new();
+    for kind in ["vbd", "qdisk"] {
+        let folder = format!("/local/domain/0/backend/{kind}");
+        let domids = match store.directory(&folder) {
+            Ok(names) => names,
+            Err(error) if error.is_not_found() => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let domids = domids.iter().filter_map(|name| name.parse().ok().map(DomId));
+        let domids: Vec<DomId> = domids.filter(|domid| !own.contains(domid)).collect();
+        let mut look = Batch::new();
+        for domid in &domids {
+            look.directory(&format!("{folder}/{domid}"));
+        }
+        let replies = store.run(&look)?;
+        for (index, domid) in domids.into_iter().enumerate() {
+            for devid in replies.get_optional(index)?.map(children).unwrap_or_default() {
+                found.push(Backend { domid, path: format!("{folder}/{domid}/{devid}"), devid });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Names of a directory's reply.
+fn children(bytes: &[u8]) -> Vec<String> {
+    let names = bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+}
+
+fn uses<T: Transport>(
+    system: &mut dyn System,
+    store: &mut Client<T>,
+    backends: &[Backend],
+    names: &BTreeMap<DomId, String>,
+) -> Result<Vec<DiskUse>, Failure> {
+    const KEYS: [&str; 4] = ["physical-device", "params", "mode", "dev"];
+    let mut look = Batch::new();
+    for backend in backends {
+        for key in KEYS {
+            look.read(&format!("{}/{key}", backend.path));
+        }
+    }
+    let replies = store.run(&look)?;
+    let mut uses = Vec::new();
+    for (index, backend) in backends.iter().enumerate() {
+        let value = |key: usize| -> Result<String, ClientError> {
+            let bytes = replies.get_optional(index * KEYS.len() + key)?;
+            Ok(bytes.map(|it| String::from_utf8_lossy(it).into_owned()).unwrap_or_default())
+        };
+        let (number, params, mode, dev) = (value(0)?, value(1)?, value(2)?, value(3)?);
+        let Some(disk) = identify(system, &number, &params) else { continue };
+        let mode = match mode {
+            shared if shared.contains('!') => Mode::Shared,
+            written if written.starts_with('w') => Mode::ReadWrite,
+            _ => Mode::ReadOnly,
+        };
+        let domid = backend.domid;
+        let name = names.get(&domid).map(|name| format!(" ({name})")).unwrap_or_default();
+        let dev = if dev.is_empty() { &backend.devid } else { &dev };
+        let who = format!("domain {domid}{name} of another toolstack (vbd {dev})");
+        uses.push(DiskUse { disk, mode, who, advice: DETACH_THERE.to_owned() });
+    }
+    Ok(uses)
+}
+
+/// What a backend serves: a device by its number, or else a path, behind a word for its format.
+fn identify(system: &mut dyn System, number: &str, params: &str) -> Option<DiskId> {
+    if let Some(number) = DeviceNumber::parse(number) {
+        return Some(DiskId::Device(number));
+    }
+    let path = &params[params.find('/')?..];
+    // What is no longer there has no other user.
+    system.identify(path).ok()
+}
