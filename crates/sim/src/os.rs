@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use storage::{
-    Access, BlockDevice, BlockHost, DeviceNumber, DiskId, FileKind, HostError, LoopUse, Mode, System,
-    TaggedLoop,
+    Access, BlockDevice, BlockHost, DeviceNumber, DiskId, FileKind, HostError, LoopUse, Mode,
+    System, TaggedLoop,
 };
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, KernelError, Link};

@@ -26,8 +26,8 @@ pub use name::VdiName;
 pub use nbd::NbdExport;
 pub use repositories::{InUse, Places, Repositories};
 pub use repository::{Repository, Vdi};
-pub use sharing::{Claim, Claims, DETACH_THERE, DiskId, DiskUse, Family, LoopUse, Mode, Wanted};
 pub use sharing::may_join;
+pub use sharing::{Claim, Claims, DETACH_THERE, DiskId, DiskUse, Family, LoopUse, Mode, Wanted};
 pub use system::{Command, Connection, Copying, Lock, PARTIAL_PREFIX, Space, System};
 pub use vdi::{Stage, Use};
 
@@ -357,18 +357,13 @@ fn find(
             Err(AttachError::Empty { path, bytes })
         }
         FileKind::Regular { .. } => Ok((system.identify(&path).map_err(&refused)?, None)),
-        FileKind::Block(number) => {
-            Ok((DiskId::Device(number), Some(BlockDevice { path, number })))
-        }
+        FileKind::Block(number) => Ok((DiskId::Device(number), Some(BlockDevice { path, number }))),
         FileKind::Directory | FileKind::Other => Err(AttachError::WrongKind { path }),
     }
 }
 
 /// Attaches a raw file (through a loop device) or a block device.
-fn attach_raw(
-    system: &mut dyn System,
-    wanted: &Wanted<'_>,
-) -> Result<Attachment, AttachError> {
+fn attach_raw(system: &mut dyn System, wanted: &Wanted<'_>) -> Result<Attachment, AttachError> {
     let (disk, device) = find(system, wanted, ImageFormat::Raw)?;
     let path = device.as_ref().map_or("", |it| it.path.as_str());
     sharing::claim(system, wanted, disk, device.as_ref(), path)?;
@@ -487,9 +482,7 @@ pub fn attached(
             _ if claim.note == IMAGE => {
                 Attachment::Image(kind::image_device(system, &claim.owner)?)
             }
-            DiskId::Device(number) => {
-                Attachment::Block(BlockDevice { path: claim.note, number })
-            }
+            DiskId::Device(number) => Attachment::Block(BlockDevice { path: claim.note, number }),
             DiskId::File { .. } => Attachment::Block(BlockDevice::default()),
         };
         all.push(Attached { attachment, owner: claim.owner });

@@ -15,8 +15,8 @@ use crate::record::Attached;
 use crate::system::{PARTIAL_PREFIX, text_if_there};
 use crate::vdi::{Stage, Unfit, Uses};
 use crate::{
-    Access, BlockDevice, DiskId, HostError, Kind, Lock, Repository, Space, StorageError, System, Vdi,
-    VdiName, name,
+    Access, BlockDevice, DiskId, HostError, Kind, Lock, Repository, Space, StorageError, System,
+    Vdi, VdiName, name,
 };
 
 /// Smallest unit of a VDI's size, in bytes.

@@ -118,8 +118,7 @@ impl std::fmt::Display for DeviceRef {
 /// All devices of a VM, disks first.
 #[must_use]
 pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
-    let disks =
-        config.disks.iter().filter(|disk| !disk.is_empty());
+    let disks = config.disks.iter().filter(|disk| !disk.is_empty());
     let disks = disks.map(|d| DeviceRef { kind: DeviceKind::Vbd, devid: d.vdev.number });
     let vifs = config.vifs.iter().map(|v| DeviceRef { kind: DeviceKind::Vif, devid: v.devid });
     disks.chain(vifs).collect()

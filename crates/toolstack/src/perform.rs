@@ -5,8 +5,8 @@
 mod adoption;
 mod build;
 pub(crate) mod checks;
-pub(crate) mod disks;
 mod definitions;
+pub(crate) mod disks;
 mod hvm;
 mod queries;
 pub(crate) mod store;

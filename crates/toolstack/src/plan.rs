@@ -126,7 +126,9 @@ fn add_checks(plan: &mut Plan, config: &VmConfig) -> Vec<usize> {
 fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<(u32, usize)> {
     let mut attached = Vec::with_capacity(config.disks.len());
     let mut writers: Vec<(&str, usize)> = Vec::new();
-    let of = |access| config.disks.iter().filter(move |disk| !disk.is_empty() && disk.access() == access);
+    let of = |access| {
+        config.disks.iter().filter(move |disk| !disk.is_empty() && disk.access() == access)
+    };
     for disk in of(Access::ReadWrite) {
         let index = plan.add(DeviceStep::AttachDisk(disk.vdev.number), &[record]);
         writers.push((&disk.target, index));

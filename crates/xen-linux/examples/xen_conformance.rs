@@ -17,8 +17,8 @@ use xen::{
     GrantRef, PAGE_BYTES, Uuid, Xen,
 };
 use xen_linux::{
-    Access, EventChannels, ForeignMemory, GrantDevice, Links, LinuxHypervisor, FileLock, LoopDevice,
-    VIRQ_DOM_EXC, block_device,
+    Access, EventChannels, FileLock, ForeignMemory, GrantDevice, Links, LinuxHypervisor,
+    LoopDevice, VIRQ_DOM_EXC, block_device,
 };
 
 type Checked = Result<(), Box<dyn std::error::Error>>;

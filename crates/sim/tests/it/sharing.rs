@@ -58,7 +58,11 @@ fn lab() -> Lab {
 #[test]
 fn a_disk_of_another_vm_is_refused_by_what_it_is() {
     for (first, second, expected) in [
-        ("/a.raw,,xvdb,w", "/a.raw,,xvdc,w", Some("/a.raw is in use read-write by VM one (vbd xvdb)")),
+        (
+            "/a.raw,,xvdb,w",
+            "/a.raw,,xvdc,w",
+            Some("/a.raw is in use read-write by VM one (vbd xvdb)"),
+        ),
         ("/a.raw,,xvdb,w", "/link.raw,,xvdc,r", Some("/link.raw is in use read-write by VM one")),
         ("/link.raw,,xvdb,r", "/a.raw,,xvdc,w", Some("/a.raw is in use read-only by VM one")),
         ("/a.raw,,xvdb,r", "/link.raw,,xvdc,r", None),
@@ -108,7 +112,9 @@ fn a_disk_of_dom0_is_refused() {
         let refusal = outcome(lab.ask(plug("one", spec)));
         match expected {
             None => assert_eq!(refusal, None, "{spec}"),
-            Some(words) => assert!(refusal.as_ref().is_some_and(|it| it.contains(words)), "{refusal:?}"),
+            Some(words) => {
+                assert!(refusal.as_ref().is_some_and(|it| it.contains(words)), "{refusal:?}")
+            }
         }
     }
     let mut lab = lab();
@@ -139,7 +145,10 @@ fn a_loop_device_or_volume_on_a_disk_uses_it() {
         lab.host.os().add_file(path, text.as_bytes().to_vec());
     }
     let refusal = outcome(lab.ask(plug("one", "/dev/sdb,,xvdc,w"))).unwrap();
-    assert!(refusal.contains("by the logical volume /dev/mapper/vg-lv, which lies on it"), "{refusal}");
+    assert!(
+        refusal.contains("by the logical volume /dev/mapper/vg-lv, which lies on it"),
+        "{refusal}"
+    );
     assert_eq!(outcome(lab.ask(plug("one", "/dev/vg/lv,,xvdc,w"))), None);
 }
 

@@ -10,10 +10,7 @@ const SWAPS: &str = "/proc/swaps";
 const BTRFS: &str = "/sys/fs/btrfs";
 
 /// Uses of members of this family by dom0.
-pub(super) fn uses(
-    system: &mut dyn System,
-    family: &Family,
-) -> Result<Vec<DiskUse>, HostError> {
+pub(super) fn uses(system: &mut dyn System, family: &Family) -> Result<Vec<DiskUse>, HostError> {
     let mut uses = mounted(system, family)?;
     uses.extend(swaps(system)?);
     uses.retain(|it| family.contains(it.disk));
@@ -25,7 +22,8 @@ fn unescaped(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
-        let digits = after.get(..3).filter(|it| *first == b'\\' && it.iter().all(u8::is_ascii_digit));
+        let digits =
+            after.get(..3).filter(|it| *first == b'\\' && it.iter().all(u8::is_ascii_digit));
         let byte = digits.and_then(|it| u8::from_str_radix(std::str::from_utf8(it).ok()?, 8).ok());
         out.push(byte.unwrap_or(*first));
         rest = if byte.is_some() { &after[3..] } else { after };
@@ -90,7 +88,8 @@ fn mounted(system: &mut dyn System, family: &Family) -> Result<Vec<DiskUse>, Hos
 
 /// Whether a disk belongs to the btrfs that has `source` too.
 fn is_beside(system: &mut dyn System, source: &str, disk: DiskId) -> Result<bool, HostError> {
-    let (DiskId::Device(wanted), Ok(DiskId::Device(known))) = (disk, system.identify(source)) else {
+    let (DiskId::Device(wanted), Ok(DiskId::Device(known))) = (disk, system.identify(source))
+    else {
         return Ok(false);
     };
     for filesystem in system.list(BTRFS)? {
@@ -131,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_mount_is_read() {
-        let line = r"36 35 98:0 /mnt1 /a\040b rw,noatime master:1 - ext3 /dev/root ro,errors=continue";
+        let line =
+            r"36 35 98:0 /mnt1 /a\040b rw,noatime master:1 - ext3 /dev/root ro,errors=continue";
         let mount = Mount::parse(line).unwrap();
         assert_eq!(mount.number, DeviceNumber { major: 98, minor: 0 });
         assert_eq!((mount.point.as_str(), mount.source.as_str()), ("/a b", "/dev/root"));

@@ -53,10 +53,7 @@ fn linked(
     Ok(names.iter().filter_map(|name| number(system, &format!("{folder}/{name}/dev"))).collect())
 }
 
-fn partitions(
-    system: &mut dyn System,
-    of: DeviceNumber,
-) -> Result<Vec<DeviceNumber>, HostError> {
+fn partitions(system: &mut dyn System, of: DeviceNumber) -> Result<Vec<DeviceNumber>, HostError> {
     let folder = sys(of);
     if text(system, &format!("{folder}/partition")).is_some() {
         return Ok(Vec::new());
@@ -79,7 +76,8 @@ fn whole_disk(system: &mut dyn System, of: DeviceNumber) -> Option<DeviceNumber>
 fn holder(system: &mut dyn System, disk: DeviceNumber, holder: DeviceNumber) -> DiskUse {
     let folder = sys(holder);
     let mapped = text(system, &format!("{folder}/dm/name"));
-    let is_volume = text(system, &format!("{folder}/dm/uuid")).is_some_and(|it| it.starts_with("LVM-"));
+    let is_volume =
+        text(system, &format!("{folder}/dm/uuid")).is_some_and(|it| it.starts_with("LVM-"));
     let is_read_only = text(system, &format!("{folder}/ro")).as_deref() == Some("1");
     let (who, advice) = match mapped {
         Some(name) if is_volume => (

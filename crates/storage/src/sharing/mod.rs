@@ -15,15 +15,18 @@ use std::fmt;
 
 use crate::{Access, AttachError, BlockDevice, DeviceNumber, System};
 
-pub(crate) use claims::{DISKS, OWNERS};
 pub use claims::{Claim, Claims};
+pub(crate) use claims::{DISKS, OWNERS};
 pub use family::{Family, LoopUse};
 
 /// What a disk is, whatever it is called.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum DiskId {
     /// A file, by its file system and inode.
-    File { filesystem: DeviceNumber, inode: u64 },
+    File {
+        filesystem: DeviceNumber,
+        inode: u64,
+    },
     Device(DeviceNumber),
 }
 

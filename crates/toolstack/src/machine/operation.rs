@@ -16,8 +16,9 @@ use crate::config::VmConfig;
 use crate::layout::{DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
 use crate::scheduler::{Priority, Ticket};
-use crate::steps::{DeviceStep, 
-    Completing, CreateStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep, Wait,
+use crate::steps::{
+    Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep,
+    Wait,
 };
 use crate::work::{Cost, Failure, Output, Work};
 

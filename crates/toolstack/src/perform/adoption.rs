@@ -63,9 +63,8 @@ impl AdoptionWork {
         match self {
             Self::Observe => by.observe(),
             Self::DetachOrphans { orphans } => {
-                let detach = |it: OwnLoop| {
-                    storage::detach(by.host.system(), &it.attachment, &it.tag).err()
-                };
+                let detach =
+                    |it: OwnLoop| storage::detach(by.host.system(), &it.attachment, &it.tag).err();
                 // One that cannot be detached keeps no other.
                 let failed: Vec<_> = orphans.into_iter().filter_map(detach).collect();
                 match failed.into_iter().next() {

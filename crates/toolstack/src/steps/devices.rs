@@ -352,8 +352,10 @@ impl DeviceWork {
                     .map(|attachment| Output::Attached(OwnLoop { attachment, tag }))
                     .map_err(|error| failure(place, error.0));
             }
-            Self::DetachDisk { attachment, tag } => storage::detach(host.system(), &attachment, &tag)
-                .map_err(|error| Failure(error.to_string()))?,
+            Self::DetachDisk { attachment, tag } => {
+                storage::detach(host.system(), &attachment, &tag)
+                    .map_err(|error| Failure(error.to_string()))?
+            }
             Self::CheckBridge { config, index } => {
                 checks::check_bridge(host, &config, index)?;
             }

@@ -84,7 +84,9 @@ impl<'a> Spec<'a> {
         }
         if prefix.contains(':') {
             // xl takes it for the beginning of the path, and then finds no such file.
-            return Err(format!("{prefix}: xend's prefixes of two words are unknown; write the path alone"));
+            return Err(format!(
+                "{prefix}: xend's prefixes of two words are unknown; write the path alone"
+            ));
         }
         match prefix {
             "phy" | "file" | "aio" | "tap" | "tap2" | "tapdisk" | "ioemu" => {}
@@ -110,7 +112,12 @@ impl<'a> Spec<'a> {
             "access" => set("access", &mut self.mode, mode(value)?),
             "devtype" => self.device_type(value),
             "backendtype" => {
-                check(key, value, &["phy", "qdisk"], "expected phy or qdisk; there is no blktap, and no virtio")?;
+                check(
+                    key,
+                    value,
+                    &["phy", "qdisk"],
+                    "expected phy or qdisk; there is no blktap, and no virtio",
+                )?;
                 set("backendtype", &mut self.backend, value)
             }
             "specification" => check(key, value, &["xen"], "not supported yet"),
@@ -219,7 +226,9 @@ impl<'a> Spec<'a> {
         };
         if format != ImageFormat::Raw && self.backend == Some("phy") {
             let format = format.as_str();
-            return Err(format!("backendtype=phy: serves raw disks only; format {format} needs qdisk"));
+            return Err(format!(
+                "backendtype=phy: serves raw disks only; format {format} needs qdisk"
+            ));
         }
         if format != ImageFormat::Raw && VdiName::parse(target).is_some() {
             return Err(format!("{target}: a VDI has the format of its SR; leave format out"));
@@ -340,12 +349,24 @@ mod tests {
                 "iscsi:/x,xvda,w",
                 "iscsi: needs the script block-iscsi, and no script is run for disks; `xy help sr-create` has kinds of SRs for iscsi and nbd",
             ),
-            ("qcow2:/x,raw,xvda,w", "\"raw\": not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number"),
-            ("format=qcow2,vdev=xvda,target=sr:vdi", "sr:vdi: a VDI has the format of its SR; leave format out"),
-            ("/x,qcow2,xvda,backendtype=phy", "backendtype=phy: serves raw disks only; format qcow2 needs qdisk"),
+            (
+                "qcow2:/x,raw,xvda,w",
+                "\"raw\": not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number",
+            ),
+            (
+                "format=qcow2,vdev=xvda,target=sr:vdi",
+                "sr:vdi: a VDI has the format of its SR; leave format out",
+            ),
+            (
+                "/x,qcow2,xvda,backendtype=phy",
+                "backendtype=phy: serves raw disks only; format qcow2 needs qdisk",
+            ),
             ("format=empty,vdev=xvda", "only a CD drive can be empty; write devtype=cdrom"),
             ("http:/x,xvda,w", "http: is no known prefix; write the path alone"),
-            ("/x,foo,xvda,w", "\"foo\" is no known format; expected raw, qcow, qcow2, qed, vhd or empty"),
+            (
+                "/x,foo,xvda,w",
+                "\"foo\" is no known format; expected raw, qcow, qcow2, qed, vhd or empty",
+            ),
             (
                 "/x,raw,vda,w",
                 "\"vda\": not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number",

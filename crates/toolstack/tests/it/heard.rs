@@ -73,9 +73,7 @@ pub(crate) fn output_of(work: &Work, number: u16) -> Output {
             console_port: EvtchnPort(2),
         }),
         Work::Create(CreateWork::Build { .. }) => Output::Built(built()),
-        Work::Device(DeviceWork::AttachDisk { .. }) => {
-            Output::Attached(own_loop(3, String::new()))
-        }
+        Work::Device(DeviceWork::AttachDisk { .. }) => Output::Attached(own_loop(3, String::new())),
         Work::Device(DeviceWork::CloseAll { .. } | DeviceWork::Close { .. }) => {
             Output::Closing { unseen: Vec::new() }
         }
