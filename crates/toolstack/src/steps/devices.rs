@@ -354,7 +354,7 @@ impl DeviceWork {
             }
             Self::DetachDisk { attachment, tag } => {
                 storage::detach(host.system(), &attachment, &tag)
-                    .map_err(|error| Failure(error.to_string()))?
+                    .map_err(|error| Failure(error.to_string()))?;
             }
             Self::CheckBridge { config, index } => {
                 checks::check_bridge(host, &config, index)?;
