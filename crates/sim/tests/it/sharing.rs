@@ -113,7 +113,7 @@ fn a_disk_of_dom0_is_refused() {
         match expected {
             None => assert_eq!(refusal, None, "{spec}"),
             Some(words) => {
-                assert!(refusal.as_ref().is_some_and(|it| it.contains(words)), "{refusal:?}")
+                assert!(refusal.as_ref().is_some_and(|it| it.contains(words)), "{refusal:?}");
             }
         }
     }
