@@ -332,7 +332,7 @@ impl Daemon {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 },
-                Action::LetGo { domains } => self.watches.let_go(&domains)?,
+                Action::Release { domains } => self.watches.let_go(&domains)?,
                 Action::Follow { process, .. } => self.followed.push(process),
                 Action::Reply { client, reply } => {
                     self.answered.push_back(client);

@@ -65,7 +65,7 @@ pub use lookup::Wanted;
 pub use messages::{
     Action, Created, DomainRow, Event, Reply, ReplyWhen, Request, ShutdownRequest, StepTime,
 };
-use operation::{Operation, Then};
+use operation::{Operation, Outcome};
 use permits::Item;
 pub use permits::PermitRequest;
 pub use progress::Progress;
@@ -119,13 +119,13 @@ pub(crate) struct Vm {
     /// What is under way for single devices, while nothing is for the VM as a whole.
     plugs: BTreeMap<DeviceRef, OperationId>,
     /// What begins when those have ended.
-    after_plugs: Option<Then>,
+    after_plugs: Option<Outcome>,
     /// What a restarted daemon would have to go on with, as the record says.
     pub(crate) pending: BTreeMap<DeviceRef, Pending>,
     /// Clients to answer when the VM is gone.
     waiters: Vec<ClientId>,
     /// The domain changed while an operation was under way.
-    look_again: bool,
+    poll_again: bool,
     /// The reason its domain last stopped with.
     stopped: Option<ShutdownReason>,
     /// Its domain's guest was asked to stop or to reboot.
@@ -156,7 +156,7 @@ impl Vm {
             after_plugs: None,
             pending: BTreeMap::new(),
             waiters: Vec::new(),
-            look_again: false,
+            poll_again: false,
             stopped: None,
             is_asked: false,
             began: None,
@@ -178,10 +178,10 @@ enum Purpose {
     },
     /// A list for all who wait for one.
     List,
-    /// A survey after domains changed.
-    Look,
+    /// A survey after domains changed, for which nobody waits.
+    PollAll,
     /// One domain, about which something was heard.
-    LookAt {
+    Poll {
         domid: DomId,
     },
     /// A domain that alone stands against a create.
@@ -270,7 +270,7 @@ enum Query {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Looking {
+enum Polling {
     Idle,
     Underway { again: bool },
 }
@@ -314,7 +314,7 @@ pub struct Toolstack {
     left_aside: BTreeMap<String, String>,
     /// Starts of many that are under way.
     storms: Vec<Storm>,
-    looking: Looking,
+    polling: Polling,
     lists: Lists,
     groups: Groups,
     /// Requests that came before the first observation was in.
@@ -363,7 +363,7 @@ impl Toolstack {
             definitions: Definitions::default(),
             left_aside: BTreeMap::new(),
             storms: Vec::new(),
-            looking: Looking::Idle,
+            polling: Polling::Idle,
             lists: Lists::default(),
             groups: Groups::default(),
             backlog: Some(Vec::new()),
@@ -414,12 +414,12 @@ impl Toolstack {
                 let ours = domid.is_some_and(|domid| self.vms.at(domid).is_some());
                 match domid {
                     Some(_) if ours => {}
-                    Some(domid) => self.look_at(domid, out),
-                    None => self.look(out),
+                    Some(domid) => self.poll(domid, out),
+                    None => self.poll_all(out),
                 }
             }
             Event::Domains(heard) => self.handle_heard(now, heard, out),
-            Event::DomainsChanged => self.look(out),
+            Event::DomainsChanged => self.poll_all(out),
             Event::ModelEnded { process, how } => self.model_ended(now, process, &how, out),
             Event::Tick => {}
         }
@@ -460,28 +460,28 @@ impl Toolstack {
         if let Some(domain) = domain
             && self.users.leave(domain)
         {
-            out.push(Action::LetGo { domains: vec![domain.into()] });
+            out.push(Action::Release { domains: vec![domain.into()] });
         }
         match purpose {
             Purpose::Step { operation, index } => {
                 self.step_worked(now, operation, index, result, cost, out);
             }
             Purpose::List => self.handle_listed(result, out),
-            Purpose::Look => {
-                let again = self.looking == Looking::Underway { again: true };
-                self.looking = Looking::Idle;
+            Purpose::PollAll => {
+                let again = self.polling == Polling::Underway { again: true };
+                self.polling = Polling::Idle;
                 // A failed look is repeated at the next change; the domains stay as they were.
                 if let Ok(Output::Survey(survey)) = result {
                     self.handle_survey(now, &survey, out);
                 }
                 if again {
-                    self.look(out);
+                    self.poll_all(out);
                 }
             }
-            Purpose::LookAt { domid } => {
+            Purpose::Poll { domid } => {
                 // As for all: what could not be looked at stays as it was.
                 if let Ok(Output::Looked { info, name }) = result {
-                    self.handle_looked(now, domid, info.as_deref(), name, out);
+                    self.handle_polled(now, domid, info.as_deref(), name, out);
                 }
             }
             Purpose::Namesake { client, domid, wanted } => {
@@ -514,15 +514,15 @@ impl Toolstack {
     }
 
     /// Lists the domains once more. Single-flight: changes during a look cause one more, not many.
-    fn look(&mut self, out: &mut Vec<Action>) {
-        match &mut self.looking {
-            Looking::Idle if self.backlog.is_none() => {
-                self.looking = Looking::Underway { again: false };
+    fn poll_all(&mut self, out: &mut Vec<Action>) {
+        match &mut self.polling {
+            Polling::Idle if self.backlog.is_none() => {
+                self.polling = Polling::Underway { again: false };
                 let known = self.known_names();
-                self.give_out(Purpose::Look, QueryWork::Survey { known }, out);
+                self.give_out(Purpose::PollAll, QueryWork::Survey { known }, out);
             }
-            Looking::Idle => {}
-            Looking::Underway { again } => *again = true,
+            Polling::Idle => {}
+            Polling::Underway { again } => *again = true,
         }
     }
 
@@ -602,11 +602,11 @@ impl Toolstack {
         self.found_whole(now, &survey, &half_made);
         self.found_unread(now, out);
         for uuid in half_made {
-            self.tear_down(now, uuid, Then::Gone, out);
+            self.tear_down(now, uuid, Outcome::Gone, out);
         }
         for (uuid, start) in unfinished {
             let plan = plan_finish(&self.vms[&uuid].config, start);
-            self.begin(now, uuid, plan, Then::Created { client: None }, out);
+            self.begin(now, uuid, plan, Outcome::Created { client: None }, out);
         }
         for (uuid, device, pending) in pending {
             self.resume_pending(now, uuid, device, pending, out);

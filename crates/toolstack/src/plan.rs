@@ -314,8 +314,8 @@ pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
         Unplug::Clean => {
             let connected = plan.add(Wait::Connected(device), &[]);
             let asked = plan.add(DeviceStep::AskToClose(device), &[connected]);
-            let let_go = plan.add(Wait::Consent(device), &[asked]);
-            let removed = plan.add(DeviceStep::Remove(device), &[let_go]);
+            let closed = plan.add(Wait::Consent(device), &[asked]);
+            let removed = plan.add(DeviceStep::Remove(device), &[closed]);
             if is_attached {
                 plan.add(DeviceStep::DetachDisk(device.devid), &[removed]);
             }

@@ -345,8 +345,8 @@ impl<T> Scheduler<T> {
         Some(item)
     }
 
-    /// Lets the next item go, if there is one with room above it. Its permit is out until [`Self::done`].
-    pub fn let_go(&mut self) -> Option<(Ticket, T)> {
+    /// Grants the next item a permit, if there is one with room above it. The permit is out until [`Self::done`].
+    pub fn grant(&mut self) -> Option<(Ticket, T)> {
         let (lane, priority, vm) = self.choose()?;
         self.leave_lanes(vm);
         let stamp = self.stamp();

@@ -290,7 +290,7 @@ impl Core {
                 }
                 Action::Watch { path } => self.orders.watch(path),
                 Action::Unwatch { path } => self.orders.unwatch(path),
-                Action::LetGo { domains } => self.orders.let_go(domains),
+                Action::Release { domains } => self.orders.release(domains),
                 Action::Follow { process, log } => self.follow.follow(process, log),
                 Action::Reply { client, reply } => {
                     if let Some(waiting) = state.clients.remove(&client) {

@@ -23,7 +23,7 @@ const RELEASED: &str = "@released";
 enum Order {
     Watch(String),
     Unwatch(String),
-    LetGo(Vec<Who>),
+    Release(Vec<Who>),
 }
 
 /// Where the core says what it wants watched.
@@ -47,8 +47,8 @@ impl Orders {
         let _full = (&self.bell).write(b"!");
     }
 
-    pub(crate) fn let_go(&self, domains: Vec<Who>) {
-        self.give(Order::LetGo(domains));
+    pub(crate) fn release(&self, domains: Vec<Who>) {
+        self.give(Order::Release(domains));
     }
 
     fn give(&self, order: Order) {
@@ -137,7 +137,7 @@ impl Watcher {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error.into()),
                 },
-                Order::LetGo(domains) => match self.store.let_go(&domains) {
+                Order::Release(domains) => match self.store.let_go(&domains) {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error.into()),
                 },

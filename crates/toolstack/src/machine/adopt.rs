@@ -145,7 +145,7 @@ impl Toolstack {
         self.changed(now, uuid, state, "adopted");
         out.push(Action::Reply { client, reply: Reply::Done { domid } });
         // It may have stopped while it was nobody's.
-        self.look_at(domid, out);
+        self.poll(domid, out);
         let unread = self.unread.remove(&uuid);
         for client in unread.into_iter().flat_map(|it| it.waiters) {
             self.destroy(now, client, uuid, out);

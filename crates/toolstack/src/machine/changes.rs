@@ -7,15 +7,31 @@ use xenstore::wire::changes::{DomainChange, Standing, Who};
 use super::{Action, Foreign, Instant, Purpose, Toolstack};
 use crate::work::QueryWork;
 
-/// A domain's end as its VM sees it: why it stopped, or `None` if somebody destroyed it.
-type End = Option<ShutdownReason>;
+/// A domain's end as its VM sees it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum DomainEnd {
+    /// The guest stopped, by itself or asked to.
+    Stopped(ShutdownReason),
+    /// Somebody destroyed it.
+    Destroyed,
+}
 
-/// Whether a domain that should be this VM's has ended. `None`: there is no such domain.
-pub(super) fn end_of(info: Option<&DomainInfo>, uuid: Uuid) -> Option<End> {
+impl DomainEnd {
+    /// Why the guest stopped.
+    pub(super) fn reason(self) -> Option<ShutdownReason> {
+        match self {
+            Self::Stopped(reason) => Some(reason),
+            Self::Destroyed => None,
+        }
+    }
+}
+
+/// How the domain that should be this VM's has ended, if it has.
+pub(super) fn end_of(info: Option<&DomainInfo>, uuid: Uuid) -> Option<DomainEnd> {
     match info.filter(|info| info.handle == uuid) {
-        None => Some(None),
-        Some(info) if info.flags.dying() => Some(None),
-        Some(info) => info.flags.shutdown().map(Some),
+        None => Some(DomainEnd::Destroyed),
+        Some(info) if info.flags.dying() => Some(DomainEnd::Destroyed),
+        Some(info) => info.flags.shutdown().map(DomainEnd::Stopped),
     }
 }
 
@@ -33,9 +49,9 @@ impl Toolstack {
                     it.after == Standing::Dead && self.holder(&it.who).is_none()
                 };
                 let left: Vec<Who> = all.iter().filter(is_left).map(|it| it.who).collect();
-                let_go(left, out);
+                release(left, out);
                 // Who is not among them may be gone or new: one list for all that was missed.
-                self.look(out);
+                self.poll_all(out);
             }
         }
     }
@@ -46,8 +62,8 @@ impl Toolstack {
         for change in changes {
             let domid = change.who.domid;
             let end = match change.after {
-                Standing::Absent | Standing::Dead => Some(None),
-                Standing::Stopped(reason) => Some(Some(reason)),
+                Standing::Absent | Standing::Dead => Some(DomainEnd::Destroyed),
+                Standing::Stopped(reason) => Some(DomainEnd::Stopped(reason)),
                 Standing::Alive => None,
             };
             match (self.holder(&change.who), end) {
@@ -62,7 +78,7 @@ impl Toolstack {
                 self.foreign.remove(&domid);
             }
         }
-        let_go(left, out);
+        release(left, out);
         for (uuid, end) in stopped {
             self.domain_ended(now, uuid, end, out);
         }
@@ -79,27 +95,27 @@ impl Toolstack {
         &mut self,
         now: Instant,
         uuid: Uuid,
-        end: End,
+        end: DomainEnd,
         out: &mut Vec<Action>,
     ) {
         // An earlier one of the same news may have led to its end.
         let Some(vm) = self.vms.get_mut(&uuid) else { return };
         if vm.operation.is_some() || vm.after_plugs.is_some() {
-            vm.look_again = true;
+            vm.poll_again = true;
         } else {
             self.domain_stopped(now, uuid, end, out);
         }
     }
 
     /// Looks at one domain, which costs the same however many others there are.
-    pub(super) fn look_at(&mut self, domid: DomId, out: &mut Vec<Action>) {
+    pub(super) fn poll(&mut self, domid: DomId, out: &mut Vec<Action>) {
         if self.backlog.is_none() {
-            self.give_out(Purpose::LookAt { domid }, QueryWork::Find { domid, known: None }, out);
+            self.give_out(Purpose::Poll { domid }, QueryWork::Find { domid, known: None }, out);
         }
     }
 
     /// A single domain was looked at.
-    pub(super) fn handle_looked(
+    pub(super) fn handle_polled(
         &mut self,
         now: Instant,
         domid: DomId,
@@ -127,8 +143,8 @@ impl Toolstack {
     }
 }
 
-fn let_go(domains: Vec<Who>, out: &mut Vec<Action>) {
+fn release(domains: Vec<Who>, out: &mut Vec<Action>) {
     if !domains.is_empty() {
-        out.push(Action::LetGo { domains });
+        out.push(Action::Release { domains });
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use xen::{DomId, Uuid};
 
 use super::events::VmState;
-use super::operation::Then;
+use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
 use crate::config::VmConfig;
@@ -370,7 +370,7 @@ impl Toolstack {
         let config = Arc::clone(&self.definitions[&uuid].config);
         let plan = plan_create(&config, start);
         self.vms.insert(uuid, Vm::new(config, uuid, Facts::default()));
-        self.begin(now, uuid, plan, Then::Created { client }, out);
+        self.begin(now, uuid, plan, Outcome::Created { client }, out);
     }
 
     /// Starts all VMs that are defined and do not run, in waves.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use xen::Uuid;
 
-use super::operation::Then;
+use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Instant, Purpose, Reply, Toolstack, Vm};
 use crate::config::{DiskConfig, VifConfig, VmConfig, place_problem};
@@ -122,8 +122,8 @@ impl Toolstack {
         match self.plug_refusal(uuid, &device) {
             Some(message) => fail(client, message, out),
             None => {
-                let then = Then::Plugged { client: Some(client), device };
-                self.begin(now, uuid, plan_plug(id), then, out);
+                let outcome = Outcome::Plugged { client: Some(client), device };
+                self.begin(now, uuid, plan_plug(id), outcome, out);
             }
         }
     }
@@ -188,7 +188,13 @@ impl Toolstack {
         }
         let is_attached = id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
         let plan = plan_unplug(id, how, is_attached);
-        self.begin(now, uuid, plan, Then::Unplugged { client: Some(client), device: id, how }, out);
+        self.begin(
+            now,
+            uuid,
+            plan,
+            Outcome::Unplugged { client: Some(client), device: id, how },
+            out,
+        );
     }
 
     /// Goes on with what an earlier daemon had begun.
@@ -206,14 +212,20 @@ impl Toolstack {
             Pending::Plug => {
                 let vif = vm.config.vifs.iter().find(|vif| vif.devid == id.devid);
                 let Some(vif) = vif.cloned() else { return };
-                let then = Then::Plugged { client: None, device: Device::Vif(vif) };
-                self.begin(now, uuid, plan_finish_plug(id), then, out);
+                let outcome = Outcome::Plugged { client: None, device: Device::Vif(vif) };
+                self.begin(now, uuid, plan_finish_plug(id), outcome, out);
             }
             Pending::Unplug(how) => {
                 let is_disk = id.kind == DeviceKind::Vbd;
                 let is_attached = is_disk && vm.facts.disks.contains_key(&id.devid);
                 let plan = plan_unplug(id, how, is_attached);
-                self.begin(now, uuid, plan, Then::Unplugged { client: None, device: id, how }, out);
+                self.begin(
+                    now,
+                    uuid,
+                    plan,
+                    Outcome::Unplugged { client: None, device: id, how },
+                    out,
+                );
             }
         }
     }
@@ -223,27 +235,27 @@ impl Toolstack {
         &mut self,
         now: Instant,
         uuid: Uuid,
-        then: Then,
+        outcome: Outcome,
         failure: Option<String>,
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
         let domid = vm.facts.domid().unwrap_or_default();
         let ends = vm.after_plugs.is_some();
-        let (client, reply) = match (then, failure) {
-            (Then::Plugged { client, device }, Some(message)) if !ends => {
+        let (client, reply) = match (outcome, failure) {
+            (Outcome::Plugged { client, device }, Some(message)) if !ends => {
                 let id = device.id();
                 let is_attached =
                     id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
                 let plan = plan_undo_plug(id, vm.has(id), is_attached);
-                let then = Then::PlugFailed { client, device: id, message };
-                return self.begin(now, uuid, plan, then, out);
+                let outcome = Outcome::PlugFailed { client, device: id, message };
+                return self.begin(now, uuid, plan, outcome, out);
             }
-            (Then::PlugFailed { client, message, .. }, None) => (client, Reply::Failed(message)),
-            (Then::PlugFailed { client, message, .. }, Some(trouble)) => {
+            (Outcome::PlugFailed { client, message, .. }, None) => (client, Reply::Failed(message)),
+            (Outcome::PlugFailed { client, message, .. }, Some(trouble)) => {
                 (client, Reply::Failed(format!("{message}; and then: {trouble}")))
             }
-            (Then::Unplugged { client, device, how: Unplug::Clean }, Some(message)) => {
+            (Outcome::Unplugged { client, device, how: Unplug::Clean }, Some(message)) => {
                 // It stays; whoever comes after us need not ask again.
                 if vm.pending.remove(&device).is_some() && !ends {
                     let work = DeviceWork::Settle { nodes: pending_nodes(vm) };
@@ -251,26 +263,26 @@ impl Toolstack {
                 }
                 (client, Reply::Failed(message))
             }
-            (then, Some(message)) => (then_client(&then), Reply::Failed(message)),
-            (then, None) => (then_client(&then), Reply::Done { domid }),
+            (outcome, Some(message)) => (client_of(&outcome), Reply::Failed(message)),
+            (outcome, None) => (client_of(&outcome), Reply::Done { domid }),
         };
         if let Some(client) = client {
             out.push(Action::Reply { client, reply });
         }
         let vm = self.vms.get_mut(&uuid).expect("still there");
         if vm.plugs.is_empty()
-            && let Some(then) = vm.after_plugs.take()
+            && let Some(outcome) = vm.after_plugs.take()
         {
-            self.take_over(now, uuid, then, out);
+            self.take_over(now, uuid, outcome, out);
         }
     }
 }
 
-fn then_client(then: &Then) -> Option<ClientId> {
-    match then {
-        Then::Plugged { client, .. }
-        | Then::PlugFailed { client, .. }
-        | Then::Unplugged { client, .. } => *client,
+fn client_of(outcome: &Outcome) -> Option<ClientId> {
+    match outcome {
+        Outcome::Plugged { client, .. }
+        | Outcome::PlugFailed { client, .. }
+        | Outcome::Unplugged { client, .. } => *client,
         _ => None,
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 
 use xen::{DomId, Uuid};
 
-use super::operation::Then;
+use super::operation::Outcome;
 use super::{Action, ClientId, Instant, Reply, Toolstack, policy};
 use crate::plan::Start;
 use crate::work::Survey;
@@ -235,12 +235,16 @@ impl Toolstack {
     /// The state of a VM, as follows from what it is and what works on it.
     pub(super) fn state_of(&self, uuid: Uuid) -> VmState {
         match self.vms.get(&uuid) {
-            Some(vm) => match vm.operation.map(|id| &self.operations[&id].then) {
-                Some(Then::Created { .. } | Then::Rebooted) => VmState::Starting,
-                Some(Then::Gone | Then::Failed { .. }) => VmState::Stopping,
+            Some(vm) => match vm.operation.map(|id| &self.operations[&id].outcome) {
+                Some(Outcome::Created { .. } | Outcome::Rebooted) => VmState::Starting,
+                Some(Outcome::Gone | Outcome::Failed { .. }) => VmState::Stopping,
                 // Its next start is due later.
                 None if vm.restart_at.is_some() => VmState::Starting,
-                Some(Then::Plugged { .. } | Then::PlugFailed { .. } | Then::Unplugged { .. })
+                Some(
+                    Outcome::Plugged { .. }
+                    | Outcome::PlugFailed { .. }
+                    | Outcome::Unplugged { .. },
+                )
                 | None => vm.rest.state(),
             },
             None if self.unread.contains_key(&uuid) => VmState::Stuck,
@@ -314,16 +318,18 @@ impl Toolstack {
     }
 
     /// An operation on a VM begins.
-    pub(super) fn note_begin(&mut self, now: Instant, uuid: Uuid, then: &Then) {
+    pub(super) fn note_begin(&mut self, now: Instant, uuid: Uuid, outcome: &Outcome) {
         let vm = &self.vms[&uuid];
         let stopped = vm.stopped.map_or("its domain was not whole", policy::word).to_owned();
-        let (state, reason) = match then {
-            Then::Created { .. } => (VmState::Starting, String::new()),
-            Then::Rebooted => (VmState::Starting, stopped),
-            Then::Gone if vm.condemned => (VmState::Stopping, "destroyed".to_owned()),
-            Then::Gone => (VmState::Stopping, vm.why.clone().unwrap_or(stopped)),
-            Then::Failed { message, .. } => (VmState::Stopping, message.clone()),
-            Then::Plugged { .. } | Then::PlugFailed { .. } | Then::Unplugged { .. } => return,
+        let (state, reason) = match outcome {
+            Outcome::Created { .. } => (VmState::Starting, String::new()),
+            Outcome::Rebooted => (VmState::Starting, stopped),
+            Outcome::Gone if vm.condemned => (VmState::Stopping, "destroyed".to_owned()),
+            Outcome::Gone => (VmState::Stopping, vm.why.clone().unwrap_or(stopped)),
+            Outcome::Failed { message, .. } => (VmState::Stopping, message.clone()),
+            Outcome::Plugged { .. } | Outcome::PlugFailed { .. } | Outcome::Unplugged { .. } => {
+                return;
+            }
         };
         self.changed(now, uuid, state, reason);
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use xen::Uuid;
 
-use super::operation::{Operation, State, Then};
+use super::operation::{Operation, Outcome, State};
 use super::{Instant, Toolstack};
 use crate::layout::DeviceRef;
 use crate::plan::{Start, Unplug, plan_plug, plan_reboot, plan_teardown, plan_unplug};
@@ -52,7 +52,7 @@ impl Toolstack {
                 text,
                 "{}: {}, for {}; {} of {} steps have ended",
                 vm.config.name,
-                goal(&operation.then),
+                goal(&operation.outcome),
                 seconds(operation.started, now),
                 operation.ended(),
                 operation.states.len(),
@@ -96,15 +96,15 @@ impl Toolstack {
     }
 }
 
-fn goal(then: &Then) -> String {
-    match then {
-        Then::Created { .. } => "start".to_owned(),
-        Then::Gone => "teardown".to_owned(),
-        Then::Rebooted => "reboot".to_owned(),
-        Then::Failed { .. } => "teardown after a failed start".to_owned(),
-        Then::Plugged { device, .. } => format!("attach of {}", device.id()),
-        Then::PlugFailed { device, .. } => format!("detach of {device} after a failed attach"),
-        Then::Unplugged { device, .. } => format!("detach of {device}"),
+fn goal(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Created { .. } => "start".to_owned(),
+        Outcome::Gone => "teardown".to_owned(),
+        Outcome::Rebooted => "reboot".to_owned(),
+        Outcome::Failed { .. } => "teardown after a failed start".to_owned(),
+        Outcome::Plugged { device, .. } => format!("attach of {}", device.id()),
+        Outcome::PlugFailed { device, .. } => format!("detach of {device} after a failed attach"),
+        Outcome::Unplugged { device, .. } => format!("detach of {device}"),
     }
 }
 

@@ -344,7 +344,7 @@ pub enum Action {
         log: String,
     },
     /// The store may forget these dead domains: nothing more is done with them.
-    LetGo {
+    Release {
         domains: Vec<Who>,
     },
     Reply {

@@ -6,6 +6,7 @@
 use xen::{ShutdownReason, Uuid};
 
 use super::adoption::Adopted;
+use super::changes::DomainEnd;
 use super::{Action, Instant, Purpose, Toolstack};
 use crate::device_model::{self, OwnModel, Process};
 use crate::work::AdoptionWork;
@@ -90,6 +91,6 @@ impl Toolstack {
         out.push(Action::Note {
             message: format!("{name}: {why}; taken as a crash of its domain"),
         });
-        self.domain_stopped(now, uuid, Some(ShutdownReason::Crash), out);
+        self.domain_stopped(now, uuid, DomainEnd::Stopped(ShutdownReason::Crash), out);
     }
 }

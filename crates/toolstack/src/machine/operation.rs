@@ -24,7 +24,7 @@ use crate::work::{Cost, Failure, Output, Work};
 
 /// What follows when an operation has ended.
 #[derive(Clone, Debug)]
-pub(super) enum Then {
+pub(super) enum Outcome {
     /// The VM runs; the client that asked for it, if any, is told.
     Created { client: Option<ClientId> },
     /// The VM is forgotten and everybody who waits is told.
@@ -41,7 +41,7 @@ pub(super) enum Then {
     Unplugged { client: Option<ClientId>, device: DeviceRef, how: Unplug },
 }
 
-impl Then {
+impl Outcome {
     /// The device that this is about, if the VM itself goes on.
     pub(super) fn device(&self) -> Option<DeviceRef> {
         match self {
@@ -98,7 +98,7 @@ pub(super) struct Operation {
     config: Arc<VmConfig>,
     pub(super) plan: Plan,
     pub(super) states: Vec<State>,
-    pub(super) then: Then,
+    pub(super) outcome: Outcome,
     pub(super) started: Instant,
     /// Steps that have ended.
     pub(super) times: Vec<StepTime>,
@@ -168,8 +168,8 @@ impl Operation {
     }
 
     fn priority(&self) -> Priority {
-        match self.then {
-            Then::Created { client: None } | Then::Rebooted => Priority::Bulk,
+        match self.outcome {
+            Outcome::Created { client: None } | Outcome::Rebooted => Priority::Bulk,
             _ => Priority::Interactive,
         }
     }
@@ -182,14 +182,14 @@ impl Toolstack {
         now: Instant,
         uuid: Uuid,
         plan: Plan,
-        then: Then,
+        outcome: Outcome,
         out: &mut Vec<Action>,
     ) {
         let id = OperationId(self.next_operation);
         self.next_operation += 1;
         let vm = self.vms.get_mut(&uuid).expect("an operation is for a known VM");
         let mut config = Arc::clone(&vm.config);
-        match then.device() {
+        match outcome.device() {
             None => {
                 assert!(vm.operation.is_none() && vm.plugs.is_empty(), "one operation at a time");
                 vm.operation = Some(id);
@@ -199,7 +199,7 @@ impl Toolstack {
                 assert!(earlier.is_none(), "one operation at a time works on a device");
             }
         }
-        if let Then::Plugged { device, .. } = &then {
+        if let Outcome::Plugged { device, .. } = &outcome {
             device.add_to(Arc::make_mut(&mut config));
         }
         let states = vec![State::Waiting; plan.steps.len()];
@@ -208,16 +208,16 @@ impl Toolstack {
             config,
             plan,
             states,
-            then,
+            outcome,
             started: now,
             times: Vec::new(),
             cost: Cost::default(),
             unseen: BTreeSet::new(),
             failure: None,
         };
-        let then = operation.then.clone();
+        let outcome = operation.outcome.clone();
         self.operations.insert(id, operation);
-        self.note_begin(now, uuid, &then);
+        self.note_begin(now, uuid, &outcome);
         self.tell_progress(id, None, out);
         self.advance(now, id, out);
     }
@@ -227,22 +227,22 @@ impl Toolstack {
         &mut self,
         now: Instant,
         uuid: Uuid,
-        then: Then,
+        outcome: Outcome,
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a VM with a domain is known");
         vm.restart_at = None;
         if vm.plugs.is_empty() {
-            return match then {
-                Then::Rebooted => self.reboot(now, uuid, out),
-                then => self.tear_down(now, uuid, then, out),
+            return match outcome {
+                Outcome::Rebooted => self.reboot(now, uuid, out),
+                outcome => self.tear_down(now, uuid, outcome, out),
             };
         }
         let plugs: Vec<OperationId> = vm.plugs.values().copied().collect();
         match &vm.after_plugs {
             // Whoever wants it gone is stronger.
-            Some(Then::Gone) => {}
-            _ => vm.after_plugs = Some(then),
+            Some(Outcome::Gone) => {}
+            _ => vm.after_plugs = Some(outcome),
         }
         for plug in plugs {
             self.cancel(now, plug, "its VM went down", out);
@@ -252,10 +252,10 @@ impl Toolstack {
     /// From a domain that has stopped to the VM's next.
     fn reboot(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
         let vm = self.vms.get_mut(&uuid).expect("a reboot is for a known VM");
-        vm.look_again = false;
+        vm.poll_again = false;
         let disks = vm.facts.disk_ids();
         let plan = plan_reboot(&vm.config, Start::Running, vm.facts.reached(&disks, false));
-        self.begin(now, uuid, plan, Then::Rebooted, out);
+        self.begin(now, uuid, plan, Outcome::Rebooted, out);
     }
 
     /// Begins to take down whatever exists of a VM.
@@ -263,13 +263,13 @@ impl Toolstack {
         &mut self,
         now: Instant,
         uuid: Uuid,
-        then: Then,
+        outcome: Outcome,
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a teardown is for a known VM");
         let disks = vm.facts.disk_ids();
         let plan = plan_teardown(&vm.config, vm.facts.reached(&disks, vm.condemned));
-        self.begin(now, uuid, plan, then, out);
+        self.begin(now, uuid, plan, outcome, out);
     }
 
     /// Stops an operation: no further step begins but those of a way down, waits end at once.
@@ -283,7 +283,7 @@ impl Toolstack {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         if !operation.plan.can_stop() {
             // A teardown goes on; what takes a single device away no longer has to wait for it.
-            if operation.then.device().is_some() {
+            if operation.outcome.device().is_some() {
                 self.end_waits(now, id, out);
             }
             return;
@@ -341,7 +341,7 @@ impl Toolstack {
             }
             None => self.forget_abandoned(leaves),
         }
-        self.let_go(now, out);
+        self.dispatch(now, out);
     }
 
     /// Nothing is left of abandoned work.
@@ -366,7 +366,7 @@ impl Toolstack {
         for index in &startable {
             self.begin_step(now, id, *index, out);
         }
-        self.let_go(now, out);
+        self.dispatch(now, out);
         self.note_why(id, &startable);
         if self.operations.get(&id).is_some_and(Operation::is_over) {
             self.finish(now, id, out);
@@ -397,8 +397,8 @@ impl Toolstack {
     }
 
     /// Gives out all work for which there is room.
-    pub(super) fn let_go(&mut self, now: Instant, out: &mut Vec<Action>) {
-        while let Some((ticket, item)) = self.scheduler.let_go() {
+    pub(super) fn dispatch(&mut self, now: Instant, out: &mut Vec<Action>) {
+        while let Some((ticket, item)) = self.scheduler.grant() {
             let (id, index) = match item {
                 Item::Step(id, index) => (id, index),
                 Item::Own(client) => {
@@ -427,14 +427,14 @@ impl Toolstack {
             Step::Device(DeviceStep::AttachDisk(_)) => self.own_domains(),
             _ => BTreeSet::new(),
         };
-        let plugged = match &operation.then {
-            Then::Plugged { device, .. } => Some(device),
-            Then::Created { .. }
-            | Then::Gone
-            | Then::Rebooted
-            | Then::Failed { .. }
-            | Then::PlugFailed { .. }
-            | Then::Unplugged { .. } => None,
+        let plugged = match &operation.outcome {
+            Outcome::Plugged { device, .. } => Some(device),
+            Outcome::Created { .. }
+            | Outcome::Gone
+            | Outcome::Rebooted
+            | Outcome::Failed { .. }
+            | Outcome::PlugFailed { .. }
+            | Outcome::Unplugged { .. } => None,
         };
         let config = Arc::clone(&operation.config);
         let users = &mut self.users;
@@ -460,7 +460,7 @@ impl Toolstack {
             unreachable!("only work under way is reported");
         };
         self.scheduler.done(ticket);
-        let is_reboot = matches!(operation.then, Then::Rebooted);
+        let is_reboot = matches!(operation.outcome, Outcome::Rebooted);
         let state = match result {
             Ok(output) => {
                 let unseen = &mut operation.unseen;
@@ -490,7 +490,7 @@ impl Toolstack {
         }
         self.end_step(now, id, index, state, cost.queued_ns, out);
         self.advance(now, id, out);
-        self.let_go(now, out);
+        self.dispatch(now, out);
     }
 
     /// Ends a step. Of its time, `queued_ns` went by before a worker took it.
@@ -536,20 +536,22 @@ impl Toolstack {
         let mut trace = Trace::of(id, &vm.config.name, &operation);
         trace.ended = Some(now);
         self.past.keep(trace);
-        if let Some(device) = operation.then.device() {
+        if let Some(device) = operation.outcome.device() {
             vm.plugs.remove(&device);
-            return self.plug_ended(now, uuid, operation.then, operation.failure, out);
+            return self.plug_ended(now, uuid, operation.outcome, operation.failure, out);
         }
         vm.operation = None;
         if operation.is_incomplete() {
             let message = operation.failure.unwrap_or_default();
-            return self.keep(now, uuid, &operation.then, &message, out);
+            return self.keep(now, uuid, &operation.outcome, &message, out);
         }
-        match operation.then {
-            Then::Created { client } => match operation.failure {
-                Some(message) => self.tear_down(now, uuid, Then::Failed { client, message }, out),
+        match operation.outcome {
+            Outcome::Created { client } => match operation.failure {
+                Some(message) => {
+                    self.tear_down(now, uuid, Outcome::Failed { client, message }, out)
+                }
                 None => {
-                    let look_again = std::mem::take(&mut vm.look_again);
+                    let poll_again = std::mem::take(&mut vm.poll_again);
                     if let Some(client) = client {
                         let created = Created {
                             name: vm.config.name.clone(),
@@ -565,31 +567,31 @@ impl Toolstack {
                             reply: Reply::Created(Box::new(created)),
                         });
                     }
-                    if look_again && let Some(domid) = vm.facts.domid() {
-                        self.look_at(domid, out);
+                    if poll_again && let Some(domid) = vm.facts.domid() {
+                        self.poll(domid, out);
                     }
                     self.note_started(now, uuid, out);
                 }
             },
-            Then::Gone => self.forget(now, uuid, None, operation.failure, out),
-            Then::Failed { client, message } => {
+            Outcome::Gone => self.forget(now, uuid, None, operation.failure, out),
+            Outcome::Failed { client, message } => {
                 self.forget(now, uuid, Some((client, message)), operation.failure, out);
             }
-            Then::Rebooted => match operation.failure {
-                Some(_) if vm.condemned => self.tear_down(now, uuid, Then::Gone, out),
+            Outcome::Rebooted => match operation.failure {
+                Some(_) if vm.condemned => self.tear_down(now, uuid, Outcome::Gone, out),
                 Some(message) => {
                     let message = format!("{}: could not start again: {message}", vm.config.name);
                     out.push(Action::Note { message: message.clone() });
-                    self.tear_down(now, uuid, Then::Failed { client: None, message }, out);
+                    self.tear_down(now, uuid, Outcome::Failed { client: None, message }, out);
                 }
                 None => {
-                    if std::mem::take(&mut vm.look_again) {
-                        self.look(out);
+                    if std::mem::take(&mut vm.poll_again) {
+                        self.poll_all(out);
                     }
                     self.note_started(now, uuid, out);
                 }
             },
-            Then::Plugged { .. } | Then::PlugFailed { .. } | Then::Unplugged { .. } => {
+            Outcome::Plugged { .. } | Outcome::PlugFailed { .. } | Outcome::Unplugged { .. } => {
                 unreachable!("the end of a plug is told elsewhere")
             }
         }
@@ -600,14 +602,14 @@ impl Toolstack {
         &mut self,
         now: Instant,
         uuid: Uuid,
-        then: &Then,
+        outcome: &Outcome,
         message: &str,
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("kept because it is known");
         let told = format!("{}: {message}; `xy destroy` tries again", vm.config.name);
         let mut clients = std::mem::take(&mut vm.waiters);
-        clients.extend(then.client());
+        clients.extend(outcome.client());
         for client in clients {
             out.push(Action::Reply { client, reply: Reply::Failed(told.clone()) });
         }

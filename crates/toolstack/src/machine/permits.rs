@@ -44,7 +44,7 @@ impl Toolstack {
                 out.push(Action::Reply { client, reply: Reply::GivenBack });
             }
         }
-        self.let_go(now, out);
+        self.dispatch(now, out);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use xen::{ShutdownReason, Uuid};
 
+use super::changes::DomainEnd;
 use super::events::VmState;
-use super::operation::Then;
+use super::operation::Outcome;
 use super::{Action, Instant, Toolstack};
 use crate::config::{ShutdownAction, VmConfig};
 
@@ -84,9 +85,10 @@ impl Toolstack {
         &mut self,
         now: Instant,
         uuid: Uuid,
-        reason: Option<ShutdownReason>,
+        end: DomainEnd,
         out: &mut Vec<Action>,
     ) {
+        let reason = end.reason();
         let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
         // It has stopped before, and its next start is due later.
         if reason.is_some() && vm.restart_at.is_some() {
@@ -113,14 +115,14 @@ impl Toolstack {
                 self.changed(now, uuid, VmState::Preserved, why);
             }
             ShutdownAction::Destroy | ShutdownAction::CoredumpDestroy => {
-                self.take_over(now, uuid, Then::Gone, out);
+                self.take_over(now, uuid, Outcome::Gone, out);
             }
             ShutdownAction::Restart
             | ShutdownAction::RenameRestart
             | ShutdownAction::CoredumpRestart
             | ShutdownAction::SoftReset => {
                 if self.crashes_in_a_loop(now, uuid, out) {
-                    self.take_over(now, uuid, Then::Gone, out);
+                    self.take_over(now, uuid, Outcome::Gone, out);
                 } else {
                     self.restart(now, uuid, out);
                 }
@@ -136,7 +138,7 @@ impl Toolstack {
         vm.short_lives = if is_short && !vm.is_asked { vm.short_lives + 1 } else { 0 };
         let delay = restart_delay(vm.short_lives);
         if delay == 0 {
-            return self.take_over(now, uuid, Then::Rebooted, out);
+            return self.take_over(now, uuid, Outcome::Rebooted, out);
         }
         let at = now.plus_seconds(delay);
         vm.restart_at = Some(at);
@@ -157,7 +159,7 @@ impl Toolstack {
             let vm = self.vms.get_mut(&uuid).filter(|vm| vm.restart_at == Some(at));
             if let Some(vm) = vm {
                 vm.restart_at = None;
-                self.take_over(now, uuid, Then::Rebooted, out);
+                self.take_over(now, uuid, Outcome::Rebooted, out);
             }
         }
     }

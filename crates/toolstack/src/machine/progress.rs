@@ -1,6 +1,6 @@
 //! How far operations have come, for the clients that wait for their end.
 
-use super::operation::{Operation, State, Then};
+use super::operation::{Operation, Outcome, State};
 use super::{Action, ClientId, OperationId, Toolstack};
 use crate::plan::Step;
 
@@ -39,13 +39,13 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let Some(operation) = self.operations.get(&id) else { return };
-        let waiters = match operation.then {
-            Then::Gone => self.vms[&operation.uuid].waiters.as_slice(),
+        let waiters = match operation.outcome {
+            Outcome::Gone => self.vms[&operation.uuid].waiters.as_slice(),
             // Of a reboot only the first part is waited for.
             _ => &[],
         };
         let clients: Vec<ClientId> =
-            operation.then.client().into_iter().chain(waiters.iter().copied()).collect();
+            operation.outcome.client().into_iter().chain(waiters.iter().copied()).collect();
         if clients.is_empty() {
             return;
         }

@@ -4,7 +4,7 @@ use xen::{DomId, DomainRef, Uuid};
 
 use super::checks::WantedVm;
 use super::events::VmState;
-use super::operation::Then;
+use super::operation::Outcome;
 use super::shutdown::Asking;
 use super::{
     Action, ClientId, Facts, Fallback, Foreign, Instant, Purpose, Query, Reply, Request, Toolstack,
@@ -124,7 +124,7 @@ impl Toolstack {
             Request::Limits { wanted } => {
                 if let Some(wanted) = wanted {
                     self.scheduler.set_limits(wanted);
-                    self.let_go(now, out);
+                    self.dispatch(now, out);
                 }
                 let (waiting, held) = self.scheduler.counts();
                 let limits = self.scheduler.limits().clone();
@@ -241,7 +241,7 @@ impl Toolstack {
         }
         let plan = plan_create(&config, start);
         self.vms.insert(uuid, Vm::new(config, uuid, Facts::default()));
-        self.begin(now, uuid, plan, Then::Created { client: Some(client) }, out);
+        self.begin(now, uuid, plan, Outcome::Created { client: Some(client) }, out);
     }
 
     /// Why a VM cannot be started although it does not run: work of a start that was cancelled has not ended.
@@ -265,7 +265,7 @@ impl Toolstack {
         vm.waiters.push(client);
         vm.condemned = true;
         match vm.operation {
-            None => self.take_over(now, uuid, Then::Gone, out),
+            None => self.take_over(now, uuid, Outcome::Gone, out),
             Some(operation) => {
                 self.cancel(now, operation, "destroyed while it was being created", out);
             }

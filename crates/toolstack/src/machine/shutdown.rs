@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use xen::{DomId, DomainKind, DomainRef, ShutdownReason, Uuid};
 
-use super::operation::Then;
+use super::operation::Outcome;
 use super::requests::fail;
 use super::{
     Action, ClientId, Instant, OperationId, Query, Reply, ReplyWhen, ShutdownRequest, Toolstack, Vm,
@@ -185,7 +185,8 @@ impl Toolstack {
     /// The operation that starts a VM, if one does.
     fn start_of(&self, uuid: Uuid) -> Option<OperationId> {
         let id = self.vms[&uuid].operation?;
-        matches!(self.operations[&id].then, Then::Created { .. } | Then::Rebooted).then_some(id)
+        matches!(self.operations[&id].outcome, Outcome::Created { .. } | Outcome::Rebooted)
+            .then_some(id)
     }
 
     /// Asks one guest to stop.

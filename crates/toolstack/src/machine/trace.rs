@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use xen::Uuid;
 
-use super::operation::{Operation, Then};
+use super::operation::{Operation, Outcome};
 use super::{Action, ClientId, Instant, OperationId, Reply, StepTime, Toolstack};
 use crate::work::Cost;
 
@@ -35,15 +35,15 @@ pub struct Trace {
 }
 
 /// The word for an operation that ends so.
-fn word(then: &Then) -> &'static str {
-    match then {
-        Then::Created { .. } => "start",
-        Then::Gone => "stop",
-        Then::Rebooted => "reboot",
-        Then::Failed { .. } => "undo",
-        Then::Plugged { .. } => "attach",
-        Then::Unplugged { .. } => "detach",
-        Then::PlugFailed { .. } => "undo",
+fn word(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Created { .. } => "start",
+        Outcome::Gone => "stop",
+        Outcome::Rebooted => "reboot",
+        Outcome::Failed { .. } => "undo",
+        Outcome::Plugged { .. } => "attach",
+        Outcome::Unplugged { .. } => "detach",
+        Outcome::PlugFailed { .. } => "undo",
     }
 }
 
@@ -52,7 +52,7 @@ impl Trace {
         let OperationId(id) = id;
         Self {
             id,
-            what: word(&operation.then),
+            what: word(&operation.outcome),
             vm: vm.to_owned(),
             uuid: operation.uuid,
             started: operation.started,

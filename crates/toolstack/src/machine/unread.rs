@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use storage::Attachment;
 use xen::{DomId, DomainKind, DomainRef, EvtchnPort, Uuid};
 
-use super::operation::Then;
+use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, Purpose, Toolstack, Vm, policy};
 use crate::config::VmConfig;
@@ -190,7 +190,7 @@ impl Toolstack {
         vm.waiters = it.waiters;
         vm.condemned = true;
         self.vms.insert(uuid, vm);
-        self.tear_down(now, uuid, Then::Gone, out);
+        self.tear_down(now, uuid, Outcome::Gone, out);
     }
 
     /// Takes one over whose configuration somebody names.

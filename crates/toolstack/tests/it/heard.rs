@@ -115,9 +115,9 @@ fn end_all(machine: &mut Toolstack, actions: Vec<Action>) -> Vec<Work> {
     done
 }
 
-fn let_go(actions: &[Action]) -> Vec<Who> {
+fn released(actions: &[Action]) -> Vec<Who> {
     let domains = |action: &Action| match action {
-        Action::LetGo { domains } => domains.clone(),
+        Action::Release { domains } => domains.clone(),
         _ => Vec::new(),
     };
     actions.iter().flat_map(domains).collect()
@@ -144,7 +144,7 @@ fn what_is_heard_of_another_domain_of_that_number_concerns_nobody() {
     other.who.handle = uuid(9);
     let actions = handle(&mut machine, changes(vec![other]));
     assert!(works(&actions).is_empty(), "{actions:?}");
-    assert_eq!(let_go(&actions), [other.who]);
+    assert_eq!(released(&actions), [other.who]);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn the_death_of_a_thousand_is_as_much_work_as_a_thousand_deaths() {
 }
 
 #[test]
-fn a_domain_is_let_go_when_nobody_is_about_to_act_on_it() {
+fn a_domain_is_released_when_nobody_is_about_to_act_on_it() {
     let (mut machine, _) = started(Vec::new(), Vec::new());
     run(&mut machine, 1);
     let target = || "vm1".to_owned();
@@ -201,9 +201,9 @@ fn a_domain_is_let_go_when_nobody_is_about_to_act_on_it() {
     let late = handle(&mut machine, ask(Request::Unpause { target: target() }));
     assert!(matches!(&late[..], [Action::Reply { reply: Reply::Failed(_), .. }]), "{late:?}");
     let gone = end(&mut machine, &remove, Output::Done);
-    assert_eq!(let_go(&gone), []);
+    assert_eq!(released(&gone), []);
     let last = end_first(&mut machine, &pause, Err(Failure("gone".to_owned())));
-    assert_eq!(let_go(&last), [Who::from(domain_of(1))]);
+    assert_eq!(released(&last), [Who::from(domain_of(1))]);
 
     // Undisturbed, it goes with its nodes.
     run(&mut machine, 2);
@@ -235,7 +235,7 @@ fn what_is_heard_before_the_first_look_waits_for_it() {
         models: Vec::new(),
     };
     let actions = end_first(&mut machine, &look, Ok(observed));
-    assert_eq!(let_go(&actions), [theirs.who], "the other is let go when it is taken down");
+    assert_eq!(released(&actions), [theirs.who], "the other is released when it is taken down");
 }
 
 #[test]

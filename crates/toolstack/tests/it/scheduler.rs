@@ -27,7 +27,7 @@ fn limits(host: usize, vm: usize, sr: usize) -> Limits {
 }
 
 fn all_next(scheduler: &mut Scheduler<Ask>) -> Vec<(Ticket, Ask)> {
-    std::iter::from_fn(|| scheduler.let_go()).collect()
+    std::iter::from_fn(|| scheduler.grant()).collect()
 }
 
 fn put(scheduler: &mut Scheduler<Ask>, ask: Ask) -> Ticket {
@@ -135,7 +135,7 @@ proptest! {
                 }
                 Move::SetLimits(limits) => scheduler.set_limits(limits),
             }
-            while let Some((ticket, ask)) = scheduler.let_go() {
+            while let Some((ticket, ask)) = scheduler.grant() {
                 prop_assert!(fits(scheduler.limits(), &out, &ask), "{:?} above a limit", ask);
                 prop_assert_eq!(waiting.remove(&ticket), Some(ask.clone()));
                 out.insert(ticket, ask);
@@ -209,7 +209,7 @@ fn what_somebody_waits_for_goes_before_bulk_work_which_still_goes_on() {
         put(&mut scheduler, Ask { priority, ..attach(u8::from(number >= 50)) });
     }
     let mut order = Vec::new();
-    while let Some((ticket, ask)) = scheduler.let_go() {
+    while let Some((ticket, ask)) = scheduler.grant() {
         order.push(ask.priority);
         scheduler.done(ticket);
     }
@@ -260,8 +260,8 @@ fn an_sr_changes_once_at_a_time_and_neither_looks_nor_starts_wait_for_that() {
         put(&mut scheduler, Ask::for_sr("a", SrRequest::Scan));
         put(&mut scheduler, ask(1, Track::Build, Class::Storage, Some("a")));
     }
-    let let_go = all_next(&mut scheduler);
-    let of = |class| let_go.iter().filter(|(_, ask)| ask.class == class).count();
+    let granted = all_next(&mut scheduler);
+    let of = |class| granted.iter().filter(|(_, ask)| ask.class == class).count();
     assert_eq!((of(Class::Scan), of(Class::Storage)), (2, 2));
     scheduler.done(changes[0]);
     // They take turns: the third SR has waited, and the first has just been served.
