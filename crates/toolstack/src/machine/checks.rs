@@ -78,7 +78,7 @@ impl Toolstack {
             });
             if !is_namesake {
                 self.foreign.remove(&domid);
-                self.handle_looked(now, domid, info.as_deref(), name, out);
+                self.handle_polled(now, domid, info.as_deref(), name, out);
                 return self.create(now, client, *config, fresh_uuid, start, out);
             }
         }

@@ -548,7 +548,7 @@ impl Toolstack {
         match operation.outcome {
             Outcome::Created { client } => match operation.failure {
                 Some(message) => {
-                    self.tear_down(now, uuid, Outcome::Failed { client, message }, out)
+                    self.tear_down(now, uuid, Outcome::Failed { client, message }, out);
                 }
                 None => {
                     let poll_again = std::mem::take(&mut vm.poll_again);
