@@ -120,6 +120,19 @@ impl Acl {
         }
     }
 
+    /// Guests that may read by this list; `None` if every guest may. Some of them may not, if they are
+    /// named twice.
+    pub(crate) fn readers(&self) -> Option<impl Iterator<Item = DomId>> {
+        let is_any = |entry: &&Entry| entry.permission.domid == DomId::ANY;
+        let reads = |entry: &&Entry| entry.life.is_some() && entry.permission.access.reads();
+        let (owner, others) = self.entries.split_first()?;
+        if owner.permission.access.reads() || others.iter().filter(is_any).any(|e| reads(&e)) {
+            return None;
+        }
+        let others = others.iter().filter(reads);
+        Some(core::iter::once(owner).chain(others).map(|entry| entry.permission.domid))
+    }
+
     /// The list of a node that `creator` makes below one with this list: the same, but a guest owns
     /// what it creates.
     pub(crate) fn inherited(self: &Arc<Self>, creator: Option<Being>) -> Arc<Self> {

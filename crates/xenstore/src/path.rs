@@ -15,6 +15,10 @@ const ABSOLUTE_BYTES_MAX: usize = 3072;
 /// Longest path without a leading `/local/domain/N/` (`XENSTORE_REL_PATH_MAX`), in bytes.
 const RELATIVE_BYTES_MAX: usize = 2048;
 
+/// Names in the longest path that a guest may use. Real ones have ten or less; each costs every commit and
+/// lookup a step.
+pub(crate) const GUEST_NAMES_MAX: usize = 32;
+
 const HOMES: &str = "/local/domain/";
 
 /// A canonical path: `/`, `/a/b`, or a special one such as `@releaseDomain`.
@@ -130,6 +134,11 @@ impl<'a> Path<'a> {
             rest = rest.get(end + 1..).unwrap_or_default();
             Some(name)
         })
+    }
+
+    /// How many names there are on the way from the root.
+    pub(crate) fn depth(self) -> usize {
+        if self.is_root() { 0 } else { self.0.bytes().filter(|&byte| byte == b'/').count() }
     }
 
     /// The [components](Self::components) as bytes, for those who only compare them.

@@ -187,9 +187,9 @@ impl Store {
         Some(removed)
     }
 
-    /// Uncounts what was just removed, as far as that is quickly done.
-    pub(crate) fn clear_up_removed(&mut self) {
-        self.clear_up(CLEARED_AT_ONCE);
+    /// Uncounts what was just removed, as far as that is quickly done. Says how many pieces that were.
+    pub(crate) fn clear_up_removed(&mut self) -> usize {
+        self.clear_up(CLEARED_AT_ONCE)
     }
 
     /// Puts a node where it was when the tree was saved; says whether its parent was there.
@@ -262,20 +262,23 @@ impl Store {
         self.remains.is_empty() && self.fading.is_empty()
     }
 
-    /// Uncounts and frees so many pieces of what was removed: nodes, and blocks of their children.
-    pub(crate) fn clear_up(&mut self, pieces: usize) {
+    /// Uncounts and frees so many pieces of what was removed: nodes, and blocks of their children. Says how
+    /// many there were.
+    pub(crate) fn clear_up(&mut self, pieces: usize) -> usize {
         if self.is_cleared_up() {
-            return;
+            return 0;
         }
         // Moved out, as each node that is seen changes the index.
         let mut remains = core::mem::take(&mut self.remains);
-        for _ in 0..pieces {
-            if self.fade_one().is_none() && remains.step(|removed| self.uncount(removed)).is_none()
-            {
-                break;
-            }
+        let mut cleared = 0;
+        while cleared < pieces
+            && (self.fade_one().is_some()
+                || remains.step(|removed| self.uncount(removed)).is_some())
+        {
+            cleared += 1;
         }
         self.remains = remains;
+        cleared
     }
 
     /// Takes a dead domain's rights out of one list, and has those below that follow it looked at.
@@ -295,7 +298,8 @@ impl Store {
         if let Some((Role::Owner, owner)) = acl.guests().next()
             && let Some(mentions) = self.mentions_of(owner)
         {
-            let (before, now) = (held_bytes(0, 0, &old), held_bytes(0, 0, &acl));
+            let bytes = |acl: &Acl| held_bytes(path.as_str().len(), 0, acl);
+            let (before, now) = (bytes(&old), bytes(&acl));
             mentions.owned_bytes = mentions.owned_bytes + now - before;
         }
         Some(())

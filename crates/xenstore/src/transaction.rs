@@ -119,10 +119,12 @@ pub(crate) struct Transaction {
     touched_bytes: usize,
     /// The store's [versions](Store::versions) at the start.
     began_at: u64,
+    /// What the store had [copied](Tree::copied_bytes) at the start.
+    copied_before: usize,
 }
 
 /// What an open transaction takes, and each path in it beside its own length.
-const TRANSACTION_BYTES: usize = 256;
+const TRANSACTION_BYTES: usize = 1200;
 const TOUCH_BYTES: usize = 160;
 
 impl Transaction {
@@ -139,6 +141,7 @@ impl Transaction {
             outdated: false,
             touched_bytes: 0,
             began_at: store.versions(),
+            copied_before: store.tree().copied_bytes(),
         }
     }
 
@@ -147,10 +150,16 @@ impl Transaction {
         self.began_at
     }
 
-    /// Bytes that are held for it. Nodes of the snapshot that only it still refers to do not count:
-    /// they are bounded for all guests together, see `server/snapshots.rs`.
+    /// What the store had copied when it began.
+    pub(crate) fn copied_before(&self) -> usize {
+        self.copied_before
+    }
+
+    /// Bytes that are held for it, with the nodes that it copied to change them. Nodes of the snapshot that
+    /// only it still refers to do not count: they are bounded for all guests together, see
+    /// `server/snapshots.rs`.
     pub(crate) fn held_bytes(&self) -> usize {
-        TRANSACTION_BYTES + self.touched_bytes
+        TRANSACTION_BYTES + self.touched_bytes + self.partial.copied_bytes()
     }
 
     /// What one more path with a value would take.
@@ -216,6 +225,11 @@ impl Transaction {
     /// Paths whose state is kept for this transaction.
     pub(crate) fn touched_count(&self) -> usize {
         self.touched.len()
+    }
+
+    /// Nodes that a commit visits: each that was touched, from the root.
+    pub(crate) fn visits(&self) -> usize {
+        self.touched.keys().map(|path| path.as_path().depth() + 4).sum()
     }
 
     pub(crate) fn owned_delta(&self) -> isize {
@@ -348,12 +362,14 @@ impl Transaction {
         touch.acl_before.get_or_insert(old);
     }
 
-    /// Removes the node with all below it, if it is there.
-    pub(crate) fn remove(&mut self, path: Path<'_>, caller: Option<Being>) {
+    /// Removes the node with all below it, if it is there. Says how many nodes were visited.
+    pub(crate) fn remove(&mut self, path: Path<'_>, caller: Option<Being>) -> usize {
         self.settle();
-        let Some(removed) = self.partial.remove(path) else { return };
+        let Some(removed) = self.partial.remove(path) else { return 0 };
+        let mut visited = 0;
         if let Some(caller) = caller {
             for_each_bottom_up(&removed, path, |_, node| {
+                visited += 1;
                 let owner = node.acl().owner();
                 if owner.permission.domid == caller.domid && owner.life == Some(caller.life) {
                     self.owned_delta -= 1;
@@ -366,6 +382,7 @@ impl Transaction {
             .range_mut::<str, _>((Bound::Included(first_below.as_str()), Bound::Unbounded))
             .take_while(|(other, _)| other.as_path().as_str().starts_with(&first_below));
         for (path, touch) in below {
+            visited += 1;
             // What was named by a request before is still reported by its own name.
             let removed = touch.removed || (touch.fires && self.snapshot.contains(path.as_path()));
             self.touched_bytes -= touch.value_bytes;
@@ -383,6 +400,7 @@ impl Transaction {
             ..Touch::default()
         };
         self.touched_bytes -= value_bytes;
+        visited
     }
 
     /// Checks everything that was seen against the store and, if nothing differs, carries the changes

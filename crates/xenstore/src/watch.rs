@@ -1,7 +1,8 @@
 //! Which watches a change concerns.
 //!
-//! A trie over the names of paths: the cost is the depth of the change and the watches it meets,
-//! however many others there are. Who may learn of a change is decided by the caller.
+//! A trie over the names of paths, whose nodes have the watches of each client apart: the cost is the depth
+//! of the change and the watches of those who may learn of it, however many others there are. Who that is
+//! is decided by the caller.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -24,6 +25,8 @@ pub(crate) struct Watch {
     pub(crate) token: alloc::boxed::Box<[u8]>,
     /// Changes further below are not reported. For a special path: report which domain it was.
     pub(crate) depth: Option<u32>,
+    /// Its client is the control domain, to whom nothing is hidden.
+    pub(crate) is_privileged: bool,
     /// Leading bytes that are left out of reported paths, as the watch was given without them.
     home_bytes: usize,
 }
@@ -51,6 +54,61 @@ pub(crate) struct WatchRequest<'a> {
     pub(crate) token: &'a [u8],
     pub(crate) depth: Option<u32>,
     pub(crate) home_bytes: usize,
+    pub(crate) is_privileged: bool,
+}
+
+/// Who may learn of a change, beside the control domain.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Audience {
+    Everybody,
+    /// Nobody but these.
+    Only(BTreeSet<ConnId>),
+}
+
+/// Watches on one path.
+#[derive(Debug, Default)]
+struct Watchers {
+    privileged: BTreeSet<WatchId>,
+    guests: BTreeMap<ConnId, BTreeSet<WatchId>>,
+}
+
+impl Watchers {
+    fn insert(&mut self, watch: &Watch) {
+        let ids = if watch.is_privileged {
+            &mut self.privileged
+        } else {
+            self.guests.entry(watch.connection).or_default()
+        };
+        ids.insert(watch.id);
+    }
+
+    fn remove(&mut self, watch: &Watch) {
+        if watch.is_privileged {
+            self.privileged.remove(&watch.id);
+        } else if let Some(ids) = self.guests.get_mut(&watch.connection) {
+            ids.remove(&watch.id);
+            if ids.is_empty() {
+                self.guests.remove(&watch.connection);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.privileged.is_empty() && self.guests.is_empty()
+    }
+
+    /// The watches of those who may learn of a change.
+    fn of<'a>(&'a self, audience: &'a Audience) -> impl Iterator<Item = WatchId> + 'a {
+        let (all, only) = match audience {
+            Audience::Everybody => (Some(self.guests.values()), None),
+            Audience::Only(clients) => {
+                let clients = clients.iter().filter(|_| !self.guests.is_empty());
+                (None, Some(clients.filter_map(|client| self.guests.get(client))))
+            }
+        };
+        let guests = all.into_iter().flatten().chain(only.into_iter().flatten());
+        self.privileged.iter().chain(guests.flatten()).copied()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +117,7 @@ pub(crate) struct Watches {
     by_id: BTreeMap<WatchId, Arc<Watch>>,
     nodes: Vec<TrieNode>,
     free: Vec<usize>,
-    special: BTreeMap<OwnedPath, BTreeSet<WatchId>>,
+    special: BTreeMap<OwnedPath, Watchers>,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +126,7 @@ struct TrieNode {
     parent: usize,
     name: SmallBytes,
     children: BTreeMap<SmallBytes, usize>,
-    watches: BTreeSet<WatchId>,
+    watches: Watchers,
 }
 
 const ROOT: usize = 0;
@@ -100,17 +158,18 @@ impl Watches {
             path: request.path.to_owned_path(),
             token: request.token.into(),
             depth: request.depth,
+            is_privileged: request.is_privileged,
             home_bytes: request.home_bytes,
         });
         self.by_id.insert(id, Arc::clone(&watch));
         if request.path.is_special() {
-            self.special.entry(watch.path.clone()).or_default().insert(id);
+            self.special.entry(watch.path.clone()).or_default().insert(&watch);
         } else {
             let mut at = ROOT;
             for name in request.path.components() {
                 at = self.child_or_new(at, name);
             }
-            self.nodes[at].watches.insert(id);
+            self.nodes[at].watches.insert(&watch);
         }
         watch
     }
@@ -138,16 +197,16 @@ impl Watches {
     pub(crate) fn remove(&mut self, id: WatchId) {
         let Some(watch) = self.by_id.remove(&id) else { return };
         if watch.path.as_path().is_special() {
-            if let Some(ids) = self.special.get_mut(&watch.path) {
-                ids.remove(&id);
-                if ids.is_empty() {
+            if let Some(watchers) = self.special.get_mut(&watch.path) {
+                watchers.remove(&watch);
+                if watchers.is_empty() {
                     self.special.remove(&watch.path);
                 }
             }
             return;
         }
         let Some(mut at) = self.find(watch.path.as_path()) else { return };
-        self.nodes[at].watches.remove(&id);
+        self.nodes[at].watches.remove(&watch);
         while at != ROOT && self.nodes[at].watches.is_empty() && self.nodes[at].children.is_empty()
         {
             let node = core::mem::take(&mut self.nodes[at]);
@@ -162,8 +221,23 @@ impl Watches {
         path.components().try_fold(ROOT, child)
     }
 
-    /// Watches at the path or above it that reach down to it, oldest first.
-    pub(crate) fn reaching(&self, path: Path<'_>) -> Vec<Arc<Watch>> {
+    /// Whether there is no watch at the path or above it.
+    pub(crate) fn is_unwatched(&self, path: Path<'_>) -> bool {
+        let mut at = ROOT;
+        let mut components = path.components();
+        loop {
+            if !self.nodes[at].watches.is_empty() {
+                return false;
+            }
+            let child =
+                components.next().and_then(|name| self.nodes[at].children.get(name.as_bytes()));
+            let Some(&child) = child else { return true };
+            at = child;
+        }
+    }
+
+    /// Watches at the path or above it that reach down to it, of those who may learn of it, oldest first.
+    pub(crate) fn reaching(&self, path: Path<'_>, audience: &Audience) -> Vec<Arc<Watch>> {
         let mut found = Vec::new();
         let mut below = path.components().count();
         let mut at = ROOT;
@@ -172,7 +246,8 @@ impl Watches {
             let reaches = |watch: &&Arc<Watch>| {
                 watch.depth.is_none_or(|depth| usize::try_from(depth).is_ok_and(|d| below <= d))
             };
-            let watches = self.nodes[at].watches.iter().filter_map(|id| self.by_id.get(id));
+            let watches = self.nodes[at].watches.of(audience);
+            let watches = watches.filter_map(|id| self.by_id.get(&id));
             found.extend(watches.filter(reaches).cloned());
             let Some(name) = components.next() else { break };
             let Some(&child) = self.nodes[at].children.get(name.as_bytes()) else { break };
@@ -183,22 +258,27 @@ impl Watches {
         found
     }
 
-    /// Watches exactly on nodes below one that was removed: children before their parents, and each
-    /// with the node and its parent as they were.
+    /// Nodes below one that was removed which somebody watches: children before their parents, and each
+    /// with the node and its parent as they were. Their watches are [here](Self::at).
     pub(crate) fn below<'a>(
         &self,
         top: &'a Arc<Node>,
         path: Path<'_>,
-    ) -> Vec<(Arc<Watch>, &'a Arc<Node>, &'a Arc<Node>)> {
+    ) -> Vec<(Place, &'a Arc<Node>, &'a Arc<Node>)> {
         struct Level<'a> {
             trie: usize,
             node: &'a Arc<Node>,
             children: alloc::vec::IntoIter<&'a Arc<Node>>,
         }
         let level = |trie: usize, node: &'a Arc<Node>| {
-            let watched = self.nodes[trie].children.keys();
-            let mut children: Vec<&Arc<Node>> =
-                watched.filter_map(|name| node.child_named(name)).collect();
+            let watched = &self.nodes[trie].children;
+            // Whichever there are fewer of: guests choose one, and the control domain the other.
+            let mut children: Vec<&Arc<Node>> = if 2 * watched.len() <= node.name_bytes() {
+                watched.keys().filter_map(|name| node.child_named(name)).collect()
+            } else {
+                let is_watched = |child: &&Arc<Node>| watched.contains_key(child.name().as_bytes());
+                node.children().filter(is_watched).collect()
+            };
             children.sort_unstable_by_key(|child| child.age());
             Level { trie, node, children: children.into_iter() }
         };
@@ -214,18 +294,34 @@ impl Watches {
             let (trie, node) = (lowest.trie, lowest.node);
             levels.pop();
             let Some(parent) = levels.last() else { break };
-            let watches = self.nodes[trie].watches.iter().filter_map(|id| self.by_id.get(id));
-            found.extend(watches.map(|watch| (Arc::clone(watch), node, parent.node)));
+            if !self.nodes[trie].watches.is_empty() {
+                found.push((Place(trie), node, parent.node));
+            }
         }
         found
     }
 
-    /// Watches on exactly this special path, oldest first.
-    pub(crate) fn on_special(&self, path: Path<'_>) -> Vec<Arc<Watch>> {
-        let ids = self.special.get(path.as_str());
-        ids.into_iter().flatten().filter_map(|id| self.by_id.get(id)).cloned().collect()
+    /// The watches exactly on a node, of those who may learn of it, oldest first.
+    pub(crate) fn at(&self, place: Place, audience: &Audience) -> Vec<Arc<Watch>> {
+        self.sorted(self.nodes[place.0].watches.of(audience))
+    }
+
+    fn sorted(&self, ids: impl Iterator<Item = WatchId>) -> Vec<Arc<Watch>> {
+        let mut ids: Vec<WatchId> = ids.collect();
+        ids.sort_unstable();
+        ids.iter().filter_map(|id| self.by_id.get(id)).cloned().collect()
+    }
+
+    /// Watches on exactly this special path, of those who may learn of it, oldest first.
+    pub(crate) fn on_special(&self, path: Path<'_>, audience: &Audience) -> Vec<Arc<Watch>> {
+        let watchers = self.special.get(path.as_str());
+        self.sorted(watchers.into_iter().flat_map(|watchers| watchers.of(audience)))
     }
 }
+
+/// A watched node, until watches come or go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(usize);
 
 #[cfg(test)]
 mod tests {
@@ -239,12 +335,13 @@ mod tests {
     }
 
     fn watch(watches: &mut Watches, text: &str, depth: Option<u32>) -> WatchId {
-        let request = WatchRequest { path: path(text), token: b"", depth, home_bytes: 0 };
+        let (token, home_bytes, is_privileged) = (&b""[..], 0, false);
+        let request = WatchRequest { path: path(text), token, depth, home_bytes, is_privileged };
         watches.add(ConnId::for_test(1), request).id
     }
 
     fn reached(watches: &Watches, text: &str) -> Vec<String> {
-        let found = watches.reaching(path(text));
+        let found = watches.reaching(path(text), &Audience::Everybody);
         found.iter().map(|watch| watch.path.as_path().to_string()).collect()
     }
 
@@ -267,6 +364,27 @@ mod tests {
         for (text, count) in [("/a", 2), ("/a/b", 1), ("/a/b/c", 0), ("/", 0)] {
             assert_eq!(reached(&watches, text).len(), count, "{text}");
         }
+    }
+
+    #[test]
+    fn only_watches_of_the_audience_are_met() {
+        let mut watches = Watches::new();
+        for client in 0..4 {
+            for text in ["/", "/a", "@releaseDomain"] {
+                let (token, depth, home_bytes) = (&b""[..], None, 0);
+                let is_privileged = client == 0;
+                let path = path(text);
+                let request = WatchRequest { path, token, depth, home_bytes, is_privileged };
+                watches.add(ConnId::for_test(client), request);
+            }
+        }
+        let audience = Audience::Only(BTreeSet::from([2, 7].map(ConnId::for_test)));
+        let met = |found: Vec<Arc<Watch>>| -> Vec<u64> {
+            found.iter().map(|watch| watch.connection.number()).collect()
+        };
+        assert_eq!(met(watches.reaching(path("/a/b"), &audience)), [0, 0, 2, 2]);
+        assert_eq!(met(watches.on_special(path("@releaseDomain"), &audience)), [0, 2]);
+        assert_eq!(met(watches.reaching(path("/b"), &Audience::Everybody)), [0, 1, 2, 3]);
     }
 
     #[test]
@@ -300,8 +418,9 @@ mod tests {
         let found: Vec<_> = watches
             .below(&removed, path("/d"))
             .into_iter()
-            .map(|(watch, node, parent)| {
-                (watch.path.as_path().to_string(), node.name(), parent.name())
+            .map(|(place, node, parent)| {
+                let watches = watches.at(place, &Audience::Everybody);
+                (watches[0].path.as_path().to_string(), node.name(), parent.name())
             })
             .collect();
         let expected = [("/d/z", "z", "d"), ("/d/a/b", "b", "a"), ("/d/a", "a", "d")];

@@ -18,8 +18,102 @@ pub const PAYLOAD_BYTES_MAX: usize = 4096;
 /// Size of the header in front of each message, in bytes.
 pub const HEADER_BYTES: usize = 16;
 
+/// Who may make a request.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Asker {
+    ControlDomain,
+    /// A guest about itself, which is without a payload; the control domain about anybody.
+    Oneself,
+    Anybody,
+}
+
+/// What a request does to nodes or transactions.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Effect {
+    /// Neither, so that a transaction does not have to know of it.
+    Elsewhere,
+    ReadsNodes,
+    /// A guest pays for it if it may spoil somebody's transaction.
+    ChangesNodes,
+    OfTransaction,
+}
+
+/// What the store, its journal and its clients have to know of a type of request.
+///
+/// A type that says nothing is for the control domain alone, is not made again when its reply was lost,
+/// and is answered with `OK`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Traits {
+    pub(crate) asker: Asker,
+    /// Twice is as once, so a client may make it again if the reply was lost.
+    pub(crate) is_repeatable: bool,
+    pub(crate) effect: Effect,
+    /// The reply is data, which may be empty.
+    pub(crate) replies_data: bool,
+    /// The transaction in the header means nothing.
+    pub(crate) ignores_transaction: bool,
+    /// No other store knows it, and no guest is offered it.
+    pub(crate) is_xylems_own: bool,
+    /// It is no request.
+    pub(crate) is_from_store: bool,
+}
+
+impl Traits {
+    const NONE: Self = Self {
+        asker: Asker::ControlDomain,
+        is_repeatable: false,
+        effect: Effect::Elsewhere,
+        replies_data: false,
+        ignores_transaction: false,
+        is_xylems_own: false,
+        is_from_store: false,
+    };
+
+    // The words of the table.
+
+    const fn anybody(self) -> Self {
+        Self { asker: Asker::Anybody, ..self }
+    }
+
+    const fn oneself(self) -> Self {
+        Self { asker: Asker::Oneself, ..self }
+    }
+
+    const fn repeatable(self) -> Self {
+        Self { is_repeatable: true, ..self }
+    }
+
+    const fn reads_nodes(self) -> Self {
+        Self { effect: Effect::ReadsNodes, ..self }
+    }
+
+    const fn changes_nodes(self) -> Self {
+        Self { effect: Effect::ChangesNodes, ..self }
+    }
+
+    const fn of_transaction(self) -> Self {
+        Self { effect: Effect::OfTransaction, ..self }
+    }
+
+    const fn replies_data(self) -> Self {
+        Self { replies_data: true, ..self }
+    }
+
+    const fn ignores_transaction(self) -> Self {
+        Self { ignores_transaction: true, ..self }
+    }
+
+    const fn xylems_own(self) -> Self {
+        Self { is_xylems_own: true, ..self }
+    }
+
+    const fn from_store(self) -> Self {
+        Self { is_from_store: true, ..self }
+    }
+}
+
 macro_rules! message_types {
-    ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal $(, $word:ident)*;)*) => {
         /// What a message asks for, or, coming from the server, what it answers.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum MessageType {
@@ -47,51 +141,49 @@ macro_rules! message_types {
             pub fn label(self) -> &'static str {
                 match self { $(Self::$name => $label,)* }
             }
+
+            pub(crate) fn traits(self) -> Traits {
+                match self { $(Self::$name => const { Traits::NONE$(.$word())* },)* }
+            }
         }
     };
 }
 
+// Who may ask, what it does, and what its reply is: see `Traits`.
 message_types! {
     Control = 0, "control";
-    Directory = 1, "directory";
-    Read = 2, "read";
-    GetPerms = 3, "get_perms";
-    Watch = 4, "watch";
-    Unwatch = 5, "unwatch";
-    TransactionStart = 6, "transaction_start";
-    TransactionEnd = 7, "transaction_end";
+    Directory = 1, "directory", anybody, reads_nodes, repeatable, replies_data;
+    Read = 2, "read", anybody, reads_nodes, repeatable, replies_data;
+    GetPerms = 3, "get_perms", anybody, reads_nodes, repeatable, replies_data;
+    Watch = 4, "watch", anybody, repeatable, ignores_transaction;
+    Unwatch = 5, "unwatch", anybody, repeatable, ignores_transaction;
+    TransactionStart = 6, "transaction_start", anybody, of_transaction, repeatable;
+    TransactionEnd = 7, "transaction_end", anybody, of_transaction;
     Introduce = 8, "introduce";
     Release = 9, "release";
-    GetDomainPath = 10, "get_domain_path";
-    Write = 11, "write";
-    Mkdir = 12, "mkdir";
-    Rm = 13, "rm";
-    SetPerms = 14, "set_perms";
+    GetDomainPath = 10, "get_domain_path", anybody, repeatable;
+    /// A node that is written, or removed, once more is as it was.
+    Write = 11, "write", anybody, changes_nodes, repeatable;
+    Mkdir = 12, "mkdir", anybody, changes_nodes, repeatable;
+    Rm = 13, "rm", anybody, changes_nodes, repeatable;
+    SetPerms = 14, "set_perms", anybody, changes_nodes, repeatable;
     /// Sent by the server only.
-    WatchEvent = 15, "watch_event";
+    WatchEvent = 15, "watch_event", anybody, from_store;
     /// Sent by the server only.
-    Error = 16, "error";
-    IsDomainIntroduced = 17, "is_domain_introduced";
+    Error = 16, "error", anybody, from_store;
+    IsDomainIntroduced = 17, "is_domain_introduced", repeatable;
     Resume = 18, "resume";
     SetTarget = 19, "set_target";
-    ResetWatches = 21, "reset_watches";
-    DirectoryPart = 22, "directory_part";
-    GetFeature = 23, "get_feature";
+    ResetWatches = 21, "reset_watches", anybody, repeatable;
+    DirectoryPart = 22, "directory_part", anybody, reads_nodes, repeatable, replies_data;
+    GetFeature = 23, "get_feature", oneself, repeatable, replies_data;
     SetFeature = 24, "set_feature";
-    GetQuota = 25, "get_quota";
+    GetQuota = 25, "get_quota", repeatable, replies_data;
     SetQuota = 26, "set_quota";
     /// Xylem's own, for socket clients: see [`batch`].
-    Batch = 0x584c_0001, "batch";
+    Batch = 0x584c_0001, "batch", xylems_own, replies_data;
     /// Xylem's own, for socket clients: see [`changes`]. Sent by the server as well.
-    DomainChanges = 0x584c_0002, "domain_changes";
-}
-
-impl MessageType {
-    /// Whether no other store knows it, and no guest is offered it.
-    #[must_use]
-    pub fn is_xylems_own(self) -> bool {
-        matches!(self, Self::Batch | Self::DomainChanges)
-    }
+    DomainChanges = 0x584c_0002, "domain_changes", xylems_own, repeatable, replies_data;
 }
 
 /// A header as it arrived: nothing in it has been judged but its payload's length.
@@ -285,6 +377,32 @@ mod tests {
         }
         assert_eq!(MessageType::from_code(20), None);
         assert_eq!(MessageType::from_code(27), None);
+    }
+
+    #[test]
+    fn guests_may_ask_what_they_always_might_and_a_new_request_is_privileged() {
+        use MessageType as M;
+        let of = |asker| {
+            let kinds = M::ALL.iter().copied();
+            kinds.filter(|kind| kind.traits().asker == asker).collect::<Vec<_>>()
+        };
+        let privileged = [
+            M::Control,
+            M::Introduce,
+            M::Release,
+            M::IsDomainIntroduced,
+            M::Resume,
+            M::SetTarget,
+            M::SetFeature,
+            M::GetQuota,
+            M::SetQuota,
+            M::Batch,
+            M::DomainChanges,
+        ];
+        assert_eq!(of(Asker::ControlDomain), privileged);
+        assert_eq!(of(Asker::Oneself), [M::GetFeature]);
+        assert_eq!(Traits::NONE.asker, Asker::ControlDomain);
+        assert!(!Traits::NONE.is_repeatable);
     }
 
     #[test]

@@ -40,31 +40,6 @@ pub(super) enum Committed {
     NotSent,
 }
 
-/// What may be done with a request whose reply got lost.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Lost {
-    /// Twice is as once.
-    Repeat,
-    Report,
-}
-
-/// A node that is written or removed once more is as it was; a domain that is introduced once more, or
-/// a transaction's end, is not.
-fn when_lost(kind: MessageType) -> Lost {
-    use MessageType as M;
-    match kind {
-        M::Introduce
-        | M::Release
-        | M::Resume
-        | M::SetTarget
-        | M::SetFeature
-        | M::SetQuota
-        | M::Control
-        | M::TransactionEnd => Lost::Report,
-        _ => Lost::Repeat,
-    }
-}
-
 impl<T: Transport> Client<T> {
     // Single requests
 
@@ -102,7 +77,7 @@ impl<T: Transport> Client<T> {
                 Err(error) => {
                     let was_sent = self.was_sent;
                     self.recover(error, transaction_id, &mut losses)?;
-                    if was_sent && when_lost(kind) == Lost::Report {
+                    if was_sent && !kind.traits().is_repeatable {
                         return Err(ClientError::OutcomeUnknown { request: describe() });
                     }
                 }

@@ -9,7 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use xen::{EvtchnPort, Gfn};
+use xen::{DomId, EvtchnPort, Gfn};
 
 use crate::acl::Being;
 use crate::path::{OwnedPath, Path};
@@ -128,6 +128,14 @@ impl Connection {
         Some(())
     }
 
+    /// Whether it is the control domain's, by a socket or by its own ring.
+    pub(super) fn is_privileged(&self) -> bool {
+        match self.peer {
+            Peer::Socket => true,
+            Peer::Ring(being) => being.domid == DomId::DOM0,
+        }
+    }
+
     pub(super) fn is_ring(&self) -> bool {
         matches!(self.peer, Peer::Ring(_))
     }
@@ -147,8 +155,10 @@ impl Connection {
     }
 }
 
-/// A watch takes about this much beside its path and token.
-const WATCH_BYTES: usize = 128;
+/// A watch takes about this much beside its path and token, of which there are two copies, and what each
+/// name of its path takes in the index if no other watch has it.
+const WATCH_BYTES: usize = 640;
+const WATCHED_NAME_BYTES: usize = 512;
 
 /// The watches of one client by what it calls them, and how many bytes they take.
 #[derive(Debug, Default)]
@@ -172,7 +182,8 @@ impl OwnWatches {
 
     /// What one more watch would take.
     pub(super) fn bytes_of(path: Path<'_>, token: &[u8]) -> usize {
-        WATCH_BYTES + path.as_str().len() + token.len()
+        let names = path.depth() * WATCHED_NAME_BYTES + path.as_str().len();
+        WATCH_BYTES + names + 2 * (path.as_str().len() + token.len())
     }
 
     pub(super) fn contains(&self, path: Path<'_>, token: &[u8]) -> bool {
@@ -458,7 +469,9 @@ mod tests {
     }
 
     fn watch(watches: &mut Watches, token: &[u8]) -> Arc<Watch> {
-        let request = WatchRequest { path: path("/a"), token, depth: None, home_bytes: 0 };
+        let (depth, home_bytes, is_privileged) = (None, 0, false);
+        let path = path("/a");
+        let request = WatchRequest { path, token, depth, home_bytes, is_privileged };
         watches.add(ConnId(1), request)
     }
 

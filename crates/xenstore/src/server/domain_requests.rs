@@ -131,9 +131,7 @@ impl Server {
         self.domains.introduced(helper).ok_or(Error::ENOENT)?;
         let served = self.domains.get(target).filter(|domain| domain.connection.is_some());
         let life = served.ok_or(Error::ENOENT)?.life;
-        if let Some(domain) = self.domains.get_mut(helper) {
-            domain.target = Some(Being { domid: target, life });
-        }
+        self.domains.set_target(helper, Being { domid: target, life });
         self.record_domain(helper);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Domains that the store knows: introduced ones, and others that a permission list names.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use xen::{DomId, ShutdownReason, Uuid};
@@ -82,6 +82,8 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Domains {
     by_id: BTreeMap<DomId, Domain>,
+    /// Domains that have the rights of another, by its number.
+    helpers: BTreeMap<DomId, BTreeSet<DomId>>,
     last_life: u64,
     /// What new domains begin with.
     pub(super) quota: Quota,
@@ -89,7 +91,7 @@ pub(super) struct Domains {
 
 impl Domains {
     pub(super) fn new(quota: Quota) -> Self {
-        Self { by_id: BTreeMap::new(), last_life: 0, quota }
+        Self { by_id: BTreeMap::new(), helpers: BTreeMap::new(), last_life: 0, quota }
     }
 
     pub(super) fn introduce_control_domain(&mut self, connection: ConnId) {
@@ -148,11 +150,43 @@ impl Domains {
     /// Puts a domain back as it was before a restart.
     pub(super) fn restore(&mut self, domid: DomId, domain: Domain) {
         self.last_life = self.last_life.max(domain.life.0);
+        let target = domain.target;
+        self.forget_target(domid);
         self.by_id.insert(domid, domain);
+        if let Some(target) = target {
+            self.set_target(domid, target);
+        }
+    }
+
+    /// Gives a domain every right of another.
+    pub(super) fn set_target(&mut self, helper: DomId, target: Being) {
+        self.forget_target(helper);
+        if let Some(domain) = self.by_id.get_mut(&helper) {
+            domain.target = Some(target);
+            self.helpers.entry(target.domid).or_default().insert(helper);
+        }
+    }
+
+    fn forget_target(&mut self, helper: DomId) {
+        let target = self.by_id.get_mut(&helper).and_then(|domain| domain.target.take());
+        let Some(target) = target else { return };
+        if let Some(helpers) = self.helpers.get_mut(&target.domid) {
+            helpers.remove(&helper);
+            if helpers.is_empty() {
+                self.helpers.remove(&target.domid);
+            }
+        }
+    }
+
+    /// The rings of the domain and of those who have its rights.
+    pub(super) fn rings_with_rights_of(&self, domid: DomId) -> impl Iterator<Item = ConnId> {
+        let helpers = self.helpers.get(&domid).into_iter().flatten().copied();
+        core::iter::once(domid).chain(helpers).filter_map(|domid| self.introduced(domid))
     }
 
     /// Ends a domain's life.
     pub(super) fn end(&mut self, domid: DomId) -> Option<Domain> {
+        self.forget_target(domid);
         self.by_id.remove(&domid)
     }
 

@@ -3,7 +3,7 @@
 //! A client is told of a change if it may read the node or its parent: as they are now, as they were
 //! before a removal, or by the permission list that was replaced (XSA-115).
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 
 use xen::DomId;
@@ -15,10 +15,10 @@ use crate::permission::{Access, Permission};
 use crate::quota::admits;
 use crate::ring::FEATURE_WATCH_DEPTH;
 use crate::server::connection::{EventFate, Output, OwnWatches};
-use crate::server::{ConnId, Server};
+use crate::server::{ConnId, Server, work};
 use crate::transaction::Change;
 use crate::tree::Node;
-use crate::watch::{Watch, WatchRequest};
+use crate::watch::{Audience, Watch, WatchRequest};
 
 /// Events that may wait for a guest whatever else is held for it, in bytes.
 const EVENT_BYTES_ALWAYS: usize = 8 * 1024;
@@ -36,6 +36,9 @@ pub(super) fn special_nodes() -> BTreeMap<OwnedPath, Arc<Acl>> {
         (Path::RELEASE_DOMAIN.to_owned_path(), Arc::new(release)),
     ])
 }
+
+/// To queue an event, in [`work`].
+const STEPS_OF_EVENT: u64 = 3;
 
 impl Server {
     pub(super) fn watch(&mut self, id: ConnId, payload: &[u8]) -> Result<Arc<Watch>, Error> {
@@ -63,7 +66,9 @@ impl Server {
         self.check_room(id, OwnWatches::bytes_of(path.as_path(), token))?;
         // A relative watch reports relative paths, without the home and its slash.
         let home_bytes = path.as_path().as_str().len() - given.len();
-        let request = WatchRequest { path: path.as_path(), token, depth, home_bytes };
+        let is_privileged = connection.is_privileged();
+        let path_watched = path.as_path();
+        let request = WatchRequest { path: path_watched, token, depth, home_bytes, is_privileged };
         let watch = self.watches.add(id, request);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.watches.insert(path.as_path(), token, watch.id);
@@ -100,14 +105,17 @@ impl Server {
             }
             Change::Removed { path, node } => {
                 let path = path.as_path();
-                for (watch, node, parent) in self.watches.below(node, path) {
+                for (place, node, parent) in self.watches.below(node, path) {
                     let acls = [Some(Arc::clone(node.acl())), Some(Arc::clone(parent.acl()))];
-                    let below = watch.path.clone();
-                    self.report(&[watch], below.as_path(), &acls);
+                    self.work.add(1);
+                    let watches = self.watches.at(place, &self.audience(&acls));
+                    if let Some(below) = watches.first().map(|watch| watch.path.clone()) {
+                        self.report(&watches, below.as_path(), &acls);
+                    }
                 }
-                let reaching = self.watches.reaching(path);
-                if !reaching.is_empty() {
+                if !self.watches.is_unwatched(path) {
                     let acls = [Some(Arc::clone(Node::acl(node))), self.parent_acl(path)];
+                    let reaching = self.watches.reaching(path, &self.audience(&acls));
                     self.report(&reaching, path, &acls);
                 }
             }
@@ -116,13 +124,23 @@ impl Server {
 
     /// Reports that the node was created, written, or got another list than this one.
     pub(super) fn fire_changed(&mut self, path: Path<'_>, acl_before: Option<Arc<Acl>>) {
-        let reaching = self.watches.reaching(path);
-        if reaching.is_empty() {
+        if self.watches.is_unwatched(path) {
             return;
         }
         let node = self.store.tree().get(path).map(|node| Arc::clone(node.acl()));
         let acls = [acl_before, node, self.parent_acl(path)];
+        let reaching = self.watches.reaching(path, &self.audience(&acls));
         self.report(&reaching, path, &acls);
+    }
+
+    /// Who may read by one of the lists, and perhaps some others.
+    fn audience(&self, acls: &[Option<Arc<Acl>>]) -> Audience {
+        let mut clients = BTreeSet::new();
+        for acl in acls.iter().flatten() {
+            let Some(readers) = acl.readers() else { return Audience::Everybody };
+            clients.extend(readers.flat_map(|domid| self.domains.rings_with_rights_of(domid)));
+        }
+        Audience::Only(clients)
     }
 
     fn parent_acl(&self, path: Path<'_>) -> Option<Arc<Acl>> {
@@ -131,6 +149,7 @@ impl Server {
 
     /// Queues the event for those watches whose client may read by one of the lists.
     fn report(&mut self, watches: &[Arc<Watch>], path: Path<'_>, acls: &[Option<Arc<Acl>>]) {
+        self.work.add(work::steps(watches.len()));
         for watch in watches {
             let subject = self.subject(watch.connection);
             let may_read = |acl: &Arc<Acl>| acl.allows(subject, Right::Read);
@@ -143,7 +162,8 @@ impl Server {
     /// Reports that some domain came or went, to those who do not ask which.
     pub(super) fn fire_some_domain(&mut self, base: Path<'_>) {
         let acls = [self.special.get(base.as_str()).cloned()];
-        let mut watches = self.watches.on_special(base);
+        let audience = self.audience(&acls);
+        let mut watches = self.watches.on_special(base, &audience);
         watches.retain(|watch| watch.depth.is_none_or(|depth| depth == 0));
         self.report(&watches, base, &acls);
     }
@@ -154,9 +174,10 @@ impl Server {
         let which = Path::from_canonical(&text);
         let acl = self.special.get(which.as_str()).or_else(|| self.special.get(base.as_str()));
         let acls = [acl.cloned()];
-        let mut watches = self.watches.on_special(base);
+        let audience = self.audience(&acls);
+        let mut watches = self.watches.on_special(base, &audience);
         watches.retain(|watch| watch.depth.is_some_and(|depth| depth > 0));
-        watches.extend(self.watches.on_special(which));
+        watches.extend(self.watches.on_special(which, &audience));
         self.report(&watches, which, &acls);
     }
 
@@ -175,6 +196,7 @@ impl Server {
             }
             return;
         }
+        self.work.add(STEPS_OF_EVENT);
         match connection.output.event(watch, path, self.now) {
             EventFate::Queued => {
                 self.counters.events_queued += 1;

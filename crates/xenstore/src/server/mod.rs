@@ -52,13 +52,13 @@ use xen::{DomId, EvtchnPort, Gfn};
 
 use crate::Error;
 use crate::acl::{Acl, Being, Life, Subject};
-use crate::path::{CanonicalPath, OwnedPath};
+use crate::path::{CanonicalPath, GUEST_NAMES_MAX, OwnedPath};
 use crate::quota::{Quota, Seen, admits};
 use crate::ring::RingError;
 use crate::store::Store;
 use crate::transaction::Transaction;
 use crate::watch::{Watch, Watches};
-use crate::wire::{self, Header, MessageType};
+use crate::wire::{self, Asker, Effect, Header, MessageType};
 
 pub use by_connection::ByConnection;
 pub use changes::{DomainNews, LookFor, look_at_domain, look_at_domains};
@@ -224,8 +224,8 @@ pub struct Server {
     event_timeout: Option<Duration>,
     /// Of all connections.
     transactions_open: usize,
-    /// How many nodes had been replaced when it was looked for old snapshots.
-    snapshots_looked_at: u64,
+    /// How many nodes had been replaced, and bytes copied, at the last search for old snapshots.
+    snapshots_looked_at: (u64, usize),
     /// None may begin.
     holds_transactions: bool,
     /// Guests are served whatever their limits say.
@@ -283,7 +283,7 @@ impl Server {
             deadlines: BTreeSet::new(),
             event_timeout: Some(EVENT_TIMEOUT),
             transactions_open: 0,
-            snapshots_looked_at: 0,
+            snapshots_looked_at: (0, 0),
             holds_transactions: false,
             is_leaving: false,
             write_rate: WriteRate::default(),
@@ -360,11 +360,14 @@ impl Server {
     fn reset_watches(&mut self, id: ConnId) {
         self.record_reset_watches(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.work.add(work::steps(10 * connection.watches.len()));
         let transactions = core::mem::take(&mut connection.transactions);
         self.transactions_open -= transactions.len();
         for watch in connection.watches.take() {
             self.watches.remove(watch);
         }
+        let touched: usize = transactions.values().map(|open| open.touched_count()).sum();
+        self.work.add(work::steps(touched));
         self.discard(transactions.into_values());
     }
 
@@ -479,7 +482,7 @@ impl Server {
         admitted: Result<(), Error>,
     ) {
         let kind = MessageType::from_code(header.code);
-        let kind = kind.filter(|kind| !kind.is_xylems_own() || self.offers_batches(id));
+        let kind = kind.filter(|kind| !kind.traits().is_xylems_own || self.offers_batches(id));
         self.counters.count_request(kind);
         self.work.add(work::of_request(payload.len()));
         let begun = self.latencies.begin(host);
@@ -554,17 +557,23 @@ impl Server {
     ) -> Result<Then, Error> {
         use MessageType as M;
         let subject = self.subject(request.id);
-        if needs_privilege(request.kind, payload) && subject != Subject::Privileged {
+        let traits = request.kind.traits();
+        let may_ask = match traits.asker {
+            Asker::Anybody => true,
+            Asker::Oneself => payload.is_empty() || subject == Subject::Privileged,
+            Asker::ControlDomain => subject == Subject::Privileged,
+        };
+        if !may_ask {
             return Err(Error::EACCES);
         }
-        if matches!(request.kind, M::WatchEvent | M::Error) {
+        if traits.is_from_store {
             return Err(Error::ENOSYS);
         }
-        let ignores_transaction = matches!(request.kind, M::Watch | M::Unwatch);
-        if !ignores_transaction && request.transaction != 0 {
+        let is_change = traits.effect == Effect::ChangesNodes;
+        if !traits.ignores_transaction && request.transaction != 0 {
             let transaction = self.transaction_mut(request).ok_or(Error::ENOENT)?;
             // It will never be committed: nothing more is kept for it.
-            if transaction.has_failed() && is_change(request.kind) {
+            if transaction.has_failed() && is_change {
                 return Err(Error::ENOMEM);
             }
         }
@@ -609,25 +618,10 @@ impl Server {
             M::DomainChanges => self.domain_changes(host, request.id, payload, reply)?,
             M::WatchEvent | M::Error => return Err(Error::ENOSYS),
         }
-        let answers_with_ok = !matches!(
-            request.kind,
-            M::Read
-                | M::Directory
-                | M::DirectoryPart
-                | M::GetPerms
-                | M::GetFeature
-                | M::GetQuota
-                | M::Batch
-                | M::DomainChanges
-        );
-        if reply.is_empty() && answers_with_ok {
+        if reply.is_empty() && !traits.replies_data {
             reply.extend_from_slice(b"OK\0");
         }
-        Ok(if is_change(request.kind) && request.transaction == 0 {
-            Then::Changed
-        } else {
-            Then::Nothing
-        })
+        Ok(if is_change && request.transaction == 0 { Then::Changed } else { Then::Nothing })
     }
 
     fn transaction_start(&mut self, request: Request, reply: &mut Vec<u8>) -> Result<(), Error> {
@@ -671,6 +665,7 @@ impl Server {
         self.transactions_open -= 1;
         if !commits {
             self.counters.transactions_aborted += 1;
+            self.work.add(work::steps(transaction.touched_count()));
             self.discard([transaction]);
             return Ok(Then::Nothing);
         }
@@ -678,6 +673,7 @@ impl Server {
         let owned_max = caller.guest().map_or(usize::MAX, |being| {
             crate::quota::maximum(self.domains.quota(being.domid).nodes)
         });
+        self.work.add(work::steps(transaction.visits()));
         let domains = &self.domains;
         let lives = |being| domains.lives(being);
         let result = transaction.commit(&mut self.store, caller, owned_max, &lives);
@@ -737,7 +733,10 @@ impl Server {
         let home = self.connections.get(&id).map_or("", |connection| &connection.home);
         let path = CanonicalPath::new(text, home)?;
         match self.guest_quota(id) {
-            Some(quota) if !admits(quota.path_bytes, path.as_path().relative_bytes()) => {
+            Some(quota)
+                if !admits(quota.path_bytes, path.as_path().relative_bytes())
+                    || path.as_path().depth() > GUEST_NAMES_MAX =>
+            {
                 Err(Error::EINVAL)
             }
             _ => Ok(path),
@@ -816,27 +815,4 @@ struct Request {
 /// Whether `count` has reached the limit.
 fn admits_all(limit: u32, count: usize) -> bool {
     usize::try_from(limit).is_ok_and(|limit| count >= limit)
-}
-
-fn is_change(kind: MessageType) -> bool {
-    use MessageType as M;
-    matches!(kind, M::Write | M::Mkdir | M::Rm | M::SetPerms)
-}
-
-fn needs_privilege(kind: MessageType, payload: &[u8]) -> bool {
-    use MessageType as M;
-    match kind {
-        M::Control
-        | M::Introduce
-        | M::Release
-        | M::IsDomainIntroduced
-        | M::Resume
-        | M::SetTarget
-        | M::SetFeature
-        | M::GetQuota
-        | M::SetQuota => true,
-        // One's own features anybody may ask for.
-        M::GetFeature => !payload.is_empty(),
-        _ => false,
-    }
 }

@@ -12,7 +12,7 @@ use crate::path::Path;
 use crate::permission::Permission;
 use crate::quota::admits;
 use crate::server::listings::list;
-use crate::server::{ConnId, Host, Request, Server};
+use crate::server::{ConnId, Host, Request, Server, work};
 use crate::transaction::{Change, Facet, Transaction};
 use crate::tree::{Node, Tree, held_bytes};
 use crate::wire::{self, PAYLOAD_BYTES_MAX};
@@ -136,6 +136,7 @@ impl Server {
             Ok(())
         });
         self.listings = listings;
+        self.work.add(work::of_names(reply.len()));
         result
     }
 
@@ -153,8 +154,10 @@ impl Server {
         let offset = core::str::from_utf8(offset).ok().filter(|_| is_digits);
         let offset: usize = offset.and_then(|offset| offset.parse().ok()).ok_or(Error::EINVAL)?;
         let path = self.node_path(request.id, text)?;
-        self.look(request, path.as_path(), Facet::Children, |node| {
+        let mut listed = 0;
+        let result = self.look(request, path.as_path(), Facet::Children, |node| {
             reply.extend_from_slice(alloc::format!("{}\0", node.generation()).as_bytes());
+            listed = node.name_bytes();
             let mut listing = Vec::with_capacity(node.name_bytes());
             list(node, &mut listing);
             let rest = listing.get(offset..).unwrap_or_default();
@@ -171,7 +174,9 @@ impl Server {
                 reply.push(0);
             }
             Ok(())
-        })
+        });
+        self.work.add(work::of_names(listed));
+        result
     }
 
     pub(super) fn get_perms(
@@ -262,7 +267,7 @@ impl Server {
         let mut result = self.check_write_limits(request, path, value_bytes);
         if result.is_err() && !self.store.is_cleared_up() {
             // What the guest removed before may still be counted.
-            self.store.clear_up(usize::MAX);
+            self.store.clear_up_removed();
             result = self.check_write_limits(request, path, value_bytes);
         }
         if result.is_err()
@@ -349,14 +354,16 @@ impl Server {
         if request.transaction == 0 {
             if let Some(node) = self.store.remove(path) {
                 self.fire(&Change::Removed { path: path.to_owned_path(), node });
-                self.store.clear_up_removed();
+                let cleared = self.store.clear_up_removed();
+                self.work.add(work::steps(cleared));
             }
             return Ok(());
         }
         // Had the parent been gone the answer would have been another; whether the node was is all one.
         self.see(request, parent, Facet::Existence)?;
         if let Some(transaction) = self.transaction_mut(request) {
-            transaction.remove(path, caller);
+            let visited = transaction.remove(path, caller);
+            self.work.add(work::steps(visited));
         }
         Ok(())
     }
@@ -398,6 +405,7 @@ impl Server {
             self.see(request, path, Facet::Existence)?;
         }
         let (owner, children_and_value) = found?;
+        self.work.add(work::of_names(children_and_value));
         if subject != Subject::Privileged {
             if owner.permission.domid != permissions[0].domid {
                 return Err(Error::EPERM);

@@ -18,7 +18,7 @@ use crate::server::write_rate::Credit;
 use crate::server::{ConnId, Host, Request, Server};
 use crate::transaction::Transaction;
 use crate::watch::WatchRequest;
-use crate::wire::{self, MessageType, PAYLOAD_BYTES_MAX};
+use crate::wire::{self, Effect, MessageType, PAYLOAD_BYTES_MAX};
 
 /// The records make no sense from this byte on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
@@ -43,20 +43,7 @@ impl Default for Replay {
 
 /// Requests in a transaction that change what the transaction is: those about nodes, its start and end.
 pub(super) fn is_replayed(kind: MessageType) -> bool {
-    use MessageType as M;
-    matches!(
-        kind,
-        M::Read
-            | M::Directory
-            | M::DirectoryPart
-            | M::GetPerms
-            | M::Write
-            | M::Mkdir
-            | M::Rm
-            | M::SetPerms
-            | M::TransactionStart
-            | M::TransactionEnd
-    )
+    kind.traits().effect != Effect::Elsewhere
 }
 
 impl Replay {
@@ -325,7 +312,8 @@ impl Replay {
                 if home_bytes != 0 && (home_bytes != home.len() + 1 || !is_at_home) {
                     return None;
                 }
-                let request = WatchRequest { path, token, depth, home_bytes };
+                let is_privileged = self.connection(number)?.is_privileged();
+                let request = WatchRequest { path, token, depth, home_bytes, is_privileged };
                 let watch = self.server.watches.add(id, request);
                 let watches = &mut self.connection(number)?.watches;
                 if watches.contains(path, token) {

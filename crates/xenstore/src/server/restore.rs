@@ -261,9 +261,7 @@ impl Restore {
                     && self.domains.target(domid).is_none()
                 {
                     let being = self.begin(target)?;
-                    if let Some(domain) = self.domains.get_mut(domid) {
-                        domain.target = Some(being);
-                    }
+                    self.domains.set_target(domid, being);
                 }
                 let port = EvtchnPort(port);
                 let restored = RestoredPeer::Ring { domid, port, service: Service::Served };
@@ -367,6 +365,7 @@ impl Restore {
             token: watch.token,
             depth: watch.depth.map(u32::from),
             home_bytes: path.as_str().len() - watch.path.len(),
+            is_privileged: connection.is_privileged(),
         };
         let token = watch.token;
         let watch = self.watches.add(ConnId(watch.connection.into()), request);

@@ -2,8 +2,8 @@
 //!
 //! What a transaction itself notes is charged to its guest. The nodes of its snapshot are not, as they
 //! are everybody's until they are replaced. So that they do not pile up, a guest's snapshot is
-//! given up when it is so many replaced nodes old: whatever guests keep alive together is what was replaced
-//! since then, however many they are.
+//! given up when it is so many replaced nodes, or bytes of copies, old: whatever guests keep alive together
+//! is what was replaced since then, however many they are.
 
 use alloc::vec::Vec;
 
@@ -18,15 +18,24 @@ const VERSIONS_MAX: u64 = 10_000;
 /// They are looked at once in so many.
 const VERSIONS_BETWEEN: u64 = 1_000;
 
+/// What the store may copy because of snapshots while a guest has one. A write copies the way to its node
+/// once for each snapshot, so few writes can keep much alive.
+const COPIED_BYTES_MAX: usize = 8 << 20;
+const COPIED_BYTES_BETWEEN: usize = 1 << 20;
+
 impl Server {
     /// Lets transactions of guests go on with the present tree if theirs is too old. Their commit will
     /// be a conflict.
     pub(super) fn give_up_old_snapshots(&mut self) {
-        let versions = self.store.versions();
-        if versions < self.snapshots_looked_at + VERSIONS_BETWEEN {
+        let (versions, copied) = (self.store.versions(), self.store.tree().copied_bytes());
+        let (versions_before, copied_before) = self.snapshots_looked_at;
+        if versions < versions_before + VERSIONS_BETWEEN
+            && copied < copied_before + COPIED_BYTES_BETWEEN
+        {
             return;
         }
-        self.snapshots_looked_at = versions;
+        self.snapshots_looked_at = (versions, copied);
+        let least_copied = copied.saturating_sub(COPIED_BYTES_MAX);
         let oldest = versions.saturating_sub(VERSIONS_MAX);
         let mut old: Vec<(ConnId, u32)> = Vec::new();
         for (id, connection) in &self.connections {
@@ -34,7 +43,9 @@ impl Server {
                 continue;
             }
             let open = connection.transactions.iter();
-            let is_old = open.filter(|(_, transaction)| transaction.began_at() < oldest);
+            let is_old = open.filter(|(_, transaction)| {
+                transaction.began_at() < oldest || transaction.copied_before() < least_copied
+            });
             old.extend(is_old.map(|(number, _)| (*id, *number)));
         }
         for (id, number) in old {

@@ -28,6 +28,11 @@ pub(super) fn of_request(payload_bytes: usize) -> u64 {
     STEPS_OF_REQUEST + steps(payload_bytes / BYTES_IN_STEP)
 }
 
+/// To visit children whose names have so many bytes.
+pub(super) fn of_names(bytes: usize) -> u64 {
+    steps(bytes / 2)
+}
+
 /// A number of visits as steps.
 pub(super) fn steps(count: usize) -> u64 {
     count as u64

@@ -44,13 +44,24 @@ struct Children {
     next_sequence: u32,
 }
 
-/// A node takes about this much beside its path, value and permissions.
-const NODE_BYTES: usize = 128;
-const ENTRY_BYTES: usize = 8;
+/// A node takes about this much beside its path, value and permissions: itself, its place among its
+/// siblings, the list of its children, and its place in the index of its owner.
+const NODE_BYTES: usize = 320;
+/// A permission list, of which siblings may have one together, and each entry of it.
+const LIST_BYTES: usize = 72;
+const ENTRY_BYTES: usize = 24;
+/// A guest that is named in a list may be indexed by the path.
+const NAMED_BYTES: usize = 64;
+
+/// A node that is copied because a snapshot holds it takes about this much, with the block of its
+/// siblings that is copied with it.
+const COPY_BYTES: usize = 512;
 
 /// What a node takes in memory, about. Its owner is charged for it.
 pub(crate) fn held_bytes(path_bytes: usize, value_bytes: usize, acl: &Acl) -> usize {
-    NODE_BYTES + path_bytes + value_bytes + ENTRY_BYTES * acl.entries().len()
+    let named = acl.entries().len() - 1;
+    let list = LIST_BYTES + ENTRY_BYTES * acl.entries().len() + named * (NAMED_BYTES + path_bytes);
+    NODE_BYTES + path_bytes + value_bytes + list
 }
 
 impl Keyed for Arc<Node> {
@@ -219,16 +230,24 @@ pub(crate) struct Written {
 pub(crate) struct Tree {
     root: Arc<Node>,
     generation: u64,
+    /// Nodes that were copied, because somebody else held them, or created.
+    copies: usize,
 }
 
 impl Tree {
     pub(crate) fn new(root_acl: Arc<Acl>) -> Self {
-        Self { root: Arc::new(Node::new(b"", root_acl)), generation: 0 }
+        Self { root: Arc::new(Node::new(b"", root_acl)), generation: 0, copies: 0 }
     }
 
     /// A copy for a transaction to change.
     pub(crate) fn private_copy(&self) -> Self {
-        Self { root: Arc::clone(&self.root), generation: self.generation | PRIVATE_GENERATION }
+        let generation = self.generation | PRIVATE_GENERATION;
+        Self { root: Arc::clone(&self.root), generation, copies: 0 }
+    }
+
+    /// What the nodes take, about, that were copied or created since the beginning.
+    pub(crate) fn copied_bytes(&self) -> usize {
+        self.copies * COPY_BYTES
     }
 
     /// The generation that was given out last.
@@ -320,11 +339,13 @@ impl Tree {
         let mut created = 0;
         let mut slot = &mut self.root;
         for name in path.names() {
+            self.copies += usize::from(Arc::strong_count(slot) > 1);
             let node = Arc::make_mut(slot);
             let (child, is_new) = node.child_or_new(name, creator, &mut self.generation);
             created += usize::from(is_new);
             slot = child;
         }
+        self.copies += created + usize::from(Arc::strong_count(slot) > 1);
         (change(Arc::make_mut(slot)), created)
     }
 }

@@ -143,7 +143,7 @@ fn what_a_domain_uses_is_shown_and_the_most_that_was_seen() {
         nodes            :        2 (max        6)
         watches          :        0 (max        5)
         outstanding      :        0 (max        1)
-        memory           :      310 (max     2010)
+        memory           :      870 (max    17564)
         transactions     :        0 (max        1)
     "#]]
     .assert_eq(&ask(&mut world, "quota 1").unwrap());
@@ -152,7 +152,7 @@ fn what_a_domain_uses_is_shown_and_the_most_that_was_seen() {
         nodes            :        6
         watches          :        5
         outstanding      :        1
-        memory           :     2010
+        memory           :    17564
         transactions     :        1
     "#]]
     .assert_eq(&ask(&mut world, "quota max").unwrap());
@@ -161,7 +161,7 @@ fn what_a_domain_uses_is_shown_and_the_most_that_was_seen() {
         nodes            :        2
         watches          :        0
         outstanding      :        0
-        memory           :      310
+        memory           :      870
         transactions     :        0
     "#]]
     .assert_eq(&ask(&mut world, "quota max -r").unwrap());
@@ -207,7 +207,7 @@ fn reports_go_to_the_client_or_to_a_file() {
     let report = ask(&mut world, "memreport").unwrap();
     expect![[r#"
         6 nodes, 0 watches, 2 connections, 0 open transactions
-        domain 1: 151 bytes, 1 nodes, 0 watches, 0 transactions
+        domain 1: 431 bytes, 1 nodes, 0 watches, 0 transactions
         socket client 1: 0 bytes, 0 watches
     "#]]
     .assert_eq(&report);

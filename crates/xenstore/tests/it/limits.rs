@@ -267,7 +267,7 @@ fn restart(world: &mut World, checkpoint: &[u8]) {
 #[test]
 fn a_restart_fails_the_transactions_that_met_a_limit_and_no_others() {
     for (value, expected) in [(100, Ok(b"OK\0".to_vec())), (3000, Err(Error::ENOMEM))] {
-        let quota = Quota { memory_bytes: 3000, node_bytes: 0, ..Quota::default() };
+        let quota = Quota { memory_bytes: 8000, node_bytes: 0, ..Quota::default() };
         let mut world = World::new(quota);
         world.add_guest_with_home(1);
         let mut checkpoint = Vec::new();

@@ -6,6 +6,7 @@ mod client;
 mod control;
 mod damage;
 mod hidden;
+mod hostile;
 mod journal;
 mod limits;
 mod model;
