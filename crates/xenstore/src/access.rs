@@ -15,7 +15,15 @@ pub(crate) fn lookup<'t>(
     subject: Subject,
     right: Right,
 ) -> Result<&'t Arc<Node>, Error> {
-    let (nearest, missing) = tree.nearest(path);
+    judge(tree.nearest(path), subject, right)
+}
+
+/// As [`lookup`], of the nearest node and how many names are missing below it.
+pub(crate) fn judge(
+    (nearest, missing): (&Arc<Node>, usize),
+    subject: Subject,
+    right: Right,
+) -> Result<&Arc<Node>, Error> {
     let wanted = match right {
         Right::Own if missing > 0 => Right::Write,
         right => right,

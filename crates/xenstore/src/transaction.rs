@@ -14,11 +14,11 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 
 use crate::Error;
-use crate::access::lookup;
+use crate::access::judge;
 use crate::acl::{Acl, Being, Right, Subject};
 use crate::path::{OwnedPath, Path};
 use crate::store::Store;
-use crate::tree::{Node, SmallBytes, Tree, for_each_bottom_up};
+use crate::tree::{Descent, Node, SmallBytes, Tree, for_each_bottom_up};
 
 /// A part of a node that a request can depend on, or change, without the others.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -455,19 +455,22 @@ impl Transaction {
     }
 
     fn check_seen(&self, current: &Tree, caller: Subject) -> Result<(), Error> {
+        let (mut before, mut current) = (Descent::new(&self.snapshot), Descent::new(current));
         for (path, touch) in &self.touched {
-            if touch.set.has(Facet::Existence) && !self.is_created_alike(path, touch, current) {
+            let path = path.as_path();
+            let nearest = current.nearest(path);
+            let now = (nearest.1 == 0).then_some(nearest.0);
+            if touch.set.has(Facet::Existence) && !self.is_created_alike(path, touch, now) {
                 return Err(Error::EAGAIN);
             }
             if touch.seen == Facets::default() {
                 continue;
             }
-            let is_refused =
-                |right| lookup(current, path.as_path(), caller, right).err() == Some(Error::EACCES);
+            let is_refused = |right| judge(nearest, caller, right).err() == Some(Error::EACCES);
             if touch.seen.rights().any(is_refused) {
                 return Err(Error::EAGAIN);
             }
-            let (then, now) = (self.snapshot.get(path.as_path()), current.get(path.as_path()));
+            let then = before.get(path);
             let mut seen = Facets::ALL.into_iter().filter(|facet| touch.seen.has(*facet));
             if !seen.all(|facet| is_unchanged(facet, then, now)) {
                 return Err(Error::EAGAIN);
@@ -478,11 +481,8 @@ impl Transaction {
 
     /// Whether a node that was created here, and by somebody else meanwhile, began with the same
     /// permission list: what was created below it has the list from there.
-    fn is_created_alike(&self, path: &OwnedPath, touch: &Touch, current: &Tree) -> bool {
-        let path = path.as_path();
-        let (Some(ours), Some(theirs)) = (self.partial.get(path), current.get(path)) else {
-            return true;
-        };
+    fn is_created_alike(&self, path: Path<'_>, touch: &Touch, now: Option<&Arc<Node>>) -> bool {
+        let (Some(ours), Some(theirs)) = (self.partial.get(path), now) else { return true };
         let ours = touch.acl_before.as_ref().unwrap_or(ours.acl());
         ours == theirs.acl() || self.replaces(path)
     }

@@ -107,7 +107,7 @@ impl Traits {
         Self { is_xylems_own: true, ..self }
     }
 
-    const fn from_store(self) -> Self {
+    const fn sent_by_store(self) -> Self {
         Self { is_from_store: true, ..self }
     }
 }
@@ -168,9 +168,9 @@ message_types! {
     Rm = 13, "rm", anybody, changes_nodes, repeatable;
     SetPerms = 14, "set_perms", anybody, changes_nodes, repeatable;
     /// Sent by the server only.
-    WatchEvent = 15, "watch_event", anybody, from_store;
+    WatchEvent = 15, "watch_event", anybody, sent_by_store;
     /// Sent by the server only.
-    Error = 16, "error", anybody, from_store;
+    Error = 16, "error", anybody, sent_by_store;
     IsDomainIntroduced = 17, "is_domain_introduced", repeatable;
     Resume = 18, "resume";
     SetTarget = 19, "set_target";
@@ -401,8 +401,8 @@ mod tests {
         ];
         assert_eq!(of(Asker::ControlDomain), privileged);
         assert_eq!(of(Asker::Oneself), [M::GetFeature]);
-        assert_eq!(Traits::NONE.asker, Asker::ControlDomain);
-        assert!(!Traits::NONE.is_repeatable);
+        let new = Traits::NONE;
+        assert_eq!((new.asker, new.is_repeatable), (Asker::ControlDomain, false));
     }
 
     #[test]

@@ -350,6 +350,55 @@ impl Tree {
     }
 }
 
+/// Looks paths up that come in their order: each begins where it leaves the one before.
+pub(crate) struct Descent<'t> {
+    /// The nodes on the way to the last path that exist, the root first.
+    nodes: Vec<&'t Arc<Node>>,
+    /// Where the name of each of these ends in the last path; that of the root is empty.
+    ends: Vec<usize>,
+    last: String,
+}
+
+impl<'t> Descent<'t> {
+    pub(crate) fn new(tree: &'t Tree) -> Self {
+        let (nodes, ends) = (alloc::vec![&tree.root], alloc::vec![0]);
+        Self { nodes, ends, last: String::new() }
+    }
+
+    /// As [`Tree::nearest`].
+    pub(crate) fn nearest(&mut self, path: Path<'_>) -> (&'t Arc<Node>, usize) {
+        let text = if path.is_root() { "" } else { path.as_str() };
+        let common = self.last.bytes().zip(text.bytes()).take_while(|(a, b)| a == b).count();
+        // A name belongs to both only if it ends in both where they are still alike.
+        let ends_here = |end: usize| matches!(text.as_bytes().get(end), None | Some(b'/'));
+        let is_common = |&end: &usize| end <= common && end <= text.len() && ends_here(end);
+        let known = self.ends.iter().take_while(|end| is_common(end)).count();
+        self.ends.truncate(known);
+        self.nodes.truncate(known);
+        let mut end = self.ends[known - 1];
+        while end < text.len() {
+            let from = end + 1;
+            let to = text[from..].find('/').map_or(text.len(), |at| from + at);
+            let Some(child) = self.nodes[self.nodes.len() - 1].child(&text[from..to]) else {
+                break;
+            };
+            self.nodes.push(child);
+            self.ends.push(to);
+            end = to;
+        }
+        let missing = text[end..].bytes().filter(|&byte| byte == b'/').count();
+        self.last.clear();
+        self.last.push_str(&text[..end]);
+        (self.nodes[self.nodes.len() - 1], missing)
+    }
+
+    /// As [`Tree::get`].
+    pub(crate) fn get(&mut self, path: Path<'_>) -> Option<&'t Arc<Node>> {
+        let (nearest, missing) = self.nearest(path);
+        (missing == 0).then_some(nearest)
+    }
+}
+
 /// Visits a node and all below it, children before their parent and in the order of creation.
 pub(crate) fn for_each_bottom_up<'a>(
     top: &'a Arc<Node>,
@@ -392,6 +441,32 @@ mod tests {
 
     fn path(text: &str) -> Path<'_> {
         Path::from_canonical(text)
+    }
+
+    #[test]
+    fn a_descent_finds_what_a_lookup_from_the_root_finds() {
+        let mut tree = Tree::new(private_to_dom0());
+        for text in ["/a/b/c", "/a/bb", "/ab/c", "/a/b/d/e", "/b"] {
+            tree.ensure(path(text), None);
+        }
+        let mut paths = alloc::vec![String::from("/")];
+        for one in ["a", "ab", "b", "x"] {
+            for two in ["", "/b", "/bb", "/c", "/x", "/b/c", "/b/d/e", "/b/d/x/y", "/b/cc"] {
+                paths.push(format!("/{one}{two}"));
+            }
+        }
+        // In order, against it, and to and fro.
+        let orders = [1, paths.len() - 1, 7, 11];
+        for step in orders {
+            paths.sort();
+            let mut descent = Descent::new(&tree);
+            for i in 0..paths.len() {
+                let path = path(&paths[i * step % paths.len()]);
+                let (found, missing) = descent.nearest(path);
+                let (expected, names) = tree.nearest(path);
+                assert!(Arc::ptr_eq(found, expected) && missing == names, "{path}");
+            }
+        }
     }
 
     fn listing(tree: &Tree) -> Vec<String> {
