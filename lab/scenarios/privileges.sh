@@ -47,9 +47,9 @@ comes_and_goes() {
     check "$1 goes" xy destroy "$1"
     check "dom0 is as before $1" wait_for 'same_state /results/state.before' 60
 }
-# confined PID NAME
+# confined PID NAME [UID]
 confined() {
-    check "$2 is not root" status_has "$1" 'Uid:.65534.65534.65534.65534'
+    check "$2 is not root" status_has "$1" "Uid:.${3:-65534}.${3:-65534}.${3:-65534}.${3:-65534}"
     check "$2 has no capability" status_has "$1" 'CapEff:.0000000000000000'
     check "$2 can get none" status_has "$1" 'CapBnd:.0000000000000000'
     check "$2 gains nothing by programs" status_has "$1" 'NoNewPrivs:.1'
@@ -74,7 +74,7 @@ broker=$(pidof xylem-broker)
 
 confined "$store" "the store"
 confined "$parser" "the parser"
-confined "$broker" "the broker"
+confined "$broker" "the broker" 1899999999
 # holds_its_devices PID
 holds_its_devices() {
     [ "$(holds "$1" | awk '$2 ~ "^/dev/xen|^/proc/xen" { print $2 }' | tr '\n' ' ')" = "/dev/xen/evtchn /dev/xen/gntdev /proc/xen/xsd_kva " ]
@@ -172,4 +172,4 @@ for lab_round in 1 2 3; do
     check "there is another broker" [ "$(pidof xylem-broker | wc -w)" = 1 ]
 done
 check "the store said so each time" [ "$(grep -c 'another broker' /results/xylem-xenstored.log)" = 3 ]
-check "the new broker is nobody" status_has "$(pidof xylem-broker)" 'Uid:.65534.65534.65534.65534'
+check "the new broker has an account of its own" status_has "$(pidof xylem-broker)" 'Uid:.1899999999.1899999999.1899999999.1899999999'

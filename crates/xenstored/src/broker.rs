@@ -25,7 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,8 +41,18 @@ use crate::broker::protocol::{Answer, ENTRY_BYTES, MESSAGE_BYTES_MAX, Question};
 use crate::confinement::Account;
 use crate::options::BROKER_ARGUMENT;
 
-/// A broker that is silent for so long is given up. It makes no hypercall that takes a second.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the daemon, which serves nobody meanwhile, waits for an answer. A look at a full host takes some
+/// milliseconds.
+const ANSWER_TIME: Duration = Duration::from_millis(500);
+
+/// So many answers in a row that did not come in time, and the broker is given up.
+const LATE_MAX: u32 = 3;
+
+/// How long a broker may take to start.
+const START_TIME: Duration = Duration::from_secs(60);
+
+/// How long a broker that was told to end is waited for.
+const END_TIME: Duration = Duration::from_millis(100);
 
 /// The most entries of one look: there are half as many domains at most, and each may come up twice.
 const ENTRIES_MAX: usize = 1 << 16;
@@ -55,6 +65,8 @@ const NAME: &str = "xylem-broker";
 pub(crate) enum AskError {
     /// Xen refused, for once.
     Refused(xen::Errno),
+    /// There is no answer yet; one that comes later is passed over.
+    Late,
     /// There is no broker any more.
     Lost(anyhow::Error),
 }
@@ -77,6 +89,8 @@ pub(crate) struct Broker {
     next: u64,
     is_ready: bool,
     has_answered: bool,
+    /// Answers in a row that did not come in time.
+    late: u32,
     /// What the last look has cost the broker.
     look_cpu: Duration,
 }
@@ -118,6 +132,7 @@ impl Broker {
             next,
             is_ready: false,
             has_answered: false,
+            late: 0,
             look_cpu: Duration::ZERO,
         }
     }
@@ -127,7 +142,10 @@ impl Broker {
         if self.is_ready {
             return Ok(());
         }
-        match self.receive()? {
+        match self
+            .receive(Instant::now() + START_TIME)?
+            .context("the broker of hypercalls does not start")?
+        {
             (0, Answer::Ready) => {
                 self.is_ready = true;
                 Ok(())
@@ -167,13 +185,27 @@ impl Broker {
     fn ask(&mut self, question: Question) -> Result<Answer, AskError> {
         self.next += 1;
         let number = self.next;
-        send(&self.socket, &question.encode(number), SendFlags::NOSIGNAL).map_err(|_| ended())?;
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        send(&self.socket, &question.encode(number), flags).map_err(|_| ended())?;
+        // Its first look may be at a full host, and nobody is served yet.
+        let time = if self.has_answered { ANSWER_TIME } else { START_TIME };
+        let deadline = Instant::now() + time;
         loop {
-            let (answered, answer) = self.receive()?;
+            let Some((answered, answer)) = self.receive(deadline)? else {
+                self.late += 1;
+                if self.late < LATE_MAX {
+                    return Err(AskError::Late);
+                }
+                let silence = ANSWER_TIME * LATE_MAX;
+                return Err(
+                    anyhow::anyhow!("the broker of hypercalls was silent for {silence:?}").into()
+                );
+            };
             if answered != number {
-                // Of a daemon that did not live to hear it.
+                // To a daemon that did not live to hear it, or too late.
                 continue;
             }
+            self.late = 0;
             self.has_answered = true;
             return match answer {
                 Answer::Refused(errno) => Err(AskError::Refused(errno)),
@@ -182,13 +214,15 @@ impl Broker {
         }
     }
 
-    fn receive(&self) -> anyhow::Result<(u64, Answer)> {
+    /// What it says next; `None` if it says nothing until then.
+    fn receive(&self, deadline: Instant) -> anyhow::Result<Option<(u64, Answer)>> {
         let mut message = [0; MESSAGE_BYTES_MAX];
-        let wait = Timespec::try_from(PATIENCE).expect("a minute fits");
         loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let wait = Timespec::try_from(left).expect("a minute fits");
             let mut files = [PollFd::new(&self.socket, PollFlags::IN)];
             match poll(&mut files, Some(&wait)) {
-                Ok(0) => bail!("the broker of hypercalls does not answer"),
+                Ok(0) => return Ok(None),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno).context("cannot wait for the broker"),
@@ -196,7 +230,9 @@ impl Broker {
             return match recv(&self.socket, &mut message, RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN | Errno::INTR) => continue,
                 Ok((0, _)) | Err(_) => Err(ended()),
-                Ok((length, _)) => Answer::decode(&message[..length]).ok_or_else(nonsense),
+                Ok((length, _)) => {
+                    Answer::decode(&message[..length]).ok_or_else(nonsense).map(Some)
+                }
             };
         }
     }
@@ -226,10 +262,13 @@ impl AsFd for Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            // Neither call fails for a child that was not waited for.
-            let _dead = process.kill();
-            let _status = process.wait();
+        let Some(process) = &mut self.process else { return };
+        // It is another user's process: what ends it is that nobody can ask any more.
+        let _closed = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let _others = process.kill();
+        let deadline = Instant::now() + END_TIME;
+        while matches!(process.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -398,6 +437,27 @@ mod tests {
         let Err(AskError::Lost(error)) = lost else { panic!("{lost:?}") };
         assert_eq!(error.to_string(), "the broker of hypercalls has ended");
         assert!(!broker.has_answered());
+    }
+
+    #[test]
+    fn the_daemon_waits_for_milliseconds_and_passes_over_what_comes_late() {
+        let (socket, theirs) = pair().unwrap();
+        let mut broker = Broker::with(socket, memory().unwrap());
+        broker.has_answered = true;
+        let begun = Instant::now();
+        assert!(matches!(broker.domain(DomId(1)), Err(AskError::Late)));
+        assert!(begun.elapsed() < ANSWER_TIME * 4, "{:?}", begun.elapsed());
+        let late = broker.next;
+        // The late answer comes before the one to the next question.
+        for number in [late, late + 1] {
+            send(&theirs, &Answer::Domain(None).encode(number), SendFlags::NOSIGNAL).unwrap();
+        }
+        assert!(matches!(broker.domain(DomId(2)), Ok(None)));
+        // One that stays silent is lost, however patient the daemon is each time.
+        for _ in 1..LATE_MAX {
+            assert!(matches!(broker.domain(DomId(3)), Err(AskError::Late)));
+        }
+        assert!(matches!(broker.domain(DomId(3)), Err(AskError::Lost(_))));
     }
 
     #[test]

@@ -23,8 +23,9 @@ pub(crate) struct Account {
     gid: Gid,
 }
 
-/// Whom a helper runs as, if nobody was named and it was started by root.
-const NOBODY: u32 = 65534;
+/// Whom the broker runs as if root started it: an account that nobody else has, so that neither a process of the daemon's
+/// user nor one of `nobody` may end it or look into it. One below those of device models.
+const BROKER_ID: u32 = 1_899_999_999;
 
 impl fmt::Display for Account {
     /// As [`find`](Self::find) takes it.
@@ -34,11 +35,11 @@ impl fmt::Display for Account {
 }
 
 impl Account {
-    /// Whom a helper runs as if the daemon keeps its own account.
-    pub(crate) fn of_helpers() -> Self {
+    /// Whom the broker runs as.
+    pub(crate) fn of_broker() -> Self {
         let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
         if uid.is_root() {
-            return Self { uid: Uid::from_raw(NOBODY), gid: Gid::from_raw(NOBODY) };
+            return Self { uid: Uid::from_raw(BROKER_ID), gid: Gid::from_raw(BROKER_ID) };
         }
         Self { uid, gid }
     }
@@ -133,7 +134,7 @@ pub(crate) fn enter_as_broker(account: Account) -> anyhow::Result<()> {
     }
     thread::set_name(c"xylem-broker").context("cannot give the broker a name")?;
     become_account(account)?;
-    // Nor may the daemon look into it, whose account it has: neither its memory nor its descriptors.
+    // Nor may a daemon that is not root look into it, whose account it then has.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("cannot hide the broker's memory")?;
     drop_capabilities().context("cannot give up all capabilities")?;

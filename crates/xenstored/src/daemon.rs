@@ -308,6 +308,7 @@ impl Daemon {
         let begun = self.started.elapsed();
         let cpu = cpu_time();
         let looked = platform.look_at_domains(what);
+        let has_failed = looked.is_err();
         let cpu = cpu_time().saturating_sub(cpu) + platform.look_cpu();
         self.server.count_look(cpu);
         match looked {
@@ -316,6 +317,10 @@ impl Daemon {
         }
         let now = self.started.elapsed();
         self.pace.looked(now, now.saturating_sub(begun));
+        if has_failed {
+            // Nobody says again what was not heard.
+            self.pace.want();
+        }
     }
 
     /// Waits for the broker's end. It is not heard of otherwise but when it is asked.

@@ -87,7 +87,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     let started = Instant::now();
     let state_file = foreign::state_file(&options.rundir);
     let account = options.user.as_deref().map(Account::find).transpose()?;
-    let helpers = account.unwrap_or_else(Account::of_helpers);
+    let helpers = Account::of_broker();
     let mut broker = None;
     let mut successor = None;
     let arrival = match options.origin {

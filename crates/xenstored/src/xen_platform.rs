@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use xen::{DomId, EvtchnPort, Gfn, GrantRef};
 use xen_linux::{EventChannels, GrantDevice, HostError, OwnStoreRing, SharedPage, VIRQ_DOM_EXC};
 use xenstore::ring::RingPage;
@@ -39,6 +39,8 @@ pub(crate) struct XenPlatform {
     broker: Option<Broker>,
     /// Whom the next broker runs as.
     account: Account,
+    /// What has changed may have been told and not heard: all domains have to be looked at.
+    is_behind: bool,
     /// How the last broker was lost.
     loss: Option<anyhow::Error>,
     /// One that was lost had been of use: another one may be as well.
@@ -104,6 +106,7 @@ impl XenPlatform {
         Ok(Self {
             broker: Some(broker),
             account,
+            is_behind: false,
             loss: None,
             may_restart: true,
             event_channels,
@@ -123,6 +126,11 @@ impl XenPlatform {
         match question(broker) {
             Ok(answer) => Ok(answer),
             Err(AskError::Refused(errno)) => Err(errno.into()),
+            Err(AskError::Late) => {
+                // An answer that is passed over may have told of changes, which Xen tells once.
+                self.is_behind = true;
+                bail!("the broker of hypercalls does not answer in time")
+            }
             Err(AskError::Lost(error)) => {
                 self.may_restart = broker.has_answered();
                 self.broker = None;
@@ -196,7 +204,10 @@ impl Platform for XenPlatform {
     }
 
     fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews> {
-        self.ask(|broker| broker.look(what)).context("cannot look at the domains")
+        let what = if self.is_behind { LookFor::Everything } else { what };
+        let news = self.ask(|broker| broker.look(what)).context("cannot look at the domains")?;
+        self.is_behind = false;
+        Ok(news)
     }
 
     fn look_cpu(&self) -> Duration {

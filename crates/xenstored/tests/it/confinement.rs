@@ -65,7 +65,8 @@ fn a_daemon_without_root_still_owns_its_folder_and_its_trace() {
 fn started_in(folder: &Folder, arguments: &[&str]) -> String {
     let words = [&["--user", "65534:65534"], arguments].concat();
     // It keeps its standard error, so a pipe would have no end.
-    let errors = Folder::new("errors");
+    let name = folder.path().file_name().unwrap().to_string_lossy().into_owned();
+    let errors = Folder::new(&format!("said-of-{name}"));
     let file = errors.path().join("said");
     let mut start = command(folder, &words);
     let output = start.stderr(std::fs::File::create(&file).unwrap()).output().unwrap();
