@@ -55,6 +55,12 @@ check "where the screen is, is told" [ "$(xy vncviewer -p one)" = 127.0.0.1:1 ]
 port=$(xenstore-read /local/domain/1/console/vnc-port)
 check "the screen answers" sh -c "(sleep 1) | nc 127.0.0.1 $port | head -c 3 | grep -q RFB"
 xenstore-ls -fp >/results/state.running
+check "without PV drivers it cannot be asked to stop" eval '! xy shutdown one 2>/tmp/err && grep "has no PV drivers.*-F" /tmp/err'
+check "nor by xl" eval '! xl shutdown one 2>/tmp/err && grep "PV control interface not available" /tmp/err'
+check "-F sends it the ACPI event" eval 'xy shutdown -F one 2>&1 | grep "sending ACPI power button event"'
+check "reboot -F: Xen has no such event" eval '! xy reboot -F one 2>/tmp/err && grep "no ACPI reset event" /tmp/err'
+check "nor for xl" eval '! xl reboot -F one 2>/tmp/err && grep "failed" /tmp/err'
+check "it runs on" eval 'xy list one | grep -q " one "; xl list one'
 check "destroy" xy destroy one
 check "nothing is left" same
 

@@ -8,7 +8,8 @@ use toolstack::device_model::Process;
 use toolstack::perform::Performer;
 use toolstack::work::{Cost, CreateWork, DeviceWork, Failure, Output, Work};
 use toolstack::{
-    Action, ClientId, Event, Instant, Progress, Reply, Request, Told, Toolstack, WorkId,
+    Action, Asker, ClientId, Event, Instant, LogRecord, Progress, Reply, Request, Told, Toolstack,
+    WorkId,
 };
 use xen::{DomId, ProbeError, Xen};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
@@ -23,6 +24,9 @@ use crate::store::SocketTransport;
 
 /// Token of the watch that is always there. All others are their own path.
 const INTRODUCED: &str = "@introduced";
+
+/// Lines of the log that are kept.
+const LOGGED_MAX: usize = 64;
 
 /// How long work waits for a worker, in nanoseconds.
 const WORK_NS: u64 = 15_000;
@@ -93,6 +97,10 @@ pub struct Daemon {
     pub told: Option<Vec<(ClientId, Progress)>>,
     /// What clients were told of each of several VMs.
     pub told_of_each: Vec<Told>,
+    /// Who makes the requests.
+    pub asker: Option<Asker>,
+    /// The last lines of its log.
+    pub logged: Vec<LogRecord>,
 }
 
 impl Daemon {
@@ -135,6 +143,8 @@ impl Daemon {
             totals: Cost::default(),
             told: None,
             told_of_each: Vec::new(),
+            asker: None,
+            logged: Vec::new(),
         };
         daemon.handle(Event::Started)?;
         Ok(daemon)
@@ -163,6 +173,9 @@ impl Daemon {
     pub fn request(&mut self, request: Request) -> Result<ClientId, ClientError> {
         let client = ClientId(self.next_client);
         self.next_client += 1;
+        if let Some(asker) = self.asker {
+            self.toolstack.introduce(client, asker);
+        }
         self.handle(Event::Request { client, request })?;
         Ok(client)
     }
@@ -345,6 +358,13 @@ impl Daemon {
                 }
                 Action::Told { told, .. } => self.told_of_each.push(told),
                 Action::Started { .. } => {}
+                Action::Log(record) => {
+                    self.host.note(format_args!("toolstack: {}", record.message));
+                    if self.logged.len() == LOGGED_MAX {
+                        self.logged.remove(0);
+                    }
+                    self.logged.push(*record);
+                }
                 Action::Note { message } => self.host.note(format_args!("toolstack: {message}")),
             }
         }

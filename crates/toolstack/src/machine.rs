@@ -23,6 +23,7 @@ mod events;
 mod explain;
 mod facts;
 mod index;
+mod journal;
 mod lookup;
 mod messages;
 mod model;
@@ -60,6 +61,8 @@ pub use events::{Change, Changes, VmState, VmStatus};
 pub use explain::PlanOf;
 pub(crate) use facts::Facts;
 use index::{Definitions, Foreigners, Vms};
+use journal::Journal;
+pub use journal::{Asker, Level, LogRecord};
 use lookup::Lists;
 pub use lookup::Wanted;
 pub use messages::{
@@ -317,6 +320,7 @@ pub struct Toolstack {
     polling: Polling,
     lists: Lists,
     groups: Groups,
+    journal: Journal,
     /// Requests that came before the first observation was in.
     backlog: Option<Vec<(ClientId, Request)>>,
     /// What was heard before that.
@@ -366,6 +370,7 @@ impl Toolstack {
             polling: Polling::Idle,
             lists: Lists::default(),
             groups: Groups::default(),
+            journal: Journal::default(),
             backlog: Some(Vec::new()),
             heard_early: Vec::new(),
             next_work: 1,
@@ -395,16 +400,20 @@ impl Toolstack {
 
     /// Takes one event in; everything that follows from it is appended to `out`.
     pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
+        let revision = self.log.revision();
         match event {
             Event::Started => {
                 let files = std::mem::take(&mut self.files);
                 self.take_definitions(now, files, out);
                 self.give_out(Purpose::Observe, AdoptionWork::Observe, out);
             }
-            Event::Request { client, request } => match &mut self.backlog {
-                Some(backlog) => backlog.push((client, request)),
-                None => self.handle_request(now, client, request, out),
-            },
+            Event::Request { client, request } => {
+                self.note_request(now, client, &request);
+                match &mut self.backlog {
+                    Some(backlog) => backlog.push((client, request)),
+                    None => self.handle_request(now, client, request, out),
+                }
+            }
             Event::Worked { work, result, cost } => {
                 self.handle_worked(now, work, result, &cost, out);
             }
@@ -428,6 +437,7 @@ impl Toolstack {
         self.begin_restarts(now, out);
         self.tell_of_changes(out);
         self.translate_for_groups(out);
+        self.keep_journal(now, revision, out);
     }
 
     fn give_out(
@@ -509,7 +519,11 @@ impl Toolstack {
                 self.abandoned_ended(now, ticket, leaves, result, out);
             }
             Purpose::Discard { leaves } => self.forget_abandoned(leaves),
-            Purpose::Aside => {}
+            Purpose::Aside => {
+                if let Err(Failure(message)) = result {
+                    out.push(Action::Note { message });
+                }
+            }
         }
     }
 

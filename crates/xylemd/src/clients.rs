@@ -16,12 +16,14 @@ use anyhow::{Context, Result, bail};
 use api::{Answer, Request, Target, Targets, Wait};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use storage_host::LinuxSystem;
 use toolstack::config::VmConfig;
 use toolstack::layout::{self, DeviceRef};
 use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
 use toolstack::{
-    Device, DomainRow, Fallback, PlanOf, Reply, ReplyWhen, ShutdownRequest, Told, Wanted, xlcfg,
+    Asker, Device, DomainRow, Fallback, PlanOf, Reply, ReplyWhen, ShutdownRequest, Told, Wanted,
+    xlcfg,
 };
 use xen::{DomId, Uuid};
 
@@ -126,7 +128,11 @@ fn welcome(door: &Arc<Door>) {
                 let _later = add_thread(door);
             }
             // A connection that breaks ends the client, nothing else.
-            let _broken = Client { stream: &stream, core: &door.core, system: &door.system }.run();
+            let (core, system) = (&*door.core, &door.system);
+            let asker = socket_peercred(&stream)
+                .ok()
+                .map(|peer| Asker { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get() });
+            let _broken = Client { asker, stream: &stream, core, system }.run();
             door.open.fetch_sub(1, Ordering::Relaxed);
             if door.waiting.fetch_add(1, Ordering::Relaxed) >= THREADS_WAITING {
                 door.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -142,6 +148,8 @@ fn welcome(door: &Arc<Door>) {
 }
 
 struct Client<'a> {
+    /// Who is at the other end, if the kernel says so.
+    asker: Option<Asker>,
     stream: &'a UnixStream,
     core: &'a Core,
     system: &'a LinuxSystem,
@@ -192,7 +200,7 @@ impl Client<'_> {
     }
 
     fn ask(&self, request: toolstack::Request) -> Result<Reply, Failed> {
-        told(self.core.ask(request, Progress::Unwanted, |_| Ok(()))?)
+        told(self.core.ask(self.asker, request, Progress::Unwanted, |_| Ok(()))?)
     }
 
     /// As `ask`, where the client hears how far it is, if it wants that.
@@ -203,7 +211,11 @@ impl Client<'_> {
         progress: bool,
     ) -> Result<Reply, Failed> {
         let progress = if progress { Progress::Wanted } else { Progress::Unwanted };
-        told(self.core.ask(request, progress, |far| self.tell_far(vm, far).map_err(|_| Ended))?)
+        told(
+            self.core.ask(self.asker, request, progress, |far| {
+                self.tell_far(vm, far).map_err(|_| Ended)
+            })?,
+        )
     }
 
     fn tell_far(&self, vm: &str, far: &toolstack::Progress) -> std::io::Result<()> {
@@ -567,7 +579,7 @@ impl Client<'_> {
         let fallback = if acpi { Fallback::Acpi } else { Fallback::Refuse };
         let request = toolstack::Request::ShutdownEach { targets, how, fallback, reply };
         let wanted = if progress { Progress::Wanted } else { Progress::Unwanted };
-        let answered = self.core.begin(request, wanted);
+        let answered = self.core.begin(self.asker, request, wanted);
         let mut vm = String::new();
         loop {
             match answered.recv().map_err(|_| Failed::Gone)? {

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, WorkClass};
-use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Request, Told, Toolstack};
+use toolstack::{Action, Asker, Begin, ClientId, Event, Instant, Reply, Request, Told, Toolstack};
 
 use crate::definitions::Definitions;
 use crate::models::Follow;
@@ -71,6 +71,7 @@ struct State {
 }
 
 struct Waiting {
+    asker: Option<Asker>,
     answers: Sender<Answered>,
     progress: Progress,
 }
@@ -160,9 +161,14 @@ impl Core {
     }
 
     /// Puts a request in. All that follows from it is done elsewhere.
-    pub(crate) fn begin(&self, request: Request, progress: Progress) -> Receiver<Answered> {
+    pub(crate) fn begin(
+        &self,
+        asker: Option<Asker>,
+        request: Request,
+        progress: Progress,
+    ) -> Receiver<Answered> {
         let (answers, answered) = mpsc::channel();
-        self.put(request, Waiting { answers, progress }, |_| false);
+        self.put(request, Waiting { asker, answers, progress }, |_| false);
         answered
     }
 
@@ -170,12 +176,13 @@ impl Core {
     /// idle. `on_progress` hears of the steps, if the client wants that, and may give up.
     pub(crate) fn ask(
         &self,
+        asker: Option<Asker>,
         request: Request,
         progress: Progress,
         mut on_progress: impl FnMut(&toolstack::Progress) -> std::result::Result<(), Ended>,
     ) -> std::result::Result<Reply, Ended> {
         let (answers, answered) = mpsc::channel();
-        let job = self.put(request, Waiting { answers, progress }, |_| true);
+        let job = self.put(request, Waiting { asker, answers, progress }, |_| true);
         let mut reply = None;
         if let Some(job) = job {
             match self.pool.take_idle(job.1.class()) {
@@ -238,9 +245,6 @@ impl Core {
             };
             let ending = if result.is_ok() { Ending::Done } else { Ending::Failed };
             self.stats().record(name, took, ending, taken.performer().xen.counters());
-            if let Err(failure) = &result {
-                crate::log(failure);
-            }
             let mut state = self.lock();
             state.totals.add(&cost);
             let event = Event::Worked { work, result, cost };
@@ -261,6 +265,9 @@ impl Core {
         let mut state = self.lock();
         let client = ClientId(state.next_client);
         state.next_client += 1;
+        if let Some(asker) = waiting.asker {
+            state.machine.introduce(client, asker);
+        }
         state.clients.insert(client, waiting);
         self.handle(&mut state, Event::Request { client, request }, may_stay)
     }
@@ -298,6 +305,7 @@ impl Core {
                         let _gone = waiting.answers.send(Answered::Reply(reply));
                     }
                 }
+                Action::Log(record) => crate::journal::write(&record),
                 Action::Note { message } => crate::log(message),
                 Action::Started { client, vm, done, total, failure } => {
                     if let Some(waiting) = state.clients.get(&client) {

@@ -13,6 +13,7 @@ mod definitions;
 mod devices;
 mod host;
 mod images;
+mod journal;
 mod models;
 mod pool;
 mod render;
@@ -130,10 +131,17 @@ fn print_line(text: &str) {
     let _closed = writeln!(std::io::stdout(), "{text}");
 }
 
-/// A line for the daemon's log, which is its standard error.
+/// A line for the daemon's log that is about no VM.
 pub(crate) fn log(message: impl std::fmt::Display) {
-    use std::io::Write;
-    let _closed = writeln!(std::io::stderr(), "xylemd: {message}");
+    journal::write(&toolstack::LogRecord {
+        level: toolstack::Level::Info,
+        message: message.to_string(),
+        vm: None,
+        uuid: None,
+        domid: None,
+        asker: None,
+        took_ns: None,
+    });
 }
 
 /// Somebody waits for almost all that we do, and each piece of it is short; who only follows what happens,

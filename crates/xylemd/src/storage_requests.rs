@@ -24,7 +24,7 @@ struct Permit<'a> {
 impl<'a> Permit<'a> {
     fn wait(core: &'a Core, sr: &str, what: SrRequest) -> Result<Self> {
         let request = toolstack::Request::Permit(PermitRequest::Sr { sr: sr.to_owned(), what });
-        match core.ask(request, Progress::Unwanted, |_| Ok(())) {
+        match core.ask(None, request, Progress::Unwanted, |_| Ok(())) {
             Ok(toolstack::Reply::Permit(ticket)) => Ok(Self { core, ticket }),
             _ => Err(StorageError::Refused(format!("{sr}: xylemd ends"))),
         }
@@ -35,7 +35,7 @@ impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let request = toolstack::Request::Permit(PermitRequest::GiveBack(self.ticket));
         // The answer says nothing.
-        let _done = self.core.begin(request, Progress::Unwanted);
+        let _done = self.core.begin(None, request, Progress::Unwanted);
     }
 }
 

@@ -13,6 +13,7 @@ mod faults;
 mod hvm;
 mod hypercalls;
 mod identity;
+mod journal;
 mod lifecycle;
 mod plug;
 mod preemption;

@@ -192,6 +192,17 @@ impl Log {
         Self { revision, oldest: revision, ..Self::default() }
     }
 
+    /// Of the last change.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The changes after a revision, as far as they are kept.
+    pub(super) fn after_revision(&self, revision: u64) -> impl Iterator<Item = &Change> {
+        let first = self.changes.partition_point(|change| change.revision <= revision);
+        self.changes.iter().skip(first)
+    }
+
     fn put(&mut self, change: Change) {
         self.revision = change.revision;
         if change.after == VmState::Gone {

@@ -8,8 +8,8 @@ use xenstore::client::Heard;
 use xenstore::wire::changes::Who;
 
 use super::{
-    Changes, ClientId, Device, Fallback, Instant, PermitRequest, PlanOf, Progress, StartedAll,
-    Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
+    Changes, ClientId, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress,
+    StartedAll, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
 };
 use crate::config::VmConfig;
 use crate::device_model::Process;
@@ -368,7 +368,9 @@ pub enum Action {
         total: usize,
         failure: Option<String>,
     },
-    /// A line for the daemon's log: something went wrong that stopped nothing.
+    /// A line for the daemon's log.
+    Log(Box<LogRecord>),
+    /// One more: something went wrong that stopped nothing.
     Note {
         message: String,
     },

@@ -630,6 +630,10 @@ impl Toolstack {
         let vm = self.vms.remove(&uuid).expect("forgotten once");
         let domid = vm.facts.domid().unwrap_or_default();
         let why = failed.as_ref().map(|(_, message)| message.clone());
+        if let (Some(trouble), true, None) = (&trouble, vm.waiters.is_empty(), &failed) {
+            let message = format!("{} was taken down, but: {trouble}", vm.config.name);
+            out.push(Action::Note { message });
+        }
         let mut replies: BTreeMap<ClientId, Reply> = BTreeMap::new();
         for client in vm.waiters {
             let reply = match &trouble {

@@ -61,7 +61,8 @@ impl Client<'_> {
     }
 
     pub(super) fn start_all(&self) -> Result<api::Reply, Failed> {
-        let answered = self.core.begin(toolstack::Request::StartAll, Progress::Unwanted);
+        let answered =
+            self.core.begin(self.asker, toolstack::Request::StartAll, Progress::Unwanted);
         loop {
             match answered.recv().map_err(|_| Failed::Gone)? {
                 Answered::Reply(reply) => match told(reply)? {
@@ -95,7 +96,7 @@ impl Client<'_> {
 
     pub(super) fn events(&self, since: Option<u64>, wait: bool) -> Result<api::Reply, Failed> {
         let request = toolstack::Request::Events { since, waits: wait };
-        let answered = self.core.begin(request, Progress::Unwanted);
+        let answered = self.core.begin(self.asker, request, Progress::Unwanted);
         match self.patient(&answered, None)? {
             Some(Reply::Changes(changes)) => {
                 let unix_ms = |at| self.core.unix_ms(at);
@@ -119,7 +120,7 @@ impl Client<'_> {
         })?;
         let deadline = timeout_s.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let request = toolstack::Request::Wait { target: target.to_owned(), state };
-        let answered = self.core.begin(request, Progress::Unwanted);
+        let answered = self.core.begin(self.asker, request, Progress::Unwanted);
         match self.patient(&answered, deadline)? {
             Some(Reply::Ok) => Ok(api::Reply::Done),
             Some(other) => Err(unexpected(&other)),
