@@ -345,6 +345,8 @@ impl Daemon {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 },
+                // Here all work begins at once.
+                Action::Cancel { .. } => {}
                 Action::Release { domains } => self.watches.let_go(&domains)?,
                 Action::Follow { process, .. } => self.followed.push(process),
                 Action::Reply { client, reply } => {

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use toolstack::scheduler::Limits;
-use toolstack::work::{Cost, WorkClass};
+use toolstack::work::{Cost, Failure, WorkClass};
 use toolstack::{Action, Asker, Begin, ClientId, Event, Instant, Reply, Request, Told, Toolstack};
 
 use crate::definitions::Definitions;
@@ -287,6 +287,7 @@ impl Core {
             self.orders.wake();
         }
         let mut stays = None;
+        let mut withdrawn = Vec::new();
         for action in actions.drain(..) {
             match action {
                 Action::Work { id, work } if stays.is_none() && may_stay(work.class()) => {
@@ -294,6 +295,11 @@ impl Core {
                 }
                 Action::Work { id, work } => {
                     self.pool.submit((id, work, std::time::Instant::now()));
+                }
+                Action::Cancel { work } => {
+                    if self.pool.withdraw(work) {
+                        withdrawn.push(work);
+                    }
                 }
                 Action::Watch { path } => self.orders.watch(path),
                 Action::Unwatch { path } => self.orders.unwatch(path),
@@ -326,8 +332,19 @@ impl Core {
             }
         }
         state.actions = actions;
+        for work in withdrawn {
+            let result = Err(Failure("cancelled before it began".to_owned()));
+            let event = Event::Worked { work, result, cost: Cost::default() };
+            // Nobody waits for what follows.
+            self.handle(state, event, never);
+        }
         stays
     }
+}
+
+/// For those who carry out no work themselves.
+fn never(_: WorkClass) -> bool {
+    false
 }
 
 /// CPU time of this thread.

@@ -157,6 +157,15 @@ impl<P> Pool<P> {
         }
     }
 
+    /// Takes work back that nobody has begun. Says whether there was such.
+    pub(crate) fn withdraw(&self, work: WorkId) -> bool {
+        self.named().into_iter().any(|(_, queue)| {
+            let jobs = &mut queue.lock().jobs;
+            let at = jobs.iter().position(|((id, ..), _)| *id == work);
+            at.and_then(|at| jobs.remove(at)).is_some()
+        })
+    }
+
     /// A performer that has nothing else to do, if there is one.
     pub(crate) fn take_idle(&self, class: WorkClass) -> Option<Taken<'_, P>> {
         let queue = self.queue(class);
@@ -301,6 +310,16 @@ mod tests {
         let maker = pool.take_idle(WorkClass::Change).unwrap();
         assert_eq!(carried(&maker), [false, false, true]);
         assert_eq!(carried(&pool.take_idle(WorkClass::Attach).unwrap()), [false, true, true]);
+    }
+
+    #[test]
+    fn work_is_withdrawn_as_long_as_nobody_has_begun_it() {
+        let pool = pool();
+        (0..3).for_each(|id| pool.submit(detach(id)));
+        let _begun = pool.next(WorkClass::Release);
+        assert_eq!([0, 1, 1, 7].map(|id| pool.withdraw(WorkId(id))), [false, true, false, false]);
+        let depth = pool.states().find(|it| it.name == "release").unwrap().depth;
+        assert_eq!(depth, 1);
     }
 
     #[test]

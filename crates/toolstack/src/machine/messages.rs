@@ -331,6 +331,11 @@ pub enum Action {
         id: WorkId,
         work: Work,
     },
+    /// Nobody waits for this work any more. Whoever has not begun it need not, and reports it as failed; what is under
+    /// way may end early. It is reported in any case.
+    Cancel {
+        work: WorkId,
+    },
     Watch {
         path: String,
     },

@@ -305,7 +305,7 @@ impl Toolstack {
                     let (work, ticket) = (*work, *ticket);
                     if step.info().if_cancelled == IfCancelled::Abandon {
                         let uuid = operation.uuid;
-                        self.abandon(uuid, step, work, ticket);
+                        self.abandon(uuid, step, work, ticket, out);
                         self.end_step(now, id, index, State::Failed, 0, out);
                     }
                 }
@@ -316,13 +316,21 @@ impl Toolstack {
     }
 
     /// Leaves work to itself: nobody waits for it, and what it brings back is released when it ends.
-    fn abandon(&mut self, uuid: Uuid, step: Step, work: WorkId, ticket: Ticket) {
+    fn abandon(
+        &mut self,
+        uuid: Uuid,
+        step: Step,
+        work: WorkId,
+        ticket: Ticket,
+        out: &mut Vec<Action>,
+    ) {
         let info = step.info();
         // What a start of the same VM would take for its own.
         let leaves = info.device.filter(|_| info.undo.is_some()).map(|device| (uuid, device));
         self.abandoned.extend(leaves);
         let (purpose, _) = self.works.get_mut(&work).expect("it is under way");
         *purpose = Purpose::Abandoned { ticket, leaves };
+        out.push(Action::Cancel { work });
     }
 
     /// Work that nobody waits for has ended.

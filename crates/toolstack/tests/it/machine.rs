@@ -177,6 +177,8 @@ fn destruction_overtakes_a_create() {
     let cancelled = handle(&mut machine, destroyer);
     assert!(works(&cancelled).is_empty() && failed(&cancelled).is_none(), "{cancelled:?}");
     let Some(Action::Work { id: images, work }) = creating.last() else { panic!("{creating:?}") };
+    let is_told = |action: &Action| matches!(action, Action::Cancel { work } if work == images);
+    assert!(cancelled.iter().any(is_told), "{cancelled:?}");
     // Who reads the bridge ends soon; nobody waits for the images.
     let end = end_first(&mut machine, &creating, Err(Failure("x".to_owned())));
     let replies = end.iter().filter(|action| matches!(action, Action::Reply { .. })).count();
