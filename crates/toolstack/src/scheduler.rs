@@ -116,6 +116,13 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// For a host that carries out so many steps side by side: no single storage gets all of them.
+    #[must_use]
+    pub fn for_workers(workers: usize) -> Self {
+        let sr = (workers * 3 / 4).max(1);
+        Self { host: workers, backend: workers, sr, ..Self::default() }
+    }
+
     /// The same limits with no 0 among them: nothing would ever go.
     #[must_use]
     fn at_least_one(mut self) -> Self {
@@ -498,6 +505,19 @@ impl<T> Scheduler<T> {
         let idle = |vm: &Vm<T>| vm.queues.is_empty() && vm.running.is_empty();
         if self.vms.get(&uuid).is_some_and(idle) {
             self.vms.remove(&uuid);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_single_storage_gets_all_workers() {
+        for (workers, sr) in [(16, 12), (4, 3), (2, 1), (1, 1)] {
+            let limits = Limits::for_workers(workers);
+            assert_eq!((limits.host, limits.backend, limits.sr), (workers, workers, sr));
         }
     }
 }

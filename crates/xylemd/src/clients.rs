@@ -305,21 +305,23 @@ impl Client<'_> {
                 let spec = format!("format=raw,vdev={drive},access=r,devtype=cdrom,target={path}");
                 let medium = devices::disk(&spec, Path::new(&cwd)).map_err(Failed::Told)?;
                 // A drive is there as long as something is in it.
-                let config = self.config(&target)?;
+                let (config, uuid) = self.config_and_uuid(&target)?;
+                let target = Target(uuid.to_string());
                 if layout::devices(&config).contains(&device) {
                     self.unplug(target.clone(), device, force, false)?;
                 }
                 self.plug(target, medium, false)
             }
             Request::NetworkAttach { target, vif } => {
-                let configured = self.config(&target)?;
+                let (configured, uuid) = self.config_and_uuid(&target)?;
                 let device = devices::vif(&vif, &configured).map_err(Failed::Told)?;
-                self.plug(target, device, false)
+                // Whoever has the name by now is not meant.
+                self.plug(Target(uuid.to_string()), device, false)
             }
             Request::NetworkDetach { target, vif, force } => {
                 let (configured, uuid) = self.config_and_uuid(&target)?;
                 let device = devices::vif_ref(&vif, &configured, uuid).map_err(Failed::Told)?;
-                self.unplug(target, device, force, false)
+                self.unplug(Target(uuid.to_string()), device, force, false)
             }
             Request::Explain { target } => {
                 text(self.ask(toolstack::Request::Explain { target: target.0 })?)
@@ -393,10 +395,6 @@ impl Client<'_> {
         let row = self.rows(std::slice::from_ref(target))?.pop();
         let found = row.and_then(|row| Some((row.config?, row.info.handle)));
         found.ok_or_else(|| Failed::Told(format!("{}: not managed by Xylem", target.0)))
-    }
-
-    fn config(&self, target: &Target) -> Result<Arc<VmConfig>, Failed> {
-        Ok(self.config_and_uuid(target)?.0)
     }
 
     fn plan(&self, planned: api::Planned) -> Result<api::Reply, Failed> {

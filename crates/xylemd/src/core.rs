@@ -113,9 +113,7 @@ impl Core {
     /// How many steps the machine lets go at a time: as many as there are performers for, of which no single
     /// storage gets all.
     pub(crate) fn set_workers(&self, workers: usize) {
-        let sr = (workers * 3 / 4).max(1);
-        let limits = Limits { host: workers, backend: workers, sr, ..Limits::default() };
-        self.lock().machine.set_limits(limits);
+        self.lock().machine.set_limits(Limits::for_workers(workers));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
