@@ -102,6 +102,7 @@ fn originals(files: &[(Role, String)]) -> Result<Vec<Original>, Failure> {
     };
     let mut plain = vec![
         ("hand-made".to_owned(), kernels::unikernel().bytes()),
+        ("hand-made, 32 bits".to_owned(), kernels::unikernel().bytes_32(62)),
         ("simulated".to_owned(), sim::kernel_image()),
     ];
     for (role, file) in files {
