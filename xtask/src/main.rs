@@ -9,6 +9,7 @@ mod fuzz;
 mod images;
 mod kills;
 mod layouts;
+mod messages;
 mod tidy;
 mod worlds;
 
@@ -36,6 +37,7 @@ cargo xtask COMMAND
   store-take-over hands a running store from Xen's daemon to ours and back under clients and guests
   store-unit      our store's systemd unit, run by a systemd in namespaces of its own
   layouts our structures against the headers of each Xen that Debian has
+  messages every sentence that an operator can meet, in one list
   tidy    rules of this workspace that no compiler checks
 
 `cargo xtask COMMAND --help` says more.";
@@ -76,6 +78,7 @@ fn dispatch() -> Result<ExitCode> {
                 )
             }
             "layouts" => layouts::main(),
+            "messages" => messages::main(&mut parser),
             "tidy" => tidy::main(),
             store_trials::stores::BARE_STORE => {
                 store_trials::stores::serve_without_a_store(std::path::Path::new(
