@@ -26,7 +26,7 @@ pub enum CallError {
     Broken(io::Error),
     #[error("xylemd closed the connection without an answer")]
     Closed,
-    #[error("the answer of xylemd: {0}")]
+    #[error("bad answer from xylemd: {0}")]
     Wire(WireError),
     /// The daemon's own words.
     #[error("{0}")]

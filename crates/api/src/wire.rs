@@ -10,11 +10,9 @@ pub const LINE_BYTES_MAX: usize = 16 << 20;
 /// The peer's line means nothing to us.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    #[error(
-        "version {peer} of the protocol was spoken, version {VERSION} was expected: use xy and xylemd of the same release"
-    )]
+    #[error("protocol version {peer}, expected {VERSION}: use xy and xylemd of the same release")]
     Version { peer: u64 },
-    #[error("the message is not understood: {0}")]
+    #[error("cannot decode the message: {0}")]
     Malformed(String),
     #[error("the message exceeds {LINE_BYTES_MAX} bytes")]
     TooLong,

@@ -70,16 +70,16 @@ pub enum ParseError {
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
     #[error(
-        "the parser was stopped: {seconds:.1} s of CPU time did not do; the file is damaged or hostile"
+        "parsing takes more than {seconds:.1} s of CPU time; use a kernel that is not compressed, or with gzip or lz4"
     )]
     Slow { seconds: f64 },
-    #[error("the parser was stopped: it did not answer within {seconds} s")]
+    #[error("the parser did not answer within {seconds} s; is the host overloaded?")]
     Silent { seconds: u64 },
     #[error(
-        "the parser ended with {how}; the file is damaged or hostile, or takes more than {memory_mib} MiB to unpack"
+        "the parser ended with {how}: the file is damaged, or takes more than {memory_mib} MiB to unpack"
     )]
     Ended { how: String, memory_mib: u64 },
-    #[error("the parser's answer is not one: {0}")]
+    #[error("the parser's answer is invalid: {0}")]
     Nonsense(String),
     #[error("the parser cannot be started: {0}")]
     Start(io::Error),
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn an_answer_that_makes_no_sense_makes_no_kernel() {
         let length = |bytes: u64| [&[ANSWER_OK][..], &bytes.to_le_bytes()].concat();
-        let begin = "the parser's answer is not one: ";
+        let begin = "the parser's answer is invalid: ";
         for (answer, result, expected) in [
             (&b"?"[..], &b""[..], "it begins otherwise"),
             (b"+", b"", "it has no length"),

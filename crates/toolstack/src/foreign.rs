@@ -89,7 +89,7 @@ impl Adoption {
             ));
         }
         let (Some(port), Some(store_gfn)) = (reading.store_port, reading.store_gfn) else {
-            return Err(format!("{name}: has no store ring in the store; it is not whole"));
+            return Err(format!("{name}: has no xenstore ring in the store; it is incomplete"));
         };
         let (mut disks, mut vifs, mut attached) = (Vec::new(), Vec::new(), BTreeMap::new());
         for device in &reading.devices {
@@ -163,7 +163,7 @@ fn script(device: &ForeignDevice) -> &str {
 fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Attachment), String> {
     let key = |name: &str| device.keys.get(name).map(String::as_str).unwrap_or_default();
     let dev = key("dev");
-    let vdev: Vdev = dev.parse().map_err(|_| format!("its name {dev:?} is none"))?;
+    let vdev: Vdev = dev.parse().map_err(|_| format!("{dev:?} is not the name of a disk"))?;
     if vdev.number != device.device.devid {
         return Err(format!("is called {dev}, which is {}", vdev.number));
     }
@@ -188,7 +188,7 @@ fn disk(device: &ForeignDevice) -> Result<(DiskConfig, Attachment), String> {
         _ => return Err(format!("what is served is not what lies at {path}")),
     };
     if !path.starts_with('/') {
-        return Err(format!("{path:?} is no path of this host"));
+        return Err(format!("{path:?} is not a path on this host"));
     }
     let mode = match key("mode") {
         shared if shared.contains('!') => Mode::Shared,
@@ -214,7 +214,7 @@ fn vif(device: &ForeignDevice) -> Result<VifConfig, String> {
         return Err(format!("served by the script {script}; detach it first"));
     }
     let bridge = key("bridge").ok_or("is on no bridge; detach it first")?.to_owned();
-    let mac = key("mac").map(str::parse).transpose().map_err(|_| "its address is none")?;
+    let mac = key("mac").map(str::parse).transpose().map_err(|_| "its MAC address is invalid")?;
     let mtu = key("mtu").and_then(|text| text.parse().ok());
     let rate = key("rate").and_then(|text| {
         let (bytes, interval_us) = text.split_once(',')?;

@@ -109,6 +109,18 @@ impl DeviceRef {
     }
 }
 
+impl DeviceRef {
+    /// As operators name it: `disk xvdb`, `vif 0`.
+    #[must_use]
+    pub fn spoken(self) -> String {
+        match self.kind {
+            DeviceKind::Vbd => format!("disk {}", crate::xlcfg::vdev_name(self.devid)),
+            DeviceKind::Vif => format!("vif {}", self.devid),
+        }
+    }
+}
+
+/// As the record and plans name it.
 impl std::fmt::Display for DeviceRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.kind.as_str(), self.devid)

@@ -84,6 +84,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     pub(crate) fn presence(&mut self, domain: DomainRef) -> Result<Presence, Failure> {
-        self.xen.presence(domain).map_err(refused("tell about", domain.domid))
+        self.xen.presence(domain).map_err(refused("look up", domain.domid))
     }
 }

@@ -20,7 +20,7 @@ mod vm;
 
 use std::fmt;
 
-pub use vdev::ParseVdevError;
+pub use vdev::{ParseVdevError, vdev_name};
 use xen::DomainKind;
 
 use crate::config::{DiskConfig, VifConfig, VmConfig};

@@ -33,7 +33,7 @@ pub(crate) enum DryRun {
 }
 
 pub(crate) const JSON: Flag = Flag::new('\0', "json", "Print JSON.");
-const FORCE: Flag = Flag::new('\0', "force", "Take it without the guest's consent.");
+const FORCE: Flag = Flag::new('\0', "force", "Detach it without the guest's consent.");
 const STRICT: Flag =
     Flag::new('\0', "strict", "Treat unknown and unsupported keys as errors, not warnings.");
 pub(crate) const MANY: usize = usize::MAX;
@@ -188,7 +188,7 @@ const COMMANDS: &[Command] = &[
         name: "vncviewer",
         usage: "[options] <Domain>",
         about: "Attach to the screen of an HVM domain",
-        flags: &[Flag::new('p', "print", "Print where it is seen instead.")],
+        flags: &[Flag::new('p', "print", "Print its address instead.")],
         operands: (1, 1),
         dry_run: DryRun::Impossible,
         run: commands::vnc::vncviewer,
@@ -250,7 +250,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "sr-create",
         usage: "<SR> <Kind> [Key=Value ...]",
-        about: "Make a storage repository",
+        about: "Create a storage repository",
         flags: &[],
         operands: (2, MANY),
         dry_run: DryRun::Impossible,
@@ -259,7 +259,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "sr-introduce",
         usage: "<SR> <Kind> [Key=Value ...]",
-        about: "Take over a storage repository that was made before",
+        about: "Introduce an existing storage repository",
         flags: &[],
         operands: (2, MANY),
         dry_run: DryRun::Impossible,
@@ -277,7 +277,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "sr-destroy",
         usage: "<SR>",
-        about: "Take away a storage repository without VDIs",
+        about: "Destroy an empty storage repository",
         flags: &[],
         operands: (1, 1),
         dry_run: DryRun::Impossible,
@@ -295,7 +295,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "sr-info",
         usage: "[options] <SR>",
-        about: "Print what a storage repository has and has room for",
+        about: "Print size and free space of a storage repository",
         flags: &[JSON],
         operands: (1, 1),
         dry_run: DryRun::Impossible,
@@ -304,7 +304,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "sr-scan",
         usage: "[options] <SR ...>",
-        about: "Look at storage repositories anew, and list their VDIs",
+        about: "Rescan storage repositories and list their VDIs",
         flags: &[JSON],
         operands: (1, MANY),
         dry_run: DryRun::Impossible,
@@ -322,7 +322,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "vdi-create",
         usage: "<SR:VDI> <Size>",
-        about: "Make a virtual disk image of zeros",
+        about: "Create an empty virtual disk image",
         flags: &[],
         operands: (2, 2),
         dry_run: DryRun::Impossible,
@@ -331,7 +331,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "vdi-destroy",
         usage: "<SR:VDI>",
-        about: "Take away a virtual disk image with all it has",
+        about: "Destroy a virtual disk image and its data",
         flags: &[],
         operands: (1, 1),
         dry_run: DryRun::Impossible,
@@ -340,7 +340,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "vdi-resize",
         usage: "<SR:VDI> <Size>",
-        about: "Make a virtual disk image larger",
+        about: "Grow a virtual disk image",
         flags: &[],
         operands: (2, 2),
         dry_run: DryRun::Impossible,
@@ -349,7 +349,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "vdi-snapshot",
         usage: "<SR:VDI> <VDI>",
-        about: "Keep what a virtual disk image has now, read-only",
+        about: "Take a read-only snapshot of a virtual disk image",
         flags: &[],
         operands: (2, 2),
         dry_run: DryRun::Impossible,
@@ -358,7 +358,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "vdi-clone",
         usage: "<SR:VDI> <VDI>",
-        about: "Copy a virtual disk image",
+        about: "Clone a virtual disk image",
         flags: &[],
         operands: (2, 2),
         dry_run: DryRun::Impossible,
@@ -421,7 +421,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "explain",
         usage: "<Domain ...>",
-        about: "Print what is under way for a domain, and what each step waits for",
+        about: "Print the operation under way for a domain and what its steps wait for",
         flags: &[],
         operands: (1, MANY),
         dry_run: DryRun::Impossible,
@@ -430,7 +430,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "plan",
         usage: "create FILE [vars] | reboot|shutdown|destroy Domain | block-attach DISK | ...",
-        about: "Print the graph of steps that a command would take",
+        about: "Print the plan of steps that a command would take",
         flags: &[FORCE],
         operands: (2, MANY),
         dry_run: DryRun::Impossible,
@@ -439,7 +439,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "limits",
         usage: "[options]",
-        about: "Print how many steps xylemd has under way at most, and change that",
+        about: "Print or change how many steps run at the same time",
         flags: &[
             Flag::with_value('\0', "host", "N", "On the whole host (worker-pool-size)."),
             Flag::with_value('\0', "vm", "N", "For one VM."),
@@ -447,7 +447,7 @@ const COMMANDS: &[Command] = &[
             Flag::with_value('\0', "backend", "N", "On one backend: a domain that serves devices."),
             Flag::with_value('\0', "storage", "N", "Attaches, and detaches."),
             Flag::with_value('\0', "domain", "N", "Domains being made, and being destroyed."),
-            Flag::with_value('\0', "scan", "N", "Looks at what SRs have."),
+            Flag::with_value('\0', "scan", "N", "Scans of SRs."),
             Flag::with_value(
                 '\0',
                 "change",
@@ -472,7 +472,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "counters",
         usage: "[options]",
-        about: "Print what xylemd has done since it began",
+        about: "Print counters of xylemd since its start",
         flags: &[JSON],
         operands: (0, 0),
         dry_run: DryRun::Impossible,
@@ -481,10 +481,10 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "hypercalls",
         usage: "[options]",
-        about: "Print what was asked of Xen, and how long it took",
+        about: "Print hypercall counts and latencies",
         flags: &[
-            Flag::new('o', "operations", "By the operations that they were made for."),
-            Flag::new('q', "queues", "The queues of work instead, and how long work waited."),
+            Flag::new('o', "operations", "Group by operation."),
+            Flag::new('q', "queues", "Print the work queues and their waiting times instead."),
             JSON,
         ],
         operands: (0, 0),
@@ -496,9 +496,9 @@ const COMMANDS: &[Command] = &[
         usage: "[options]",
         about: "Monitor the domains, as xentop does",
         flags: &[
-            Flag::new('b', "batch", "Print one table after the other, for a file."),
+            Flag::new('b', "batch", "Batch mode: print one table after the other."),
             Flag::with_value('i', "iterations", "N", "End after so many."),
-            Flag::with_value('d', "delay", "SECONDS", "Time between two, 3 by default."),
+            Flag::with_value('d', "delay", "SECONDS", "Time between tables, 3 by default."),
             Flag::with_value(
                 's',
                 "sort",
@@ -516,7 +516,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "dominfo",
         usage: "[options] <Domain ...>",
-        about: "Print all that is known of a domain",
+        about: "Print details of a domain",
         flags: &[JSON],
         operands: (1, MANY),
         dry_run: DryRun::Impossible,
@@ -525,7 +525,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "define",
         usage: "<ConfigFile> [options] [vars]",
-        about: "Keep a VM until it is undefined, whether it runs or not",
+        about: "Define a VM that outlives its domain",
         flags: &[
             STRICT,
             Flag::with_value('f', "defconfig", "FILE", "Use the given configuration file."),
@@ -539,7 +539,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "undefine",
         usage: "<VM ...>",
-        about: "Forget the definition of a VM; its domain, if any, goes on",
+        about: "Remove the definition of a VM; its domain keeps running",
         flags: &[],
         operands: (1, MANY),
         dry_run: DryRun::Impossible,
@@ -557,9 +557,9 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "start",
         usage: "[options] <-a|VM ...>",
-        about: "Start a VM that is defined",
+        about: "Start a defined VM",
         flags: &[
-            Flag::new('a', "all", "All that do not run, in the order of their numbers."),
+            Flag::new('a', "all", "Start all defined VMs that are down, in their order."),
             Flag::new('p', "", "Leave the domain paused after it is created."),
             Flag::new('\0', "stages", "Print where the time went and what it cost."),
         ],
@@ -571,7 +571,7 @@ const COMMANDS: &[Command] = &[
         name: "wait",
         usage: "[options] <VM> <State>",
         about: "Wait until a VM is running, paused, preserved, down or gone",
-        flags: &[Flag::with_value('t', "timeout", "SECONDS", "Fail after so long.")],
+        flags: &[Flag::with_value('t', "timeout", "SECONDS", "Fail after this time.")],
         operands: (2, 2),
         dry_run: DryRun::Impossible,
         run: vms::wait,
@@ -579,10 +579,10 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "events",
         usage: "[options]",
-        about: "Print how the states of VMs change",
+        about: "Print state changes of VMs",
         flags: &[
-            Flag::with_value('s', "since", "REVISION", "Only what came after that."),
-            Flag::new('f', "follow", "Go on for ever."),
+            Flag::with_value('s', "since", "REVISION", "Only changes after this revision."),
+            Flag::new('f', "follow", "Keep printing changes as they come."),
             Flag::new('\0', "json", "Print JSON, an object in each line."),
         ],
         operands: (0, 0),
@@ -595,14 +595,10 @@ const COMMANDS: &[Command] = &[
         about: "List the last operations, or draw where the time of one went",
         flags: &[
             JSON,
-            Flag::new(
-                'a',
-                "all",
-                "Draw all that are kept side by side, or those of a kind (start).",
-            ),
+            Flag::new('a', "all", "Draw all kept operations, or those of one kind (start)."),
             Flag::with_value('s', "since", "OPERATION", "With --all: only later ones."),
             Flag::new('\0', "chrome", "Print a trace that Perfetto and Chrome open."),
-            Flag::new('\0', "svg", "Print a picture."),
+            Flag::new('\0', "svg", "Print an SVG picture."),
         ],
         operands: (0, 1),
         dry_run: DryRun::Impossible,
@@ -611,7 +607,7 @@ const COMMANDS: &[Command] = &[
     Command {
         name: "store",
         usage: "<command> [args]",
-        about: "Look into the store and change it; see 'xy help store'",
+        about: "Read and change the store; see 'xy help store'",
         flags: &[],
         operands: (0, MANY),
         dry_run: DryRun::Impossible,
@@ -733,7 +729,7 @@ fn help_of(command: &Command) -> String {
 
 fn help_store() -> String {
     let mut text = "Usage: xy store <command> [args]\n\n\
-                    Look into the store and change it.\n\n"
+                    Read and change the store.\n\n"
         .to_owned();
     for command in store::COMMANDS {
         let name = command.name.trim_start_matches("store ");
@@ -757,9 +753,9 @@ fn help_all() -> String {
     text.push_str(
         "\nA subcommand may be shortened as long as it stays unambiguous.\n\
          \nGlobal options:\n\n\
-         -v                      Tell each step.\n\
-         -t                      Tell each step on one line, by carriage returns.\n\
-         -T                      Begin messages with the time since the start.\n\
+         -v                      Print each step.\n\
+         -t                      Print each step on one line, with carriage returns.\n\
+         -T                      Prefix messages with the time since the start.\n\
          -N                      Dry run: check everything, do nothing.\n\
          -f                      Accepted for xl compatibility, ignored.\n",
     );

@@ -203,7 +203,7 @@ impl Session {
 pub(crate) fn unexpected(reply: &Reply) -> Failure {
     let kind = format!("{reply:?}");
     let kind: String = kind.chars().take_while(char::is_ascii_alphanumeric).collect();
-    Failure::failed(format!("xylemd answered with {kind}, which was not asked for"))
+    Failure::failed(format!("unexpected answer from xylemd: {kind}"))
 }
 
 /// What came from elsewhere must neither break the line nor speak to the terminal.

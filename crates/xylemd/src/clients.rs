@@ -691,7 +691,7 @@ fn no_such_domain(target: &str) -> Failed {
 fn unexpected(reply: &Reply) -> Failed {
     match reply {
         Reply::Gone { .. } => Failed::Told("the domain was destroyed meanwhile".to_owned()),
-        other => Failed::Told(format!("unexpected reply of the core: {other:?}")),
+        other => Failed::Told(format!("unexpected reply: {other:?}")),
     }
 }
 

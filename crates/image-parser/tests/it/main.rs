@@ -122,7 +122,7 @@ fn each_image_has_a_parser_of_its_own_and_a_dead_one_is_replaced() {
 fn a_parser_that_crashes_fails_its_image_only() {
     let parser = Parser::start("/bin/sh", ["-c".into(), "kill -SEGV $$".into()], Limits::default());
     let error = parser.unwrap().parse(&file(&elf())).unwrap_err();
-    assert!(error.to_string().starts_with("the parser ended with signal 11; "), "{error}");
+    assert!(error.to_string().starts_with("the parser ended with signal 11: "), "{error}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_vm_does_not_start_while_a_disk_of_its_cancelled_start_is_being_attached() {
     let message = refused(Some(at_once(&mut lab, start())));
     assert_eq!(
         message,
-        "a: vbd 51712 is still being attached for a start that was cancelled; try again when that has ended"
+        "a: disk xvda is still being attached for a start that was cancelled; try again when that has ended"
     );
     pass(&mut lab, 20);
     assert!(matches!(lab.ask(start()), Reply::Created(_)));

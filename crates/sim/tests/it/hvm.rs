@@ -129,7 +129,7 @@ fn a_guest_that_reboots_gets_another_device_model() {
 fn a_host_without_qemu_says_so_before_anything_is_made() {
     let mut lab = Lab::new(HostConfig::default());
     let error = lab.create(VM).unwrap_err();
-    assert!(error.contains("Xen's loader of HVM domains; on Debian xen-utils has it"), "{error}");
+    assert!(error.contains("hvmloader; on Debian it is in xen-utils"), "{error}");
     lab.settle();
     lab.assert_nothing_left();
 }

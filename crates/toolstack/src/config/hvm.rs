@@ -167,7 +167,7 @@ pub fn place_problem(disks: &[DiskConfig]) -> Option<(usize, String)> {
             return Some((
                 number,
                 format!(
-                    "an emulated disk cannot be read-only; write devtype=cdrom, \
+                    "an emulated disk cannot be read-only; use devtype=cdrom, \
                      or xvd{letter} instead of {name}"
                 ),
             ));

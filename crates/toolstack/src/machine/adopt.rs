@@ -46,13 +46,13 @@ impl Toolstack {
         }
         let (domid, name, uuid) = self.resolve_any(target)?;
         if domid == DomId::DOM0 {
-            return Err(format!("{target}: domain 0 is nobody's to manage"));
+            return Err(format!("{target}: domain 0 cannot be managed"));
         }
         if self.adopting.contains(&uuid) {
             return Err(format!("{name}: is being adopted already"));
         }
         if self.defined(&name).is_some() || self.definitions.contains_key(&uuid) {
-            return Err(format!("{name}: is defined; `xy undefine {name}` comes first"));
+            return Err(format!("{name}: is defined; run `xy undefine {name}` first"));
         }
         if self.vms.named(&name).is_some() {
             return Err(format!("{name}: there is a VM of that name already"));

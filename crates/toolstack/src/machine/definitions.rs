@@ -58,7 +58,7 @@ impl Definition {
         let autostart = lines.next().and_then(|line| line.strip_prefix(AUTOSTART));
         let autostart = match autostart.map(str::parse).transpose() {
             Ok(autostart) => autostart,
-            Err(_) => return Err("its autostart has no number".to_owned()),
+            Err(_) => return Err("its autostart is not a number".to_owned()),
         };
         let source = xlcfg::Source { file: name, text, overrides: &[] };
         let config = xlcfg::parse(source).map_err(|error| error.to_string())?;
@@ -510,7 +510,7 @@ mod tests {
         for (text, expected) in [
             (String::new(), "its first line is not that of a definition"),
             (first_line(3) + "\nwarp = [", "it has format 3 and this xylemd knows formats up to 2"),
-            (format!("{}\n{AUTOSTART}x\n", first_line(1)), "its autostart has no number"),
+            (format!("{}\n{AUTOSTART}x\n", first_line(1)), "its autostart is not a number"),
             (
                 format!("{}\nname = 'a'\nkernel = '/k'\ntype = 'pv'\nmemory = 8\n", first_line(1)),
                 "it has no uuid",

@@ -138,7 +138,8 @@ impl Toolstack {
         if let Some(busy) = self.busy(uuid, id) {
             Some(busy)
         } else if vm.has(id) {
-            Some(format!("{name}: has a {id} already; take another number or detach it first"))
+            let device = id.spoken();
+            Some(format!("{name}: has a {device} already; use another or detach it first"))
         } else if is_disk && vm.config.disks.len() + plugged(id.kind) >= DISKS_MAX {
             Some(format!("{name}: a VM has at most {DISKS_MAX} disks; detach one first"))
         } else if vm.config.hvm.is_some() {
@@ -158,7 +159,8 @@ impl Toolstack {
         if vm.operation.is_some() || vm.after_plugs.is_some() {
             Some(format!("{name}: is being started or taken down; try again when that has ended"))
         } else if vm.plugs.contains_key(&id) || self.abandoned.contains(&(uuid, id)) {
-            Some(format!("{name}: {id} is being attached or detached; `xy explain` shows it"))
+            let device = id.spoken();
+            Some(format!("{name}: {device} is being attached or detached; `xy explain` shows it"))
         } else {
             None
         }
@@ -184,7 +186,8 @@ impl Toolstack {
         }
         let vm = &self.vms[&uuid];
         if !vm.has(id) {
-            return fail(client, format!("{}: has no {id}", vm.config.name), out);
+            let (name, device) = (&vm.config.name, id.spoken());
+            return fail(client, format!("{name}: has no {device}"), out);
         }
         let is_attached = id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
         let plan = plan_unplug(id, how, is_attached);

@@ -331,7 +331,7 @@ impl Toolstack {
     /// An operation on a VM begins.
     pub(super) fn note_begin(&mut self, now: Instant, uuid: Uuid, outcome: &Outcome) {
         let vm = &self.vms[&uuid];
-        let stopped = vm.stopped.map_or("its domain was not whole", policy::word).to_owned();
+        let stopped = vm.stopped.map_or("its domain was incomplete", policy::word).to_owned();
         let (state, reason) = match outcome {
             Outcome::Created { .. } => (VmState::Starting, String::new()),
             Outcome::Rebooted => (VmState::Starting, stopped),

@@ -246,7 +246,7 @@ impl Toolstack {
 
     /// Why a VM cannot be started although it does not run: work of a start that was cancelled has not ended.
     pub(super) fn abandoned_start(&self, uuid: Uuid, name: &str) -> Option<String> {
-        let device = self.abandoned_device(uuid)?;
+        let device = self.abandoned_device(uuid)?.spoken();
         Some(format!(
             "{name}: {device} is still being attached for a start that was cancelled; \
              try again when that has ended"

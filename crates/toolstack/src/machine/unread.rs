@@ -73,7 +73,7 @@ impl Unread {
             return Err(format!("{name}: has no {device}, which the configuration names"));
         }
         let (Some(port), Some(store_gfn)) = (reading.store_port, reading.store_gfn) else {
-            return Err(format!("{name}: has no store ring in the store; it is not whole"));
+            return Err(format!("{name}: has no xenstore ring in the store; it is incomplete"));
         };
         let start = match reading.info.flags.paused() {
             true => Start::Paused,

@@ -126,7 +126,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let recorded: BTreeSet<Uuid> = records.iter().map(|record| record.uuid).collect();
         for info in survey.domains.iter().filter(|info| recorded.contains(&info.handle)) {
             let domid = info.domid;
-            let state = self.xen.life_state(domid).map_err(refused("tell about", domid))?;
+            let state = self.xen.life_state(domid).map_err(refused("look up", domid))?;
             // What has gone since the list was made is seen to be gone when it is looked for.
             unique_ids.extend(state.map(|state| (domid, state.unique_id)));
         }
@@ -179,12 +179,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         generation: u64,
     ) -> Result<Box<ForeignReading>, Failure> {
         let gone = || Failure(format!("domain {domid} is gone; `xy list` shows what is there"));
-        let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         let info = info.filter(|info| info.handle == uuid).ok_or_else(gone)?;
-        let domain = self
-            .xen
-            .identify(domid, uuid, generation)
-            .map_err(refused("tell the number of", domid))?;
+        let domain =
+            self.xen.identify(domid, uuid, generation).map_err(refused("identify", domid))?;
         let mut reading = store::foreign(&mut self.store, domain, info)?;
         for device in &mut reading.devices {
             let Some(path) = device.keys.get("params").filter(|path| !path.is_empty()) else {

@@ -88,7 +88,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Some(_) => Failure(why),
                 // Nothing of ours leads to it any more once its record is gone.
                 None => Failure(format!(
-                    "{why}; and domain {domid} could not be destroyed: `xl destroy {domid}` does it"
+                    "{why}; and domain {domid} could not be destroyed; `xl destroy {domid}` destroys it"
                 )),
             }
         })
@@ -102,13 +102,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         config: &VmConfig,
         materials: &Materials<'_>,
     ) -> Result<NewDomain, Failure> {
-        let domain = self
-            .xen
-            .identify(domid, uuid, generation)
-            .map_err(refused("tell the number of", domid))?;
+        let domain =
+            self.xen.identify(domid, uuid, generation).map_err(refused("identify", domid))?;
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
-            .map_err(refused("make the vCPUs of", domid))?;
+            .map_err(refused("allocate the vCPUs of", domid))?;
         xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
             .map_err(|error| build_failure(config, &error))?;
         if let Materials::Firmware(build) = materials {
@@ -116,7 +114,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 .map_err(|error| self.build_failure(config, materials, &error))?;
         }
         let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
-        let channel = refused("make an event channel of", domid);
+        let channel = refused("allocate an event channel for", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         Ok(NewDomain { domain, store_port, console_port })
@@ -203,7 +201,7 @@ fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> 
         mib => format!(" ({mib} MiB of them claimed by starts under way)"),
     };
     Failure(format!(
-        "{}: VM {} needs {} MiB, {} MiB are free{claimed}; stop another VM or take less",
+        "{}: VM {} needs {} MiB, {} MiB are free{claimed}; stop another VM or reduce memory",
         config.origin.at("memory"),
         config.name,
         needed_pages.div_ceil(PAGES_PER_MIB),

@@ -54,7 +54,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             None => in_folders(LOADER),
         };
         let loader = first_of(&loaders, |path| self.host.loader(path)).map_err(|error| {
-            let what = "Xen's loader of HVM domains; on Debian xen-utils has it";
+            let what = "hvmloader; on Debian it is in xen-utils";
             missing(&place("firmware_override"), &loaders, what, error)
         })?;
         let (files, name) = bios_files(hvm.bios);
@@ -121,7 +121,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             let model = format!("device model of domain {domid} (pid {})", process.pid);
             self.host.end_model(process).map_err(|error| failure(model, error))?;
         }
-        let holder = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        let holder = self.xen.domain(domid).map_err(refused("look up", domid))?;
         if holder.is_none_or(|info| info.handle == uuid) {
             let removals = layout::removed_model_paths(domid);
             store::remove(&mut self.store, None, uuid, &removals)?;

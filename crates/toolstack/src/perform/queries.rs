@@ -152,7 +152,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     fn find(&mut self, domid: DomId, known: Option<Uuid>) -> Result<Output, Failure> {
-        let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         let name = match &info {
             Some(info) if Some(info.handle) == known => None,
             Some(_) => store::names(&mut self.store, &[domid])?.remove(&domid),
@@ -172,7 +172,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 (0..count).map(|vcpu| self.read_vcpu(domid, vcpu)).collect();
             // What was read is that domain's only if it has its number still.
             if self.domain_of(domid, handle)?.is_some() {
-                let vcpus = vcpus.map_err(refused("tell the vCPUs of", domid))?;
+                let vcpus = vcpus.map_err(refused("read the vCPUs of", domid))?;
                 readings.domains.insert(domid, vcpus);
             }
         }
@@ -186,7 +186,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// The domain of that number, if it has this handle.
     fn domain_of(&mut self, domid: DomId, handle: Uuid) -> Result<Option<DomainInfo>, Failure> {
-        let info = self.xen.domain(domid).map_err(refused("tell about", domid))?;
+        let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         Ok(info.filter(|info| info.handle == handle))
     }
 

@@ -133,11 +133,13 @@ impl Wait {
     }
 
     fn judge_words(self, device: DeviceRef, words: &str) -> Verdict {
+        let device = device.spoken();
         Verdict::Refused(match self {
             Self::Backend(_) => format!("the backend of {device} refused it: {words}"),
             Self::Model | Self::Connected(_) | Self::Consent(_) | Self::Closed(_) => {
-                let step = super::Step::Await(self);
-                format!("the guest refused to {step}: {words}; --force takes it away")
+                format!(
+                    "the guest refused to release {device}: {words}; --force detaches it anyway"
+                )
             }
         })
     }
@@ -148,7 +150,8 @@ impl Wait {
             Self::Backend(_) => match state {
                 XenbusState::Unknown | XenbusState::Initialising => Verdict::Pending,
                 XenbusState::Closing | XenbusState::Closed => Verdict::Refused(format!(
-                    "the backend of {device} refused it: its state went to {}",
+                    "the backend of {} refused it: its state went to {}",
+                    device.spoken(),
                     state.as_str()
                 )),
                 _ => Verdict::Ended,
@@ -180,12 +183,14 @@ impl Wait {
                 "the device model was not ready within {seconds} s; {model_log} may say why"
             )),
             Self::Backend(device) => Late::Fail(format!(
-                "the backend of {device} did not answer within {seconds} s; \
-                 is its driver loaded in dom0?"
+                "the backend of {} did not answer within {seconds} s; \
+                 is its driver loaded in dom0?",
+                device.spoken()
             )),
             Self::Consent(device) => Late::Fail(format!(
-                "the guest did not let go of {device} within {seconds} s; is it in use? \
-                 --force takes it away"
+                "the guest did not release {} within {seconds} s; is it in use? \
+                 --force detaches it anyway",
+                device.spoken()
             )),
             // There may be no driver for it; then there is nobody to be surprised either.
             Self::Connected(_) => Late::GoOn,

@@ -10,7 +10,7 @@ use super::{ConfigError, shown};
 use crate::config::{Bios, DiskConfig, HvmSettings, ModelUser, Vga, Vnc, place_problem};
 
 const LATER: &str = "not supported yet for HVM domains";
-const ALWAYS: &str = "HVM domains always have it here";
+const ALWAYS: &str = "cannot be switched off for HVM domains";
 
 /// A key, values that are harmless, and what is wrong with others.
 type Row = (&'static str, &'static [&'static str], &'static str);

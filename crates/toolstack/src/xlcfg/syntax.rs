@@ -353,7 +353,7 @@ impl<'a> Parser<'a> {
         }
         self.rest = chars.as_str();
         if bytes.contains(&0) {
-            return Err(self.fail("the string holds a NUL"));
+            return Err(self.fail("the string contains a NUL"));
         }
         String::from_utf8(bytes).map_err(|_| self.fail("the string is not UTF-8"))
     }
@@ -377,12 +377,9 @@ impl<'a> Parser<'a> {
             }
             // xl calls its \NNN octal but reads it as decimal.
             Some('0'..='7') => {
-                return Err(self.fail(
-                    "\\ before a digit means different things to different \
-                                      readers; write \\xHH",
-                ));
+                return Err(self.fail("\\ before a digit is ambiguous; use \\xHH"));
             }
-            _ => return Err(self.fail("\\ before a character that it cannot escape")),
+            _ => return Err(self.fail("\\ before a character that has no escape")),
         })
     }
 }
@@ -488,14 +485,11 @@ mod tests {
         check("a = /boot/x", "Line(1) a: \"/boot/x\" needs quotes around it");
         check("a = 'x", "Line(1) a: the string has no closing quote on its line");
         check("a = 'x\n'", "Line(1) a: the string has no closing quote on its line");
-        check("a = 'x\\\n'", "Line(1) a: \\ before a character that it cannot escape");
-        check(
-            "a = '\\0'",
-            "Line(1) a: \\ before a digit means different things to different readers; write \\xHH",
-        );
+        check("a = 'x\\\n'", "Line(1) a: \\ before a character that has no escape");
+        check("a = '\\0'", "Line(1) a: \\ before a digit is ambiguous; use \\xHH");
         check("a = '\\x0'", "Line(1) a: \\x needs two hexadecimal digits");
         check("a = '\\x+1'", "Line(1) a: \\x needs two hexadecimal digits");
-        check("a = '\\x00'", "Line(1) a: the string holds a NUL");
+        check("a = '\\x00'", "Line(1) a: the string contains a NUL");
         check("a = '\\xff'", "Line(1) a: the string is not UTF-8");
         check(
             "a = 'x' b = 'y'",

@@ -60,6 +60,39 @@ fn named(text: &str) -> Option<u32> {
     }
 }
 
+/// The name that a number has; the number itself if it has none.
+#[must_use]
+pub fn vdev_name(number: u32) -> String {
+    let major = number >> 8;
+    let (family, disk, partition) = match major {
+        202 => ("xvd", number >> 4 & 15, number & 15),
+        8 => ("sd", number >> 4 & 15, number & 15),
+        3 | 22 => ("hd", u32::from(major == 22) * 2 + (number >> 6 & 3), number & 63),
+        _ if number & EXTENDED != 0 => ("xvd", number >> 8 & 0xf_ffff, number & 255),
+        _ => return number.to_string(),
+    };
+    let name = match partition {
+        0 => format!("{family}{}", disk_letters(disk)),
+        partition => format!("{family}{}{partition}", disk_letters(disk)),
+    };
+    match named(&name) {
+        Some(same) if same == number => name,
+        _ => number.to_string(),
+    }
+}
+
+/// What [`disk_index`] reads.
+fn disk_letters(disk: u32) -> String {
+    let mut letters = Vec::new();
+    let mut rest = disk + 1;
+    while rest > 0 {
+        rest -= 1;
+        letters.push(char::from(b"abcdefghijklmnopqrstuvwxyz"[rest as usize % 26]));
+        rest /= 26;
+    }
+    letters.iter().rev().collect()
+}
+
 /// `a` is 0, `z` is 25, `aa` is 26.
 fn disk_index(letters: &str) -> Option<u32> {
     // Five letters go beyond the highest disk.
@@ -86,6 +119,29 @@ fn numbered(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_lead_back_to_names() {
+        for name in [
+            "xvda",
+            "xvda15",
+            "xvda16",
+            "xvdp15",
+            "xvdz",
+            "xvdaa",
+            "xvdbgqcv255",
+            "hda",
+            "hdd63",
+            "sdp15",
+        ] {
+            let number = name.parse::<Vdev>().unwrap().number;
+            assert_eq!(vdev_name(number), name);
+        }
+        // d0p0's number is xvda's; what no name has stays a number.
+        assert_eq!(vdev_name(51712), "xvda");
+        assert_eq!(vdev_name(1 << 28 | 5), (1 << 28 | 5).to_string());
+        assert_eq!(vdev_name(7), "7");
+    }
 
     #[test]
     fn names_have_the_numbers_of_the_interface() {

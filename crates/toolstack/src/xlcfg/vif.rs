@@ -82,13 +82,13 @@ pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfi
 pub(super) fn check_distinct(vif: &VifConfig, others: &[VifConfig]) -> Result<(), String> {
     for (index, other) in others.iter().enumerate() {
         if other.devid == vif.devid {
-            return Err(format!("devid {} is that of vif[{index}] already", vif.devid));
+            return Err(format!("devid {} is used by vif[{index}] already", vif.devid));
         }
         if let Some(mac) = vif.mac.filter(|&mac| other.mac == Some(mac)) {
-            return Err(format!("mac {mac} is that of vif[{index}] already"));
+            return Err(format!("mac {mac} is used by vif[{index}] already"));
         }
         if let Some(name) = vif.name.as_ref().filter(|_| other.name == vif.name) {
-            return Err(format!("vifname {name} is that of vif[{index}] already"));
+            return Err(format!("vifname {name} is used by vif[{index}] already"));
         }
     }
     Ok(())

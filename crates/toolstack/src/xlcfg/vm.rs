@@ -245,7 +245,8 @@ impl Reader<'_> {
             Some(("pvh", _)) => Some(DomainKind::Pvh),
             Some(("hvm", _)) => Some(DomainKind::Hvm),
             Some((other, place)) => {
-                let problem = format!("{} is no type; expected pv, pvh or hvm", shown(other));
+                let problem =
+                    format!("{} is not a domain type; expected pv, pvh or hvm", shown(other));
                 return Err(self.error("type", place, problem));
             }
         };
@@ -257,7 +258,8 @@ impl Reader<'_> {
                 Err(self.error("builder", place, "contradicts type; leave builder out"))
             }
             (Some((other, place)), _) => {
-                let problem = format!("{} is no builder; use type = \"pv\" instead", shown(other));
+                let problem =
+                    format!("{} is not a builder; use type = \"pv\" instead", shown(other));
                 Err(self.error("builder", place, problem))
             }
         }
@@ -272,13 +274,13 @@ impl Reader<'_> {
         } else if name.len() > NAME_BYTES_MAX {
             "is longer than 255 bytes"
         } else if name.contains('/') {
-            "has a / in it"
+            "contains a /"
         } else if name.trim() != name {
             "begins or ends with a space"
         } else if name.bytes().all(|b| b.is_ascii_digit()) {
-            "would be taken for a domain's number"
+            "would be read as a domain ID"
         } else if name.contains('-') && name.parse::<Uuid>().is_ok() {
-            "would be taken for a UUID"
+            "would be read as a UUID"
         } else {
             return Ok(name.to_owned());
         };
@@ -378,7 +380,7 @@ impl Reader<'_> {
             };
             match taken.insert(disk.vdev.number, key.clone()) {
                 Some(other) => {
-                    fail(format!("vdev {} is that of {other} already", disk.vdev.name));
+                    fail(format!("vdev {} is used by {other} already", disk.vdev.name));
                 }
                 None => disks.push(disk),
             }
@@ -420,7 +422,7 @@ impl Reader<'_> {
         let Some((word, place)) = self.atom(key)? else { return Ok(default) };
         ShutdownAction::ALL.into_iter().find(|action| action.as_str() == word).ok_or_else(|| {
             let words = ShutdownAction::ALL.map(ShutdownAction::as_str).join(", ");
-            let problem = format!("{} is no action; expected one of {words}", shown(word));
+            let problem = format!("{} is not an action; expected one of {words}", shown(word));
             self.error(key, place, problem)
         })
     }
@@ -437,7 +439,7 @@ impl Reader<'_> {
             )),
             Some((other, place)) => {
                 let problem = format!(
-                    "{} is no mode; expected default, always_emulate or native",
+                    "{} is not a mode; expected default, always_emulate or native",
                     shown(other)
                 );
                 Err(self.error("tsc_mode", place, problem))

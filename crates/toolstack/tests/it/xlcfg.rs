@@ -244,10 +244,13 @@ fn the_kind_comes_from_type_or_from_the_old_builder() {
         kind("builder='hvm';type='pvh'"),
         fails("builder: contradicts type; leave builder out")
     );
-    assert_eq!(kind("type='p'"), fails("type: \"p\" is no type; expected pv, pvh or hvm"));
+    assert_eq!(
+        kind("type='p'"),
+        fails("type: \"p\" is not a domain type; expected pv, pvh or hvm")
+    );
     assert_eq!(
         kind("builder='xenner'"),
-        fails("builder: \"xenner\" is no builder; use type = \"pv\" instead")
+        fails("builder: \"xenner\" is not a builder; use type = \"pv\" instead")
     );
 }
 
@@ -278,7 +281,7 @@ fn an_hvm_guest_of_a_usual_kind_is_read() {
 #[test]
 fn what_an_hvm_guest_cannot_have_is_said() {
     for (line, problem) in [
-        ("pae=0", "pae: HVM domains always have it here"),
+        ("pae=0", "pae: cannot be switched off for HVM domains"),
         ("viridian=['freq']", "viridian: every other group needs the group base"),
         ("vga='qxl'", "vga: \"qxl\": expected stdvga, cirrus or none"),
         ("videoram=4", "videoram: 4 MiB is too little; cirrus needs 8"),
@@ -299,7 +302,7 @@ fn what_an_hvm_guest_cannot_have_is_said() {
         ),
         (
             "disk=['/a,raw,hdb,r']",
-            "disk[0]: an emulated disk cannot be read-only; write devtype=cdrom, or xvdb instead of hdb",
+            "disk[0]: an emulated disk cannot be read-only; use devtype=cdrom, or xvdb instead of hdb",
         ),
     ] {
         let text = format!("name='w'\ntype='hvm'\nmemory=64\n{line}\n");
@@ -458,12 +461,12 @@ fn values_out_of_range_or_of_another_type_are_named() {
     check("uuid='00000000-0000-0000-0000-000000000000'", "uuid: all zeros is domain 0's UUID");
     check(
         "on_crash='explode'",
-        "on_crash: \"explode\" is no action; expected one of destroy, restart, rename-restart, preserve, coredump-destroy, coredump-restart, soft-reset",
+        "on_crash: \"explode\" is not an action; expected one of destroy, restart, rename-restart, preserve, coredump-destroy, coredump-restart, soft-reset",
     );
     check("max_grant_frames=0", "max_grant_frames: 0 is out of range; expected 1 to 65535");
     check(
         "tsc_mode='fast'",
-        "tsc_mode: \"fast\" is no mode; expected default, always_emulate or native",
+        "tsc_mode: \"fast\" is not a mode; expected default, always_emulate or native",
     );
     check("ramdisk='/a\\nb'", "ramdisk: \"/a\\nb\": expected no control characters");
     check_error(
@@ -484,13 +487,13 @@ fn a_name_must_be_usable_as_one() {
         check_error(&format!("name = '{name}'"), &[], &format!("guest.cfg:1: name: {expected}"));
     };
     check("", "\"\" is empty");
-    check("7", "\"7\" would be taken for a domain's number");
-    check("a/b", "\"a/b\" has a / in it");
+    check("7", "\"7\" would be read as a domain ID");
+    check("a/b", "\"a/b\" contains a /");
     check(" a", "\" a\" begins or ends with a space");
     check("a\\tb", "\"a\\tb\": expected no control characters");
     check(
         "01234567-89ab-cdef-0123-456789abcdef",
-        "\"01234567-89ab-cdef-0123-456789abcdef\" would be taken for a UUID",
+        "\"01234567-89ab-cdef-0123-456789abcdef\" would be read as a UUID",
     );
     let long = "n".repeat(256);
     let shown = "n".repeat(80);
@@ -505,7 +508,7 @@ fn devices_name_their_place_and_do_not_collide() {
     };
     check(
         "disk = [\n '/a,raw,xvda,w',\n '/b,raw,d0p0,w' ]",
-        "6: disk[1]: vdev d0p0 is that of disk[0] already",
+        "6: disk[1]: vdev d0p0 is used by disk[0] already",
     );
     check(
         "disk = [ '/a,qcow2,xvda,w' ]",
@@ -515,7 +518,7 @@ fn devices_name_their_place_and_do_not_collide() {
         "vif = [ '', 'mac=00:16:3e:00:00:01',\n'mac=00:16:3e:00:00:01' ]",
         "5: vif[2]: mac 00:16:3e:00:00:01 is that of vif[1] already",
     );
-    check("vif = [ 'devid=1', '' ]", "4: vif[1]: devid 1 is that of vif[0] already");
+    check("vif = [ 'devid=1', '' ]", "4: vif[1]: devid 1 is used by vif[0] already");
     check(
         "vif = [ 'mac=xx' ]",
         "4: vif[0]: mac=\"xx\": not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03",

@@ -48,7 +48,7 @@ pub(crate) fn adopt(session: &mut Session, options: &Options) -> Result<(), Fail
 fn libvirt(kept: &Kept, name: &str) -> Option<String> {
     let daemon = ["libvirtd", "virtxend"].into_iter().find(|it| monitor::runs(it))?;
     kept.is_libvirts.then(|| {
-        format!("{name}: is libvirt's, and {daemon} acts too when it stops; stop {daemon} first")
+        format!("{name} belongs to libvirt, and {daemon} would act too when it stops; stop {daemon} first")
     })
 }
 

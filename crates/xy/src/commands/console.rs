@@ -19,7 +19,7 @@ pub(crate) fn console(session: &mut Session, options: &Options) -> Result<(), Fa
     let escape = match options.value("e") {
         None => console::ESCAPE_DEFAULT,
         Some(text) => console::escape_byte(text).ok_or_else(|| {
-            Failure::usage(format!("console: {text:?} is no escape character, as ^] is"))
+            Failure::usage(format!("console: {text:?} is not an escape character such as ^]"))
         })?,
     };
     let target = options.targets().remove(0);
@@ -42,6 +42,6 @@ pub(super) fn attach(
     })?;
     once_open(session)?;
     console::attach(&tty, escape).map_err(|error| {
-        Failure::failed(format!("the console of domain {} broke: {error}", place.domid))
+        Failure::failed(format!("lost the console of domain {}: {error}", place.domid))
     })
 }

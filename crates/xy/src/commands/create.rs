@@ -135,8 +135,7 @@ pub(crate) fn read(file: &str) -> Result<(String, String), Failure> {
     let config_text = std::fs::read(file)
         .map_err(|error| Failure::failed(format!("cannot read {file}: {error}")))
         .and_then(|bytes| {
-            String::from_utf8(bytes)
-                .map_err(|_| Failure::failed(format!("{file}: not a text in UTF-8")))
+            String::from_utf8(bytes).map_err(|_| Failure::failed(format!("{file}: not UTF-8 text")))
         })?;
     let cwd = std::env::current_dir()
         .map_err(|error| Failure::failed(format!("cannot find the working directory: {error}")))?;

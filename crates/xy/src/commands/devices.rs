@@ -68,7 +68,7 @@ pub(crate) fn network_detach(session: &mut Session, options: &Options) -> Result
 
 pub(crate) fn cd_insert(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let [target, drive, path] = options.operands.as_slice() else {
-        return Err(Failure::usage("cd-insert: a domain, a drive and a path are wanted"));
+        return Err(Failure::usage("cd-insert: expected a domain, a drive and a path"));
     };
     let (target, drive, path) = (Target(target.clone()), drive.clone(), path.clone());
     let (cwd, force) = (working_directory()?, options.has("force"));

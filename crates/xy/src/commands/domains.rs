@@ -102,7 +102,7 @@ pub(crate) fn domname(session: &mut Session, options: &Options) -> Result<(), Fa
     let text = &options.operands[0];
     let domid = text
         .parse()
-        .map_err(|_| Failure::usage(format!("domname: {text:?} is no domain's number")))?;
+        .map_err(|_| Failure::usage(format!("domname: {text:?} is not a domain ID")))?;
     let name = expect_reply!(session.call(&Request::Domname { domid })?, Domname);
     session.print(&format!("{name}\n"));
     Ok(())

@@ -37,9 +37,10 @@ pub(crate) fn plan(session: &mut Session, options: &Options) -> Result<(), Failu
         "network-attach" => Planned::NetworkAttach { vif: operands.join(",") },
         "block-detach" => Planned::BlockDetach {
             target,
-            disk: rest.first().cloned().ok_or_else(|| {
-                Failure::usage("plan block-detach: a domain and a disk are wanted")
-            })?,
+            disk: rest
+                .first()
+                .cloned()
+                .ok_or_else(|| Failure::usage("plan block-detach: expected a domain and a disk"))?,
             force: options.has("force"),
         },
         other => {
@@ -55,7 +56,7 @@ pub(crate) fn limits(session: &mut Session, options: &Options) -> Result<(), Fai
     let number = |name: &str| {
         let value = options.value(name).map(|text| match text.parse() {
             Ok(number) if number > 0_usize => Ok(number),
-            _ => Err(Failure::usage(format!("--{name} {text}: a number from 1 on is wanted"))),
+            _ => Err(Failure::usage(format!("--{name} {text}: expected a number of at least 1"))),
         });
         value.transpose()
     };

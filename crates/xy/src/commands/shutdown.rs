@@ -30,7 +30,7 @@ fn request(
         (true, true) => Targets::All,
         (false, false) => Targets::These(options.targets()),
         (false, true) => return Err(Failure::usage("You must specify -a or a domain id.")),
-        (true, false) => return Err(Failure::usage("-a is for all domains; name none beside it")),
+        (true, false) => return Err(Failure::usage("-a means all domains; do not name any")),
     };
     let wait = match options.count("wait") {
         0 => Wait::Asked,

@@ -24,7 +24,7 @@ fn new_sr(
     };
     let setting = |word: &String| match word.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
-        None => Err(Failure::usage(format!("{command}: {word:?} is no KEY=VALUE"))),
+        None => Err(Failure::usage(format!("{command}: {word:?} is not KEY=VALUE"))),
     };
     let config = operands.map(setting).collect::<Result<_, _>>()?;
     Ok((name.clone(), kind.clone(), config))
@@ -52,7 +52,7 @@ fn vdi_and_size(command: &str, options: &Options) -> Result<(String, u64), Failu
         return Err(Failure::usage(format!("{command}: SR:VDI and size are needed")));
     };
     let bytes = size(text).ok_or_else(|| {
-        Failure::usage(format!("{command}: {text:?} is no size; write bytes, or 512M, 10G, 1T"))
+        Failure::usage(format!("{command}: {text:?} is not a size; use bytes, or 512M, 10G, 1T"))
     })?;
     Ok((vdi.clone(), bytes))
 }

@@ -25,7 +25,7 @@ pub(crate) const COMMANDS: &[Command] = &[
         flags: &[
             Flag::new('f', "flat", "Print whole paths, and values uncut."),
             Flag::new('p', "prefix", "Print permissions, too."),
-            Flag::new('w', "watch", "Go on as the tree changes, until interrupted."),
+            Flag::new('w', "watch", "Keep printing changes until interrupted."),
             SOCKET,
         ],
         operands: (0, MANY),
@@ -57,7 +57,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "store write",
         usage: "[options] <Path> <Value> [<Path> <Value> ...]",
-        about: "Set values; nodes that are missing are made",
+        about: "Set values; missing nodes are created",
         flags: &[
             Flag::new('R', "raw", "Take the value as it is: \\n, \\x0a and \\012 are no newlines."),
             SOCKET,
@@ -116,7 +116,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "store stats",
         usage: "[options]",
-        about: "Print what xylem-xenstored has done and holds",
+        about: "Print counters and resources of xylem-xenstored",
         flags: &[JSON, Flag::new('\0', "metrics", "Print Prometheus' text.")],
         operands: (0, 0),
         dry_run: DryRun::Impossible,
@@ -124,7 +124,8 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
 ];
 
-const SOCKET: Flag = Flag::new('s', "socket", "Taken for xenstore-utils' sake.");
+const SOCKET: Flag =
+    Flag::new('s', "socket", "Accepted for xenstore-utils compatibility, ignored.");
 
 /// How long a store that is being restarted is waited for.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
@@ -317,7 +318,7 @@ fn set_permissions(
 fn permission(text: &str) -> Result<Permission, Failure> {
     let wrong = || {
         Failure::failed(format!(
-            "{text:?} is no permission: n (none), r (read), w (write) or b (both), and a domain's \
+            "{text:?} is not a permission: n (none), r (read), w (write) or b (both), and a domain's \
              number, as in r3"
         ))
     };
@@ -336,7 +337,7 @@ fn permission(text: &str) -> Result<Permission, Failure> {
 fn watch(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let number = |name: &str| -> Result<Option<u32>, Failure> {
         let Some(text) = options.value(name) else { return Ok(None) };
-        let wrong = || Failure::usage(format!("store watch: {text:?} is no number"));
+        let wrong = || Failure::usage(format!("store watch: {text:?} is not a number"));
         // As the tool's: below zero means without end.
         let number: i64 = text.parse().map_err(|_| wrong())?;
         if number < 0 { Ok(None) } else { number.try_into().map(Some).map_err(|_| wrong()) }

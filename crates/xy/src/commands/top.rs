@@ -30,8 +30,7 @@ impl Wanted {
         let number = |name: &str, least: u64| -> Result<Option<u64>, Failure> {
             let Some(text) = options.value(name) else { return Ok(None) };
             let number = text.parse().ok().filter(|number| *number >= least);
-            let wrong =
-                || Failure::usage(format!("top: --{name} {text}: not a number that can be"));
+            let wrong = || Failure::usage(format!("top: --{name} {text}: not a valid number"));
             number.map(Some).ok_or_else(wrong)
         };
         let delay = match options.value("delay").unwrap_or("3").parse() {

@@ -16,7 +16,7 @@ pub(crate) fn trace(session: &mut Session, options: &Options) -> Result<(), Fail
     }
     let Some(target) = options.operands.first() else {
         if options.has("chrome") || options.has("svg") {
-            return Err(Failure::usage("trace: which operation is to be drawn? See 'xy trace'"));
+            return Err(Failure::usage("trace: name the operation to draw; 'xy trace' lists them"));
         }
         let list = expect_reply!(session.call(&Request::Operations)?, Operations);
         if options.has("json") {
@@ -49,7 +49,7 @@ fn all(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let mut rows = list.rows;
     let since = match options.value("since").map(|text| (text, text.parse::<u64>())) {
         Some((text, Err(_))) => {
-            return Err(Failure::usage(format!("trace: --since {text:?} is no number")));
+            return Err(Failure::usage(format!("trace: --since {text:?} is not a number")));
         }
         Some((_, Ok(since))) => since,
         None => 0,
@@ -73,7 +73,7 @@ fn all(session: &mut Session, options: &Options) -> Result<(), Failure> {
     } else if options.has("svg") {
         session.print(&timeline::svg(&timeline));
     } else if options.has("json") {
-        return Err(Failure::usage("trace: --all has no JSON; --chrome is for programs"));
+        return Err(Failure::usage("trace: --all cannot print JSON; use --chrome"));
     } else {
         session.print(&timeline::overview(&timeline));
     }

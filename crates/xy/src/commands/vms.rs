@@ -30,7 +30,7 @@ pub(crate) fn define(session: &mut Session, options: &Options) -> Result<(), Fai
 }
 
 fn number<T: std::str::FromStr>(command: &str, option: &str, text: &str) -> Result<T, Failure> {
-    let wrong = |_| Failure::usage(format!("{command}: {option} {text:?} is no number"));
+    let wrong = |_| Failure::usage(format!("{command}: {option} {text:?} is not a number"));
     text.parse().map_err(wrong)
 }
 
@@ -154,7 +154,7 @@ fn print_changes(session: &mut Session, it: &Changes, json: bool) {
         return session.print(&(line + "\n"));
     }
     if it.too_old {
-        session.tell("the changes since that revision are not kept any more; these are the states");
+        session.tell("older changes are no longer kept; these are the current states");
     }
     for status in it.snapshot.iter().flatten() {
         let domid = status.domid.map_or(String::new(), |domid| format!(" (domain {domid})"));

@@ -132,7 +132,7 @@ fn an_answer_to_another_question_is_an_error() {
         &[DONE],
         r#"{"version":1,"op":"list","targets":[]}"#,
         &expect![[r#"
-            ! xy: xylemd answered with Done, which was not asked for
+            ! xy: unexpected answer from xylemd: Done
             = 1
         "#]],
     );
@@ -328,7 +328,7 @@ fn shutdown_speaks_as_xl_does() {
     run_alone(&["shutdown", "-a", "web"]).assert(
         2,
         "",
-        "xy: -a is for all domains; name none beside it\n",
+        "xy: -a means all domains; do not name any\n",
     );
 }
 
@@ -501,7 +501,7 @@ fn a_daemon_that_goes_away_is_a_failure() {
         &[r#"{"ok":"#],
         r#"{"version":1,"op":"list","targets":[]}"#,
         &expect![[r#"
-            ! xy: the answer of xylemd: the message is not understood: EOF while parsing a value at line 1 column 6
+            ! xy: bad answer from xylemd: cannot decode the message: EOF while parsing a value at line 1 column 6
             = 1
         "#]],
     );
@@ -515,11 +515,11 @@ fn wrong_usage_is_status_2() {
         (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
         (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
         (&["pause"], "pause: requires at least 1 argument; see 'xy help pause'"),
-        (&["domname", "web"], "domname: \"web\" is no domain's number"),
+        (&["domname", "web"], "domname: \"web\" is not a domain ID"),
         (&["create"], "create: a configuration file is missing; see 'xy help create'"),
         (&["create", "a", "b"], "create: \"b\" is one file too many; see 'xy help create'"),
         (&["create", "-V", "a"], "create: there is no VNC display to connect to yet"),
-        (&["top", "-i", "0"], "top: --iterations 0: not a number that can be"),
+        (&["top", "-i", "0"], "top: --iterations 0: not a valid number"),
         (&["top", "-d", "never"], "top: --delay takes seconds, up to a day"),
         (
             &["top", "-s", "colour"],
@@ -530,7 +530,7 @@ fn wrong_usage_is_status_2() {
             &["console", "-t", "serial", "a"],
             "console: type \"serial\" is not supported yet, only pv",
         ),
-        (&["console", "-e", "xx", "a"], "console: \"xx\" is no escape character, as ^] is"),
+        (&["console", "-e", "xx", "a"], "console: \"xx\" is not an escape character such as ^]"),
         (&["help", "frobnicate"], "\"frobnicate\" is no command; see 'xy help'"),
     ] {
         run_alone(arguments).assert(2, "", &format!("xy: {message}\n"));
@@ -563,49 +563,49 @@ fn help_is_there_without_a_daemon() {
          uptime              Print uptime for all/some domains
          block-list          List virtual block devices for a domain
          network-list        List virtual network interfaces for a domain
-         sr-create           Make a storage repository
-         sr-introduce        Take over a storage repository that was made before
+         sr-create           Create a storage repository
+         sr-introduce        Introduce an existing storage repository
          sr-forget           Forget a storage repository; its VDIs stay
-         sr-destroy          Take away a storage repository without VDIs
+         sr-destroy          Destroy an empty storage repository
          sr-list             List the storage repositories
-         sr-info             Print what a storage repository has and has room for
-         sr-scan             Look at storage repositories anew, and list their VDIs
+         sr-info             Print size and free space of a storage repository
+         sr-scan             Rescan storage repositories and list their VDIs
          vdi-list            List the virtual disk images of all/some repositories
-         vdi-create          Make a virtual disk image of zeros
-         vdi-destroy         Take away a virtual disk image with all it has
-         vdi-resize          Make a virtual disk image larger
-         vdi-snapshot        Keep what a virtual disk image has now, read-only
-         vdi-clone           Copy a virtual disk image
+         vdi-create          Create an empty virtual disk image
+         vdi-destroy         Destroy a virtual disk image and its data
+         vdi-resize          Grow a virtual disk image
+         vdi-snapshot        Take a read-only snapshot of a virtual disk image
+         vdi-clone           Clone a virtual disk image
          block-attach        Create a new virtual block device
          block-detach        Destroy a domain's virtual block device
          network-attach      Create a new virtual network device
          network-detach      Destroy a domain's virtual network device
          cd-insert           Insert a CD-ROM into a guest's CD drive
          cd-eject            Eject a CD-ROM from a guest's CD drive
-         explain             Print what is under way for a domain, and what each step waits for
-         plan                Print the graph of steps that a command would take
-         limits              Print how many steps xylemd has under way at most, and change that
+         explain             Print the operation under way for a domain and what its steps wait for
+         plan                Print the plan of steps that a command would take
+         limits              Print or change how many steps run at the same time
          info                Get information about Xen host
-         counters            Print what xylemd has done since it began
-         hypercalls          Print what was asked of Xen, and how long it took
+         counters            Print counters of xylemd since its start
+         hypercalls          Print hypercall counts and latencies
          top                 Monitor the domains, as xentop does
-         dominfo             Print all that is known of a domain
-         define              Keep a VM until it is undefined, whether it runs or not
-         undefine            Forget the definition of a VM; its domain, if any, goes on
+         dominfo             Print details of a domain
+         define              Define a VM that outlives its domain
+         undefine            Remove the definition of a VM; its domain keeps running
          vm-list             List all VMs, defined or only running
-         start               Start a VM that is defined
+         start               Start a defined VM
          wait                Wait until a VM is running, paused, preserved, down or gone
-         events              Print how the states of VMs change
+         events              Print state changes of VMs
          trace               List the last operations, or draw where the time of one went
-         store               Look into the store and change it; see 'xy help store'
+         store               Read and change the store; see 'xy help store'
 
         A subcommand may be shortened as long as it stays unambiguous.
 
         Global options:
 
-        -v                      Tell each step.
-        -t                      Tell each step on one line, by carriage returns.
-        -T                      Begin messages with the time since the start.
+        -v                      Print each step.
+        -t                      Print each step on one line, with carriage returns.
+        -T                      Prefix messages with the time since the start.
         -N                      Dry run: check everything, do nothing.
         -f                      Accepted for xl compatibility, ignored.
     "#]]

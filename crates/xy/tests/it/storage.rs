@@ -100,7 +100,7 @@ fn vdis_are_listed_with_their_users_and_srs_that_do_not_answer_are_told() {
 fn what_makes_no_sense_is_not_asked() {
     for (arguments, message) in [
         (&["vdi-create", "fast:a", "big"][..], "\"big\" is no size"),
-        (&["sr-create", "fast", "file", "path"], "\"path\" is no KEY=VALUE"),
+        (&["sr-create", "fast", "file", "path"], "\"path\" is not KEY=VALUE"),
         (&["vdi-clone", "fast:a", "slow:b"], "slow:b is in another SR than fast:a"),
     ] {
         let said = run_alone(arguments);

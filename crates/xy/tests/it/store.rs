@@ -313,7 +313,7 @@ fn permissions_are_set_up_and_down_the_tree() {
     store.check(
         &["chmod", "/vm", "x1"],
         &expect![[r#"
-            ! xy: "x1" is no permission: n (none), r (read), w (write) or b (both), and a domain's number, as in r3
+            ! xy: "x1" is not a permission: n (none), r (read), w (write) or b (both), and a domain's number, as in r3
             = 1
         "#]],
     );
@@ -462,17 +462,17 @@ fn help_names_every_command() {
         &expect![[r"
             Usage: xy store <command> [args]
 
-            Look into the store and change it.
+            Read and change the store.
 
              ls                  Print a tree with its values
              list                Print the names of a node's children
              read                Print values
-             write               Set values; nodes that are missing are made
+             write               Set values; missing nodes are created
              rm                  Remove nodes and all below them
              exists              Exit with 0 if all the nodes exist, with 1 if not
              chmod               Set permissions: n, r, w or b and a domain's number, the owner's first
              watch               Print the path of each change, until interrupted
-             stats               Print what xylem-xenstored has done and holds
+             stats               Print counters and resources of xylem-xenstored
 
             Options, output and exit status are those of xenstore-ls, xenstore-read and so on.
             The store is found at XENSTORED_PATH, or at XENSTORED_RUNDIR/socket, by default
@@ -490,7 +490,7 @@ fn help_names_every_command() {
             Options:
 
             -t, --tidy              Also remove parents that are left without value and children.
-            -s, --socket            Taken for xenstore-utils' sake.
+            -s, --socket            Accepted for xenstore-utils compatibility, ignored.
             = 0
         "]],
     );

@@ -104,7 +104,7 @@ fn who_asks_too_late_is_told_so_and_gets_the_states() {
         &expect![[r#"
             8 web (domain 3) is running
             9 1 VMs
-            ! the changes since that revision are not kept any more; these are the states
+            ! older changes are no longer kept; these are the current states
             = 0
         "#]],
     );
