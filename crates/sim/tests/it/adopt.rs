@@ -145,7 +145,7 @@ fn what_cannot_be_adopted_stays_as_it_is() {
     let unknown = adopt(&mut lab, "web", None);
     assert!(unknown.contains("`xy adopt --config FILE web`"), "{unknown}");
     assert!(adopt(&mut lab, "nobody", Some(base("pv"))).contains("no such domain"));
-    assert!(adopt(&mut lab, "0", Some(base("pv"))).contains("domain 0 is nobody's"));
+    assert!(adopt(&mut lab, "0", Some(base("pv"))).contains("domain 0 cannot be managed"));
     assert!(adopt(&mut lab, "web", Some(base("pvh"))).contains("web is a pv guest"));
     let script = format!("{BACKEND}/vbd/{domid}/51712/script");
     lab.host.connect().write(&script, b"/etc/xen/scripts/block-drbd").unwrap();

@@ -137,7 +137,7 @@ fn guests_that_misbehave_harm_nobody_else_and_can_be_destroyed() {
 
 #[test]
 fn a_backend_without_a_driver_fails_the_create_and_leaves_nothing() {
-    for (kind, device) in [(BackendKind::Vbd, "vbd 51712"), (BackendKind::Vif, "vif 0")] {
+    for (kind, device) in [(BackendKind::Vbd, "disk xvda"), (BackendKind::Vif, "vif 0")] {
         let config = HostConfig { backends_absent: vec![kind], ..HostConfig::default() };
         let mut lab = Lab::new(config);
         let message = lab.create(&linux("one", "pv", "normal")).unwrap_err();

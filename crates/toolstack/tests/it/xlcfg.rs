@@ -516,7 +516,7 @@ fn devices_name_their_place_and_do_not_collide() {
     );
     check(
         "vif = [ '', 'mac=00:16:3e:00:00:01',\n'mac=00:16:3e:00:00:01' ]",
-        "5: vif[2]: mac 00:16:3e:00:00:01 is that of vif[1] already",
+        "5: vif[2]: mac 00:16:3e:00:00:01 is used by vif[1] already",
     );
     check("vif = [ 'devid=1', '' ]", "4: vif[1]: devid 1 is used by vif[0] already");
     check(

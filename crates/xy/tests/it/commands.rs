@@ -481,7 +481,7 @@ fn a_file_that_cannot_be_read_is_named() {
     run_alone(&["create", "/proc/self/exe"]).assert(
         1,
         "",
-        "xy: /proc/self/exe: not a text in UTF-8\n",
+        "xy: /proc/self/exe: not UTF-8 text\n",
     );
 }
 

@@ -99,7 +99,7 @@ fn vdis_are_listed_with_their_users_and_srs_that_do_not_answer_are_told() {
 #[test]
 fn what_makes_no_sense_is_not_asked() {
     for (arguments, message) in [
-        (&["vdi-create", "fast:a", "big"][..], "\"big\" is no size"),
+        (&["vdi-create", "fast:a", "big"][..], "\"big\" is not a size"),
         (&["sr-create", "fast", "file", "path"], "\"path\" is not KEY=VALUE"),
         (&["vdi-clone", "fast:a", "slow:b"], "slow:b is in another SR than fast:a"),
     ] {
