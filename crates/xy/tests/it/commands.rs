@@ -478,11 +478,7 @@ fn a_file_that_cannot_be_read_is_named() {
         "",
         "xy: cannot read /nonexistent/web.cfg: No such file or directory (os error 2)\n",
     );
-    run_alone(&["create", "/proc/self/exe"]).assert(
-        1,
-        "",
-        "xy: /proc/self/exe: not UTF-8 text\n",
-    );
+    run_alone(&["create", "/proc/self/exe"]).assert(1, "", "xy: /proc/self/exe: not UTF-8 text\n");
 }
 
 #[test]
