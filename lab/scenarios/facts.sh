@@ -81,14 +81,14 @@ for name in Domain-0 theirs ours; do
     check "uptime of $name" same_uptime "$name"
 done
 check "one domain's uptime" sh -c '[ "$(xy uptime ours | wc -l)" = 2 ]'
-xy reboot ours 2>/dev/null || xy destroy ours
 
 # list -l.
 xl list -l >/tmp/long.xl
 xy list -l >/tmp/long.xy
 check "list -l has all that xl's has" sh -c 'for id in $(grep -o "\"domid\": [0-9]*" /tmp/long.xl | cut -d" " -f2); do grep -q "\"domid\": $id,\$" /tmp/long.xy || exit 1; done'
 check "and all that list has" [ "$(grep -c '"domid": [0-9]*,$' /tmp/long.xy)" = "$(xl list | ids | wc -l)" ]
-for key in name uuid max_vcpus max_memkb target_memkb; do
+# (Xen's limit of memory is 1 MiB above the max_memkb that xl was told.)
+for key in name uuid max_vcpus target_memkb; do
     for value in $(xl list -l theirs | grep -o "\"$key\": [^,]*" | cut -d: -f2); do
         check "theirs: $key is $value" sh -c "xy list -l theirs | grep -q '\"$key\": $value'"
     done
