@@ -13,6 +13,7 @@ use super::{
 use crate::config::VmConfig;
 use crate::layout;
 use crate::plan::{Start, plan_create};
+use crate::scheduler::Limits;
 use crate::work::{CreateWork, Failure, IdentityCheck, Output, QueryWork, TeardownWork, Work};
 
 pub(super) fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
@@ -65,34 +66,10 @@ impl Toolstack {
                 let asking = Asking { how, fallback, reply };
                 self.shut_down_each(now, client, &targets, asking, out);
             }
-            Request::Pause { target } => {
-                self.with_domain(client, &target, out, |this, uuid, domain, out| {
-                    let state = VmState::Paused;
-                    let query = Query::Becomes { domid: domain.domid, uuid, state };
-                    this.query(client, query, TeardownWork::Pause { domain }, out);
-                });
-            }
-            Request::Unpause { target } => {
-                self.with_domain(client, &target, out, |this, uuid, domain, out| {
-                    let state = VmState::Running;
-                    let query = Query::Becomes { domid: domain.domid, uuid, state };
-                    let work = CreateWork::Unpause { domain, check: IdentityCheck::Needed };
-                    this.query(client, query, work, out);
-                });
-            }
-            Request::Console { target } => {
-                self.with_domain(client, &target, out, |this, uuid, domain, out| {
-                    let query = Query::Console { domid: domain.domid };
-                    this.query(client, query, QueryWork::ReadConsole { domain, uuid }, out);
-                });
-            }
-            Request::Devices { target } => {
-                self.with_domain(client, &target, out, |this, uuid, domain, out| {
-                    let devices = layout::devices(&this.vms[&uuid].config);
-                    let work = QueryWork::ReadDevices { domain, uuid, devices };
-                    this.query(client, Query::Devices { domid: domain.domid }, work, out);
-                });
-            }
+            Request::Pause { target } => self.pause(client, &target, out),
+            Request::Unpause { target } => self.unpause(client, &target, out),
+            Request::Console { target } => self.read_console(client, &target, out),
+            Request::Devices { target } => self.read_devices(client, &target, out),
             Request::Vcpus { of } => {
                 self.query(client, Query::Vcpus, QueryWork::ReadVcpus { domains: of }, out);
             }
@@ -121,17 +98,58 @@ impl Toolstack {
                 out.push(Action::Reply { client, reply });
             }
             Request::Permit(request) => self.permit(now, client, request, out),
-            Request::Limits { wanted } => {
-                if let Some(wanted) = wanted {
-                    self.scheduler.set_limits(wanted);
-                    self.dispatch(now, out);
-                }
-                let (waiting, held) = self.scheduler.counts();
-                let limits = self.scheduler.limits().clone();
-                let reply = Reply::Limits { limits, waiting, held };
-                out.push(Action::Reply { client, reply });
-            }
+            Request::Limits { wanted } => self.limits(now, client, wanted, out),
         }
+    }
+
+    fn pause(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        self.with_domain(client, target, out, |this, uuid, domain, out| {
+            let state = VmState::Paused;
+            let query = Query::Becomes { domid: domain.domid, uuid, state };
+            this.query(client, query, TeardownWork::Pause { domain }, out);
+        });
+    }
+
+    fn unpause(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        self.with_domain(client, target, out, |this, uuid, domain, out| {
+            let state = VmState::Running;
+            let query = Query::Becomes { domid: domain.domid, uuid, state };
+            let work = CreateWork::Unpause { domain, check: IdentityCheck::Needed };
+            this.query(client, query, work, out);
+        });
+    }
+
+    fn read_console(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        self.with_domain(client, target, out, |this, uuid, domain, out| {
+            let query = Query::Console { domid: domain.domid };
+            this.query(client, query, QueryWork::ReadConsole { domain, uuid }, out);
+        });
+    }
+
+    fn read_devices(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        self.with_domain(client, target, out, |this, uuid, domain, out| {
+            let devices = layout::devices(&this.vms[&uuid].config);
+            let work = QueryWork::ReadDevices { domain, uuid, devices };
+            this.query(client, Query::Devices { domid: domain.domid }, work, out);
+        });
+    }
+
+    /// Answers with the limits, after they were changed if they are given.
+    fn limits(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        wanted: Option<Limits>,
+        out: &mut Vec<Action>,
+    ) {
+        if let Some(wanted) = wanted {
+            self.scheduler.set_limits(wanted);
+            self.dispatch(now, out);
+        }
+        let (waiting, held) = self.scheduler.counts();
+        let limits = self.scheduler.limits().clone();
+        let reply = Reply::Limits { limits, waiting, held };
+        out.push(Action::Reply { client, reply });
     }
 
     pub(super) fn query(
