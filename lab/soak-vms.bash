@@ -103,7 +103,7 @@ prepare_vms() {
             esac
         done
         truncate -s 1M "/disks/$vm-cd1.iso" "/disks/$vm-cd2.iso"
-        list="disk = ['$(disk_of "$vm" xvda)', '$(disk_of "$vm" xvdb)']"
+        list="disk = ['$(disk_of "$vm" xvda)', '$(disk_of "$vm" xvdb)', ',,xvdd:cdrom,r']"
         case $vm in
             l*)
                 linux_cfg "$vm" "type = 'pv'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.io=1'" "$list" "vif = ['bridge=xenbr0']"

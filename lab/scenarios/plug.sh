@@ -10,7 +10,7 @@ loops() { cat /sys/block/loop*/loop/backing_file 2>/dev/null; }
 connected() { wait_for "[ \"\$(xenstore-read /local/domain/0/backend/$1/$2/$3/state)\" = 4 ]" 120; }
 
 echo "== Linux"
-linux_cfg plug "type = 'pv'" "memory = 128" "extra = 'console=hvc0 $FAST_BOOT'" "disk = ['/disk-a.raw,raw,xvda,w']" "vif = ['bridge=xenbr0']"
+linux_cfg plug "type = 'pv'" "memory = 128" "extra = 'console=hvc0 $FAST_BOOT'" "disk = ['/disk-a.raw,raw,xvda,w', ',,xvdc:cdrom,r']" "vif = ['bridge=xenbr0']"
 check "create" xy create -q /tmp/plug.cfg
 check "the guest is up" console_wait plug 'XYLEM-GUEST: ready' 400
 domid=$(xy domid plug)
@@ -31,7 +31,7 @@ done
 check "attach once more" xy block-attach plug /disk-b.raw raw xvdb w
 check "the guest connects it once more" connected vbd "$domid" 51728
 check "take it without asking" xy block-detach --force plug xvdb
-check "a missing file is refused" refused_with '/missing.raw' xy block-attach plug /missing.raw raw xvdc w
+check "a missing file is refused" refused_with '/missing.raw' xy block-attach plug /missing.raw raw xvdd w
 check "a disk that is there is refused" refused_with 'xvda\|51712' xy block-attach plug /disk-b.raw raw xvda w
 check "a disk that is not there is refused" refused_with 'xvde\|51776' xy block-detach plug xvde
 

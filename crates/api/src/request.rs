@@ -175,6 +175,13 @@ pub enum Request {
     },
     /// Puts a medium into a drive: what is there under its name goes first, with the guest's consent unless
     /// forced. Answered by [`Reply::Done`](crate::Reply::Done).
+    CdEject {
+        target: Target,
+        drive: String,
+        #[serde(default)]
+        force: bool,
+    },
+    /// A CD for a drive of a running domain, in the place of what is in it.
     CdInsert {
         target: Target,
         drive: String,

@@ -21,7 +21,7 @@ pub mod xlcfg;
 
 pub use machine::{
     Action, Asker, Begin, Boot, Change, Changes, ClientId, Created, DefinitionFile, Device,
-    DomainRow, Event, Fallback, Instant, Level, LogRecord, PermitRequest, PlanOf, Progress, Reply,
-    ReplyWhen, Request, ShutdownRequest, StartedAll, StepTime, Summary, Targets, Told, Toolstack,
-    Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
+    DomainRow, Event, Fallback, Instant, Level, LogRecord, MediumChange, PermitRequest, PlanOf,
+    Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StepTime, Summary, Targets,
+    Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

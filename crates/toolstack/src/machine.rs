@@ -55,7 +55,7 @@ use checks::WantedVm;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
 use definitions::{Definition, Storm};
 pub use devices::Device;
-pub(crate) use devices::{Pending, remove_from};
+pub(crate) use devices::{Pending, empty_drive, remove_from};
 use events::Rest;
 pub use events::{Change, Changes, VmState, VmStatus};
 pub use explain::PlanOf;
@@ -66,7 +66,8 @@ pub use journal::{Asker, Level, LogRecord};
 use lookup::Lists;
 pub use lookup::Wanted;
 pub use messages::{
-    Action, Created, DomainRow, Event, Reply, ReplyWhen, Request, ShutdownRequest, StepTime,
+    Action, Created, DomainRow, Event, MediumChange, Reply, ReplyWhen, Request, ShutdownRequest,
+    StepTime,
 };
 use operation::{Operation, Outcome};
 use permits::Item;
@@ -125,6 +126,8 @@ pub(crate) struct Vm {
     after_plugs: Option<Outcome>,
     /// What a restarted daemon would have to go on with, as the record says.
     pub(crate) pending: BTreeMap<DeviceRef, Pending>,
+    /// CD drives that stay when what is in them goes.
+    pub(crate) ejecting: BTreeSet<DeviceRef>,
     /// Clients to answer when the VM is gone.
     waiters: Vec<ClientId>,
     /// The domain changed while an operation was under way.
@@ -158,6 +161,7 @@ impl Vm {
             plugs: BTreeMap::new(),
             after_plugs: None,
             pending: BTreeMap::new(),
+            ejecting: BTreeSet::new(),
             waiters: Vec::new(),
             poll_again: false,
             stopped: None,

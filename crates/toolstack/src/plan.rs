@@ -332,6 +332,32 @@ pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     plan
 }
 
+/// The steps that put another CD into a drive, once it is sure that it can be had.
+#[must_use]
+pub fn plan_swap(drive: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
+    let mut plan = Plan::default();
+    let checked = plan.add(DeviceStep::CheckDisk(drive.devid), &[]);
+    let gone = match how {
+        Unplug::Clean => {
+            let connected = plan.add(Wait::Connected(drive), &[checked]);
+            let asked = plan.add(DeviceStep::AskToClose(drive), &[connected]);
+            plan.add(Wait::Consent(drive), &[asked])
+        }
+        Unplug::Forced => {
+            let closed = plan.add(DeviceStep::Close(drive), &[checked]);
+            plan.add(Wait::Closed(drive), &[closed])
+        }
+    };
+    let mut removed = plan.add(DeviceStep::Remove(drive), &[gone]);
+    if is_attached {
+        removed = plan.add(DeviceStep::DetachDisk(drive.devid), &[removed]);
+    }
+    let attached = plan.add(DeviceStep::AttachDisk(drive.devid), &[removed]);
+    let added = plan.add(DeviceStep::Add(drive), &[attached]);
+    add_plugged(&mut plan, drive, &[added]);
+    plan
+}
+
 /// The steps that take back a plug that failed.
 #[must_use]
 pub fn plan_undo_plug(device: DeviceRef, is_added: bool, is_attached: bool) -> Plan {

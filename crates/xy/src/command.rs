@@ -416,7 +416,7 @@ const COMMANDS: &[Command] = &[
         flags: &[FORCE],
         operands: (2, 2),
         dry_run: DryRun::Impossible,
-        run: devices::block_detach,
+        run: devices::cd_eject,
     },
     Command {
         name: "explain",

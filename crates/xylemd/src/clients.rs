@@ -18,12 +18,12 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use storage_host::LinuxSystem;
-use toolstack::config::VmConfig;
-use toolstack::layout::{self, DeviceRef};
+use toolstack::config::{DiskConfig, VmConfig};
+use toolstack::layout::DeviceRef;
 use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
 use toolstack::{
-    Asker, Device, DomainRow, Fallback, PlanOf, Reply, ReplyWhen, ShutdownRequest, Told, Wanted,
-    xlcfg,
+    Asker, Device, DomainRow, Fallback, MediumChange, PlanOf, Reply, ReplyWhen, ShutdownRequest,
+    Told, Wanted, xlcfg,
 };
 use xen::{DomId, Uuid};
 
@@ -304,13 +304,12 @@ impl Client<'_> {
                 let device = devices::disk_ref(&drive).map_err(Failed::Told)?;
                 let spec = format!("format=raw,vdev={drive},access=r,devtype=cdrom,target={path}");
                 let medium = devices::disk(&spec, Path::new(&cwd)).map_err(Failed::Told)?;
-                // A drive is there as long as something is in it.
-                let (config, uuid) = self.config_and_uuid(&target)?;
-                let target = Target(uuid.to_string());
-                if layout::devices(&config).contains(&device) {
-                    self.unplug(target.clone(), device, force, false)?;
-                }
-                self.plug(target, medium, false)
+                let Device::Disk(medium) = medium else { unreachable!("a disk was read") };
+                self.change_medium(target, device, Some(medium), force)
+            }
+            Request::CdEject { target, drive, force } => {
+                let drive = devices::disk_ref(&drive).map_err(Failed::Told)?;
+                self.change_medium(target, drive, None, force)
             }
             Request::NetworkAttach { target, vif } => {
                 let (configured, uuid) = self.config_and_uuid(&target)?;
@@ -375,6 +374,19 @@ impl Client<'_> {
     ) -> Result<api::Reply, Failed> {
         let request = toolstack::Request::Plug { target: target.clone(), device: Box::new(device) };
         self.ask_telling(&target, request, progress)?;
+        Ok(api::Reply::Done)
+    }
+
+    fn change_medium(
+        &self,
+        Target(target): Target,
+        drive: DeviceRef,
+        medium: Option<DiskConfig>,
+        force: bool,
+    ) -> Result<api::Reply, Failed> {
+        let how = if force { Unplug::Forced } else { Unplug::Clean };
+        let change = Box::new(MediumChange { drive, medium, how });
+        self.ask(toolstack::Request::ChangeMedium { target, change })?;
         Ok(api::Reply::Done)
     }
 

@@ -4,7 +4,7 @@ use sim::{Daemon, HostConfig};
 use storage::{Access, DeviceNumber};
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
-use toolstack::{Device, Reply, Request, ShutdownRequest, xlcfg};
+use toolstack::{Device, MediumChange, Reply, Request, ShutdownRequest, xlcfg};
 use xenstore::client::Nodes as _;
 
 use crate::support::{Lab, linux, unikernel};
@@ -229,5 +229,66 @@ fn a_disk_stays_its_users_across_reboots_and_daemons() {
     assert_eq!(outcome(lab.ask(plug("one", "/dev/sdb1,,xvdc,w"))), None);
     lab.destroy("one");
     lab.destroy("two");
+    lab.assert_nothing_left();
+}
+
+/// What is in the drive xvdc, by its loop device.
+fn media(lab: &Lab) -> Vec<String> {
+    let os = lab.host.os();
+    let os = os.get();
+    os.loops().values().map(|it| it.path.clone()).filter(|it| it.starts_with("/cd")).collect()
+}
+
+fn change(drive: u32, medium: Option<&str>, how: Unplug) -> Request {
+    let spec = |path: &str| format!("{path},raw,xvdc:cdrom,r");
+    let medium = medium.map(|path| xlcfg::parse_disk(&spec(path)).unwrap());
+    let drive = DeviceRef { kind: DeviceKind::Vbd, devid: drive };
+    let change = Box::new(MediumChange { drive, medium, how });
+    Request::ChangeMedium { target: "cd".to_owned(), change }
+}
+
+#[test]
+fn a_cd_drive_stays_whatever_becomes_of_its_cds() {
+    const DRIVE: u32 = 51744;
+    let mut lab = Lab::new(HostConfig::default());
+    for path in ["/cd-1.iso", "/cd-2.iso"] {
+        lab.host.os().add_disk(path, 1 << 20);
+    }
+    let text = linux("cd", "pv", "normal");
+    let text = text.replace("xvda,rw'", "xvda,rw', ',,xvdc:cdrom,r'");
+    let domid = lab.create(&text).unwrap();
+    lab.settle();
+    let connected = |lab: &Lab| lab.host.console(domid).matches("vbd 51744: connected").count();
+    assert_eq!((connected(&lab), media(&lab)), (0, Vec::new()));
+    // A hard disk is no drive, and no drive is none.
+    for how in [Unplug::Clean, Unplug::Forced] {
+        for medium in [None, Some("/cd-1.iso")] {
+            let refusal = outcome(lab.ask(change(51712, medium, how))).unwrap();
+            assert_eq!(refusal, "cd: xvda is not a CD drive");
+            let refusal = outcome(lab.ask(change(51728, medium, how))).unwrap();
+            assert!(refusal.starts_with("cd: has no CD drive ") && refusal.contains("xvdb"), "{refusal}");
+        }
+    }
+    for how in [Unplug::Clean, Unplug::Forced] {
+        assert_eq!(outcome(lab.ask(change(DRIVE, None, how))), None, "ejected from an empty drive");
+        assert_eq!(outcome(lab.ask(change(DRIVE, Some("/cd-1.iso"), how))), None);
+        lab.settle();
+        assert_eq!(outcome(lab.ask(change(DRIVE, Some("/cd-2.iso"), how))), None);
+        lab.settle();
+        assert_eq!(media(&lab), ["/cd-2.iso"]);
+        // One that cannot be had leaves the other where it is.
+        let refusal = outcome(lab.ask(change(DRIVE, Some("/cd-3.iso"), how))).unwrap();
+        assert_eq!(refusal, "cd: xvdc: /cd-3.iso: no such file or directory");
+        assert_eq!(media(&lab), ["/cd-2.iso"]);
+        assert_eq!(outcome(lab.ask(change(DRIVE, None, how))), None);
+        assert_eq!(media(&lab), [""; 0]);
+        lab.daemon = Daemon::restart(&lab.host).unwrap();
+        lab.settle();
+    }
+    assert_eq!(connected(&lab), 4);
+    // Where a disk could be, there is a drive.
+    let refusal = outcome(lab.ask(plug("cd", "/cd-1.iso,raw,xvdc,r"))).unwrap();
+    assert!(refusal.contains("already; use another or detach it first"), "{refusal}");
+    lab.destroy("cd");
     lab.assert_nothing_left();
 }

@@ -9,10 +9,10 @@ use xen::Uuid;
 
 use super::operation::Outcome;
 use super::requests::fail;
-use super::{Action, ClientId, Instant, Purpose, Reply, Toolstack, Vm};
+use super::{Action, ClientId, Instant, MediumChange, Purpose, Reply, Toolstack, Vm};
 use crate::config::{DiskConfig, VifConfig, VmConfig, place_problem};
 use crate::layout::{self, DeviceKind, DeviceRef};
-use crate::plan::{Unplug, plan_finish_plug, plan_plug, plan_undo_plug, plan_unplug};
+use crate::plan::{Unplug, plan_finish_plug, plan_plug, plan_swap, plan_undo_plug, plan_unplug};
 use crate::steps::devices::pending_nodes;
 use crate::work::DeviceWork;
 
@@ -37,7 +37,14 @@ impl Device {
 
     pub(crate) fn add_to(&self, config: &mut VmConfig) {
         match self {
-            Self::Disk(disk) => config.disks.push(disk.clone()),
+            Self::Disk(disk) => {
+                let number = disk.vdev.number;
+                match config.disks.iter_mut().find(|it| it.vdev.number == number) {
+                    // A medium in its drive.
+                    Some(drive) => *drive = disk.clone(),
+                    None => config.disks.push(disk.clone()),
+                }
+            }
             Self::Vif(vif) => config.vifs.push(vif.clone()),
         }
     }
@@ -57,21 +64,38 @@ pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
     }
 }
 
+/// Leaves a CD drive without a medium.
+pub(crate) fn empty_drive(config: &mut VmConfig, device: DeviceRef) {
+    if let Some(drive) = config.disks.iter_mut().find(|it| it.vdev.number == device.devid) {
+        drive.target.clear();
+    }
+}
+
 /// What is under way for a device, as the record says it.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Pending {
     Plug,
     Unplug(Unplug),
+    /// The drive stays.
+    Eject(Unplug),
 }
 
 impl Pending {
-    const ALL: [Self; 3] = [Self::Plug, Self::Unplug(Unplug::Clean), Self::Unplug(Unplug::Forced)];
+    const ALL: [Self; 5] = [
+        Self::Plug,
+        Self::Unplug(Unplug::Clean),
+        Self::Unplug(Unplug::Forced),
+        Self::Eject(Unplug::Clean),
+        Self::Eject(Unplug::Forced),
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Self::Plug => "plug",
             Self::Unplug(Unplug::Clean) => "unplug",
             Self::Unplug(Unplug::Forced) => "take",
+            Self::Eject(Unplug::Clean) => "eject",
+            Self::Eject(Unplug::Forced) => "eject-take",
         }
     }
 
@@ -105,7 +129,30 @@ impl Vm {
     /// A device has gone.
     pub(crate) fn device_removed(&mut self, device: DeviceRef) {
         self.pending.remove(&device);
-        remove_from(Arc::make_mut(&mut self.config), device);
+        let config = Arc::make_mut(&mut self.config);
+        match self.ejecting.remove(&device) {
+            true => empty_drive(config, device),
+            false => remove_from(config, device),
+        }
+    }
+
+    /// What is under way when a device is taken from its guest.
+    pub(crate) fn unplugging(&self, device: DeviceRef, how: Unplug) -> Pending {
+        match self.ejecting.contains(&device) {
+            true => Pending::Eject(how),
+            false => Pending::Unplug(how),
+        }
+    }
+
+    /// Why a CD cannot be put into this drive, or taken from it.
+    fn drive(&self, drive: DeviceRef) -> Result<&DiskConfig, String> {
+        let name = &self.config.name;
+        let number = drive.devid;
+        match self.config.disks.iter().find(|it| it.vdev.number == number) {
+            Some(disk) if disk.cdrom => Ok(disk),
+            Some(disk) => Err(format!("{name}: {} is not a CD drive", disk.vdev.name)),
+            None => Err(format!("{name}: has no CD drive {}", drive.spoken())),
+        }
     }
 }
 
@@ -128,6 +175,47 @@ impl Toolstack {
         }
     }
 
+    /// Puts a CD into a drive, in the place of the one that is in it; or takes that out, and the drive stays. If the new
+    /// one cannot be had, the drive is as it was, or empty.
+    pub(super) fn change_medium(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        change: MediumChange,
+        out: &mut Vec<Action>,
+    ) {
+        let MediumChange { drive, medium, how } = change;
+        let vm = &self.vms[&uuid];
+        let is_empty = match (self.busy(uuid, drive), vm.drive(drive)) {
+            (Some(message), _) | (None, Err(message)) => return fail(client, message, out),
+            (None, Ok(disk)) => disk.is_empty(),
+        };
+        let domid = vm.facts.domid().unwrap_or_default();
+        let is_attached = vm.facts.disks.contains_key(&drive.devid);
+        let (plan, outcome) = match medium {
+            None if is_empty => {
+                return out.push(Action::Reply { client, reply: Reply::Done { domid } });
+            }
+            None => {
+                let outcome = Outcome::Unplugged { client: Some(client), device: drive, how };
+                (plan_unplug(drive, how, is_attached), outcome)
+            }
+            Some(medium) => {
+                let device = Device::Disk(medium);
+                let outcome = Outcome::Plugged { client: Some(client), device };
+                match is_empty {
+                    true => (plan_plug(drive), outcome),
+                    false => (plan_swap(drive, how, is_attached), outcome),
+                }
+            }
+        };
+        if !is_empty {
+            self.vms.change(uuid, |vm| vm.ejecting.insert(drive));
+        }
+        self.begin(now, uuid, plan, outcome, out);
+    }
+
     /// Why a device cannot be plugged now.
     fn plug_refusal(&self, uuid: Uuid, device: &Device) -> Option<String> {
         let id = device.id();
@@ -137,7 +225,7 @@ impl Toolstack {
         let is_disk = id.kind == DeviceKind::Vbd;
         if let Some(busy) = self.busy(uuid, id) {
             Some(busy)
-        } else if vm.has(id) {
+        } else if vm.has(id) || is_disk && vm.drive(id).is_ok() {
             let device = id.spoken();
             Some(format!("{name}: has a {device} already; use another or detach it first"))
         } else if is_disk && vm.config.disks.len() + plugged(id.kind) >= DISKS_MAX {
@@ -186,9 +274,13 @@ impl Toolstack {
         }
         let vm = &self.vms[&uuid];
         if !vm.has(id) {
+            let is_drive = id.kind == DeviceKind::Vbd && vm.drive(id).is_ok();
             let (name, device) = (&vm.config.name, id.spoken());
-            return fail(client, format!("{name}: has no {device}"), out);
+            let what = if is_drive { ", but an empty CD drive" } else { "" };
+            return fail(client, format!("{name}: has no {device}{what}"), out);
         }
+        self.vms.change(uuid, |vm| vm.ejecting.remove(&id));
+        let vm = &self.vms[&uuid];
         let is_attached = id.kind == DeviceKind::Vbd && vm.facts.disks.contains_key(&id.devid);
         let plan = plan_unplug(id, how, is_attached);
         self.begin(
@@ -218,7 +310,10 @@ impl Toolstack {
                 let outcome = Outcome::Plugged { client: None, device: Device::Vif(vif) };
                 self.begin(now, uuid, plan_finish_plug(id), outcome, out);
             }
-            Pending::Unplug(how) => {
+            Pending::Unplug(how) | Pending::Eject(how) => {
+                if matches!(pending, Pending::Eject(_)) {
+                    vm.ejecting.insert(id);
+                }
                 let is_disk = id.kind == DeviceKind::Vbd;
                 let is_attached = is_disk && vm.facts.disks.contains_key(&id.devid);
                 let plan = plan_unplug(id, how, is_attached);
@@ -246,6 +341,28 @@ impl Toolstack {
         let domid = vm.facts.domid().unwrap_or_default();
         let ends = vm.after_plugs.is_some();
         let (client, reply) = match (outcome, failure) {
+            (Outcome::Plugged { client, device }, Some(message))
+                if !ends && vm.ejecting.contains(&device.id()) =>
+            {
+                // The CD that was in the drive is still there.
+                let id = device.id();
+                let is_taken = vm.pending.get(&id) == Some(&Pending::Eject(Unplug::Forced));
+                if is_taken {
+                    let is_attached = vm.facts.disks.contains_key(&id.devid);
+                    let plan = plan_unplug(id, Unplug::Forced, is_attached);
+                    let outcome = Outcome::PlugFailed { client, device: id, message };
+                    return self.begin(now, uuid, plan, outcome, out);
+                }
+                let is_pending = self.vms.change(uuid, |vm| {
+                    vm.ejecting.remove(&id);
+                    vm.pending.remove(&id).is_some()
+                });
+                if is_pending {
+                    let work = DeviceWork::Settle { nodes: pending_nodes(&self.vms[&uuid]) };
+                    self.give_out(Purpose::Aside, work, out);
+                }
+                (client, Reply::Failed(message))
+            }
             (Outcome::Plugged { client, device }, Some(message)) if !ends => {
                 let id = device.id();
                 let is_attached =

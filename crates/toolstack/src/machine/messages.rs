@@ -11,7 +11,7 @@ use super::{
     Changes, ClientId, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress,
     StartedAll, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
 };
-use crate::config::VmConfig;
+use crate::config::{DiskConfig, VmConfig};
 use crate::device_model::Process;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
@@ -91,6 +91,11 @@ pub enum Request {
     Plug {
         target: String,
         device: Box<Device>,
+    },
+    /// Another CD in a drive, or none.
+    ChangeMedium {
+        target: String,
+        change: Box<MediumChange>,
     },
     Unplug {
         target: String,
@@ -379,4 +384,14 @@ pub enum Action {
     Note {
         message: String,
     },
+}
+
+/// What is to be in a CD drive.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct MediumChange {
+    pub drive: DeviceRef,
+    /// `None`: it is to be empty.
+    pub medium: Option<DiskConfig>,
+    /// How what is in it is taken from the guest.
+    pub how: Unplug,
 }

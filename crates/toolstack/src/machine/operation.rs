@@ -432,7 +432,9 @@ impl Toolstack {
         let operation = &self.operations[&id];
         let step = operation.plan.steps[index].step;
         let own = match step {
-            Step::Device(DeviceStep::AttachDisk(_)) => self.own_domains(),
+            Step::Device(DeviceStep::AttachDisk(_) | DeviceStep::CheckDisk(_)) => {
+                self.own_domains()
+            }
             _ => BTreeSet::new(),
         };
         let plugged = match &operation.outcome {

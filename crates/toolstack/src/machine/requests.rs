@@ -82,6 +82,11 @@ impl Toolstack {
                     this.plug(now, client, uuid, *device, out);
                 });
             }
+            Request::ChangeMedium { target, change } => {
+                self.with_domain(client, &target, out, |this, uuid, _, out| {
+                    this.change_medium(now, client, uuid, *change, out);
+                });
+            }
             Request::Unplug { target, device, how } => {
                 self.with_domain(client, &target, out, |this, uuid, _, out| {
                     this.unplug(now, client, uuid, device, how, out);

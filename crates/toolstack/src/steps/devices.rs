@@ -12,7 +12,7 @@ use crate::config::VmConfig;
 use crate::device_model;
 use crate::host::{Host, Link};
 use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
-use crate::machine::{Device, Pending, Vm, remove_from};
+use crate::machine::{Device, Pending, Vm, empty_drive, remove_from};
 use crate::perform::{Performer, checks, disks, failure, store};
 use crate::plan::Unplug;
 use crate::scheduler::Track;
@@ -23,6 +23,8 @@ use crate::work::{Failure, Output, OwnLoop, Quota, WorkClass, WorkInfo, loop_tag
 pub enum DeviceStep {
     AttachDisk(u32),
     DetachDisk(u32),
+    /// See that a disk could be attached.
+    CheckDisk(u32),
     /// See that the bridge of this vif exists.
     CheckBridge(u32),
     /// Put the host's end of this vif on its bridge.
@@ -56,6 +58,12 @@ pub enum DeviceWork {
     DetachDisk {
         attachment: Attachment,
         tag: String,
+    },
+    CheckDisk {
+        config: Arc<VmConfig>,
+        index: usize,
+        tag: String,
+        own: BTreeSet<DomId>,
     },
     CheckBridge {
         config: Arc<VmConfig>,
@@ -143,6 +151,12 @@ impl DeviceStep {
                     Permit::storage(Track::Teardown, devid),
                 )
             },
+            Self::CheckDisk(devid) => step(
+                "check disks",
+                "check disk {number}",
+                vbd(devid),
+                Permit::storage(Track::Attach, devid),
+            ),
             Self::CheckBridge(devid) => {
                 step("check bridges", "check the bridge of {}", vif(devid), Permit::SHORT)
             }
@@ -199,6 +213,11 @@ impl DeviceStep {
                 let attachment = vm.facts.disks[&devid].clone();
                 DeviceWork::DetachDisk { attachment, tag: loop_tag(uuid, devid) }
             }
+            Self::CheckDisk(devid) => {
+                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
+                let index = index.expect("a planned disk is configured");
+                DeviceWork::CheckDisk { config, index, tag: loop_tag(uuid, devid), own }
+            }
             Self::CheckBridge(devid) => {
                 let index = config.vifs.iter().position(|vif| vif.devid == devid);
                 DeviceWork::CheckBridge {
@@ -216,12 +235,12 @@ impl DeviceStep {
                 DeviceWork::Settle { nodes: pending_nodes(vm) }
             }
             Self::AskToClose(device) => {
-                vm.pending.insert(device, Pending::Unplug(Unplug::Clean));
+                vm.pending.insert(device, vm.unplugging(device, Unplug::Clean));
                 let nodes = pending_nodes(vm);
                 DeviceWork::AskToClose { domain: domain(), uuid, device, nodes }
             }
             Self::Close(device) => {
-                vm.pending.insert(device, Pending::Unplug(Unplug::Forced));
+                vm.pending.insert(device, vm.unplugging(device, Unplug::Forced));
                 let nodes = pending_nodes(vm);
                 DeviceWork::Close { domain: domain(), uuid, device, nodes }
             }
@@ -250,7 +269,8 @@ impl DeviceStep {
                 output.expect_done();
                 vm.device_removed(device);
             }
-            Self::CheckBridge(_)
+            Self::CheckDisk(_)
+            | Self::CheckBridge(_)
             | Self::JoinBridge(_)
             | Self::Add(_)
             | Self::Settle(_)
@@ -307,7 +327,10 @@ fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
     let uuid = vm.uuid;
     // The VM has it until it is gone: whoever takes the VM down meanwhile closes it too.
     let mut config = VmConfig::clone(&vm.config);
-    remove_from(&mut config, device);
+    match vm.ejecting.contains(&device) {
+        true => empty_drive(&mut config, device),
+        false => remove_from(&mut config, device),
+    }
     let (before, text) = (vm.config.to_cfg_text(), config.to_cfg_text());
     let pending = Pending::encode_all(vm.pending.iter().filter(|(it, _)| **it != device));
     DeviceWork::Remove {
@@ -325,6 +348,7 @@ impl DeviceWork {
         match self {
             Self::AttachDisk { .. } => info("attach-disk", Attach, None),
             Self::DetachDisk { .. } => info("detach-disk", Release, None),
+            Self::CheckDisk { .. } => info("check-disk", Attach, None),
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
             Self::JoinBridge { .. } => info("join-bridge", Change, None),
             Self::CloseAll { domain, .. } => info("close-devices", Destroy, Some(*domain)),
@@ -355,6 +379,16 @@ impl DeviceWork {
             Self::DetachDisk { attachment, tag } => {
                 storage::detach(host.system(), &attachment, &tag)
                     .map_err(|error| Failure(error.to_string()))?;
+            }
+            Self::CheckDisk { config, index, tag, own } => {
+                disks::check(host.system(), store, &config, index, &tag, &own).map_err(
+                    |error| {
+                        failure(
+                            format!("{}: {}", config.name, config.disks[index].vdev.name),
+                            error.0,
+                        )
+                    },
+                )?;
             }
             Self::CheckBridge { config, index } => {
                 checks::check_bridge(host, &config, index)?;

@@ -349,10 +349,7 @@ mod tests {
                 "iscsi:/x,xvda,w",
                 "iscsi: needs the script block-iscsi, and no script is run for disks; `xy help sr-create` has kinds of SRs for iscsi and nbd",
             ),
-            (
-                "qcow2:/x,raw,xvda,w",
-                "\"raw\": not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to hdd, sda to sdp, d0p0 or a number",
-            ),
+            ("qcow2:/x,raw,xvda,w", "\"xvda\" is no access mode; expected r, w or w!"),
             (
                 "format=qcow2,vdev=xvda,target=sr:vdi",
                 "sr:vdi: a VDI has the format of its SR; leave format out",

@@ -511,8 +511,8 @@ fn devices_name_their_place_and_do_not_collide() {
         "6: disk[1]: vdev d0p0 is used by disk[0] already",
     );
     check(
-        "disk = [ '/a,qcow2,xvda,w' ]",
-        "4: disk[0]: format qcow2 is not supported; raw files and block devices only, for now",
+        "disk = [ '/a,vmdk,xvda,w' ]",
+        "4: disk[0]: \"vmdk\" is no known format; expected raw, qcow, qcow2, qed, vhd or empty",
     );
     check(
         "vif = [ '', 'mac=00:16:3e:00:00:01',\n'mac=00:16:3e:00:00:01' ]",

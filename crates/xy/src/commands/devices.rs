@@ -74,3 +74,11 @@ pub(crate) fn cd_insert(session: &mut Session, options: &Options) -> Result<(), 
     let (cwd, force) = (working_directory()?, options.has("force"));
     expect_done(&session.call(&Request::CdInsert { target, drive, path, cwd, force })?)
 }
+
+pub(crate) fn cd_eject(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let [target, drive] = options.operands.as_slice() else {
+        return Err(Failure::usage("cd-eject: a domain and a drive are wanted"));
+    };
+    let (target, drive) = (Target(target.clone()), drive.clone());
+    expect_done(&session.call(&Request::CdEject { target, drive, force: options.has("force") })?)
+}
