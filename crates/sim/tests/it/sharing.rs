@@ -266,7 +266,10 @@ fn a_cd_drive_stays_whatever_becomes_of_its_cds() {
             let refusal = outcome(lab.ask(change(51712, medium, how))).unwrap();
             assert_eq!(refusal, "cd: xvda is not a CD drive");
             let refusal = outcome(lab.ask(change(51728, medium, how))).unwrap();
-            assert!(refusal.starts_with("cd: has no CD drive ") && refusal.contains("xvdb"), "{refusal}");
+            assert!(
+                refusal.starts_with("cd: has no CD drive ") && refusal.contains("xvdb"),
+                "{refusal}"
+            );
         }
     }
     for how in [Unplug::Clean, Unplug::Forced] {
