@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::geteuid;
 use storage::{Command, HostError};
 
 use crate::program;
@@ -17,6 +20,8 @@ use crate::program;
 const QUESTION_BYTES_MAX: usize = 32 << 10;
 /// Longest answer.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
+/// The bit of a file's mode that lends its owner's user ID to whoever runs it.
+const SET_USER_ID: u32 = 0o4000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Conversations(Mutex<BTreeMap<Vec<String>, Slot>>);
@@ -142,25 +147,44 @@ impl Partner {
     }
 }
 
-/// Whether there is a process with this program and its arguments among its words: a script's first one is its
-/// interpreter.
+/// Whether an earlier daemon's process of this program still runs: one with the program and its arguments as the last
+/// words of its command line (a script's first word is its interpreter) that runs as this daemon does.
 fn is_running(command: &Command) -> std::io::Result<bool> {
     let words = std::iter::once(&command.program).chain(&command.arguments);
     let words: Vec<u8> = words.flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
     for process in std::fs::read_dir("/proc")? {
-        let path = process?.path().join("cmdline");
+        let folder = process?.path();
         // One that ends meanwhile, or is no process, has none.
-        let line = std::fs::read(path).unwrap_or_default();
+        let line = std::fs::read(folder.join("cmdline")).unwrap_or_default();
         let before = line.strip_suffix(&words[..]);
-        if before.is_some_and(|it| it.last().is_none_or(|&byte| byte == 0)) {
+        if before.is_some_and(|it| it.last().is_none_or(|&byte| byte == 0))
+            && runs_as_we_do(&folder)
+        {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
+/// Whether a process has our user in all its user IDs and got it without a set-user-ID program.
+///
+/// A command line is whatever its process wants it to be. Any user can run `sudo` or `passwd` with words of his
+/// choice, and some of them take root's real user ID before they ask for a password: hence the look at the file.
+fn runs_as_we_do(folder: &Path) -> bool {
+    let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
+    let own = geteuid().as_raw().to_string();
+    let mut ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    ids = ids.trim();
+    let has_our_ids = !ids.is_empty() && ids.split_whitespace().all(|id| id == own);
+    let program = std::fs::metadata(folder.join("exe"));
+    has_our_ids && program.is_ok_and(|it| it.mode() & SET_USER_ID == 0)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
 
     fn shell(script: &str, seconds: u64) -> Command {
@@ -203,6 +227,42 @@ mod tests {
             earlier.wait().unwrap();
             assert_eq!(asked.join().unwrap(), Ok("a earlier-daemon".to_owned()));
         });
+    }
+
+    #[test]
+    fn a_process_of_another_user_with_the_driver_s_command_line_stops_nothing() {
+        if !geteuid().is_root() {
+            // Only root can start a process of somebody else.
+            return;
+        }
+        let driver = shell("read -r line; echo $line beside-an-impostor", 1);
+        let mut impostor =
+            program::prepare(&driver).uid(65534).stdin(Stdio::piped()).spawn().unwrap();
+        assert_eq!(
+            Conversations::default().converse(&driver, "a"),
+            Ok("a beside-an-impostor".to_owned())
+        );
+        assert!(impostor.try_wait().unwrap().is_none(), "it ran all the time");
+        drop(impostor.stdin.take());
+        impostor.wait().unwrap();
+    }
+
+    #[test]
+    fn a_set_user_id_program_with_the_driver_s_command_line_is_not_the_driver() {
+        let copy = std::env::temp_dir().join(format!("xylem-set-user-id-{}", std::process::id()));
+        std::fs::copy("/bin/sleep", &copy).unwrap();
+        let driver = Command::new("/run/xylem/impostor", &["1000"], 1);
+        let mut seen = Vec::new();
+        for mode in [0o4755, 0o755] {
+            std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
+            let mut process = std::process::Command::new(&copy);
+            let mut process = process.arg0("/run/xylem/impostor").arg("1000").spawn().unwrap();
+            seen.push(is_running(&driver).unwrap());
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+        std::fs::remove_file(&copy).unwrap();
+        assert_eq!(seen, [false, true]);
     }
 
     #[test]
