@@ -22,6 +22,7 @@ use toolstack::Event;
 use toolstack::device_model::{
     EMPTY_FOLDER, Launch, OwnModel, Process, USER_FIRST, parse_command_line,
 };
+use xen::DomId;
 
 use crate::core::Core;
 use crate::host::refusal;
@@ -134,7 +135,7 @@ pub(crate) fn end(process: Process) -> Result<(), HostError> {
     }
 }
 
-/// All device models of ours. A command line can be anybody's; only root, and those who have been root, count.
+/// All device models of ours that run.
 pub(crate) fn all() -> Result<Vec<OwnModel>, HostError> {
     let mut models = Vec::new();
     for entry in fs::read_dir("/proc").map_err(|error| refusal(&error))? {
@@ -143,20 +144,59 @@ pub(crate) fn all() -> Result<Vec<OwnModel>, HostError> {
             continue;
         };
         // Whatever ends meanwhile is not there.
-        let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
-        let words: Vec<String> = line
-            .split(|byte| *byte == 0)
-            .map(|w| String::from_utf8_lossy(w).into_owned())
-            .collect();
-        let Some((uuid, domid)) = parse_command_line(&words) else { continue };
-        let owner = entry.metadata().map(|it| it.uid());
-        if !owner.is_ok_and(|uid| uid == 0 || uid >= USER_FIRST) {
-            continue;
-        }
-        let Ok(started) = started(pid) else { continue };
-        models.push(OwnModel { process: Process { pid, started }, uuid, domid });
+        models.extend(identify(pid, &entry.path()));
     }
     Ok(models)
+}
+
+/// The device model that a process is, if it is one of ours.
+fn identify(pid: u32, folder: &Path) -> Option<OwnModel> {
+    let began = started(pid).ok()?;
+    let line = fs::read(folder.join("cmdline")).ok()?;
+    let words: Vec<String> =
+        line.split(|byte| *byte == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
+    let (uuid, domid) = parse_command_line(&words)?;
+    let is_ours =
+        user(folder).is_some_and(|uid| may_serve(uid, domid)) && writes_root_s_log(folder);
+    // All of this was one process's only if the number was not given out again meanwhile.
+    let is_the_same = started(pid).is_ok_and(|it| it == began);
+    (is_ours && is_the_same).then_some(OwnModel {
+        process: Process { pid, started: began },
+        uuid,
+        domid,
+    })
+}
+
+/// The user of a process that has the same one in all its user IDs. The owner of its folder does not tell: that is
+/// root once a process has changed its user. Source: `proc(5)`, `PR_SET_DUMPABLE`.
+fn user(folder: &Path) -> Option<u32> {
+    let status = fs::read_to_string(folder.join("status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let mut ids = ids.split_whitespace().map(str::parse);
+    let first = ids.next()?.ok()?;
+    ids.all(|id| id == Ok(first)).then_some(first)
+}
+
+/// Whether the device model of this domain may run as this user. A command line can be rewritten by its process, so
+/// a restricted one that was taken over can claim any domain; its user it cannot change.
+fn may_serve(uid: u32, domid: DomId) -> bool {
+    // Root, or whom `device_model_user` names.
+    uid < USER_FIRST || uid == USER_FIRST + u32::from(domid.0)
+}
+
+/// Whether a process has, as standard output, a file of root's that only root may open for writing, and has it open
+/// for writing. Every device model was given its log so; no other user's process gets one by itself, and a
+/// set-user-ID program has its caller's output.
+fn writes_root_s_log(folder: &Path) -> bool {
+    const WRITABLE_BY_OTHERS: u32 = 0o002;
+    const OPEN_FOR_WRITING: u32 = 0o200;
+    let output = folder.join("fd/1");
+    let is_written =
+        fs::symlink_metadata(&output).is_ok_and(|link| link.mode() & OPEN_FOR_WRITING != 0);
+    let is_root_s = fs::metadata(&output).is_ok_and(|file| {
+        file.is_file() && file.uid() == 0 && file.mode() & WRITABLE_BY_OTHERS == 0
+    });
+    is_written && is_root_s
 }
 
 /// Where the core says whose end it wants to hear of.
@@ -264,7 +304,6 @@ fn last_line(path: &str) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xen::DomId;
 
     fn launch(script: &str, log: &str) -> Launch {
         let tag = "null,id=xylem-07070707-0707-0707-0707-070707070707";
@@ -311,6 +350,54 @@ mod tests {
         end(process).unwrap();
         assert_eq!((found(), open(process).unwrap().is_none()), (0, true));
         fs::remove_file(log).unwrap();
+    }
+
+    #[test]
+    fn a_process_that_only_claims_to_be_a_device_model_is_none() {
+        if !rustix::process::getuid().is_root() {
+            // Only root can start processes of others.
+            return;
+        }
+        let path = log("claims");
+        let run = |uid: u32, output: Stdio| {
+            let launch = launch("sleep 1000; :", &path);
+            Command::new("/bin/sh")
+                .args(&launch.arguments)
+                .uid(uid)
+                .current_dir("/")
+                .process_group(0)
+                .stdin(Stdio::null())
+                .stdout(output)
+                .spawn()
+                .unwrap()
+        };
+        let log = || Stdio::from(open_log(&path).unwrap());
+        // They all say that they are domain 3's.
+        let mut tried = [
+            ("root, with its log", run(0, log()), true),
+            ("domain 3's user", run(USER_FIRST + 3, log()), true),
+            ("a named user", run(65534, log()), true),
+            ("domain 4's user", run(USER_FIRST + 4, log()), false),
+            ("a local user", run(65534, Stdio::null()), false),
+            ("a set-user-ID program of a local user", run(0, Stdio::null()), false),
+            (
+                "a local user who reads the log",
+                run(65534, File::open(&path).unwrap().into()),
+                false,
+            ),
+        ];
+        let found: Vec<u32> = all().unwrap().iter().map(|it| it.process.pid).collect();
+        let mut wrong = Vec::new();
+        for (who, process, is_one) in &mut tried {
+            if found.contains(&process.id()) != *is_one {
+                wrong.push(*who);
+            }
+            let group = Pid::from_child(process);
+            rustix::process::kill_process_group(group, Signal::KILL).unwrap();
+            process.wait().unwrap();
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(wrong, [""; 0]);
     }
 
     #[test]
