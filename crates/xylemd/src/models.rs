@@ -167,8 +167,7 @@ fn identify(pid: u32, folder: &Path) -> Option<OwnModel> {
     })
 }
 
-/// The user of a process that has the same one in all its user IDs. The owner of its folder does not tell: that is
-/// root once a process has changed its user. Source: `proc(5)`, `PR_SET_DUMPABLE`.
+/// The user of a process, if all its user IDs are the same. The owner of its folder is only one of them.
 fn user(folder: &Path) -> Option<u32> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
