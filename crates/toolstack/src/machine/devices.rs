@@ -15,6 +15,7 @@ use crate::layout::{self, DeviceKind, DeviceRef};
 use crate::plan::{Unplug, plan_finish_plug, plan_plug, plan_swap, plan_undo_plug, plan_unplug};
 use crate::steps::devices::pending_nodes;
 use crate::work::DeviceWork;
+use crate::xlcfg;
 
 /// As many disks as a VM may have: xvda to xvdiv.
 const DISKS_MAX: usize = 255;
@@ -151,7 +152,7 @@ impl Vm {
         match self.config.disks.iter().find(|it| it.vdev.number == number) {
             Some(disk) if disk.cdrom => Ok(disk),
             Some(disk) => Err(format!("{name}: {} is not a CD drive", disk.vdev.name)),
-            None => Err(format!("{name}: has no CD drive {}", drive.spoken())),
+            None => Err(format!("{name}: has no CD drive {}", xlcfg::vdev_name(number))),
         }
     }
 }
