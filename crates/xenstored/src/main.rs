@@ -85,26 +85,8 @@ fn goes_to_background(options: &Options) -> bool {
 fn serve(options: &Options) -> anyhow::Result<()> {
     // The store's time; before anything is opened, as descriptors may have been left for us.
     let started = Instant::now();
-    let state_file = foreign::state_file(&options.rundir);
     let account = options.user.as_deref().map(Account::find).transpose()?;
-    let helpers = Account::of_broker();
-    let mut broker = None;
-    let mut successor = None;
-    let arrival = match options.origin {
-        Origin::SameProcess if state_file.exists() => {
-            Some(foreign::arrive(&state_file, options.quota, started.elapsed())?)
-        }
-        Origin::Predecessor => {
-            // It is ready by the time that we need it. Who may not start one borrows that of the daemon before.
-            if options.domains == Domains::OfXen && rustix::process::geteuid().is_root() {
-                broker = Some(Broker::start(helpers)?);
-            }
-            let (channel, arrival) = Successor::receive(options.quota, started.elapsed())?;
-            successor = Some(channel);
-            Some(arrival)
-        }
-        _ => None,
-    };
+    let Predecessor { arrival, broker, mut successor } = Predecessor::find(options, started)?;
     // Before the working folder changes.
     let paths = Paths::new(options)?;
     if options.tells_parent {
@@ -127,10 +109,10 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     // What only root may open comes first, what another daemon has written last: as nobody who could do harm by it.
     let begun = match arrival {
         Some(arrival) => {
-            let daemon = take_over(options, &paths, log, arrival, broker, helpers, started)?;
+            let daemon = take_over(options, &paths, log, arrival, broker, started)?;
             Begun::TakenOver(Box::new(daemon))
         }
-        None => Begun::Opened(Opened::open(&paths, account, helpers)?, log),
+        None => Begun::Opened(Opened::open(&paths, account)?, log),
     };
     if let Some(account) = account {
         confinement::enter(account)?;
@@ -139,7 +121,8 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         Begun::TakenOver(daemon) => *daemon,
         Begun::Opened(opened, log) => begin(options, &paths, log, opened, started)?,
     };
-    daemon.update.state_file = std::path::absolute(&state_file).context("no working folder")?;
+    daemon.update.state_file =
+        std::path::absolute(foreign::state_file(&options.rundir)).context("no working folder")?;
     daemon.server.set_event_timeout(options.event_timeout);
     daemon.is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     daemon.server.set_tracing(daemon.rings.log.trace.is_some());
@@ -160,6 +143,46 @@ fn serve(options: &Options) -> anyhow::Result<()> {
             }
         });
     }
+    announce(options, pid_file)?;
+    match daemon.run()? {
+        End::Stopped => Ok(()),
+        End::HandedOver { successor } => tell_manager(&format!("MAINPID={successor}\n")),
+    }
+}
+
+/// What a daemon before this one has left, if this one takes over from it.
+struct Predecessor {
+    arrival: Option<Arrival>,
+    broker: Option<Broker>,
+    /// To the one that still runs.
+    successor: Option<Successor>,
+}
+
+impl Predecessor {
+    fn find(options: &Options, started: Instant) -> anyhow::Result<Self> {
+        let state_file = foreign::state_file(&options.rundir);
+        let mut found = Self { arrival: None, broker: None, successor: None };
+        match options.origin {
+            Origin::SameProcess if state_file.exists() => {
+                let arrival = foreign::arrive(&state_file, options.quota, started.elapsed())?;
+                found.arrival = Some(arrival);
+            }
+            Origin::Predecessor => {
+                // It is ready by the time that we need it. Who may not start one borrows that of the daemon before.
+                if options.domains == Domains::OfXen && rustix::process::geteuid().is_root() {
+                    found.broker = Some(Broker::start(Account::of_broker())?);
+                }
+                let (channel, arrival) = Successor::receive(options.quota, started.elapsed())?;
+                (found.successor, found.arrival) = (Some(channel), Some(arrival));
+            }
+            Origin::SameProcess | Origin::Own => {}
+        }
+        Ok(found)
+    }
+}
+
+/// Tells whoever waits for it that clients are served, and by which process.
+fn announce(options: &Options, pid_file: Option<PidFile>) -> anyhow::Result<()> {
     let id = std::process::id();
     if let Some(file) = pid_file {
         file.write(id)?;
@@ -167,18 +190,15 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     if options.output == Output::ProcessId {
         writeln!(std::io::stdout(), "{id}")?;
     }
-    let manager = std::env::var_os("NOTIFY_SOCKET");
-    background::tell_service_manager(manager.as_deref(), "READY=1\n")?;
+    tell_manager("READY=1\n")?;
     if options.tells_parent {
         background::tell_parent()?;
     }
-    match daemon.run()? {
-        End::Stopped => Ok(()),
-        End::HandedOver { successor } => {
-            let line = format!("MAINPID={successor}\n");
-            background::tell_service_manager(manager.as_deref(), &line)
-        }
-    }
+    Ok(())
+}
+
+fn tell_manager(line: &str) -> anyhow::Result<()> {
+    background::tell_service_manager(std::env::var_os("NOTIFY_SOCKET").as_deref(), line)
 }
 
 /// Files of the daemon, wherever its working folder is.
@@ -225,10 +245,10 @@ struct Opened {
 }
 
 impl Opened {
-    fn open(paths: &Paths, account: Option<Account>, helpers: Account) -> anyhow::Result<Self> {
+    fn open(paths: &Paths, account: Option<Account>) -> anyhow::Result<Self> {
         as_user(account, || Journal::wait_for_predecessor(&paths.journal))?;
         let platform: Option<Box<dyn Platform>> = match &paths.domains {
-            Domains::OfXen => Some(Box::new(XenPlatform::open(helpers)?)),
+            Domains::OfXen => Some(Box::new(XenPlatform::open(Account::of_broker())?)),
             Domains::OfFolder(path) => {
                 Some(Box::new(as_user(account, || FilePlatform::open(path.clone()))?))
             }
@@ -284,9 +304,9 @@ fn take_over(
     mut log: Log,
     arrival: Arrival,
     broker: Option<Broker>,
-    helpers: Account,
     started: Instant,
 ) -> anyhow::Result<Daemon> {
+    let helpers = Account::of_broker();
     let Arrival { restored, mut descriptors, devices, journal, status } = arrival;
     for note in &restored.notes {
         log.line(note);

@@ -154,75 +154,99 @@ pub(crate) fn parse(
         socket,
         tells_parent: false,
     };
-    let quota = |options: &mut Options, name: &str, value: &str| -> anyhow::Result<()> {
-        let known = || format!("there is no limit '{name}'; known are: {}", Quota::NAMES.join(" "));
-        let limit = options.quota.get_mut(name).with_context(known)?;
-        *limit = value
-            .parse()
-            .with_context(|| format!("the limit '{name}' needs a number, not '{value}'"))?;
-        Ok(())
-    };
     while let Some(argument) = parser.next()? {
-        let limit = match &argument {
-            Short('E') | Long("entry-nb") => Some("nodes"),
-            Short('S') | Long("entry-size") => Some("node-size"),
-            Short('W') | Long("watch-nb") => Some("watches"),
-            Short('t') | Long("transaction") => Some("transactions"),
-            Short('A') | Long("perm-nb") => Some("node-permissions"),
-            Short('M') | Long("path-max") => Some("path-max"),
-            _ => None,
-        };
-        if let Some(name) = limit {
-            quota(&mut options, name, &parser.value()?.string()?)?;
-            continue;
-        }
         match argument {
-            Short('N') | Long("no-fork") => options.place = Place::Foreground,
-            Short('D') | Long("no-domain-init") => options.domains = Domains::None,
-            Long("user") => options.user = Some(parser.value()?.string()?),
-            Long("host") => options.domains = host(&parser.value()?.string()?)?,
-            Short('F') | Long("pid-file") => options.pid_file = Some(parser.value()?.into()),
-            Short('P') | Long("output-pid") => options.output = Output::ProcessId,
-            Short('T') | Long("trace-file") => options.trace_file = Some(parser.value()?.into()),
-            Short('Q') | Long("quota") => {
-                let value = parser.value()?.string()?;
-                let (name, value) = split(&value)?;
-                quota(&mut options, name, value)?;
-            }
-            Short('q') | Long("quota-soft") => {
-                let value = parser.value()?.string()?;
-                let (name, value) = split(&value)?;
-                quota(&mut options, &format!("soft-{name}"), value)?;
-            }
-            Short('w') | Long("timeout") => {
-                let value = parser.value()?.string()?;
-                options.event_timeout = event_timeout(&value)?;
-            }
-            Short('U') | Long("live-update") => options.origin = Origin::SameProcess,
-            Long(name) if name == SUCCESSOR_OPTION => options.origin = Origin::Predecessor,
-            Long("fresh") => options.start = Start::Fresh,
-            Long("damaged-journal") => options.damage = damage(&parser.value()?.string()?)?,
-            Long("no-journal") => options.start = Start::WithoutJournal,
-            // About a store on disk, a debugging aid and a domain's leavings: there is none of that.
-            Short('R')
-            | Long("no-recovery")
-            | Short('L')
-            | Long("preserve-local")
-            | Short('K')
-            | Long("keep-orphans")
-            | Short('V')
-            | Long("verbose") => {}
-            Short('I') | Long("internal-db") => drop(parser.optional_value()),
             Long("help") | Short('H') => return Ok(Wanted::Help),
             Long("version") => return Ok(Wanted::Version),
             Long(name) if name == BROKER_OPTION => {
                 return Ok(Wanted::Broker(parser.value()?.string()?));
             }
-            Long(name) if name == READY_OPTION => options.tells_parent = true,
-            other => bail!("{}; --help lists the options", other.unexpected()),
+            _ => {}
+        }
+        match limit_of(&argument) {
+            Some(name) => options.limit(name, &parser.value()?.string()?)?,
+            // As borrowed from the parser, which is asked for the value next.
+            None => match argument {
+                Short(letter) => options.take(Name::Short(letter), &mut parser)?,
+                Long(name) => {
+                    let name = name.to_owned();
+                    options.take(Name::Long(&name), &mut parser)?;
+                }
+                other => bail!("{}; --help lists the options", other.unexpected()),
+            },
         }
     }
     Ok(Wanted::Serve(Box::new(options)))
+}
+
+/// An option's name.
+#[derive(Clone, Copy, Debug)]
+enum Name<'a> {
+    Short(char),
+    Long(&'a str),
+}
+
+/// The limit that an option of other daemons sets.
+fn limit_of(argument: &lexopt::Arg<'_>) -> Option<&'static str> {
+    match argument {
+        Short('E') | Long("entry-nb") => Some("nodes"),
+        Short('S') | Long("entry-size") => Some("node-size"),
+        Short('W') | Long("watch-nb") => Some("watches"),
+        Short('t') | Long("transaction") => Some("transactions"),
+        Short('A') | Long("perm-nb") => Some("node-permissions"),
+        Short('M') | Long("path-max") => Some("path-max"),
+        _ => None,
+    }
+}
+
+impl Options {
+    fn limit(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
+        let known = || format!("there is no limit '{name}'; known are: {}", Quota::NAMES.join(" "));
+        let limit = self.quota.get_mut(name).with_context(known)?;
+        *limit = value
+            .parse()
+            .with_context(|| format!("the limit '{name}' needs a number, not '{value}'"))?;
+        Ok(())
+    }
+
+    /// Takes one option, with its value if it has one.
+    fn take(&mut self, name: Name<'_>, parser: &mut lexopt::Parser) -> anyhow::Result<()> {
+        use Name::{Long, Short};
+        let mut value = || anyhow::Ok(parser.value()?.string()?);
+        match name {
+            Short('N') | Long("no-fork") => self.place = Place::Foreground,
+            Short('D') | Long("no-domain-init") => self.domains = Domains::None,
+            Long("user") => self.user = Some(value()?),
+            Long("host") => self.domains = host(&value()?)?,
+            Short('F') | Long("pid-file") => self.pid_file = Some(parser.value()?.into()),
+            Short('P') | Long("output-pid") => self.output = Output::ProcessId,
+            Short('T') | Long("trace-file") => self.trace_file = Some(parser.value()?.into()),
+            Short('Q') | Long("quota") => {
+                let value = value()?;
+                let (name, value) = split(&value)?;
+                self.limit(name, value)?;
+            }
+            Short('q') | Long("quota-soft") => {
+                let value = value()?;
+                let (name, value) = split(&value)?;
+                self.limit(&format!("soft-{name}"), value)?;
+            }
+            Short('w') | Long("timeout") => self.event_timeout = event_timeout(&value()?)?,
+            Short('U') | Long("live-update") => self.origin = Origin::SameProcess,
+            Long(SUCCESSOR_OPTION) => self.origin = Origin::Predecessor,
+            Long("fresh") => self.start = Start::Fresh,
+            Long("damaged-journal") => self.damage = damage(&value()?)?,
+            Long("no-journal") => self.start = Start::WithoutJournal,
+            // About a store on disk, a debugging aid and a domain's leavings: there is none of that.
+            Short('R' | 'L' | 'K' | 'V')
+            | Long("no-recovery" | "preserve-local" | "keep-orphans" | "verbose") => {}
+            Short('I') | Long("internal-db") => drop(parser.optional_value()),
+            Long(READY_OPTION) => self.tells_parent = true,
+            Short(letter) => bail!("invalid option '-{letter}'; --help lists the options"),
+            Long(name) => bail!("invalid option '--{name}'; --help lists the options"),
+        }
+        Ok(())
+    }
 }
 
 fn damage(text: &str) -> anyhow::Result<Damage> {
