@@ -1,4 +1,4 @@
-//! What hostile guests tried, and what was seen. Each test is one row.
+//! What hostile guests tried, and what was seen. Each row has a test.
 //!
 //! | tried | seen |
 //! |---|---|
@@ -14,9 +14,6 @@
 //! | half a message, then a new start | nothing of it is left |
 //! | a message that lies about its length in the middle of good ones | those before it are answered, then the ring is out of service |
 //! | more transactions than it may have, again and again | `ENOSPC`, and nothing grows |
-//! | permission lists that name others at long paths | charged to the owner |
-//! | watches with long tokens at deep paths | charged before they take what was promised |
-//! | transactions that copy the tree | charged |
 
 use xen::DomId;
 use xenstore::ring::RING_BYTES;
