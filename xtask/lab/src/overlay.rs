@@ -154,10 +154,19 @@ pub fn build_programs() -> Result<()> {
 /// It does not build.
 pub fn build_example(package: &str, name: &str) -> Result<ExtraFile> {
     let mut command = cargo::cargo();
-    command.args(["build", "--quiet", "--release", "--package", package, "--example", name]);
+    command.args(["build", "--quiet", "--profile", cargo::TRIAL]);
+    command.args(["--package", package, "--example", name]);
     cargo::run(&mut command, &format!("the example {name} of {package} does not build"))?;
-    let host = target_directory()?.join("release/examples").join(name);
+    let host = example_path(name)?;
     Ok(ExtraFile { host, dom0: format!("/root/{name}") })
+}
+
+/// Where an example is once it is built.
+///
+/// # Errors
+/// The target folder is unknown.
+pub fn example_path(name: &str) -> Result<PathBuf> {
+    Ok(target_directory()?.join(cargo::TRIAL).join("examples").join(name))
 }
 
 /// Our own guest kernel for as many devices as a VM may have; dom0 finds it as `/guest/unikernel-wide`.

@@ -71,7 +71,7 @@ fn sampler(build: Build) -> Result<ExtraFile> {
     match build {
         Build::Fresh => lab::build_example("xen-linux", NAME),
         Build::AsIs => {
-            let host = lab::target_directory()?.join("release/examples").join(NAME);
+            let host = lab::example_path(NAME)?;
             Ok(ExtraFile { host, dom0: format!("/root/{NAME}") })
         }
     }
