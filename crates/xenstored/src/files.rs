@@ -77,6 +77,8 @@ fn options(content: Content) -> OpenOptions {
         Content::Replaced => options.write(true).truncate(true).create(true),
         Content::Kept => options.append(true).create(true),
     };
+    // A pipe that nobody reads is an error, not a wait.
+    options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     options
 }
 
@@ -156,28 +158,44 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 /// Gives the account the folder that it will write to, which is made if it is missing.
 pub(crate) fn give_folder(path: &Path, account: Account) -> anyhow::Result<()> {
     let context = || format!("cannot give the folder {} to the daemon's user", path.display());
-    std::fs::create_dir_all(path).with_context(context)?;
     if !rustix::process::geteuid().is_root() {
-        return Ok(());
+        return std::fs::create_dir_all(path).with_context(context);
     }
-    if let Way::OfOthers(folder) = way_to(path, Some(account)).with_context(context)? {
-        return Err(anyhow::anyhow!("{} is another user's", folder.display()))
-            .with_context(context);
+    make_and_give(path, account).with_context(context)
+}
+
+fn make_and_give(path: &Path, account: Account) -> anyhow::Result<()> {
+    let there = path.ancestors().find(|folder| folder.symlink_metadata().is_ok());
+    // Before anything is made: links on the way lead to where root would make it.
+    let first = there.context("there is no root folder")?;
+    match way_to(&first.join("."), Some(account))? {
+        Way::OfOthers(folder) => bail!("{} is another user's", folder.display()),
+        Way::OfAccount => {
+            // It makes the folder itself, and what it has not made is not given to it.
+            account.act(|| std::fs::create_dir_all(path))?;
+            let found = account.act(|| std::fs::metadata(path))?;
+            ensure!(
+                found.is_dir() && found.uid() == account.uid().as_raw(),
+                "a link of the user's leads there"
+            );
+            return Ok(());
+        }
+        Way::OfRoot | Way::Shared => std::fs::create_dir_all(path)?,
     }
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path, flags, Mode::empty())
-        .with_context(|| format!("{}; it must not be a link", context()))?;
-    let found = fstat(&folder).with_context(context)?;
+        .context("it is not a folder, or a link to one")?;
+    let found = fstat(&folder)?;
     if found.st_uid == account.uid().as_raw() {
         return Ok(());
     }
     let is_shared = found.st_mode & (STICKY | SHARED) != 0;
     let is_the_systems = path.components().count() <= 2;
-    if is_shared || is_the_systems || found.st_uid != 0 {
-        return Err(anyhow::anyhow!("others use it; give the daemon a folder of its own"))
-            .with_context(context);
-    }
-    fchown(&folder, Some(account.uid()), Some(account.gid())).with_context(context)
+    ensure!(
+        !is_shared && !is_the_systems && found.st_uid == 0,
+        "others use it; give the daemon a folder of its own"
+    );
+    Ok(fchown(&folder, Some(account.uid()), Some(account.gid()))?)
 }
 
 #[cfg(test)]
@@ -232,6 +250,19 @@ mod tests {
             assert!(open(&link, content, None).is_err(), "{content:?}");
             std::fs::remove_file(&link).unwrap();
         }
+        // A folder of root's behind a link of the user's, that is there and that is not.
+        std::fs::create_dir_all(place.0.join("behind/there")).unwrap();
+        symlink(place.0.join("behind"), run.join("way")).unwrap();
+        for last in ["there", "missing"] {
+            assert!(give_folder(&run.join("way").join(last), account).is_err(), "{last}");
+        }
+        assert_eq!(place.0.join("behind/there").metadata().unwrap().uid(), 0);
+        assert!(!place.0.join("behind/missing").exists());
+        // A pipe that nobody reads is not waited for.
+        let pipe = run.join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RWXU, 0)
+            .unwrap();
+        assert!(open(&pipe, Content::Kept, Some(account)).is_err());
         // A whole folder of the user's that is a link.
         let elsewhere = place.0.join("roots");
         std::fs::create_dir(&elsewhere).unwrap();

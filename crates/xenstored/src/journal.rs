@@ -175,7 +175,8 @@ impl Journal {
     ) -> anyhow::Result<(Self, Option<Server>)> {
         make_folder_of(path)?;
         let mut journal = Self::without_file(path);
-        let Some(mut file) = AppendFile::open(path)? else {
+        let opened = AppendFile::open(path).map_err(|error| Refused(error.to_string()))?;
+        let Some(mut file) = opened else {
             return Ok((if start == Start::WithoutJournal { Self::none() } else { journal }, None));
         };
         let name = path.display();
@@ -205,6 +206,9 @@ impl Journal {
         }
         journal.is_framed = is_framed(&file.header());
         let records = file.read_all().with_context(|| format!("cannot read {name}"))?;
+        if file.length() == 0 || checkpoint_bytes(&file.header()) == 0 {
+            return Err(Refused(format!("{name} has lost its beginning")).into());
+        }
         let (records, is_damaged) = match journal.is_framed {
             true => whole_part(&records, checkpoint_bytes(&file.header()), damage, path, log)?,
             false => (records, false),

@@ -45,6 +45,11 @@ impl Log {
         Ok(Self { path, trace, outlet: Outlet::of_standard_error(), all, by_domain })
     }
 
+    /// Standard error is another file now.
+    pub(crate) fn errors_changed(&mut self) {
+        self.outlet = Outlet::of_standard_error();
+    }
+
     /// Opens the trace file again: it was moved away.
     pub(crate) fn reopen(&mut self) {
         match self.path.as_deref().map(open).transpose() {

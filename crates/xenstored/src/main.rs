@@ -144,6 +144,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         });
     }
     announce(options, pid_file)?;
+    daemon.rings.log.errors_changed();
     match daemon.run()? {
         End::Stopped => Ok(()),
         End::HandedOver { successor } => tell_manager(&format!("MAINPID={successor}\n")),

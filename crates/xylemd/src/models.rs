@@ -22,7 +22,6 @@ use toolstack::Event;
 use toolstack::device_model::{
     EMPTY_FOLDER, Launch, OwnModel, Process, USER_FIRST, parse_command_line,
 };
-use xen::DomId;
 
 use crate::core::Core;
 use crate::host::refusal;
@@ -156,8 +155,14 @@ fn identify(pid: u32, folder: &Path) -> Option<OwnModel> {
     let words: Vec<String> =
         line.split(|byte| *byte == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
     let (uuid, domid) = parse_command_line(&words)?;
-    let is_ours =
-        user(folder).is_some_and(|uid| may_serve(uid, domid)) && writes_root_s_log(folder);
+    let is_ours = match user(folder)? {
+        // Nobody else has this user, and only root could give it away.
+        uid if uid == USER_FIRST + u32::from(domid.0) => true,
+        // One that was taken over claims another domain.
+        uid if uid >= USER_FIRST => false,
+        // Root, or whom `device_model_user` names. What that one has open this daemon can tell only with CAP_SYS_PTRACE.
+        _ => writes_root_s_log(folder),
+    };
     // All of this was one process's only if the number was not given out again meanwhile.
     let is_the_same = started(pid).is_ok_and(|it| it == began);
     (is_ours && is_the_same).then_some(OwnModel {
@@ -176,16 +181,11 @@ fn user(folder: &Path) -> Option<u32> {
     ids.all(|id| id == Ok(first)).then_some(first)
 }
 
-/// Whether the device model of this domain may run as this user. A command line can be rewritten by its process, so
-/// a restricted one that was taken over can claim any domain; its user it cannot change.
-fn may_serve(uid: u32, domid: DomId) -> bool {
-    // Root, or whom `device_model_user` names.
-    uid < USER_FIRST || uid == USER_FIRST + u32::from(domid.0)
-}
-
 /// Whether a process has, as standard output, a file of root's that only root may open for writing, and has it open
 /// for writing. Every device model was given its log so; no other user's process gets one by itself, and a
 /// set-user-ID program has its caller's output.
+///
+/// Looking needs the rights to trace the process: root's without capabilities that this daemon lacks.
 fn writes_root_s_log(folder: &Path) -> bool {
     const WRITABLE_BY_OTHERS: u32 = 0o002;
     const OPEN_FOR_WRITING: u32 = 0o200;
@@ -303,6 +303,7 @@ fn last_line(path: &str) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use xen::DomId;
 
     fn launch(script: &str, log: &str) -> Launch {
         let tag = "null,id=xylem-07070707-0707-0707-0707-070707070707";
@@ -375,6 +376,7 @@ mod tests {
         let mut tried = [
             ("root, with its log", run(0, log()), true),
             ("domain 3's user", run(USER_FIRST + 3, log()), true),
+            ("domain 3's user, whatever it has open", run(USER_FIRST + 3, Stdio::null()), true),
             ("a named user", run(65534, log()), true),
             ("domain 4's user", run(USER_FIRST + 4, log()), false),
             ("a local user", run(65534, Stdio::null()), false),

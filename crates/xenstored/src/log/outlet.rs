@@ -27,8 +27,8 @@ pub(super) struct Outlet {
 enum Way {
     /// As journald's.
     Socket,
-    /// A pipe, opened once more: that it is not waited for must not be another process's matter.
-    Pipe(File),
+    /// A pipe or a terminal, opened once more: that it is not waited for must not be another process's matter.
+    Again(File),
     /// What is ready to be written to, or cannot be opened again.
     Other,
 }
@@ -38,11 +38,11 @@ impl Outlet {
         let kind = fstat(stderr()).map(|found| FileType::from_raw_mode(found.st_mode));
         let way = match kind {
             Ok(FileType::Socket) => Way::Socket,
-            Ok(FileType::Fifo) => {
-                let flags = OFlags::NONBLOCK.bits().cast_signed();
+            Ok(FileType::Fifo | FileType::CharacterDevice) => {
+                let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
                 let again =
                     OpenOptions::new().write(true).custom_flags(flags).open("/proc/self/fd/2");
-                again.map_or(Way::Other, Way::Pipe)
+                again.map_or(Way::Other, Way::Again)
             }
             _ => Way::Other,
         };
@@ -87,7 +87,7 @@ impl Way {
             Self::Socket => {
                 rustix::net::send(stderr(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             }
-            Self::Pipe(file) => rustix::io::write(file, bytes),
+            Self::Again(file) => rustix::io::write(file, bytes),
             Self::Other => {
                 let errors = stderr();
                 let mut files = [PollFd::from_borrowed_fd(errors.as_fd(), PollFlags::OUT)];
