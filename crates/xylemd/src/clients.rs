@@ -37,6 +37,9 @@ const THREADS_WAITING: usize = 4;
 /// How long a console may take to get its terminal from xenconsoled.
 const CONSOLE_WAIT: Duration = Duration::from_secs(10);
 
+/// How long the lock is waited for: a program that a killed daemon was just starting has it until its exec.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+
 /// Makes sure that no other daemon serves this socket, now or later: of several that are started at once one gets the lock.
 /// It is held as long as the file is open.
 pub(crate) fn lock(socket: &Path) -> Result<File> {
@@ -49,10 +52,18 @@ pub(crate) fn lock(socket: &Path) -> Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
     let file = options.open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => bail!("another xylemd serves {} already", socket.display()),
-        Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(file),
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(Errno::WOULDBLOCK) => bail!("another xylemd serves {} already", socket.display()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
     }
 }
 
