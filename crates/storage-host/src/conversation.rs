@@ -257,6 +257,11 @@ mod tests {
             std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
             let mut process = std::process::Command::new(&copy);
             let mut process = process.arg0("/run/xylem/impostor").arg("1000").spawn().unwrap();
+            // The kernel lets the parent go on a moment before the new program's words are there.
+            let line = format!("/proc/{}/cmdline", process.id());
+            while !std::fs::read(&line).unwrap().starts_with(b"/run/xylem/impostor\0") {
+                std::thread::yield_now();
+            }
             seen.push(is_running(&driver).unwrap());
             process.kill().unwrap();
             process.wait().unwrap();
