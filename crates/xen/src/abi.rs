@@ -31,7 +31,7 @@ impl Abi {
         self.domctl.0 <= 0x15
     }
 
-    /// get_domain_state exists, and with it a number for each domain that no other ever has.
+    /// get_domain_state exists, and with it a domain number that is never reused.
     #[must_use]
     pub fn tells_unique_ids(self) -> bool {
         self.xen >= (4, 21)
@@ -160,7 +160,7 @@ pub(crate) fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     out
 }
 
-/// A structure being laid out: fields are put at the offsets that the header file gives them.
+/// A structure under construction; field offsets are those of the header file.
 pub(crate) struct Layout<const N: usize>([u8; N]);
 
 impl<const N: usize> Layout<N> {

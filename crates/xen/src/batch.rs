@@ -1,6 +1,6 @@
-//! Many hypercalls by one: `HYPERVISOR_multicall`.
+//! Several hypercalls in one: `HYPERVISOR_multicall`.
 //!
-//! Entering Xen costs more than most of what it does there. Entries are laid out anew for each batch:
+//! Entering Xen costs more than most calls themselves. Entries are encoded for each batch, since
 //! Xen overwrites their arguments. Source: `xen/include/public/xen.h` (`struct multicall_entry`).
 
 use alloc::vec::Vec;
@@ -10,10 +10,10 @@ use crate::domain::DomainInfo;
 use crate::{DomId, Errno, EvtchnPeer, EvtchnPort, HvmParam, Hypervisor, Op, Xen};
 
 const ENTRY_BYTES: usize = 64;
-/// Where a batch's structures may begin: what Xen reads is at most 64-bit words.
+/// Alignment of a batch's structures: Xen reads words of at most 64 bits.
 const ALIGNMENT: usize = 8;
 
-/// How a call is given its structure.
+/// How a call receives its structure.
 #[derive(Clone, Copy, Debug)]
 enum Arguments {
     /// `op(&structure)`
@@ -29,14 +29,13 @@ struct Call {
     structure: Vec<u8>,
 }
 
-/// Hypercalls to be issued together, in order. One that fails does not keep the others from being
-/// issued.
+/// Hypercalls to be issued together, in order. A failure does not stop those after it.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     calls: Vec<Call>,
 }
 
-/// What became of one call of a batch: its result, and its structure as Xen left it.
+/// One call's result, and its structure as Xen left it.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub result: Result<u64, Errno>,
@@ -44,10 +43,10 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The domain that a [`Batch::domain`] asked for; `None` if there is none.
+    /// The result of [`Batch::domain`]; `None` if there is no such domain.
     ///
     /// # Errors
-    /// Whatever Xen said but ESRCH.
+    /// Any errno of the hypercall but ESRCH.
     pub fn domain(&self, asked: DomId) -> Result<Option<DomainInfo>, Errno> {
         match self.result {
             Ok(_) => {}
@@ -55,14 +54,14 @@ impl Answer {
             Err(errno) => return Err(errno),
         }
         let info = DomainInfo::decode(&self.structure[DOMCTL_HEADER_BYTES..]);
-        // As for `Xen::domain`: 4.17 answers a miss with the next one.
+        // As for `Xen::domain`: on a miss 4.17 returns the next domain.
         Ok((info.domid == asked).then_some(info))
     }
 
-    /// The port that a [`Batch::alloc_unbound`] made.
+    /// The port that [`Batch::alloc_unbound`] allocated.
     ///
     /// # Errors
-    /// What Xen said.
+    /// The hypercall's errno.
     pub fn port(&self) -> Result<EvtchnPort, Errno> {
         self.result.map(|_| EvtchnPort(crate::abi::u32_at(&self.structure, 4)))
     }
@@ -90,7 +89,7 @@ impl Batch {
         self.calls.push(Call { op: Op::Domctl, arguments, structure: structure.to_vec() });
     }
 
-    /// As [`Xen::domain`]; [`Answer::domain`] tells.
+    /// As [`Xen::domain`]; read the result with [`Answer::domain`].
     pub fn domain(&mut self, domid: DomId) {
         self.domctl(domctl::GETDOMAININFO, domid, &[]);
     }
@@ -120,7 +119,7 @@ impl Batch {
         self.domctl(domctl::SET_PAGING_MEMPOOL_SIZE, domid, &bytes.to_ne_bytes());
     }
 
-    /// As [`Xen::alloc_unbound`]; [`Answer::port`] tells.
+    /// As [`Xen::alloc_unbound`]; read the result with [`Answer::port`].
     pub fn alloc_unbound(&mut self, peer: EvtchnPeer) {
         const ALLOC_UNBOUND: u64 = 6;
         let structure = Layout::<8>::new().u16(0, peer.owner.0).u16(2, peer.remote.0).done();
@@ -139,11 +138,11 @@ impl Batch {
 }
 
 impl<H: Hypervisor> Xen<H> {
-    /// Issues a batch: one hypercall for as many calls as the arena has room for, which with the largest
-    /// arena is more than 17,000.
+    /// Issues a batch: one hypercall for as many calls as fit into the arena (more than 17,000 with
+    /// the largest).
     ///
     /// # Errors
-    /// What Xen says about the multicall itself; each call's own result is in its [`Answer`].
+    /// The errno of the multicall itself; each call's own result is in its [`Answer`].
     pub fn issue(&mut self, batch: &Batch) -> Result<Vec<Answer>, Errno> {
         let mut answers = Vec::with_capacity(batch.calls.len());
         let mut rest = batch.calls.as_slice();

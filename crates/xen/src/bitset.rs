@@ -8,9 +8,9 @@ use core::fmt;
 pub struct BitSet(Vec<u8>);
 
 impl BitSet {
-    /// Bytes that hold more CPUs than any Xen supports.
+    /// Room for more CPUs than any Xen supports.
     pub(crate) const BYTES: usize = 1024;
-    /// The same in bits, as a structure's `nr_bits` wants it.
+    /// The same in bits, for a structure's `nr_bits`.
     pub(crate) const BITS: u32 = 8 * 1024;
 
     #[must_use]
@@ -23,7 +23,7 @@ impl BitSet {
     /// # Panics
     /// If it is larger than any that Xen supports (8191).
     pub fn insert(&mut self, number: u32) {
-        assert!(number < Self::BITS, "{number} is no CPU of any Xen");
+        assert!(number < Self::BITS, "CPU {number} is beyond what any Xen supports");
         let (byte, bit) = (number as usize / 8, number % 8);
         if self.0.len() <= byte {
             self.0.resize(byte + 1, 0);

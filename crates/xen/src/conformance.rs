@@ -1,7 +1,7 @@
-//! What every [`Hypervisor`] does alike: cases that run on real Xen and on the simulator.
+//! The conformance suite of [`Hypervisor`]: cases that run on real Xen and on the simulator.
 //!
-//! Each case is stated from Xen's point of view, makes its own domains and removes them. The machine
-//! should be otherwise quiet: the last case compares the domain list with the one before.
+//! Each case creates and removes its own domains. The machine should be idle otherwise: the last
+//! case compares the domain list with the one at the start.
 
 use alloc::format;
 use alloc::string::String;
@@ -23,16 +23,16 @@ mod vcpus;
 /// How one case went.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Outcome {
-    /// What is true of a hypervisor that passes.
+    /// What holds for a hypervisor that passes.
     pub case: &'static str,
-    /// What was seen instead.
+    /// The deviation.
     pub result: Result<(), String>,
 }
 
 type Checked = Result<(), String>;
 type Case<H> = (&'static str, fn(&mut Xen<H>) -> Checked);
 
-/// Runs every case and returns how each went.
+/// Runs every case and returns the outcomes.
 pub fn run<H: Hypervisor>(xen: &mut Xen<H>) -> Vec<Outcome> {
     let before = xen.domains();
     let mut outcomes: Vec<Outcome> =
@@ -52,23 +52,23 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
     let mut cases: Vec<Case<H>> = vec![
         ("the probed interface fits the release", probed_interface),
         ("the list ascends, names dom0 and takes one hypercall", list),
-        ("a domain that does not exist is missed, even below one that does", miss),
+        ("a domain that does not exist is not found, even below one that does", miss),
         ("a new domain is paused, empty and has its handle", create),
-        ("a domain without vCPUs cannot be made", create_without_vcpus),
-        ("pauses are counted, to a limit", pause),
+        ("a domain without vCPUs cannot be created", create_without_vcpus),
+        ("pauses are counted, up to a limit", pause),
         ("a handle can be changed", handle),
-        ("vCPUs come in the number announced", vcpus),
+        ("as many vCPUs are allocated as were announced", vcpus),
         ("memory grows up to its limit, extent by extent", memory_limit),
-        ("memory comes in extents of many pages", memory_extents),
+        ("memory can be populated in extents of many pages", memory_extents),
         ("a claim shrinks as memory is populated", claim),
-        ("what one domain has claimed no other gets", claimed_by_another),
-        ("event channel ports are given in order, to a limit", event_channels),
-        ("destroying a domain twice is no error, and its number is free afterwards", destroy),
+        ("memory claimed by one domain is not given to another", claimed_by_another),
+        ("event channel ports are allocated in order, up to a limit", event_channels),
+        ("destroying a domain twice is no error, and its domid is free afterwards", destroy),
         ("a domain cannot pause or destroy itself", self_control),
         ("the first reason of a shutdown stays until the domain is resumed", shutdown),
-        ("a translated domain's parameters are kept, some of them for ever", hvm_params),
+        ("a translated domain's parameters are kept, some of them permanently", hvm_params),
         ("Hyper-V's enlightenments need the base group", viridian),
-        ("grant tables have a version that Xen knows", grant_versions),
+        ("grant tables have a version that Xen supports", grant_versions),
         ("a PV domain has no parameters, p2m pool or HVM context", pv_has_no_hvm_parts),
         ("a PV domain is 64 bits wide", address_size),
         ("the p2m pool is sized in pages", paging_pool),
@@ -76,9 +76,9 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("the CPUID policy can be set until the domain first runs", cpuid_policy),
         ("the time stamp counter has three modes", tsc_mode),
         ("a memory map has a limit", memory_map),
-        ("the shared info page can be put into a translated domain", shared_info),
+        ("the shared info page can be mapped into a translated domain", shared_info),
         ("foreign memory reads back as written, across pages", foreign_memory),
-        ("foreign memory that is not there is refused", foreign_memory_missing),
+        ("foreign memory that does not exist is refused", foreign_memory_missing),
         ("a new domain's grants can be seeded", grants),
         ("the machine's memory adds up", physical_memory),
     ];
@@ -90,7 +90,7 @@ fn cases<H: Hypervisor>() -> Vec<Case<H>> {
     cases
 }
 
-/// Fails with the expression's name unless both sides are equal.
+/// Fails with the name `what` unless both sides are equal.
 fn same<T: PartialEq + core::fmt::Debug + ?Sized>(what: &str, seen: &T, wanted: &T) -> Checked {
     if seen == wanted { Ok(()) } else { Err(format!("{what}: {seen:?} instead of {wanted:?}")) }
 }
@@ -144,7 +144,7 @@ fn give_pool<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) -> Checked {
 
 /// Destroys a domain and waits until its entry is gone.
 fn remove<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) -> Checked {
-    /// Xen drops the entry some time after destroydomain; this many questions give it seconds.
+    /// Xen drops the entry some time after destroydomain; this many polls take seconds.
     const QUESTIONS: u32 = 100_000;
     xen.destroy_domain(domid).doing("destroydomain")?;
     for _ in 0..QUESTIONS {
@@ -206,7 +206,7 @@ fn miss<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     let nobody = unused(xen)?;
     same("beyond the last domain", &info(xen, nobody)?, &None)?;
     for reserved in [DomId(DomId::FIRST_RESERVED - 1), DomId::ANY] {
-        // The one below the reserved ones may exist on a host that has counted so far.
+        // The last ordinary domid may be in use on a host that has made that many domains.
         if info(xen, reserved).is_ok_and(|info| info.is_some_and(|info| info.domid != reserved)) {
             return Err(format!("domain {reserved} was answered with another"));
         }
@@ -322,7 +322,7 @@ fn memory_limit<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
                 DomainKind::Pv => distinct(&frames)?,
                 _ => same("frames", &frames, &pfns[..16].to_vec())?,
             }
-            // Below what is in use: nothing is taken away, nothing is added.
+            // Below the current use: pages are neither taken away nor added.
             xen.set_memory_max(domid, 8 * 4).doing("max_mem")?;
             same("pages beyond the limit", &xen.populate(domid, 0, &pfns[16..]), &Ok(vec![]))?;
             let info = existing(xen, domid)?;
@@ -349,11 +349,11 @@ fn memory_extents<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         same("extents", &frames.len(), &2)?;
         same("aligned frames", &frames.iter().all(|frame| frame % 16 == 0), &true)?;
         same("pages", &existing(xen, domid)?.pages, &32)?;
-        // The third extent fits, the fourth does not: each is given whole or not at all.
+        // The third extent fits, the fourth does not: an extent is never split.
         let frames = xen.populate(domid, 4, &[32, 48, 64]).doing("populate_physmap")?;
         same("extents within the limit", &frames.len(), &2)?;
         same("pages", &existing(xen, domid)?.pages, &64)?;
-        // The middle of an extent is as good a frame as its first.
+        // Frames in the middle of an extent are accessible like the first.
         let middle = frames[0] + 7;
         xen.write_foreign(domid, &[middle], 0, b"middle").doing("write_foreign")?;
         let mut seen = [0; 6];
@@ -372,7 +372,7 @@ fn claim<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         xen.populate(domid, 0, &[0, 1, 2, 3]).doing("populate_physmap")?;
         let info = existing(xen, domid)?;
         same("pages and rest of the claim", &(info.pages, info.pages_outstanding), &(4, 12))?;
-        // Up to 4.21 what is given back while a claim stands is claimed again; nobody may count on it.
+        // Up to 4.21 pages given back while a claim is active are claimed again; do not rely on it.
         let frames = xen.populate(domid, 0, &[4]).doing("populate_physmap")?;
         same("pages given back", &xen.decrease_reservation(domid, 0, &frames), &Ok(1))?;
         let info = existing(xen, domid)?;
@@ -387,10 +387,10 @@ fn claim<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     })
 }
 
-/// All that is free but a little is claimed for a moment.
+/// Claims nearly all free memory for a short time.
 fn claimed_by_another<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     const ORDER: u32 = 9;
-    /// More than Xen itself uses meanwhile, less than an extent.
+    /// More than Xen itself allocates meanwhile, less than an extent.
     const LEFT_PAGES: u64 = 256;
     with_domain(xen, DomainKind::Pv, |xen, first| {
         with_domain(xen, DomainKind::Pv, |xen, second| {
@@ -437,7 +437,7 @@ fn destroy<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         Ok(()) | Err(Errno::ESRCH) => {}
         Err(errno) => return Err(format!("destroying again: {errno}")),
     }
-    // While it is still listed it says that it is dying.
+    // While still listed it is flagged as dying.
     for _ in 0..100_000 {
         match info(xen, domid)? {
             Some(info) => same("dying", &info.flags.dying(), &true)?,
@@ -476,9 +476,9 @@ fn hvm_params<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
             (HvmParam::StoreEvtchn, 1),
             (HvmParam::ConsolePfn, 0xfefff),
             (HvmParam::ConsoleEvtchn, 2),
-            // Changeable as long as the domain has not run.
+            // Can be changed until the domain has run.
             (HvmParam::StorePfn, 0xfeffd),
-            // Once only, but the same value again is no change.
+            // Set once; setting the same value again is allowed.
             (HvmParam::IoreqPfn, 0xfeffd),
             (HvmParam::IoreqPfn, 0xfeffd),
         ] {
@@ -616,7 +616,7 @@ fn foreign_memory<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
             xen.set_memory_max(domid, 1024).doing("max_mem")?;
             let frames = xen.populate(domid, 0, &[4, 5, 6, 7]).doing("populate_physmap")?;
             same("pages", &frames.len(), &4)?;
-            // In another order than they were made in, and neither end on a page boundary.
+            // In another order than they were allocated, with neither end on a page boundary.
             let shuffled = [frames[2], frames[0], frames[3]];
             let bytes: Vec<u8> =
                 (0..2 * PAGE_BYTES + 100).map(|i| (i % 251).to_le_bytes()[0]).collect();

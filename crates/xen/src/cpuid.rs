@@ -1,4 +1,4 @@
-//! What guests may be shown of the CPU: policies of CPUID leaves and model specific registers.
+//! CPU policies: the CPUID leaves and model specific registers that guests may see.
 //!
 //! Sources: `xen/include/public/sysctl.h`, `domctl.h`, `arch-x86/xen.h` (`xen_cpuid_leaf_t`,
 //! `xen_msr_entry_t`).
@@ -13,16 +13,16 @@ use crate::{DomId, DomainKind, Errno, Hypervisor, Msr, Xen};
 const LEAF_BYTES: usize = 24;
 const MSR_BYTES: usize = 16;
 
-/// Which of the machine's feature sets or policies.
+/// One of the machine's feature sets or policies.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum CpuPolicyKind {
     Raw = 0,
     Host = 1,
-    /// As a feature set: what a PV domain gets.
+    /// As a feature set: PV default.
     PvMax = 2,
     HvmMax = 3,
-    /// As a feature set: the most that a PV domain can get.
+    /// As a feature set: PV maximum.
     PvDefault = 4,
     HvmDefault = 5,
 }
@@ -45,7 +45,7 @@ impl CpuPolicy {
     }
 }
 
-/// What a new domain's policy is made from. Xen tells it once: it is the same as long as Xen runs.
+/// What a new domain's policy is made from. Read once: it does not change while Xen runs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CpuFacts {
     /// The default policy of this kind of domain.
@@ -55,10 +55,12 @@ pub struct CpuFacts {
 }
 
 impl<H: Hypervisor> Xen<H> {
-    /// A feature set: a bit for each CPU feature, in words. Two hypercalls, the first asks for the number.
+    /// A feature set: a bit for each CPU feature, in words. Two hypercalls; the first queries the
+    /// size.
     ///
     /// # Errors
-    /// EOPNOTSUPP for a kind of domain that is not built in, EINVAL for one that this Xen does not tell.
+    /// EOPNOTSUPP for a kind of domain that is not built in, EINVAL for one that this Xen does not
+    /// report.
     pub fn cpu_features(&mut self, kind: CpuPolicyKind) -> Result<Vec<u32>, Errno> {
         let ask = Layout::<16>::new().u32(0, kind as u32).done();
         self.sysctl("get_cpu_featureset", sysctl::GET_CPU_FEATURESET, &ask)?;
@@ -71,7 +73,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(area[..found * 4].chunks_exact(4).map(|word| u32_at(word, 0)).collect())
     }
 
-    /// A policy of the machine. Two hypercalls, the first asks for the numbers.
+    /// A policy of the machine. Two hypercalls; the first queries the sizes.
     ///
     /// # Errors
     /// EOPNOTSUPP for a kind of domain that is not built in, E2BIG if it does not fit into the arena.
@@ -97,7 +99,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(CpuPolicy::decode(&area[..leaves * LEAF_BYTES], &area[msrs_at..][..msrs * MSR_BYTES]))
     }
 
-    /// What the policy of a new domain of this kind is made from; read once, kept from then on.
+    /// What the policy of a new domain of this kind is made from; read once, then cached.
     ///
     /// # Errors
     /// As [`Xen::host_cpu_policy`].
@@ -143,7 +145,8 @@ impl<H: Hypervisor> Xen<H> {
     /// Merges leaves and registers onto a domain's policy, before it first runs.
     ///
     /// # Errors
-    /// EINVAL if Xen's audit objects, ERANGE for what it does not know, EEXIST once the domain has run.
+    /// EINVAL if the policy is incompatible, ERANGE for unknown leaves or registers, EEXIST once
+    /// the domain has run.
     pub fn set_cpu_policy(&mut self, domid: DomId, policy: &CpuPolicy) -> Result<(), Errno> {
         let mut bytes: Vec<u8> =
             policy.leaves.iter().flatten().flat_map(|word| word.to_ne_bytes()).collect();

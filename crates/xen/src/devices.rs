@@ -1,4 +1,4 @@
-//! What of the machine a domain may touch: interrupts, I/O memory and ports, whole PCI devices.
+//! Access to physical devices: interrupts, I/O memory, I/O ports, PCI devices.
 //!
 //! Sources: `xen/include/public/domctl.h`, `physdev.h`.
 
@@ -8,14 +8,14 @@ use alloc::vec::Vec;
 use crate::abi::{Layout, domctl, u32_at};
 use crate::{DomId, Errno, Hypervisor, Op, Xen};
 
-/// Whether a right is given or taken.
+/// Whether access is allowed or revoked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Permission {
     Deny,
     Allow,
 }
 
-/// Whether a mapping is made or undone.
+/// Whether a mapping is added or removed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum MappingChange {
@@ -27,17 +27,17 @@ pub enum MappingChange {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct PciAddress(pub u32);
 
-/// What is done with a PCI device.
+/// An operation on a PCI device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Assignment {
     Assign,
-    /// Only asks whether it could be assigned.
+    /// Only tests whether it could be assigned.
     Test,
     /// Back to dom0.
     Deassign,
 }
 
-/// Where a guest sees a machine's interrupt.
+/// How a physical interrupt appears in a guest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GuestIrq {
     Pci { bus: u8, device: u8, intx: u8 },
@@ -45,14 +45,14 @@ pub enum GuestIrq {
     Msi { vector: u8, flags: u32, table: u64 },
 }
 
-/// A machine's interrupt that becomes a domain's.
+/// A physical interrupt to be mapped into a domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PirqSource {
     Gsi { gsi: u32 },
     Msi { device: PciAddress, entry: u16, table: u64 },
 }
 
-/// What is sent to a vCPU from outside.
+/// A trigger sent to a vCPU (`xl trigger`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Trigger {
@@ -64,10 +64,10 @@ pub enum Trigger {
 }
 
 impl<H: Hypervisor> Xen<H> {
-    /// Gives or takes the right to bind a physical interrupt of the caller's.
+    /// Allows or revokes binding of one of the caller's physical interrupts.
     ///
     /// # Errors
-    /// EINVAL for no such interrupt, EPERM if the caller has no right to it itself.
+    /// EINVAL for no such interrupt, EPERM if the caller itself may not use it.
     pub fn irq_permission(
         &mut self,
         domid: DomId,
@@ -92,10 +92,10 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("gsi_permission", domctl::GSI_PERMISSION, domid, &payload).map(drop)
     }
 
-    /// Gives or takes the right to map a range of machine frames that are no memory.
+    /// Allows or revokes mapping of a range of I/O memory, in machine frames.
     ///
     /// # Errors
-    /// EPERM if the caller has no right to them, EINVAL for a range that wraps around.
+    /// EPERM if the caller may not access it, EINVAL for a range that wraps around.
     pub fn iomem_permission(
         &mut self,
         domid: DomId,
@@ -108,10 +108,10 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("iomem_permission", domctl::IOMEM_PERMISSION, domid, &payload).map(drop)
     }
 
-    /// Gives or takes the right to a range of I/O ports.
+    /// Allows or revokes access to a range of I/O ports.
     ///
     /// # Errors
-    /// EPERM if the caller has no right to them, EINVAL beyond the last port.
+    /// EPERM if the caller may not access them, EINVAL beyond the last port.
     pub fn ioport_permission(
         &mut self,
         domid: DomId,
@@ -124,11 +124,11 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("ioport_permission", domctl::IOPORT_PERMISSION, domid, &payload).map(drop)
     }
 
-    /// Maps machine frames that are no memory into a translated domain, or unmaps them. Xen may do a part
-    /// at a time: this goes on until all is done.
+    /// Maps I/O memory into a translated domain, or unmaps it. Xen may do this in parts: repeats
+    /// the call until complete.
     ///
     /// # Errors
-    /// EPERM without the right (of the domain and of the caller), EINVAL for a range out of bounds.
+    /// EPERM if the domain or the caller may not access it, EINVAL for a range out of bounds.
     pub fn memory_mapping(
         &mut self,
         domid: DomId,
@@ -153,11 +153,12 @@ impl<H: Hypervisor> Xen<H> {
         }
     }
 
-    /// Maps I/O ports into an HVM domain, or unmaps them. The right to them comes first, by
-    /// [`Xen::ioport_permission`]: newer hypervisors do not imply it.
+    /// Maps I/O ports into an HVM domain, or unmaps them. Call [`Xen::ioport_permission`] first:
+    /// newer hypervisors do not imply it.
     ///
     /// # Errors
-    /// EPERM without the right, EINVAL for ports out of bounds, EOPNOTSUPP without device emulation.
+    /// EPERM without permission, EINVAL for ports out of bounds, EOPNOTSUPP without device
+    /// emulation.
     pub fn ioport_mapping(
         &mut self,
         domid: DomId,
@@ -175,7 +176,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("ioport_mapping", domctl::IOPORT_MAPPING, domid, &payload).map(drop)
     }
 
-    /// Gives a PCI device to a domain, takes it back, or asks whether that could be.
+    /// Assigns a PCI device to a domain, deassigns it, or tests whether it could be assigned.
     ///
     /// # Errors
     /// ENOSYS without an IOMMU, ENODEV for no such device, EINVAL if it belongs to another.
@@ -213,10 +214,10 @@ impl<H: Hypervisor> Xen<H> {
         Ok(area[..4 * found].chunks_exact(4).map(|word| PciAddress(u32_at(word, 0))).collect())
     }
 
-    /// Connects a machine's interrupt to where an HVM guest sees it, or disconnects it.
+    /// Binds a physical interrupt to an HVM guest's, or unbinds it.
     ///
     /// # Errors
-    /// EPERM without the right to it, EINVAL for no such interrupt, EOPNOTSUPP without the emulation.
+    /// EPERM without permission, EINVAL for no such interrupt, EOPNOTSUPP without the emulation.
     pub fn bind_pt_irq(
         &mut self,
         domid: DomId,
@@ -239,7 +240,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl(name, cmd, domid, &payload.done()).map(drop)
     }
 
-    /// Lets a domain act on another as its device model.
+    /// Makes a domain the device model of another (its target).
     ///
     /// # Errors
     /// EINVAL for itself or if it has one already, ESRCH without the target, EOPNOTSUPP for a PV one.
@@ -247,10 +248,10 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("set_target", domctl::SET_TARGET, domid, &target.0.to_ne_bytes()).map(drop)
     }
 
-    /// Makes a machine's interrupt a domain's; the answer is its number there. `None` lets Xen choose.
+    /// Maps a physical interrupt into a domain and returns its pirq there. `None` lets Xen choose.
     ///
     /// # Errors
-    /// EINVAL for no such interrupt, EPERM without the right to it.
+    /// EINVAL for no such interrupt, EPERM without permission.
     pub fn map_pirq(
         &mut self,
         domid: DomId,
@@ -260,7 +261,7 @@ impl<H: Hypervisor> Xen<H> {
         const PHYSDEVOP_MAP_PIRQ: u64 = 13;
         const TYPE_MSI: u32 = 0;
         const TYPE_GSI: u32 = 1;
-        /// "Choose one for me".
+        /// Xen chooses.
         const ANY: u32 = u32::MAX;
         let argument = Layout::<40>::new().u16(0, domid.0).u32(12, pirq.unwrap_or(ANY));
         let argument = match source {
@@ -277,17 +278,17 @@ impl<H: Hypervisor> Xen<H> {
         Ok(u32_at(self.argument(40), 12))
     }
 
-    /// Takes an interrupt from a domain.
+    /// Unmaps a pirq from a domain.
     ///
     /// # Errors
-    /// EINVAL if it has none of that number.
+    /// EINVAL if it is not mapped.
     pub fn unmap_pirq(&mut self, domid: DomId, pirq: u32) -> Result<(), Errno> {
         const PHYSDEVOP_UNMAP_PIRQ: u64 = 14;
         let argument = Layout::<8>::new().u16(0, domid.0).u32(4, pirq).done();
         self.call_with("unmap_pirq", Op::Physdev, PHYSDEVOP_UNMAP_PIRQ, &argument).map(drop)
     }
 
-    /// Sends a vCPU an interrupt that its operator would.
+    /// Sends a trigger to a vCPU.
     ///
     /// # Errors
     /// ENOSYS for a trigger that the kind of domain does not have, EINVAL or ESRCH for no such vCPU.

@@ -27,7 +27,7 @@ impl EmulationFlags {
     pub const LAPIC: Self = Self(1);
 }
 
-/// What `XEN_DOMCTL_createdomain` is told.
+/// Arguments of `XEN_DOMCTL_createdomain`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CreateDomain {
     pub kind: DomainKind,
@@ -36,21 +36,21 @@ pub struct CreateDomain {
     pub vcpus_max: u32,
     /// Highest event channel port; fixed for the domain's life.
     pub evtchn_port_max: u32,
-    /// Frames the grant table may grow to; `None` is Xen's own default.
+    /// Frames the grant table may grow to; `None` is Xen's default.
     pub grant_frames_max: Option<u32>,
-    /// Frames the maptrack table may grow to; `None` is Xen's own default.
+    /// Frames the maptrack table may grow to; `None` is Xen's default.
     pub maptrack_frames_max: Option<u32>,
     pub options: CreateOptions,
 }
 
-/// What most domains have alike.
+/// Options that most domains leave at their defaults.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CreateOptions {
     /// Highest version of grant tables that the domain may switch to, 1 or 2.
     pub grant_version_max: u8,
     /// Shadow page tables of a translated domain, instead of the CPU's own second level.
     pub shadow_paging: bool,
-    /// Whether a translated domain may run guests of its own.
+    /// Whether a translated domain may use nested virtualisation.
     pub nested_virt: bool,
 }
 
@@ -65,7 +65,7 @@ impl Default for CreateOptions {
 pub struct DomainFlags(u32);
 
 impl DomainFlags {
-    /// Teardown is complete: the entry only waits for the last reference to go.
+    /// Teardown is complete; the entry remains until the last reference is dropped.
     #[must_use]
     pub fn dying(self) -> bool {
         self.0 & 1 != 0
@@ -101,7 +101,7 @@ impl DomainFlags {
 
 /// One entry of the domain list.
 ///
-/// Fields are sampled one after another while the domain runs: they need not fit together.
+/// Fields are sampled one by one while the domain runs, so they may be inconsistent.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct DomainInfo {
     pub domid: DomId,
@@ -152,7 +152,7 @@ impl DomainInfo {
     }
 }
 
-/// The two ends of an unbound channel that the toolstack makes for a new domain.
+/// The two ends of an unbound channel that the toolstack allocates for a new domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EvtchnPeer {
     /// The domain that will hold the port.
@@ -165,7 +165,7 @@ pub struct EvtchnPeer {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 #[repr(u32)]
 pub enum HvmParam {
-    /// How the guest is told of events; its PV drivers set it.
+    /// How events are delivered to the guest; its PV drivers set it.
     CallbackIrq = 0,
     StorePfn = 1,
     StoreEvtchn = 2,
@@ -202,10 +202,10 @@ impl<H: Hypervisor> Xen<H> {
         self.create_domain_as(DomId::ANY, wanted)
     }
 
-    /// As [`Xen::create_domain`], of exactly this identifier.
+    /// As [`Xen::create_domain`], with exactly this domid.
     ///
     /// # Errors
-    /// EEXIST if it is taken, by a dead domain too.
+    /// EEXIST if it is in use, also by a dead domain.
     pub fn create_domain_as(
         &mut self,
         domid: DomId,
@@ -252,10 +252,10 @@ impl<H: Hypervisor> Xen<H> {
     /// Tears a domain down. Can take long; meanwhile other domains may be created and destroyed.
     ///
     /// # Errors
-    /// ESRCH if there is no such domain, EINVAL for the caller's own, EAGAIN if Xen asks for it to be repeated
-    /// again and again.
+    /// ESRCH if there is no such domain, EINVAL for the caller's own, EAGAIN if Xen still wants it
+    /// repeated after many times.
     pub fn destroy_domain(&mut self, domid: DomId) -> Result<(), Errno> {
-        /// It comes further each time.
+        /// Each call makes progress.
         const REPEATS_MAX: u32 = 1000;
         for _ in 0..REPEATS_MAX {
             match self.domctl("destroydomain", domctl::DESTROYDOMAIN, domid, &[]) {
@@ -282,7 +282,8 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("unpausedomain", domctl::UNPAUSEDOMAIN, domid, &[]).map(drop)
     }
 
-    /// Clears a domain's shutdown state so that it runs on after a suspend. Without one it does nothing.
+    /// Clears a domain's shutdown state so that it continues after a suspend. Does nothing if it is
+    /// not shut down.
     ///
     /// # Errors
     /// ESRCH, or EINVAL for the caller's own domain.
@@ -290,7 +291,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("resumedomain", domctl::RESUMEDOMAIN, domid, &[]).map(drop)
     }
 
-    /// Makes a domain shut down as if it had asked for it itself.
+    /// Shuts a domain down as if it had called `SCHEDOP_shutdown` itself.
     ///
     /// # Errors
     /// ESRCH if there is no such domain.
@@ -308,7 +309,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("setdomainhandle", domctl::SETDOMAINHANDLE, domid, &handle.0).map(drop)
     }
 
-    /// Allocates the vCPUs; the number must be what createdomain was told.
+    /// Allocates the vCPUs; the number must be the one given to createdomain.
     ///
     /// # Errors
     /// EINVAL for another number, ENOMEM.
@@ -324,7 +325,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("max_mem", domctl::MAX_MEM, domid, &kib.to_ne_bytes()).map(drop)
     }
 
-    /// Makes a PV domain 64 bits wide, which it is from the start.
+    /// Sets a PV domain's address size to 64 bits, which is the default.
     ///
     /// # Errors
     /// EOPNOTSUPP for a translated domain, ESRCH.
@@ -416,7 +417,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(u64_at(self.domctl_payload(), 0))
     }
 
-    /// Makes an event channel port in a new domain for a peer to bind to.
+    /// Allocates an unbound event channel port in a new domain.
     ///
     /// # Errors
     /// ENOSPC when the domain's ports are used up, ESRCH.
@@ -457,7 +458,7 @@ impl<H: Hypervisor> Xen<H> {
     /// One domain, or `None` if there is none with this identifier.
     ///
     /// # Errors
-    /// Whatever Xen says but ESRCH.
+    /// Any errno of the hypercall but ESRCH.
     pub fn domain(&mut self, domid: DomId) -> Result<Option<DomainInfo>, Errno> {
         match self.domctl("getdomaininfo", domctl::GETDOMAININFO, domid, &[]) {
             Ok(_) => {}
@@ -465,7 +466,7 @@ impl<H: Hypervisor> Xen<H> {
             Err(errno) => return Err(errno),
         }
         let info = DomainInfo::decode(self.domctl_payload());
-        // Up to 4.17 a miss answers with the next domain; comparing is right on every version.
+        // Up to 4.17 a miss returns the next domain; comparing is right on every version.
         Ok((info.domid == domid).then_some(info))
     }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// An error number of Xen or of the kernel, positive.
+/// A positive error number of Xen or the kernel.
 #[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Errno(pub i32);
 
@@ -11,7 +11,7 @@ macro_rules! errno {
         impl Errno {
             $(pub const $name: Self = Self($number);)*
 
-            /// The symbolic name, where this table has one.
+            /// The symbolic name, if it is in this table.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self.0 { $($number => Some(stringify!($name)),)* _ => None }

@@ -9,22 +9,22 @@ use alloc::vec::Vec;
 use crate::abi::{Layout, sysctl, u16_at, u32_at, u64_at};
 use crate::{BitSet, DomId, Errno, Hypervisor, Op, PciAddress, Scheduler, Xen};
 
-/// Bytes of the hypervisor's console, and where the next ones begin.
+/// Bytes of the hypervisor's console, and the position of the next.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConsoleText {
     pub bytes: Vec<u8>,
-    /// To be passed to the next [`Xen::console`]: what is read so is not read again.
+    /// Pass it to the next [`Xen::console`] to read only what is new.
     pub next: u32,
 }
 
-/// One of the hypervisor's own counters, with a value for each CPU or slot.
+/// A performance counter of the hypervisor, with a value for each CPU or slot.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PerfCounter {
     pub name: String,
     pub values: Vec<u32>,
 }
 
-/// Where a CPU sits.
+/// A CPU's core, socket and node.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CpuPlace {
     pub core: u32,
@@ -41,7 +41,7 @@ pub struct NumaNode {
     pub distances: Vec<u32>,
 }
 
-/// CPUs of a pool and what schedules them.
+/// A pool's CPUs and its scheduler.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CpuPool {
     pub id: u32,
@@ -50,14 +50,14 @@ pub struct CpuPool {
     pub cpus: BitSet,
 }
 
-/// What a pool's scheduler can be told as a whole.
+/// Parameters of a pool's scheduler.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SchedTuning {
     Credit { timeslice_ms: u32, ratelimit_us: u32, migration_delay_us: u32 },
     Credit2 { ratelimit_us: u32 },
 }
 
-/// How long a CPU has idled, and in which state.
+/// A CPU's idle times by C-state.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct IdleStates {
     pub idle_ns: u64,
@@ -67,11 +67,11 @@ pub struct IdleStates {
 }
 
 impl<H: Hypervisor> Xen<H> {
-    /// Bytes of the hypervisor's console from `next` on, which is 0 at first. Nothing is cleared, so any
-    /// number of readers can follow it.
+    /// Bytes of the hypervisor's console from `next` on (0 at first). The buffer is not cleared, so
+    /// any number of readers can follow it.
     ///
     /// # Errors
-    /// What Xen says.
+    /// The hypercall's errno.
     pub fn console(&mut self, next: u32) -> Result<ConsoleText, Errno> {
         let (address, area) = self.data();
         let room = u32::try_from(area.len()).map_err(|_| Errno::E2BIG)?;
@@ -88,7 +88,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(ConsoleText { bytes: area.get(..used).ok_or(Errno::E2BIG)?.to_vec(), next })
     }
 
-    /// Types keys into the hypervisor's console, as its debugging help lists them.
+    /// Sends debug keys to the hypervisor (`xl debug-keys`).
     ///
     /// # Errors
     /// E2BIG for more keys than fit into the arena.
@@ -99,10 +99,10 @@ impl<H: Hypervisor> Xen<H> {
         self.sysctl("debug_keys", sysctl::DEBUG_KEYS, &payload).map(drop)
     }
 
-    /// The hypervisor's own counters: two hypercalls, the first asks for the numbers.
+    /// The hypervisor's performance counters. Two hypercalls; the first queries the number.
     ///
     /// # Errors
-    /// ENOSYS of a hypervisor that was built without them.
+    /// ENOSYS if Xen was built without them.
     pub fn perf_counters(&mut self) -> Result<Vec<PerfCounter>, Errno> {
         const QUERY: u32 = 2;
         const NAME_BYTES: usize = 80;
@@ -139,10 +139,10 @@ impl<H: Hypervisor> Xen<H> {
         Ok(found)
     }
 
-    /// Nanoseconds that each CPU has idled since the machine was switched on.
+    /// Nanoseconds that each CPU has idled since boot.
     ///
     /// # Errors
-    /// What Xen says.
+    /// The hypercall's errno.
     pub fn cpu_idle_ns(&mut self) -> Result<Vec<u64>, Errno> {
         const CPUS_MAX: u32 = 4096;
         let (address, _) = self.data();
@@ -156,7 +156,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Bytes of free memory at addresses of `bits_min` to `bits_max` bits (0: any), of one node or all.
     ///
     /// # Errors
-    /// What Xen says.
+    /// The hypercall's errno.
     pub fn free_heap(
         &mut self,
         bits_min: u32,
@@ -172,7 +172,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(u64_at(self.sysctl_payload(), 16))
     }
 
-    /// Where each CPU sits; `None` for one that is not there. Two hypercalls, the first asks for the
+    /// Each CPU's place; `None` for one that is absent. Two hypercalls; the first queries the
     /// number.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl<H: Hypervisor> Xen<H> {
             .collect())
     }
 
-    /// The machine's NUMA nodes. Two hypercalls, the first asks for the number.
+    /// The machine's NUMA nodes. Two hypercalls; the first queries the number.
     ///
     /// # Errors
     /// E2BIG if the answer does not fit into the arena.
@@ -215,7 +215,7 @@ impl<H: Hypervisor> Xen<H> {
             .u64(16, address + most as u64 * 16)
             .done();
         self.sysctl("numainfo", sysctl::NUMAINFO, &payload)?;
-        // The rows of distances are as long as the answer's number of nodes, not as the question's.
+        // Rows of distances have the length of the returned number of nodes, not the requested one.
         let found = (u32_at(self.sysctl_payload(), 0) as usize).min(most);
         let (_, area) = self.data();
         let distances = &area[most * 16..most * 16 + found * found * 4];
@@ -259,7 +259,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(nodes.map(|node| (node < INVALID).then_some(node)).collect())
     }
 
-    /// How long a CPU has idled in which state.
+    /// A CPU's idle times by C-state.
     ///
     /// # Errors
     /// ENODEV or EINVAL where the hypervisor does not manage idle states, EINVAL for no such CPU.
@@ -300,7 +300,7 @@ impl<H: Hypervisor> Xen<H> {
     /// The first CPU pool whose number is not below `from`, if there is one.
     ///
     /// # Errors
-    /// What Xen says but ENOENT.
+    /// Any errno of the hypercall but ENOENT.
     pub fn cpupool_from(&mut self, from: u32) -> Result<Option<CpuPool>, Errno> {
         const INFO: u32 = 3;
         match self.cpupool(INFO, from, &[]) {
@@ -316,10 +316,10 @@ impl<H: Hypervisor> Xen<H> {
         Ok(Some(CpuPool { id, scheduler_id, domains, cpus }))
     }
 
-    /// Makes a CPU pool without CPUs; the answer is its number.
+    /// Creates an empty CPU pool and returns its number.
     ///
     /// # Errors
-    /// EEXIST for a number that is taken, EINVAL for a scheduler that is not built in.
+    /// EEXIST for a number in use, EINVAL for a scheduler that is not built in.
     pub fn create_cpupool(
         &mut self,
         number: Option<u32>,
@@ -366,7 +366,7 @@ impl<H: Hypervisor> Xen<H> {
         self.cpupool(MOVE_DOMAIN, pool, &[(12, domid.0.into())])
     }
 
-    /// What a pool's scheduler is set to.
+    /// The parameters of a pool's scheduler.
     ///
     /// # Errors
     /// EINVAL if it is another scheduler or has no settings, ENOENT or ESRCH for no such pool.
@@ -388,7 +388,7 @@ impl<H: Hypervisor> Xen<H> {
         }
     }
 
-    /// Sets a pool's scheduler.
+    /// Sets the parameters of a pool's scheduler.
     ///
     /// # Errors
     /// EINVAL for a value out of range, or if it is another scheduler.
@@ -407,7 +407,7 @@ impl<H: Hypervisor> Xen<H> {
         self.sysctl("scheduler_op_host", sysctl::SCHEDULER_OP, &payload.done()).map(drop)
     }
 
-    /// A word of the hypervisor's features, as the caller's own domain sees them.
+    /// A word of `XENVER_get_features`, as the caller's domain sees it.
     ///
     /// # Errors
     /// EINVAL for a word that does not exist.
@@ -446,7 +446,7 @@ impl<H: Hypervisor> Xen<H> {
         })
     }
 
-    /// Closes a port of the caller's own, which no driver of its kernel must know.
+    /// Closes one of the caller's own ports, which must not be in use by its kernel.
     ///
     /// # Errors
     /// EINVAL if it is free.

@@ -1,7 +1,7 @@
 //! The seam between Xylem and a hypervisor: raw hypercalls and foreign memory, as bytes.
 //!
 //! `xen-linux` implements it on `/dev/xen/privcmd`, `sim` on a simulated Xen. It is the lowest
-//! boundary there is, so that encoders, probing and quirks are under test as well.
+//! possible boundary, so that encoders, probing and quirks are tested too.
 
 use alloc::vec::Vec;
 
@@ -26,7 +26,7 @@ pub enum Op {
     Hypfs = 42,
 }
 
-/// What `XENMEM_acquire_resource` can hand out. Source: `xen/include/public/memory.h`.
+/// Resources of `XENMEM_acquire_resource`. Source: `xen/include/public/memory.h`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Resource {
@@ -35,7 +35,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// As the 16 bits in which Xen takes it.
+    /// As Xen's 16-bit field.
     pub(crate) fn number(self) -> u16 {
         match self {
             Self::GrantTable => 1,
@@ -43,9 +43,9 @@ impl Resource {
     }
 }
 
-/// A run of bytes in frames of another domain: it begins `offset_bytes` into the first frame.
+/// A range of bytes in frames of another domain, `offset_bytes` into the first frame.
 ///
-/// Frames are gfns of a translated domain and mfns of a PV domain, as Xen's foreign mappings want.
+/// Frames are gfns for a translated domain and mfns for a PV domain, as for Xen's foreign mappings.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignRange<'a> {
     pub domid: DomId,
@@ -53,16 +53,16 @@ pub struct ForeignRange<'a> {
     pub offset_bytes: usize,
 }
 
-/// Part of what is written into foreign memory, one after the other.
+/// A part of a write to foreign memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Piece<'a> {
     Bytes(&'a [u8]),
-    /// So many zeros.
+    /// This many zero bytes.
     Zeros(usize),
 }
 
 impl Piece<'_> {
-    /// Bytes that it fills.
+    /// Its length in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
@@ -71,7 +71,7 @@ impl Piece<'_> {
         }
     }
 
-    /// The piece up to `at` and the rest of it.
+    /// The piece before `at` and the rest.
     ///
     /// # Panics
     /// If it is shorter than that.
@@ -86,7 +86,7 @@ impl Piece<'_> {
         }
     }
 
-    /// All pieces in one, for a hypervisor that has nothing to gain from their being apart.
+    /// All pieces joined, for an implementation that cannot use them separately.
     #[must_use]
     pub fn joined(pieces: &[Self]) -> Vec<u8> {
         let mut all = Vec::with_capacity(pieces.iter().map(Self::bytes).sum());
@@ -100,8 +100,8 @@ impl Piece<'_> {
     }
 }
 
-/// An arena that holds the list of all domains a host can have (32,752 entries of 112 bytes) and the
-/// structures around it, in bytes.
+/// Size of an arena that holds the list of all domains a host can have (32,752 entries of 112
+/// bytes) and the structures around it, in bytes.
 pub const ARENA_BYTES_FULL: usize = 32_752 * 112 + 64 * 1024;
 /// The smallest arena, in bytes: it lists some hundred domains.
 pub const ARENA_BYTES_MIN: usize = 128 * 1024;
@@ -124,10 +124,10 @@ pub trait Hypervisor {
     /// The error that Xen (or the kernel in front of it) returned.
     fn hypercall(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno>;
 
-    /// Writes pieces, one behind the other, into another domain's memory.
+    /// Writes pieces one after the other into another domain's memory.
     ///
     /// # Errors
-    /// The mapping's error; nothing may be assumed about what was written then.
+    /// The mapping's errno; an unspecified part may have been written.
     ///
     /// # Panics
     /// If the pieces do not fit into the range's frames.
@@ -137,7 +137,7 @@ pub trait Hypervisor {
     /// Copies bytes out of another domain's memory.
     ///
     /// # Errors
-    /// The mapping's error.
+    /// The mapping's errno.
     ///
     /// # Panics
     /// If `into` is longer than the range's frames.
@@ -146,7 +146,7 @@ pub trait Hypervisor {
     /// Copies bytes into the first frame of a domain's resource, `offset_bytes` from its start.
     ///
     /// # Errors
-    /// The mapping's error.
+    /// The mapping's errno.
     fn write_resource(
         &mut self,
         domid: DomId,
@@ -155,7 +155,7 @@ pub trait Hypervisor {
         bytes: &[u8],
     ) -> Result<(), Errno>;
 
-    /// A clock that never runs back, for the times that calls take. Where there is none, nothing takes time.
+    /// A monotonic clock to time calls with. Without one, all calls take no time.
     fn now_ns(&self) -> u64 {
         0
     }

@@ -1,9 +1,9 @@
-//! Which domain is meant: a domid is given out again, so a number alone does not say.
+//! Domain identity: domids are reused, so a number alone does not identify a domain.
 //!
-//! Xen has no call "do this if it is still that domain". So whoever is about to act on a domain that it
-//! has not just made looks first ([`Xen::presence`]), and the time between look and act is closed
-//! elsewhere: the store keeps a page of every dead domain mapped until the toolstack has let the domain
-//! go, and as long as a page is mapped Xen gives its domid to nobody.
+//! Xen has no call "do this if it is still that domain". So a caller that acts on a domain it has
+//! not just created checks first ([`Xen::presence`]). The window between check and act is closed
+//! elsewhere: the store keeps a page of every dead domain mapped until the toolstack has released
+//! the domain, and Xen does not reuse a domid while a page is mapped.
 //!
 //! Source: `xen/include/public/domctl.h`, `XEN_DOMCTL_get_domain_state` (4.21 and later).
 
@@ -11,37 +11,37 @@ use crate::abi::{domctl, u16_at, u64_at};
 use crate::xen::domctl_raw;
 use crate::{DomId, Errno, Hypervisor, Uuid, Xen};
 
-/// What tells a domain from all others that have or had its domid.
+/// What distinguishes a domain from all others that have or had its domid.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Life {
-    /// Xen's own number (4.21 and later), which no other domain since boot has.
+    /// Xen's own number (4.21 and later), unique since boot.
     Unique(u64),
-    /// The handle it was made with, and a number of whoever speaks of it. Xen knows the handle only: two
-    /// domains that follow each other under one domid with one handle look the same to it.
+    /// The handle at creation, and a generation counted by the caller. Xen knows the handle only:
+    /// two successive domains with the same domid and handle look the same to it.
     Counted { handle: Uuid, generation: u64 },
 }
 
-/// One domain, and no other that had its domid before or will have it later.
+/// One domain, and no other that has had or will have its domid.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct DomainRef {
     pub domid: DomId,
     pub life: Life,
 }
 
-/// Whether a domain that was meant is there.
+/// Whether a domain still exists.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Presence {
-    /// It bears its domid, alive or dead.
+    /// It has its domid, alive or dead.
     Here,
-    /// Nobody bears its domid, or somebody else does.
+    /// Its domid is free or belongs to another domain.
     Gone,
 }
 
-/// A domain's state as Xen 4.21 and later keep it for whoever owns VIRQ_DOM_EXC.
+/// A domain's state as Xen 4.21 and later report it to the owner of VIRQ_DOM_EXC.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LifeState {
     pub domid: DomId,
-    /// 0 if the domain does not exist any more.
+    /// 0 if the domain no longer exists.
     pub unique_id: u64,
     pub exists: bool,
     pub shutdown: bool,
@@ -54,8 +54,8 @@ pub struct LifeState {
 const DOMID_INVALID: DomId = DomId(0x7FF4);
 
 impl<H: Hypervisor> Xen<H> {
-    /// A name for the domain that bears this domid now: one hypercall where Xen has numbers of its own,
-    /// none elsewhere.
+    /// The identity of the domain that has this domid now: one hypercall where Xen has unique
+    /// numbers, otherwise none.
     ///
     /// # Errors
     /// ESRCH if there is no such domain (where Xen was asked).
@@ -73,10 +73,11 @@ impl<H: Hypervisor> Xen<H> {
         Ok(DomainRef { domid, life })
     }
 
-    /// Whether this very domain is there: one hypercall that costs the same however many others exist.
+    /// Whether this very domain exists: one hypercall, whose cost does not depend on the number of
+    /// domains.
     ///
     /// # Errors
-    /// What Xen says, but for "no such domain".
+    /// Any errno of the hypercall but ESRCH.
     pub fn presence(&mut self, domain: DomainRef) -> Result<Presence, Errno> {
         let is_same = match domain.life {
             Life::Unique(id) => self.life_state(domain.domid)?.is_some_and(|s| s.unique_id == id),
@@ -87,17 +88,17 @@ impl<H: Hypervisor> Xen<H> {
         Ok(if is_same { Presence::Here } else { Presence::Gone })
     }
 
-    /// State and number of the domain that bears this domid, if there is one. Only where
+    /// State and unique number of the domain with this domid, if there is one. Only where
     /// [`Abi::tells_unique_ids`](crate::Abi::tells_unique_ids).
     ///
     /// # Errors
-    /// What Xen says, but for "no such domain".
+    /// Any errno of the hypercall but ESRCH.
     pub fn life_state(&mut self, domid: DomId) -> Result<Option<LifeState>, Errno> {
         self.get_domain_state(domid)
     }
 
-    /// The next domain whose state changed since it was told the last time, lowest domid first; `None`
-    /// when there is no more. Every domain counts as changed when VIRQ_DOM_EXC is bound.
+    /// The next domain whose state changed since it was last reported, lowest domid first; `None`
+    /// when there are no more. Every domain counts as changed when VIRQ_DOM_EXC is bound.
     ///
     /// # Errors
     /// EACCES unless this domain owns VIRQ_DOM_EXC.

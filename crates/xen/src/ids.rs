@@ -20,10 +20,10 @@ impl DomId {
     pub const FIRST_RESERVED: u16 = 0x7FF0;
     /// The caller itself.
     pub const SELF: Self = Self(0x7FF0);
-    /// "Choose one for me" in createdomain, right on every Xen version.
+    /// Lets Xen choose in createdomain, on every version.
     pub const ANY: Self = Self(0x7FF5);
 
-    /// Whether a domain can bear this identifier.
+    /// Whether a domain can have this identifier.
     #[must_use]
     pub fn is_ordinary(self) -> bool {
         self.0 < Self::FIRST_RESERVED
@@ -86,9 +86,9 @@ impl fmt::Display for EvtchnPort {
 pub struct GrantRef(pub u32);
 
 impl GrantRef {
-    /// Entry that the toolstack fills for the console ring.
+    /// Reserved for the console ring; filled in by the toolstack.
     pub const CONSOLE: Self = Self(0);
-    /// Entry that the toolstack fills for the xenstore ring.
+    /// Reserved for the xenstore ring; filled in by the toolstack.
     pub const XENSTORE: Self = Self(1);
 }
 
@@ -114,7 +114,7 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// The text is no UUID: 32 hexadecimal digits, with or without the four dashes, were expected.
+/// Not a UUID: expected 32 hexadecimal digits, with or without the four dashes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("not a UUID: expected 32 hexadecimal digits as in 01234567-89ab-cdef-0123-456789abcdef")]
 pub struct ParseUuidError;
@@ -156,7 +156,7 @@ pub enum XenbusState {
 }
 
 impl XenbusState {
-    /// Reads the decimal text of a `state` node; anything else counts as [`XenbusState::Unknown`].
+    /// Decodes the decimal text of a `state` node; anything else is [`XenbusState::Unknown`].
     #[must_use]
     pub fn decode(text: &[u8]) -> Self {
         match text {
@@ -189,7 +189,7 @@ impl XenbusState {
     }
 }
 
-/// Why a domain stopped, as the domain or Xen said.
+/// Why a domain shut down (`SHUTDOWN_*`).
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum ShutdownReason {
     Poweroff,
@@ -198,7 +198,7 @@ pub enum ShutdownReason {
     Crash,
     Watchdog,
     SoftReset,
-    /// A code that this version of Xylem does not know.
+    /// A code unknown to this version of Xylem.
     Other(u8),
 }
 
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_uuid_is_refused() {
+    fn text_that_is_not_a_uuid_is_refused() {
         for text in [
             "",
             "0123",
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn state_nodes_read_back_and_noise_is_unknown() {
+    fn state_nodes_read_back_and_garbage_is_unknown() {
         for code in 0..=8 {
             let text = code.to_string();
             assert_eq!(XenbusState::decode(text.as_bytes()).as_str(), text);

@@ -1,4 +1,4 @@
-//! What `xl info` tells: the hypervisor's version and build, the machine, one vCPU.
+//! What `xl info` shows: the hypervisor's version and build, the machine, one vCPU.
 //!
 //! Sources: `xen/include/public/version.h`, `sysctl.h`, `domctl.h`.
 
@@ -75,7 +75,7 @@ pub struct PhysInfo {
 }
 
 impl PhysInfo {
-    /// The highest version of grant tables that domains may have.
+    /// The highest grant table version that domains may use.
     #[must_use]
     pub fn grant_version_max(&self) -> u8 {
         /// `XEN_SYSCTL_PHYSCAP_gnttab_v2`.
@@ -84,10 +84,10 @@ impl PhysInfo {
     }
 }
 
-/// What memory sharing and CPU pools have set aside.
+/// Shared memory pages, and CPUs in no pool.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct SetAside {
-    /// Pages that sharing between domains saves.
+    /// Pages saved by sharing between domains.
     pub sharing_pages_freed: u64,
     /// Pages that are shared.
     pub sharing_pages_used: u64,
@@ -122,7 +122,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Version, build and boot options.
     ///
     /// # Errors
-    /// What Xen says; a missing build id is none.
+    /// The hypercall's errno; a missing build id is no error.
     pub fn version_info(&mut self) -> Result<VersionInfo, Errno> {
         let mut info = VersionInfo {
             extra: self.version_text(EXTRAVERSION, 16)?,
@@ -168,7 +168,7 @@ impl<H: Hypervisor> Xen<H> {
     /// The machine's CPUs and memory.
     ///
     /// # Errors
-    /// What Xen says.
+    /// The hypercall's errno.
     pub fn phys_info(&mut self) -> Result<PhysInfo, Errno> {
         self.sysctl("physinfo", sysctl::PHYSINFO, &[])?;
         let payload = self.sysctl_payload();
@@ -188,15 +188,15 @@ impl<H: Hypervisor> Xen<H> {
         })
     }
 
-    /// Memory sharing's pages and the CPUs in no pool.
+    /// Shared memory pages, and CPUs in no pool.
     ///
     /// # Errors
-    /// What Xen says; ENOSYS if it was built without either.
+    /// The hypercall's errno; ENOSYS if Xen was built without either.
     pub fn set_aside(&mut self) -> Result<SetAside, Errno> {
         const XENMEM_GET_SHARING_FREED_PAGES: u64 = 18;
         const XENMEM_GET_SHARING_SHARED_PAGES: u64 = 19;
         const CPUPOOL_OP_FREEINFO: u32 = 7;
-        /// Bytes of the CPU bitmap: more CPUs than any Xen supports.
+        /// Size of the CPU bitmap: more CPUs than any Xen supports.
         const BITMAP_BYTES: u16 = 1024;
         let mut pages = |what| {
             self.counters.count("sharing_pages");
@@ -220,7 +220,8 @@ impl<H: Hypervisor> Xen<H> {
     /// One vCPU's state.
     ///
     /// # Errors
-    /// EINVAL for a number beyond what createdomain was told, ESRCH before [`Xen::set_vcpus_max`].
+    /// EINVAL for a number beyond the maximum given to createdomain, ESRCH before
+    /// [`Xen::set_vcpus_max`].
     pub fn vcpu_info(&mut self, domid: DomId, vcpu: u32) -> Result<VcpuInfo, Errno> {
         self.domctl("getvcpuinfo", domctl::GETVCPUINFO, domid, &vcpu.to_ne_bytes())?;
         let payload = self.domctl_payload();

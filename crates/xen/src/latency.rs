@@ -1,11 +1,11 @@
-//! How long calls take: counts in powers of two, which can be added up and never grow.
+//! Call latencies: a histogram with power-of-two buckets, which can be summed and has a fixed size.
 
-/// Buckets: up to 1,024 ns, then each twice as far as the one before, to 17 s; the last is for all longer.
+/// Buckets: up to 1,024 ns, then doubling up to 17 s; the last takes everything longer.
 const BUCKETS: usize = 26;
-/// The first bucket's bound is two to the power of this, in nanoseconds.
+/// Base-2 logarithm of the first bucket's bound, in nanoseconds.
 const FIRST_BITS: u32 = 10;
 
-/// Times of calls of one kind.
+/// Latencies of one kind of call.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Latencies {
     pub count: u64,
@@ -33,8 +33,8 @@ impl Latencies {
         }
     }
 
-    /// Bounds in nanoseconds, and how many took no longer than each. What took longer than the last bound
-    /// is in [`Latencies::count`] alone.
+    /// Bounds in nanoseconds, and the calls that took no longer than each. Calls above the last
+    /// bound are in [`Latencies::count`] only.
     pub fn up_to(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut sum = 0;
         (FIRST_BITS..).zip(&self.buckets[..BUCKETS - 1]).map(move |(bits, count)| {
@@ -43,8 +43,8 @@ impl Latencies {
         })
     }
 
-    /// What so many per thousand took no longer than, in nanoseconds: the bound of a bucket, or the longest
-    /// time if that is less.
+    /// A quantile in nanoseconds, rounded up to its bucket's bound, or the longest time if that is
+    /// less.
     #[must_use]
     pub fn quantile_ns(&self, per_mille: u64) -> u64 {
         let wanted = self.count.saturating_mul(per_mille).div_ceil(1000);
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quantile_is_no_less_than_it_is_and_less_than_twice_that() {
+    fn a_quantile_is_rounded_up_to_less_than_twice_its_value() {
         let mut latencies = Latencies::default();
         assert_eq!(latencies.quantile_ns(500), 0);
         for us in 1..=1000 {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_powers_of_two_and_whatever_is_longer_is_counted() {
+    fn bounds_are_powers_of_two_and_longer_times_are_counted() {
         let mut latencies = Latencies::default();
         for ns in [0, 1, 1024, 1025, 1 << 34, (1 << 34) + 1, u64::MAX] {
             latencies.record(ns);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_as_if_all_had_been_recorded_in_one() {
+    fn a_sum_equals_one_histogram_of_all_times() {
         let (mut one, mut two, mut both) = Default::default();
         for ns in [5, 70_000, 1 << 20] {
             Latencies::record(&mut one, ns);

@@ -1,8 +1,8 @@
 //! Xen's vocabulary: identifiers, states, ABI layouts, and the typed hypercalls a toolstack makes.
 //!
-//! Bytes are laid out here and handed to a [`Hypervisor`], which is either Linux's `privcmd` or the
-//! simulator: everything above that trait, including every layout and quirk, runs on both.
-//! Nothing in this crate touches the operating system.
+//! Hypercalls are encoded here and issued by a [`Hypervisor`], either Linux's `privcmd` or the
+//! simulator: everything above that trait, including every layout and quirk, runs on both. Nothing
+//! in this crate touches the operating system.
 #![no_std]
 
 extern crate alloc;

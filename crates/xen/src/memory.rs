@@ -40,7 +40,7 @@ pub struct E820Entry {
     pub kind: E820Kind,
 }
 
-/// A run of `2^order` frames, by its first.
+/// `2^order` frames, by the first.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Extent {
     pub first: u64,
@@ -55,7 +55,7 @@ pub enum Placement {
     Node(u8),
     /// From that NUMA node or not at all.
     NodeOnly(u8),
-    /// Not now: when it is first touched, out of a pool.
+    /// On first access, from a pool.
     OnDemand,
 }
 
@@ -74,13 +74,13 @@ impl Placement {
     }
 }
 
-/// What can be put into a translated domain beside its memory. Source: `XENMAPSPACE_*`.
+/// What can be mapped into a translated domain besides its memory. Source: `XENMAPSPACE_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum PhysmapSpace {
     SharedInfo = 0,
     GrantTable = 1,
-    /// A frame that the domain has elsewhere.
+    /// A frame of the domain, mapped elsewhere.
     Gmfn = 2,
 }
 
@@ -91,11 +91,11 @@ impl<H: Hypervisor> Xen<H> {
     /// Allocates memory at the given pseudo-physical extents, all of one order.
     ///
     /// Returns the first machine frame of each extent that was populated (for a translated domain:
-    /// the frame number itself): fewer than asked for if memory is short or too fragmented for the
+    /// the frame number itself): fewer than requested if memory is short or too fragmented for the
     /// order. The caller then tries the rest at a lower order.
     ///
     /// # Errors
-    /// E2BIG for more than [`Xen::EXTENTS_MAX`] extents, otherwise what Xen says.
+    /// E2BIG for more than [`Xen::EXTENTS_MAX`] extents, otherwise the hypercall's errno.
     pub fn populate(
         &mut self,
         domid: DomId,
@@ -105,10 +105,10 @@ impl<H: Hypervisor> Xen<H> {
         self.populate_placed(domid, order, firsts, Placement::Anywhere)
     }
 
-    /// As [`Xen::populate`], with a word on where the memory is to come from.
+    /// As [`Xen::populate`], with a choice of where the memory comes from.
     ///
     /// # Errors
-    /// As for that.
+    /// As for [`Xen::populate`].
     pub fn populate_placed(
         &mut self,
         domid: DomId,
@@ -123,11 +123,11 @@ impl<H: Hypervisor> Xen<H> {
         Ok(words(&area[..done * 8]))
     }
 
-    /// Takes extents away from a domain: machine frames of a PV domain, own ones of a translated domain.
-    /// The answer is how many went.
+    /// Removes extents from a domain: mfns of a PV domain, gfns of a translated one. Returns how
+    /// many were removed.
     ///
     /// # Errors
-    /// E2BIG for more than [`Xen::EXTENTS_MAX`] extents, otherwise what Xen says.
+    /// E2BIG for more than [`Xen::EXTENTS_MAX`] extents, otherwise the hypercall's errno.
     pub fn decrease_reservation(
         &mut self,
         domid: DomId,
@@ -161,13 +161,13 @@ impl<H: Hypervisor> Xen<H> {
     /// The highest frame of the machine's memory.
     ///
     /// # Errors
-    /// What Xen says.
+    /// The hypercall's errno.
     pub fn last_machine_frame(&mut self) -> Result<u64, Errno> {
         self.counters.count("maximum_ram_page");
         self.hypervisor.hypercall(Op::Memory, [XENMEM_MAXIMUM_RAM_PAGE, 0, 0, 0, 0])
     }
 
-    /// Pages that a domain has, and may have.
+    /// A domain's current and maximum number of pages.
     ///
     /// # Errors
     /// ESRCH if there is no such domain.
@@ -178,7 +178,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok((has, may))
     }
 
-    /// The highest own frame number that a domain uses.
+    /// The highest frame number that a domain uses.
     ///
     /// # Errors
     /// ESRCH if there is no such domain.
@@ -187,7 +187,7 @@ impl<H: Hypervisor> Xen<H> {
         self.call_with("maximum_gpfn", Op::Memory, XENMEM_MAXIMUM_GPFN, &argument)
     }
 
-    /// Puts a frame of another kind into a translated domain, at `gfn`.
+    /// Maps a frame of another kind into a translated domain, at `gfn`.
     ///
     /// # Errors
     /// EACCES for a PV domain, EINVAL for no such frame.
@@ -207,10 +207,10 @@ impl<H: Hypervisor> Xen<H> {
         self.call_with("add_to_physmap", Op::Memory, XENMEM_ADD_TO_PHYSMAP, &argument).map(drop)
     }
 
-    /// As [`Xen::add_to_physmap`] for many frames by one call; each has a result of its own.
+    /// As [`Xen::add_to_physmap`] for many frames in one call, with a result for each.
     ///
     /// # Errors
-    /// As for that, or E2BIG if the lists do not fit into the arena.
+    /// As for [`Xen::add_to_physmap`], or E2BIG if the lists do not fit into the arena.
     pub fn add_all_to_physmap(
         &mut self,
         domid: DomId,
@@ -245,17 +245,17 @@ impl<H: Hypervisor> Xen<H> {
             .collect())
     }
 
-    /// Takes a frame out of a translated domain.
+    /// Unmaps a frame from a translated domain.
     ///
     /// # Errors
-    /// EACCES for a PV domain, ENOENT or EINVAL if nothing is there.
+    /// EACCES for a PV domain, ENOENT or EINVAL if nothing is mapped there.
     pub fn remove_from_physmap(&mut self, domid: DomId, gfn: u64) -> Result<(), Errno> {
         let argument = Layout::<16>::new().u16(0, domid.0).u64(8, gfn).done();
         self.call_with("remove_from_physmap", Op::Memory, XENMEM_REMOVE_FROM_PHYSMAP, &argument)
             .map(drop)
     }
 
-    /// Memory that devices of the machine need for themselves, as (first frame, frames).
+    /// Memory reserved for the machine's devices (RMRR), as (first frame, frames).
     ///
     /// # Errors
     /// ENOSYS on a machine without an IOMMU, E2BIG for more than 1024 ranges.
@@ -277,8 +277,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(words(&area[..found * 16]).chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
     }
 
-    /// How many frames a domain's grant table can have as a resource: what could be mapped by
-    /// [`Xen::seed_grants`] and its like.
+    /// Number of frames of a domain's resource that can be mapped.
     ///
     /// # Errors
     /// ESRCH; EOPNOTSUPP for a kind that the domain does not have.
@@ -325,17 +324,17 @@ impl<H: Hypervisor> Xen<H> {
         self.hypervisor.hypercall(Op::Mmuext, [address, 1, 0, u64::from(domid.0), 0]).map(drop)
     }
 
-    /// Reserves `pages` for the domain without allocating them; 0 gives the rest of a claim back.
+    /// Reserves `pages` for the domain without allocating them; 0 releases the rest of a claim.
     ///
     /// # Errors
-    /// ENOMEM if the host has not that much left; EINVAL for not more than the domain already has, for
-    /// more than its limit, and while a claim stands.
+    /// ENOMEM if the host has too little free; EINVAL for no more than the domain already has, for
+    /// more than its limit, and while a claim is active.
     pub fn claim_pages(&mut self, domid: DomId, pages: u64) -> Result<(), Errno> {
         let argument = Layout::<32>::new().u64(8, pages).u16(24, domid.0).done();
         self.call_with("claim_pages", Op::Memory, XENMEM_CLAIM_PAGES, &argument).map(drop)
     }
 
-    /// Puts Xen's shared info page of a translated domain at `gfn`.
+    /// Maps a translated domain's shared info page at `gfn`.
     ///
     /// # Errors
     /// EACCES for a PV domain.
@@ -343,7 +342,7 @@ impl<H: Hypervisor> Xen<H> {
         self.add_to_physmap(domid, PhysmapSpace::SharedInfo, 0, gfn)
     }
 
-    /// Tells Xen the memory map that the domain will be shown.
+    /// Sets the memory map that the domain will see.
     ///
     /// # Errors
     /// EINVAL for too many entries.

@@ -1,4 +1,4 @@
-//! What moving a running domain needs: which pages it wrote to, what they are, its clock and its words.
+//! What migration needs: dirty pages, frame types, clocks, suspend notification.
 //!
 //! Source: `xen/include/public/domctl.h`.
 
@@ -8,25 +8,25 @@ use crate::abi::{Layout, domctl, u32_at, u64_at};
 use crate::xen::words;
 use crate::{DomId, Errno, EvtchnPort, Hypervisor, Xen};
 
-/// Whether a look at the dirty pages begins a new round.
+/// Whether reading the dirty pages begins a new round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum DirtyLook {
     /// They stay dirty.
     Peek,
     /// They are clean from now on.
     Clean,
-    /// The last look: pages that others have mapped count as dirty.
+    /// The last read: pages mapped by others count as dirty.
     Final,
 }
 
-/// Pages that a domain wrote to since the last round.
+/// Pages dirtied since the last round.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Dirty {
-    /// How many pages the bitmap is about.
+    /// Number of pages that the bitmap covers.
     pub pages: u64,
-    /// A bit for each page, by its own frame number.
+    /// A bit for each page, by the domain's frame number.
     pub bitmap: Vec<u8>,
-    /// Faults that were taken for it, and pages found dirty, since the last round.
+    /// Faults taken, and pages found dirty, since the last round.
     pub faults: u32,
     pub dirtied: u32,
 }
@@ -77,24 +77,25 @@ pub struct TscInfo {
 }
 
 impl<H: Hypervisor> Xen<H> {
-    /// Most pages that a look at dirty ones tells about. It needs the largest arena to be of use.
+    /// Most pages that one call covers. Only the largest arena makes this useful.
     #[must_use]
     pub fn dirty_pages_max(&mut self) -> u64 {
         let (_, area) = self.data_to_end();
         area.len() as u64 * 8
     }
 
-    /// Begins to note which pages the domain writes to. All are clean at first.
+    /// Enables log-dirty mode. All pages are clean at first.
     ///
     /// # Errors
-    /// EINVAL if it is noted already, ENOMEM; EOPNOTSUPP of a PV domain where shadow paging is not built in.
+    /// EINVAL if it is enabled already, ENOMEM; EOPNOTSUPP for a PV domain where shadow paging is
+    /// not built in.
     pub fn enable_log_dirty(&mut self, domid: DomId) -> Result<(), Errno> {
         const ENABLE_LOGDIRTY: u32 = 2;
         let payload = Layout::<40>::new().u32(0, ENABLE_LOGDIRTY).done();
         self.domctl("shadow_op", domctl::SHADOW_OP, domid, &payload).map(drop)
     }
 
-    /// Ends that.
+    /// Disables log-dirty mode.
     ///
     /// # Errors
     /// ESRCH if there is no such domain.
@@ -104,11 +105,10 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("shadow_op", domctl::SHADOW_OP, domid, &payload).map(drop)
     }
 
-    /// Pages below `pages` that the domain wrote to.
+    /// Dirty pages below `pages`.
     ///
     /// # Errors
-    /// EBUSY while another does this, E2BIG beyond
-    /// [`Xen::dirty_pages_max`].
+    /// EBUSY while another caller does this, E2BIG beyond [`Xen::dirty_pages_max`].
     pub fn dirty(&mut self, domid: DomId, pages: u64, look: DirtyLook) -> Result<Dirty, Errno> {
         const CLEAN: u32 = 11;
         const PEEK: u32 = 12;
@@ -165,7 +165,7 @@ impl<H: Hypervisor> Xen<H> {
         area.get(..used).map(<[u8]>::to_vec).ok_or(Errno::E2BIG)
     }
 
-    /// How many bits wide a PV domain's addresses are.
+    /// A PV domain's address size, in bits.
     ///
     /// # Errors
     /// EOPNOTSUPP for a translated domain, ESRCH.
@@ -189,7 +189,7 @@ impl<H: Hypervisor> Xen<H> {
         })
     }
 
-    /// Sets all of that, for a domain that comes from elsewhere.
+    /// Sets this for a domain that was migrated.
     ///
     /// # Errors
     /// EINVAL for an unknown mode or the caller's own domain.
@@ -203,7 +203,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("settscinfo", domctl::SETTSCINFO, domid, &payload).map(drop)
     }
 
-    /// Moves a domain's wall clock by seconds from the machine's.
+    /// Sets the offset of a domain's wall clock from the machine's, in seconds.
     ///
     /// # Errors
     /// ESRCH if there is no such domain.
@@ -211,24 +211,23 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("settimeoffset", domctl::SETTIMEOFFSET, domid, &seconds.to_ne_bytes()).map(drop)
     }
 
-    /// Rings whoever is at the other end of one of the domain's own ports when it suspends, instead of
-    /// the VIRQ for all.
+    /// Signals one of the domain's own ports when it suspends, instead of the VIRQ.
     ///
     /// # Errors
-    /// ESRCH. A port that does not exist is no error: it is not rung.
+    /// ESRCH. A port that does not exist is no error: it is not signalled.
     pub fn subscribe_suspend(&mut self, domid: DomId, port: EvtchnPort) -> Result<(), Errno> {
         self.domctl("subscribe", domctl::SUBSCRIBE, domid, &port.0.to_ne_bytes()).map(drop)
     }
 
-    /// Puts a shut down translated domain back to before its event channels and grants.
+    /// Soft-resets a translated domain that has shut down: its event channels and grants are reset.
     ///
     /// # Errors
-    /// EINVAL if it has not shut down for that, or is PV.
+    /// EINVAL if it has not shut down with that reason, or is PV.
     pub fn soft_reset(&mut self, domid: DomId) -> Result<(), Errno> {
         self.domctl("soft_reset", domctl::SOFT_RESET, domid, &[]).map(drop)
     }
 
-    /// Stops a domain at its debugger's breakpoints instead of handing them to it.
+    /// Sets whether breakpoints pause the domain for a debugger.
     ///
     /// # Errors
     /// EINVAL for the caller's own domain, ESRCH.
@@ -236,19 +235,19 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("setdebugging", domctl::SETDEBUGGING, domid, &[debugging as u8]).map(drop)
     }
 
-    /// Lets a domain receive a VIRQ of which there is one for the host.
+    /// Lets a domain receive a global VIRQ.
     ///
     /// # Errors
-    /// EINVAL for a VIRQ of which each vCPU has one, ESRCH; EBUSY while it is bound (4.21 and later).
+    /// EINVAL for a per-vCPU VIRQ, ESRCH; EBUSY while it is bound (4.21 and later).
     pub fn set_virq_handler(&mut self, domid: DomId, virq: u32) -> Result<(), Errno> {
         self.domctl("set_virq_handler", domctl::SET_VIRQ_HANDLER, domid, &virq.to_ne_bytes())
             .map(drop)
     }
 
-    /// Gives a new domain NUMA nodes of its own.
+    /// Sets a new domain's virtual NUMA topology.
     ///
     /// # Errors
-    /// EINVAL for tables that do not fit together, ESRCH.
+    /// EINVAL for inconsistent tables, ESRCH.
     pub fn set_vnuma(&mut self, domid: DomId, vnuma: &Vnuma) -> Result<(), Errno> {
         let mut bytes = Vec::new();
         let mut lay = |words: &[u32]| {
@@ -292,7 +291,7 @@ pub enum Debugging {
     On,
 }
 
-/// A range of a domain's memory on one of its own NUMA nodes, in bytes.
+/// A range of a domain's memory on one of its virtual NUMA nodes, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct VnumaRange {
     pub start: u64,
@@ -300,7 +299,7 @@ pub struct VnumaRange {
     pub node: u32,
 }
 
-/// A domain's own NUMA nodes. `distances` has a row for each node.
+/// A domain's virtual NUMA nodes. `distances` has a row for each node.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Vnuma {
     pub distances: Vec<u32>,

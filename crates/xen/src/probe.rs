@@ -1,4 +1,4 @@
-//! Finds out which interface versions the running Xen speaks.
+//! Probes the interface versions of the running Xen.
 //!
 //! Xen compares the version before anything else and answers EACCES to a wrong one; FLASK also
 //! answers EACCES to a denied call, hence the cross-check with `XENVER_version`.
@@ -7,7 +7,7 @@ use crate::abi::{domctl, sysctl};
 use crate::xen::{Counters, domctl_raw, sysctl_raw};
 use crate::{Abi, DomId, DomctlVersion, Errno, Hypervisor, Op, SysctlVersion};
 
-/// The hypervisor cannot be driven.
+/// The hypervisor cannot be used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ProbeError {
     #[error(
@@ -20,7 +20,7 @@ pub enum ProbeError {
         "Xen {0}.{1} speaks an interface version that this build does not know (domctl 0x15 to 0x18, sysctl 0x15 to 0x16); a newer Xylem is needed"
     )]
     UnknownVersion(u16, u16),
-    #[error("Xen {0}.{1} did not tell which interface version it speaks: {2}; try again")]
+    #[error("cannot probe the interface version of Xen {0}.{1}: {2}; try again")]
     NotTold(u16, u16, Errno),
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn probe<H: Hypervisor>(
         match domctl_raw(hypervisor, known, domctl::GETDOMAININFO, DomId::DOM0, &[]) {
             Err(Errno::EACCES) => {}
             Err(errno @ Errno::EPERM) => return Err(denied(errno)),
-            // Whatever else goes wrong may have done so before the version was compared.
+            // Any other error may have occurred before the version was compared.
             Err(errno) => return Err(ProbeError::NotTold(major, minor, errno)),
             Ok(_) => {
                 found_domctl = Some(DomctlVersion(known));
@@ -55,7 +55,7 @@ pub(crate) fn probe<H: Hypervisor>(
         match sysctl_raw(hypervisor, known, sysctl::SCHED_ID, &[]) {
             Err(Errno::EACCES) => {}
             Err(errno @ Errno::EPERM) => return Err(denied(errno)),
-            // Whatever else goes wrong may have done so before the version was compared.
+            // Any other error may have occurred before the version was compared.
             Err(errno) => return Err(ProbeError::NotTold(major, minor, errno)),
             Ok(_) => {
                 found_sysctl = Some(SysctlVersion(known));
@@ -65,7 +65,7 @@ pub(crate) fn probe<H: Hypervisor>(
     }
     match (found_domctl, found_sysctl) {
         (Some(domctl), Some(sysctl)) => Ok(Abi { domctl, sysctl, xen: (major, minor) }),
-        // A known release that refuses every version it is known to speak denies the call itself.
+        // A known release that refuses every one of its versions denies the call itself.
         _ if major == 4 && (17..=22).contains(&minor) => Err(denied(Errno::EACCES)),
         _ => Err(ProbeError::UnknownVersion(major, minor)),
     }

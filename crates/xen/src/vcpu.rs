@@ -11,14 +11,14 @@ use crate::{BitSet, DomId, Errno, Hypervisor, Xen};
 /// `struct vcpu_guest_context` of x86_64.
 const CONTEXT_BYTES: usize = 5168;
 
-/// On which CPUs a vCPU must run, and on which it should.
+/// A vCPU's hard and soft affinity.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Affinity {
     pub hard: BitSet,
     pub soft: BitSet,
 }
 
-/// Which affinity to change, and to what. What is `None` stays.
+/// New affinities; `None` leaves one unchanged.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct AffinityChange {
     pub hard: Option<BitSet>,
@@ -105,7 +105,7 @@ impl SchedParams {
     }
 }
 
-/// What a PV vCPU has beside its context: entry points for 32-bit calls, and machine check banks.
+/// A PV vCPU's extended context: entry points for 32-bit calls, and machine check banks.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ExtVcpuContext {
     pub syscall32_eip: u64,
@@ -136,7 +136,7 @@ pub struct Msr {
 }
 
 impl<H: Hypervisor> Xen<H> {
-    /// On which CPUs a vCPU may and should run, as it was set.
+    /// A vCPU's affinities, as they were set.
     ///
     /// # Errors
     /// EINVAL for a number beyond the last, ESRCH before the vCPUs exist.
@@ -146,9 +146,9 @@ impl<H: Hypervisor> Xen<H> {
         self.affinity_call("getvcpuaffinity", domctl::GETVCPUAFFINITY, domid, vcpu, &change)
     }
 
-    /// Changes on which CPUs a vCPU may or should run. The answer is what takes effect: the sets without
-    /// the CPUs of other pools (and of the soft one, without those that the hard one forbids); what was
-    /// not asked for is empty.
+    /// Changes a vCPU's affinities. Returns the effective sets: without the CPUs of other pools
+    /// (and, for the soft one, without those outside the hard one); a set that was not changed is
+    /// empty.
     ///
     /// # Errors
     /// EINVAL if no CPU would be left, ESRCH before the vCPUs exist.
@@ -232,7 +232,7 @@ impl<H: Hypervisor> Xen<H> {
     /// A vCPU's register state: `struct vcpu_guest_context`, 5168 bytes.
     ///
     /// # Errors
-    /// ENODATA if it was never given one, ESRCH for no such vCPU.
+    /// ENODATA if none was ever set, ESRCH for no such vCPU.
     pub fn vcpu_context(&mut self, domid: DomId, vcpu: u32) -> Result<Vec<u8>, Errno> {
         let address = self.put_data(&[0; CONTEXT_BYTES])?;
         let payload = Layout::<16>::new().u32(0, vcpu).u64(8, address).done();
@@ -241,7 +241,7 @@ impl<H: Hypervisor> Xen<H> {
         Ok(area[..CONTEXT_BYTES].to_vec())
     }
 
-    /// Puts a vCPU back to where it was before it was given a state.
+    /// Resets a vCPU to its state before a context was set.
     ///
     /// # Errors
     /// EINVAL for no such vCPU, ESRCH.
@@ -250,7 +250,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("setvcpucontext", domctl::SETVCPUCONTEXT, domid, &payload).map(drop)
     }
 
-    /// What a vCPU has beside its context.
+    /// A vCPU's extended context.
     ///
     /// # Errors
     /// ESRCH for no such vCPU.
@@ -271,7 +271,7 @@ impl<H: Hypervisor> Xen<H> {
         })
     }
 
-    /// Sets what a vCPU has beside its context.
+    /// Sets a vCPU's extended context.
     ///
     /// # Errors
     /// EINVAL for entry points outside the guest's address space, ESRCH for no such vCPU.
@@ -297,7 +297,7 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("set_ext_vcpucontext", domctl::SET_EXT_VCPUCONTEXT, domid, &payload).map(drop)
     }
 
-    /// A PV vCPU's extended processor state: two hypercalls, the first asks for the size.
+    /// A PV vCPU's extended processor state. Two hypercalls; the first queries the size.
     ///
     /// # Errors
     /// ESRCH for no such vCPU, E2BIG if the state does not fit into the arena.
@@ -341,8 +341,8 @@ impl<H: Hypervisor> Xen<H> {
         self.domctl("setvcpuextstate", domctl::SETVCPUEXTSTATE, domid, &payload).map(drop)
     }
 
-    /// Model specific registers that a PV vCPU needs elsewhere too: two hypercalls, the first asks for
-    /// their number.
+    /// A PV vCPU's model specific registers, for migration. Two hypercalls; the first queries their
+    /// number.
     ///
     /// # Errors
     /// EINVAL for no such vCPU.

@@ -1,4 +1,5 @@
-//! [`Xen`]: a hypervisor with its probed interface, and the call plumbing all typed hypercalls share.
+//! [`Xen`]: a hypervisor with its probed interface, and the plumbing shared by all typed
+//! hypercalls.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -10,13 +11,13 @@ use crate::{
     ProbeError, Resource,
 };
 
-/// Where the arena's parts lie. The call structure is first, what it points to follows, and the rest
-/// is for listings, so that a list never moves what a call in progress has laid out.
+/// Layout of the arena: the call structure, what it points to, and the rest for listings, so that a
+/// list never overwrites a call in progress.
 pub(crate) const CALL_OFFSET: usize = 0;
 pub(crate) const DATA_OFFSET: usize = PAGE_BYTES;
 pub(crate) const LIST_OFFSET: usize = 64 * 1024;
 
-/// How often each hypercall was issued, by name, since the start or the last reset.
+/// Number of calls of each hypercall, by name, since the start or the last reset.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
     counts: BTreeMap<&'static str, u64>,
@@ -32,7 +33,7 @@ impl Counters {
         self.latencies.entry(name).or_default().record(ns);
     }
 
-    /// How long calls took, by name. A few rare calls are counted and not timed.
+    /// Latencies by name. A few rare calls are counted but not timed.
     pub fn latencies(&self) -> impl Iterator<Item = (&'static str, &Latencies)> + '_ {
         self.latencies.iter().map(|(name, latencies)| (*name, latencies))
     }
@@ -49,9 +50,9 @@ impl Counters {
     }
 }
 
-/// Foreign memory of a domain could not be reached.
+/// Foreign memory of a domain could not be mapped.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{frames} frames of domain {domid} from {first:#x} could not be mapped: {errno}")]
+#[error("cannot map {frames} frames of domain {domid} from {first:#x}: {errno}")]
 pub struct ForeignError {
     pub domid: DomId,
     pub first: u64,
@@ -61,14 +62,14 @@ pub struct ForeignError {
 
 /// The typed hypercalls of a toolstack, over any [`Hypervisor`].
 ///
-/// Invariant: `abi` is what the hypervisor answered when probed, so no versioned call is refused for
-/// its version.
+/// Invariant: `abi` is what the hypervisor answered when probed, so no call is refused for its
+/// version.
 #[derive(Debug)]
 pub struct Xen<H> {
     pub(crate) hypervisor: H,
     pub(crate) abi: Abi,
     pub(crate) counters: Counters,
-    /// Of translated and of PV domains, once they were asked for.
+    /// Of translated and of PV domains, once requested.
     pub(crate) cpu_facts: [Option<Arc<CpuFacts>>; 2],
 }
 
@@ -76,7 +77,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Probes the hypervisor's interface versions.
     ///
     /// # Errors
-    /// [`ProbeError`] if this is no Xen we may control, or one with unknown interface versions.
+    /// [`ProbeError`] if this is not a Xen we may control, or one with unknown interface versions.
     pub fn probe(mut hypervisor: H) -> Result<Self, ProbeError> {
         let mut counters = Counters::default();
         let abi = crate::probe::probe(&mut hypervisor, &mut counters)?;
@@ -94,12 +95,12 @@ impl<H: Hypervisor> Xen<H> {
         &self.counters
     }
 
-    /// The counts so far, which start again at zero.
+    /// Returns the counts and resets them.
     pub fn take_counters(&mut self) -> Counters {
         core::mem::take(&mut self.counters)
     }
 
-    /// The hypervisor below, for what is no hypercall of a toolstack.
+    /// The hypervisor itself, for anything but a toolstack's hypercalls.
     pub fn hypervisor(&mut self) -> &mut H {
         &mut self.hypervisor
     }
@@ -118,7 +119,7 @@ impl<H: Hypervisor> Xen<H> {
         self.write_foreign_pieces(domid, frames, offset_bytes, &[Piece::Bytes(bytes)])
     }
 
-    /// As [`Xen::write_foreign`], of pieces that lie in different places here.
+    /// As [`Xen::write_foreign`], gathered from several pieces.
     ///
     /// # Errors
     /// [`ForeignError`] if the frames cannot be mapped.
@@ -153,7 +154,7 @@ impl<H: Hypervisor> Xen<H> {
     /// Seeds an entry of a new domain's version-1 grant table: `backend` may map `frame`.
     ///
     /// # Errors
-    /// What Xen says about mapping the table.
+    /// The errno of mapping the table.
     pub fn seed_grant(
         &mut self,
         domid: DomId,
@@ -167,7 +168,7 @@ impl<H: Hypervisor> Xen<H> {
     /// As [`Xen::seed_grant`], for consecutive entries from `first` on, by one mapping.
     ///
     /// # Errors
-    /// What Xen says about mapping the table.
+    /// The errno of mapping the table.
     pub fn seed_grants(
         &mut self,
         domid: DomId,
@@ -196,7 +197,7 @@ impl<H: Hypervisor> Xen<H> {
         (address, &mut self.hypervisor.arena()[DATA_OFFSET..LIST_OFFSET])
     }
 
-    /// The data area and the listing area behind it together, for what may be longer than the former.
+    /// The data area and the listing area behind it as one, for longer data.
     pub(crate) fn data_to_end(&mut self) -> (u64, &mut [u8]) {
         let address = self.hypervisor.arena_address() + DATA_OFFSET as u64;
         (address, &mut self.hypervisor.arena()[DATA_OFFSET..])

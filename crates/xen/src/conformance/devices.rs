@@ -1,4 +1,4 @@
-//! Cases about what of the machine a domain may touch.
+//! Cases about access to physical devices.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,11 +13,11 @@ pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
     vec![
         ("I/O ports can be allowed up to the last one", ioports),
         ("I/O memory can be allowed, and then mapped into a translated domain", iomem),
-        ("an interrupt that nobody has cannot be allowed", irqs),
+        ("an interrupt that does not exist cannot be allowed", irqs),
         ("a PCI device cannot be assigned where there is no IOMMU, or no such device", assignment),
         ("a domain has one target at most, a translated one and not itself", target),
-        ("interrupts that are not there are not mapped", pirqs),
-        ("a trigger is for one vCPU that exists", triggers),
+        ("interrupts that do not exist are not mapped", pirqs),
+        ("a trigger needs an existing vCPU", triggers),
     ]
 }
 
@@ -35,7 +35,7 @@ fn ioports<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
 }
 
 fn iomem<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
-    /// Where a machine has no memory, and dom0 every right.
+    /// A frame that is not RAM and that dom0 may access.
     const FRAME: u64 = 0xfd_0000;
     const GFN: u64 = 0xf_0000;
     with_domain(xen, DomainKind::Pvh, |xen, domid| {
@@ -91,7 +91,8 @@ fn target<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
             same("a PV domain", &answer, &Err(Errno::EOPNOTSUPP))
         })?;
         with_domain(xen, DomainKind::Pvh, |xen, guest| {
-            // Its own model goes with the case: until then the guest would stay as a zombie.
+            // The device model is removed with the case: a guest that still has one would stay a
+            // zombie.
             with_domain(xen, DomainKind::Pv, |xen, model| {
                 xen.set_target(model, guest).doing("set_target")?;
                 same("a second time", &xen.set_target(model, guest), &Err(Errno::EINVAL))

@@ -13,14 +13,14 @@ pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("the console can be followed without being cleared", console),
         ("each CPU idles, and has its place", cpus),
         ("the NUMA nodes' memory is the machine's", nodes),
-        ("free memory is told by width and node", heap),
+        ("free memory can be read by address width and node", heap),
         ("all CPUs and dom0 are in some pool; pools come and go", pools),
         ("a pool's scheduler can be tuned within limits", tuning),
         ("no domain's features go beyond the machine's", features),
         ("the machine's CPU policies name their leaves in order", policies),
-        ("the hypervisor's counters are told if they are built in", counters),
-        ("no keys can be typed into the console", keys),
-        ("a PCI device that is not there has no node", pci),
+        ("the hypervisor's counters can be read if they are built in", counters),
+        ("an empty list of debug keys is accepted", keys),
+        ("a PCI device that does not exist has no node", pci),
     ]
 }
 
@@ -28,7 +28,7 @@ fn console<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     let first = xen.console(0).doing("readconsole")?;
     same("something was printed at boot", &first.bytes.is_empty(), &false)?;
     let again = xen.console(0).doing("readconsole")?;
-    // More may have come, so that the beginning is the same only as far as both reach.
+    // More may have been printed: compare only as far as both reach.
     let both = first.bytes.len().min(again.bytes.len()).min(64);
     same("not cleared", &(again.bytes[..both] == first.bytes[..both]), &true)?;
     let mut next = first.next;
@@ -113,7 +113,7 @@ fn tuning<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     let Some(scheduler @ (Scheduler::Credit | Scheduler::Credit2)) =
         Scheduler::from_id(version.scheduler_id)
     else {
-        // The others have nothing to tune.
+        // Other schedulers have no parameters.
         return Ok(());
     };
     let before = xen.sched_tuning(0, scheduler).doing("scheduler_op")?;
@@ -136,7 +136,7 @@ fn features<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     let max = xen.cpu_features(CpuPolicyKind::PvDefault);
     match max {
         Ok(words) => same("the most for PV", &words.len(), &host.len())?,
-        // The first releases of 4.17 do not tell; later ones of the same interface do.
+        // Early 4.17 releases do not report it; later ones of the same interface version do.
         Err(errno) => same("the most for PV", &errno, &Errno::EINVAL)?,
     }
     xen.features(0).doing("xen_version")?;

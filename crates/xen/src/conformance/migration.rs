@@ -1,4 +1,4 @@
-//! Cases about what moving a running domain needs.
+//! Cases about what migration needs.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,14 +11,14 @@ use crate::{
 
 pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
     vec![
-        ("a domain's writes are noted from when it was asked for to when not", log_dirty),
-        ("a PV domain's frames say what they are used as", frame_uses),
+        ("dirty pages are logged while log-dirty mode is on", log_dirty),
+        ("a PV domain's frames have a use", frame_uses),
         ("one HVM record can be read alone", hvm_record),
         ("a translated domain has no address size", address_size),
         ("the time stamp counter's settings read back", tsc),
         ("a domain's clock can be moved", time_offset),
         ("a suspend can be announced to any port", subscribe),
-        ("only what has shut down for it can be reset softly", soft_reset),
+        ("only a domain that shut down for soft reset can be soft-reset", soft_reset),
         ("a domain does not debug itself", debugging),
         ("a VIRQ of each vCPU has no handler for the host", virq_handler),
         ("NUMA nodes of a domain must fit together", vnuma),
@@ -26,7 +26,8 @@ pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
 }
 
 fn log_dirty<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
-    /// `XEN_SYSCTL_PHYSCAP_shadow`: without shadow paging a PV domain's writes cannot be noted.
+    /// `XEN_SYSCTL_PHYSCAP_shadow`: without shadow paging there is no log-dirty mode for PV
+    /// domains.
     const SHADOW: u32 = 1 << 4;
     let has_shadow = xen.phys_info().doing("physinfo")?.capabilities & SHADOW != 0;
     for kind in [DomainKind::Pv, DomainKind::Pvh] {
@@ -42,7 +43,7 @@ fn log_dirty<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
             same("enabled twice", &xen.enable_log_dirty(domid), &Err(Errno::EINVAL))?;
             for look in [DirtyLook::Clean, DirtyLook::Peek, DirtyLook::Final] {
                 let dirty = xen.dirty(domid, 32, look).doing("shadow_op")?;
-                // It does not run, so it wrote to nothing.
+                // It has not run, so it has not written.
                 same("dirty", &dirty.frames().count(), &0)?;
                 same("pages told", &(dirty.pages <= 32), &true)?;
             }
@@ -116,7 +117,7 @@ fn time_offset<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
 
 fn subscribe<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
     with_domain(xen, DomainKind::Pv, |xen, domid| {
-        // Whether it exists is asked when it is rung.
+        // Xen checks that the port exists only when it signals it.
         let nowhere = xen.subscribe_suspend(domid, EvtchnPort(0x7fff_fff0));
         same("to a port that is none", &nowhere, &Ok(()))?;
         let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };

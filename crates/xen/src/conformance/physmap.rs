@@ -11,14 +11,14 @@ use crate::{
 
 pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
     vec![
-        ("memory can be taken away again", decrease),
-        ("a domain's pages are counted alike by all who count them", reservations),
+        ("memory can be taken from a domain", decrease),
+        ("all calls that count a domain's pages agree", reservations),
         ("frames move in a translated domain, each with a result of its own", physmap),
         ("a grant table has a size, and frames that dom0 can map", resource),
         ("the p2m pool reads back", pool),
-        ("devices' own memory is told, or there is no IOMMU", reserved_memory),
+        ("reserved device memory is listed, or there is no IOMMU", reserved_memory),
         ("the machine's last frame lies behind its memory", last_machine_frame),
-        ("a port says what it is connected to, and a reset closes it", channels),
+        ("a port reports what it is connected to, and a reset closes it", channels),
         ("a batch is one hypercall with a result for each of its calls", batch),
     ]
 }
@@ -71,7 +71,7 @@ fn physmap<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
             .doing("add_to_physmap_batch")?;
         same("those that are there", &(results[0], results[2]), &(Ok(()), Ok(())))?;
         match results[1] {
-            // The second from some release after 4.17 on.
+            // Newer releases return the second.
             Err(Errno::EINVAL | Errno::EACCES) => {}
             other => same("the one that is not", &other, &Err(Errno::EINVAL))?,
         }

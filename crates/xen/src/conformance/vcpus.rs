@@ -11,11 +11,11 @@ use crate::{
 
 pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
     vec![
-        ("a vCPU's affinity is kept, and to run nowhere is refused", affinity),
+        ("a vCPU's affinity is kept, and an empty one is refused", affinity),
         ("a domain's NUMA nodes can be set, but not to none", node_affinity),
-        ("a vCPU that was given no registers has none to read", no_context),
+        ("a vCPU without register state has none to read", no_context),
         ("a PV vCPU's entry points are kept", ext_context),
-        ("a PV vCPU's extended state has the size that it says", ext_state),
+        ("a PV vCPU's extended state has the reported size", ext_state),
         ("a PV vCPU's registers for migration can be read and loaded", msrs),
         ("a domain's share of the CPUs is kept, under its own scheduler only", shares),
     ]
@@ -110,7 +110,7 @@ fn msrs<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         xen.set_vcpu_msrs(domid, 0, &msrs).doing("set_vcpu_msrs")?;
         let unknown = [crate::Msr { index: 0x4242_4242, value: 1 }];
         match xen.set_vcpu_msrs(domid, 0, &unknown) {
-            // The second from some release after 4.17 on.
+            // Newer releases return the second.
             Err(Errno::EINVAL | Errno::ENXIO) => {}
             other => same("unknown", &other, &Err(Errno::EINVAL))?,
         }
@@ -128,7 +128,7 @@ fn shares<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         Some(Scheduler::Credit2) => {
             (SchedParams::Credit2 { weight: 512, cap: 0 }, Scheduler::Credit)
         }
-        // The others have no weights.
+        // Other schedulers have no weights.
         _ => return Ok(()),
     };
     with_domain(xen, DomainKind::Pv, |xen, domid| {

@@ -1,8 +1,8 @@
-//! Our bytes against Xen's public headers: a C program compiled with the headers reads every
-//! hypercall that we issue, and lays out the answers that we decode.
+//! Layouts checked against Xen's public headers: a C program compiled with the headers decodes
+//! every hypercall that we issue, and encodes the answers that we decode.
 //!
 //! Uses the headers of libxen-dev, or those below the folder named by `XEN_HEADERS` (in which
-//! `xen/xen.h` lies): the interface of those headers is the one that is tested.
+//! `xen/xen.h` lies): the interface version tested is that of those headers.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ fn compile() -> PathBuf {
     program
 }
 
-/// Structures as a hypervisor of the headers' release fills them in.
+/// Structures as a hypervisor of the headers' release returns them.
 struct Answers {
     bytes: Vec<u8>,
     position: usize,
@@ -77,11 +77,11 @@ fn release(versions: (u32, u32)) -> (u64, u64) {
         (0x17, 0x15) => (4, 19),
         (0x17, 0x16) => (4, 21),
         (0x18, 0x16) => (4, 22),
-        other => panic!("headers of an interface that this crate does not know: {other:#x?}"),
+        other => panic!("headers of an unknown interface version: {other:#x?}"),
     }
 }
 
-/// Has the C program read the hypercalls, one line each.
+/// Lets the C program decode the hypercalls, one line each.
 fn read_back(calls: &[Call]) -> String {
     let mut child = Command::new(program())
         .arg("read")
@@ -94,7 +94,7 @@ fn read_back(calls: &[Call]) -> String {
         let mut bytes = (call.op as u64).to_ne_bytes().to_vec();
         bytes.extend(call.args.iter().flat_map(|arg| arg.to_ne_bytes()));
         bytes.extend_from_slice(&call.arena);
-        // It ends early at a pointer out of bounds; its last line tells which.
+        // It exits early at a pointer out of bounds; its last line names it.
         if stdin.write_all(&bytes).is_err() {
             break;
         }
@@ -123,7 +123,7 @@ fn wanted(kind: DomainKind) -> CreateDomain {
 
 /// Issues every hypercall that has an argument, with values that differ from field to field.
 fn issue_all(xen: &mut Xen<Scripted<'_>>) {
-    // What they answer does not matter here.
+    // The results do not matter here.
     let _ = xen.create_domain(&wanted(DomainKind::Pv));
     let _ = xen.create_domain(&wanted(DomainKind::Pvh));
     let options = CreateOptions { grant_version_max: 2, shadow_paging: true, nested_virt: true };
@@ -364,7 +364,7 @@ fn vcpu_context() -> Vec<u8> {
 }
 
 #[test]
-fn what_we_issue_is_what_the_headers_read() {
+fn hypercalls_decode_with_the_headers() {
     let versions = Answers::laid_out().versions;
     let known = probing(release(versions), versions);
     let mut xen =
@@ -551,7 +551,7 @@ fn what_we_issue_is_what_the_headers_read() {
 }
 
 #[test]
-fn what_the_headers_lay_out_is_what_we_decode() {
+fn structures_of_the_headers_decode() {
     let mut answers = Answers::laid_out();
     let domaininfo = answers.next(112);
     let vcpuinfo = answers.next(24);

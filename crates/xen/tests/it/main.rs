@@ -1,4 +1,4 @@
-//! The crate's behaviour through its public interface, over a hypervisor that answers by script.
+//! Tests of the public interface, over a scripted hypervisor.
 
 mod layouts;
 mod probe;

@@ -1,4 +1,4 @@
-//! Probing, listing and looking up, with every kind of answer that a hypervisor gives.
+//! Probing, listing and lookup, with every kind of answer of a hypervisor.
 
 use xen::{CreateDomain, CreateOptions, DomId, DomainKind, Errno, Op, ProbeError, Uuid, Xen};
 
@@ -38,13 +38,13 @@ fn every_known_release_is_recognised_by_few_calls() {
 }
 
 #[test]
-fn what_cannot_be_driven_is_told_apart() {
+fn each_reason_for_a_failed_probe_has_its_error() {
     let probe = |answer: fn(Op) -> Result<u64, Errno>| {
         Xen::probe(Scripted::new(move |op, _, _| answer(op))).map(|xen| xen.abi())
     };
     let no_xen = probe(|_| Err(Errno::ENOSYS));
     assert_eq!(no_xen, Err(ProbeError::NoXen(Errno::ENOSYS)));
-    // The dummy security module denies with EPERM, FLASK with the number of a wrong version.
+    // The dummy XSM denies with EPERM, FLASK with the errno of a wrong version.
     let denied = probe(|op| if op == Op::Version { Ok(4 << 16 | 17) } else { Err(Errno::EPERM) });
     assert_eq!(denied, Err(ProbeError::NotPrivileged(4, 17, Errno::EPERM)));
     let flask = probe(|op| if op == Op::Version { Ok(4 << 16 | 20) } else { Err(Errno::EACCES) });
@@ -66,8 +66,8 @@ fn xen_417<'a>(
 }
 
 #[test]
-fn an_answer_about_another_domain_is_a_miss() {
-    // 4.17 answers with the next domain that exists.
+fn an_answer_for_another_domain_is_not_found() {
+    // 4.17 returns the next domain that exists.
     let mut xen = xen_417(|op, arena| {
         if is(op, arena, GETDOMAININFO) {
             arena[16..18].copy_from_slice(&3_u16.to_ne_bytes());
@@ -79,7 +79,7 @@ fn an_answer_about_another_domain_is_a_miss() {
 }
 
 #[test]
-fn a_missing_domain_is_no_error_and_another_refusal_is_one() {
+fn esrch_is_no_error_but_another_errno_is() {
     let mut xen = xen_417(|op, arena| match op {
         _ if !is(op, arena, GETDOMAININFO) => Ok(0),
         _ if word(arena, 8) == 2 => Err(Errno::ESRCH),
@@ -90,7 +90,7 @@ fn a_missing_domain_is_no_error_and_another_refusal_is_one() {
     assert_eq!(xen.domain(DomId(3)), Err(Errno::EFAULT));
 }
 
-/// A 4.17 that lists as many domains as it is asked for, up to `domains`.
+/// A 4.17 that lists as many domains as requested, up to `domains`.
 fn listing(domains: u32) -> Xen<Scripted<'static>> {
     xen_417(move |op, arena| {
         if is(op, arena, GETDOMAININFOLIST) {
@@ -103,7 +103,7 @@ fn listing(domains: u32) -> Xen<Scripted<'static>> {
 
 #[test]
 fn a_list_that_fills_the_arena_is_refused_since_it_may_lack_some() {
-    // What is behind the first 64 KiB of the smallest arena holds 585 entries.
+    // The listing area of the smallest arena holds 585 entries.
     assert_eq!(listing(584).domains().map(|list| list.len()), Ok(584));
     assert_eq!(listing(585).domains(), Err(Errno::E2BIG));
     assert_eq!(listing(2000).domains(), Err(Errno::E2BIG));
@@ -135,26 +135,26 @@ fn a_domain_is_created_with_the_layout_and_the_devices_of_its_release() {
         });
         assert_eq!(created, Ok(DomId(42)));
         drop(xen);
-        // 4.17 and 4.18 want PIRQs of an HVM domain, the later ones leave the choice.
+        // 4.17 and 4.18 require PIRQs for HVM domains, later releases do not.
         let devices = if versions.0 >= 0x17 { 0x1ff } else { 0x3ff };
         assert_eq!(seen, Some((u32::from(DomId::ANY.0), devices)), "{release:?}");
     }
 }
 
 #[test]
-fn memory_that_came_short_is_told_by_the_shorter_list() {
+fn a_short_allocation_returns_a_shorter_list() {
     let mut xen = xen_417(|op, _| if op == Op::Memory { Ok(2) } else { Ok(0) });
     assert_eq!(xen.populate(DomId(1), 0, &[7, 8, 9]), Ok(vec![7, 8]));
 }
 
 #[test]
-fn a_hypervisor_that_claims_more_than_it_was_asked_for_is_not_believed() {
+fn a_result_larger_than_requested_is_rejected() {
     let mut xen = xen_417(|op, _| if op == Op::Memory { Ok(99) } else { Ok(0) });
     assert_eq!(xen.populate(DomId(1), 0, &[7, 8, 9]), Ok(vec![7, 8, 9]));
 }
 
 #[test]
-fn what_does_not_fit_into_the_arena_is_refused_before_xen_sees_it() {
+fn what_does_not_fit_into_the_arena_is_refused_without_a_hypercall() {
     let mut xen = xen_417(|_, _| Ok(0));
     let most = Xen::<Scripted<'_>>::EXTENTS_MAX;
     xen.hypervisor().calls.clear();

@@ -1,8 +1,8 @@
-//! A hypervisor that answers by script and keeps what it was asked.
+//! A scripted hypervisor that records its calls.
 
 use xen::{ARENA_BYTES_MIN, DomId, Errno, ForeignRange, Hypervisor, Op, Piece, Resource};
 
-/// Where the arena pretends to lie.
+/// The arena's pretended address.
 pub(crate) const ARENA_ADDRESS: u64 = 0x7000_0000_0000;
 
 /// One hypercall as it was issued.
@@ -74,7 +74,7 @@ pub(crate) fn word(arena: &[u8], offset: usize) -> u32 {
     u32::from_ne_bytes(arena[offset..offset + 4].try_into().expect("four bytes"))
 }
 
-/// A hypervisor's answers to the questions of [`xen::Xen::probe`], and `None` to all others.
+/// Answers to the calls of [`xen::Xen::probe`], and `None` to all others.
 pub(crate) fn probing(
     release: (u64, u64),
     versions: (u32, u32),
