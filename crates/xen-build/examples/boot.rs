@@ -1,9 +1,9 @@
-//! Builds and runs one domain without a toolstack, and prints its console. If a store runs, the
-//! domain is introduced to it.
+//! Builds and runs one domain without a toolstack, and prints its console. If a store is running,
+//! the domain is introduced to it.
 //!
-//! For trying the builder on a real Xen: `boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS [CMDLINE]`,
-//! with `native:` before the kind for the native time stamp counter; or `boot hvm HVMLOADER FIRMWARE MIB VCPUS
-//! SECONDS QEMU ARGUMENTS...`, where the device model is given the domain's number.
+//! For trying the builder on a real Xen: `boot pv|pvh KERNEL RAMDISK|- MIB VCPUS SECONDS
+//! [CMDLINE]`, with `native:` before the kind for the native time stamp counter; or `boot hvm
+//! HVMLOADER FIRMWARE MIB VCPUS SECONDS QEMU ARGUMENTS...`, where the device model gets the domid.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -80,7 +80,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
 type Build<'a> =
     dyn Fn(&mut Xen<LinuxHypervisor>, DomId, &Channels) -> Result<Built, BuildError> + 'a;
 
-/// Makes a domain, lets it run for a while and destroys it.
+/// Creates a domain, lets it run for a while and destroys it.
 fn run_domain(
     kind: DomainKind,
     vcpus: u32,
@@ -159,7 +159,7 @@ fn build_and_run(
     Ok(())
 }
 
-/// Starts QEMU for the domain and waits until it says that it runs.
+/// Starts QEMU for the domain and waits until it reports that it is running.
 fn start_device_model(
     domid: DomId,
     program: &str,
@@ -189,7 +189,8 @@ fn start_device_model(
     }
 }
 
-/// Gives the domain its home in the store and connects its ring. Source: `docs/misc/xenstore.txt`.
+/// Creates the domain's home node in the store and connects its ring. Source:
+/// `docs/misc/xenstore.txt`.
 fn introduce(domid: DomId, frame: u64, port: u32) -> Result<(), Box<dyn std::error::Error>> {
     const XS_INTRODUCE: u32 = 8;
     const HEADER_BYTES: usize = 16;

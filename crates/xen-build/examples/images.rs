@@ -1,10 +1,10 @@
-//! Makes VMs of damaged kernels and ramdisks on a simulated host:
-//! `images [--count N] [--seed N] [--seconds N] [--case N] [kernel=FILE|ramdisk=FILE]...`
+//! Creates VMs from damaged kernels and ramdisks on a simulated host: `images [--count N] [--seed
+//! N] [--seconds N] [--case N] [kernel=FILE|ramdisk=FILE]...`
 //!
-//! The toolstack's own code takes each image from the file to the domain. For every image: no crash; no
-//! more than a second of CPU time (or thrice what the undamaged image takes, if that is more); a failure
-//! names the file or what it asked for; and once the VM is gone the host is as it was. The same seed damages
-//! the same files the same way; `--case` runs one of them again.
+//! Each image goes through the toolstack's own code. For every image: no crash; at most a second of
+//! CPU time (or three times that of the undamaged image, if that is more); an error that names the
+//! file or the bad value; and a clean host once the VM is destroyed. The same seed damages the same
+//! files in the same way; `--case` repeats one case.
 
 #[expect(dead_code, reason = "the tests need more kinds of kernels")]
 #[path = "../tests/it/kernels.rs"]
@@ -22,17 +22,17 @@ use xen_build::Compression;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What nobody shall wait longer for, in CPU time.
+/// Limit of CPU time.
 const BOUND: Duration = Duration::from_secs(1);
-/// Images per simulated host: its trace grows with each.
+/// Images per simulated host, whose trace grows with each.
 const PER_HOST: u64 = 250;
 /// Virtual time that an operation may take, in nanoseconds.
 const PATIENCE_NS: u64 = 600_000_000_000;
-/// Where the image lies on the simulated host.
+/// Path of the image on the simulated host.
 const PATH: &str = "/images/damaged";
-/// A file so large is damaged rarely: most of the time would go into it.
+/// Files above this size are damaged rarely, since they take most of the time.
 const LARGE_BYTES: usize = 1 << 20;
-/// One image in so many is a large one.
+/// One image in this many is a large one.
 const LARGE_EVERY: u64 = 40;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -41,12 +41,12 @@ enum Role {
     Ramdisk,
 }
 
-/// A whole file, before it is damaged.
+/// An undamaged file.
 struct Original {
     name: String,
     role: Role,
     bytes: Vec<u8>,
-    /// CPU time that a VM of it takes while it is whole.
+    /// CPU time of creating a VM from the undamaged file.
     whole: Duration,
 }
 
@@ -87,7 +87,8 @@ fn cpu_time() -> Duration {
     Duration::from_nanos(ns.unwrap_or_default())
 }
 
-/// Hand-made kernels, and those of the command line: as they are and, if small, packed in every way.
+/// Hand-made kernels, and those of the command line: as they are and, if small, compressed in every
+/// format.
 fn originals(files: &[(Role, String)]) -> Result<Vec<Original>, Failure> {
     let packings = [
         Compression::Gzip,
@@ -114,7 +115,7 @@ fn originals(files: &[(Role, String)]) -> Result<Vec<Original>, Failure> {
             role => add(name, *role, bytes),
         }
     }
-    // What a guest would unpack; nobody before it looks inside.
+    // Only the guest unpacks it.
     let ramdisk = kernels::pack(&kernels::code(20_000), Compression::Gzip);
     for _ in 0..2 {
         add("ramdisk".to_owned(), Role::Ramdisk, ramdisk.clone());
@@ -126,7 +127,7 @@ fn originals(files: &[(Role, String)]) -> Result<Vec<Original>, Failure> {
         }
         let gzip = kernels::pack(&elf, Compression::Gzip);
         add(format!("{name}, gzip"), Role::Kernel, gzip);
-        // Plain files thrice: every damage to them reaches what lies behind the unpacking.
+        // Uncompressed files three times: all damage to them reaches the code behind decompression.
         for _ in 0..3 {
             add(name.clone(), Role::Kernel, elf.clone());
         }
@@ -139,7 +140,7 @@ fn below(prng: &mut Prng, bound: usize) -> usize {
     usize::try_from(prng.next_u64() % bound).expect("below a usize")
 }
 
-/// A number that some check somewhere may have forgotten.
+/// A boundary value that a check may have missed.
 fn limit(prng: &mut Prng, length: usize) -> u64 {
     let length = length as u64;
     let numbers = [
@@ -164,9 +165,9 @@ fn limit(prng: &mut Prng, length: usize) -> u64 {
     numbers[below(prng, numbers.len())]
 }
 
-/// Does one damage and says which.
+/// Damages the file in one way and returns a description.
 fn damage(prng: &mut Prng, file: &mut Vec<u8>, other: &[u8]) -> &'static str {
-    /// Where the headers of all formats lie.
+    /// The headers of all formats are within this range.
     const HEADERS: usize = 2048;
     if file.is_empty() {
         return "nothing";
@@ -231,7 +232,7 @@ fn damage(prng: &mut Prng, file: &mut Vec<u8>, other: &[u8]) -> &'static str {
     }
 }
 
-/// A simulated host on which VMs come and go.
+/// A simulated host.
 struct Host {
     host: SimHost,
     daemon: Daemon,
@@ -255,7 +256,7 @@ impl Host {
         Ok(self.daemon.wait(client, until)?.ok_or("there was no answer")?)
     }
 
-    /// Makes a VM of the image and takes it away again. Says how the create ended and what that cost.
+    /// Creates a VM from the image and destroys it. Returns how the create ended and its CPU time.
     fn try_out(
         &mut self,
         role: Role,
@@ -310,7 +311,7 @@ fn run_case(
     let want_large = case % LARGE_EVERY == LARGE_EVERY - 1;
     let chosen: Vec<&Original> =
         originals.iter().filter(|it| (it.bytes.len() > LARGE_BYTES) == want_large).collect();
-    // Without large files there are only small ones.
+    // There may be no large files.
     let chosen = if chosen.is_empty() { originals.iter().collect() } else { chosen };
     let original = chosen[below(&mut prng, chosen.len())];
     let other = &originals[below(&mut prng, originals.len())].bytes;
@@ -339,7 +340,7 @@ fn run_case(
     Ok((what, outcome, took))
 }
 
-/// What a message is about, without the numbers in it.
+/// A message without its numbers.
 fn class(message: &str) -> String {
     let words = message.rsplit(&format!("{PATH}: ")).next().unwrap_or(message);
     // Bytes of the file may follow.
@@ -347,7 +348,7 @@ fn class(message: &str) -> String {
     words.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(60).collect()
 }
 
-/// The case under way, for whoever tells of a crash.
+/// The current case, for the panic message.
 static CASE: Mutex<u64> = Mutex::new(0);
 
 fn main() -> Result<(), Failure> {
@@ -399,7 +400,7 @@ fn main() -> Result<(), Failure> {
         println!("{count:>6}  {class}");
     }
     println!(
-        "{done} damaged images of seed {}: {made} made a VM all the same, {} were refused by name; \
+        "{done} damaged images of seed {}: {made} still made a VM, {} were refused by name; \
          no crash, nothing left behind; the slowest took {:.3} s of CPU time ({}); {:.1} s in all",
         options.seed,
         done - made,

@@ -1,4 +1,4 @@
-//! ACPI tables of a PVH domain: enough to tell its vCPUs, and that there is no other hardware.
+//! ACPI tables of a PVH domain: they describe its vCPUs and the absence of other hardware.
 //!
 //! Source: ACPI Specification 6.5, chapter 5 (table layouts), section 4.1 (hardware-reduced).
 
@@ -9,7 +9,7 @@ use crate::record::Record;
 const HEADER_BYTES: usize = 36;
 const RSDP_BYTES: usize = 36;
 
-/// The tables, one behind the other, the RSDP first, for an area that begins at `address`.
+/// The tables in a row, the RSDP first, for an area that begins at `address`.
 pub(crate) fn tables(address: u64, vcpus: u32) -> Vec<u8> {
     let mut area = Record::new(RSDP_BYTES).done();
     let mut place = |table: Vec<u8>| {
@@ -27,7 +27,7 @@ pub(crate) fn tables(address: u64, vcpus: u32) -> Vec<u8> {
     area
 }
 
-/// A table with the header that all but the RSDP have.
+/// A table with the header that all but the RSDP share.
 struct Table(Record);
 
 impl Table {
@@ -75,7 +75,7 @@ fn checksum(bytes: &[u8]) -> u8 {
 }
 
 fn rsdp(xsdt: u64) -> Vec<u8> {
-    /// What the first revision had; it has a sum of its own.
+    /// Length of the first revision, which has its own checksum.
     const OLD_BYTES: usize = 20;
     let mut bytes = Record::new(RSDP_BYTES)
         .bytes(0, b"RSD PTR ")
@@ -90,7 +90,7 @@ fn rsdp(xsdt: u64) -> Vec<u8> {
 }
 
 fn fadt(dsdt: u64) -> Vec<u8> {
-    /// Revision 5, whose length this is.
+    /// Length of revision 5.
     const BYTES: usize = 268;
     const BOOT_NO_VGA: u16 = 1 << 2;
     const BOOT_NO_CMOS_RTC: u16 = 1 << 5;

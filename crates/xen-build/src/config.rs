@@ -1,4 +1,4 @@
-//! What a build is told and what it tells back.
+//! Input and result of a build.
 
 use xen::{DomId, DomainKind, EvtchnPort};
 
@@ -30,22 +30,22 @@ impl TscMode {
 pub struct BuildConfig<'a> {
     /// [`DomainKind::Hvm`] cannot be built.
     pub kind: DomainKind,
-    /// Parsed once, used for any number of domains.
+    /// Parsed once, shared by any number of domains.
     pub kernel: &'a KernelImage,
-    /// Loaded as it is.
+    /// Loaded unchanged.
     pub ramdisk: Option<&'a [u8]>,
     pub cmdline: &'a str,
     /// Memory the domain starts with.
     pub memory_pages: u64,
     /// Memory the domain may grow to; at least `memory_pages`.
     pub memory_pages_max: u64,
-    /// What createdomain and max_vcpus were told.
+    /// As given to createdomain and max_vcpus.
     pub vcpus: u32,
     pub tsc_mode: TscMode,
 }
 
 impl BuildConfig<'_> {
-    /// What does not depend on the kernel.
+    /// Checks that do not depend on the kernel.
     pub(crate) fn check(&self) -> Result<(), BuildError> {
         let (vcpus_max, cmdline_bytes_max) = match self.kind {
             DomainKind::Pv => (pv::VCPUS_MAX, pv::CMDLINE_BYTES_MAX - 1),
@@ -72,7 +72,7 @@ impl BuildConfig<'_> {
     }
 }
 
-/// An unbound event channel port of the new domain, and who will bind to it.
+/// An unbound event channel port of the new domain, and the domain that will bind to it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Channel {
     pub port: EvtchnPort,
@@ -86,22 +86,22 @@ pub struct Channels {
     pub console: Channel,
 }
 
-/// What a configuration asks of the host and leaves to the domain.
+/// What a configuration requires.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Needs {
-    /// Least memory that the domain could be built with.
+    /// Least memory that the domain can be built with.
     pub memory_pages_min: u64,
-    /// Memory that building takes from the host: the domain's, and what Xen needs to translate it.
+    /// Host memory that building takes: the domain's, and Xen's paging pool for it.
     pub host_pages: u64,
 }
 
-/// What the store and the operator are told about a built domain.
+/// What the store and the operator need to know of a built domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Built {
-    /// Frame of the store ring, as `store/ring-ref` and introduction want it: an mfn of a PV
-    /// domain, a gfn of a PVH domain.
+    /// Frame of the store ring, for `store/ring-ref` and XS_INTRODUCE: an mfn of a PV domain, a gfn
+    /// of a PVH domain.
     pub store_frame: u64,
-    /// Frame of the console ring, as `console/ring-ref` wants it.
+    /// Frame of the console ring, for `console/ring-ref`.
     pub console_frame: u64,
     /// Where vCPU 0 starts.
     pub entry: u64,

@@ -12,12 +12,12 @@ const HEADER: u16 = 1;
 const CPU: u16 = 2;
 const MTRR: u16 = 14;
 
-/// Who sets the types of the domain's memory.
+/// Who sets the memory types (MTRRs) of the domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum MemoryTypes {
-    /// The records do: all of it is written back.
+    /// The records: all memory is write-back.
     WriteBack,
-    /// The firmware does.
+    /// The firmware.
     Firmware,
 }
 
@@ -46,15 +46,15 @@ pub(crate) fn records(
     Some(stream)
 }
 
-/// What a record is about.
+/// A record's type and instance.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Kind {
     code: u16,
-    /// Mostly the vCPU.
+    /// Usually the vCPU.
     instance: u16,
 }
 
-/// The records of a stream, up to its end or the first one that is cut off.
+/// The records of a stream, up to its end or the first truncated one.
 fn saved_records(mut rest: &[u8]) -> impl Iterator<Item = (Kind, &[u8])> {
     core::iter::from_fn(move || {
         let (descriptor, behind) = rest.split_first_chunk::<8>()?;
@@ -76,7 +76,7 @@ fn append(stream: &mut Vec<u8>, kind: Kind, record: &[u8]) {
     stream.extend_from_slice(record);
 }
 
-/// Memory types enabled, all memory write-back: nobody else sets them for a PVH domain.
+/// MTRRs enabled, all memory write-back: a PVH domain has no firmware to set them.
 fn write_back(mtrr: &[u8]) -> Option<Vec<u8>> {
     const DEF_TYPE: usize = 232;
     const ENABLED: u64 = 1 << 11;
@@ -89,7 +89,7 @@ fn write_back(mtrr: &[u8]) -> Option<Vec<u8>> {
 
 /// `struct hvm_hw_cpu`: 32-bit protected mode without paging, flat segments.
 ///
-/// Later Xen versions may append fields; they take a shorter record for zeros there.
+/// Later Xen versions may append fields; they zero-extend a shorter record.
 fn registers(entry: u32, start_info: u64) -> Vec<u8> {
     const BYTES: usize = 1032;
     const CR0_PE_ET: u64 = 1 | 1 << 4;
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_firmware_sets_the_memory_types_only_the_registers_are_loaded() {
+    fn with_firmware_only_the_registers_are_loaded() {
         let stream = records(&saved(), MemoryTypes::Firmware, 0x10_0000, 0x20_0000).unwrap();
         let kinds: Vec<u16> = saved_records(&stream).map(|(kind, _)| kind.code).collect();
         assert_eq!(kinds, [HEADER, CPU]);

@@ -1,9 +1,9 @@
-//! What a guest sees of the CPU: the default policy of its kind, fitted to this guest.
+//! A guest's CPU policy: the default policy of its kind, adjusted to this guest.
 //!
-//! Xen's default policy shows the host's topology, which is not the guest's. What is changed here, and how,
-//! is what other toolstacks change, so that a guest sees the same whoever started it: the APIC id of a
-//! translated domain's vCPU is twice its number, as if each core had one thread, and counts of cores and
-//! threads are made to fit.
+//! Xen's default policy shows the host's topology, which is not the guest's. The adjustments are
+//! those of libxc, so that a guest sees the same CPU under either toolstack: the APIC id of a
+//! translated domain's vCPU is twice its number, as if each core had one thread, and core and
+//! thread counts match that.
 //!
 //! Sources: Intel's and AMD's manuals for the leaves, `xen/include/public/arch-x86/cpufeatureset.h`.
 
@@ -13,13 +13,13 @@ use xen::{CpuFacts, CpuPolicy, CpuPolicyKind, DomId, DomainKind, Errno, Hypervis
 
 use crate::BuildError;
 
-/// In the place of a subleaf: the leaf has none.
+/// Stands for "no subleaf".
 pub const NO_SUBLEAF: u32 = u32::MAX;
 
 /// Leaf, subleaf, eax, ebx, ecx, edx.
 type Leaf = [u32; 6];
 
-/// A register of a leaf, by its place there.
+/// A register of a leaf, by its index in [`Leaf`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CpuidRegister {
     Eax = 2,
@@ -28,8 +28,8 @@ pub enum CpuidRegister {
     Edx = 5,
 }
 
-/// What each bit of a register is to be: one where `ones` has it, the host's or the default policy's where
-/// those have it, else zero.
+/// The value of each bit of a register: one where set in `ones`, the host's or the default policy's
+/// where set in those, otherwise zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BitPolicy<T> {
     pub ones: T,
@@ -66,41 +66,41 @@ pub struct MsrOverride {
     pub bits: BitPolicy<u64>,
 }
 
-/// Of a guest, what its CPU policy depends on.
+/// Guest settings that its CPU policy depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuConfig<'a> {
     pub kind: DomainKind,
-    /// The time stamp counter never changes its rate.
+    /// The time stamp counter is invariant.
     pub invariant_tsc: bool,
-    /// A translated guest may run guests of its own.
+    /// Nested virtualisation.
     pub nested_virt: bool,
     pub registers: &'a [CpuidOverride],
     pub msrs: &'a [MsrOverride],
 }
 
-/// Gives a new domain its CPU policy, before it first runs.
+/// Sets a new domain's CPU policy, before it first runs.
 ///
 /// # Errors
-/// [`BuildError::CpuidLeaf`] or [`BuildError::Msr`] for one that the configuration sets and this host does
-/// not have, and whatever the hypervisor refuses.
+/// [`BuildError::CpuidLeaf`] or [`BuildError::Msr`] for one that the configuration sets and this
+/// host does not have, or the error of a hypercall.
 pub fn apply_cpu_policy<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
     config: &CpuConfig<'_>,
 ) -> Result<(), BuildError> {
-    let unreadable = refused(domid, "tell its CPU policy");
+    let unreadable = refused(domid, "read the CPU policy");
     let facts = xen.cpu_facts(config.kind).map_err(&unreadable)?;
     let fitted = CpuPolicy { leaves: fitted(&facts, config), msrs: Vec::new() };
-    xen.set_cpu_policy(domid, &fitted).map_err(refused(domid, "take its CPU policy"))?;
+    xen.set_cpu_policy(domid, &fitted).map_err(refused(domid, "set the CPU policy"))?;
     if config.registers.is_empty() && config.msrs.is_empty() {
         return Ok(());
     }
-    // On top of what Xen made of it.
+    // On top of the policy that Xen merged.
     let mut policy = xen.cpu_policy(domid).map_err(&unreadable)?;
     let host = xen.host_cpu_policy(CpuPolicyKind::Host).map_err(&unreadable)?;
     override_leaves(&mut policy.leaves, &host.leaves, &facts.default.leaves, config.registers)?;
     override_msrs(&mut policy, &host, &facts.default, config.msrs)?;
-    xen.set_cpu_policy(domid, &policy).map_err(refused(domid, "take the CPUID bits set by cpuid="))
+    xen.set_cpu_policy(domid, &policy).map_err(refused(domid, "set the CPUID bits of cpuid="))
 }
 
 fn refused(domid: DomId, action: &'static str) -> impl Fn(Errno) -> BuildError {
@@ -126,7 +126,7 @@ const EBX: usize = CpuidRegister::Ebx as usize;
 const ECX: usize = CpuidRegister::Ecx as usize;
 const EDX: usize = CpuidRegister::Edx as usize;
 
-/// The default policy's leaves, fitted to the guest.
+/// The default policy's leaves, adjusted to the guest.
 fn fitted(facts: &CpuFacts, config: &CpuConfig<'_>) -> Vec<Leaf> {
     let mut leaves = facts.default.leaves.clone();
     let host_word = |index| facts.host_features.get(index).copied().unwrap_or_default();
@@ -174,7 +174,7 @@ fn with_field(word: u32, shift: u32, bits: u32, value: u32) -> u32 {
     word & !mask | value << shift & mask
 }
 
-/// The most logical processors of a package (leaf 1): twice as many, unless that is too many to say.
+/// Maximum logical processors of a package (leaf 1): doubled, unless that overflows the field.
 fn logical_processors(host: u32) -> u32 {
     match host {
         0 => 2,
@@ -183,7 +183,7 @@ fn logical_processors(host: u32) -> u32 {
     }
 }
 
-/// A cache of leaf 4: twice as many cores in a package, and each cache of one thread alone.
+/// A cache of leaf 4: twice as many cores in a package, and no cache shared between threads.
 fn share_cache_by_core(leaf: &mut Leaf) {
     const TYPE: u32 = 0x1f;
     if leaf[EAX] & TYPE != 0 {
@@ -192,8 +192,8 @@ fn share_cache_by_core(leaf: &mut Leaf) {
     }
 }
 
-/// Number and size of core ids of leaf 0x8000_0008: twice as many, unless that is too many to say. An id size
-/// of 0 means that the number says it all; above 7 some systems go wrong.
+/// Core count and APIC id size of leaf 0x8000_0008: doubled, unless that overflows the field. An id
+/// size of 0 means that the count decides; some systems fail with a size above 7.
 fn core_count(ecx: u32) -> u32 {
     let (cores, id_bits) = (ecx & 0xff, ecx >> 12 & 0xf);
     if cores >= 0x7f {
@@ -203,7 +203,7 @@ fn core_count(ecx: u32) -> u32 {
     with_field(with_field(ecx, 0, 8, cores << 1 | 1), 12, 4, id_bits)
 }
 
-/// Whose CPU it is, as far as the topology's leaves depend on it.
+/// The CPU vendor, as far as topology leaves depend on it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Vendor {
     Intel,
@@ -286,7 +286,7 @@ mod tests {
         [0, NO_SUBLEAF, 0xd, word(0), word(8), word(4)]
     }
 
-    /// A part of the leaves of a machine with two threads on each of four cores.
+    /// Some leaves of a machine with four cores of two threads.
     fn facts(name: &[u8; 12]) -> CpuFacts {
         let leaf =
             |leaf, words: [u32; 4]| [leaf, NO_SUBLEAF, words[0], words[1], words[2], words[3]];
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_translated_guest_sees_cores_of_one_thread_with_ids_of_steps_of_two() {
+    fn a_translated_guest_sees_single_threaded_cores_with_even_apic_ids() {
         let leaves = fitted(&facts(b"GenuineIntel"), &GUEST);
         assert_eq!(leaf_of(&leaves, 1, NO_SUBLEAF), [0x906ea, 0x0010_0800, 1, 0x1789_3bff]);
         assert_eq!(leaf_of(&leaves, 4, 0)[0], 0x3c00_0121);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pv_guest_sees_whether_the_host_has_threads_and_nothing_else_of_its_topology_changes() {
+    fn of_the_topology_only_the_htt_flag_is_set_for_a_pv_guest() {
         let pv = CpuConfig { kind: DomainKind::Pv, ..GUEST };
         let mut facts = facts(b"GenuineIntel");
         let leaves = fitted(&facts, &pv);
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_and_a_steady_counter_are_shown_to_those_who_have_them() {
+    fn nested_virt_and_invariant_tsc_are_shown_if_configured() {
         let facts = facts(b"GenuineIntel");
         let plain = fitted(&facts, &GUEST);
         assert_eq!(leaf_of(&plain, 0x8000_0007, NO_SUBLEAF)[3], 0);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_cannot_be_doubled_stay() {
+    fn counts_that_would_overflow_are_not_doubled() {
         assert_eq!(
             [0, 1, 8, 0x7f, 0x80, 0xff].map(logical_processors),
             [2, 2, 16, 0xfe, 0x80, 0xff]
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn bits_come_from_the_file_the_host_or_the_default() {
+    fn bits_come_from_the_configuration_the_host_or_the_default() {
         let mut leaves = vec![[1, NO_SUBLEAF, 0, 0, 0xff, 0]];
         let host = vec![[1, NO_SUBLEAF, 0, 0, 0b0110, 0]];
         let default = vec![[1, NO_SUBLEAF, 0, 0, 0b1010, 0]];

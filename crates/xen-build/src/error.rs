@@ -19,38 +19,38 @@ pub enum BuildError {
         "memory = {memory_mib} MiB is too little: kernel, ramdisk and start-up tables need {needed_mib} MiB"
     )]
     MemoryTooSmall { memory_mib: u64, needed_mib: u64 },
-    #[error("memory = {memory_mib} MiB is more than the {max_mib} MiB that a domain can have")]
+    #[error("memory = {memory_mib} MiB exceeds the limit of {max_mib} MiB")]
     MemoryTooLarge { memory_mib: u64, max_mib: u64 },
     #[error("maxmem = {max_mib} MiB is less than memory = {memory_mib} MiB")]
     MemoryAboveMax { memory_mib: u64, max_mib: u64 },
-    #[error("the kernel command line has {bytes} bytes; {max} are possible")]
+    #[error("the kernel command line has {bytes} bytes, at most {max} are allowed")]
     CmdlineTooLong { bytes: usize, max: usize },
     #[error("the kernel command line contains a NUL byte")]
     CmdlineNul,
-    #[error("vcpus = {vcpus} is not possible; 1 to {max} are")]
+    #[error("vcpus = {vcpus} is out of range: 1 to {max}")]
     Vcpus { vcpus: u32, max: u32 },
     #[error("the loader of HVM domains {0}; Debian has it in xen-utils, as hvmloader")]
     Loader(&'static str),
     #[error("the loader of HVM domains: {0}")]
     LoaderImage(ImageError),
-    #[error("a firmware of {bytes} bytes; 1 to {max} are possible")]
+    #[error("the firmware has {bytes} bytes, expected 1 to {max}")]
     Firmware { bytes: usize, max: usize },
     #[error("this host has no CPUID leaf {leaf:#x}{}", subleaf_text(*.subleaf))]
     CpuidLeaf { leaf: u32, subleaf: u32 },
     #[error("this host's CPU policy has no model specific register {0:#x}")]
     Msr(u32),
-    /// The host's memory is used up.
+    /// The host is out of memory.
     #[error(
-        "the host has no memory for domain {domid}: only {got_pages} of {wanted_pages} pages were allocated"
+        "out of memory for domain {domid}: only {got_pages} of {wanted_pages} pages were allocated"
     )]
     HostMemory { domid: DomId, got_pages: u64, wanted_pages: u64 },
-    #[error("Xen refused to {action} for domain {domid}: {errno}")]
+    #[error("cannot {action} for domain {domid}: Xen returned {errno}")]
     Hypercall { action: &'static str, domid: DomId, errno: Errno },
-    #[error("domain {0} disappeared while it was being built")]
+    #[error("domain {0} was destroyed while it was being built")]
     Gone(DomId),
     #[error("{0}")]
     Foreign(#[from] ForeignError),
-    /// Xen's own save records are not what this builder knows.
+    /// Xen's own save records are not as this builder expects.
     #[error("Xen's HVM context of domain {0} has no usable CPU record; this Xen is not supported")]
     HvmContext(DomId),
 }

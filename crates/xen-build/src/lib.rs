@@ -1,14 +1,15 @@
 //! Builds domains: a kernel image, a ramdisk and a command line become the memory, tables and
-//! registers of a new PV or PVH domain; Xen's loader and a firmware those of an HVM domain.
+//! registers of a new PV or PVH domain; hvmloader and a firmware those of an HVM domain.
 //!
 //! All work goes through [`xen::Xen`], so the same code builds on a real Xen and on the simulator.
-//! Nothing here creates or destroys domains, writes to the store or knows about devices.
+//! This crate does not create or destroy domains, write to the store or know about devices.
 //!
-//! Who does what. The caller, before [`build`]: [`xen::Xen::create_domain`],
+//! Division of work. The caller, before [`build`]: [`xen::Xen::create_domain`],
 //! [`xen::Xen::set_vcpus_max`] and one [`xen::Xen::alloc_unbound`] each for store and console.
-//! [`build`]: memory limit, claim, time stamp counter mode, memory map, paging pool (PVH), memory, loading,
-//! tables, parameters, vCPU contexts, grant entries. The caller, afterwards: the store's nodes and
-//! introduction from [`Built`], then unpause. If [`build`] fails, the caller destroys the domain.
+//! [`build`]: memory limit, claim, time stamp counter mode, memory map, paging pool (PVH), memory,
+//! loading, tables, parameters, vCPU contexts, grant entries. The caller, afterwards: the store's
+//! nodes and introduction from [`Built`], then unpause. If [`build`] fails, the caller destroys the
+//! domain.
 #![no_std]
 
 extern crate alloc;
@@ -37,13 +38,14 @@ pub use image::{
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 
-/// What a domain may own beyond its memory: 1 MiB, as other toolstacks leave for ring and table pages.
+/// Pages that a domain may own beyond its memory: 1 MiB, libxl's allowance for ring and table
+/// pages.
 const EXTRA_PAGES: u64 = 256;
 
-/// Whether a domain can be built so, before there is one.
+/// Checks whether a domain can be built with this configuration, before it is created.
 ///
 /// # Errors
-/// [`BuildError`] for whatever the configuration itself makes impossible.
+/// [`BuildError`] if the configuration itself is impossible.
 pub fn check(config: &BuildConfig<'_>) -> Result<Needs, BuildError> {
     config.check()?;
     let (memory_pages_min, translation_pages) = match config.kind {
@@ -58,7 +60,7 @@ pub fn check(config: &BuildConfig<'_>) -> Result<Needs, BuildError> {
 /// Builds the domain, which stays paused.
 ///
 /// # Errors
-/// What [`check`] says, and whatever the hypervisor refuses.
+/// As [`check`], or [`BuildError`] if a hypercall fails.
 pub fn build<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -78,11 +80,11 @@ pub fn build<H: Hypervisor>(
         DomainKind::Pvh => pvh::build(xen, domid, config, channels),
         DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
     };
-    // A domain that was built has used up its claim.
+    // A built domain has used up its claim.
     built.inspect_err(|_| memory::unclaim(xen, domid))
 }
 
-/// Lets the backends of console and store map the rings as grants.
+/// Grants the rings to the backends of console and store.
 fn grant_rings<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,

@@ -1,4 +1,4 @@
-//! A new domain's memory: allocated by large extents, written by large batches.
+//! A new domain's memory: allocated in large extents, written in large batches.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -22,8 +22,8 @@ pub(crate) fn index(value: u64) -> usize {
     usize::try_from(value).expect("checked against the domain's memory, which this process counts")
 }
 
-/// Reserves the memory that a domain without any is about to get: what is populated then comes from there, and
-/// two builds side by side cannot both take the same memory for theirs.
+/// Claims the memory of a domain that has none yet, so that two concurrent builds cannot both count
+/// on the same free memory.
 pub(crate) fn claim<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -35,19 +35,20 @@ pub(crate) fn claim<H: Hypervisor>(
     })
 }
 
-/// Gives back what is left of a claim when a build has failed: until its domain is destroyed others may want it.
+/// Releases the rest of a claim when a build has failed, so that others can use it before the
+/// domain is destroyed.
 pub(crate) fn unclaim<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) {
-    // The domain may be gone, and its claim with it.
+    // The domain may already be destroyed, and its claim with it.
     let _gone = xen.claim_pages(domid, 0);
 }
 
 /// Orders of extents to try, largest first: 1 GiB, 2 MiB and 4 KiB.
 const ORDERS: [u32; 3] = [18, 9, 0];
 
-/// Allocates pseudo-physical frames, telling `populated` the machine frame and order of each extent,
-/// in order.
+/// Allocates pseudo-physical frames and calls `populated` with the machine frame and order of each
+/// extent, in order.
 ///
-/// Where the host has no extent of an order left, smaller ones are used from there on.
+/// Once the host has no extent of an order left, smaller ones are used.
 pub(crate) fn populate<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -82,7 +83,7 @@ pub(crate) fn populate<H: Hypervisor>(
     Ok(())
 }
 
-/// Allocates single pages that the domain and others share.
+/// Allocates single pages that the domain shares with others.
 pub(crate) fn populate_special<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -117,7 +118,7 @@ fn next_extents(next: u64, end: u64, orders: &[u32]) -> (u32, u64) {
     unreachable!("a single page fits anywhere")
 }
 
-/// How a domain's pseudo-physical frames are named in foreign mappings.
+/// How a domain's pseudo-physical frames are addressed in foreign mappings.
 #[derive(Clone, Copy)]
 pub(crate) enum FrameNames<'a> {
     /// A PV domain: by machine frame, listed by pseudo-physical frame.
@@ -137,8 +138,8 @@ impl FrameNames<'_> {
 
 /// Writes a domain's memory in ascending order, joining neighbours into as few mappings as sensible.
 ///
-/// Gaps up to [`GAP_BYTES_MAX`] are filled with zeros rather than jumped over: a mapping costs more,
-/// and what a guest may take for zero then is. Bytes are copied once, into the mapping.
+/// Gaps up to [`GAP_BYTES_MAX`] are filled with zeros: another mapping would cost more, and a guest
+/// may expect zeros there. Bytes are copied once, into the mapping.
 pub(crate) struct Loader<'a, 'b, H> {
     xen: &'a mut Xen<H>,
     domid: DomId,
@@ -158,7 +159,7 @@ impl<'a, 'b, H: Hypervisor> Loader<'a, 'b, H> {
         Self { xen, domid, names, start: 0, pending: Vec::new(), pending_bytes: 0 }
     }
 
-    /// Writes `bytes` at a pseudo-physical address, not below what was put before.
+    /// Writes `bytes` at a pseudo-physical address, not below earlier ones.
     pub(crate) fn put(&mut self, address: u64, bytes: &'b [u8]) -> Result<(), BuildError> {
         self.put_piece(address, Piece::Bytes(bytes))
     }
@@ -184,13 +185,12 @@ impl<'a, 'b, H: Hypervisor> Loader<'a, 'b, H> {
         Ok(())
     }
 
-    /// Writes what is pending.
+    /// Writes pending data.
     pub(crate) fn flush(&mut self) -> Result<(), BuildError> {
         self.flush_with(&[])
     }
 
-    /// Writes what is pending and, by the same mapping, further whole frames that the domain's memory
-    /// does not have.
+    /// Writes what is pending and, with the same mapping, whole frames outside the domain's memory.
     pub(crate) fn flush_with(&mut self, outside: &[(u64, &'b [u8])]) -> Result<(), BuildError> {
         let end = self.start + self.pending_bytes as u64;
         let pfns =

@@ -1,11 +1,11 @@
-//! A structure being laid out: fields are put at the offsets that its header file gives them.
+//! A structure under construction; field offsets are those of its header file.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Little-endian bytes of a structure, zero where nothing was put.
+/// Little-endian bytes of a structure, zero where not written.
 ///
-/// A field outside is a bug of ours: it panics.
+/// Panics on a field out of range, which is a bug.
 pub(crate) struct Record(Vec<u8>);
 
 impl Record {

@@ -1,7 +1,7 @@
-//! Where an HVM domain's parts lie in its physical memory, and what its loader is told.
+//! Physical memory layout of an HVM domain, and the structures for its loader.
 //!
-//! Sources: `xen/include/public/hvm/hvm_info_table.h`, `hvm/params.h`, `arch-x86/hvm/start_info.h`; the places
-//! of the special pages are those of Xen's own toolstack, so that tools and device models know them.
+//! Sources: `xen/include/public/hvm/hvm_info_table.h`, `hvm/params.h`, `arch-x86/hvm/start_info.h`;
+//! the special pages are where libxc puts them, so that tools and device models find them.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,13 +16,13 @@ use crate::record::Record;
 
 /// RAM below 4 GiB ends here at the latest: 256 MiB for devices.
 const HOLE_PFN: u64 = 0xf_0000;
-/// RAM that does not fit below goes on here.
+/// RAM that does not fit below continues here.
 const HIGH_PFN: u64 = 0x10_0000;
 /// 1 TiB.
 const PAGES_MAX: u64 = 1 << 28;
-/// The screen of a PC, which the device model emulates.
+/// VGA memory, which the device model emulates.
 const VGA_PFNS: Range<u64> = 0xa0..0xc0;
-/// What the guest's memory map of Xen's own begins with; below, the loader decides.
+/// Xen's copy of the memory map begins here; below, the loader decides.
 const LOW_PFN: u64 = 0x100;
 
 /// `HVM_INFO_PADDR`.
@@ -30,7 +30,7 @@ pub(super) const INFO_ADDRESS: u64 = (0x9f << PAGE_SHIFT) + 0x800;
 const INFO_BYTES: usize = 48;
 
 pub(super) const SPECIAL_PAGES: u64 = 8;
-/// Pages in the order in which Xen's own toolstack lays them.
+/// Pages in libxc's order.
 pub(super) mod special {
     const FIRST: u64 = 0xfeff8;
     pub(crate) const PAGING: u64 = FIRST;
@@ -42,7 +42,7 @@ pub(super) mod special {
     pub(crate) const IDENT_PT: u64 = FIRST + 6;
     pub(crate) const CONSOLE: u64 = FIRST + 7;
 }
-/// Pages of device models that ask for their own, right below the special ones.
+/// Pages for further ioreq servers, right below the special ones.
 pub(super) const IOREQ_SERVER_PAGES: u64 = 8;
 pub(super) const IOREQ_SERVER_PFN: u64 = special::PAGING - IOREQ_SERVER_PAGES;
 
@@ -55,12 +55,12 @@ const START_INFO_BYTES: usize = HEADER_BYTES + MODULE_BYTES + FIRMWARE_NAME.len(
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct HvmLayout {
     ram_low: Range<u64>,
-    /// Empty unless the memory is larger than what fits below the hole.
+    /// Empty unless the memory exceeds what fits below the hole.
     ram_high: Range<u64>,
     pub(super) firmware_pfn: u64,
     firmware_bytes: u64,
     pub(super) start_info_pfn: u64,
-    /// First frame that nothing was planned for.
+    /// First unplanned frame.
     pub(super) end_pfn: u64,
 }
 
@@ -91,7 +91,7 @@ impl HvmLayout {
         [0..VGA_PFNS.start, VGA_PFNS.end..self.ram_low.end, self.ram_high.clone()]
     }
 
-    /// The memory map as Xen tells it to the loader, which makes the guest's own of it.
+    /// The memory map that Xen shows to the loader, which derives the guest's from it.
     pub(super) fn e820(&self) -> Vec<E820Entry> {
         let ram = |pfns: Range<u64>| E820Entry {
             address: pfns.start << PAGE_SHIFT,
@@ -105,7 +105,7 @@ impl HvmLayout {
         map
     }
 
-    /// `struct hvm_info_table`: all bytes together are 0.
+    /// `struct hvm_info_table`: the sum of all bytes is 0.
     pub(super) fn info(&self, vcpus: u32) -> Vec<u8> {
         const CHECKSUM: usize = 12;
         let pgend = |pfn: u64| u32::try_from(pfn).expect("frames of a domain are below 16 TiB");

@@ -1,4 +1,4 @@
-//! Xen's loader of HVM domains, or what stands in its place: a 32-bit ELF file.
+//! Xen's hvmloader, or a replacement: a 32-bit ELF file.
 
 use alloc::vec::Vec;
 
@@ -6,10 +6,10 @@ use crate::image::Segment;
 use crate::image::elf::{self, Elf};
 use crate::{BuildError, ElfClass};
 
-/// Most memory that a loader may take.
+/// Most memory that a loader may occupy.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// The loader, parsed once for any number of domains.
+/// The loader, parsed once, shared by any number of domains.
 ///
 /// Invariant: the segments ascend, do not overlap, lie inside the file, and above the first MiB.
 #[derive(Clone, Debug)]
@@ -20,37 +20,37 @@ pub struct HvmLoader {
 }
 
 impl HvmLoader {
-    /// Where a loader may lie: behind what a PC keeps below.
+    /// Lowest address of a loader: above a PC's low memory.
     const ADDRESS_MIN: u64 = 1 << 20;
 
     /// Parses the file.
     ///
     /// # Errors
-    /// [`BuildError::LoaderImage`] or [`BuildError::Loader`] says what is wrong with it.
+    /// [`BuildError::LoaderImage`] or [`BuildError::Loader`] for an invalid file.
     pub fn parse(file: &[u8]) -> Result<Self, BuildError> {
         let bad = BuildError::Loader;
         let Elf { class, entry, segments, .. } =
             elf::parse(file).map_err(BuildError::LoaderImage)?;
         let Some(entry) = u32::try_from(entry).ok().filter(|_| class == ElfClass::Bits32) else {
-            return Err(bad("is no 32-bit ELF file"));
+            return Err(bad("is not a 32-bit ELF file"));
         };
         if segments.iter().any(|segment| segment.memory_bytes > BYTES_MAX) {
-            return Err(bad("has a segment of an impossible size"));
+            return Err(bad("has a segment of invalid size"));
         }
         if segments.iter().any(|segment| segment.address < Self::ADDRESS_MIN) {
-            return Err(bad("wants to lie in the first MiB"));
+            return Err(bad("has a segment in the first MiB"));
         }
         let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
             return Err(bad("has nothing to load"));
         };
         let extent = first.address..last.end();
         if !extent.contains(&entry.into()) || extent.end - extent.start > BYTES_MAX {
-            return Err(bad("starts outside itself, or is spread too wide"));
+            return Err(bad("has an entry point outside its segments, or is too large"));
         }
         Ok(Self { file: file.to_vec(), segments, entry })
     }
 
-    /// Where it starts.
+    /// The entry point.
     pub(super) fn entry(&self) -> u32 {
         self.entry
     }
@@ -59,12 +59,12 @@ impl HvmLoader {
         &self.segments
     }
 
-    /// The bytes that a segment begins with; the rest of its memory is zero.
+    /// A segment's bytes in the file; the rest of its memory is zero.
     pub(super) fn bytes(&self, segment: &Segment) -> &[u8] {
         &self.file[segment.file_range.clone()]
     }
 
-    /// The first address behind it.
+    /// The end address.
     pub(super) fn end(&self) -> u64 {
         self.segments.last().map_or(0, Segment::end)
     }

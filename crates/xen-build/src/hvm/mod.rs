@@ -1,8 +1,8 @@
-//! HVM domains: Xen's own loader in 32-bit mode, which sets the machine up and starts a firmware; a device
-//! model (QEMU) emulates the hardware.
+//! HVM domains: Xen's hvmloader runs in 32-bit mode, sets the machine up and starts a firmware; a
+//! device model (QEMU) emulates the hardware.
 //!
-//! The device model is the caller's: it must answer before the domain runs. Video memory is its own to
-//! allocate, inside the limit that [`build_hvm`] sets.
+//! The caller starts the device model, which must be ready before the domain runs. It allocates
+//! video memory itself, within the limit that [`build_hvm`] sets.
 
 mod layout;
 mod loader;
@@ -21,13 +21,13 @@ use crate::{
 use layout::{HvmLayout, IOREQ_SERVER_PAGES, IOREQ_SERVER_PFN, SPECIAL_PAGES, special};
 pub use loader::HvmLoader;
 
-/// Largest firmware: what fits below 4 GiB beside Xen's own pages.
+/// Largest firmware that fits below 4 GiB next to Xen's special pages.
 pub const FIRMWARE_BYTES_MAX: usize = 16 << 20;
 
-/// Pages that a device model allocates for the ROMs of its cards.
+/// Pages that a device model allocates for option ROMs.
 const ROM_PAGES: u64 = 256;
 
-/// What to build an HVM domain of.
+/// Configuration of an HVM domain's build.
 #[derive(Clone, Copy, Debug)]
 pub struct HvmConfig<'a> {
     pub loader: &'a HvmLoader,
@@ -37,7 +37,7 @@ pub struct HvmConfig<'a> {
     pub memory_pages: u64,
     /// Memory the domain may grow to; at least `memory_pages`.
     pub memory_pages_max: u64,
-    /// Part of `memory_pages` that the device model will allocate for the screen.
+    /// Part of `memory_pages` that the device model will allocate as video memory.
     pub video_pages: u64,
     /// What createdomain and max_vcpus were told.
     pub vcpus: u32,
@@ -57,7 +57,7 @@ impl HvmConfig<'_> {
 /// As [`check`](crate::check), for an HVM domain.
 ///
 /// # Errors
-/// [`BuildError`] for whatever the configuration itself makes impossible.
+/// [`BuildError`] if the configuration itself is impossible.
 pub fn check_hvm(config: &HvmConfig<'_>) -> Result<Needs, BuildError> {
     let layout = plan(config)?;
     let memory_pages_min = layout.end_pfn + config.video_pages;
@@ -83,10 +83,11 @@ fn plan(config: &HvmConfig<'_>) -> Result<HvmLayout, BuildError> {
     HvmLayout::plan(config)
 }
 
-/// Gives a new domain its limits and claims its memory. From here on its device model may be started: it allocates memory of its own.
+/// Sets a new domain's limits and claims its memory. After this its device model, which allocates
+/// memory too, may be started.
 ///
 /// # Errors
-/// Whatever the hypervisor refuses.
+/// [`BuildError`] if a hypercall fails.
 pub fn prepare_hvm<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -98,17 +99,17 @@ pub fn prepare_hvm<H: Hypervisor>(
     xen.set_memory_max(domid, memory_kib).map_err(refused("limit the memory"))?;
     let pool_bytes = pvh::paging_pool_bytes(config.vcpus, config.memory_pages_max);
     pvh::set_paging_pool(xen, domid, pool_bytes)?;
-    // Before there is anything that could use it up: what the device model takes for the screen is part of it.
+    // Early, so that nothing else uses it up; the device model's video memory is part of the claim.
     let ram_pages: u64 = layout.ram().iter().map(|pfns| pfns.end - pfns.start).sum();
     let special_pages = IOREQ_SERVER_PAGES + SPECIAL_PAGES;
     claim(xen, domid, ram_pages + special_pages + config.video_pages)
 }
 
-/// Builds the domain, which stays paused. Who does what is as with [`build`](crate::build); the caller
-/// also calls [`prepare_hvm`] first, and awaits the device model before the domain runs.
+/// Builds the domain, which stays paused. The caller's part is as for [`build`](crate::build); the
+/// caller also calls [`prepare_hvm`] first, and awaits the device model before the domain runs.
 ///
 /// # Errors
-/// What [`check_hvm`] says, and whatever the hypervisor refuses.
+/// As [`check_hvm`], or [`BuildError`] if a hypercall fails.
 pub fn build_hvm<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -148,12 +149,12 @@ fn build_claimed<H: Hypervisor>(
     loader.put(layout.start_info_pfn << PAGE_SHIFT, &start_info)?;
     loader.flush()?;
 
-    /// Ticks that a descheduled vCPU missed are not made up for, as other toolstacks choose it.
+    /// Missed ticks of a descheduled vCPU are not delivered, as with libxl.
     const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
     for (param, value) in [
         (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
         (HvmParam::HpetEnabled, config.hpet.into()),
-        // Timers tick together where they can, as other toolstacks choose it.
+        // Virtual timers are aligned where possible, as with libxl.
         (HvmParam::VptAlign, 1),
         (HvmParam::IdentPt, special::IDENT_PT << PAGE_SHIFT),
         (HvmParam::StorePfn, special::STORE),
@@ -172,9 +173,9 @@ fn build_claimed<H: Hypervisor>(
     }
     if config.viridian != 0 {
         xen.set_hvm_param(domid, HvmParam::Viridian, config.viridian)
-            .map_err(refused("emulate Hyper-V"))?;
+            .map_err(refused("set the Hyper-V enlightenments"))?;
     }
-    let saved = xen.hvm_context(domid).map_err(refused("tell the HVM context"))?;
+    let saved = xen.hvm_context(domid).map_err(refused("read the HVM context"))?;
     let entry = config.loader.entry();
     let start_info = layout.start_info_pfn << PAGE_SHIFT;
     let records = context::records(&saved, MemoryTypes::Firmware, entry, start_info)

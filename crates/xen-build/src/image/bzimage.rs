@@ -1,4 +1,4 @@
-//! Linux's bzImage: finds the packed kernel behind the boot sector and the set-up code.
+//! Linux's bzImage: finds the compressed kernel after the boot sector and the set-up code.
 //!
 //! Source: Linux `Documentation/arch/x86/boot.rst`, fields of "The Real-Mode Kernel Header".
 
@@ -18,7 +18,7 @@ pub(super) fn is_bzimage(file: &[u8]) -> bool {
     le::u16_at(file, BOOT_FLAG) == Some(0xaa55) && le::part(file, HEADER, 4) == Some(b"HdrS")
 }
 
-/// The packed kernel.
+/// The compressed kernel.
 pub(super) fn payload(file: &[u8]) -> Result<&[u8], ImageError> {
     /// First version with `payload_offset`.
     const VERSION_MIN: u16 = 0x208;
@@ -39,5 +39,5 @@ pub(super) fn payload(file: &[u8]) -> Result<&[u8], ImageError> {
     offset
         .checked_add((sectors + 1) * SECTOR_BYTES)
         .and_then(|start| le::part(file, start, length))
-        .ok_or(ImageError::CutOff("the packed kernel in the bzImage"))
+        .ok_or(ImageError::CutOff("the compressed kernel in the bzImage"))
 }

@@ -1,8 +1,8 @@
-//! Unpacks what Linux's build packs its kernel with.
+//! Decompresses kernels, in all formats of Linux's build.
 //!
 //! The unpacked size is known beforehand, so memory is bounded before the first byte is unpacked.
 //! Sources: RFC 1952 (gzip), `Documentation/arch/x86/boot.rst` and `scripts/Makefile.lib` of Linux
-//! (which programs pack, and the size they append), `lz4_Frame_format.md` ("Legacy frame").
+//! (the compressors, and the size they append), `lz4_Frame_format.md` ("Legacy frame").
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -17,7 +17,7 @@ use super::{Compression, ImageError};
 
 const GZIP_TRAILER_BYTES: usize = 8;
 
-/// The packing that `payload` begins like.
+/// The compression format of `payload`, by its magic number.
 pub(super) fn recognise(payload: &[u8]) -> Option<Compression> {
     let magics: [(&[u8], Compression); 5] = [
         (b"\x7fELF", Compression::None),
@@ -29,8 +29,8 @@ pub(super) fn recognise(payload: &[u8]) -> Option<Compression> {
     magics.into_iter().find(|(magic, _)| payload.starts_with(magic)).map(|(_, found)| found)
 }
 
-/// Unpacks `payload`, whose last four bytes tell the unpacked size: gzip's own trailer, or what
-/// Linux's build appends to the other formats.
+/// Unpacks `payload`, whose last four bytes are the unpacked size: gzip's own trailer, or appended
+/// by Linux's build for other formats.
 pub(super) fn unpack(
     compression: Compression,
     payload: &[u8],
@@ -71,13 +71,13 @@ fn gunzip(file: &[u8], unpacked: &mut [u8]) -> Result<usize, &'static str> {
         TINFLStatus::Done => {}
         TINFLStatus::HasMoreOutput => return Err("it unpacks to more bytes than it says"),
         TINFLStatus::FailedCannotMakeProgress => return Err("it is cut off"),
-        _ => return Err("the data is not deflate's"),
+        _ => return Err("invalid deflate data"),
     }
     let sum = le::u32_at(file, file.len() - GZIP_TRAILER_BYTES);
     if sum == Some(crc32fast::hash(&unpacked[..written])) {
         Ok(written)
     } else {
-        Err("its check sum is wrong")
+        Err("its checksum is wrong")
     }
 }
 
@@ -105,7 +105,7 @@ fn gzip_body(file: &[u8]) -> Option<&[u8]> {
 }
 
 fn unxz(packed: &[u8], unpacked: &mut [u8]) -> Result<usize, &'static str> {
-    // The dictionary is what the stream asks for; Linux's is 32 MiB, xz's own presets stop at 64.
+    // Limit of the stream's dictionary; Linux's is 32 MiB, xz's presets end at 64 MiB.
     const MEMORY_KIB_MAX: u32 = 160 << 10;
     let mut stream = XzStream::new_mem_limit(false, MEMORY_KIB_MAX);
     let (mut read, mut written) = (0, 0);
@@ -149,7 +149,7 @@ fn unzstd(packed: &[u8], unpacked: &mut [u8]) -> Result<usize, &'static str> {
         |error| match error {
             FrameDecoderError::TargetTooSmall => "it unpacks to more bytes than it says",
             FrameDecoderError::WindowSizeTooBig { .. } => "its window is above 128 MiB",
-            _ => "the data is not zstd's",
+            _ => "invalid zstd data",
         },
     )
 }
@@ -168,7 +168,7 @@ fn unlz4(packed: &[u8], unpacked: &mut [u8]) -> Result<usize, &'static str> {
         let size = le::u32_at(rest, 0).and_then(|size| usize::try_from(size).ok());
         let block = size.and_then(|size| le::part(rest, 4, size)).ok_or("it is cut off")?;
         written += lz4_flex::block::decompress_into(block, &mut unpacked[written..])
-            .map_err(|_| "the data is not lz4's")?;
+            .map_err(|_| "invalid lz4 data")?;
         rest = &rest[4 + block.len()..];
     }
     Ok(written)

@@ -1,4 +1,4 @@
-//! ELF for x86, 32 and 64 bits wide: load segments, entry point and Xen's notes.
+//! ELF for x86, 32-bit and 64-bit: load segments, entry point and Xen's notes.
 //!
 //! Source: System V gABI chapters 4 and 5, its i386 and x86-64 supplements.
 
@@ -15,14 +15,14 @@ const SHT_NOTE: u32 = 7;
 const MACHINE_386: u16 = 3;
 const MACHINE_X86_64: u16 = 62;
 
-/// How wide an ELF file's addresses are (`EI_CLASS`).
+/// Class of an ELF file (`EI_CLASS`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ElfClass {
     Bits32 = 1,
     Bits64 = 2,
 }
 
-/// What a loader needs to know of an ELF file.
+/// What a loader needs of an ELF file.
 #[derive(Debug)]
 pub(crate) struct Elf {
     pub(crate) class: ElfClass,
@@ -33,7 +33,7 @@ pub(crate) struct Elf {
     pub(crate) notes: Notes,
 }
 
-/// Where the fields of one class's structures lie.
+/// Field offsets of one class's structures.
 struct Format {
     class: ElfClass,
     header_bytes: usize,
@@ -113,7 +113,7 @@ pub(crate) fn parse(file: &[u8]) -> Result<Elf, ImageError> {
         return Err(ImageError::SegmentsOverlap);
     }
     if notes.is_empty() {
-        // Section headers may be missing or wrong in a file that loads perfectly well.
+        // Section headers may be missing or wrong in a file that can be loaded.
         let sections = format.table(file, format.section_headers, format.section_header_bytes);
         for header in sections.unwrap_or_default() {
             if le::u32_at(header, 4) == Some(SHT_NOTE) {
@@ -128,8 +128,8 @@ pub(crate) fn parse(file: &[u8]) -> Result<Elf, ImageError> {
     Ok(Elf { class: format.class, entry, segments, notes })
 }
 
-/// The class of an x86 executable. A 32-bit file may be for either machine: one linked for 64 bits and
-/// written as 32-bit keeps the machine of its code.
+/// The class of an x86 executable. A 32-bit file may name either machine: a 64-bit program
+/// converted to 32-bit ELF keeps its machine.
 fn recognise(file: &[u8]) -> Result<&'static Format, ImageError> {
     const LITTLE_ENDIAN: u8 = 1;
     const TYPES_EXECUTABLE: Range<u16> = 2..4;
@@ -166,7 +166,7 @@ impl Format {
         }
     }
 
-    /// A field that is an offset or a length, if this machine can address it.
+    /// An offset or length field, if it fits into a `usize`.
     fn size(&self, bytes: &[u8], offset: usize) -> Option<usize> {
         usize::try_from(self.number(bytes, offset)?).ok()
     }
@@ -198,7 +198,7 @@ impl Format {
         Some(start..start.checked_add(self.size(header, bytes_at)?)?)
     }
 
-    /// A load segment, or none if it has no memory.
+    /// A load segment, or `None` if it is empty.
     fn segment(
         &self,
         file: &[u8],

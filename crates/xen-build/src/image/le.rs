@@ -1,4 +1,4 @@
-//! Little-endian fields of a file that may end before them.
+//! Little-endian fields of a file that may be truncated.
 
 fn array_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()

@@ -16,7 +16,7 @@ pub use elf::ElfClass;
 pub use notes::{Notes, Relocation};
 pub use parts::DescriptionError;
 
-/// How a kernel was packed.
+/// Compression format of a kernel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Compression {
     None,
@@ -47,31 +47,31 @@ pub enum ImageError {
     Empty,
     #[error("the kernel file is cut off: it ends before {0}")]
     CutOff(&'static str),
-    #[error("a bzImage of boot protocol {0:#x}; 0x208 or later is needed (Linux 2.6.24)")]
+    #[error("bzImage boot protocol {0:#x} is too old: 0x208 (Linux 2.6.24) or later is needed")]
     OldBzImage(u16),
-    #[error("the kernel in the bzImage is packed in an unknown way: it starts with {0}")]
+    #[error("unknown compression of the kernel in the bzImage: it starts with {0}")]
     Packing(String),
     #[error("the {compression} kernel is damaged: {reason}")]
     Damaged { compression: Compression, reason: &'static str },
-    #[error("the kernel says it unpacks to more than {max_mib} MiB, which is not allowed")]
+    #[error("the kernel unpacks to more than the limit of {max_mib} MiB")]
     TooLarge { max_mib: usize },
-    #[error("an ELF file of unknown class {0}; 32-bit (1) and 64-bit (2) ones can be loaded")]
+    #[error("unknown ELF class {0}: only 32-bit (1) and 64-bit (2) files can be loaded")]
     Class(u8),
     #[error("a big-endian ELF file; x86 is little-endian")]
     BigEndian,
-    #[error("an ELF file for machine {0}; only x86_64 (62) and 32-bit i386 (3) can be loaded")]
+    #[error("ELF file for machine {0}: only x86_64 (62) and 32-bit i386 (3) can be loaded")]
     Machine(u16),
-    #[error("an ELF file that is no executable: an object file or a core dump, perhaps")]
+    #[error("not an ELF executable: perhaps an object file or a core dump")]
     NotExecutable,
-    #[error("an ELF file without anything to load")]
+    #[error("ELF file without a load segment")]
     NoSegments,
-    #[error("an ELF file whose load segments overlap")]
+    #[error("ELF file with overlapping load segments")]
     SegmentsOverlap,
-    #[error("an ELF file whose program header {index} {reason}")]
+    #[error("ELF program header {index} {reason}")]
     Segment { index: usize, reason: &'static str },
     #[error("no Xen notes of a PV kernel: it cannot run as a PV guest; try type = \"pvh\"")]
     NoPvNotes,
-    #[error("a 32-bit kernel; PV guests are 64-bit here: try type = \"pvh\"")]
+    #[error("a 32-bit kernel cannot run as a PV guest here: try type = \"pvh\"")]
     Pv32,
     #[error(
         "entry point {0:#x} of the ELF file lies outside it, and there is no Xen note ENTRY: \
@@ -80,22 +80,22 @@ pub enum ImageError {
     PvEntry(u64),
     #[error("no Xen note PHYS32_ENTRY: this kernel cannot run as a PVH guest; try type = \"pv\"")]
     NoPvhEntry,
-    #[error("the Xen note {note} of the kernel has an impossible value: {value:#x}")]
+    #[error("the kernel's Xen note {note} has an invalid value: {value:#x}")]
     Note { note: &'static str, value: u64 },
 }
 
 /// A part of the kernel to be loaded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Segment {
-    /// `p_paddr`: where it is to be loaded, as the file says it.
+    /// `p_paddr`: the load address.
     pub(crate) address: u64,
-    /// What it takes in memory: the bytes of the file, then zeros.
+    /// Its size in memory: the bytes of the file, then zeros.
     pub(crate) memory_bytes: u64,
     pub(crate) file_range: Range<usize>,
 }
 
 impl Segment {
-    /// The first address behind it.
+    /// The end address.
     pub(crate) fn end(&self) -> u64 {
         self.address + self.memory_bytes
     }
@@ -103,7 +103,7 @@ impl Segment {
 
 /// An x86 kernel, unpacked.
 ///
-/// Invariant: the segments ascend, do not overlap, and lie inside the file.
+/// Invariant: segments are in ascending order, do not overlap, and are inside the file.
 #[derive(Clone)]
 pub struct KernelImage {
     compression: Compression,
@@ -121,7 +121,7 @@ impl KernelImage {
     /// Parses an ELF file, a bzImage or a gzip'ed ELF file.
     ///
     /// # Errors
-    /// [`ImageError`] says what is wrong with it.
+    /// [`ImageError`] for an invalid file.
     pub fn parse(bytes: &[u8]) -> Result<Self, ImageError> {
         Self::parse_bounded(bytes, Self::UNPACKED_BYTES_MAX)
     }
@@ -129,7 +129,7 @@ impl KernelImage {
     /// As [`KernelImage::parse`], unpacking to at most `unpacked_bytes_max` bytes.
     ///
     /// # Errors
-    /// [`ImageError`] says what is wrong with it.
+    /// [`ImageError`] for an invalid file.
     pub fn parse_bounded(bytes: &[u8], unpacked_bytes_max: usize) -> Result<Self, ImageError> {
         if bytes.is_empty() {
             return Err(ImageError::Empty);
@@ -153,13 +153,13 @@ impl KernelImage {
         Ok(Self { compression, file, class, entry, segments, notes })
     }
 
-    /// How the kernel was packed.
+    /// The kernel's compression format.
     #[must_use]
     pub fn compression(&self) -> Compression {
         self.compression
     }
 
-    /// How wide the file's addresses are.
+    /// The file's ELF class.
     #[must_use]
     pub fn class(&self) -> ElfClass {
         self.class
@@ -171,13 +171,13 @@ impl KernelImage {
         self.entry
     }
 
-    /// What the kernel tells its builder.
+    /// The kernel's Xen notes.
     #[must_use]
     pub fn notes(&self) -> &Notes {
         &self.notes
     }
 
-    /// Memory that the loaded kernel takes, gaps between its segments not counted.
+    /// Memory of the loaded kernel, without gaps between segments.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.segments.iter().map(|segment| segment.memory_bytes).sum()
@@ -187,12 +187,12 @@ impl KernelImage {
         &self.segments
     }
 
-    /// The bytes that a segment begins with; the rest of its memory is zero.
+    /// A segment's bytes in the file; the rest of its memory is zero.
     pub(crate) fn bytes(&self, segment: &Segment) -> &[u8] {
         &self.file[segment.file_range.clone()]
     }
 
-    /// Lowest address and the first one behind the highest.
+    /// The lowest address and the end of the highest segment.
     pub(crate) fn extent(&self) -> Range<u64> {
         match self.segments.as_slice() {
             [first, .., last] => first.address..last.end(),
@@ -214,7 +214,7 @@ impl fmt::Debug for KernelImage {
     }
 }
 
-/// How a file begins, for a message.
+/// A file's first bytes, for a message.
 fn first_bytes(file: &[u8]) -> String {
     use fmt::Write;
     const SHOWN: usize = 8;

@@ -1,6 +1,6 @@
-//! Xen's ELF notes: what a kernel tells its builder.
+//! Xen's ELF notes, from the kernel to the domain builder.
 //!
-//! Source: `xen/include/public/elfnote.h`; the walk over a note segment is the System V gABI's.
+//! Source: `xen/include/public/elfnote.h`; the format of a note segment is in the System V gABI.
 
 use alloc::string::String;
 
@@ -23,7 +23,7 @@ const SUPPORTED_FEATURES: u32 = 17;
 const PHYS32_ENTRY: u32 = 18;
 const PHYS32_RELOC: u32 = 19;
 
-/// How far a PVH kernel may be moved.
+/// Where a PVH kernel may be relocated to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Relocation {
     pub alignment_bytes: u32,
@@ -50,9 +50,9 @@ pub struct Notes {
     pub phys32_entry: Option<u32>,
     pub phys32_reloc: Option<Relocation>,
     pub hv_start_low: Option<u64>,
-    /// `XENFEAT_*` bits that the kernel can do with.
+    /// `XENFEAT_*` bits that the kernel supports.
     pub supported_features: Option<u64>,
-    /// Names of features, those it cannot do without behind a `!`.
+    /// Names of features; required ones are prefixed with `!`.
     pub features: Option<String>,
     pub l1_mfn_valid: bool,
     pub loader: Option<String>,
@@ -62,15 +62,16 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// Most bytes of notes that are looked at in a file: a hostile one could have each of its 65,535
-    /// headers name the whole of it. Linux has some hundred bytes.
+    /// Most bytes of notes that are read: in a hostile file each of 65,535 headers could cover the
+    /// whole file. Linux has some hundred bytes.
     pub(super) const BYTES_MAX: usize = 1 << 20;
 
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it says that it is a PV kernel: made for the generic loader or Linux, and for Xen 3's ABI.
+    /// Whether these are the notes of a PV kernel: for the generic loader or Linux, and Xen 3's
+    /// ABI.
     pub(crate) fn are_of_a_pv_kernel(&self) -> bool {
         let begins = |text: &Option<String>, with| {
             text.as_deref().is_some_and(|text| text.starts_with(with))
@@ -79,8 +80,8 @@ impl Notes {
             && begins(&self.xen_version, "xen-3.0")
     }
 
-    /// Takes what is Xen's from a note segment, of which no more than `bytes_left` bytes are read.
-    /// Notes behind a damaged one are not seen.
+    /// Collects Xen's notes of a segment, reading at most `bytes_left` bytes. Stops at a damaged
+    /// note.
     pub(super) fn collect(&mut self, segment: &[u8], alignment: usize, bytes_left: &mut usize) {
         let mut rest = &segment[..segment.len().min(*bytes_left)];
         *bytes_left -= rest.len();
@@ -128,7 +129,7 @@ impl Notes {
     }
 }
 
-/// A note's number may have any of four sizes, whatever its natural one is.
+/// A numeric note may have any of four sizes.
 fn number(value: &[u8]) -> Option<u64> {
     match value.len() {
         1 => le::u8_at(value, 0).map(u64::from),

@@ -1,24 +1,24 @@
-//! A parsed kernel in two parts, for a builder that lets another process parse: what the parser found
-//! out, as a few bytes, and the unpacked file.
+//! A parsed kernel in two parts, for parsing in another process: a short description, and the
+//! unpacked file.
 //!
-//! Whoever puts them together again trusts neither part: [`KernelImage::assemble`] checks all that
-//! [`KernelImage`] promises. What the notes say is the kernel's to say, and checked by the builder.
+//! Neither part is trusted: [`KernelImage::assemble`] checks all invariants of [`KernelImage`].
+//! Values of notes are the kernel's, and are checked by the builder.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::{Compression, ElfClass, KernelImage, Notes, Relocation, Segment, le};
 
-/// The first bytes of every description; another layout gets others.
+/// Magic number of a description; it changes with the layout.
 const MAGIC: &[u8; 8] = b"XYKERN\x00\x02";
 
-/// Two parts that make no kernel.
+/// Two parts that do not form a kernel.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("the description of the parsed kernel makes no sense: {0}")]
+#[error("invalid description of the parsed kernel: {0}")]
 pub struct DescriptionError(pub &'static str);
 
 impl KernelImage {
-    /// What is known of the kernel besides its bytes.
+    /// All that is known of the kernel besides its bytes.
     #[must_use]
     pub fn describe(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -43,20 +43,20 @@ impl KernelImage {
         &self.file
     }
 
-    /// The kernel that [`KernelImage::describe`] and [`KernelImage::unpacked`] spoke of.
+    /// The inverse of [`KernelImage::describe`] and [`KernelImage::unpacked`].
     ///
     /// # Errors
-    /// [`DescriptionError`] if these are no parts of a kernel.
+    /// [`DescriptionError`] if the parts are invalid.
     pub fn assemble(description: &[u8], unpacked: Vec<u8>) -> Result<Self, DescriptionError> {
         let bad = DescriptionError;
-        let mut rest = description.strip_prefix(MAGIC).ok_or(bad("it begins otherwise"))?;
+        let mut rest = description.strip_prefix(MAGIC).ok_or(bad("its magic number is wrong"))?;
         let cut_off = bad("it is cut off");
         let compression = Compression::from_number(take(&mut rest, 1).ok_or(cut_off.clone())?[0])
-            .ok_or(bad("it names no packing"))?;
+            .ok_or(bad("unknown compression"))?;
         let class = match take(&mut rest, 1).ok_or(cut_off.clone())?[0] {
             1 => ElfClass::Bits32,
             2 => ElfClass::Bits64,
-            _ => return Err(bad("it names no class of ELF files")),
+            _ => return Err(bad("unknown ELF class")),
         };
         let entry = take_u64(&mut rest).ok_or(cut_off.clone())?;
         let mut segments = Vec::new();
@@ -65,7 +65,7 @@ impl KernelImage {
         }
         let notes = take_notes(&mut rest).ok_or(bad("a note is cut off"))?;
         if !rest.is_empty() {
-            return Err(bad("it is longer than it should be"));
+            return Err(bad("trailing bytes"));
         }
         if segments.is_empty() {
             return Err(bad("it has no segments"));
@@ -81,7 +81,7 @@ impl KernelImage {
             }
         }
         if segments.windows(2).any(|pair| pair[0].end() > pair[1].address) {
-            return Err(bad("segments overlap or do not ascend"));
+            return Err(bad("segments overlap or are not in ascending order"));
         }
         Ok(Self { compression, file: unpacked, class, entry, segments, notes })
     }
@@ -176,7 +176,7 @@ fn take_flag(rest: &mut &[u8]) -> Option<bool> {
     }
 }
 
-/// The outer `None` is an end that came too early.
+/// The outer `None` means truncated input.
 fn take_number(rest: &mut &[u8]) -> Option<Option<u64>> {
     let is_there = take_flag(rest)?;
     let number = take_u64(rest)?;

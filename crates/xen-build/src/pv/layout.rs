@@ -1,4 +1,4 @@
-//! Where a PV domain's parts lie in its pseudo-physical memory and in its first address space.
+//! Layout of a PV domain's pseudo-physical memory and of its initial address space.
 //!
 //! Source: `xen/include/public/xen.h`, "Start-of-day memory layout".
 
@@ -10,19 +10,19 @@ use super::tables::{Mapping, Tables};
 use crate::memory::{index, mib_of, pages_of};
 use crate::{BuildConfig, BuildError, ElfClass, ImageError, KernelImage};
 
-/// Room that the initial mapping leaves behind the last part, at least.
+/// Least free room at the end of the initial mapping.
 const SLACK_BYTES: u64 = 512 << 10;
 /// The initial mapping ends at a multiple of this.
 const MAPPING_ALIGNMENT_BYTES: u64 = 4 << 20;
 /// 4 TiB: the p2m list of such a domain is 8 GiB long.
 const PAGES_MAX: u64 = 1 << 30;
 
-/// Where everything lies. Frames are pseudo-physical, parts ascend in the order of the fields.
+/// The layout. Frames are pseudo-physical; parts are in the order of the fields.
 #[derive(Debug)]
 pub(crate) struct PvLayout {
     /// Virtual address of frame 0.
     pub(crate) virt_base: u64,
-    /// What the kernel's own physical addresses count from.
+    /// Offset of the kernel's own physical addresses.
     pub(crate) paddr_offset: u64,
     pub(crate) entry: u64,
     pub(crate) hypercall_pfn: Option<u64>,
@@ -35,21 +35,21 @@ pub(crate) struct PvLayout {
     pub(crate) table_pfns: Range<u64>,
     pub(crate) stack_pfn: u64,
     pub(crate) tables: Tables,
-    /// First frame that nothing was planned for.
+    /// First unplanned frame.
     pub(crate) end_pfn: u64,
 }
 
-/// Where the list of the domain's machine frames lies.
+/// Place of the p2m list.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct P2mList {
     pub(crate) pfn: u64,
-    /// Where the kernel finds it.
+    /// Its virtual address.
     pub(crate) virt: u64,
-    /// Frames of the list and of the tables that map it, if it lies outside the initial mapping.
+    /// Frames of the list and of the tables that map it, if it is outside the initial mapping.
     pub(crate) outside: Option<Range<u64>>,
 }
 
-/// Where the ramdisk lies.
+/// Place of the ramdisk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Ramdisk {
     pub(crate) pfn: u64,
@@ -67,7 +67,7 @@ impl PvLayout {
         let kernel_end_pfn = kernel_end_pfn(config.kernel, paddr_offset)?;
         let ramdisk_bytes = config.ramdisk.map_or(0, <[u8]>::len) as u64;
         let ramdisk_pages = pages_of(ramdisk_bytes);
-        // The page tables of what is impossible anyway are not worth planning.
+        // Do not plan page tables for an impossible size.
         check_memory(config, kernel_end_pfn + ramdisk_pages)?;
         let entry_offset = entry.wrapping_sub(virt_base).wrapping_add(paddr_offset);
         if !config.kernel.extent().contains(&entry_offset) {
@@ -146,7 +146,7 @@ impl PvLayout {
     }
 }
 
-/// Where a PV kernel starts: where its note says, or else its ELF header.
+/// A PV kernel's entry point: from its note, otherwise from its ELF header.
 fn entry(kernel: &KernelImage) -> Result<u64, ImageError> {
     let notes = kernel.notes();
     match (kernel.class(), notes.entry) {
@@ -157,7 +157,7 @@ fn entry(kernel: &KernelImage) -> Result<u64, ImageError> {
     }
 }
 
-/// Whether the domain has that much memory, and not more than a domain can have.
+/// Checks that the domain has enough memory and does not exceed the limit.
 fn check_memory(config: &BuildConfig<'_>, needed_pages: u64) -> Result<(), BuildError> {
     let memory_mib = config.memory_pages >> (20 - PAGE_SHIFT);
     if config.memory_pages > PAGES_MAX {
@@ -169,8 +169,8 @@ fn check_memory(config: &BuildConfig<'_>, needed_pages: u64) -> Result<(), Build
     }
 }
 
-/// Maps `pfns` at `virt` by tables in the frames behind them; the frames of both, if the addresses
-/// are free.
+/// Maps `pfns` at `virt` with tables in the frames after them; returns the frames of both if the
+/// addresses are free.
 fn map_outside(tables: &mut Tables, virt: u64, pfns: Range<u64>) -> Option<Range<u64>> {
     let mapping = Mapping { virt, pfns: pfns.clone() };
     if !mapping.is_possible() || tables.covers(&mapping) {
@@ -181,7 +181,7 @@ fn map_outside(tables: &mut Tables, virt: u64, pfns: Range<u64>) -> Option<Range
     Some(pfns.start..end)
 }
 
-/// First frame behind the kernel, whose addresses must not lie below what they count from.
+/// First frame after the kernel, whose addresses must not be below their offset.
 fn kernel_end_pfn(kernel: &KernelImage, paddr_offset: u64) -> Result<u64, ImageError> {
     let extent = kernel.extent();
     let too_low = ImageError::Note { note: "PADDR_OFFSET", value: paddr_offset };
@@ -191,7 +191,7 @@ fn kernel_end_pfn(kernel: &KernelImage, paddr_offset: u64) -> Result<u64, ImageE
     Ok(pages_of(extent.end - paddr_offset))
 }
 
-/// The frame of the hypercall page, which is a page of the kernel.
+/// The frame of the hypercall page, which must be a page of the kernel.
 fn page_in_kernel(virt: u64, virt_base: u64, kernel_end_pfn: u64) -> Result<u64, ImageError> {
     virt.checked_sub(virt_base)
         .filter(|offset| offset.is_multiple_of(PAGE_BYTES as u64))
@@ -200,8 +200,8 @@ fn page_in_kernel(virt: u64, virt_base: u64, kernel_end_pfn: u64) -> Result<u64,
         .ok_or(ImageError::Note { note: "HYPERCALL_PAGE", value: virt })
 }
 
-/// The mapping of everything up to `tables_pfn`, the tables from there on, a stack and the slack;
-/// and the number of tables, which need mapping themselves.
+/// The mapping of everything up to `tables_pfn`, of the tables from there on, a stack and the
+/// slack; and the number of tables, which are mapped too.
 fn initial_mapping(virt_base: u64, tables_pfn: u64) -> Result<(Mapping, u64), ImageError> {
     const STACK_PAGES: u64 = 1;
     let impossible = ImageError::Note { note: "VIRT_BASE", value: virt_base };
@@ -224,7 +224,7 @@ fn initial_mapping(virt_base: u64, tables_pfn: u64) -> Result<(Mapping, u64), Im
     }
 }
 
-/// The p2m list as the guest reads it, padded to whole pages with entries that name no frame.
+/// The p2m list as the guest reads it, padded to whole pages with invalid entries.
 pub(crate) fn p2m_bytes(machine: &[u64]) -> alloc::vec::Vec<u8> {
     let length = index(pages_of(machine.len() as u64 * 8) << PAGE_SHIFT);
     let mut bytes = alloc::vec::Vec::with_capacity(length);

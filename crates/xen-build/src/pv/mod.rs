@@ -1,4 +1,4 @@
-//! PV domains: a kernel that knows Xen, started in its own page tables.
+//! PV domains: a paravirtualised kernel, started with page tables of its own.
 
 mod layout;
 mod start;
@@ -17,7 +17,7 @@ pub(crate) use start::CMDLINE_BYTES_MAX;
 /// `XEN_LEGACY_MAX_VCPUS` have their `vcpu_info` in shared info; a guest registers it for more.
 pub(crate) const VCPUS_MAX: u32 = 512;
 
-/// Least memory that the domain could be built with, in pages.
+/// Least memory that the domain can be built with, in pages.
 pub(crate) fn memory_pages_min(config: &BuildConfig<'_>) -> Result<u64, BuildError> {
     PvLayout::plan(config).map(|layout| layout.end_pfn)
 }
@@ -40,7 +40,7 @@ pub(crate) fn build<H: Hypervisor>(
     populate(xen, domid, &[pfns], |first, order| {
         machine.extend(first..first + (1 << order));
     })?;
-    let info = xen.domain(domid).map_err(refused("tell the shared info frame"))?;
+    let info = xen.domain(domid).map_err(refused("read the shared info frame"))?;
     let shared_info_frame = info.ok_or(BuildError::Gone(domid))?.shared_info_frame;
 
     let start_info = start::start_info(config, &layout, channels, &machine, shared_info_frame);
@@ -52,7 +52,7 @@ pub(crate) fn build<H: Hypervisor>(
             .map_err(refused("fill the hypercall page"))?;
     }
     let root = Mfn(machine[index(layout.root_pfn())]);
-    xen.pin_l4(domid, root).map_err(refused("accept the page tables"))?;
+    xen.pin_l4(domid, root).map_err(refused("pin the page tables"))?;
     xen.set_vcpu_context(domid, 0, &start::vcpu_context(&layout, &machine))
         .map_err(refused("set vCPU 0's registers"))?;
 
@@ -62,7 +62,7 @@ pub(crate) fn build<H: Hypervisor>(
     Ok(Built { store_frame, console_frame, entry: layout.entry, pages: config.memory_pages })
 }
 
-/// Writes everything the kernel finds in its memory, upwards, and the shared info page.
+/// Writes the kernel's initial memory in ascending order, and the shared info page.
 fn load<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -91,7 +91,7 @@ fn load<H: Hypervisor>(
         loader.put(address(layout.p2m.pfn), &p2m)?;
     }
     loader.put(address(layout.start_info_pfn), start_info)?;
-    // Rings start empty, and with every flag that a newer peer may look for off.
+    // Rings start empty, with all feature flags off.
     loader.zero(address(layout.store_pfn), PAGE_BYTES as u64)?;
     loader.zero(address(layout.console_pfn), PAGE_BYTES as u64)?;
     for (pfn, table) in &tables {

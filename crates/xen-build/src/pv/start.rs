@@ -1,4 +1,4 @@
-//! What a PV domain starts from: start info, shared info and the first vCPU's registers.
+//! Initial state of a PV domain: start info, shared info and the first vCPU's registers.
 //!
 //! Sources: `xen/include/public/xen.h` (`start_info`, `shared_info`, `vcpu_info`),
 //! `arch-x86/xen.h` (`vcpu_guest_context`), `arch-x86/xen-x86_64.h` (`cpu_user_regs`, selectors).
@@ -59,7 +59,7 @@ pub(super) fn start_info(
         .done()
 }
 
-/// The shared info page: zero, but no vCPU takes an upcall before it says so.
+/// The shared info page: zero, but with upcalls masked on all vCPUs.
 pub(super) fn shared_info() -> Vec<u8> {
     const VCPUS: usize = 32;
     const VCPU_INFO_BYTES: usize = 64;

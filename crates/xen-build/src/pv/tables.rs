@@ -57,10 +57,10 @@ impl Mapping {
     }
 }
 
-/// A table: its level (4 is the root), and the address it begins at, shifted to its own unit.
+/// A table: its level (4 is the root), and its base address, shifted by that level.
 type TableKey = (u32, u64);
 
-/// Bits of an address that are below a table of this level.
+/// Address bits below a table of this level.
 fn shift(level: u32) -> u32 {
     PAGE_SHIFT + INDEX_BITS * level
 }
@@ -70,7 +70,7 @@ fn key(level: u32, virt: u64) -> TableKey {
     (level, if level == 4 { 0 } else { virt >> shift(level) })
 }
 
-/// The tables that some mappings need, and the frames they lie in.
+/// The tables that some mappings need, and their frames.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     /// Highest level first, so that the root is the first table of the first pool.
@@ -79,7 +79,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Tables that `mapping` needs beyond those that are there.
+    /// Number of additional tables that `mapping` needs.
     pub(crate) fn missing(&self, mapping: &Mapping) -> u64 {
         self.missing_keys(mapping).count() as u64
     }
@@ -101,7 +101,7 @@ impl Tables {
             .any(|other| other.virt <= mapping.last() && mapping.virt <= other.last())
     }
 
-    /// Adds a mapping whose missing tables lie in frames from `pool` on.
+    /// Adds a mapping whose missing tables take frames from `pool` on.
     pub(crate) fn add(&mut self, mapping: Mapping, pool: u64) {
         let keys: Vec<TableKey> = self.missing_keys(&mapping).collect();
         for (key, pfn) in keys.into_iter().zip(pool..) {
@@ -130,7 +130,7 @@ impl Tables {
             let mut virt = mapping.virt;
             let mut pfns = mapping.pfns.clone();
             while !pfns.is_empty() {
-                // All entries of one table, which is looked up once.
+                // All entries of one table, with a single lookup.
                 let table = self.frames[&core::cmp::Reverse(key(1, virt))];
                 let page = contents.get_mut(&table).expect("every table has a page");
                 let slot = virt >> PAGE_SHIFT & (ENTRIES - 1);
@@ -171,7 +171,7 @@ fn set(contents: &mut BTreeMap<u64, Vec<u8>>, table: u64, slot: u64, entry: u64)
 pub(crate) mod tests {
     use super::*;
 
-    /// What a walk from the root finds: machine address of the page, and whether it is writable.
+    /// Walks from the root: the machine address of the page, and whether it is writable.
     pub(crate) fn walk(
         memory: &BTreeMap<u64, Vec<u8>>,
         root: u64,
@@ -221,7 +221,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn nothing_is_mapped_where_xen_lives_or_no_address_exists() {
+    fn xens_range_and_noncanonical_addresses_cannot_be_mapped() {
         let at = |virt, pages| Mapping { virt, pfns: 0..pages }.is_possible();
         assert!(at(0, 1));
         assert!(at(0x7fff_ffff_f000, 1));

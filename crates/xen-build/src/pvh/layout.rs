@@ -1,7 +1,7 @@
-//! Where a PVH domain's parts lie in its physical memory.
+//! Physical memory layout of a PVH domain.
 //!
-//! Sources: `xen/include/public/hvm/start_info.h`, `arch-x86/hvm/start_info.h`; the places of Xen's
-//! special pages and of the tables are those of Xen's own toolstack, so that tools know them.
+//! Sources: `xen/include/public/hvm/start_info.h`, `arch-x86/hvm/start_info.h`; special pages and
+//! tables are where libxc puts them, so that tools find them.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,14 +14,14 @@ use crate::{BuildConfig, BuildError, ImageError};
 
 /// RAM below 4 GiB ends here at the latest.
 const HOLE_PFN: u64 = 0xfc000;
-/// RAM that does not fit below goes on here.
+/// RAM that does not fit below continues here.
 const HIGH_PFN: u64 = 0x10_0000;
 /// 4 TiB.
 const PAGES_MAX: u64 = 1 << 30;
 
 /// One page holds all ACPI tables.
 pub(crate) const ACPI_PFN: u64 = 0xfc000;
-/// Xen's special pages; those that only a device model or introspection would use stay empty.
+/// Xen's special pages; those only for a device model or introspection stay empty.
 const SPECIAL_PFNS: Range<u64> = 0xfeff8..0xff000;
 pub(crate) const STORE_PFN: u64 = 0xfeffc;
 pub(crate) const IDENT_PT_PFN: u64 = 0xfeffe;
@@ -31,13 +31,13 @@ pub(crate) const CONSOLE_PFN: u64 = 0xfefff;
 pub(crate) struct PvhLayout {
     pub(crate) entry: u32,
     pub(crate) ram_low: Range<u64>,
-    /// Empty unless the memory is larger than what fits below the hole.
+    /// Empty unless the memory exceeds what fits below the hole.
     pub(crate) ram_high: Range<u64>,
     pub(crate) ramdisk_pfn: u64,
     pub(crate) ramdisk_bytes: u64,
     /// Start info and what it points to, the command line last.
     pub(crate) start_info_pfn: u64,
-    /// First frame that nothing was planned for.
+    /// First unplanned frame.
     pub(crate) end_pfn: u64,
 }
 
@@ -87,8 +87,7 @@ impl PvhLayout {
     }
 }
 
-/// Memory that Xen needs to translate the domain's, in bytes: 1 MiB for each vCPU, and two pages for
-/// each MiB. The formula is that of Xen's own toolstack.
+/// Size of the paging pool, in bytes: 1 MiB for each vCPU, and two pages for each MiB, as in libxl.
 pub(crate) fn paging_pool_bytes(vcpus: u32, memory_pages_max: u64) -> u64 {
     let pages = 256 * u64::from(vcpus) + 2 * mib_of(memory_pages_max);
     pages * PAGE_BYTES as u64
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_does_not_fit_below_the_hole_goes_on_at_4_gib() {
+    fn memory_that_does_not_fit_below_the_hole_continues_at_4_gib() {
         expect![[r#"
             0x0+0xfc000000 Ram
             0xfc000000+0x1000 AcpiNvs

@@ -20,12 +20,12 @@ pub(crate) use start::CMDLINE_BYTES_MAX;
 /// `HVM_MAX_VCPUS`.
 pub(crate) const VCPUS_MAX: u32 = 128;
 
-/// Least memory that the domain could be built with, in pages.
+/// Least memory that the domain can be built with, in pages.
 pub(crate) fn memory_pages_min(config: &BuildConfig<'_>) -> Result<u64, BuildError> {
     PvhLayout::plan(config).map(|layout| layout.end_pfn)
 }
 
-/// Pages of Xen's own that translating the domain's memory takes.
+/// Pages of the domain's paging pool.
 pub(crate) fn paging_pool_pages(config: &BuildConfig<'_>) -> u64 {
     pages_of(paging_pool_bytes(config.vcpus, config.memory_pages_max))
 }
@@ -59,7 +59,7 @@ pub(crate) fn build<H: Hypervisor>(
     loader.put(start_info, &start_info_bytes)?;
     loader.flush()?;
 
-    /// Ticks that a descheduled vCPU missed are not made up for: Linux keeps time by another clock.
+    /// Missed ticks of a descheduled vCPU are not delivered: Linux keeps time by another clock.
     const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
     for (param, value) in [
         (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
@@ -71,7 +71,7 @@ pub(crate) fn build<H: Hypervisor>(
     ] {
         xen.set_hvm_param(domid, param, value).map_err(refused("set its parameters"))?;
     }
-    let saved = xen.hvm_context(domid).map_err(refused("tell the HVM context"))?;
+    let saved = xen.hvm_context(domid).map_err(refused("read the HVM context"))?;
     let records = context::records(&saved, MemoryTypes::WriteBack, layout.entry, start_info)
         .ok_or(BuildError::HvmContext(domid))?;
     xen.set_hvm_context(domid, &records).map_err(refused("set vCPU 0's registers"))?;
@@ -85,7 +85,7 @@ pub(crate) fn build<H: Hypervisor>(
     })
 }
 
-/// Takes the pool's memory, for which there are no claims, from the host.
+/// Allocates the pool from the host; there are no claims for it.
 pub(crate) fn set_paging_pool<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -109,7 +109,7 @@ fn special_pages<H: Hypervisor>(
     vcpus: u32,
 ) -> Result<(), BuildError> {
     populate_special(xen, domid, &SPECIAL_PFNS)?;
-    // Rings start empty, and with every flag that a newer peer may look for off.
+    // Rings start empty, with all feature flags off.
     let mut pages = acpi::tables(ACPI_PFN << PAGE_SHIFT, vcpus);
     assert!(pages.len() <= PAGE_BYTES, "the tables of {vcpus} vCPUs do not fit into a page");
     pages.resize(2 * PAGE_BYTES, 0);

@@ -1,4 +1,4 @@
-//! The start info that a PVH kernel finds behind its `ebx`.
+//! The start info that a PVH kernel finds through `ebx`.
 //!
 //! Source: `xen/include/public/arch-x86/hvm/start_info.h`, version 1.
 
@@ -10,14 +10,14 @@ use super::layout::{ACPI_PFN, PvhLayout};
 use crate::BuildConfig;
 use crate::record::Record;
 
-/// Bytes of the command line, its NUL included: twice what Linux keeps.
+/// Bytes of the command line, its NUL included: twice Linux's limit.
 pub(crate) const CMDLINE_BYTES_MAX: usize = 4096;
 const HEADER_BYTES: usize = 56;
 const MODULE_BYTES: usize = 32;
 const RANGE_BYTES: usize = 24;
 const RANGES_MAX: usize = 4;
 
-/// Room that start info and what it points to take at most.
+/// Most bytes of start info and what it points to.
 pub(super) fn bytes_max(config: &BuildConfig<'_>) -> usize {
     HEADER_BYTES + MODULE_BYTES + RANGES_MAX * RANGE_BYTES + config.cmdline.len() + 1
 }

@@ -1,4 +1,4 @@
-//! Files that are cut off or damaged anywhere: never a panic, whatever they pretend to be.
+//! Truncated and damaged files never cause a panic.
 
 use xen::DomainKind;
 use xen_build::{BuildConfig, KernelImage};
@@ -98,7 +98,7 @@ fn a_byte_changed_anywhere_never_panics() {
 }
 
 #[test]
-fn a_description_says_all_there_is_to_know() {
+fn a_description_is_complete() {
     for elf in [kernels::linux(), kernels::unikernel(), small()] {
         for compression in PACKINGS {
             let kernel = KernelImage::parse(&bzimage(&pack(&elf.bytes(), compression))).unwrap();
@@ -133,7 +133,7 @@ fn a_damaged_description_never_makes_an_unsound_kernel() {
 }
 
 #[test]
-fn headers_that_all_name_the_whole_file_cost_no_more_than_one() {
+fn headers_that_all_cover_the_whole_file_cost_no_more_than_one() {
     // 60,000 headers of notes, each as long as the file, 3 MiB of empty notes: some 10^10 of them.
     let mut file = small().bytes();
     let headers = 60_000_usize;

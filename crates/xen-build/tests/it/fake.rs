@@ -1,5 +1,5 @@
-//! A hypervisor just real enough for the builder: it hands out frames full of garbage in no useful
-//! order, keeps what is written to them, and remembers the calls.
+//! A fake hypervisor for the builder: it allocates frames full of garbage in no useful order, keeps
+//! what is written to them, and records the calls.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub(crate) const DOMAIN: DomId = DomId(7);
 pub(crate) struct Fake {
     arena: Vec<u8>,
     pub(crate) translated: bool,
-    /// Largest order that there are still extents of.
+    /// Largest order of free extents.
     pub(crate) order_max: u32,
-    /// Pages that are left.
+    /// Free pages.
     pub(crate) pages_left: u64,
     /// Pages that are claimed and not yet populated.
     pub(crate) claimed: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Fake {
     pub(crate) memory: BTreeMap<u64, Vec<u8>>,
     /// Extents that belong to the domain: first frame, by that name, and pages.
     pub(crate) owned: BTreeMap<u64, u64>,
-    /// Orders and counts of the extents asked for and given.
+    /// Orders and counts of the extents requested and allocated.
     pub(crate) extents: Vec<(u32, u64, u64)>,
     pub(crate) context: Vec<u8>,
     pub(crate) hvm_context: Vec<u8>,
@@ -157,7 +157,7 @@ impl Fake {
             60 => self.tsc_mode = Some(self.u32(payload)),
             // set_paging_mempool_size
             86 => self.paging_pool = Some(self.u64(payload)),
-            other => panic!("domctl {other} is not the builder's"),
+            other => panic!("the builder does not use domctl {other}"),
         }
         Ok(0)
     }
@@ -170,7 +170,7 @@ impl Fake {
             self.pages_left -= 1 << order;
             assert!(self.claimed >= 1 << order, "memory is claimed before it is taken");
             self.claimed -= 1 << order;
-            // Neighbours in the domain are no neighbours in the machine.
+            // Adjacent frames of the domain are not adjacent in the machine.
             let machine = self.next_frame.next_multiple_of(1 << order);
             self.next_frame = machine + (2 << order);
             let entry = list + given * 8;
@@ -217,7 +217,7 @@ impl Hypervisor for Fake {
                 self.hvm_params.insert(self.u32(args[1] + 4), self.u64(args[1] + 8));
                 Ok(0)
             }
-            other => panic!("{other:?} is not the builder's"),
+            other => panic!("the builder does not use {other:?}"),
         }
     }
 
@@ -245,7 +245,7 @@ impl Hypervisor for Fake {
     }
 
     fn read_foreign(&mut self, _: ForeignRange<'_>, _: &mut [u8]) -> Result<(), Errno> {
-        panic!("the builder reads nothing back")
+        panic!("the builder does not read foreign memory")
     }
 
     fn write_resource(

@@ -1,4 +1,5 @@
-//! HVM domains, looked at as their loader does: through the information page, `ebx` and physical memory.
+//! HVM domains, inspected as their loader does: through the information page, `ebx` and physical
+//! memory.
 
 use expect_test::expect;
 use xen::Xen;
@@ -109,7 +110,7 @@ fn the_screen_of_a_pc_has_no_memory_and_the_special_pages_are_empty() {
 }
 
 #[test]
-fn memory_beyond_the_hole_goes_on_at_4_gib() {
+fn memory_beyond_the_hole_continues_at_4_gib() {
     let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
     let guest = Guest::build(&config(&loader, &[1; 4096], 4096 + 8));
     let info = guest.fake.read(0x9f800, 48);
@@ -124,7 +125,7 @@ fn memory_beyond_the_hole_goes_on_at_4_gib() {
 }
 
 #[test]
-fn what_cannot_be_built_is_said() {
+fn impossible_builds_are_refused_with_a_reason() {
     let loader = HvmLoader::parse(&loader_file(LOADER_AT, LOADER_AT)).unwrap();
     let small = check_hvm(&config(&loader, &[1; 4 << 20], 8)).unwrap_err();
     assert_eq!(
@@ -145,11 +146,11 @@ fn a_loader_is_a_32_bit_file_for_either_machine() {
     file[18] = 62;
     assert!(HvmLoader::parse(&file).is_ok());
     let wide = HvmLoader::parse(&crate::kernels::unikernel().bytes()).unwrap_err();
-    assert!(wide.to_string().contains("is no 32-bit ELF file"), "{wide}");
+    assert!(wide.to_string().contains("is not a 32-bit ELF file"), "{wide}");
 }
 
 #[test]
-fn a_damaged_loader_is_refused_and_never_more() {
+fn a_damaged_loader_never_panics() {
     let whole = loader_file(LOADER_AT, LOADER_AT);
     for cut in 0..whole.len() {
         assert!(HvmLoader::parse(&whole[..cut]).is_err(), "{cut}");
@@ -158,7 +159,7 @@ fn a_damaged_loader_is_refused_and_never_more() {
         for bit in 0..8 {
             let mut file = whole.clone();
             file[at] ^= 1 << bit;
-            // Whatever it says, it does not panic.
+            // Whatever the result, no panic.
             let _: Result<HvmLoader, BuildError> = HvmLoader::parse(&file);
         }
     }

@@ -1,4 +1,4 @@
-//! Kernel images: every packing and both places of the notes give the same kernel.
+//! Kernel images: every compression and both places of the notes give the same kernel.
 
 use expect_test::{Expect, expect};
 use xen_build::{Compression, ElfClass, ImageError, KernelImage};
@@ -23,7 +23,7 @@ fn changed(mut file: Vec<u8>, at: usize, byte: u8) -> Vec<u8> {
 }
 
 #[test]
-fn every_packing_gives_the_same_kernel() {
+fn every_compression_gives_the_same_kernel() {
     let elf = kernels::linux().bytes();
     let plain = KernelImage::parse(&elf).unwrap();
     for compression in PACKINGS {
@@ -93,7 +93,7 @@ fn a_32_bit_file_gives_the_same_kernel_for_either_machine() {
 }
 
 #[test]
-fn what_is_no_kernel_is_told_so() {
+fn other_files_are_refused_with_a_reason() {
     check(b"", &expect!["an empty file, not a kernel"]);
     check(
         b"#!/bin/sh\n",
@@ -112,24 +112,24 @@ fn what_is_no_kernel_is_told_so() {
 }
 
 #[test]
-fn an_elf_file_that_cannot_be_loaded_is_told_why() {
+fn unsuitable_elf_files_are_refused_with_a_reason() {
     let elf = kernels::unikernel().bytes();
     check(
         &changed(elf.clone(), 4, 3),
-        &expect!["an ELF file of unknown class 3; 32-bit (1) and 64-bit (2) ones can be loaded"],
+        &expect!["unknown ELF class 3: only 32-bit (1) and 64-bit (2) files can be loaded"],
     );
     check(&changed(elf.clone(), 5, 2), &expect!["a big-endian ELF file; x86 is little-endian"]);
     check(
         &changed(elf.clone(), 18, 183),
-        &expect!["an ELF file for machine 183; only x86_64 (62) and 32-bit i386 (3) can be loaded"],
+        &expect!["ELF file for machine 183: only x86_64 (62) and 32-bit i386 (3) can be loaded"],
     );
     check(
         &changed(elf.clone(), 18, 3),
-        &expect!["an ELF file for machine 3; only x86_64 (62) and 32-bit i386 (3) can be loaded"],
+        &expect!["ELF file for machine 3: only x86_64 (62) and 32-bit i386 (3) can be loaded"],
     );
     check(
         &changed(elf.clone(), 16, 1),
-        &expect!["an ELF file that is no executable: an object file or a core dump, perhaps"],
+        &expect!["not an ELF executable: perhaps an object file or a core dump"],
     );
     check(
         &changed(elf.clone(), 56, 200),
@@ -137,54 +137,54 @@ fn an_elf_file_that_cannot_be_loaded_is_told_why() {
     );
     check(
         &elf[..5000],
-        &expect!["an ELF file whose program header 0 reaches beyond the end of the file"],
+        &expect!["ELF program header 0 reaches beyond the end of the file"],
     );
     let segments = |segments| Elf { segments, ..kernels::unikernel() }.bytes();
-    check(&segments(vec![(0, vec![], 0)]), &expect!["an ELF file without anything to load"]);
+    check(&segments(vec![(0, vec![], 0)]), &expect!["ELF file without a load segment"]);
     check(
         &segments(vec![(0x1000, vec![1; 9], 8)]),
-        &expect!["an ELF file whose program header 0 has more bytes in the file than in memory"],
+        &expect!["ELF program header 0 has more bytes in the file than in memory"],
     );
     check(
         &segments(vec![(u64::MAX - 6, vec![], 8)]),
-        &expect!["an ELF file whose program header 0 wraps around the end of the address space"],
+        &expect!["ELF program header 0 wraps around the end of the address space"],
     );
     check(
         &segments(vec![(0x1007, vec![], 8), (0x1000, vec![], 8)]),
-        &expect!["an ELF file whose load segments overlap"],
+        &expect!["ELF file with overlapping load segments"],
     );
     check(&segments(vec![(0x1008, vec![], 8), (0x1000, vec![], 8)]), &expect!["no error"]);
     let narrow = |segments| Elf { segments, ..kernels::unikernel() }.bytes_32(3);
     check(
         &narrow(vec![(0xffff_fff9, vec![], 8)]),
-        &expect!["an ELF file whose program header 0 wraps around the end of the address space"],
+        &expect!["ELF program header 0 wraps around the end of the address space"],
     );
     check(&narrow(vec![(0xffff_fff8, vec![], 8)]), &expect!["no error"]);
 }
 
 #[test]
-fn a_bzimage_that_cannot_be_unpacked_is_told_why() {
+fn unsuitable_bzimages_are_refused_with_a_reason() {
     let elf = kernels::linux().bytes();
     let image = bzimage(&pack(&elf, Compression::Gzip));
     check(
         &changed(image.clone(), 0x206, 7),
-        &expect!["a bzImage of boot protocol 0x207; 0x208 or later is needed (Linux 2.6.24)"],
+        &expect!["bzImage boot protocol 0x207 is too old: 0x208 (Linux 2.6.24) or later is needed"],
     );
     check(&changed(image.clone(), 0x206, 8), &expect!["no error"]);
     check(
         &image[..image.len() - 60],
-        &expect!["the kernel file is cut off: it ends before the packed kernel in the bzImage"],
+        &expect!["the kernel file is cut off: it ends before the compressed kernel in the bzImage"],
     );
     check(
         &bzimage(b"BZh91AY&SY, says bzip2"),
         &expect![
-            "the kernel in the bzImage is packed in an unknown way: it starts with 42 5a 68 39 31 41 59 26"
+            "unknown compression of the kernel in the bzImage: it starts with 42 5a 68 39 31 41 59 26"
         ],
     );
 }
 
 #[test]
-fn a_damaged_payload_is_told_by_every_packing() {
+fn damage_is_detected_in_every_compression() {
     let elf = kernels::linux().bytes();
     let mut told = String::new();
     for compression in &PACKINGS[1..] {
@@ -206,11 +206,11 @@ fn a_damaged_payload_is_told_by_every_packing() {
         the xz kernel is damaged: it is cut off
         the xz kernel is damaged: it unpacks to more bytes than it says
         the xz kernel is damaged: it unpacks to fewer bytes than it says
-        the zstd kernel is damaged: the data is not zstd's
+        the zstd kernel is damaged: invalid zstd data
         the zstd kernel is damaged: it unpacks to more bytes than it says
         the zstd kernel is damaged: it unpacks to fewer bytes than it says
         the lz4 kernel is damaged: it is cut off
-        the lz4 kernel is damaged: the data is not lz4's
+        the lz4 kernel is damaged: invalid lz4 data
         the lz4 kernel is damaged: it unpacks to fewer bytes than it says
     "#]]
     .assert_eq(&told);
@@ -226,7 +226,7 @@ fn a_bomb_is_refused_before_it_is_unpacked() {
             Some(ImageError::TooLarge { max_mib: 1 })
         );
     }
-    // Less than it unpacks to is no way around the limit.
+    // Understating the unpacked size does not evade the limit.
     let mut liar = pack(&zeros, Compression::Zstd);
     *liar.last_chunk_mut().unwrap() = 1000_u32.to_le_bytes();
     check(

@@ -1,4 +1,4 @@
-//! Kernels made by hand: ELF files of any notes and segments, and every packing of them.
+//! Hand-made kernels: ELF files with any notes and segments, in every compression.
 
 use xen_build::Compression;
 
@@ -12,14 +12,14 @@ pub(crate) const INIT_P2M: u32 = 15;
 pub(crate) const MOD_START_PFN: u32 = 16;
 pub(crate) const PHYS32_ENTRY: u32 = 18;
 
-/// Where the notes are put.
+/// Where the notes are.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum NotesIn {
     ProgramHeader,
     SectionHeader,
 }
 
-/// An ELF file to be.
+/// Description of an ELF file.
 #[derive(Clone)]
 pub(crate) struct Elf {
     /// Physical address, bytes in the file, bytes in memory.
@@ -42,7 +42,8 @@ pub(crate) fn code(bytes: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A kernel like Linux: high addresses, its lists wherever it likes, a bss, PV and PVH.
+/// A kernel like Linux: high addresses, p2m list and ramdisk outside the mapping, a bss, PV and
+/// PVH.
 pub(crate) fn linux() -> Elf {
     const BASE: u64 = 0xffff_ffff_8000_0000;
     Elf {
@@ -64,7 +65,7 @@ pub(crate) fn linux() -> Elf {
     }
 }
 
-/// A small kernel at its own addresses, PV and PVH, that wants everything inside one mapping.
+/// A small kernel at its own addresses, PV and PVH, that needs everything inside one mapping.
 pub(crate) fn unikernel() -> Elf {
     Elf {
         segments: vec![(0x10_0000, code(9_000), 50_000)],
@@ -117,7 +118,7 @@ impl Elf {
         let mut put = |kind: u32, at: usize, address: u64, bytes: usize, memory: u64| {
             headers.extend(kind.to_le_bytes());
             let (at, bytes) = (at as u64, bytes as u64);
-            // Flags stand second in a wide header, and second to last in a narrow one.
+            // The flags are second in a 64-bit header, and second to last in a 32-bit one.
             headers.extend([0; 4].iter().filter(|_| is_wide));
             for value in [at, address, address, bytes, memory] {
                 headers.extend(word(value));
@@ -166,7 +167,7 @@ impl Elf {
     }
 
     fn note_bytes(&self) -> Vec<u8> {
-        // Somebody else's note first: it must be stepped over.
+        // A note of another owner first, which must be skipped.
         let mut bytes = Vec::new();
         for word in [4_u32, 3, ENTRY] {
             bytes.extend(word.to_le_bytes());
@@ -191,7 +192,7 @@ impl Elf {
     }
 }
 
-/// The file as Linux's build would pack it, with the unpacked size at its end.
+/// The file as Linux's build would compress it, with the unpacked size appended.
 pub(crate) fn pack(file: &[u8], compression: Compression) -> Vec<u8> {
     let size = u32::try_from(file.len()).unwrap().to_le_bytes();
     let mut packed = match compression {
@@ -230,7 +231,7 @@ pub(crate) fn pack(file: &[u8], compression: Compression) -> Vec<u8> {
     packed
 }
 
-/// The packed kernel behind a boot sector and one sector of set-up code.
+/// The compressed kernel after a boot sector and one sector of set-up code.
 pub(crate) fn bzimage(payload: &[u8]) -> Vec<u8> {
     const SETUP: usize = 2 * 512;
     const GAP: usize = 100;

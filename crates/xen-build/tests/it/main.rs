@@ -1,4 +1,4 @@
-//! The builder through its public interface, on hand-made kernels and a recording hypervisor.
+//! Tests of the public interface, with hand-made kernels and a recording hypervisor.
 
 mod damaged;
 mod fake;

@@ -1,4 +1,4 @@
-//! PV domains, looked at as their kernel does: through vCPU 0's registers and its page tables.
+//! PV domains, inspected as their kernel does: through vCPU 0's registers and its page tables.
 
 use expect_test::expect;
 use xen::{DomId, DomainKind, EvtchnPort, PAGE_BYTES, Xen};
@@ -12,7 +12,7 @@ pub(crate) const CHANNELS: Channels = Channels {
     console: Channel { port: EvtchnPort(2), backend: DomId(3) },
 };
 
-/// A configuration that its tests vary.
+/// A base configuration for tests.
 pub(crate) fn config(kind: DomainKind, kernel: &KernelImage, mib: u64) -> BuildConfig<'_> {
     BuildConfig {
         kind,
@@ -97,7 +97,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
 }
 
-/// What must hold of every PV domain.
+/// Checks that hold for every PV domain.
 fn check(elf: &Elf, ramdisk: &[u8], mib: u64) -> Guest {
     let kernel = KernelImage::parse(&elf.bytes()).unwrap();
     let ramdisk_given = (!ramdisk.is_empty()).then_some(ramdisk);
@@ -151,7 +151,7 @@ fn check(elf: &Elf, ramdisk: &[u8], mib: u64) -> Guest {
         }
     }
 
-    // The ramdisk is where the kernel looks for it.
+    // The ramdisk is where the kernel expects it.
     assert_eq!(word(&start_info, 120), ramdisk.len() as u64);
     let by_pfn = start_info[48] & 1 << 3 != 0;
     if by_pfn {
@@ -164,7 +164,7 @@ fn check(elf: &Elf, ramdisk: &[u8], mib: u64) -> Guest {
         assert_eq!(guest.read(word(&start_info, 112), ramdisk.len()), ramdisk);
     }
 
-    // Rings are empty, known to their backends, and nobody is interrupted yet.
+    // Rings are empty and granted to their backends, and upcalls are masked.
     let ring = |frame: u64| guest.page(frame).iter().all(|byte| *byte == 0);
     assert!(ring(guest.built.store_frame) && ring(guest.built.console_frame));
     assert_eq!(word(&start_info, 56), guest.built.store_frame);
@@ -185,14 +185,14 @@ fn check(elf: &Elf, ramdisk: &[u8], mib: u64) -> Guest {
 }
 
 #[test]
-fn linux_finds_its_list_and_its_ramdisk_outside_the_first_mapping() {
+fn linux_has_its_list_and_ramdisk_outside_the_initial_mapping() {
     let ramdisk = code(3 * PAGE_BYTES + 5);
     let guest = check(&kernels::linux(), &ramdisk, 64);
     assert_eq!(guest.start_info()[48], 1 << 3);
 }
 
 #[test]
-fn a_kernel_without_such_wishes_finds_everything_inside_the_first_mapping() {
+fn other_kernels_have_everything_inside_the_initial_mapping() {
     let ramdisk = code(2 * PAGE_BYTES);
     let guest = check(&kernels::unikernel(), &ramdisk, 8);
     assert_eq!(guest.start_info()[48], 0, "as under xl");
@@ -219,8 +219,8 @@ fn physical_addresses_may_count_from_the_virtual_base() {
 }
 
 #[test]
-fn memory_may_be_anything_that_the_parts_fit_into() {
-    // The first mapping alone ends at 4 MiB.
+fn any_memory_size_that_fits_can_be_built() {
+    // The initial mapping alone ends at 4 MiB.
     for (mib, ramdisk_pages) in [(4, 0), (4, 200), (9, 1000), (1100, 3)] {
         check(&kernels::unikernel(), &code(ramdisk_pages * PAGE_BYTES), mib);
     }
@@ -228,7 +228,7 @@ fn memory_may_be_anything_that_the_parts_fit_into() {
 }
 
 #[test]
-fn the_first_mapping_leaves_room_behind_the_stack_whatever_the_kernel_takes() {
+fn the_initial_mapping_leaves_room_after_the_stack_for_any_kernel_size() {
     // Kernels that end at every page around the point where half a MiB no longer fits into 4 MiB.
     for pages in 1..100 {
         let mut elf = kernels::unikernel().with(kernels::ENTRY, 0x34_0000);

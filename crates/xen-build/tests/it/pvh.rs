@@ -1,4 +1,4 @@
-//! PVH domains, looked at as their kernel does: through `ebx` and physical memory.
+//! PVH domains, inspected as their kernel does: through `ebx` and physical memory.
 
 use expect_test::expect;
 use xen::{DomainKind, PAGE_BYTES, Xen};
@@ -52,7 +52,7 @@ fn linux_finds_everything_through_start_info() {
     assert_eq!(guest.fake.read(guest.fake.word(module), ramdisk.len()), ramdisk);
     assert_eq!(guest.fake.read(guest.fake.word(start_info + 24), 19), b"console=hvc0 quiet\0");
     assert_eq!(guest.fake.read(guest.fake.word(start_info + 32), 8), b"RSD PTR ");
-    // The map is the one that Xen was told.
+    // The map is the one set in Xen.
     let map = guest.fake.word(start_info + 40);
     for (index, entry) in guest.fake.memory_map.chunks_exact(20).enumerate() {
         assert_eq!(guest.fake.read(map + index as u64 * 24, 20), entry);
@@ -102,7 +102,7 @@ fn a_small_domain_takes_few_calls() {
 }
 
 #[test]
-fn memory_beyond_the_hole_goes_on_at_4_gib() {
+fn memory_beyond_the_hole_continues_at_4_gib() {
     let kernel = KernelImage::parse(&kernels::unikernel().bytes()).unwrap();
     let guest = Guest::build(&config(DomainKind::Pvh, &kernel, 5400));
     let frames = guest.fake.frames();

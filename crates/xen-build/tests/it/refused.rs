@@ -1,4 +1,4 @@
-//! What cannot be built, and what the host refuses.
+//! Configurations that cannot be built, and errors of the host.
 
 use expect_test::{Expect, expect};
 use xen::{DomainKind, Xen};
@@ -8,7 +8,7 @@ use crate::fake::{DOMAIN, Fake};
 use crate::kernels::{self, Elf};
 use crate::pv::{CHANNELS, config};
 
-/// Checks and builds must say the same.
+/// Check and build must return the same error.
 fn check(config: &BuildConfig<'_>, expected: &Expect) {
     let checked = xen_build::check(config).unwrap_err();
     let mut xen: Xen<Fake> = Fake::xen(config.kind != DomainKind::Pv);
@@ -22,7 +22,7 @@ fn parse(elf: &Elf) -> KernelImage {
 }
 
 #[test]
-fn a_domain_that_cannot_be_is_refused_before_there_is_one() {
+fn an_impossible_domain_is_refused_before_it_is_created() {
     let kernel = parse(&kernels::linux());
     let ramdisk = vec![0; 50 << 20];
     let pv = config(DomainKind::Pv, &kernel, 64);
@@ -45,24 +45,24 @@ fn a_domain_that_cannot_be_is_refused_before_there_is_one() {
     );
     check(
         &BuildConfig { memory_pages: 1 << 31, memory_pages_max: 1 << 31, ..pv },
-        &expect!["memory = 8388608 MiB is more than the 4194304 MiB that a domain can have"],
+        &expect!["memory = 8388608 MiB exceeds the limit of 4194304 MiB"],
     );
     check(
         &BuildConfig { memory_pages_max: 15 * 256, ..pv },
         &expect!["maxmem = 15 MiB is less than memory = 64 MiB"],
     );
-    check(&BuildConfig { vcpus: 0, ..pv }, &expect!["vcpus = 0 is not possible; 1 to 512 are"]);
+    check(&BuildConfig { vcpus: 0, ..pv }, &expect!["vcpus = 0 is out of range: 1 to 512"]);
     check(
         &BuildConfig { vcpus: 129, ..pvh },
-        &expect!["vcpus = 129 is not possible; 1 to 128 are"],
+        &expect!["vcpus = 129 is out of range: 1 to 128"],
     );
     check(
         &BuildConfig { cmdline: &"x".repeat(1024), ..pv },
-        &expect!["the kernel command line has 1024 bytes; 1023 are possible"],
+        &expect!["the kernel command line has 1024 bytes, at most 1023 are allowed"],
     );
     check(
         &BuildConfig { cmdline: &"x".repeat(4096), ..pvh },
-        &expect!["the kernel command line has 4096 bytes; 4095 are possible"],
+        &expect!["the kernel command line has 4096 bytes, at most 4095 are allowed"],
     );
     check(
         &BuildConfig { cmdline: "a\0b", ..pvh },
@@ -75,7 +75,7 @@ fn a_domain_that_cannot_be_is_refused_before_there_is_one() {
 }
 
 #[test]
-fn a_kernel_that_cannot_run_so_is_refused() {
+fn an_unsuitable_kernel_is_refused() {
     let check = |elf: Elf, kind, expected: &Expect| {
         let kernel = parse(&elf);
         check(&config(kind, &kernel, 64), expected);
@@ -105,17 +105,17 @@ fn a_kernel_that_cannot_run_so_is_refused() {
     check(
         linux().with(kernels::PHYS32_ENTRY, 0x1000),
         DomainKind::Pvh,
-        &expect!["the Xen note PHYS32_ENTRY of the kernel has an impossible value: 0x1000"],
+        &expect!["the kernel's Xen note PHYS32_ENTRY has an invalid value: 0x1000"],
     );
     check(
         linux().with(kernels::ENTRY, 0x1000),
         DomainKind::Pv,
-        &expect!["the Xen note ENTRY of the kernel has an impossible value: 0x1000"],
+        &expect!["the kernel's Xen note ENTRY has an invalid value: 0x1000"],
     );
     check(
         linux().with(kernels::PADDR_OFFSET, 1 << 40),
         DomainKind::Pv,
-        &expect!["the Xen note PADDR_OFFSET of the kernel has an impossible value: 0x10000000000"],
+        &expect!["the kernel's Xen note PADDR_OFFSET has an invalid value: 0x10000000000"],
     );
     let init_p2m = |virt| linux().with(kernels::INIT_P2M, virt);
     let (in_xen, in_hole) = (0xffff_8000_0000_0000, 0x7fff_ffff_f000);
@@ -123,32 +123,32 @@ fn a_kernel_that_cannot_run_so_is_refused() {
     check(
         init_p2m(in_xen),
         DomainKind::Pv,
-        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0xffff800000000000"],
+        &expect!["the kernel's Xen note INIT_P2M has an invalid value: 0xffff800000000000"],
     );
     check(
         init_p2m(in_hole),
         DomainKind::Pv,
-        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0x7ffffffff000"],
+        &expect!["the kernel's Xen note INIT_P2M has an invalid value: 0x7ffffffff000"],
     );
     check(
         init_p2m(in_kernel),
         DomainKind::Pv,
-        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0xffffffff80000000"],
+        &expect!["the kernel's Xen note INIT_P2M has an invalid value: 0xffffffff80000000"],
     );
     check(
         init_p2m(uneven),
         DomainKind::Pv,
-        &expect!["the Xen note INIT_P2M of the kernel has an impossible value: 0x123"],
+        &expect!["the kernel's Xen note INIT_P2M has an invalid value: 0x123"],
     );
     check(
         kernels::unikernel().with(kernels::HYPERCALL_PAGE, 0x10_0010),
         DomainKind::Pv,
-        &expect!["the Xen note HYPERCALL_PAGE of the kernel has an impossible value: 0x100010"],
+        &expect!["the kernel's Xen note HYPERCALL_PAGE has an invalid value: 0x100010"],
     );
     check(
         kernels::unikernel().with(kernels::HYPERCALL_PAGE, 0x1000_0000),
         DomainKind::Pv,
-        &expect!["the Xen note HYPERCALL_PAGE of the kernel has an impossible value: 0x10000000"],
+        &expect!["the kernel's Xen note HYPERCALL_PAGE has an invalid value: 0x10000000"],
     );
     let in_xen = kernels::unikernel()
         .with(kernels::VIRT_BASE, 0xffff_8000_0000_0000)
@@ -158,7 +158,7 @@ fn a_kernel_that_cannot_run_so_is_refused() {
         in_xen,
         DomainKind::Pv,
         &expect![
-            "the Xen note VIRT_BASE of the kernel has an impossible value: 0xffff800000000000"
+            "the kernel's Xen note VIRT_BASE has an invalid value: 0xffff800000000000"
         ],
     );
 }
@@ -168,11 +168,11 @@ fn a_32_bit_kernel_cannot_run_as_a_pv_guest() {
     let kernel = KernelImage::parse(&kernels::unikernel().bytes_32(3)).unwrap();
     check(
         &config(DomainKind::Pv, &kernel, 64),
-        &expect![[r#"a 32-bit kernel; PV guests are 64-bit here: try type = "pvh""#]],
+        &expect![[r#"a 32-bit kernel cannot run as a PV guest here: try type = "pvh""#]],
     );
 }
 
-/// Builds on a host that has `pages` left, in extents up to `order_max`.
+/// Builds on a host with `pages` free, in extents up to `order_max`.
 fn build_on(pages: u64, order_max: u32, config: &BuildConfig<'_>) -> (Fake, String) {
     let mut xen: Xen<Fake> = Fake::xen(config.kind != DomainKind::Pv);
     xen.hypervisor().pages_left = pages;
@@ -185,7 +185,7 @@ fn build_on(pages: u64, order_max: u32, config: &BuildConfig<'_>) -> (Fake, Stri
 }
 
 #[test]
-fn where_large_extents_are_gone_smaller_ones_do() {
+fn smaller_extents_are_used_when_large_ones_run_out() {
     let kernel = parse(&kernels::unikernel());
     let config = config(DomainKind::Pvh, &kernel, 1100);
     let (fake, outcome) = build_on(u64::MAX, 9, &config);
@@ -199,13 +199,13 @@ fn where_large_extents_are_gone_smaller_ones_do() {
 }
 
 #[test]
-fn the_last_pages_are_taken_one_by_one() {
+fn the_last_pages_are_allocated_one_by_one() {
     let kernel = parse(&kernels::unikernel());
     let config = config(DomainKind::Pv, &kernel, 16);
     let (fake, outcome) = build_on(4096, 18, &config);
     assert_eq!((outcome.as_str(), fake.pages_left), ("built", 0));
     let (fake, outcome) = build_on(4095, 18, &config);
     assert_eq!(fake.extents, [(9, 8, 7), (0, 512, 511)]);
-    expect!["the host has no memory for domain 7: only 4095 of 4096 pages were allocated"]
+    expect!["out of memory for domain 7: only 4095 of 4096 pages were allocated"]
         .assert_eq(&outcome);
 }
