@@ -1,4 +1,4 @@
-//! The trace that Perfetto and Chrome open.
+//! Export as a trace for Perfetto and Chrome.
 
 use serde_json::{Value, json};
 
@@ -10,8 +10,9 @@ fn micros(ns: u64) -> Value {
     text.parse::<serde_json::Number>().map_or(Value::Null, Value::Number)
 }
 
-/// The JSON that Perfetto and `chrome://tracing` read: "Trace Event Format", complete events (`ph` = `X`,
-/// microseconds), a thread for each lane of a track, since spans of one thread must not overlap.
+/// The JSON that Perfetto and `chrome://tracing` read: "Trace Event Format", complete events (`ph`
+/// = `X`, microseconds), with a thread for each lane of a track, since spans of one thread must not
+/// overlap.
 #[must_use]
 pub fn chrome(timeline: &Timeline) -> String {
     let (first, _) = timeline.range();

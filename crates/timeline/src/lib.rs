@@ -1,7 +1,7 @@
-//! Where the time of an operation went: spans on tracks, drawn for a terminal, as a picture (SVG), and as
-//! a trace that Perfetto and Chrome open.
+//! Timelines of operations: spans on tracks, rendered for a terminal, as SVG, and as a trace for
+//! Perfetto and Chrome.
 //!
-//! All times are nanoseconds since the same moment, which is the caller's.
+//! All times are nanoseconds since an epoch chosen by the caller.
 
 mod chrome;
 mod overview;
@@ -15,29 +15,29 @@ pub use text::text;
 
 use std::fmt;
 
-/// How a span came out.
+/// A span's outcome.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Outcome {
     Ended,
     Failed,
-    /// Its end is the moment of looking.
+    /// Not finished; its end is the time of the snapshot.
     Underway,
 }
 
 /// One step of an operation.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Span {
-    /// What the step belongs to: a VM, a device. Spans of one track stand together.
+    /// What the step belongs to: a VM, a device. Spans of one track are drawn together.
     pub track: String,
     pub name: String,
     /// Spans of one kind share a colour.
     pub kind: String,
-    /// When everything that it had to come after had ended.
+    /// When all its dependencies had ended.
     pub ready_ns: u64,
-    /// When it began; what lies between is waiting, see [`waited_for`](Self::waited_for).
+    /// When it began; the time in between was spent waiting, see [`waited_for`](Self::waited_for).
     pub start_ns: u64,
     pub end_ns: u64,
-    /// What it waited for between being ready and its start.
+    /// What it waited for before its start.
     pub waited_for: Option<String>,
     pub outcome: Outcome,
 }
@@ -56,7 +56,7 @@ impl Span {
     }
 }
 
-/// Spans that are looked at together.
+/// A set of spans.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Timeline {
     pub title: String,
@@ -64,7 +64,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The first moment and the last.
+    /// The earliest and the latest time.
     fn range(&self) -> (u64, u64) {
         let first = self.spans.iter().map(|span| span.ready_ns.min(span.start_ns)).min();
         let last = self.spans.iter().map(|span| span.end_ns).max();
@@ -72,7 +72,7 @@ impl Timeline {
         (first, last.unwrap_or(0).max(first))
     }
 
-    /// Tracks in the order of their first moment, each with its spans in the order of theirs.
+    /// Tracks by start time, each with its spans by start time.
     fn tracks(&self) -> Vec<(&str, Vec<&Span>)> {
         let mut sorted: Vec<&Span> = self.spans.iter().collect();
         sorted.sort_by_key(|span| (span.start_ns, span.end_ns));
@@ -102,7 +102,7 @@ impl Timeline {
     }
 }
 
-/// A duration as people write it: `850 us`, `12.3 ms`, `4.56 s`.
+/// A duration for people: `850 us`, `12.3 ms`, `4.56 s`.
 #[derive(Clone, Copy, Debug)]
 pub struct Nanoseconds(pub u64);
 

@@ -1,18 +1,18 @@
-//! The drawing of many tracks for a terminal.
+//! Summary of many tracks for a terminal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::{Nanoseconds, Span, Timeline};
 
-/// Columns of the drawing itself.
+/// Columns of the bar.
 const BAR: u64 = 48;
 
-/// From nothing to as much as there ever was.
+/// From none to the maximum.
 const SHADES: &[u8] = b" .:-=+*#%@";
 
-/// A line for each kind of span: how many there were, how many were at work and how many waited at the same time
-/// at most, how long the middle one took, and a bar that is the darker the more of them were at work then.
+/// A line for each kind of span: their number, the most that ran and the most that waited at the
+/// same time, the median duration, and a bar that is darker where more of them ran.
 #[must_use]
 pub fn overview(timeline: &Timeline) -> String {
     let (first, last) = timeline.range();
@@ -41,9 +41,9 @@ pub fn overview(timeline: &Timeline) -> String {
     out
 }
 
-/// How many of the intervals share a moment at most; empty ones have none.
+/// The most intervals that overlap at any time; empty ones do not count.
 fn most(intervals: impl Iterator<Item = (u64, u64)>) -> usize {
-    // Of one moment the ends come first.
+    // At equal times, ends come first.
     let mut changes: BTreeMap<(u64, bool), usize> = BTreeMap::new();
     for (from, to) in intervals.filter(|(from, to)| from < to) {
         *changes.entry((from, true)).or_default() += 1;
@@ -63,13 +63,13 @@ fn median(spans: &[&Span]) -> u64 {
     times.get(times.len() / 2).copied().unwrap_or(0)
 }
 
-/// A column's shade is the time of all intervals in it, beside the most that any column has.
+/// A column's shade is the sum of all intervals in it, relative to the largest column.
 fn bar(intervals: impl Iterator<Item = (u64, u64)>, first: u64, last: u64) -> String {
     let edge = |column: u64| first + crate::scaled(column, BAR, last - first);
     let mut filled: Vec<u64> = (0..BAR).map(|_| 0).collect();
     for (from, to) in intervals {
         for (column, filled) in (0..).zip(&mut filled) {
-            // What took no time to speak of is still seen.
+            // Very short spans stay visible.
             let to = to.max(from + 1);
             *filled += to.min(edge(column + 1)).saturating_sub(from.max(edge(column)));
         }
@@ -77,7 +77,7 @@ fn bar(intervals: impl Iterator<Item = (u64, u64)>, first: u64, last: u64) -> St
     let most = filled.iter().copied().max().unwrap_or(0).max(1);
     let shades = u64::try_from(SHADES.len() - 1).unwrap_or(1);
     let shade = |filled: u64| {
-        // The nearest one: not all columns are equally wide.
+        // Rounded, since not all columns are equally wide.
         let level = crate::scaled(2 * shades * filled + most, 2 * most, 1);
         let level = level.max(u64::from(filled > 0));
         char::from(SHADES[usize::try_from(level).unwrap_or(0)])
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_spans_without_length_are_drawn() {
+    fn an_empty_timeline_and_empty_spans_are_drawn() {
         assert!(overview(&Timeline::default()).contains("stage"));
         let timeline = Timeline { title: String::new(), spans: vec![span(0, "x", 5, 5, 5)] };
         assert_eq!(overview(&timeline).lines().count(), 3);

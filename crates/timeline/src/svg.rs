@@ -9,12 +9,12 @@ const LEFT: u64 = 140;
 const RIGHT: u64 = 20;
 const TOP: u64 = 62;
 const BOTTOM: u64 = 24;
-/// Most rows that still get a name of their own.
+/// Most rows that are labelled.
 const NAMED_ROWS: u64 = 80;
-/// Height of the rows together, from which they get thinner.
+/// Maximum height of all rows; more rows are drawn thinner.
 const HEIGHT_MAX: u64 = 1400;
 
-/// Colours that differ for most eyes, also without red and green.
+/// Colours that can be told apart, also with red-green colour blindness.
 const COLOURS: [&str; 12] = [
     "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#997700", "#994455",
     "#004488", "#999933", "#44aa99", "#882255",
@@ -37,8 +37,8 @@ fn tick(range: u64) -> u64 {
     step
 }
 
-/// Rows with their names. Spans of a track that overlap get a row each. Where there would be more rows than can
-/// have names, tracks that do not overlap share theirs.
+/// Rows with their names. Spans of a track that overlap get a row each. With more rows than can be
+/// labelled, tracks that do not overlap share rows.
 fn rows(timeline: &Timeline) -> Vec<(&str, Vec<&Span>)> {
     let rows: Vec<_> = timeline.tracks().into_iter().flat_map(|it| rows_of(it.0, it.1)).collect();
     if rows.len() <= usize::try_from(NAMED_ROWS).unwrap_or(usize::MAX) {
@@ -52,7 +52,7 @@ fn rows(timeline: &Timeline) -> Vec<(&str, Vec<&Span>)> {
     lanes(whole).into_iter().flat_map(|spans| rows_of("", spans)).collect()
 }
 
-/// When a span is first seen.
+/// When a span becomes visible.
 fn begin(span: &Span) -> u64 {
     span.ready_ns.min(span.start_ns)
 }
@@ -64,7 +64,7 @@ fn rows_of<'a>(track: &'a str, mut spans: Vec<&'a Span>) -> Vec<(&'a str, Vec<&'
     named.map(|(index, spans)| (if index == 0 { track } else { "" }, spans)).collect()
 }
 
-/// Puts each of what comes into the first lane that is free at its beginning.
+/// Puts each item into the first lane that is free at its start.
 fn lanes<'a>(all: impl Iterator<Item = (u64, u64, Vec<&'a Span>)>) -> Vec<Vec<&'a Span>> {
     let mut lanes: Vec<(u64, Vec<&Span>)> = Vec::new();
     for (first, last, spans) in all {
@@ -126,7 +126,7 @@ impl<'a> Picture<'a> {
         }
     }
 
-    /// Where a moment is, from the left.
+    /// The x coordinate of a time.
     fn x(&self, moment_ns: u64) -> u64 {
         let since = moment_ns.saturating_sub(self.first_ns);
         LEFT + scaled(since, self.range_ns, WIDTH - LEFT - RIGHT)

@@ -1,14 +1,14 @@
-//! The drawing for a terminal.
+//! Rendering for a terminal.
 
 use std::fmt::Write as _;
 
 use crate::{Nanoseconds, Outcome, Timeline, scaled};
 
-/// Columns of the drawing itself.
+/// Columns of the bar.
 const BAR: u64 = 48;
 
-/// A line for each span: when it began, how long it waited and took, and a bar (`.` waiting, `#` at work,
-/// `!` failed, `>` not yet ended).
+/// A line for each span: when it began, how long it waited and took, and a bar (`.` waiting, `#`
+/// running, `!` failed, `>` not finished).
 #[must_use]
 pub fn text(timeline: &Timeline) -> String {
     let (first, last) = timeline.range();
@@ -30,7 +30,7 @@ pub fn text(timeline: &Timeline) -> String {
                 Outcome::Failed => '!',
                 Outcome::Underway => '>',
             };
-            // What took no time to speak of is still seen.
+            // Very short spans stay visible.
             let end = end.max(start + 1).min(BAR);
             let start = start.min(end - 1);
             let bar: String = (0..BAR)

@@ -28,7 +28,7 @@ fn two_vms() -> Timeline {
 }
 
 #[test]
-fn the_drawing_for_a_terminal_shows_waiting_work_and_failure() {
+fn text_shows_waiting_running_and_failed_spans() {
     expect![[r#"
         start <web1> & web2 (100.0 ms)
         step                       at    waited      took
@@ -63,7 +63,7 @@ fn spans_of_one_thread_of_the_trace_do_not_overlap() {
 }
 
 #[test]
-fn the_picture_has_a_rectangle_for_each_span_and_no_name_breaks_it() {
+fn svg_has_a_rectangle_for_each_span_and_escapes_names() {
     let picture = svg(&two_vms());
     assert!(picture.contains("start &lt;web1&gt; &amp; web2 (100.0 ms)"), "{picture}");
     // The background, a colour of the legend for each of two kinds, four spans.
@@ -75,7 +75,7 @@ fn the_picture_has_a_rectangle_for_each_span_and_no_name_breaks_it() {
 }
 
 #[test]
-fn nothing_can_be_drawn_as_well() {
+fn an_empty_timeline_can_be_drawn() {
     let empty = Timeline { title: "none".to_owned(), spans: Vec::new() };
     assert_eq!(text(&empty).lines().count(), 2);
     assert!(svg(&empty).ends_with("</svg>\n"));
@@ -91,16 +91,16 @@ fn height(times: impl Fn(u64) -> [u64; 3]) -> u32 {
 }
 
 #[test]
-fn rows_of_a_storm_get_thin_instead_of_endless() {
+fn many_rows_are_drawn_thinner() {
     let all_at_once = height(|n| [0, n, n + 5]);
     assert!(all_at_once <= 6000, "{all_at_once}");
-    // Five at a time have five rows, all told.
+    // Five at a time have five rows in all.
     let five_at_a_time = height(|n| [n, n, n + 5]);
     assert_eq!(five_at_a_time, 62 + 5 * 16 + 24);
 }
 
 #[test]
-fn durations_read_as_people_write_them() {
+fn durations_are_printed_for_people() {
     let written: Vec<String> =
         [999, 850_000, 12_345_678, 4_567_000_000].map(|ns| Nanoseconds(ns).to_string()).into();
     assert_eq!(written, ["0 us", "850 us", "12.3 ms", "4.56 s"]);
