@@ -1,11 +1,13 @@
-//! Where the CPU time of a few programs goes: `cpu_sampler MILLISECONDS OUTPUT STOP NAME...`
+//! Samples the CPU time of a few programs by thread and stack: `cpu_sampler MILLISECONDS OUTPUT
+//! STOP NAME...`
 //!
-//! Looks at every thread of the processes of these names (their `comm`) once in so many milliseconds, until the
-//! file STOP exists. The CPU time that a thread has used since, as the scheduler counts it, goes to its program, its
-//! own name, and its stack in the kernel if it still runs. Of a thread that waits by now nobody can say where it used
-//! its time; it goes to "(worked, then waited)" with the system call in which it waits. OUTPUT gets "frame;frame
-//! NANOSECONDS" lines. Everything comes from `/proc`, so it works without performance counters, which no
-//! domain under Xen has by default.
+//! Samples every thread of the processes with these names (`comm`) at this interval, until the file
+//! STOP exists. The CPU time that a thread has used since the last sample, from the scheduler's
+//! statistics, is attributed to its program, its name, and its kernel stack if it is running. For a
+//! thread that is waiting by then the place is unknown; its time goes to "(worked, then waited)"
+//! with the system call in which it waits. OUTPUT gets "frame;frame NANOSECONDS" lines. Everything
+//! comes from `/proc`, so it works without performance counters, which no domain under Xen has by
+//! default.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +15,7 @@ use std::time::Duration;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A thread that was seen, and the CPU time it had used by then.
+/// Known threads, and the CPU time they had used at the last sample.
 type Seen = BTreeMap<(u32, u32), u64>;
 
 fn numbers(folder: &str) -> Vec<u32> {
@@ -27,7 +29,7 @@ fn text(path: &str) -> String {
     text
 }
 
-/// The stack in the kernel, outermost first; nothing while the thread runs in its program.
+/// The kernel stack, outermost first; empty while the thread is in user mode.
 fn kernel_frames(folder: &str) -> Vec<String> {
     let stack = text(&format!("{folder}/stack"));
     let frame = |line: &str| {
@@ -39,13 +41,13 @@ fn kernel_frames(folder: &str) -> Vec<String> {
     frames
 }
 
-/// Whether a thread is on a CPU or wants to be. Its name, in brackets, may have blanks in it.
+/// Whether a thread is running or runnable. Its name, in parentheses, may contain spaces.
 fn runs(folder: &str) -> bool {
     let stat = text(&format!("{folder}/stat"));
     stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
 }
 
-/// Looks at all threads once.
+/// Samples all threads once.
 fn look(names: &[String], seen: &mut Seen, stacks: &mut BTreeMap<String, u64>) {
     let mut now = Seen::new();
     for pid in numbers("/proc") {
@@ -60,7 +62,7 @@ fn look(names: &[String], seen: &mut Seen, stacks: &mut BTreeMap<String, u64>) {
                 continue;
             };
             now.insert((pid, tid), used);
-            // All that a new process has used is new as well.
+            // All time of a new process is new.
             let before = seen.get(&(pid, tid)).copied().unwrap_or_default();
             if used > before {
                 let mut frames = vec![name.clone(), text(&format!("{folder}/comm"))];
@@ -88,7 +90,7 @@ fn main() -> Result<(), Failure> {
     };
     let interval = Duration::from_millis(interval.parse()?);
     let (mut seen, mut stacks) = (Seen::new(), BTreeMap::new());
-    // What was used before the start is nobody's concern.
+    // Time used before the start does not count.
     look(names, &mut seen, &mut BTreeMap::new());
     while !Path::new(stop).exists() {
         std::thread::sleep(interval);

@@ -1,10 +1,11 @@
-//! Domains that come and go as fast as Xen makes them, and what may be relied on meanwhile.
+//! Checks what may be relied on while domains are created and destroyed as fast as possible.
 //!
-//! `xen_churn listings COUNT SECONDS` lists all domains COUNT times, at most for so long, while a second
-//! connection creates and destroys bare domains, and checks each list: ascending, without duplicates, every
-//! domain in it that was there before and is there after. `xen_churn take DOMID` asks for exactly this
-//! number and says `taken` or the error; what it got is destroyed again. `xen_churn destroy DOMID` destroys
-//! a domain as any other toolstack may. `xen_churn state DOMID` says `alive`, `dead` or `none`.
+//! `xen_churn listings COUNT SECONDS` lists all domains COUNT times, for at most SECONDS, while a
+//! second connection creates and destroys bare domains, and checks each list: ascending, without
+//! duplicates, with every domain that existed before and after it. `xen_churn take DOMID` creates a
+//! domain with exactly this domid, prints `taken` or the error, and destroys it again. `xen_churn
+//! destroy DOMID` destroys a domain as any other toolstack may. `xen_churn state DOMID` prints
+//! `alive`, `dead` or `none`.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -64,7 +65,7 @@ fn connect(arena_bytes: usize) -> Outcome<Xen<LinuxHypervisor>> {
     Ok(Xen::probe(LinuxHypervisor::open(arena_bytes)?)?)
 }
 
-/// The smallest domain there is: no memory, one vCPU that is never made.
+/// The smallest possible domain: no memory, one vCPU that is never allocated.
 fn bare() -> CreateDomain {
     CreateDomain {
         kind: DomainKind::Pv,
@@ -88,7 +89,7 @@ fn take(domid: DomId) -> Outcome<String> {
     }
 }
 
-/// Creates and destroys until it is told to stop; says how often.
+/// Creates and destroys domains until stopped; returns how many.
 fn churn(stop: &AtomicBool) -> Outcome<u64> {
     let mut xen = connect(ARENA_BYTES_MIN)?;
     let mut alive = Vec::new();
@@ -97,10 +98,10 @@ fn churn(stop: &AtomicBool) -> Outcome<u64> {
         if stop.load(Ordering::Relaxed) {
             break Ok(count);
         }
-        // A few at a time, so that numbers before and behind the stable ones come and go.
+        // A few at a time, so that domids below and above the stable ones come and go.
         match xen.create_domain(&bare()) {
             Ok(domid) => alive.push(domid),
-            // Xen frees the memory of the dead a little later.
+            // Xen frees a dead domain's memory a little later.
             Err(Errno::ENOMEM) => thread::sleep(Duration::from_millis(1)),
             Err(errno) => break Err(errno),
         }
@@ -153,7 +154,7 @@ fn listings(count: u64, seconds: u64) -> Outcome<String> {
     let churned = churner.join().map_err(|_| "the churning thread failed")??;
     outcome?;
     if sizes.len() < 2 || churned == 0 {
-        return Err("nothing came or went meanwhile".into());
+        return Err("no domain was created or destroyed meanwhile".into());
     }
     Ok(format!(
         "listings {listed} seconds {:.1} creates-and-destroys {churned} stable {} sizes {}..{}",

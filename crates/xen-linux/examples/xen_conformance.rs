@@ -1,8 +1,8 @@
 //! Runs the conformance cases on the Xen under this machine, then checks the devices of `xen_linux`
-//! against it. For a lab host: it makes and destroys domains, loop devices and bridge ports.
+//! against it. For a lab host: it creates and destroys domains, loop devices and bridge ports.
 //!
-//! Arguments: the name of a network interface that may be put into a bridge for a moment, and the
-//! name of the bridge. Without them that check is left out.
+//! Arguments: the name of a network interface that may be added to a bridge for a short time, and
+//! the name of the bridge. Without them that check is skipped.
 
 use std::fs::{File, remove_file};
 use std::io::{Read, Write};
@@ -73,7 +73,7 @@ fn ensure(holds: bool, what: &str) -> Checked {
     if holds { Ok(()) } else { Err(what.into()) }
 }
 
-/// Runs a check on a PV domain of `pages` pages, whose frames it is given, and destroys it.
+/// Runs a check on a PV domain of `pages` pages, passing its frames, and destroys the domain.
 fn with_domain(
     xen: &mut Xen<LinuxHypervisor>,
     pages: u64,
@@ -110,13 +110,13 @@ fn with_domain(
 fn large_copy(xen: &mut Xen<LinuxHypervisor>) -> Checked {
     const PAGES: u64 = 5000;
     with_domain(xen, PAGES, |xen, domid, frames| {
-        // Neither end on a page boundary, and more than one window.
+        // Neither end is on a page boundary, and there is more than one window.
         let bytes: Vec<u8> =
             (0..frames.len() * PAGE_BYTES - 3000).map(|i| (i / 7 % 253).to_le_bytes()[0]).collect();
         let started = Instant::now();
         xen.write_foreign(domid, frames, 1000, &bytes)?;
         let wrote = started.elapsed();
-        // Not zero, so that it is there before it is read into.
+        // Not zero, so that the pages are present before the read.
         let mut seen = vec![1; bytes.len()];
         let started = Instant::now();
         xen.read_foreign(domid, frames, 1000, &mut seen)?;
@@ -138,7 +138,7 @@ fn mapped_frame(xen: &mut Xen<LinuxHypervisor>) -> Checked {
         xen.read_foreign(domid, &frames[2..3], 200, &mut word)?;
         ensure(u32::from_ne_bytes(word) == 0xfeed_beef, "a word written through the map is lost")?;
         let missing = ForeignMemory::open()?.map_page(DomId(0x7fe0), 1);
-        ensure(missing.is_err(), "a frame of nobody was mapped")
+        ensure(missing.is_err(), "a frame of no domain was mapped")
     })
 }
 
@@ -168,7 +168,7 @@ fn mapped_grant(xen: &mut Xen<LinuxHypervisor>) -> Checked {
 fn gone(xen: &mut Xen<LinuxHypervisor>, domid: DomId) -> Checked {
     let started = Instant::now();
     while xen.domain(domid)?.is_some() {
-        ensure(started.elapsed() < Duration::from_secs(5), "the domain does not go away")?;
+        ensure(started.elapsed() < Duration::from_secs(5), "the domain is not destroyed")?;
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -206,10 +206,10 @@ fn own_event(_: &mut Xen<LinuxHypervisor>) -> Checked {
     ensure(one.pending(&mut ports)? == 0, "a masked port fired")?;
     one.unmask(near)?;
     wait(&one)?;
-    ensure(one.pending(&mut ports)? == 1 && ports[0] == near, "the event of meanwhile is lost")
+    ensure(one.pending(&mut ports)? == 1 && ports[0] == near, "the event sent while masked was lost")
 }
 
-/// Takes away what fired so far.
+/// Clears the events so far.
 fn settle(channels: &mut EventChannels) -> Checked {
     let mut ports = [EvtchnPort(0); 4];
     std::thread::sleep(Duration::from_millis(20));
@@ -230,7 +230,7 @@ fn death(xen: &mut Xen<LinuxHypervisor>) -> Checked {
     let mut channels = EventChannels::open()?;
     let port = match channels.bind_virq(VIRQ_DOM_EXC) {
         Ok(port) => port,
-        // The store daemon has it; there can be one only.
+        // The store daemon has bound it; there can be only one.
         Err(error) if error.errno() == xen::Errno::EEXIST => {
             println!("      left out: {error} (a store daemon runs)");
             return Ok(());
@@ -314,7 +314,7 @@ fn bridge_port(port: &str, bridge: &str) -> Checked {
     checked?;
     ensure(links.ports(bridge)? == before, "the port did not leave")?;
     let error = links.add_port(port, bridge).unwrap_err().to_string();
-    ensure(error.starts_with(&format!("network interface {port} is no bridge")), &error)?;
+    ensure(error.starts_with(&format!("network interface {port} is not a bridge")), &error)?;
     let error = links.add_port(bridge, "vif99.0").unwrap_err().to_string();
     ensure(error.starts_with("there is no network interface vif99.0"), &error)
 }

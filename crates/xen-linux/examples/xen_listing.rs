@@ -1,10 +1,10 @@
-//! Times the ways to list all domains, through one device in one process.
+//! Compares the ways to list all domains, through one device in one process.
 //!
-//! `xen_listing ROUNDS` prints `SAMPLE NAME VALUE` lines: microseconds of each listing, in turn, and
-//! the hypercalls that it took. All of them must tell the same identifiers.
-//! `one-call` is what the product does. `chunks-of-2` is what 4.17's OCaml bindings do, with a buffer that
-//! lasts. `bounce` is what libxenctrl does with the largest buffer: map it, clear it, call, copy all of it
-//! back, unmap it. `bounce-1024` is the same with the 1024 entries that libxl asks for at a time.
+//! `xen_listing ROUNDS` prints `SAMPLE NAME VALUE` lines: microseconds of each listing, in turn,
+//! and the hypercalls that it took. All must return the same domids. `one-call` is what Xylem does.
+//! `chunks-of-2` is what 4.17's OCaml bindings do, with a permanent buffer. `bounce` is what
+//! libxenctrl does with the largest buffer: map it, clear it, call, copy all of it back, unmap it.
+//! `bounce-1024` is the same with the 1024 entries that libxl requests at a time.
 
 use std::fs::File;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use xen_linux::LinuxHypervisor;
 const INFO_BYTES: usize = 112;
 /// Identifiers that a domain can have.
 const DOMAINS_MAX: usize = DomId::FIRST_RESERVED as usize;
-/// Where the buffer of the chunked listing lies in the arena: behind the call's structure.
+/// Offset of the chunked listing's buffer in the arena, after the call's structure.
 const CHUNK_OFFSET: usize = 4096;
 
 type Listed<T> = Result<T, Box<dyn std::error::Error>>;
@@ -65,7 +65,7 @@ fn run() -> Listed<()> {
                 );
             }
             match round {
-                // The first touches what the others find ready.
+                // The first round touches the memory and is not timed.
                 0 => println!("SAMPLE {name}-calls {calls}"),
                 _ => println!("SAMPLE {name}-us {}", took.as_secs_f64() * 1e6),
             }
@@ -96,7 +96,7 @@ fn ids(infos: &[u8]) -> impl Iterator<Item = u16> + '_ {
     infos.chunks_exact(INFO_BYTES).map(|info| u16::from_ne_bytes([info[0], info[1]]))
 }
 
-/// Lists `max` domains at a time until a listing is empty, into memory that lasts.
+/// Lists `max` domains at a time until a listing is empty, into a permanent buffer.
 fn chunked(xen: &mut Xen<LinuxHypervisor>, max: usize) -> Listed<(Vec<u16>, u32)> {
     let (mut all, mut calls, mut first) = (Vec::new(), 0, 0);
     loop {
@@ -112,7 +112,7 @@ fn chunked(xen: &mut Xen<LinuxHypervisor>, max: usize) -> Listed<(Vec<u16>, u32)
     }
 }
 
-/// Lists through a buffer that is made for each call and copied whole.
+/// Lists through a buffer that is allocated for each call and copied as a whole.
 fn bounced(xen: &mut Xen<LinuxHypervisor>, device: &File, max: usize) -> Listed<(Vec<u16>, u32)> {
     let bytes = (max * INFO_BYTES).next_multiple_of(xen::PAGE_BYTES);
     let mut copy = vec![0_u8; bytes];

@@ -1,4 +1,4 @@
-//! Prints what the hypervisor under this machine says about itself, and its domains.
+//! Prints version and interface of the hypervisor of this machine, and its domains.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! [`AppendFile`]: a file that grows at its end by stores to memory, without a system call for each.
+//! [`AppendFile`]: a file that is appended to by stores to memory, without a system call for each.
 //!
-//! What was appended belongs to the kernel as soon as it was stored: it survives the process, however
-//! that ends, though not the machine. The first page is a header; its first word is the length of what
-//! was appended, and nothing beyond it counts.
+//! Appended bytes are in the page cache as soon as they are stored: they survive the process,
+//! however it ends, but not the machine. The first page is a header; its first word is the appended
+//! length, and bytes beyond it do not count.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -16,18 +16,18 @@ use crate::HostError;
 use crate::error::Refused;
 use crate::mapping::{Access, Mapping};
 
-/// Mapped and set aside at once, in about a fifth of a millisecond. More would hold the caller up, and
-/// count as this process's memory; less costs more calls.
+/// Mapped and allocated at a time, in about a fifth of a millisecond. More would block the caller
+/// for longer and count as this process's memory; less costs more calls.
 const WINDOW_BYTES: u64 = 256 << 10;
 const WINDOW_PAGES: usize = 64;
 
-/// Of the header, for the caller.
+/// Bytes of the header for the caller.
 const OWN_BYTES: usize = 64;
 
-/// Further behind in the header, for what changes all the time.
+/// Offset in the header of data that changes all the time.
 const NOTES_AT: usize = 1024;
 
-/// Waiting for another process to let go of its file.
+/// Attempts to lock a file that another process has locked.
 const LOCK_TRIES: u32 = 500;
 const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 
@@ -36,22 +36,22 @@ const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
 pub struct AppendFile {
     file: OwnedFd,
     header: Mapping,
-    /// Where the end is.
+    /// The window with the end.
     window: Mapping,
     window_start: u64,
-    /// Appended and published, the header not included.
+    /// Published length, without the header.
     length: u64,
-    /// Room in the file.
+    /// Allocated length of the file.
     allocated: u64,
 }
 
 impl AppendFile {
-    /// Makes an empty file in place of whatever is at `path`.
+    /// Creates an empty file at `path`, replacing any other.
     ///
     /// # Errors
-    /// If the file cannot be made, or there is no room for it.
+    /// If the file cannot be created, or there is no space for it.
     pub fn create(path: &Path) -> Result<Self, HostError> {
-        let context = || format!("cannot make {}", path.display());
+        let context = || format!("cannot create {}", path.display());
         match rustix::fs::unlink(path) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno).refused(context),
@@ -64,11 +64,12 @@ impl AppendFile {
 
     /// Opens the file at `path`, if there is one, to append to it.
     ///
-    /// Waits a few seconds for another process that still has it: one that was killed lets go of it
-    /// when it is gone.
+    /// Waits a few seconds for another process that still has it locked: a killed process releases
+    /// it when it has exited.
     ///
     /// # Errors
-    /// If it cannot be opened, another process has it, or it is shorter than its header says.
+    /// If it cannot be opened, another process has locked it, or it is shorter than its header
+    /// says.
     pub fn open(path: &Path) -> Result<Option<Self>, HostError> {
         let context = || format!("cannot use {}", path.display());
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -91,10 +92,11 @@ impl AppendFile {
         Self::with_file(file, length).refused(context).map(Some)
     }
 
-    /// Waits a few seconds until no other process has the file at `path`, if there is one. Nothing of it is read.
+    /// Waits a few seconds until no other process has locked the file at `path`, if there is one.
+    /// Does not read it.
     ///
     /// # Errors
-    /// If it cannot be opened, or another process keeps it.
+    /// If it cannot be opened, or remains locked.
     pub fn wait_until_free(path: &Path) -> Result<(), HostError> {
         let context = || format!("cannot use {}", path.display());
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -105,10 +107,10 @@ impl AppendFile {
         lock(&file).refused(|| format!("{}: is another process serving?", context()))
     }
 
-    /// Goes on with a file that another process opened, and does not append to any more.
+    /// Takes over a file that another process opened and no longer appends to.
     ///
     /// # Errors
-    /// If it is none of this kind.
+    /// If it is not such a file.
     pub fn adopt(file: OwnedFd) -> Result<Self, HostError> {
         let context = || "cannot use the file that was handed over".to_owned();
         let mut word = [0; 8];
@@ -125,13 +127,13 @@ impl AppendFile {
         Ok(Self { file, header, window, window_start, length, allocated })
     }
 
-    /// Bytes that were appended.
+    /// Number of appended bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// All bytes that were appended.
+    /// All appended bytes.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -152,20 +154,20 @@ impl AppendFile {
         Ok(bytes)
     }
 
-    /// Appends all of it or nothing; a process that ends in between has appended nothing.
+    /// Appends all or nothing, also if the process dies meanwhile.
     ///
     /// # Errors
-    /// ENOSPC or another errno of the file system's if there is no room for it.
+    /// ENOSPC or another errno of the file system if there is no space.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), HostError> {
         self.append_parts(&[bytes])
     }
 
-    /// As [`append`](Self::append), for what lies in several places.
+    /// As [`append`](Self::append), gathered from several slices.
     ///
     /// # Errors
     /// As for [`append`](Self::append).
     pub fn append_parts(&mut self, parts: &[&[u8]]) -> Result<(), HostError> {
-        let context = || "cannot make the file longer".to_owned();
+        let context = || "cannot extend the file".to_owned();
         let length = parts.iter().map(|part| part.len() as u64).sum::<u64>();
         let end = HEADER_BYTES + self.length + length;
         if end > self.allocated {
@@ -185,7 +187,7 @@ impl AppendFile {
         Ok(())
     }
 
-    /// Copies bytes to where the file has room for them. They do not count yet.
+    /// Copies bytes into allocated space. They do not count yet.
     fn store(&mut self, mut at: u64, mut rest: &[u8]) -> Result<(), Errno> {
         while !rest.is_empty() {
             if at >= self.window_start + WINDOW_BYTES {
@@ -196,8 +198,8 @@ impl AppendFile {
             let offset = usize::try_from(at - self.window_start).expect("inside the window");
             let piece = rest.len().min(self.window.bytes() - offset);
             let to = self.window.at(offset, piece);
-            // SAFETY: `at` checked the range; nobody else writes to the file, which is locked, and no
-            // reference to the mapping exists.
+            // SAFETY: `at` checked the range; no other process writes to the file, which is locked,
+            // and no reference to the mapping exists.
             unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to.as_ptr(), piece) };
             rest = &rest[piece..];
             at += piece as u64;
@@ -205,7 +207,7 @@ impl AppendFile {
         Ok(())
     }
 
-    /// What the caller keeps beside the bytes.
+    /// The caller's bytes of the header.
     #[must_use]
     pub fn header(&self) -> [u8; OWN_BYTES] {
         let mut header = [0; OWN_BYTES];
@@ -215,7 +217,7 @@ impl AppendFile {
         header
     }
 
-    /// Bytes of the caller's that [`set_note`](Self::set_note) changes one by one.
+    /// Size of the notes, which [`set_note`](Self::set_note) changes in place.
     pub const NOTES_BYTES: usize = 1024;
 
     #[must_use]
@@ -227,27 +229,27 @@ impl AppendFile {
         notes
     }
 
-    /// Changes the notes from `at` on. Like what is appended they survive the process.
+    /// Changes the notes from `at` on. Like appended bytes they survive the process.
     ///
     /// # Panics
-    /// If they end before `bytes` do.
+    /// If `bytes` reach beyond the notes.
     pub fn set_note(&mut self, at: usize, bytes: &[u8]) {
         let end = at.checked_add(bytes.len());
         assert!(end.is_some_and(|end| end <= Self::NOTES_BYTES), "behind the notes");
         let to = self.header.at(NOTES_AT + at, bytes.len());
         // SAFETY: `at` checked the range; only this process writes to it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
-        // A process that ends at the next instruction has stored it.
+        // The store takes effect even if the process dies at the next instruction.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     }
 
-    /// One byte of the notes, for somebody who does not have the file at hand.
+    /// A handle to one byte of the notes, for code that does not hold the file.
     ///
     /// # Errors
-    /// If the header cannot be mapped once more.
+    /// If the header cannot be mapped again.
     ///
     /// # Panics
-    /// If it is behind the notes.
+    /// If it is beyond the notes.
     pub fn flag(&self, at: usize) -> Result<Flag, HostError> {
         assert!(at < Self::NOTES_BYTES, "behind the notes");
         let header = Mapping::new(&self.file, 1, 0, Access::ReadWrite);
@@ -255,8 +257,8 @@ impl AppendFile {
         Ok(Flag { header, offset: NOTES_AT + at })
     }
 
-    /// Gives the file up, to be freed in pieces: the end of a long one at once takes milliseconds. It is to
-    /// have no name any more.
+    /// Retires the file, to be freed in pieces, since freeing a long file at once takes
+    /// milliseconds. It must have been unlinked.
     #[must_use]
     pub fn retire(self) -> RetiredFile {
         RetiredFile { file: self.file, bytes: self.allocated }
@@ -269,7 +271,7 @@ impl AppendFile {
     }
 }
 
-/// Locks a file, waiting a few seconds for whoever has it.
+/// Locks a file, waiting a few seconds for the current owner.
 fn lock(file: &OwnedFd) -> Result<(), Errno> {
     for _ in 0..LOCK_TRIES {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -299,13 +301,13 @@ impl Flag {
 
     fn byte(&self) -> &AtomicU8 {
         let byte = self.header.at(self.offset, 1);
-        // SAFETY: inside the mapping, which lives as long as `self`; whoever else stores to it does so
-        // through the kernel's page, not through a reference.
+        // SAFETY: inside the mapping, which lives as long as `self`; other writers store through
+        // mappings of their own, not through a reference.
         unsafe { AtomicU8::from_ptr(byte.as_ptr()) }
     }
 }
 
-/// What is left of an [`AppendFile`] that nobody needs any more.
+/// The rest of an [`AppendFile`] that is no longer needed.
 #[derive(Debug)]
 pub struct RetiredFile {
     file: OwnedFd,
@@ -313,11 +315,11 @@ pub struct RetiredFile {
 }
 
 impl RetiredFile {
-    /// Frees so many bytes more. `None`: nothing is left.
+    /// Frees this many bytes. `None` when the file is empty.
     #[must_use]
     pub fn shrink(mut self, bytes: u64) -> Option<Self> {
         self.bytes = self.bytes.saturating_sub(bytes);
-        // One that cannot be shortened is freed at once.
+        // A file that cannot be truncated is freed at once.
         let is_shorter = rustix::fs::ftruncate(&self.file, self.bytes).is_ok();
         (is_shorter && self.bytes > 0).then_some(self)
     }
@@ -331,18 +333,18 @@ impl AsFd for AppendFile {
 
 const HEADER_BYTES: u64 = PAGE_BYTES as u64;
 
-/// The window in which the end of so many bytes is.
+/// The window that contains the end of this length.
 fn window_start(length: u64) -> u64 {
     (HEADER_BYTES + length) / WINDOW_BYTES * WINDOW_BYTES
 }
 
-/// Sets room aside, so that a later store to it cannot fail: it would end the process.
+/// Allocates space, so that a later store to it cannot fail, which would kill the process.
 fn allocate(file: &OwnedFd, start: u64, bytes: u64) -> Result<(), Errno> {
     match rustix::fs::fallocate(file, FallocateFlags::empty(), start, bytes) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         result => return result,
     }
-    // A file system without the call: what is there stays, what is missing is written.
+    // Without fallocate: existing bytes are kept, missing ones are written.
     let size = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
     let mut at = size.max(start);
     let zeros = [0; PAGE_BYTES];
@@ -374,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_appended_is_there_for_the_next_process() {
+    fn appended_bytes_survive_for_the_next_process() {
         let place = Place::new("again");
         let mut file = AppendFile::create(&place.0).unwrap();
         let mut all = Vec::new();
@@ -398,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_there_for_the_next_process_and_a_flag_is_one_of_them() {
+    fn notes_survive_for_the_next_process_and_a_flag_is_one_of_them() {
         let place = Place::new("notes");
         let mut file = AppendFile::create(&place.0).unwrap();
         assert_eq!(file.notes(), [0; AppendFile::NOTES_BYTES]);
@@ -408,7 +410,7 @@ mod tests {
         file.append(b"bytes").unwrap();
         drop(file);
         flag.set(flag.get() + 1);
-        // It is a mapping of the file, which is locked as long as one is left.
+        // A flag is a mapping of the file, which stays locked while any mapping exists.
         drop(flag);
         let file = AppendFile::open(&place.0).unwrap().unwrap();
         let notes = file.notes();
@@ -430,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_given_up_becomes_shorter_until_nothing_is_left() {
+    fn a_retired_file_shrinks_until_it_is_empty() {
         let place = Place::new("retired");
         let mut file = AppendFile::create(&place.0).unwrap();
         file.append(&vec![7; 3 << 20]).unwrap();
@@ -448,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_lost_its_end_or_is_none_of_ours_is_refused() {
+    fn a_truncated_or_foreign_file_is_refused() {
         let place = Place::new("short");
         let mut file = AppendFile::create(&place.0).unwrap();
         file.append(&[7; 5000]).unwrap();
@@ -461,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_opened_where_nothing_is() {
+    fn a_missing_file_opens_as_none() {
         let path = std::env::temp_dir().join(format!("append-none-{}", std::process::id()));
         assert!(AppendFile::open(&path).unwrap().is_none());
     }

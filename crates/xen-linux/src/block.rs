@@ -1,4 +1,4 @@
-//! Block devices by number, as the `physical-device` node of a backend wants them.
+//! Block devices by number, as in a backend's `physical-device` node.
 
 use std::fmt;
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::HostError;
 use crate::error::Refused;
 
-/// A device number. It prints as xenstore spells it: major and minor in hexadecimal.
+/// A device number. It is printed as in xenstore: major and minor in hexadecimal.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct DeviceNumber {
     pub major: u32,
@@ -25,16 +25,17 @@ impl fmt::Display for DeviceNumber {
 /// The number of a block device, given its path.
 ///
 /// # Errors
-/// If there is nothing at the path, or no block device.
+/// If the path does not exist or is not a block device.
 pub fn block_device(path: &Path) -> Result<DeviceNumber, HostError> {
     let found = stat(path).refused(|| format!("cannot find {}", path.display()))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::BlockDevice {
-        return Err(Errno::NOTBLK).refused(|| format!("{} is not usable as it is", path.display()));
+        return Err(Errno::NOTBLK).refused(|| format!("cannot use {} as a disk", path.display()));
     }
     Ok(DeviceNumber { major: major(found.st_rdev), minor: minor(found.st_rdev) })
 }
 
-/// Whether nobody has a block device, its whole disk or a partition of it to himself: asked by trying for a moment.
+/// Whether a block device, its whole disk and its partitions are not opened exclusively: tested by
+/// opening it with O_EXCL for a moment.
 ///
 /// # Errors
 /// If the device cannot be opened.
@@ -42,7 +43,7 @@ pub fn is_unclaimed(path: &Path) -> Result<bool, HostError> {
     match open(path, OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC, Mode::empty()) {
         Ok(_) => Ok(true),
         Err(Errno::BUSY) => Ok(false),
-        // A drive without a medium is nobody's.
+        // A drive without a medium is not in use.
         Err(Errno::NOMEDIUM) => Ok(true),
         Err(errno) => Err(errno).refused(|| format!("cannot open {}", path.display())),
     }
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_device_is_refused_by_name() {
+    fn other_files_are_refused_by_name() {
         let error = block_device(Path::new("/dev/null")).unwrap_err();
         assert_eq!((error.errno().0, error.to_string().contains("/dev/null")), (15, true));
         assert_eq!(block_device(Path::new("/nowhere")).unwrap_err().errno(), xen::Errno::ENOENT);

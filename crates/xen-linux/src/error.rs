@@ -1,14 +1,14 @@
-//! [`HostError`]: what the kernel refused, in words for an operator.
+//! [`HostError`]: an error of the kernel, described for an operator.
 
 use std::fmt::Display;
 
 use rustix::io::Errno;
 
-/// The kernel refused something. The message names the object; the number says why.
+/// An error of the kernel. The message names the object, the errno says why.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("{refused}: {reason}")]
 pub struct HostError {
-    /// What was refused, and what to do about it where that is known.
+    /// What failed, and what to do about it if known.
     refused: String,
     reason: Errno,
 }
@@ -18,14 +18,14 @@ impl HostError {
         Self { refused: refused.to_string(), reason }
     }
 
-    /// The error number, in the numbering that Xen shares with Linux.
+    /// The errno, in the numbering that Xen shares with Linux.
     #[must_use]
     pub fn errno(&self) -> xen::Errno {
         xen::Errno(self.reason.raw_os_error())
     }
 }
 
-/// Turns a bare error number into one that names its object.
+/// Adds the object's name to an errno.
 pub(crate) trait Refused<T> {
     fn refused<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, HostError>;
 }

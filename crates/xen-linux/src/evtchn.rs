@@ -1,7 +1,7 @@
 //! [`EventChannels`]: ports of `/dev/xen/evtchn`. Source: Linux `uapi/xen/evtchn.h`.
 //!
-//! A port that fired stays silent until [`EventChannels::unmask`]: events of one port never queue up,
-//! they only say "look".
+//! A port that fired stays masked until [`EventChannels::unmask`]: events of one port do not queue
+//! up.
 
 use std::collections::BTreeSet;
 use std::ffi::c_ulong;
@@ -15,7 +15,8 @@ use crate::HostError;
 use crate::error::Refused;
 use crate::ioctl::{ioctl, ioctl_number, open_device, request};
 
-/// `VIRQ_DOM_EXC`: some domain shut down or went away. One port of the host can have it.
+/// `VIRQ_DOM_EXC`: some domain shut down or was destroyed. Only one port of the host can be bound
+/// to it.
 pub const VIRQ_DOM_EXC: u32 = 3;
 
 #[repr(C)]
@@ -46,7 +47,7 @@ pub struct EventChannels {
 impl EventChannels {
     const PATH: &str = "/dev/xen/evtchn";
 
-    /// The requests that are made on this device: what a filter of system calls has to let through.
+    /// The ioctls issued on this device, for seccomp filters.
     pub const REQUESTS: &[c_ulong] =
         &[BIND_VIRQ, BIND_INTERDOMAIN, BIND_UNBOUND, UNBIND, NOTIFY, RESET];
 
@@ -58,10 +59,10 @@ impl EventChannels {
         Ok(Self { fd, bound: BTreeSet::new(), lost: BTreeSet::new() })
     }
 
-    /// Goes on with a device that another program opened and bound these ports on.
+    /// Takes over a device that another program opened, with these bound ports.
     ///
     /// # Errors
-    /// If the descriptor cannot be used without blocking.
+    /// If the descriptor cannot be made non-blocking.
     pub fn adopt(
         fd: OwnedFd,
         ports: impl IntoIterator<Item = EvtchnPort>,
@@ -73,10 +74,10 @@ impl EventChannels {
         Ok(Self { fd, bound, lost: BTreeSet::new() })
     }
 
-    /// Binds to a port that another domain holds for us; returns our end.
+    /// Binds to an unbound port that another domain allocated for us; returns our end.
     ///
     /// # Errors
-    /// If the domain has no such port, or it is not for us.
+    /// If the domain has no such port, or it was allocated for another domain.
     pub fn bind_interdomain(
         &mut self,
         domid: DomId,
@@ -92,7 +93,7 @@ impl EventChannels {
     /// Binds a virtual interrupt.
     ///
     /// # Errors
-    /// EEXIST or EBUSY if somebody has it already.
+    /// EEXIST or EBUSY if it is bound already.
     pub fn bind_virq(&mut self, virq: u32) -> Result<EvtchnPort, HostError> {
         let mut argument = virq;
         // SAFETY: the request takes one word.
@@ -101,7 +102,7 @@ impl EventChannels {
         Ok(self.bound_to(local))
     }
 
-    /// Makes a port that `domid` may bind to.
+    /// Allocates a port that `domid` may bind to.
     ///
     /// # Errors
     /// If no port is left.
@@ -109,7 +110,7 @@ impl EventChannels {
         let mut argument = u32::from(domid.0);
         // SAFETY: the request takes one word.
         let local = unsafe { ioctl(&self.fd, BIND_UNBOUND, &mut argument) }
-            .refused(|| format!("cannot make an event channel for domain {domid}"))?;
+            .refused(|| format!("cannot allocate an event channel for domain {domid}"))?;
         Ok(self.bound_to(local))
     }
 
@@ -132,7 +133,7 @@ impl EventChannels {
         Ok(())
     }
 
-    /// Sends an event to the other end. A port without a peer swallows it.
+    /// Sends an event to the other end. On a port without a peer it is lost.
     ///
     /// # Errors
     /// If the port is not ours.
@@ -150,7 +151,7 @@ impl EventChannels {
     /// Should the kernel have lost events, every bound port counts as fired.
     ///
     /// # Errors
-    /// Whatever the device says; nothing is expected.
+    /// Any errno of the device; none is expected.
     pub fn pending(&mut self, ports: &mut [EvtchnPort]) -> Result<usize, HostError> {
         let refused = || format!("cannot read events from {}", Self::PATH);
         if ports.is_empty() {
@@ -173,8 +174,8 @@ impl EventChannels {
                 }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
-                // The kernel's ring overflowed. It is as long as there are ports, so this means a
-                // port that fired without being unmasked; still nothing may be missed.
+                // The kernel's ring overflowed. It has room for every port, so this should not
+                // happen; still no event may be missed.
                 Err(Errno::FBIG) => {
                     // SAFETY: the request takes no argument.
                     unsafe { ioctl_number(&self.fd, RESET, 0) }.refused(refused)?;
@@ -197,10 +198,10 @@ impl EventChannels {
         found
     }
 
-    /// Lets a port fire again; an event that came meanwhile is delivered at once.
+    /// Unmasks a port; an event that arrived meanwhile is delivered at once.
     ///
     /// # Errors
-    /// Whatever the device says; nothing is expected.
+    /// Any errno of the device; none is expected.
     pub fn unmask(&self, port: EvtchnPort) -> Result<(), HostError> {
         rustix::io::write(&self.fd, &port.0.to_ne_bytes())
             .refused(|| format!("cannot unmask event channel {port}"))

@@ -1,6 +1,6 @@
 //! Mapping other domains' frames through `/dev/xen/privcmd`. Source: Linux `uapi/xen/privcmd.h`.
 //!
-//! A mapped frame keeps its domain's identifier in use: the domain cannot vanish before it is unmapped.
+//! A mapped frame keeps its domain's domid in use: the domain stays a zombie until it is unmapped.
 
 use std::ffi::{c_int, c_ulong};
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,11 +30,11 @@ struct MmapBatch {
 
 const MMAP_BATCH_V2: c_ulong = request(b'P', 4, size_of::<MmapBatch>());
 
-/// A paged-out frame is fetched by somebody else; how often and how long we wait for that.
+/// A paged-out frame is fetched by the pager; how often and how long we retry.
 const PAGED_OUT_TRIES: u32 = 1000;
 const PAGED_OUT_PAUSE: Duration = Duration::from_millis(1);
 
-/// Maps `frames` of a domain, in this order, one after another.
+/// Maps `frames` of a domain contiguously, in this order.
 pub(crate) fn map_frames(
     privcmd: impl AsFd,
     domid: DomId,
@@ -86,18 +86,18 @@ fn batch(
         error_array: errors.as_mut_ptr(),
     };
     // SAFETY: the structure is the request's; both arrays have as many elements as it announces and
-    // outlive the call. It only changes what lies behind a mapping to which no reference exists.
+    // outlive the call. It only changes the pages of a mapping to which no reference exists.
     unsafe { ioctl(privcmd, MMAP_BATCH_V2, &mut batch) }.map(drop)
 }
 
-/// Maps single frames of other domains for longer, as a store does with rings.
+/// Maps single frames of other domains permanently, as a store does with rings.
 #[derive(Debug)]
 pub struct ForeignMemory {
     privcmd: OwnedFd,
 }
 
 impl ForeignMemory {
-    /// The requests that are made on this device: what a filter of system calls has to let through.
+    /// The ioctls issued on this device, for seccomp filters.
     pub const REQUESTS: &[c_ulong] = &[MMAP_BATCH_V2];
 
     /// # Errors

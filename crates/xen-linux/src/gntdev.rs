@@ -41,7 +41,7 @@ pub struct GrantDevice {
 impl GrantDevice {
     const PATH: &str = "/dev/xen/gntdev";
 
-    /// The requests that are made on this device: what a filter of system calls has to let through.
+    /// The ioctls issued on this device, for seccomp filters.
     pub const REQUESTS: &[c_ulong] = &[MAP_GRANT_REF, UNMAP_GRANT_REF];
 
     /// # Errors
@@ -51,7 +51,7 @@ impl GrantDevice {
         open_device(Self::PATH, OFlags::empty(), advice).map(|fd| Self { fd: Arc::new(fd) })
     }
 
-    /// Goes on with a device that another program opened. What that one mapped stays its own.
+    /// Takes over a device that another program opened; the mappings remain the other program's.
     #[must_use]
     pub fn adopt(fd: OwnedFd) -> Self {
         Self { fd: Arc::new(fd) }
@@ -60,14 +60,14 @@ impl GrantDevice {
     /// Maps a page that `domid` granted to us, readable and writable.
     ///
     /// # Errors
-    /// If there is no such grant, or it is not for us, or read-only.
+    /// If there is no such grant, or it is for another domain, or read-only.
     pub fn map_grant(&self, domid: DomId, grant: GrantRef) -> Result<SharedPage, HostError> {
         let refused = || format!("cannot map grant {} of domain {domid}", grant.0);
         let mut map =
             MapGrantRef { count: 1, pad: 0, index: 0, domid: domid.0.into(), reference: grant.0 };
         // SAFETY: the structure is the request's, with the one reference that `count` announces.
         unsafe { ioctl(&*self.fd, MAP_GRANT_REF, &mut map) }.refused(refused)?;
-        // From here on the kernel holds an entry for it, which `release` gives back.
+        // From here on the kernel holds an entry for it, which `release` frees.
         let release = GrantRelease { fd: Arc::clone(&self.fd), index: map.index };
         let mapping = Mapping::new(&*self.fd, 1, map.index, Access::ReadWrite).refused(refused)?;
         Ok(SharedPage::of_grant(mapping, release))
@@ -80,7 +80,7 @@ impl AsFd for GrantDevice {
     }
 }
 
-/// Gives a grant's entry in the kernel back when dropped. The page must be unmapped before.
+/// Frees a grant's entry in the kernel when dropped. The page must be unmapped first.
 #[derive(Debug)]
 pub(crate) struct GrantRelease {
     fd: Arc<OwnedFd>,

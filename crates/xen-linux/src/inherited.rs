@@ -1,4 +1,4 @@
-//! Descriptors that this process was started with.
+//! File descriptors inherited from the parent.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -8,16 +8,16 @@ use rustix::fs::{Dir, Mode, OFlags};
 use crate::HostError;
 use crate::error::Refused;
 
-/// Standard input, output and error belong to the language's runtime.
+/// Standard input, output and error belong to Rust's runtime.
 const FIRST: RawFd = 3;
 
-/// Every open descriptor but the standard ones, by its number. Those that nobody takes are closed.
+/// Every inherited descriptor but the standard ones, by number. Those not taken are closed.
 #[derive(Debug)]
 pub struct Inherited(BTreeMap<RawFd, OwnedFd>);
 
 impl Inherited {
-    /// Takes all of them. To be called before anything else in this process opens a file; what was
-    /// opened before would be taken as well, so a second call is refused.
+    /// Takes all of them. Call this before anything else opens a file: descriptors opened before
+    /// would be taken too. A second call is therefore refused.
     ///
     /// # Errors
     /// If the descriptors cannot be listed.
@@ -39,19 +39,19 @@ impl Inherited {
             numbers.extend(number.filter(|number: &RawFd| *number >= FIRST && *number != own));
         }
         let take = |number: RawFd| {
-            // SAFETY: the descriptor is open, as it was listed, and this process has opened nothing
-            // by itself yet, so nothing else owns it. Nobody takes it twice: see above.
+            // SAFETY: the descriptor is open, as it was listed, and this process has not opened any
+            // itself yet, so nothing else owns it. It is not taken twice: see above.
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
             (number, descriptor)
         };
         Ok(Self(numbers.into_iter().map(take).collect()))
     }
 
-    /// Takes one out; it is closed in programs that this one starts.
+    /// Takes one out and sets close-on-exec.
     #[must_use]
     pub fn take(&mut self, number: RawFd) -> Option<OwnedFd> {
         let descriptor = self.0.remove(&number)?;
-        // It was open a moment ago, and the request cannot fail otherwise.
+        // It is open, and the call cannot fail otherwise.
         let _kept = rustix::io::fcntl_setfd(&descriptor, rustix::io::FdFlags::CLOEXEC);
         Some(descriptor)
     }

@@ -1,4 +1,4 @@
-//! The one door to `ioctl(2)`, and the opening of device files.
+//! The only callers of `ioctl(2)`, and opening of device files.
 
 use std::ffi::{c_int, c_ulong};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -49,7 +49,7 @@ fn checked(result: c_int) -> Result<u32, Errno> {
     match u32::try_from(result) {
         Ok(result) => Ok(result),
         Err(_) if result == -1 => Err(last_errno()),
-        // A hypercall's 64-bit result, cut down to an `int` by the kernel, may look like this.
+        // A hypercall's 64-bit result, truncated to `int` by the kernel, may look like this.
         Err(_) => Err(Errno::OVERFLOW),
     }
 }
@@ -60,7 +60,7 @@ pub(crate) fn last_errno() -> Errno {
     Errno::from_raw_os_error(number.expect("the last OS error is one of the OS"))
 }
 
-/// Opens a device for reading and writing; `advice` says what to do when it is not there.
+/// Opens a device for reading and writing; `advice` says what to do if it is missing.
 pub(crate) fn open_device(path: &str, flags: OFlags, advice: &str) -> Result<OwnedFd, HostError> {
     open(path, OFlags::RDWR | OFlags::CLOEXEC | flags, Mode::empty())
         .refused(|| format!("cannot open {path} ({advice})"))

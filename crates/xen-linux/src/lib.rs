@@ -1,8 +1,8 @@
-//! Xen as Linux shows it: `/dev/xen/*`, and the few kernel interfaces that a Xen host needs besides
-//! (loop and network block devices, bridge ports).
+//! Linux's interfaces to Xen (`/dev/xen/*`), and the few other kernel interfaces that a Xen host
+//! needs (loop and network block devices, bridge ports).
 //!
-//! This is the only crate of the workspace with unsafe code. It offers safe types whose names are
-//! those of the devices; it decides nothing.
+//! This is the only crate of the workspace with unsafe code. It offers safe types, named after the
+//! devices, and makes no decisions.
 
 mod append_file;
 mod block;

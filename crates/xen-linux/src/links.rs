@@ -1,4 +1,4 @@
-//! [`Links`]: network interfaces and bridge ports, by route netlink. No address is ever touched.
+//! [`Links`]: network interfaces and bridge ports, by route netlink. Addresses are never changed.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ use crate::rtnetlink::{Answer, NAME_BYTES_MAX, RTM_GETLINK, RTM_SETLINK, Request
 pub struct Link {
     pub index: u32,
     pub name: String,
-    /// A text beside the name; what [`Links::rename`] renamed has its first name there.
+    /// The alias; [`Links::rename`] keeps the original name there.
     pub alias: Option<String>,
-    /// Switched on, whether or not a carrier is there.
+    /// Administratively up, with or without carrier.
     pub up: bool,
     pub mtu: u32,
     /// Index of the bridge (or bond) it is a port of.
     pub master: Option<u32>,
-    /// `bridge`, `veth`, ...; a physical interface and a vif have none.
+    /// `bridge`, `veth`, ...; physical interfaces and vifs have none.
     pub kind: Option<String>,
 }
 
@@ -38,12 +38,12 @@ impl Link {
     }
 }
 
-/// Datagrams of the kernel's answers are never longer than this, in bytes.
+/// Longest datagram of the kernel's answers, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
-/// Multicast group that announces links as they come, change and go.
+/// Multicast group of link notifications.
 const GROUP_LINK: u32 = 1;
 
-/// A connection to the kernel's view of the network interfaces.
+/// A route netlink connection.
 #[derive(Debug)]
 pub struct Links {
     socket: OwnedFd,
@@ -62,7 +62,7 @@ impl Links {
     /// All interfaces, by index.
     ///
     /// # Errors
-    /// Whatever the kernel says; nothing is expected.
+    /// Any errno of the kernel; none is expected.
     pub fn all(&mut self) -> Result<Vec<Link>, HostError> {
         let mut links = self
             .exchange(|sequence| Request::new(RTM_GETLINK, NLM_F_DUMP, sequence, 0))
@@ -74,7 +74,7 @@ impl Links {
     /// The interface of this name, if there is one.
     ///
     /// # Errors
-    /// Whatever the kernel says but ENODEV.
+    /// Any errno of the kernel but ENODEV.
     pub fn find(&mut self, name: &str) -> Result<Option<Link>, HostError> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Ok(None);
@@ -99,7 +99,7 @@ impl Links {
         if link.is_bridge() {
             Ok(link)
         } else {
-            Err(Errno::INVAL).refused(|| format!("network interface {name} is no bridge"))
+            Err(Errno::INVAL).refused(|| format!("network interface {name} is not a bridge"))
         }
     }
 
@@ -114,10 +114,10 @@ impl Links {
         Ok(links)
     }
 
-    /// Makes an interface a port of a bridge, with the bridge's MTU, which is returned, and switches it on.
+    /// Adds an interface to a bridge, with the bridge's MTU, which is returned, and sets it up.
     ///
     /// # Errors
-    /// If either does not exist, or the kernel refuses (`bridge` is named as well as `port`).
+    /// If either does not exist, or the kernel refuses (the error names both).
     pub fn add_port(&mut self, bridge: &str, port: &str) -> Result<u32, HostError> {
         let master = self.bridge(bridge)?;
         let link = self.existing(port)?;
@@ -126,14 +126,14 @@ impl Links {
             let request = if link.mtu == master.mtu { request } else { request.mtu(master.mtu) };
             request.bridge(master.index).up()
         })
-        .refused(|| format!("cannot make {port} a port of bridge {bridge}"))?;
+        .refused(|| format!("cannot add {port} to bridge {bridge}"))?;
         Ok(master.mtu)
     }
 
-    /// Gives an interface that is switched off another name, and keeps the first as its alias.
+    /// Renames an interface that is down, and keeps the original name as its alias.
     ///
     /// # Errors
-    /// If it does not exist, or another has that name.
+    /// If it does not exist, or the name is in use.
     pub fn rename(&mut self, name: &str, new: &str) -> Result<(), HostError> {
         let index = self.existing(name)?.index;
         self.exchange(|sequence| {
@@ -141,21 +141,21 @@ impl Links {
         })
         .refused(|| match self.find(new) {
             Ok(Some(_)) => {
-                format!("cannot rename {name}: this host has an interface {new} already")
+                format!("cannot rename {name}: an interface {new} exists already")
             }
             _ => format!("cannot rename {name} to {new}"),
         })
         .map(drop)
     }
 
-    /// Takes an interface out of its bridge; if it is in none, nothing happens.
+    /// Removes an interface from its bridge, if it is in one.
     ///
     /// # Errors
     /// If it does not exist.
     pub fn remove_port(&mut self, port: &str) -> Result<(), HostError> {
         let index = self.existing(port)?.index;
         self.exchange(|sequence| Request::new(RTM_SETLINK, NLM_F_ACK, sequence, index).bridge(0))
-            .refused(|| format!("cannot take {port} out of its bridge"))
+            .refused(|| format!("cannot remove {port} from its bridge"))
             .map(drop)
     }
 
@@ -177,7 +177,7 @@ impl Links {
     pub fn wait_for(&mut self, name: &str, timeout: Duration) -> Result<Link, HostError> {
         let refused = || format!("cannot wait for network interface {name}");
         let deadline = Instant::now() + timeout;
-        // Listening before looking, so that it cannot appear in between.
+        // Subscribed before the lookup, so that its appearance cannot be missed.
         let news = route_socket(GROUP_LINK).refused(refused)?;
         loop {
             if let Some(link) = self.find(name)? {
@@ -194,7 +194,8 @@ impl Links {
             }
             let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
             match poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&left)) {
-                // What the news say does not matter, nor whether some were lost (ENOBUFS).
+                // The content of notifications does not matter, nor whether some were lost
+                // (ENOBUFS).
                 Ok(_) => match recv(&news, &mut self.buffer[..], RecvFlags::DONTWAIT) {
                     Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => {}
                     Err(errno) => return Err(errno).refused(refused),
@@ -211,7 +212,7 @@ impl Links {
             .refused(|| format!("there is no network interface {name}"))
     }
 
-    /// Sends a request and collects its answer. A dump that changed meanwhile is taken as it is.
+    /// Sends a request and collects its answer. An inconsistent dump is accepted.
     fn exchange(&mut self, request: impl FnOnce(u32) -> Request) -> Result<Vec<Link>, Errno> {
         self.sequence = self.sequence.wrapping_add(1);
         let sequence = self.sequence;
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_no_interface_can_bear_is_not_found() {
+    fn an_impossible_interface_name_is_not_found() {
         let mut links = Links::open().unwrap();
         for name in ["", "no-such-link", "a-name-far-too-long-for-linux"] {
             assert_eq!(links.find(name).unwrap(), None, "{name}");
@@ -263,17 +264,17 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_bridge_and_an_interface_that_is_none_are_named() {
+    fn a_missing_bridge_and_an_interface_that_is_not_one_are_named() {
         let mut links = Links::open().unwrap();
         let error = links.bridge("nobr0").unwrap_err();
         assert_eq!(error.errno(), xen::Errno::ENODEV);
         assert!(error.to_string().starts_with("there is no bridge nobr0"), "{error}");
         let error = links.add_port("lo", "lo").unwrap_err();
-        assert!(error.to_string().starts_with("network interface lo is no bridge"), "{error}");
+        assert!(error.to_string().starts_with("network interface lo is not a bridge"), "{error}");
     }
 
     #[test]
-    fn waiting_for_an_interface_that_never_comes_ends() {
+    fn waiting_for_a_missing_interface_times_out() {
         let mut links = Links::open().unwrap();
         let error = links.wait_for("vif9999.9", Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.errno(), xen::Errno(110));

@@ -1,7 +1,8 @@
 //! Locks on disk images, as QEMU takes them.
 //!
-//! Source: QEMU `block/file-posix.c`: a lock on one byte for each right that somebody uses, and on another for each
-//! right that he does not let others use. They belong to the open file, not to the process.
+//! Source: QEMU `block/file-posix.c`: a lock on one byte for each permission in use, and on another
+//! for each permission that is not shared with others. The locks belong to the open file
+//! description, not to the process.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -11,16 +12,16 @@ use rustix::io::Errno;
 use crate::Access;
 use crate::ioctl::last_errno;
 
-/// First byte of the rights that are used, and of those that others may not use.
+/// First byte of the permissions in use, and of those not shared.
 const USED: i64 = 100;
 const DENIED: i64 = 200;
 
-/// Rights, by their place in QEMU's list.
+/// Permissions, by their index in QEMU.
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// `NFS_SUPER_MAGIC`: a lock there that a server loses makes every request fail.
+/// `NFS_SUPER_MAGIC`: if the server loses a lock, every request fails.
 const NFS: u64 = 0x6969;
 
 fn command(
@@ -42,10 +43,10 @@ fn command(
     if result == -1 { Err(last_errno()) } else { Ok(lock) }
 }
 
-/// Locks a file for a user who lets others read, and nobody write.
+/// Locks a file for a user that allows others to read but not to write.
 ///
 /// # Errors
-/// EAGAIN if somebody else uses the file in a way that does not go with it.
+/// EAGAIN if another user's lock conflicts.
 pub(crate) fn lock(file: &OwnedFd, access: Access) -> Result<(), Errno> {
     if fstatfs(file).is_ok_and(|it| it.f_type.cast_unsigned() == NFS) {
         return Ok(());
@@ -59,7 +60,7 @@ pub(crate) fn lock(file: &OwnedFd, access: Access) -> Result<(), Errno> {
     for byte in own {
         match command(file, libc::F_OFD_SETLK, libc::F_RDLCK, byte) {
             Ok(_) => {}
-            // A file system without locks.
+            // The file system does not support locks.
             Err(Errno::NOLCK | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
             Err(errno) => return Err(errno),
         }
@@ -98,7 +99,7 @@ mod tests {
             let held = open(first);
             assert_eq!(lock(&held, first), Ok(()));
             assert_eq!(lock(&open(second), second), expected, "{first:?} {second:?}");
-            // It belongs to the open file: a copy of the descriptor keeps it.
+            // It belongs to the open file description: a duplicated descriptor keeps it.
             let copy = held.try_clone().unwrap();
             drop(held);
             assert_eq!(lock(&open(second), second), expected, "{first:?} {second:?}");

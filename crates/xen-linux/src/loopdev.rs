@@ -1,6 +1,6 @@
 //! Loop devices: files as block devices. Source: Linux `uapi/linux/loop.h`.
 //!
-//! An attached device outlives the process that attached it: whoever attaches must detach.
+//! An attached device outlives the process that attached it, so it must be detached explicitly.
 
 use std::ffi::c_ulong;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,7 +24,7 @@ const CTL_GET_FREE: c_ulong = 0x4c82;
 const FLAG_READ_ONLY: u32 = 1;
 const FLAG_DIRECT_IO: u32 = 16;
 
-/// Bytes of the name that the kernel remembers, with its terminating zero.
+/// Size of the kernel's name field, with its terminating zero.
 const NAME_BYTES: usize = 64;
 
 /// `struct loop_info64`
@@ -65,7 +65,7 @@ impl LoopInfo {
 
 impl LoopInfo {
     fn identity(&self) -> FileIdentity {
-        // Older kernels repeat the file system's number for a file.
+        // Older kernels repeat the file system's device number for a file.
         if self.rdevice != 0 && self.rdevice != self.device {
             return FileIdentity::Device(device_number(self.rdevice));
         }
@@ -82,7 +82,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// How often a free device is looked for while others take it away.
+/// Attempts to get a free device while others compete for them.
 const ATTACH_TRIES: u32 = 64;
 
 /// A loop device, by its number.
@@ -92,18 +92,18 @@ pub struct LoopDevice(pub u32);
 /// The file behind a loop device.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Backing {
-    /// Its path when it was attached, as the kernel tells it.
+    /// Its path when it was attached, as reported by the kernel.
     pub path: PathBuf,
-    /// The name that [`LoopDevice::attach`] was given; other tools put the path there.
+    /// The name given to [`LoopDevice::attach`]; other tools put the path there.
     pub name: String,
     pub access: Access,
     /// Whether the page cache is bypassed.
     pub direct_io: bool,
-    /// What it is, whatever its path.
+    /// Its identity, independent of its path.
     pub identity: FileIdentity,
 }
 
-/// What a file or block device is.
+/// Identity of a file or block device.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum FileIdentity {
     File { filesystem: DeviceNumber, inode: u64 },
@@ -113,7 +113,7 @@ pub enum FileIdentity {
 /// Whether a file is locked for as long as it is attached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FileLock {
-    /// As QEMU locks its disks: many may read, or one may write.
+    /// As QEMU locks its disks: many readers or one writer.
     Qemu,
     None,
 }
@@ -132,10 +132,10 @@ fn identity(found: &Stat) -> FileIdentity {
     }
 }
 
-/// What a path leads to, symbolic links followed.
+/// Identifies the target of a path, following symbolic links.
 ///
 /// # Errors
-/// ENOENT if that is nothing.
+/// ENOENT if it does not exist.
 pub fn identify(path: &Path) -> Result<FileIdentity, HostError> {
     stat(path).map(|it| identity(&it)).refused(|| format!("cannot find {}", path.display()))
 }
@@ -144,14 +144,14 @@ impl LoopDevice {
     const CONTROL_PATH: &str = "/dev/loop-control";
     const ADVICE: &str = "is the module loop loaded, and are we root?";
 
-    /// Attaches a file to a free device. The page cache is bypassed where the file allows it, so that
-    /// a guest's write that was acknowledged has left the host's memory.
+    /// Attaches a file to a free device. Direct I/O is used where the file allows it, so that a
+    /// guest's acknowledged write is not only in the host's memory.
     ///
-    /// The device carries `name` (cut off at 63 bytes) for as long as the file is attached.
+    /// The device has the name `name` (truncated to 63 bytes) while the file is attached.
     ///
     /// # Errors
-    /// If the file cannot be opened, is no plain file, or no loop device is free; EAGAIN if somebody else has locked the
-    /// file.
+    /// If the file cannot be opened, is not a regular file, or no loop device is free; EAGAIN if
+    /// the file is locked.
     pub fn attach(
         file: &Path,
         access: Access,
@@ -160,7 +160,7 @@ impl LoopDevice {
     ) -> Result<(Self, FileIdentity), HostError> {
         let (backing, identity) = open_backing(file, access)?;
         if lock == FileLock::Qemu {
-            // The device keeps the open file, and the file its locks, whatever becomes of this process.
+            // The device keeps the open file and thus its locks, also after this process has ended.
             lock::lock(&backing, access).refused(|| format!("cannot lock {}", file.display()))?;
         }
         let refused = || format!("cannot attach {} to a loop device", file.display());
@@ -176,7 +176,7 @@ impl LoopDevice {
             let device = Self(free);
             match configure(&device.open(access)?, &backing, name, flags) {
                 Ok(()) => return Ok((device, identity)),
-                // Somebody else was faster.
+                // Another process was faster.
                 Err(Errno::BUSY) => {}
                 Err(Errno::INVAL) if flags & FLAG_DIRECT_IO != 0 => flags = read_only,
                 Err(errno) => return Err(errno).refused(refused),
@@ -185,7 +185,7 @@ impl LoopDevice {
         Err(Errno::BUSY).refused(refused)
     }
 
-    /// Detaches the file. If the device is still open, this happens when it is closed.
+    /// Detaches the file. If the device is still open, it is detached on the last close.
     ///
     /// # Errors
     /// ENXIO if nothing is attached.
@@ -197,8 +197,8 @@ impl LoopDevice {
             .map(drop)
     }
 
-    /// Gives the device another name, which is all that changes of it: requests under way are waited for, and those
-    /// that come wait a moment.
+    /// Changes only the device's name: pending requests are completed first, and new ones wait for
+    /// a moment.
     ///
     /// # Errors
     /// ENXIO if nothing is attached.
@@ -213,7 +213,7 @@ impl LoopDevice {
         unsafe { ioctl(&fd, SET_STATUS64, &mut info) }.refused(refused).map(drop)
     }
 
-    /// Makes the device as large as its file is now.
+    /// Updates the device to its file's current size.
     ///
     /// # Errors
     /// ENXIO if nothing is attached.
@@ -230,7 +230,7 @@ impl LoopDevice {
     /// # Errors
     /// If the device does not exist.
     pub fn backing(self) -> Result<Option<Backing>, HostError> {
-        let refused = || format!("cannot ask {} for its file", self.path().display());
+        let refused = || format!("cannot read the backing file of {}", self.path().display());
         let mut info = LoopInfo::EMPTY;
         // SAFETY: the structure is the request's; it points to nothing.
         match unsafe { ioctl(&self.open(Access::ReadOnly)?, GET_STATUS64, &mut info) } {
@@ -239,7 +239,7 @@ impl LoopDevice {
             Err(errno) => return Err(errno).refused(refused),
         }
         let name = info.file_name.split(|&b| b == 0).next().unwrap_or_default();
-        // The name in `info` is cut off at 63 bytes; sysfs has all of it.
+        // The name in `info` is truncated to 63 bytes; sysfs has all of it.
         let path = std::fs::read(format!("/sys/block/loop{}/loop/backing_file", self.0));
         let path = path.as_deref().map_or(name, <[u8]>::trim_ascii_end);
         Ok(Some(Backing {
@@ -267,7 +267,7 @@ impl LoopDevice {
             let name = entry.map_err(io).refused(|| "cannot list /sys/block")?.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix("loop")?.parse().ok());
             let Some(device) = number.map(Self) else { continue };
-            // A device that goes away while we look has no file.
+            // A device that disappears meanwhile has no file.
             match device.backing() {
                 Ok(Some(backing)) => devices.push((device, backing)),
                 Ok(None) => {}
@@ -280,7 +280,7 @@ impl LoopDevice {
         Ok(devices)
     }
 
-    /// All devices behind which this very file is, whatever path it was attached by.
+    /// All devices backed by this very file, whatever path it was attached by.
     ///
     /// # Errors
     /// If the file does not exist or the devices cannot be listed.
@@ -303,7 +303,7 @@ impl LoopDevice {
         block_device(&self.path())
     }
 
-    /// Opens the device. One that is opened for reading when it is configured stays read-only.
+    /// Opens the device. If it is opened read-only to be configured, it stays read-only.
     fn open(self, access: Access) -> Result<OwnedFd, HostError> {
         let path = self.path();
         open(&path, open_flags(access), Mode::empty())
@@ -322,14 +322,14 @@ fn open_flags(access: Access) -> OFlags {
 fn open_backing(file: &Path, access: Access) -> Result<(OwnedFd, FileIdentity), HostError> {
     let backing = open(file, open_flags(access) | OFlags::NONBLOCK, Mode::empty())
         .refused(|| format!("cannot open {}", file.display()))?;
-    let found = fstat(&backing).refused(|| format!("cannot look at {}", file.display()))?;
+    let found = fstat(&backing).refused(|| format!("cannot stat {}", file.display()))?;
     match FileType::from_raw_mode(found.st_mode) {
         FileType::RegularFile => Ok((backing, identity(&found))),
-        _ => Err(Errno::INVAL).refused(|| format!("{} is no plain file", file.display())),
+        _ => Err(Errno::INVAL).refused(|| format!("{} is not a regular file", file.display())),
     }
 }
 
-/// A name as the kernel keeps it, cut off at 63 bytes.
+/// A name as the kernel keeps it, truncated to 63 bytes.
 fn file_name(name: &str) -> [u8; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     let kept = name.len().min(NAME_BYTES - 1);
@@ -364,6 +364,6 @@ mod tests {
             "cannot open /nowhere/disk.img: No such file or directory (os error 2)"
         );
         let error = LoopDevice::attach(Path::new("/dev"), Access::ReadOnly, "", lock).unwrap_err();
-        assert_eq!(error.to_string(), "/dev is no plain file: Invalid argument (os error 22)");
+        assert_eq!(error.to_string(), "/dev is not a regular file: Invalid argument (os error 22)");
     }
 }

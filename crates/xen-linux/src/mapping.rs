@@ -10,18 +10,18 @@ use xen::PAGE_BYTES;
 
 /// Pages mapped shared, readable and (unless asked otherwise) writable.
 ///
-/// Invariant: `bytes` bytes from `start` belong to this value alone, as an address range. What lies
-/// behind may be shared with another domain, so nothing here makes a reference to it.
+/// Invariant: `bytes` bytes from `start` belong to this value alone, as an address range. The pages
+/// may be shared with another domain, so no reference to them is ever made.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the mapping is a plain address range of the process; no thread is special to it.
+// SAFETY: the mapping is a plain address range of the process, not tied to a thread.
 unsafe impl Send for Mapping {}
 
-/// Whether what lies behind may be changed.
+/// Whether writing is allowed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Access {
     ReadOnly,
@@ -39,7 +39,7 @@ impl Mapping {
         Self::with_flags(device, pages, offset, access, MapFlags::SHARED)
     }
 
-    /// Maps `pages` pages of a file to write to, all of them present from the beginning.
+    /// Maps `pages` pages of a file for writing, prefaulted.
     pub(crate) fn populated(file: impl AsFd, pages: usize, offset: u64) -> Result<Self, Errno> {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         Self::with_flags(file, pages, offset, Access::ReadWrite, flags)
@@ -64,7 +64,7 @@ impl Mapping {
         Ok(Self { start, bytes })
     }
 
-    /// The first byte's address, as device structures want it.
+    /// The first byte's address, for device structures.
     pub(crate) fn address(&self) -> u64 {
         self.start.as_ptr() as u64
     }
@@ -73,10 +73,10 @@ impl Mapping {
         self.bytes
     }
 
-    /// A pointer `offset` bytes in, from which `bytes` bytes lie inside the mapping.
+    /// A pointer to `bytes` bytes at `offset`.
     ///
     /// # Panics
-    /// If they do not.
+    /// If they are not all inside the mapping.
     pub(crate) fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
         let end = offset.checked_add(bytes);
         assert!(
@@ -94,7 +94,7 @@ impl Drop for Mapping {
         let start: *mut c_void = self.start.as_ptr().cast();
         // SAFETY: this value owns the range, and no reference to it outlives this value.
         let unmapped = unsafe { munmap(start, self.bytes) };
-        // Only a range that is not ours could be refused.
-        debug_assert!(unmapped.is_ok(), "a mapping of ours could not be unmapped: {unmapped:?}");
+        // This fails only for a range that is not ours.
+        debug_assert!(unmapped.is_ok(), "cannot unmap a mapping: {unmapped:?}");
     }
 }

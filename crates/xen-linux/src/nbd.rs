@@ -1,6 +1,6 @@
-//! Network block devices: which socket the kernel serves `/dev/nbdN` from, by generic netlink.
+//! Network block devices: connects `/dev/nbdN` to a socket, by generic netlink.
 //!
-//! The kernel keeps the socket, so a device lives on without whoever connected it. Source: Linux
+//! The kernel keeps the socket, so a device outlives the process that connected it. Source: Linux
 //! `uapi/linux/nbd-netlink.h`, `uapi/linux/genetlink.h`.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::netlink::{
     Attributes, Message, NLA_F_NESTED, NLM_F_ACK, end, half, messages, put_attribute,
 };
 
-/// The family that tells the numbers of the others.
+/// The control family, which resolves the other families' numbers.
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -39,7 +39,7 @@ const GENERIC_BYTES: usize = 4;
 /// Answers are a few attributes, and errors repeat the request.
 const ANSWER_BYTES_MAX: usize = 8 * 1024;
 
-/// What a device is served from.
+/// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Served<'a> {
     /// A stream whose other end has entered the transmission phase.
@@ -49,7 +49,7 @@ pub struct Served<'a> {
     pub block_bytes: u32,
     /// The server's transmission flags.
     pub flags: u16,
-    /// After how long a request without an answer fails.
+    /// Timeout of a request.
     pub timeout_s: u64,
 }
 
@@ -77,25 +77,25 @@ impl NetworkBlockDevices {
         Ok(devices)
     }
 
-    /// Has the kernel serve `/dev/nbdINDEX` from a socket.
+    /// Connects `/dev/nbdINDEX` to a socket.
     ///
     /// # Errors
-    /// EBUSY if it is served already.
+    /// EBUSY if it is connected already.
     pub fn connect(&mut self, index: u32, served: &Served<'_>) -> Result<(), HostError> {
         self.exchange(NBD_CMD_CONNECT, 1, |message| connect(message, index, served))
             .refused(|| format!("cannot connect /dev/nbd{index}"))
             .map(drop)
     }
 
-    /// Lets go of the socket: whoever still has the device open gets errors. A device that is not served is no
-    /// error.
+    /// Disconnects the device: processes that still have it open get I/O errors. A device that is
+    /// not connected is no error.
     ///
     /// # Errors
-    /// Whatever else the kernel says.
+    /// Any other errno of the kernel.
     pub fn disconnect(&mut self, index: u32) -> Result<(), HostError> {
         let number = |message: Message| message.attribute(NBD_ATTR_INDEX, &index.to_ne_bytes());
         match self.exchange(NBD_CMD_DISCONNECT, 1, number) {
-            // There is no device of this number.
+            // There is no such device.
             Err(Errno::INVAL) => Ok(()),
             other => other.refused(|| format!("cannot disconnect /dev/nbd{index}")).map(drop),
         }
@@ -158,7 +158,7 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     #[test]
-    fn a_connect_is_laid_out_as_the_kernel_reads_it() {
+    fn a_connect_request_has_the_kernels_layout() {
         let stream = std::fs::File::open("/dev/null").unwrap();
         let served = Served {
             socket: stream.as_fd(),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_s_number_is_found_among_its_attributes_and_not_in_what_is_cut_off() {
+    fn a_family_number_is_found_but_not_in_a_truncated_answer() {
         let answer = Message::new(GENL_ID_CTRL, 0, 1, &[CTRL_CMD_GETFAMILY, 2, 0, 0])
             .attribute(CTRL_ATTR_FAMILY_NAME, b"nbd\0")
             .attribute(CTRL_ATTR_FAMILY_ID, &29_u16.to_ne_bytes())
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_driver_says_so() {
+    fn a_missing_driver_is_reported() {
         if let Err(error) = NetworkBlockDevices::open() {
             assert!(error.to_string().contains("modprobe nbd"), "{error}");
         }

@@ -1,6 +1,6 @@
-//! Bytes that all netlink protocols share: messages, attributes, how an answer ends.
+//! The encoding common to all netlink protocols: messages, attributes, end of an answer.
 //!
-//! Pure: whoever owns a socket sends and receives them. Source: Linux `uapi/linux/netlink.h`.
+//! Pure: the owner of a socket sends and receives the bytes. Source: Linux `uapi/linux/netlink.h`.
 
 use rustix::io::Errno;
 
@@ -13,16 +13,16 @@ pub(crate) const NLM_F_DUMP: u16 = 0x300;
 
 /// An attribute that consists of attributes.
 pub(crate) const NLA_F_NESTED: u16 = 0x8000;
-/// Bits of an attribute's type that say how it is encoded.
+/// Flag bits of an attribute's type.
 const ATTRIBUTE_FLAGS: u16 = 0xc000;
 
 pub(crate) const HEADER_BYTES: usize = 16;
 
-/// A message to the kernel, being put together.
+/// A message to the kernel, under construction.
 pub(crate) struct Message(pub(crate) Vec<u8>);
 
 impl Message {
-    /// A request; what its protocol has in front of the attributes is `body`.
+    /// A request; `body` is the protocol's header before the attributes.
     pub(crate) fn new(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(128);
         bytes.extend_from_slice(&[0; 4]); // the length, when it is known
@@ -55,7 +55,8 @@ pub(crate) fn put_attribute(bytes: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
 }
 
-/// The messages in a datagram that answer the request of this number: their types, and what is behind the header.
+/// The messages in a datagram that answer the request with this sequence number: types and
+/// payloads.
 pub(crate) fn messages(datagram: &[u8], sequence: u32) -> Vec<(u16, &[u8])> {
     let mut found = Vec::new();
     let mut rest = datagram;
@@ -79,7 +80,7 @@ fn split_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((message, bytes.get(length.next_multiple_of(4)..).unwrap_or_default()))
 }
 
-/// What a message says of the request's end; `None` if it says something else.
+/// The request's result, if this message ends it.
 pub(crate) fn end(kind: u16, payload: &[u8]) -> Option<Result<(), Errno>> {
     match kind {
         NLMSG_DONE => Some(Ok(())),
@@ -95,7 +96,7 @@ pub(crate) fn end(kind: u16, payload: &[u8]) -> Option<Result<(), Errno>> {
     }
 }
 
-/// The attributes in a run of bytes, up to the first that is cut off.
+/// The attributes in a byte string, up to the first truncated one.
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {

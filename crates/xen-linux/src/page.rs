@@ -18,12 +18,13 @@ use crate::mapping::{Access, Mapping};
 ///
 /// The usual ring discipline: [`load_u32`](Self::load_u32) the peer's index, then
 /// [`read`](Self::read) what it covers; [`write`](Self::write) the data, then
-/// [`store_u32`](Self::store_u32) the own index. Loads acquire, stores release.
+/// [`store_u32`](Self::store_u32) one's own index. Loads acquire, stores release.
 ///
-/// Dropping it unmaps the page, which lets go of the domain that owns it.
+/// Dropping it unmaps the page, which releases the owner domain.
 #[derive(Debug)]
 pub struct SharedPage {
-    // Before `release`: fields are dropped in order, and a grant can be given back only when unmapped.
+    // Before `release`: fields are dropped in order, and a grant can be released only when
+    // unmapped.
     mapping: Mapping,
     #[expect(dead_code, reason = "held to be dropped")]
     release: Option<GrantRelease>,
@@ -39,15 +40,15 @@ impl SharedPage {
         Self { release: Some(release), ..Self::new(mapping) }
     }
 
-    /// Maps a file of exactly one page, which stands for a domain's page where there is no Xen.
+    /// Maps a file of exactly one page, which stands in for a domain's page where there is no Xen.
     ///
-    /// Whoever makes the file shorter afterwards ends this process at the next access: only for
-    /// files whose owner is trusted.
+    /// If the file is truncated afterwards, the next access kills this process: only for trusted
+    /// files.
     ///
     /// # Errors
     /// If the file is not one page long, or may not be mapped for writing.
     pub fn of_file(file: &File) -> Result<Self, HostError> {
-        let bytes = rustix::fs::fstat(file).refused(|| "cannot find a ring file's size")?.st_size;
+        let bytes = rustix::fs::fstat(file).refused(|| "cannot read a ring file's size")?.st_size;
         if usize::try_from(bytes) != Ok(PAGE_BYTES) {
             return Err(HostError::new(
                 format!("a ring file must have {PAGE_BYTES} bytes, not {bytes}"),
@@ -55,7 +56,7 @@ impl SharedPage {
             ));
         }
         let mapping = Mapping::new(file, 1, 0, Access::ReadWrite)
-            .refused(|| "cannot map a ring file; may it be written?")?;
+            .refused(|| "cannot map a ring file; is it writable?")?;
         Ok(Self::new(mapping))
     }
 
@@ -104,7 +105,7 @@ impl SharedPage {
     }
 }
 
-/// Bytes of the unit that is copied at once.
+/// Size of the unit of copying.
 const WORD: usize = size_of::<u64>();
 
 /// Reads `into.len()` bytes from `from`, which must lie inside a mapping.

@@ -1,7 +1,7 @@
 //! [`LinuxHypervisor`]: hypercalls through `/dev/xen/privcmd`. Source: Linux `uapi/xen/privcmd.h`.
 //!
-//! A preempted hypercall is continued by the kernel inside the `ioctl`, which signals do not
-//! interrupt: a long one holds its thread until it ends.
+//! The kernel continues a preempted hypercall inside the `ioctl`, which signals do not interrupt: a
+//! long one blocks its thread until it completes.
 
 use std::ffi::c_ulong;
 use std::os::fd::OwnedFd;
@@ -35,14 +35,13 @@ struct MmapResource {
 const HYPERCALL: c_ulong = request(b'P', 0, size_of::<Hypercall>());
 const MMAP_RESOURCE: c_ulong = request(b'P', 7, size_of::<MmapResource>());
 
-/// Frames that are mapped at once for a copy: larger maps gain nothing and hold the process's
-/// mapping lock for longer.
+/// Frames mapped at a time for a copy: larger maps gain nothing and hold the mmap lock for longer.
 const WINDOW_FRAMES: usize = 1024;
 
 /// The hypervisor under a Linux control domain.
 ///
-/// The arena comes from `/dev/xen/hypercall`: kernel pages that never fault while Xen writes to them.
-/// One page behind it is this type's own, for structures that wrap a call.
+/// The arena comes from `/dev/xen/hypercall`: kernel pages that never fault while Xen writes to
+/// them. One further page is private to this type, for structures that wrap a call.
 #[derive(Debug)]
 pub struct LinuxHypervisor {
     privcmd: OwnedFd,
@@ -51,7 +50,7 @@ pub struct LinuxHypervisor {
 }
 
 impl LinuxHypervisor {
-    /// The requests that are made on this device: what a filter of system calls has to let through.
+    /// The ioctls issued on this device, for seccomp filters.
     pub const REQUESTS: &[c_ulong] = &[HYPERCALL];
 
     const HYPERCALL_PATH: &str = "/dev/xen/hypercall";
@@ -60,7 +59,7 @@ impl LinuxHypervisor {
     /// [`xen::ARENA_BYTES_FULL`] and [`ARENA_BYTES_MIN`]).
     ///
     /// # Errors
-    /// If a device is missing or closed to us, or memory is short.
+    /// If a device is missing or not accessible, or memory is short.
     pub fn open(arena_bytes: usize) -> Result<Self, HostError> {
         let privcmd = open_device(PRIVCMD_PATH, OFlags::empty(), PRIVCMD_ADVICE)?;
         let advice = "Linux 4.18 or newer with the module xen-privcmd is needed";
@@ -74,7 +73,7 @@ impl LinuxHypervisor {
     fn issue(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
         let mut call = Hypercall { op: op as u64, args };
         // SAFETY: the structure is the request's. What its words point to, if anything, is in the
-        // arena: `&mut self` keeps that from being looked at until Xen is done with it.
+        // arena: `&mut self` prevents access until Xen is done with it.
         unsafe { ioctl(&self.privcmd, HYPERCALL, &mut call) }.map(u64::from)
     }
 
@@ -121,17 +120,17 @@ impl LinuxHypervisor {
             frames: 1,
             address: mapping.address(),
         };
-        // SAFETY: the structure is the request's; it changes what lies behind a mapping of ours to
+        // SAFETY: the structure is the request's; it changes the pages of a mapping of ours to
         // which no reference exists.
         unsafe { ioctl(&self.privcmd, MMAP_RESOURCE, &mut map) }?;
         Ok(mapping)
     }
 
-    /// Maps a grant table's first frame by asking Xen for its number, for kernels and hypervisors that
-    /// do not hand it out as a resource. Works for PV domains.
+    /// Maps a grant table's first frame by its number from Xen, for kernels and hypervisors without
+    /// that resource. Works for PV domains.
     fn map_grant_table_frame(&mut self, domid: DomId) -> Result<Mapping, Errno> {
         const GNTTABOP_SETUP_TABLE: u64 = 2;
-        /// Where the frame list lies behind `struct gnttab_setup_table`.
+        /// Offset of the frame list after `struct gnttab_setup_table`.
         const LIST: usize = 64;
         let own = self.own_address();
         let page = self.own_page();
@@ -150,7 +149,7 @@ impl LinuxHypervisor {
         map_frames(&self.privcmd, domid, &[frame], Access::ReadWrite)
     }
 
-    /// Maps the frames of a range window by window and has each part of `bytes` bytes copied.
+    /// Maps the frames of a range window by window and calls `copy` for each part of `bytes` bytes.
     fn through_windows(
         &self,
         range: ForeignRange<'_>,
@@ -179,7 +178,7 @@ impl LinuxHypervisor {
     }
 }
 
-/// The error number in a negative result.
+/// The errno in a negative result.
 fn errno_of(result: i64) -> Errno {
     Errno::from_raw_os_error(
         result.checked_neg().and_then(|n| i32::try_from(n).ok()).unwrap_or(libc::EIO),
@@ -230,8 +229,8 @@ impl Hypervisor for LinuxHypervisor {
                 // SAFETY: the window holds as many bytes as the part has.
                 let to = unsafe { window.add(done) };
                 match now {
-                    // SAFETY: what is left of the window is not shorter, and no reference to it exists. A
-                    // domain that runs meanwhile can only spoil its own memory.
+                    // SAFETY: the rest of the window is not shorter, and no reference to it exists.
+                    // A domain that runs meanwhile can only spoil its own memory.
                     Piece::Bytes(from) => unsafe {
                         std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
                     },
@@ -263,7 +262,7 @@ impl Hypervisor for LinuxHypervisor {
     ) -> Result<(), xen::Errno> {
         let mapping = match self.map_resource(domid, resource) {
             Ok(mapping) => mapping,
-            // The kernel does not know the request; its answer is what tells if the other way fails too.
+            // The kernel lacks the request; its errno is returned if the fallback fails too.
             Err(errno @ (Errno::NOTTY | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS)) => {
                 match resource {
                     Resource::GrantTable => {

@@ -1,4 +1,4 @@
-//! Bytes of the route netlink protocol, as far as links need it: requests out, links in.
+//! The part of the route netlink protocol that links need: encodes requests, decodes links.
 //!
 //! Pure: `links.rs` owns the socket. Source: Linux `uapi/linux/rtnetlink.h`, `if_link.h`.
 
@@ -25,13 +25,13 @@ const LINK_BYTES: usize = 16;
 /// Longest name of an interface, in bytes, without the terminating zero.
 pub(crate) const NAME_BYTES_MAX: usize = 15;
 
-/// A request about links, being put together.
+/// A request about links, under construction.
 pub(crate) struct Request(Message);
 
 impl Request {
-    /// A request about the link of this index; 0 is none in particular.
+    /// A request about the link of this index; 0 is no particular one.
     pub(crate) fn new(kind: u16, flags: u16, sequence: u32, index: u32) -> Self {
-        // Address family "unspecified" and link type; flags to set, and which of them are meant.
+        // Address family "unspecified" and link type; flags to set, and their mask.
         let mut body = [0; LINK_BYTES];
         body[4..8].copy_from_slice(&index.to_ne_bytes());
         Self(Message::new(kind, flags, sequence, &body))
@@ -43,12 +43,12 @@ impl Request {
         self.attribute(IFLA_IFNAME, &text)
     }
 
-    /// A text that the kernel keeps beside the name.
+    /// The alias.
     pub(crate) fn alias(self, text: &str) -> Self {
         self.attribute(IFLA_IFALIAS, text.as_bytes())
     }
 
-    /// The bridge to belong to; 0 is none.
+    /// The bridge to join; 0 is none.
     pub(crate) fn bridge(self, index: u32) -> Self {
         self.attribute(IFLA_MASTER, &index.to_ne_bytes())
     }
@@ -79,11 +79,11 @@ pub(crate) enum Answer {
     Link(Link),
     /// The request is done, or it failed.
     End(Result<(), Errno>),
-    /// Something else, which concerns nobody.
+    /// Something else, ignored.
     Other,
 }
 
-/// The messages in a datagram that answer the request of this number.
+/// The messages in a datagram that answer the request with this sequence number.
 pub(crate) fn answers(datagram: &[u8], sequence: u32) -> Vec<Answer> {
     let found = netlink::messages(datagram, sequence);
     found.into_iter().map(|(kind, payload)| answer(kind, payload)).collect()
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_laid_out_as_the_kernel_reads_it() {
+    fn a_request_has_the_kernels_layout() {
         let bytes = Request::new(RTM_SETLINK, NLM_F_ACK, 9, 5).up().bridge(3).done();
         let words: Vec<u32> =
             bytes.chunks_exact(4).map(|w| u32::from_ne_bytes(w.try_into().unwrap())).collect();
@@ -169,9 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn several_messages_of_one_datagram_are_told_apart() {
+    fn several_messages_of_one_datagram_are_decoded() {
         let mut datagram = announced(1);
-        datagram.extend(announced(2)); // the answer to somebody else
+        datagram.extend(announced(2)); // an answer to another request
         datagram.extend(ended(0));
         assert_eq!(answers(&datagram, 1), [Answer::Link(expected()), Answer::End(Ok(()))]);
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_cut_off_anywhere_neither_panics_nor_makes_up_a_link() {
+    fn a_truncated_message_neither_panics_nor_invents_a_link() {
         let whole = announced(1);
         for length in 0..whole.len() {
             assert_eq!(answers(&whole[..length], 1), [], "{length} bytes");

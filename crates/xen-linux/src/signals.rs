@@ -1,4 +1,5 @@
-//! Signals as something to poll for: [`StopSignals`] are SIGTERM and SIGINT, [`HangupSignals`] SIGHUP.
+//! Signals as descriptors to poll: [`StopSignals`] are SIGTERM and SIGINT, [`HangupSignals`]
+//! SIGHUP.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,9 +10,9 @@ use crate::HostError;
 use crate::error::Refused;
 use crate::ioctl::last_errno;
 
-/// Requests to end, turned into a readable descriptor.
+/// Requests to stop, as a readable descriptor.
 ///
-/// Opening it blocks the signals in the calling thread and in those that it starts afterwards, so a
+/// Opening it blocks the signals in the calling thread and in threads that it starts later, so a
 /// daemon opens it before it starts any.
 #[derive(Debug)]
 pub struct StopSignals {
@@ -20,21 +21,21 @@ pub struct StopSignals {
 
 impl StopSignals {
     /// # Errors
-    /// If no descriptor is left.
+    /// If there are too many open files.
     pub fn open() -> Result<Self, HostError> {
         descriptor(&[libc::SIGTERM, libc::SIGINT]).map(|fd| Self { fd })
     }
 
-    /// Whether somebody asked this process to end since the last question.
+    /// Whether such a signal arrived since the last call.
     ///
     /// # Errors
-    /// Whatever the descriptor says; nothing is expected.
+    /// Any errno of the descriptor; none is expected.
     pub fn received(&self) -> Result<bool, HostError> {
         received(&self.fd)
     }
 }
 
-/// Requests to open log files again, turned into a readable descriptor as [`StopSignals`] is.
+/// Requests to reopen log files, as a readable descriptor like [`StopSignals`].
 #[derive(Debug)]
 pub struct HangupSignals {
     fd: OwnedFd,
@@ -42,21 +43,21 @@ pub struct HangupSignals {
 
 impl HangupSignals {
     /// # Errors
-    /// If no descriptor is left.
+    /// If there are too many open files.
     pub fn open() -> Result<Self, HostError> {
         descriptor(&[libc::SIGHUP]).map(|fd| Self { fd })
     }
 
-    /// Whether a hangup came since the last question.
+    /// Whether a hangup arrived since the last call.
     ///
     /// # Errors
-    /// Whatever the descriptor says; nothing is expected.
+    /// Any errno of the descriptor; none is expected.
     pub fn received(&self) -> Result<bool, HostError> {
         received(&self.fd)
     }
 }
 
-/// Blocks the signals and opens a descriptor that tells of them.
+/// Blocks the signals and opens a signalfd for them.
 fn descriptor(signals: &[libc::c_int]) -> Result<OwnedFd, HostError> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is initialised by `sigemptyset` before it is used, and the numbers are signals;
@@ -73,7 +74,7 @@ fn descriptor(signals: &[libc::c_int]) -> Result<OwnedFd, HostError> {
     if raw < 0 {
         return Err(last_errno()).refused(|| "cannot open a descriptor for signals");
     }
-    // SAFETY: just opened, and nobody else knows it.
+    // SAFETY: just opened, and not shared yet.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
@@ -91,14 +92,14 @@ fn received(fd: &OwnedFd) -> Result<bool, HostError> {
 }
 
 impl AsFd for StopSignals {
-    /// Readable when a signal came.
+    /// Readable when a signal is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
 impl AsFd for HangupSignals {
-    /// Readable when a signal came.
+    /// Readable when a signal is pending.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

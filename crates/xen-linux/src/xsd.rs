@@ -1,4 +1,5 @@
-//! Dom0's own store ring, which its kernel made for the store daemon: `/proc/xen/xsd_kva`, `xsd_port`.
+//! Dom0's own store ring, which its kernel set up for the store daemon: `/proc/xen/xsd_kva`,
+//! `xsd_port`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -23,30 +24,30 @@ pub struct OwnStoreRing {
 
 impl OwnStoreRing {
     /// # Errors
-    /// If xenfs is not mounted on `/proc/xen`, or this domain is not the store's.
+    /// If xenfs is not mounted on `/proc/xen`, or this is not the store domain.
     pub fn open() -> Result<Self, HostError> {
         open_device(PAGE_PATH, OFlags::empty(), ADVICE).map(|fd| Self { fd })
     }
 
-    /// Goes on with a file that another program opened.
+    /// Takes over a file that another program opened.
     #[must_use]
     pub fn adopt(fd: OwnedFd) -> Self {
         Self { fd }
     }
 
     /// # Errors
-    /// If the kernel has no ring there, or this is not its file.
+    /// If the kernel has no ring there, or this is another file.
     pub fn map(&self) -> Result<SharedPage, HostError> {
         let mapping = Mapping::new(&self.fd, 1, 0, Access::ReadWrite)
             .refused(|| format!("cannot map this domain's store ring from {PAGE_PATH}"))?;
         Ok(SharedPage::new(mapping))
     }
 
-    /// The kernel's port, to [bind](crate::EventChannels::bind_interdomain) to in this very domain. Only root may
-    /// ask.
+    /// The kernel's port, to [bind](crate::EventChannels::bind_interdomain) to in this same domain.
+    /// Only root can read it.
     ///
     /// # Errors
-    /// If this domain is not the store's.
+    /// If this is not the store domain.
     pub fn port() -> Result<EvtchnPort, HostError> {
         let text = std::fs::read_to_string(PORT_PATH)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -55,7 +56,7 @@ impl OwnStoreRing {
             .trim()
             .parse()
             .map_err(|_| Errno::INVAL)
-            .refused(|| format!("{PORT_PATH} holds no port number but {text:?}"))?;
+            .refused(|| format!("{PORT_PATH} does not contain a port number: {text:?}"))?;
         Ok(EvtchnPort(port))
     }
 }
