@@ -1,14 +1,14 @@
-//! [`StorageError`]: why an SR or VDI is not as was asked.
+//! [`StorageError`]: why a request on an SR or VDI failed.
 
 use crate::HostError;
 
-/// What a caller can do about it differs by case; the text names the SR or VDI.
+/// The cases differ in what a caller can do; the text names the SR or VDI.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum StorageError {
     /// There is no such SR or VDI.
     #[error("{0}")]
     Missing(String),
-    /// Somebody uses it: possible once they have let go.
+    /// In use: possible once the users have detached.
     #[error("{0}")]
     InUse(String),
     /// Anything else.
@@ -22,7 +22,7 @@ impl StorageError {
     }
 }
 
-/// Names what the host refused something for.
+/// Adds the name of the SR or VDI to an error of the host.
 pub(crate) trait Naming<T> {
     fn of(self, name: impl std::fmt::Display) -> Result<T, StorageError>;
 }

@@ -1,8 +1,9 @@
-//! Where a VM's disks come from, and how they become block devices that a backend can serve.
+//! Storage: where a VM's disks come from, and how they become block devices for a backend.
 //!
 //! A disk is a path, or a virtual disk image (VDI) of a storage repository (SR), written `sr:vdi`.
-//! [`Repositories`] knows the SRs of a host and what is attached of them; `vdi` has the rules, `kind` what
-//! each kind of SR does for them. What the operating system does is the [`System`] they are handed.
+//! [`Repositories`] manages the SRs of a host and what is attached of them; `vdi` has the rules,
+//! `kind` the drivers of each kind of SR. All system access goes through the [`System`] that is
+//! passed in.
 //!
 //! ```text
 //!   detached --attach--> attached --activate--> activated
@@ -41,7 +42,7 @@ pub struct DeviceNumber {
 }
 
 impl DeviceNumber {
-    /// Reads what [`Display`](fmt::Display) writes.
+    /// Parses the text of [`Display`](fmt::Display).
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (major, minor) = text.split_once(':')?;
@@ -49,7 +50,7 @@ impl DeviceNumber {
         Some(Self { major: hex(major)?, minor: hex(minor)? })
     }
 
-    /// Reads the kernel's way of writing it, in decimal.
+    /// Parses the kernel's decimal form.
     #[must_use]
     pub fn parse_decimal(text: &str) -> Option<Self> {
         let (major, minor) = text.split_once(':')?;
@@ -70,7 +71,7 @@ pub struct BlockDevice {
     pub number: DeviceNumber,
 }
 
-/// What lies at a path.
+/// The kind of file at a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FileKind {
     Regular { bytes: u64 },
@@ -97,12 +98,12 @@ impl Access {
     }
 }
 
-/// A loop device that carries a tag of ours.
+/// A loop device with a tag of ours.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TaggedLoop {
     pub device: BlockDevice,
     pub tag: String,
-    /// The file behind it.
+    /// The backing file.
     pub behind: DiskId,
     pub access: Access,
 }
@@ -114,66 +115,66 @@ pub enum HostError {
     Missing,
     #[error("busy")]
     Busy,
-    /// Anything else, in the operating system's words.
+    /// Anything else, as reported by the operating system.
     #[error("{0}")]
     Refused(String),
 }
 
 /// The host's files and loop devices.
 pub trait BlockHost {
-    /// What lies at `path`, symbolic links followed.
+    /// The kind of file at `path`, following symbolic links.
     ///
     /// # Errors
-    /// [`HostError::Missing`] if nothing does.
+    /// [`HostError::Missing`] if it does not exist.
     fn inspect(&mut self, path: &str) -> Result<FileKind, HostError>;
 
-    /// What a path leads to, symbolic links followed.
+    /// The identity of a path's target, following symbolic links.
     ///
     /// # Errors
-    /// [`HostError::Missing`] if that is nothing.
+    /// [`HostError::Missing`] if it does not exist.
     fn identify(&mut self, path: &str) -> Result<DiskId, HostError>;
 
-    /// Puts a loop device over a regular file. `tag` (up to 63 bytes) stays readable from the device
-    /// for as long as it exists, so that a restarted daemon knows its own. For as long, the file is locked as QEMU locks
-    /// its disks, unless it is to be shared.
+    /// Attaches a regular file to a loop device. `tag` (up to 63 bytes) can be read from the device
+    /// while it exists, so that a restarted daemon recognises it. Meanwhile the file is locked as
+    /// QEMU locks its disks, unless it is shared.
     ///
     /// # Errors
-    /// The errno of the kernel, or somebody else has locked the file.
+    /// An errno of the kernel, or the file is locked.
     fn attach_loop(&mut self, path: &str, mode: Mode, tag: &str) -> Result<LoopUse, HostError>;
 
-    /// All loop devices that have something behind them.
+    /// All attached loop devices.
     ///
     /// # Errors
-    /// The errno of the kernel.
+    /// An errno of the kernel.
     fn loops(&mut self) -> Result<Vec<LoopUse>, HostError>;
 
-    /// Whether nobody has this block device, its whole disk or a partition of it to himself, as mounted file systems and
-    /// device-mapper have.
+    /// Whether this block device, its whole disk and its partitions are not opened exclusively, as
+    /// by mounted file systems and device-mapper.
     ///
     /// # Errors
-    /// The errno of the kernel.
+    /// An errno of the kernel.
     fn is_unclaimed(&mut self, device: &str) -> Result<bool, HostError>;
 
-    /// Gives a loop device that is there another tag, without a word to whoever uses it.
+    /// Changes the tag of an attached loop device, unnoticed by its users.
     ///
     /// # Errors
-    /// [`HostError::Missing`] if it has no file.
+    /// [`HostError::Missing`] if it is not attached.
     fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError>;
 
-    /// Takes a loop device away. One that is gone already is no error.
+    /// Detaches a loop device. Idempotent.
     ///
     /// # Errors
-    /// [`HostError::Busy`] while somebody has it open.
+    /// [`HostError::Busy`] while it is open.
     fn detach_loop(&mut self, device: &str) -> Result<(), HostError>;
 
     /// All loop devices whose tag begins with `prefix`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError>;
 }
 
-/// What an image is in.
+/// Format of an image.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum ImageFormat {
     #[default]
@@ -187,7 +188,7 @@ pub enum ImageFormat {
 impl ImageFormat {
     pub const ALL: [Self; 5] = [Self::Raw, Self::Qcow, Self::Qcow2, Self::Qed, Self::Vhd];
 
-    /// The word in a disk's configuration.
+    /// Its name in a disk's configuration.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -213,13 +214,13 @@ impl ImageFormat {
 pub enum Attachment {
     /// A raw file under a loop device of ours.
     Loop(BlockDevice),
-    /// A block device that was there before. It is 0:0, which is none, if a daemon died before it had attached what was
-    /// claimed.
+    /// An existing block device. It is 0:0 (none) if a daemon was killed after the claim and before
+    /// the attach.
     Block(BlockDevice),
-    /// An image in a format of QEMU's, served as a network block device.
+    /// An image in one of QEMU's formats, served as a network block device.
     Image(BlockDevice),
-    /// A VDI, attached and activated for `owner`. Its device is 0:0, which is none, if a daemon died before
-    /// it had one.
+    /// A VDI, attached and activated for `owner`. Its device is 0:0 (none) if a daemon was killed
+    /// before it had one.
     Vdi { name: VdiName, owner: String, device: BlockDevice },
 }
 
@@ -245,7 +246,7 @@ pub enum AttachError {
     WrongKind { path: String },
     #[error("{path}: {bytes} bytes long; a raw disk image is at least one sector of 512 bytes")]
     Empty { path: String, bytes: u64 },
-    /// Somebody uses it, or the like.
+    /// It is in use.
     #[error("{0}")]
     InUse(String),
     #[error("{0}")]
@@ -261,14 +262,14 @@ impl AttachError {
     }
 }
 
-/// What a claim remembers of an image, which leaves no other trace before it is served. That of a block device has its
-/// path.
+/// The claim's note for an image, which leaves no other trace before it is served. For a block
+/// device the note is its path.
 const IMAGE: &str = "image";
 
-/// Attaches what a configuration calls a disk's target: a VDI written `sr:vdi`, or else a path.
+/// Attaches a disk's target: a VDI written `sr:vdi`, or a path.
 ///
 /// # Errors
-/// [`AttachError`]; nothing is attached then.
+/// [`AttachError`]; then nothing is attached.
 pub fn attach(
     system: &mut dyn System,
     wanted: &Wanted<'_>,
@@ -297,14 +298,14 @@ fn attach_vdi(
             sharing::claim(system, wanted, disk, device, "")
         });
     if let Err(error) = claimed {
-        // The first error is the one to tell; the VDI's own file keeps what could not be undone.
+        // Report the first error; the VDI's own file records what could not be undone.
         let _left = Repositories::new(system).detach_for(&name, wanted.owner);
         return Err(error);
     }
     Ok(Attachment::Vdi { name, owner: wanted.owner.to_owned(), device })
 }
 
-/// Finds what [`attach`] would be refused for, as far as that can be told without attaching anything.
+/// Finds errors of [`attach`] as far as possible without attaching anything.
 ///
 /// # Errors
 /// [`AttachError`].
@@ -322,7 +323,7 @@ pub fn check(
     sharing::check(system, wanted, disk, device.as_ref())
 }
 
-/// Refuses to share for writing what cannot be shared.
+/// Refuses `w!` for disks that cannot be shared.
 fn check_can_share(wanted: &Wanted<'_>, format: ImageFormat) -> Result<(), AttachError> {
     let target = wanted.target;
     if wanted.mode != Mode::Shared {
@@ -342,7 +343,7 @@ fn check_can_share(wanted: &Wanted<'_>, format: ImageFormat) -> Result<(), Attac
     Ok(())
 }
 
-/// What is at a path, if it can be a disk, and the block device that it is.
+/// The file at a path, if it can be a disk, and its block device.
 fn find(
     system: &mut dyn System,
     wanted: &Wanted<'_>,
@@ -411,10 +412,10 @@ fn attach_image(
     }
 }
 
-/// Undoes [`attach`]. Repeating it is no error.
+/// Undoes [`attach`]. Idempotent.
 ///
 /// # Errors
-/// What the host says; the device then still exists.
+/// An error of the host; the device then still exists.
 pub fn detach(
     system: &mut dyn System,
     attachment: &Attachment,
@@ -431,15 +432,15 @@ pub fn detach(
     Claims::new(system).release(owner).map_err(AttachError::host(&attachment.device().path))
 }
 
-/// Something that is attached, and the tag that says for whom.
+/// An attached disk and its owner's tag.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Attached {
     pub attachment: Attachment,
     pub owner: String,
 }
 
-/// All that is attached for owners whose tags begin with `prefix`, as the host has it. What an earlier daemon attached
-/// without a claim gets one; `who` puts an owner in words.
+/// All disks attached for owners whose tags begin with `prefix`. One that an earlier daemon
+/// attached without a claim gets one; `who` describes an owner in words.
 ///
 /// # Errors
 /// The host's lists cannot be read.
@@ -464,7 +465,7 @@ pub fn attached(
     for it in Repositories::new(system).in_use()? {
         let is_known = Claims::new(system).of(&it.owner).map_err(&claims)?.is_some();
         if let Some(device) = it.device.as_ref().filter(|_| !is_known) {
-            // An SR that does not answer keeps no daemon from starting.
+            // An unresponsive SR must not keep a daemon from starting.
             if let Ok(disk) = Repositories::new(system).identity(&it.name, device) {
                 let claim = new(&it.owner, disk, it.access.into());
                 Claims::new(system).note(&claim).map_err(&claims)?;

@@ -1,7 +1,7 @@
 //! Names of SRs and VDIs.
 //!
-//! They become names of files, logical volumes and tags of loop devices, so their letters are those that
-//! all of these take, and a tag of 63 bytes has room for both.
+//! They become names of files and logical volumes and tags of loop devices, so they use characters
+//! that all of these allow, and both fit into a tag of 63 bytes.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use crate::StorageError;
 
 /// Longest name of an SR, in bytes.
 pub(crate) const SR_BYTES_MAX: usize = 16;
-/// Longest name of a VDI, in bytes: a UUID has room.
+/// Longest name of a VDI, in bytes: a UUID fits.
 pub(crate) const VDI_BYTES_MAX: usize = 40;
 
 /// A VDI and its SR, written `sr:vdi`.
 ///
-/// Invariant: both names are in form.
+/// Invariant: both names are valid.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct VdiName {
     sr: String,
@@ -22,7 +22,7 @@ pub struct VdiName {
 }
 
 impl VdiName {
-    /// Reads `sr:vdi`; `None` if the text is something else, such as a path.
+    /// Parses `sr:vdi`; `None` for anything else, such as a path.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (sr, vdi) = text.split_once(':')?;
@@ -30,10 +30,10 @@ impl VdiName {
         fits.then(|| Self { sr: sr.to_owned(), vdi: vdi.to_owned() })
     }
 
-    /// The VDI `vdi` of `sr`, if the names are in form.
+    /// The VDI `vdi` of `sr`, if the names are valid.
     ///
     /// # Errors
-    /// Says what a name may be.
+    /// Says which names are valid.
     pub fn new(sr: &str, vdi: &str) -> Result<Self, StorageError> {
         check_sr(sr)?;
         check("VDI", vdi, VDI_BYTES_MAX)?;
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vdi_is_told_from_a_path() {
+    fn a_vdi_is_distinguished_from_a_path() {
         let longest = format!("{}:{}", "s".repeat(SR_BYTES_MAX), "v".repeat(VDI_BYTES_MAX));
         for text in ["fast:web1", "a:0-._", &longest] {
             assert_eq!(VdiName::parse(text).map(|name| name.to_string()).as_deref(), Some(text));
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_out_of_form_is_told_what_it_may_be() {
+    fn an_invalid_name_is_refused_with_the_rule() {
         assert_eq!(
             VdiName::new("a b", "x").unwrap_err().to_string(),
             "\"a b\" cannot name an SR: expected up to 16 of A-Z a-z 0-9 . _ -, a letter or digit first"

@@ -1,18 +1,18 @@
-//! The client's half of the handshake with an NBD server: which exports there are, and what they are like.
+//! The client side of the NBD handshake: lists and describes exports.
 //!
-//! "Fixed newstyle", without TLS; numbers are big-endian. What the server sends is not trusted: lengths have bounds, and
-//! so has the number of its replies. Source: `doc/proto.md` of NetworkBlockDevice/nbd.
+//! "Fixed newstyle", without TLS; numbers are big-endian. The server is not trusted: lengths and
+//! the number of replies are bounded. Source: `doc/proto.md` of NetworkBlockDevice/nbd.
 
 use crate::{Connection, HostError};
 
-/// Where a server listens if nobody says otherwise.
+/// Default port of a server.
 pub(crate) const PORT: u16 = 10809;
 
 const GREETING: [u8; 8] = *b"NBDMAGIC";
 const OPTION: [u8; 8] = *b"IHAVEOPT";
 const REPLY: u64 = 0x0003_e889_0455_65a9;
 
-/// The server lets the client go on after an option that it does not know.
+/// The server continues after an unknown option.
 const FIXED_NEWSTYLE: u16 = 1;
 const NO_ZEROES: u16 = 2;
 
@@ -33,18 +33,18 @@ const ERR_UNKNOWN: u32 = REP_ERROR | 6;
 const INFO_EXPORT: u16 = 0;
 const INFO_BLOCK_SIZE: u16 = 3;
 
-/// Longest payload of a reply that is of use: names have up to 4096 bytes.
+/// Longest accepted payload of a reply: names have up to 4096 bytes.
 const REPLY_BYTES_MAX: u32 = 16 << 10;
 /// Most replies to one option.
 const REPLIES_MAX: u32 = 1 << 16;
 
-/// A request to end the connection, without any of its other fields.
+/// A disconnect request, with all other fields zero.
 const REQUEST: u32 = 0x2560_9513;
 const CMD_DISC: u16 = 2;
 const REQUEST_BYTES: usize = 28;
 
 const FLAG_READ_ONLY: u16 = 2;
-/// Smallest unit that a block device is read in, in bytes.
+/// Smallest block size, in bytes.
 const SECTOR_BYTES: u32 = 512;
 
 /// An export as its server describes it.
@@ -53,7 +53,7 @@ pub struct NbdExport {
     pub bytes: u64,
     /// The protocol's transmission flags.
     pub flags: u16,
-    /// The smallest unit it can be read in.
+    /// Its minimum block size.
     pub block_bytes: u32,
 }
 
@@ -63,14 +63,14 @@ impl NbdExport {
         self.flags & FLAG_READ_ONLY != 0
     }
 
-    /// The same, to be read only.
+    /// The same, read-only.
     pub(crate) fn read_only(mut self) -> Self {
         self.flags |= FLAG_READ_ONLY;
         self
     }
 }
 
-/// A server that waits for options.
+/// A server in the option haggling phase.
 pub(crate) struct Handshake<'a>(&'a mut dyn Connection);
 
 type Result<T> = std::result::Result<T, HostError>;
@@ -103,7 +103,7 @@ impl<'a> Handshake<'a> {
         Ok(Self(connection))
     }
 
-    /// Names of all exports. One that is no text is left out.
+    /// Names of all exports. A name that is not UTF-8 is omitted.
     pub(crate) fn names(&mut self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         self.ask(OPT_LIST, &[], |kind, payload| {
@@ -119,20 +119,20 @@ impl<'a> Handshake<'a> {
         Ok(names)
     }
 
-    /// What an export is like; [`HostError::Missing`] if there is none of this name. Some servers tell the length
-    /// only to those who enter it: then it has none.
+    /// Describes an export; [`HostError::Missing`] if there is none of this name. Some servers send
+    /// the size only on NBD_OPT_GO: then it is 0.
     pub(crate) fn describe(&mut self, name: &str) -> Result<NbdExport> {
         self.export(OPT_INFO, name)
     }
 
-    /// Begins to use an export: from here on the connection is for reads and writes.
+    /// Enters the transmission phase of an export.
     pub(crate) fn enter(mut self, name: &str) -> Result<NbdExport> {
         self.export(OPT_GO, name)
     }
 
-    /// Tells the server that nothing follows.
+    /// Ends the handshake with NBD_OPT_ABORT.
     pub(crate) fn end(self) {
-        // It finds out by itself when the connection closes.
+        // The server also notices when the connection closes.
         let _told = self.0.send(&request(OPT_ABORT, &[]));
     }
 
@@ -158,7 +158,7 @@ impl<'a> Handshake<'a> {
         Ok(NbdExport { bytes, flags, block_bytes })
     }
 
-    /// Sends an option and hands out the replies before its end.
+    /// Sends an option and passes on the replies before the final one.
     fn ask(&mut self, option: u32, data: &[u8], mut hear: impl FnMut(u32, &[u8])) -> Result<()> {
         self.0.send(&request(option, data))?;
         for _ in 0..REPLIES_MAX {
@@ -194,7 +194,7 @@ pub(crate) fn leave(connection: &mut dyn Connection) {
     let mut request = [0; REQUEST_BYTES];
     request[..4].copy_from_slice(&REQUEST.to_be_bytes());
     request[6..8].copy_from_slice(&CMD_DISC.to_be_bytes());
-    // It finds out by itself when the connection closes.
+    // The server also notices when the connection closes.
     let _told = connection.send(&request);
 }
 
@@ -207,7 +207,7 @@ fn request(option: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An export's name, and that its block size is wanted.
+/// An export's name, with a request for its block size.
 fn wanted(name: &str) -> Vec<u8> {
     let mut data = u32::try_from(name.len()).expect("names are short").to_be_bytes().to_vec();
     data.extend(name.as_bytes());
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// A server that says what it says, whatever it hears.
+    /// A server with scripted replies, whatever it receives.
     #[derive(Default)]
     struct Script {
         says: VecDeque<u8>,
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_export_is_asked_for_by_name_and_described() {
+    fn an_export_is_queried_by_name_and_described() {
         let mut script = described();
         let export = Handshake::begin(&mut script).unwrap().describe("web").unwrap();
         assert_eq!(export, NbdExport { bytes: 4 << 20, flags: 3, block_bytes: 4096 });
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn exports_are_listed_and_a_name_that_is_no_text_is_left_out() {
+    fn exports_are_listed_without_names_that_are_not_utf8() {
         let mut script = Script::new()
             .reply(OPT_LIST, REP_SERVER, b"\0\0\0\x03one")
             .reply(OPT_LIST, REP_SERVER, b"\0\0\0\x02\xff\xff")
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_anywhere_is_an_error() {
+    fn truncated_input_is_an_error() {
         let whole: Vec<u8> = described().says.into();
         for length in 0..whole.len() {
             let mut script = Script { says: whole[..length].to_vec().into(), heard: vec![] };
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_in_words() {
+    fn refusals_have_messages() {
         let ask = |option, kind, words: &[u8]| {
             let mut script = Script::new().reply(option, kind, words);
             let mut handshake = Handshake::begin(&mut script).unwrap();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_and_a_reply_without_end_are_refused() {
+    fn another_protocol_and_endless_replies_are_refused() {
         let mut script =
             Script { says: b"SSH-2.0-OpenSSH_9.2p1 Debian".to_vec().into(), heard: vec![] };
         assert!(Handshake::begin(&mut script).is_err());

@@ -1,4 +1,4 @@
-//! What is kept in files, as JSON: the SRs of the host, and what is attached of each VDI.
+//! The JSON files: the SRs of the host, and the users of each attached VDI.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,14 +23,15 @@ struct UsesRecord {
     leaving: BTreeSet<String>,
 }
 
-/// What is attached of a VDI, and the device that it has if it is activated.
+/// A VDI's users, and its device if it is activated.
 ///
-/// What is written is never less than what is true: it is written before a step up and after a step down.
+/// The file never says less than what is attached: it is written before a step up and after a step
+/// down.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Attached {
     pub(crate) uses: Uses,
     pub(crate) device: Option<BlockDevice>,
-    /// Users that are done with it, for whom the SR could not let it go yet.
+    /// Former users, for whom the SR could not detach it yet.
     pub(crate) leaving: BTreeSet<String>,
 }
 
@@ -110,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_reads_back() {
+    fn records_round_trip() {
         let number = DeviceNumber { major: 7, minor: 3 };
         let device = Some(BlockDevice { path: "/dev/loop3".to_owned(), number });
         let uses = Uses::default().attach("a", Access::ReadWrite).unwrap();

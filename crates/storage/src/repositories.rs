@@ -1,11 +1,12 @@
-//! The SRs of a host: made, listed, taken away; and their VDIs: made, copied, attached.
+//! Operations on the SRs of a host (create, list, destroy) and on their VDIs (create, copy,
+//! attach).
 //!
-//! Two folders hold what must outlive the daemon: one file for each SR, and one for each VDI that somebody
-//! uses. The second is in `/run`: after a restart of the host nothing is attached any more.
+//! Two folders hold what must outlive the daemon: one file for each SR, and one for each VDI in
+//! use. The second is in `/run`: after a reboot of the host nothing is attached.
 //!
-//! Locks, always taken in this order: `sr/SR` by whoever changes the set of an SR's VDIs; `vdi/SR:VDI` by
-//! whoever does something with that VDI; `use/SR`, for a moment, where a VDI becomes used and where an
-//! SR goes because none is. So attaching never waits for what is done with another VDI.
+//! Locks, always taken in this order: `sr/SR` to change the set of an SR's VDIs; `vdi/SR:VDI` to
+//! work on that VDI; `use/SR`, briefly, when a VDI gets its first user and when an unused SR is
+//! removed. So attaching never waits for work on another VDI.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,12 +23,12 @@ use crate::{
 /// Smallest unit of a VDI's size, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// Where the files are.
+/// Folders of the files.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Places {
-    /// What the SRs are.
+    /// The SRs.
     pub repositories: String,
-    /// What is attached.
+    /// The attached VDIs.
     pub attached: String,
 }
 
@@ -37,7 +38,7 @@ impl Default for Places {
     }
 }
 
-/// Somebody's use of a VDI.
+/// A use of a VDI.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct InUse {
     pub name: VdiName,
@@ -48,7 +49,7 @@ pub struct InUse {
     pub device: Option<BlockDevice>,
 }
 
-/// See the module's text.
+/// The SRs of a host; see the module documentation.
 pub struct Repositories<'a> {
     system: &'a mut dyn System,
     places: Places,
@@ -63,12 +64,12 @@ impl std::fmt::Debug for Repositories<'_> {
 }
 
 impl<'a> Repositories<'a> {
-    /// Those in the usual places.
+    /// With the default folders.
     pub fn new(system: &'a mut dyn System) -> Self {
         Self::at(system, Places::default())
     }
 
-    /// Those elsewhere.
+    /// With other folders.
     pub fn at(system: &'a mut dyn System, places: Places) -> Self {
         Self { system, places }
     }
@@ -113,20 +114,20 @@ impl<'a> Repositories<'a> {
         let folder = self.places.repositories.clone();
         let names = self.system.list(&folder).of(&folder)?;
         let srs = names.iter().filter_map(|file| file.strip_suffix(".json"));
-        // What nobody could have named is no SR of ours.
+        // Files without a valid SR name are ignored.
         let srs = srs.filter(|sr| name::check_sr(sr).is_ok());
         srs.map(|sr| self.get(sr)).collect()
     }
 
-    /// Makes an SR and remembers it.
+    /// Creates an SR and records it.
     ///
     /// # Errors
-    /// Nothing is remembered then; what was made of it stays for the administrator to look at.
+    /// The SR is not recorded then; what was created of it is left for the administrator.
     pub fn create(&mut self, sr: &str, kind: Kind, config: BTreeMap<String, String>) -> Result<()> {
         self.remember(sr, kind, config, |driver, place| driver.create(place))
     }
 
-    /// Remembers an SR that was made before.
+    /// Records an existing SR.
     ///
     /// # Errors
     /// It cannot be reached.
@@ -170,7 +171,7 @@ impl<'a> Repositories<'a> {
     /// Forgets an SR; its VDIs stay where they are.
     ///
     /// # Errors
-    /// [`StorageError::InUse`] while a VDI of it is used.
+    /// [`StorageError::InUse`] while one of its VDIs is in use.
     pub fn forget(&mut self, sr: &str) -> Result<()> {
         let _changing = self.lock("sr", sr)?;
         let repository = self.get(sr)?;
@@ -182,10 +183,10 @@ impl<'a> Repositories<'a> {
         self.drop_record(sr)
     }
 
-    /// Takes an SR away that has no VDIs.
+    /// Destroys an SR without VDIs.
     ///
     /// # Errors
-    /// It has some.
+    /// It has VDIs.
     pub fn destroy(&mut self, sr: &str) -> Result<()> {
         let _changing = self.lock("sr", sr)?;
         let repository = self.get(sr)?;
@@ -224,7 +225,7 @@ impl<'a> Repositories<'a> {
         self.system.remove(&path).of(path)
     }
 
-    /// The VDIs of an SR as it has them now.
+    /// Scans the SR for its VDIs.
     ///
     /// # Errors
     /// The SR cannot be reached.
@@ -233,7 +234,7 @@ impl<'a> Repositories<'a> {
         self.vdis(sr).map(|(_, vdis)| vdis)
     }
 
-    /// Its room.
+    /// Size and free space of an SR.
     ///
     /// # Errors
     /// The SR cannot be reached.
@@ -264,7 +265,7 @@ impl<'a> Repositories<'a> {
         }
     }
 
-    /// The SR, once it is sure that it has no VDI of this name.
+    /// The SR, after checking that it has no VDI of this name.
     fn without(&mut self, name: &VdiName) -> Result<Repository> {
         let (repository, vdis) = self.vdis(name.sr())?;
         if vdis.iter().any(|vdi| vdi.name == name.vdi()) {
@@ -273,10 +274,10 @@ impl<'a> Repositories<'a> {
         Ok(repository)
     }
 
-    /// Makes a VDI of zeros.
+    /// Creates a VDI of zeros.
     ///
     /// # Errors
-    /// There is one of this name, or no room.
+    /// The name is in use, or there is no space.
     pub fn create_vdi(&mut self, name: &VdiName, bytes: u64) -> Result<()> {
         check_size(name, bytes)?;
         let _changing = self.lock("sr", name.sr())?;
@@ -285,10 +286,10 @@ impl<'a> Repositories<'a> {
         repository.kind.driver().create_vdi(&mut place, name.vdi(), bytes)
     }
 
-    /// Takes a VDI away, with all it has.
+    /// Destroys a VDI and its data.
     ///
     /// # Errors
-    /// [`StorageError::InUse`] while somebody uses it.
+    /// [`StorageError::InUse`] while it is in use.
     pub fn destroy_vdi(&mut self, name: &VdiName) -> Result<()> {
         let _changing = self.lock("sr", name.sr())?;
         let (repository, _) = self.find(name)?;
@@ -300,10 +301,10 @@ impl<'a> Repositories<'a> {
         repository.kind.driver().destroy_vdi(&mut place, name.vdi())
     }
 
-    /// Makes a VDI larger, also while it is used.
+    /// Grows a VDI, also while it is in use.
     ///
     /// # Errors
-    /// It would become smaller, or there is no room.
+    /// It would become smaller, or there is no space.
     pub fn resize_vdi(&mut self, name: &VdiName, bytes: u64) -> Result<()> {
         check_size(name, bytes)?;
         let _changing = self.lock("sr", name.sr())?;
@@ -325,20 +326,20 @@ impl<'a> Repositories<'a> {
         repository.kind.driver().grow_vdi(&mut place, &vdi, bytes, device.as_ref())
     }
 
-    /// Makes a read-only VDI `to` of the same SR with what `from` has now.
+    /// Creates a read-only VDI `to` in the same SR with the current contents of `from`.
     ///
     /// # Errors
-    /// The SR's kind cannot, or not while `from` is used.
+    /// The SR's kind does not support it, or not while `from` is in use.
     pub fn snapshot_vdi(&mut self, from: &VdiName, to: &str) -> Result<()> {
         self.copy(from, to, |driver, place, from, to, source| {
             driver.snapshot_vdi(place, from, to, source)
         })
     }
 
-    /// Makes a writable VDI `to` of the same SR with what `from` has now.
+    /// Creates a writable VDI `to` in the same SR with the current contents of `from`.
     ///
     /// # Errors
-    /// The SR's kind cannot, or not while `from` is used.
+    /// The SR's kind does not support it, or not while `from` is in use.
     pub fn clone_vdi(&mut self, from: &VdiName, to: &str) -> Result<()> {
         self.copy(from, to, |driver, place, from, to, source| {
             driver.clone_vdi(place, from, to, source)
@@ -381,10 +382,10 @@ impl<'a> Repositories<'a> {
         }
     }
 
-    /// Finds what [`Repositories::attach`] would be refused for: no such VDI, or other users in the way.
+    /// Finds errors of [`Repositories::attach`]: no such VDI, or conflicting users.
     ///
     /// # Errors
-    /// What is in the way.
+    /// The error.
     pub fn check(&mut self, name: &VdiName, owner: &str, access: Access) -> Result<()> {
         let changing = self.lock("sr", name.sr())?;
         self.find(name)?;
@@ -393,10 +394,10 @@ impl<'a> Repositories<'a> {
         before.uses.attach(owner, access).map(drop).map_err(|unfit| refusal(name, owner, &unfit))
     }
 
-    /// Attaches a VDI for `owner`: all that may be slow. Once more is no error.
+    /// Attaches a VDI for `owner`: the slow part. Idempotent.
     ///
     /// # Errors
-    /// The VDI's other users are in the way, or its SR cannot; it is not attached then.
+    /// Conflicting users, or an error of the SR; then it is not attached.
     pub fn attach(&mut self, name: &VdiName, owner: &str, access: Access) -> Result<()> {
         self.let_go(name)?;
         let _vdi = self.lock("vdi", name)?;
@@ -413,7 +414,7 @@ impl<'a> Repositories<'a> {
             driver.connect(&mut place).and_then(|()| driver.attach(&mut place, name.vdi(), access));
         let Err(error) = attached else { return Ok(()) };
         let others = before.uses.stage() != Stage::Detached;
-        // If even this fails, the file says more than is true; nobody will come to detach it.
+        // If even this fails, the file keeps a use that no longer has an owner.
         if others || driver.detach(&mut place, name.vdi()).is_ok() {
             self.save(name, &before)?;
         } else {
@@ -422,10 +423,10 @@ impl<'a> Repositories<'a> {
         Err(error)
     }
 
-    /// Activates what is attached: from here on there is a block device. Once more is no error.
+    /// Activates an attached VDI, which creates the block device. Idempotent.
     ///
     /// # Errors
-    /// It is not attached, or its SR cannot.
+    /// It is not attached, or an error of the SR.
     pub fn activate(&mut self, name: &VdiName, owner: &str) -> Result<BlockDevice> {
         let _vdi = self.lock("vdi", name)?;
         let repository = self.get(name.sr())?;
@@ -443,7 +444,7 @@ impl<'a> Repositories<'a> {
         let driver = repository.kind.driver();
         let mut place = Place { system: self.system, sr: &repository };
         if before.uses.stage() == Stage::Activated {
-            // A daemon died in here: what it left is not known to be whole.
+            // A daemon was killed here: what it left may be incomplete.
             driver.deactivate(&mut place, name.vdi(), None)?;
         }
         match driver.activate(&mut place, name.vdi(), access) {
@@ -461,10 +462,10 @@ impl<'a> Repositories<'a> {
         }
     }
 
-    /// Takes the block device away, unless another user has it. Once more is no error.
+    /// Removes the block device, unless another user has it. Idempotent.
     ///
     /// # Errors
-    /// Somebody keeps it open, or its SR cannot; it is as before then.
+    /// It is still open, or an error of the SR; then nothing has changed.
     pub fn deactivate(&mut self, name: &VdiName, owner: &str) -> Result<()> {
         let _vdi = self.lock("vdi", name)?;
         let before = self.attached(name)?;
@@ -485,10 +486,10 @@ impl<'a> Repositories<'a> {
         self.save(name, &before.with(uses, device))
     }
 
-    /// Undoes `attach`. Once more is no error.
+    /// Undoes `attach`. Idempotent.
     ///
     /// # Errors
-    /// It is still activated, or its SR cannot.
+    /// It is still activated, or an error of the SR.
     pub fn detach(&mut self, name: &VdiName, owner: &str) -> Result<()> {
         let _vdi = self.lock("vdi", name)?;
         let before = self.attached(name)?;
@@ -505,15 +506,15 @@ impl<'a> Repositories<'a> {
         self.save(name, &before.with(uses, before.device.clone()))
     }
 
-    /// Notes that a user is done with a VDI that its SR does not let go. Its device may go later all the same, and
-    /// its number may become another's: from here on it is to be looked for.
+    /// Records that a user is done with a VDI that its SR cannot detach. Its device may still
+    /// disappear later and its number be reused, so from here on the device is searched for.
     fn keep_leaving(&mut self, name: &VdiName, owner: &str, before: &Attached) -> Result<()> {
         let mut left = before.with(before.uses.clone(), None);
         left.leaving.insert(owner.to_owned());
         self.save(name, &left)
     }
 
-    /// The same of a user that never had a device, whose attach or activation could not be undone.
+    /// The same for a user that never had a device, whose attach or activation could not be undone.
     fn leave(&mut self, name: &VdiName, owner: &str) -> Result<()> {
         let mut left = self.attached(name)?;
         if left.uses.0.contains_key(owner) {
@@ -522,7 +523,7 @@ impl<'a> Repositories<'a> {
         self.save(name, &left)
     }
 
-    /// Lets a VDI go for those who are done with it.
+    /// Detaches a VDI for its former users.
     fn let_go(&mut self, name: &VdiName) -> Result<()> {
         for owner in self.attached(name)?.leaving {
             self.detach_for(name, &owner)?;
@@ -530,7 +531,8 @@ impl<'a> Repositories<'a> {
         Ok(())
     }
 
-    /// The same for all VDIs of an SR that answers again. What it still does not let go stays as it is.
+    /// The same for all VDIs of an SR that responds again. Those that it still cannot detach
+    /// remain.
     fn let_all_go(&mut self, sr: &str) -> Result<()> {
         let folder = format!("{}/{sr}", self.places.attached);
         for file in self.system.list(&folder).of(&folder)? {
@@ -542,7 +544,7 @@ impl<'a> Repositories<'a> {
         Ok(())
     }
 
-    /// Clears away what a killed daemon was writing. For a new daemon, before it writes anything.
+    /// Removes incomplete files of a killed daemon. Call it before writing anything.
     ///
     /// # Errors
     /// A folder cannot be read or written.
@@ -568,7 +570,7 @@ impl<'a> Repositories<'a> {
     /// Attaches and activates.
     ///
     /// # Errors
-    /// Nothing of it stays then.
+    /// Then nothing is left attached.
     pub fn attach_for(
         &mut self,
         name: &VdiName,
@@ -577,7 +579,7 @@ impl<'a> Repositories<'a> {
     ) -> Result<BlockDevice> {
         self.attach(name, owner, access)?;
         self.activate(name, owner).inspect_err(|_| {
-            // The first error is the one to tell; the file keeps what could not be undone.
+            // Report the first error; the file records what could not be undone.
             if self.detach(name, owner).is_err() {
                 let _unwritten = self.leave(name, owner);
             }
@@ -587,13 +589,14 @@ impl<'a> Repositories<'a> {
     /// Deactivates and detaches.
     ///
     /// # Errors
-    /// As for the two.
+    /// As for the two calls.
     pub fn detach_for(&mut self, name: &VdiName, owner: &str) -> Result<()> {
         self.deactivate(name, owner)?;
         self.detach(name, owner)
     }
 
-    /// What is wrong with the devices of an SR's VDIs, as far as this host knows: a line for each. Asks no server.
+    /// Faults of the devices of an SR's VDIs, as far as this host knows: a line for each. Does not
+    /// ask a server.
     ///
     /// # Errors
     /// There is no such SR, or a file cannot be read.
@@ -602,7 +605,7 @@ impl<'a> Repositories<'a> {
         let mut troubles = Vec::new();
         let used: BTreeSet<VdiName> = self.in_use()?.into_iter().map(|it| it.name).collect();
         for name in used.into_iter().filter(|name| name.sr() == sr) {
-            // A device that is just let go is none in trouble: asked once more when that is over.
+            // A device that is being detached is not faulty: check again when that has finished.
             if self.trouble(&repository, &name)?.is_some() {
                 let _vdi = self.lock("vdi", &name)?;
                 troubles.extend(self.trouble(&repository, &name)?);
@@ -617,10 +620,10 @@ impl<'a> Repositories<'a> {
         sr.kind.driver().trouble(&mut place, name.vdi(), &device)
     }
 
-    /// What an activated VDI is: its file, or else its device.
+    /// Identity of an activated VDI: its file, or else its device.
     ///
     /// # Errors
-    /// Its SR is gone, or the file.
+    /// Its SR or its file does not exist.
     pub fn identity(&mut self, name: &VdiName, device: &BlockDevice) -> Result<DiskId> {
         let repository = self.get(name.sr())?;
         let mut place = Place { system: self.system, sr: &repository };
@@ -630,7 +633,7 @@ impl<'a> Repositories<'a> {
         }
     }
 
-    /// All uses of all VDIs, as the files say. Asks no SR.
+    /// All uses of all VDIs, from the files. Does not ask an SR.
     ///
     /// # Errors
     /// A file cannot be read.

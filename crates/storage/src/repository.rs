@@ -1,4 +1,4 @@
-//! SRs and VDIs as they are described.
+//! Descriptions of SRs and VDIs.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::{Kind, StorageError, nbd};
 pub struct Repository {
     pub name: String,
     pub kind: Kind,
-    /// What its kind needs to know, by name: XenAPI's `device-config`.
+    /// Settings of its kind, by name: XenAPI's `device-config`.
     pub config: BTreeMap<String, String>,
 }
 
 impl Repository {
-    /// A setting that its kind cannot do without.
+    /// A required setting.
     pub(crate) fn setting(&self, key: &str) -> Result<&str, StorageError> {
         self.config.get(key).map(String::as_str).ok_or_else(|| {
             StorageError::refused(format!(
@@ -61,7 +61,7 @@ impl Repository {
         Ok(if has_port { server.to_owned() } else { format!("{server}:{port}") })
     }
 
-    /// What there may be one SR of: two that have the same would each give away what the other has given away.
+    /// Identity of the underlying storage: two SRs on the same would allocate the same space twice.
     pub(crate) fn identity(&self) -> Result<String, StorageError> {
         Ok(match self.kind {
             Kind::File | Kind::Qcow2 | Kind::Sim => self.path("path")?,
@@ -72,7 +72,7 @@ impl Repository {
         })
     }
 
-    /// Sees that there are no settings that the kind does not know.
+    /// Refuses settings that the kind does not have.
     pub(crate) fn check_settings(&self) -> Result<(), StorageError> {
         if self.kind == Kind::Program {
             return Ok(());
@@ -90,13 +90,13 @@ impl Repository {
     }
 }
 
-/// A VDI as its SR tells it.
+/// A VDI as described by its SR.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Vdi {
     pub name: String,
-    /// What a guest sees.
+    /// Virtual size.
     pub bytes: u64,
-    /// What it takes in the SR, where that can be told.
+    /// Space used in the SR, if known.
     pub used_bytes: Option<u64>,
     /// The VDI that this is a snapshot of; it is read-only then.
     pub snapshot_of: Option<String>,

@@ -1,10 +1,10 @@
-//! The operating system as storage sees it: programs, small files, sparse files.
+//! The operating system interface of storage: programs, small files, sparse files.
 
 use std::any::Any;
 
 use crate::{BlockHost, HostError, NbdExport};
 
-/// A program to be run: absolute path, arguments, and how long it may take. No shell reads any of it.
+/// A program to be run: absolute path, arguments and time limit. No shell is involved.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Command {
     pub program: String,
@@ -20,62 +20,63 @@ impl Command {
     }
 }
 
-/// Bytes of a file system or volume group.
+/// Space of a file system or volume group, in bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Space {
     pub bytes: u64,
     pub free_bytes: u64,
 }
 
-/// What the name of a file begins with until it is whole, in the folder where it is to be.
+/// Name prefix of an incomplete file, in the same folder as the final one.
 pub const PARTIAL_PREFIX: &str = ".part-";
 
 /// How a file may be copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Copying {
-    /// In one moment, by sharing blocks: right even while the file is written to.
+    /// Atomically, by reflink: consistent even while the file is written.
     Shared,
-    /// By sharing if the file system can, else byte for byte, holes left out.
+    /// By reflink if supported, otherwise byte by byte without holes.
     Any,
 }
 
-/// Held for as long as it lives.
+/// A lock, released when dropped.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "it is there to be dropped")] Box<dyn Any + Send>);
+pub struct Lock(#[expect(dead_code, reason = "held to be dropped")] Box<dyn Any + Send>);
 
 impl Lock {
-    /// `held` is let go when the lock is.
+    /// `held` is dropped with the lock.
     pub fn new(held: impl Any + Send) -> Self {
         Self(Box::new(held))
     }
 }
 
-/// A connection with a server. What does not get through in time is an error.
+/// A connection to a server, with timeouts.
 pub trait Connection: Any {
-    /// Sends all of it.
+    /// Sends all bytes.
     ///
     /// # Errors
     /// The connection is broken, or takes too long.
     fn send(&mut self, bytes: &[u8]) -> Result<(), HostError>;
 
-    /// Fills `bytes` with what comes next.
+    /// Receives exactly `bytes.len()` bytes.
     ///
     /// # Errors
     /// As [`Connection::send`], or the server has closed it.
     fn receive(&mut self, bytes: &mut [u8]) -> Result<(), HostError>;
 }
 
-/// What storage asks of the operating system. Each call has an end: a file system or program that does not
-/// answer is an error after a while, never a wait for ever.
+/// The system calls of storage. Each has a timeout: an unresponsive file system or program is an
+/// error after a while.
 pub trait System: BlockHost {
     /// Runs a program to its end and returns what it printed.
     ///
     /// # Errors
-    /// The program does not start, fails (its own words are the error), or takes too long.
+    /// The program does not start, fails (the error is its own message), or times out.
     fn run(&mut self, command: &Command) -> Result<String, HostError>;
 
-    /// Runs a program with one argument more. Runs that differ in nothing else, of the same `among`, may be made one
-    /// with the arguments of all, whose output is everybody's; one that fails is not counted against the others.
+    /// Runs a program with one further argument. Concurrent runs with the same `among` that differ
+    /// only in this argument may be combined into one, whose output all receive; if it fails, they
+    /// are run separately.
     ///
     /// # Errors
     /// As for [`System::run`].
@@ -90,8 +91,9 @@ pub trait System: BlockHost {
         self.run(&command)
     }
 
-    /// One exchange with a program that is kept running: a line to its standard input, one from its standard
-    /// output. A program that ends or takes too long fails this exchange; the next starts it anew.
+    /// One exchange with a program that is kept running: a line to its standard input, one from its
+    /// standard output. If the program exits or times out, this exchange fails; the next restarts
+    /// it.
     ///
     /// # Errors
     /// As for [`System::run`].
@@ -103,103 +105,103 @@ pub trait System: BlockHost {
     /// [`HostError::Missing`] if there is none.
     fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError>;
 
-    /// The first bytes of a file: so many, or all that it has.
+    /// The first bytes of a file, at most `bytes`.
     ///
     /// # Errors
     /// As for [`System::read`].
     fn read_start(&mut self, path: &str, bytes: usize) -> Result<Vec<u8>, HostError>;
 
-    /// Gives a file another name, which is not there yet.
+    /// Renames a file to a new name.
     ///
     /// # Errors
-    /// [`HostError::Busy`] if there is something at `to` already.
+    /// [`HostError::Busy`] if `to` exists already.
     fn rename_new(&mut self, from: &str, to: &str) -> Result<(), HostError>;
 
-    /// Replaces a small file as one: it has the old bytes or the new ones, whatever happens. Its folder is made. What
-    /// a daemon leaves that is killed meanwhile begins with [`PARTIAL_PREFIX`].
+    /// Replaces a small file atomically, creating its folder. The temporary file of an interrupted
+    /// call begins with [`PARTIAL_PREFIX`].
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn write(&mut self, path: &str, bytes: &[u8]) -> Result<(), HostError>;
 
-    /// Removes a file. One that is gone already is no error.
+    /// Removes a file. Idempotent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn remove(&mut self, path: &str) -> Result<(), HostError>;
 
-    /// Names in a folder, sorted. A folder that is missing has none.
+    /// Names in a folder, sorted; none for a missing folder.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn list(&mut self, folder: &str) -> Result<Vec<String>, HostError>;
 
-    /// Makes a folder and those above it. One that exists is no error.
+    /// Creates a folder and its parents. Idempotent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn make_folder(&mut self, folder: &str) -> Result<(), HostError>;
 
-    /// Removes an empty folder. One that is gone already is no error.
+    /// Removes an empty folder. Idempotent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn remove_folder(&mut self, folder: &str) -> Result<(), HostError>;
 
-    /// Makes a file of `bytes` zeros that takes no room yet.
+    /// Creates a sparse file of `bytes` bytes.
     ///
     /// # Errors
-    /// [`HostError::Busy`] if there is something at `path` already.
+    /// [`HostError::Busy`] if it exists already.
     fn make_sparse(&mut self, path: &str, bytes: u64) -> Result<(), HostError>;
 
-    /// Makes a file longer, by zeros that take no room yet.
+    /// Extends a file, sparsely.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn grow(&mut self, path: &str, bytes: u64) -> Result<(), HostError>;
 
-    /// Copies a file. Until that is done, nothing lies at `to`, and nothing does if it fails.
+    /// Copies a file. `to` appears only when the copy is complete.
     ///
     /// # Errors
-    /// [`HostError::Busy`] if there is something at `to` already.
+    /// [`HostError::Busy`] if `to` exists already.
     fn copy(&mut self, from: &str, to: &str, how: Copying) -> Result<(), HostError>;
 
-    /// Room that a file takes.
+    /// Disk usage of a file.
     ///
     /// # Errors
     /// [`HostError::Missing`] if there is none.
     fn used_bytes(&mut self, path: &str) -> Result<u64, HostError>;
 
-    /// Room of the file system that has `path`.
+    /// Space of the file system with `path`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn space(&mut self, path: &str) -> Result<Space, HostError>;
 
-    /// Lets a loop device see that its file has grown.
+    /// Updates a loop device to its file's size.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn resize_loop(&mut self, device: &str) -> Result<(), HostError>;
 
-    /// Takes a loop device away, if it still carries the tag: its number may be another's by now. Nobody has it open
-    /// any more then.
+    /// Detaches a loop device if it still has the tag, since its number may have been reused. It is
+    /// no longer open then.
     ///
     /// # Errors
-    /// [`HostError::Busy`] if somebody keeps it open.
+    /// [`HostError::Busy`] if it stays open.
     fn detach_tagged(&mut self, device: &str, tag: &str) -> Result<(), HostError>;
 
-    /// Connects with a server by TCP, named `HOST:PORT`.
+    /// Connects to a server by TCP, `HOST:PORT`.
     ///
     /// # Errors
     /// It does not answer.
     fn dial(&mut self, server: &str) -> Result<Box<dyn Connection>, HostError>;
 
-    /// Hands the kernel a connection of [`System::dial`], on which an export has been entered, to serve as the network
-    /// block device `device` (`nbd0`). It stays when this process ends.
+    /// Passes a connection of [`System::dial`], in the transmission phase of an export, to the
+    /// kernel as the network block device `device` (`nbd0`). It outlives this process.
     ///
     /// # Errors
-    /// [`HostError::Busy`] if the device is served already.
+    /// [`HostError::Busy`] if the device is connected already.
     fn serve_nbd(
         &mut self,
         device: &str,
@@ -207,34 +209,32 @@ pub trait System: BlockHost {
         export: &NbdExport,
     ) -> Result<(), HostError>;
 
-    /// Has the kernel close a network block device's connection: at once, whoever has the device open. One that is
-    /// not served is no error.
+    /// Disconnects a network block device, even while it is open. Idempotent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn release_nbd(&mut self, device: &str) -> Result<(), HostError>;
 
-    /// Waits for so many nanoseconds: made-up delays, not for anything that happens.
+    /// Sleeps for this many nanoseconds, for simulated delays only.
     fn sleep(&mut self, nanoseconds: u64);
 
-    /// How often this daemon has asked so before, by this name.
+    /// Number of earlier calls of this daemon with this name.
     fn count(&mut self, name: &str) -> u64;
 
-    /// Waits a moment, for something that tells nobody when it has happened. Says whether to look again: not
-    /// for ever.
+    /// Waits between two polls. Returns whether to poll again.
     fn pause(&mut self, waits_so_far: u32) -> bool;
 
-    /// Waits until nobody else of this host's daemon holds the lock of this name.
+    /// Takes the lock of this name, waiting for its holder in this daemon.
     ///
     /// # Errors
-    /// [`HostError::Busy`] after a while.
+    /// [`HostError::Busy`] after a timeout.
     fn lock(&mut self, name: &str) -> Result<Lock, HostError>;
 }
 
 /// The text of a file that may be missing.
 ///
 /// # Errors
-/// As [`System::read`], but for that.
+/// As [`System::read`], but for a missing file.
 pub(crate) fn text_if_there(
     system: &mut dyn System,
     path: &str,

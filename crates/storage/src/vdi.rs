@@ -1,7 +1,7 @@
-//! What is attached of a VDI, for whom, and what each request changes about it.
+//! The users of a VDI, and what each request changes.
 //!
-//! Each user of a VDI has a state of its own; the VDI is as far as the furthest of them. A change of the
-//! VDI's own stage is what a driver has to do something for.
+//! Each user of a VDI has a stage; the VDI's is the highest of them. Only a change of the VDI's own
+//! stage needs the driver.
 //!
 //! | | detached | attached r | attached w | activated r or w |
 //! |---|---|---|---|---|
@@ -11,14 +11,14 @@
 //! | deactivate | nothing | nothing | nothing | attached |
 //! | detach | nothing | detached | detached | refused |
 //!
-//! Many may read, or one may write: somebody who wants to write finds nobody else, and whoever comes while
-//! somebody writes is refused.
+//! Many readers or one writer: a writer must be the only user, and while there is one all others
+//! are refused.
 
 use std::collections::BTreeMap;
 
 use crate::Access;
 
-/// How far a VDI has come.
+/// Stage of a VDI.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Stage {
     #[default]
@@ -27,19 +27,19 @@ pub enum Stage {
     Activated,
 }
 
-/// What one user has of a VDI.
+/// One user's access and stage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Use {
     pub access: Access,
     pub stage: Stage,
 }
 
-/// Why a request does not fit the state.
+/// Why a request is invalid in the current state.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Unfit {
-    /// Somebody else writes, or reads what is to be written.
+    /// Another user writes, or reads what is to be written.
     Other(String),
-    /// It is attached for reading, which cannot become writing.
+    /// It is attached read-only, which cannot be changed.
     ReadOnly,
     NotAttached,
     StillActivated,
@@ -50,12 +50,12 @@ pub(crate) enum Unfit {
 pub(crate) struct Uses(pub(crate) BTreeMap<String, Use>);
 
 impl Uses {
-    /// How far the VDI itself is.
+    /// The VDI's own stage.
     pub(crate) fn stage(&self) -> Stage {
         self.0.values().map(|it| it.stage).max().unwrap_or_default()
     }
 
-    /// Somebody who may write to it.
+    /// The user that may write, if there is one.
     pub(crate) fn writer(&self) -> Option<&str> {
         self.0
             .iter()
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_in_each_state_is_as_the_table_says() {
+    fn each_request_in_each_state_matches_the_table() {
         use Stage::{Activated, Attached, Detached};
         let states = [
             (None, Detached),
@@ -160,9 +160,9 @@ mod tests {
         }
     }
 
-    /// Every sequence of requests by three users, to a depth: the promises hold in each state.
+    /// All sequences of requests by three users: the invariants hold in each state.
     #[test]
-    fn many_read_or_one_writes_whatever_is_asked() {
+    fn many_readers_or_one_writer_after_any_requests() {
         let mut seen = std::collections::BTreeMap::new();
         let mut open = vec![Uses::default()];
         while let Some(uses) = open.pop() {
@@ -181,7 +181,7 @@ mod tests {
                     uses.detach(owner),
                 ];
                 for next in next.into_iter().flatten() {
-                    // Asked once more, nothing changes.
+                    // Repeating the request changes nothing.
                     open.push(next);
                 }
             }

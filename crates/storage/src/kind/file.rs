@@ -1,8 +1,9 @@
-//! Files in a folder: raw sparse ones, each under a loop device with direct I/O while it is active, or images in
-//! format qcow2.
+//! Files in a folder: raw sparse ones, each under a loop device with direct I/O while it is active,
+//! or qcow2 images.
 //!
-//! `NAME.raw` or `NAME.qcow2` is the VDI `NAME`; `NAME.json` beside it says that it is a snapshot. A snapshot or
-//! clone is a file of its own: it shares blocks where the file system can (xfs, btrfs), else it is a copy.
+//! `NAME.raw` or `NAME.qcow2` is the VDI `NAME`; `NAME.json` next to it marks a snapshot. A
+//! snapshot or clone is a separate file: a reflink where the file system supports it (xfs, btrfs),
+//! otherwise a copy.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +29,7 @@ pub(super) trait InFolder: Sync {
     fn destroy(&self, place: &mut Place<'_>) -> Result<()>;
 }
 
-/// How the bytes of a VDI lie in its file.
+/// Image format of a VDI's file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Format {
     Raw,
@@ -44,7 +45,7 @@ impl Format {
     }
 }
 
-/// Most images that one may have behind it.
+/// Longest allowed backing chain.
 const BACKING_MAX: usize = 200;
 
 pub(super) struct File(pub(super) Format);
@@ -54,7 +55,7 @@ struct SnapshotRecord {
     snapshot_of: String,
 }
 
-/// The files of VDIs, wherever their folder is.
+/// The files of VDIs in one folder.
 pub(super) struct Folder {
     pub(super) path: String,
     pub(super) format: Format,
@@ -69,7 +70,7 @@ impl Folder {
         format!("{}/{}", self.path, self.file(vdi))
     }
 
-    /// Where an image is until it is whole.
+    /// Temporary path of an image until it is complete.
     fn partial(&self, vdi: &str) -> String {
         format!("{}/{PARTIAL_PREFIX}{}", self.path, self.file(vdi))
     }
@@ -106,7 +107,7 @@ impl Folder {
             if name.starts_with(PARTIAL_PREFIX) {
                 place.system.remove(&path).of(&path)?;
             } else if let Some(vdi) = name.strip_suffix(".json").filter(|vdi| name::is_vdi(vdi)) {
-                // Written before its image: without one it says nothing.
+                // The record is written before its image; without an image it is stale.
                 if !names.iter().any(|other| other.strip_suffix(suffix) == Some(vdi)) {
                     place.system.remove(&path).of(&path)?;
                 }
@@ -116,7 +117,7 @@ impl Folder {
                 };
                 let bytes = match self.format {
                     Format::Raw => bytes,
-                    // Listed all the same, so that it can be found and taken away.
+                    // Still listed, so that it can be found and deleted.
                     Format::Qcow2 => Header::find(place, &path)?.map_or(0, |header| header.bytes),
                 };
                 vdis.push(Vdi {
@@ -137,7 +138,7 @@ impl Folder {
         }
     }
 
-    /// An image by `qemu-img`, under its own name once it is whole.
+    /// Creates an image with `qemu-img`, renamed to its own name once complete.
     fn create_image(
         &self,
         place: &mut Place<'_>,
@@ -150,8 +151,8 @@ impl Folder {
         place.system.rename_new(&partial, &self.image(vdi)).of(place.name(vdi))
     }
 
-    /// Sees that an image has nothing behind it but images of this folder. Its header is whoever's who put it there,
-    /// and could name any file of this host.
+    /// Checks that the backing chain consists of images of this folder. A header that others wrote
+    /// could name any file of this host.
     fn check_chain(&self, place: &mut Place<'_>, vdi: &str) -> Result<()> {
         let refused = |place: &Place<'_>, what: &str| {
             Err(StorageError::refused(format!(
@@ -175,7 +176,7 @@ impl Folder {
         refused(place, &format!("more than {BACKING_MAX} images are behind it"))
     }
 
-    /// Images that have this one behind them.
+    /// Images backed by this one.
     fn clones(&self, place: &mut Place<'_>, vdi: &str) -> Result<Vec<String>> {
         let mut clones = Vec::new();
         if self.format == Format::Qcow2 {
@@ -202,8 +203,8 @@ impl Folder {
                 clones.join(", ")
             )));
         }
-        // The image first: a record without one is cleared away by the next scan, an image without its
-        // record would be writable.
+        // The image first: a stale record is removed by the next scan, an image without its record
+        // would be writable.
         place.system.remove(&self.image(vdi)).of(place.name(vdi))?;
         place.system.remove(&self.record(vdi)).of(place.name(vdi))
     }
@@ -240,10 +241,10 @@ impl Folder {
     ) -> Result<()> {
         let record = SnapshotRecord { snapshot_of: from.name.clone() };
         let text = serde_json::to_string(&record).expect("strings always serialise");
-        // Before the image, so that it is never writable, not even for a moment.
+        // Before the image, so that it is never writable.
         place.system.write(&self.record(to), text.as_bytes()).of(place.name(to))?;
         self.copy_vdi(place, from, to, source).inspect_err(|_| {
-            // Left over, it is cleared away by the next scan; the first error is the one to tell.
+            // If it remains, the next scan removes it; report the first error.
             let _left = place.system.remove(&self.record(to));
         })
     }
@@ -333,7 +334,7 @@ impl Folder {
             }
         };
         for device in found {
-            // A daemon that died may have taken it away, and somebody else have the number.
+            // A killed daemon may have detached it already, and the number may have been reused.
             place.system.detach_tagged(&device.path, &tag).of(place.name(vdi))?;
         }
         Ok(())

@@ -1,8 +1,9 @@
-//! Logical units (LUNs) of an iSCSI target, by open-iscsi: each a VDI of its own, or disks for logical volumes.
+//! Logical units (LUNs) of an iSCSI target, by open-iscsi: each a VDI, or disks for logical
+//! volumes.
 //!
-//! A host has one session with a target, whoever uses it. Each SR that does is named by a file below
-//! `/run/xylem/iscsi`, written before the login and removed before the logout, which is the last one's. What the
-//! kernel knows of a session is read from `/sys`, so a target that is lost keeps nobody who asks.
+//! A host has one session with a target, shared by all its users. Each SR that uses it has a file
+//! below `/run/xylem/iscsi`, written before the login and removed before the logout, which the last
+//! one does. The state of a session is read from `/sys`, so a lost target blocks no query.
 
 use super::{Driver, Place, Result, Source};
 use crate::error::Naming as _;
@@ -10,14 +11,14 @@ use crate::system::text_if_there;
 use crate::{Access, BlockDevice, Command, Space, StorageError, Vdi};
 
 const PROGRAM: &str = "/usr/sbin/iscsiadm";
-/// Where a target listens if nobody says otherwise.
+/// Default port of a target.
 const PORT: u16 = 3260;
-/// Longer than a login to a target that does not answer may take.
+/// Longer than a login to an unresponsive target may take.
 const SECONDS: u64 = 60;
 const SESSIONS: &str = "/sys/class/iscsi_session";
 pub(crate) const USERS: &str = "/run/xylem/iscsi";
-/// What a session with this target is told: after how long a guest's request fails if the target is lost, and how
-/// often a login is tried.
+/// Session settings: after how long a guest's request fails if the target is lost, and how often a
+/// login is tried.
 const SETTINGS: [(&str, &str); 2] = [
     ("node.session.timeo.replacement_timeout", "20"),
     ("node.session.initial_login_retry_max", "1"),
@@ -25,7 +26,7 @@ const SETTINGS: [(&str, &str); 2] = [
 
 pub(super) struct Iscsi;
 
-/// A target and where it is.
+/// A target and its portal.
 struct Target {
     name: String,
     portal: String,
@@ -63,7 +64,7 @@ fn node(place: &mut Place<'_>, target: &Target, more: &[&str]) -> Result<()> {
 fn session(place: &mut Place<'_>, target: &Target) -> Result<Option<String>> {
     for session in place.system.list(SESSIONS).of(SESSIONS)? {
         let path = format!("{SESSIONS}/{session}/targetname");
-        // One that ends meanwhile is none.
+        // A session that ends meanwhile does not count.
         let name = text_if_there(place.system, &path).ok().flatten();
         if name.is_some_and(|it| it.trim() == target.name) {
             return Ok(Some(session));
@@ -84,7 +85,7 @@ fn log_in(place: &mut Place<'_>, target: &Target) -> Result<()> {
     node(place, target, &["--login"])
 }
 
-/// Sees that there is a session, which answers.
+/// Makes sure that there is a responsive session.
 pub(super) fn connect(place: &mut Place<'_>) -> Result<()> {
     let target = target(place)?;
     let user = format!("{}/{}", users(&target), place.sr.name);
@@ -95,7 +96,7 @@ pub(super) fn connect(place: &mut Place<'_>) -> Result<()> {
         if session(place, &target)?.is_none()
             && let Err(error) = log_in(place, &target)
         {
-            // The first error is the one to tell.
+            // Report the first error.
             let _left = leave(place, &target);
             return Err(error);
         }
@@ -116,13 +117,13 @@ pub(super) fn connect(place: &mut Place<'_>) -> Result<()> {
     }
 }
 
-/// Whether there is a session, which need not answer.
+/// Whether there is a session, responsive or not.
 pub(super) fn is_connected(place: &mut Place<'_>) -> Result<bool> {
     let target = target(place)?;
     Ok(session(place, &target)?.is_some())
 }
 
-/// Ends the session, unless another SR has it too.
+/// Ends the session, unless another SR uses it too.
 pub(super) fn disconnect(place: &mut Place<'_>) -> Result<()> {
     let target = target(place)?;
     let _alone = place.system.lock("iscsi").of(&target.name)?;
@@ -139,13 +140,13 @@ fn leave(place: &mut Place<'_>, target: &Target) -> Result<()> {
     if session(place, target)?.is_some() {
         node(place, target, &["--logout"])?;
     }
-    // A record that is gone already is what is wanted.
+    // The record may be deleted already.
     let _gone = node(place, target, &["-o", "delete"]);
     place.system.remove(&user).of(&user)?;
     place.system.remove_folder(&folder).of(&folder)
 }
 
-/// Looks for new LUNs and new lengths.
+/// Rescans for new LUNs and new sizes.
 fn rescan(place: &mut Place<'_>) -> Result<()> {
     let target = target(place)?;
     node(place, &target, &["--rescan"])
@@ -166,7 +167,7 @@ fn units(place: &mut Place<'_>) -> Result<Vec<Unit>> {
             let parts: Option<Vec<u64>> = address.split(':').map(|it| it.parse().ok()).collect();
             let Some([_, _, _, number]) = parts.as_deref() else { continue };
             let number = *number;
-            // One that is no disk has none.
+            // Only a disk has this.
             let block = format!("{folder}/{address}/block");
             if let Some(disk) = place.system.list(&block).of(&block)?.pop() {
                 units.push(Unit { number, disk });
@@ -188,7 +189,7 @@ fn vdi_name(unit: &Unit) -> String {
     format!("lun{}", unit.number)
 }
 
-/// The unit that is the VDI, waited for if the session is new.
+/// The VDI's LUN; waits for it if the session is new.
 fn unit(place: &mut Place<'_>, vdi: &str) -> Result<Unit> {
     let mut waits = 0;
     loop {
@@ -223,7 +224,7 @@ fn on_the_server(place: &Place<'_>, what: &str) -> StorageError {
 }
 
 impl Driver for Iscsi {
-    /// The target is there already; it is the administrator's.
+    /// The target exists already; it belongs to the administrator.
     fn create(&self, place: &mut Place<'_>) -> Result<()> {
         connect(place)
     }
@@ -240,7 +241,7 @@ impl Driver for Iscsi {
         Ok(())
     }
 
-    /// What there is, all of it taken.
+    /// The total size, all of it used.
     fn space(&self, place: &mut Place<'_>) -> Result<Space> {
         let mut all = 0_u64;
         for unit in units(place)? {
@@ -274,7 +275,7 @@ impl Driver for Iscsi {
         bytes: u64,
         _: Option<&BlockDevice>,
     ) -> Result<()> {
-        // The server has made it larger, and the scan before this has seen it.
+        // The server has grown it, and the preceding scan has found it.
         if bytes <= vdi.bytes {
             return Ok(());
         }
@@ -311,7 +312,7 @@ impl Driver for Iscsi {
         place.block_device(&name, path)
     }
 
-    /// The device is the session's and stays; but whoever served it has to be gone.
+    /// The device belongs to the session and stays, but no backend may serve it any more.
     fn deactivate(
         &self,
         place: &mut Place<'_>,
@@ -321,7 +322,8 @@ impl Driver for Iscsi {
         let name = place.name(vdi);
         let device = match device {
             Some(device) => device.clone(),
-            // The session is known without its server. Without one, nobody has a device of it.
+            // The session's state is known without the server. Without a session there are no
+            // devices.
             None => match units(place)?.into_iter().find(|unit| vdi_name(unit) == vdi) {
                 Some(unit) => place.block_device(&name, format!("/dev/{}", unit.disk))?,
                 None => return Ok(()),

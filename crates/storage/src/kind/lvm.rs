@@ -1,12 +1,13 @@
-//! Logical volumes of a volume group that is the SR's alone; thick, or thin in one pool.
+//! Logical volumes of a volume group that belongs to the SR alone; thick, or thin in one pool.
 //!
-//! The group lies on devices of this host, or on a LUN of an iSCSI target.
+//! The group is on devices of this host, or on a LUN of an iSCSI target.
 //!
-//! A VDI `NAME` is the volume `vdi-NAME` of the group `xylem-SR`. Tags say what LVM does not: that a volume is a
-//! snapshot, is half-made, or has a part that still shows what somebody else once wrote there.
+//! A VDI `NAME` is the volume `vdi-NAME` of the group `xylem-SR`. Tags record what LVM does not:
+//! that a volume is a snapshot, is incomplete, or has a part that still contains old data.
 //!
-//! Thin volumes begin as zeros, share what they have in common and can be copied while they are written. A thick
-//! one is zeroed before anybody sees it, has no snapshots, and is copied byte by byte while nobody writes.
+//! Thin volumes begin as zeros, share common blocks and can be copied while they are written. A
+//! thick one is zeroed before its first use, has no snapshots, and is copied byte by byte while
+//! there is no writer.
 
 use serde::Deserialize;
 
@@ -14,25 +15,25 @@ use super::{Driver, Place, Result, Source, iscsi};
 use crate::error::Naming as _;
 use crate::{Access, BlockDevice, Command, HostError, Space, StorageError, Vdi, name};
 
-/// How long LVM may take for a change of its metadata.
+/// Time limit of LVM for a metadata change.
 const LVM_SECONDS: u64 = 120;
-/// Slowest that a device may be zeroed or copied.
+/// Lowest rate for zeroing and copying.
 const BYTES_PER_SECOND_MIN: u64 = 4 << 20;
 
 const VOLUME_PREFIX: &str = "vdi-";
 const POOL: &str = "pool";
 /// Marks the group as ours.
 const GROUP_TAG: &str = "xylem.sr";
-/// The volume is being made: without its maker it goes.
+/// The volume is being created: if that is interrupted, it is removed.
 const PARTIAL_TAG: &str = "xylem.partial";
-/// Active for the SR's own sake, not for a user's.
+/// Active for the SR's own work, not for a user.
 const BUSY_TAG: &str = "xylem.busy";
 /// Followed by the VDI that this is a snapshot of.
 const SNAPSHOT_TAG: &str = "xylem.snapshot-of.";
-/// Followed by the byte from which on it is still to be zeroed.
+/// Followed by the offset from which it must still be zeroed.
 const DIRTY_TAG: &str = "xylem.dirty-from.";
 
-/// For a host where no udev makes device nodes: LVM makes them itself.
+/// For a host without udev: LVM creates the device nodes itself.
 const WITHOUT_UDEV: &str =
     "activation{udev_sync=0 udev_rules=0} devices{obtain_device_list_from_udev=0}";
 
@@ -85,12 +86,12 @@ impl Volume {
         self.lv_size.parse().unwrap_or(0)
     }
 
-    /// `lv_attr` has `a` in its fifth place for an active volume.
+    /// The fifth character of `lv_attr` is `a` for an active volume.
     fn is_active(&self) -> bool {
         self.lv_attr.as_bytes().get(4) == Some(&b'a')
     }
 
-    /// A thin volume's share of its size that it takes.
+    /// Space used by a thin volume.
     fn used_bytes(&self) -> Option<u64> {
         share(self.bytes(), &self.data_percent)
     }
@@ -116,7 +117,7 @@ fn device_path(place: &Place<'_>, vdi: &str) -> String {
     format!("/dev/{}", volume(place, vdi))
 }
 
-/// The devices that the group lies on, separated by commas.
+/// The group's physical volumes, separated by commas.
 fn devices(place: &mut Place<'_>) -> Result<String> {
     if is_remote(place) {
         iscsi::device(place)
@@ -125,8 +126,7 @@ fn devices(place: &mut Place<'_>) -> Result<String> {
     }
 }
 
-/// LVM is shown the SR's own devices alone: what a guest wrote to another, such as the label of a group like ours, is
-/// nothing to it.
+/// LVM sees the SR's own devices only, so metadata that a guest wrote to another device is ignored.
 fn command(place: &mut Place<'_>, arguments: &[&str]) -> Result<Command> {
     let devices = devices(place)?;
     let mut all = vec![arguments[0], "--devices", &devices];
@@ -142,7 +142,7 @@ fn lvm(place: &mut Place<'_>, name: impl std::fmt::Display, arguments: &[&str]) 
     place.system.run(&command).of(name)
 }
 
-/// For one volume, together with what others want of theirs in the group at the same time.
+/// For one volume, possibly combined with concurrent requests for others of the group.
 fn lvm_for(
     place: &mut Place<'_>,
     arguments: &[&str],
@@ -186,13 +186,13 @@ fn one_volume(place: &mut Place<'_>, vdi: &str) -> Result<Volume> {
     arguments.extend(REPORT);
     arguments.push(VOLUME_FIELDS);
     let text = lvm_for(place, &arguments, &volume)?.of(&name)?;
-    // Others may be among them.
+    // The report may contain others.
     let wanted = format!("{VOLUME_PREFIX}{vdi}");
     let found = section(&name, &text)?.lv.into_iter().find(|it| it.lv_name == wanted);
     found.ok_or_else(|| StorageError::Missing(format!("{name}: no such VDI")))
 }
 
-/// Does something with the device of a volume that is being made.
+/// Does something with the device of a volume that is being created.
 fn while_made<T>(
     place: &mut Place<'_>,
     vdi: &str,
@@ -205,7 +205,7 @@ fn while_made<T>(
     Ok(done)
 }
 
-/// Does something with the volume's device, which stays only if it was there before.
+/// Does something with the volume's device; deactivates it afterwards unless it was active before.
 fn while_active<T>(
     place: &mut Place<'_>,
     vdi: &str,
@@ -223,7 +223,7 @@ fn while_active<T>(
     done.and_then(|done| idle.map(|()| done))
 }
 
-/// Deactivates a volume, once whoever has it open lets go.
+/// Deactivates a volume, after waiting until it is closed.
 fn release(place: &mut Place<'_>, vdi: &str) -> Result<()> {
     let (name, volume) = (place.name(vdi), volume(place, vdi));
     let mut waits = 0;
@@ -241,7 +241,7 @@ fn release(place: &mut Place<'_>, vdi: &str) -> Result<()> {
     }
 }
 
-/// Zeros a device from a byte on.
+/// Zeros a device from an offset on.
 fn zero(place: &mut Place<'_>, vdi: &str, from: u64, to: u64) -> Result<()> {
     let (name, device) = (place.name(vdi), device_path(place, vdi));
     let (from, length) = (from.to_string(), to.saturating_sub(from));
@@ -261,7 +261,7 @@ impl Lvm {
         format!("{bytes}b")
     }
 
-    /// A thick volume of the tag that makes it go if we die now.
+    /// A thick volume with the tag by which it is removed if we are interrupted.
     fn add_partial(place: &mut Place<'_>, vdi: &str, bytes: u64) -> Result<()> {
         let (name, group) = (place.name(vdi), group(place));
         let volume = format!("{VOLUME_PREFIX}{vdi}");
@@ -283,7 +283,7 @@ impl Lvm {
         run(place, name, &arguments)
     }
 
-    /// Makes a thick volume and what is in it; from the end of `fill` on it is there to stay.
+    /// Creates a thick volume and fills it; it becomes permanent when `fill` returns.
     fn appear(
         place: &mut Place<'_>,
         vdi: &str,
@@ -296,12 +296,12 @@ impl Lvm {
         let filled = while_made(place, vdi, |place| fill(place, size))
             .and_then(|()| run(place, &name, &["lvchange", "--deltag", PARTIAL_TAG, &volume]));
         filled.inspect_err(|_| {
-            // If this fails too, the next scan clears it away.
+            // If this fails too, the next scan removes it.
             let _left = lvm(place, &name, &["lvremove", "-y", &volume]);
         })
     }
 
-    /// Zeros what a daemon that died did not come to, and forgets that it was at it.
+    /// Finishes the zeroing that a killed daemon left, and removes the tag.
     fn clean(place: &mut Place<'_>, vdi: &str, found: &Volume) -> Result<()> {
         if found.has(BUSY_TAG) {
             let (name, volume) = (place.name(vdi), volume(place, vdi));
@@ -347,7 +347,7 @@ impl Driver for Lvm {
         let ours =
             report(place, &["vgs", "vg_size,vg_free,vg_tags", "-S", &format!("vg_name={group}")])?;
         match ours.vg.first() {
-            // A daemon died while it made it.
+            // A daemon was killed while creating it.
             Some(half)
                 if half.vg_tags == GROUP_TAG
                     && volumes(place)?.iter().all(|it| it.lv_name == POOL) => {}
@@ -364,13 +364,13 @@ impl Driver for Lvm {
         }
         if *self == Self::Thin {
             if volumes(place)?.is_empty() {
-                // What is left is for the pool's own metadata, and for its repair.
+                // The rest is for the pool's metadata and its repair.
                 let arguments =
                     ["lvcreate", "-y", "--type", "thin-pool", "-l", "90%FREE", "-n", POOL, &group];
                 run(place, &name, &arguments)?;
             }
-            // A full pool is an error for those who write, at once: by default they wait for a minute, and with them
-            // whoever is to end or detach them.
+            // Writes to a full pool fail at once: by default they block for a minute, and with them
+            // any attempt to stop or detach the writer.
             let pool = format!("{group}/{POOL}");
             run(place, &name, &["lvchange", "--errorwhenfull", "y", &pool])?;
         }
@@ -378,7 +378,7 @@ impl Driver for Lvm {
     }
 
     fn connect(&self, place: &mut Place<'_>) -> Result<()> {
-        // LVM looks at all devices for each command; of those of this host there is nothing to be held.
+        // LVM scans all devices for each command; local devices need no connection.
         if is_remote(place) { iscsi::connect(place) } else { Ok(()) }
     }
 
@@ -449,7 +449,7 @@ impl Driver for Lvm {
                 continue;
             }
             if found.has(BUSY_TAG) {
-                // Whoever attaches it takes the tag away: nobody has, so it is not in use.
+                // An attach removes the tag: none has, so it is not in use.
                 release(place, vdi)?;
                 run(place, name, &["lvchange", "--deltag", BUSY_TAG, &path])?;
             }
@@ -504,7 +504,7 @@ impl Driver for Lvm {
         device: Option<&BlockDevice>,
     ) -> Result<()> {
         let (name, volume) = (place.name(&vdi.name), volume(place, &vdi.name));
-        // Whole extents: it may have the room already.
+        // Sizes are whole extents: there may be room already.
         if bytes <= vdi.bytes {
             return Ok(());
         }
@@ -579,7 +579,7 @@ impl Driver for Lvm {
 
     fn activate(&self, place: &mut Place<'_>, vdi: &str, _: Access) -> Result<BlockDevice> {
         let (name, volume) = (place.name(vdi), volume(place, vdi));
-        // Snapshots are skipped by those who activate all volumes, but not by us.
+        // Snapshots have the activation-skip flag; override it.
         lvm_for(place, &["lvchange", "-ay", "-K"], &volume)?.of(&name)?;
         let path = device_path(place, vdi);
         place.block_device(&name, path)
@@ -591,7 +591,8 @@ impl Driver for Lvm {
         vdi: &str,
         device: Option<&BlockDevice>,
     ) -> Result<()> {
-        // A volume that is still open would make a run for many fail, and each would need its own.
+        // A volume that is still open would fail the combined run, and each would need one of its
+        // own.
         if let Some(device) = device {
             place.await_unserved(&place.name(vdi), device)?;
         }
@@ -608,7 +609,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_taken_of_any_size() {
+    fn a_percentage_of_any_size_is_computed() {
         for (bytes, percent, expected) in [
             (1000, "50.00", Some(500)),
             (1000, "0.10", Some(1)),

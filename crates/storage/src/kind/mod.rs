@@ -1,4 +1,4 @@
-//! Kinds of SRs, and what each has to be able to do.
+//! Kinds of SRs, and the interface of their drivers.
 
 mod file;
 mod iscsi;
@@ -23,14 +23,14 @@ type Result<T> = std::result::Result<T, StorageError>;
 /// The devices that dom0's kernel serves to guests.
 const BACKENDS: &str = "/sys/bus/xen-backend/devices";
 
-/// What an SR is made of.
+/// The kind of an SR.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
     /// Raw sparse files in a folder, under loop devices.
     File,
     /// The same in a folder of an NFS server.
     Nfs,
-    /// Images in format qcow2 in a folder, under network block devices.
+    /// qcow2 images in a folder, under network block devices.
     Qcow2,
     /// Thick logical volumes.
     Lvm,
@@ -40,9 +40,9 @@ pub enum Kind {
     Iscsi,
     /// Exports of an NBD server.
     Nbd,
-    /// What a program makes of it.
+    /// Implemented by an external program.
     Program,
-    /// Files, with made-up delays and failures.
+    /// Files, with simulated delays and failures.
     Sim,
 }
 
@@ -62,7 +62,7 @@ impl Kind {
     /// Reads a kind's name.
     ///
     /// # Errors
-    /// Names the kinds there are.
+    /// Lists the existing kinds.
     pub fn parse(name: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|kind| kind.as_str() == name);
         found.ok_or_else(|| {
@@ -98,7 +98,7 @@ impl Kind {
         }
     }
 
-    /// Folders in which kinds keep notes of their own, and those in which each folder has some.
+    /// Folders in which kinds keep state, and those whose subfolders do.
     pub(crate) const NOTES: [&'static str; 2] = [nbd_device::MARKS, sharing::OWNERS];
     pub(crate) const FOLDERS_OF_NOTES: [&'static str; 2] = [iscsi::USERS, sharing::DISKS];
 
@@ -123,7 +123,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The SR that something is to be done in, and the operating system to do it with.
+/// An SR, and the operating system to work on it with.
 pub(crate) struct Place<'a> {
     pub(crate) system: &'a mut dyn System,
     pub(crate) sr: &'a Repository,
@@ -135,7 +135,7 @@ impl Place<'_> {
         format!("{}:{vdi}", self.sr.name)
     }
 
-    /// What marks a device as this VDI's: it fits into a loop device's 63 bytes.
+    /// The tag of this VDI's device; it fits into a loop device's 63 bytes.
     pub(crate) fn tag(&self, vdi: &str) -> String {
         format!("vdi/{}/{vdi}", self.sr.name)
     }
@@ -148,7 +148,7 @@ impl Place<'_> {
         }
     }
 
-    /// Waits until no backend serves a guest from `device`: dom0's kernel closes it a moment after it was told to.
+    /// Waits until no backend has `device` open: blkback closes it asynchronously.
     pub(crate) fn await_unserved(&mut self, name: &str, device: &BlockDevice) -> Result<()> {
         let mut waits = 0;
         while self.is_served(device)? {
@@ -163,7 +163,7 @@ impl Place<'_> {
     fn is_served(&mut self, device: &BlockDevice) -> Result<bool> {
         let number = device.number.to_string();
         for backend in self.system.list(BACKENDS).of(BACKENDS)? {
-            // One that goes meanwhile, or is no disk, has none.
+            // A backend that disappears meanwhile, or is not a disk, has none.
             let path = format!("{BACKENDS}/{backend}/physical_device");
             let found = text_if_there(self.system, &path).ok().flatten();
             if found.is_some_and(|it| it.trim() == number) {
@@ -174,41 +174,41 @@ impl Place<'_> {
     }
 }
 
-/// Whether somebody may be writing to a VDI while it is copied.
+/// Whether a VDI may be written while it is copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Source {
     Quiet,
     Written,
 }
 
-/// What a kind of SR does.
+/// The driver of a kind of SR.
 ///
-/// All of it can be done twice: a daemon that was killed in the middle does it again. The order of calls on
-/// a VDI, and that nobody else works on it meanwhile, is the caller's care; what is read-only, and what a VDI
-/// in use may not undergo, is the driver's.
+/// All calls are idempotent: a daemon repeats one that was interrupted. The caller ensures the
+/// order of calls on a VDI and mutual exclusion; the driver refuses what a read-only VDI, or one in
+/// use, does not allow.
 pub(crate) trait Driver: Sync {
-    /// Makes the SR where nothing is yet.
+    /// Creates the SR.
     fn create(&self, place: &mut Place<'_>) -> Result<()>;
 
-    /// Sees that this host can reach the SR.
+    /// Makes the SR reachable from this host.
     fn connect(&self, place: &mut Place<'_>) -> Result<()>;
 
-    /// Lets go of what `connect` took.
+    /// Undoes `connect`.
     fn disconnect(&self, place: &mut Place<'_>) -> Result<()>;
 
-    /// Takes an SR away that has no VDIs.
+    /// Destroys an SR without VDIs.
     fn destroy(&self, place: &mut Place<'_>) -> Result<()>;
 
     fn space(&self, place: &mut Place<'_>) -> Result<Space>;
 
-    /// All VDIs, by name. Also clears away what a killed daemon left half-made.
+    /// All VDIs, by name. Also removes incomplete ones left by a killed daemon.
     fn scan(&self, place: &mut Place<'_>) -> Result<Vec<Vdi>>;
 
     fn create_vdi(&self, place: &mut Place<'_>, vdi: &str, bytes: u64) -> Result<()>;
 
     fn destroy_vdi(&self, place: &mut Place<'_>, vdi: &str) -> Result<()>;
 
-    /// `device` is what the VDI is activated as, if it is.
+    /// `device` is the VDI's device if it is activated.
     fn grow_vdi(
         &self,
         place: &mut Place<'_>,
@@ -217,7 +217,7 @@ pub(crate) trait Driver: Sync {
         device: Option<&BlockDevice>,
     ) -> Result<()>;
 
-    /// A read-only VDI `to` with what `from` has now.
+    /// A read-only VDI `to` with the current contents of `from`.
     fn snapshot_vdi(
         &self,
         place: &mut Place<'_>,
@@ -226,16 +226,17 @@ pub(crate) trait Driver: Sync {
         source: Source,
     ) -> Result<()>;
 
-    /// A writable VDI `to` with what `from` has now.
+    /// A writable VDI `to` with the current contents of `from`.
     fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()>;
 
-    /// Everything that may be slow.
+    /// The slow part.
     fn attach(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<()>;
 
-    /// From here on there is a block device.
+    /// Creates the block device.
     fn activate(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<BlockDevice>;
 
-    /// `device` is `None` if a daemon died before it could note it: then it is to be looked for.
+    /// `device` is `None` if a daemon was killed before it could record it; then the driver
+    /// searches for it.
     fn deactivate(
         &self,
         place: &mut Place<'_>,
@@ -245,13 +246,13 @@ pub(crate) trait Driver: Sync {
 
     fn detach(&self, place: &mut Place<'_>, vdi: &str) -> Result<()>;
 
-    /// The file that a VDI is, if it is one that this host sees.
+    /// The VDI's file, if it is a local one.
     fn file(&self, _place: &mut Place<'_>, _vdi: &str) -> Result<Option<String>> {
         Ok(None)
     }
 
-    /// What is wrong with a device that was activated, in one line for the operator, if this host can tell without
-    /// asking a server.
+    /// A fault of an activated device, in one line for the operator, as far as known without asking
+    /// a server.
     fn trouble(
         &self,
         _place: &mut Place<'_>,
@@ -262,17 +263,17 @@ pub(crate) trait Driver: Sync {
     }
 }
 
-/// What stands in for an SR where an image is served that belongs to none: no SR can have this name.
+/// Placeholder SR for an image that belongs to none: no SR can have this name.
 fn no_repository() -> Repository {
     Repository { name: "@image".to_owned(), kind: Kind::Qcow2, config: BTreeMap::new() }
 }
 
-/// An owner's tag in place of a VDI's name.
+/// An owner's tag used as a VDI's name.
 fn stand_in(owner: &str) -> String {
     owner.replace('/', "+")
 }
 
-/// Names the path where the messages have the stand-in.
+/// Replaces the placeholder in a message by the path.
 fn by_path(error: StorageError, path: &str, place: &str) -> StorageError {
     let text = |text: String| match text.strip_prefix(place) {
         Some(rest) => format!("{path}{rest}"),
@@ -285,7 +286,7 @@ fn by_path(error: StorageError, path: &str, place: &str) -> StorageError {
     }
 }
 
-/// Serves an image at `path` that belongs to no SR.
+/// Attaches an image at `path` that belongs to no SR.
 pub(crate) fn attach_image(
     system: &mut dyn System,
     path: &str,
@@ -302,7 +303,7 @@ pub(crate) fn attach_image(
         .map_err(|error| by_path(error, path, &name))
 }
 
-/// Ends that. Once more is no error.
+/// Undoes [`attach_image`]. Idempotent.
 pub(crate) fn detach_image(system: &mut dyn System, owner: &str) -> Result<()> {
     let (sr, vdi) = (no_repository(), stand_in(owner));
     let mut place = Place { system, sr: &sr };
@@ -311,7 +312,7 @@ pub(crate) fn detach_image(system: &mut dyn System, owner: &str) -> Result<()> {
         .map_err(|error| by_path(error, "the image", &name))
 }
 
-/// The device by which an image is served; 0:0, which is none, if it is not.
+/// The device of an attached image; 0:0 (none) if it is not attached.
 pub(crate) fn image_device(system: &mut dyn System, owner: &str) -> Result<BlockDevice> {
     let (sr, vdi) = (no_repository(), stand_in(owner));
     let mut place = Place { system, sr: &sr };

@@ -1,7 +1,8 @@
-//! Exports of an NBD server elsewhere, each a VDI: the kernel is connected with the server, no process between them.
+//! Exports of a remote NBD server, each a VDI: the kernel connects to the server directly, without
+//! a process in between.
 //!
-//! The exports are the server's: which there are and how long they are is asked anew each time. A connection belongs to
-//! the kernel from activate to deactivate; a server that is lost gives errors to whoever uses the device.
+//! The server owns the exports: their list and sizes are queried each time. The kernel holds a
+//! connection from activate to deactivate; if the server is lost, I/O on the device fails.
 
 use super::nbd_device::{self, Server};
 use super::{Driver, Place, Result, Source};
@@ -27,7 +28,7 @@ fn object(place: &Place<'_>) -> String {
     format!("{}: {server}", place.sr.name)
 }
 
-/// What an export is like, by whatever the server tells it.
+/// Queries an export's description, by any means that the server supports.
 fn look(place: &mut Place<'_>, vdi: &str) -> Result<NbdExport> {
     let name = place.name(vdi);
     let mut connection = dial(place)?;
@@ -73,7 +74,7 @@ fn on_the_server(place: &Place<'_>, vdi: &str) -> StorageError {
 }
 
 impl Driver for Nbd {
-    /// The server is there already; it is the administrator's.
+    /// The server exists already; it belongs to the administrator.
     fn create(&self, place: &mut Place<'_>) -> Result<()> {
         self.scan(place).map(drop)
     }
@@ -93,7 +94,7 @@ impl Driver for Nbd {
         Ok(())
     }
 
-    /// What there is, all of it taken.
+    /// The total size, all of it used.
     fn space(&self, place: &mut Place<'_>) -> Result<Space> {
         let bytes = self.scan(place)?.iter().fold(0, |all: u64, vdi| all.saturating_add(vdi.bytes));
         Ok(Space { bytes, free_bytes: 0 })
@@ -104,7 +105,7 @@ impl Driver for Nbd {
         let mut connection = dial(place)?;
         let mut handshake = Handshake::begin(&mut *connection).of(&object)?;
         let mut names = handshake.names().of(&object)?;
-        // A name that nobody here can say is nothing we could do anything with.
+        // Names that are not valid VDI names are ignored.
         names.retain(|it| name::is_vdi(it));
         names.sort();
         names.dedup();
@@ -112,7 +113,7 @@ impl Driver for Nbd {
         for name in names {
             match handshake.describe(&name) {
                 Ok(export) => vdis.push(Vdi { name, bytes: export.bytes, ..Vdi::default() }),
-                // One that went meanwhile.
+                // It disappeared meanwhile.
                 Err(HostError::Missing) => {}
                 Err(error) => return Err(error).of(&object),
             }
@@ -120,7 +121,7 @@ impl Driver for Nbd {
         handshake.end();
         for vdi in &mut vdis {
             if vdi.bytes == 0 {
-                // One that the server cannot open is listed all the same, and hides no other.
+                // An export that the server cannot open is still listed, and hides no other.
                 match look(place, &vdi.name) {
                     Ok(export) => vdi.bytes = export.bytes,
                     Err(_) => self.connect(place)?,
@@ -153,7 +154,7 @@ impl Driver for Nbd {
                 vdi.bytes
             )));
         }
-        // A connection has the length that the export had when it began.
+        // A connection keeps the size that the export had when it was made.
         match device {
             None => Ok(()),
             Some(_) => Err(StorageError::InUse(format!(

@@ -1,9 +1,10 @@
-//! Network block devices of the kernel, each served by a `qemu-nbd` of its own or by the kernel's own connection.
+//! Network block devices of the kernel, each served by its own `qemu-nbd` or by the kernel's own
+//! connection.
 //!
-//! A mark in `/run/xylem/nbd` says which device was chosen for which VDI. It is there before the device is connected
-//! and until nothing of it is left, so whatever a killed daemon began is found by the marks. A program is known
-//! by the socket that it was told to use, and the kernel keeps `/sys/block/nbdN/pid` until the last one who had
-//! the device open has closed it.
+//! A mark in `/run/xylem/nbd` records which device was chosen for which VDI. It exists from before
+//! the device is connected until it is completely disconnected, so anything a killed daemon began
+//! is found by the marks. A program is identified by its socket, and the kernel keeps
+//! `/sys/block/nbdN/pid` until the last user has closed the device.
 
 use super::{Place, Result};
 use crate::error::Naming as _;
@@ -14,12 +15,12 @@ const PROGRAM: &str = "/usr/bin/qemu-nbd";
 const SECONDS: u64 = 60;
 pub(crate) const MARKS: &str = "/run/xylem/nbd";
 
-/// Who speaks with whom for a device.
+/// The client and server of a device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Server {
-    /// A `qemu-nbd` of the VDI's own.
+    /// The VDI's own `qemu-nbd`.
     Program,
-    /// The kernel itself, by a connection that it was given.
+    /// The kernel itself, with a connection made for it.
     Kernel,
 }
 
@@ -27,31 +28,31 @@ fn mark(device: &str) -> String {
     format!("{MARKS}/{device}")
 }
 
-/// Where the program of a VDI listens.
+/// The socket of a VDI's program.
 fn socket(place: &Place<'_>, vdi: &str) -> String {
-    // No mark has a colon.
+    // Marks have no colon.
     format!("{MARKS}/{}.socket", place.name(vdi))
 }
 
-/// The word by which it is known.
+/// The argument by which it is identified.
 fn socket_word(place: &Place<'_>, vdi: &str) -> String {
     format!("--socket={}", socket(place, vdi))
 }
 
-/// Whether somebody serves the device or has it open.
+/// Whether the device is served or open.
 fn is_connected(place: &mut Place<'_>, device: &str) -> bool {
-    // One that goes while it is read is looked at again.
+    // If it disappears while being read, read again.
     place.system.read(&format!("/sys/block/{device}/pid")) != Err(HostError::Missing)
 }
 
-/// Whether there is a program that serves the VDI, or is about to.
+/// Whether a program serves the VDI, or is about to.
 fn is_served(place: &mut Place<'_>, vdi: &str) -> Result<bool> {
     let socket = socket_word(place, vdi);
     for process in place.system.list("/proc").of("/proc")? {
         if !process.bytes().all(|b| b.is_ascii_digit()) {
             continue;
         }
-        // One that ends meanwhile is not there.
+        // A process that exits meanwhile does not count.
         let words = text_if_there(place.system, &format!("/proc/{process}/cmdline"));
         if words.is_ok_and(|it| it.is_some_and(|it| it.split('\0').any(|word| word == socket))) {
             return Ok(true);
@@ -60,7 +61,7 @@ fn is_served(place: &mut Place<'_>, vdi: &str) -> Result<bool> {
     Ok(false)
 }
 
-/// A device that nobody has, and its mark.
+/// Chooses a free device and marks it.
 pub(super) fn choose(place: &mut Place<'_>, vdi: &str) -> Result<String> {
     let name = place.name(vdi);
     let _choosing = place.system.lock("nbd").of(&name)?;
@@ -87,7 +88,7 @@ pub(super) fn choose(place: &mut Place<'_>, vdi: &str) -> Result<String> {
     }))
 }
 
-/// Has a `qemu-nbd` serve what `source` says, as a block device.
+/// Starts a `qemu-nbd` that serves `source` as a block device.
 pub(super) fn connect_program(
     place: &mut Place<'_>,
     vdi: &str,
@@ -114,7 +115,7 @@ pub(super) fn await_connected(
     device: &str,
 ) -> Result<BlockDevice> {
     let (name, path) = (place.name(vdi), format!("/dev/{device}"));
-    // A program is ready a moment before the kernel knows how long the device is.
+    // A program is ready shortly before the kernel knows the device's size.
     let size = format!("/sys/block/{device}/size");
     let mut waits = 0;
     while !is_connected(place, device)
@@ -128,7 +129,7 @@ pub(super) fn await_connected(
     place.block_device(&name, path)
 }
 
-/// The device that is marked as this VDI's; 0:0, which is none, if there is none.
+/// The device that is marked as this VDI's; 0:0 (none) if there is none.
 pub(super) fn find(place: &mut Place<'_>, vdi: &str) -> Result<BlockDevice> {
     let (name, tag) = (place.name(vdi), place.tag(vdi));
     for device in place.system.list(MARKS).of(MARKS)? {
@@ -141,7 +142,7 @@ pub(super) fn find(place: &mut Place<'_>, vdi: &str) -> Result<BlockDevice> {
     Ok(BlockDevice::default())
 }
 
-/// Undoes a connect, also one that was interrupted, once whoever has the device open lets go.
+/// Undoes a connect, also an interrupted one, after waiting until the device is closed.
 pub(super) fn disconnect(place: &mut Place<'_>, vdi: &str, server: Server) -> Result<()> {
     let (name, tag) = (place.name(vdi), place.tag(vdi));
     for device in place.system.list(MARKS).of(MARKS)? {
@@ -167,7 +168,7 @@ pub(super) fn disconnect(place: &mut Place<'_>, vdi: &str, server: Server) -> Re
             }
             waits += 1;
         }
-        // One that was killed did not take it away itself.
+        // A killed program did not remove it itself.
         place.system.remove(&socket(place, vdi)).of(&name)?;
         place.system.remove(&mark(&device)).of(&name)?;
     }
@@ -188,7 +189,7 @@ fn tell_to_go(
     }
 }
 
-/// What is wrong with a device that a program was to serve.
+/// A fault of a device that a program serves.
 pub(super) fn trouble(
     place: &mut Place<'_>,
     vdi: &str,

@@ -1,7 +1,7 @@
 //! A folder of an NFS server, mounted below `/run/xylem/mount` while the SR is in use.
 //!
-//! Mounted soft: a server that is lost gives errors after a time instead of keeping everybody who touches it,
-//! and the daemon with them, for ever.
+//! Mounted soft: if the server is lost, access fails after a time instead of hanging users and the
+//! daemon forever.
 
 use super::file::{Folder, Format, InFolder};
 use super::{Place, Result};
@@ -9,8 +9,7 @@ use crate::error::Naming as _;
 use crate::{Command, StorageError};
 
 const MOUNT_SECONDS: u64 = 60;
-/// Three tries of ten seconds each, then an error; a server that is not there when it is to be mounted is one at
-/// once.
+/// Three tries of ten seconds each, then an error; mounting from an absent server fails at once.
 const OPTIONS: &str = "soft,timeo=100,retrans=3,retry=0,nosuid,nodev,noexec";
 
 pub(super) struct Nfs;
@@ -32,7 +31,7 @@ fn source(place: &Place<'_>) -> Result<String> {
     Ok(format!("{server}:{}", place.sr.path("serverpath")?))
 }
 
-/// What is mounted at `point`, by the kernel's table.
+/// What is mounted at `point`, from the kernel's table.
 fn mounted(place: &mut Place<'_>, point: &str) -> Result<Option<String>> {
     const TABLE: &str = "/proc/self/mounts";
     let table = place.system.read(TABLE).of(TABLE)?;
@@ -43,7 +42,7 @@ fn mounted(place: &mut Place<'_>, point: &str) -> Result<Option<String>> {
         if let (Some(source), Some(at)) = (words.next(), words.next())
             && at == point
         {
-            // The last of several is the one on top.
+            // The last of several is the topmost.
             found = Some(source.to_owned());
         }
     }
@@ -55,7 +54,7 @@ impl InFolder for Nfs {
         Ok(Folder { path: mount_point(place), format: Format::Raw })
     }
 
-    /// The server's folder is there already; it is the administrator's.
+    /// The server's folder exists already; it belongs to the administrator.
     fn create(&self, place: &mut Place<'_>) -> Result<()> {
         InFolder::connect(self, place)
     }

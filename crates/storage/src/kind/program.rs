@@ -1,7 +1,8 @@
-//! SRs of somebody else's making: a program that is kept running and asked in lines of JSON.
+//! SRs implemented by an external program: it is kept running and receives requests as lines of
+//! JSON.
 //!
-//! `docs/storage.md` describes the lines. A program that ends or does not answer in time fails that request; the
-//! next starts it anew.
+//! `docs/storage.md` describes the protocol. If the program exits or does not answer in time, that
+//! request fails; the next one restarts it.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ use super::{Driver, Place, Result, Source};
 use crate::error::Naming as _;
 use crate::{Access, BlockDevice, Command, Space, StorageError, Vdi, name};
 
-/// How long an answer may take, unless the setting `timeout` says it: longest for what may copy a whole VDI.
+/// Default time limit of an answer (setting `timeout`): longest for calls that may copy a whole
+/// VDI.
 const CALL_SECONDS: u64 = 60;
 const COPY_SECONDS: u64 = 3600;
 
@@ -39,7 +41,7 @@ struct VdiAnswer {
     snapshot_of: Option<String>,
 }
 
-/// One call; `more` is what it says beside the SR.
+/// One call; `more` holds its arguments besides the SR.
 fn call(place: &mut Place<'_>, call: &str, seconds: u64, more: Value) -> Result<Value> {
     let mut request = json!({
         "call": call,
@@ -53,7 +55,7 @@ fn call(place: &mut Place<'_>, call: &str, seconds: u64, more: Value) -> Result<
         None => place.sr.name.clone(),
     };
     let program = place.sr.path("program")?;
-    // A process for each SR: one that hangs keeps no other.
+    // A process for each SR: a hanging one does not block others.
     let command = Command::new(&program, &[&place.sr.name], seconds);
     let line = place.system.converse(&command, &request.to_string()).of(&object)?;
     match serde_json::from_str(&line) {
@@ -67,7 +69,7 @@ fn misunderstood(object: &str, call: &str, error: impl std::fmt::Display) -> Sto
     StorageError::refused(format!("{object}: the driver's answer to {call}: {error}"))
 }
 
-/// How long the driver of this SR may take for what copies nothing.
+/// Time limit of this SR's driver for calls that do not copy.
 fn call_seconds(place: &Place<'_>) -> Result<u64> {
     let Some(text) = place.sr.config.get("timeout") else { return Ok(CALL_SECONDS) };
     let seconds = text.parse().ok().filter(|seconds| (1..=COPY_SECONDS).contains(seconds));
@@ -122,7 +124,7 @@ impl Driver for Program {
         let value = short_call(place, "scan", json!({}))?;
         let found: Vec<VdiAnswer> = serde_json::from_value(value)
             .map_err(|error| misunderstood(&place.sr.name, "scan", error))?;
-        // A name that nobody here can say is nothing we could do anything with.
+        // Names that are not valid VDI names are ignored.
         let known = found.into_iter().filter(|it| name::is_vdi(&it.name));
         let vdi = |it: VdiAnswer| Vdi {
             name: it.name,

@@ -1,7 +1,8 @@
-//! Images in QEMU's format qcow2: made and grown by `qemu-img`, served by [`nbd_device`](super::nbd_device).
+//! QEMU's qcow2 images: created and grown by `qemu-img`, served by
+//! [`nbd_device`](super::nbd_device).
 //!
-//! A clone of a snapshot begins empty and has the snapshot behind it, so it is there at once; the snapshot stays
-//! for as long as it has clones. Everything else is copied as the file that it is.
+//! A clone of a snapshot is an empty image backed by the snapshot, so it is created instantly; the
+//! snapshot must be kept while it has clones. Everything else is a copy of the file.
 
 use super::{Place, Result};
 use crate::error::Naming as _;
@@ -9,24 +10,24 @@ use crate::{Command, StorageError};
 
 const PROGRAM: &str = "/usr/bin/qemu-img";
 const SECONDS: u64 = 120;
-/// The name of the file behind an image lies in its first cluster, which is not larger as a rule.
+/// The name of the backing file is in the first cluster, which is usually not larger than this.
 const HEADER_BYTES: usize = 64 << 10;
 
-/// The bit of the incompatible features, from version 3 on, for data in another file.
+/// Incompatible feature bit (version 3 and later) for an external data file.
 const DATA_FILE: u64 = 1 << 2;
 
-/// What an image says about itself.
+/// Fields of an image's header.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Header {
     pub(super) bytes: u64,
-    /// The file that has what the image itself has not.
+    /// The backing file.
     pub(super) backing: Option<String>,
-    /// Whether the image is only the map of another file.
+    /// Whether the image has an external data file.
     pub(super) has_data_file: bool,
 }
 
 impl Header {
-    /// Reads the first bytes of an image; `None` if it is none.
+    /// Parses the first bytes of an image; `None` if it is not one.
     fn parse(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize, length: usize| {
             let digits = bytes.get(at..at.checked_add(length)?)?;
@@ -47,7 +48,7 @@ impl Header {
         Some(Self { bytes: number(24, 8)?, backing, has_data_file: features & DATA_FILE != 0 })
     }
 
-    /// `None` if the file is no image.
+    /// `None` if the file is not an image.
     pub(super) fn find(place: &mut Place<'_>, path: &str) -> Result<Option<Self>> {
         let bytes = place.system.read_start(path, HEADER_BYTES).of(path)?;
         Ok(Self::parse(&bytes))
@@ -59,7 +60,7 @@ impl Header {
     }
 }
 
-/// Makes an image of zeros, or of what the file `backing` in the same folder has.
+/// Creates an image of zeros, or one backed by the file `backing` in the same folder.
 pub(super) fn create(
     place: &mut Place<'_>,
     vdi: &str,
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_says_its_length_and_what_is_behind_it() {
+    fn an_image_has_a_size_and_a_backing_file() {
         let plain = Header { bytes: 4 << 20, backing: None, has_data_file: false };
         assert_eq!(Header::parse(&header(4 << 20, None)), Some(plain.clone()));
         let backing = Some("snap.qcow2".to_owned());
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_none() {
+    fn other_files_are_not_images() {
         let whole = header(512, Some((112, "snap.qcow2")));
         for end in 0..whole.len() {
             assert_eq!(Header::parse(&whole[..end]), None, "{end}");

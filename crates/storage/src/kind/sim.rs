@@ -1,18 +1,20 @@
-//! Files as an SR of kind `file` has them, with made-up delays, failures and hangs: for benches and trials.
+//! Files as in an SR of kind `file`, with simulated delays, failures and hangs: for benchmarks and
+//! trials.
 //!
-//! What a step meets is drawn from the seed, the VDI, the step and how often this daemon was asked for it. So it does not
-//! depend on what else is under way, and the next daemon meets the same again.
+//! The outcome of a step is drawn from the seed, the VDI, the step and the number of earlier calls
+//! in this daemon. So it does not depend on concurrent work, and the next daemon gets the same
+//! outcomes.
 
 use super::file::{File, Format};
 use super::{Driver, Place, Result, Source};
 use crate::{Access, BlockDevice, Repository, Space, StorageError, Vdi};
 
-/// How long a call is waited for that hangs: as long as one to a file system whose server is lost.
+/// Timeout of a call that hangs: the same as for a file system whose server is lost.
 const HANG_SECONDS: u64 = 30;
 /// Longest delay; no step of a plan should take longer.
 const DELAY_NS_MAX: u64 = 600 * SECOND_NS;
 const SECOND_NS: u64 = 1_000_000_000;
-/// What is done, and what `fail` and `hang` may name. Each is a setting too: how long it takes.
+/// Steps, which `fail` and `hang` may name. Each is also a setting: its duration.
 const STEPS: [&str; 10] = [
     "attach",
     "activate",
@@ -38,13 +40,13 @@ pub(super) fn settings() -> Vec<&'static str> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Delay {
     Always(u64),
-    /// Any between the two, each as likely.
+    /// Uniformly distributed between the two.
     Uniform(u64, u64),
     /// Exponential, with this mean.
     Exponential(u64),
 }
 
-/// Numbers from 0 to 1 that a name and a seed determine. Algorithms: FNV-1a, SplitMix64.
+/// Numbers from 0 to 1, determined by a name and a seed. Algorithms: FNV-1a, SplitMix64.
 struct Draws(u64);
 
 impl Draws {
@@ -98,7 +100,7 @@ impl Delay {
 }
 
 /// `20ms`, `1.5s`, `300us`, in nanoseconds.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "looked at before")]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
 fn time(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
     let unit_ns = match &text[digits.len()..] {
@@ -149,7 +151,7 @@ fn setting<'a, T>(
     })
 }
 
-/// What one step meets.
+/// Outcome of one step.
 #[derive(Clone, Debug, PartialEq)]
 enum Fate {
     Goes { delay_ns: u64 },
@@ -163,7 +165,7 @@ fn fate(sr: &Repository, step: &str, name: &str) -> Result<Fate> {
     let delays = "a time such as 20ms, exp:20ms or uniform:5ms-1s, up to 600s";
     let delay = setting(sr, step, delays, Delay::parse)?;
     let tail = setting(sr, "tail", "how many of a hundred take how long, such as 1%:5s", tail)?;
-    // Each is drawn whether it counts or not, so that another setting changes nothing else.
+    // Each is drawn even if unused, so that changing one setting does not affect the others.
     let mut draws = Draws::new(seed, name);
     let [hang, fail, long] = [(); 3].map(|()| draws.next());
     let meets = |key, drawn: f64| -> Result<bool> {
@@ -181,7 +183,7 @@ fn fate(sr: &Repository, step: &str, name: &str) -> Result<Fate> {
     Ok(if meets("fail", fail)? { Fate::Fails { delay_ns } } else { Fate::Goes { delay_ns } })
 }
 
-/// Lets a step meet its fate; what is left to do then is to do it.
+/// Applies the delay, failure or hang of a step before its work.
 fn meet(place: &mut Place<'_>, step: &str, vdi: &str) -> Result<()> {
     let object = if vdi.is_empty() { place.sr.name.clone() } else { place.name(vdi) };
     let times = place.system.count(&format!("sim/{object}/{step}"));
@@ -204,7 +206,7 @@ fn meet(place: &mut Place<'_>, step: &str, vdi: &str) -> Result<()> {
     }
 }
 
-/// Sees that all settings can be read.
+/// Checks that all settings are valid.
 fn check(sr: &Repository) -> Result<()> {
     STEPS.into_iter().try_for_each(|step| fate(sr, step, "").map(drop))
 }
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_distributed_as_they_are_named() {
+    fn delays_have_the_named_distribution() {
         let mean = |all: &[u64]| all.iter().sum::<u64>() / all.len() as u64 / 10_000;
         let exponential = delays(&[("attach", "exp:20ms")]);
         assert!((1900..2100).contains(&mean(&exponential)), "{}", mean(&exponential));
@@ -341,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_meets_the_same_and_another_something_else() {
+    fn outcomes_depend_on_the_seed_alone() {
         let of = |seed| delays(&[("attach", "exp:20ms"), ("seed", seed)]);
         assert_eq!(of("7"), of("7"));
         assert_ne!(of("7"), of("8"));
     }
 
     #[test]
-    fn so_many_fail_and_hang_as_are_asked_for_and_no_other_steps() {
+    fn the_requested_share_of_the_named_steps_fails_and_hangs() {
         let sr = sr(&[("fail", "attach:10%,detach:100%"), ("hang", "attach:1%")]);
         let all: Vec<Fate> =
             (0..10_000).map(|n| fate(&sr, "attach", &n.to_string()).unwrap()).collect();
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_cannot_be_read_is_named() {
+    fn an_invalid_setting_is_named() {
         for (key, value) in [
             ("attach", "20"),
             ("attach", "exp"),

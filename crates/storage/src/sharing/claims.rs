@@ -1,7 +1,9 @@
-//! Which disks VMs of ours use: two small files for each, which outlive the daemon and end with the host.
+//! Claims: which disks VMs of ours use. Two small files for each, which outlive the daemon but not
+//! a reboot of the host.
 //!
-//! `DISKS/ID/OWNER` is how those who want a disk find its users; `OWNERS/OWNER` is how a user finds his disk. The second
-//! is written first and removed last, so a use is never lost: the files may say more than is true, never less.
+//! `DISKS/ID/OWNER` leads from a disk to its users, `OWNERS/OWNER` from a user to the disk. The
+//! second is written first and removed last, so a use is never lost: the files may name too many
+//! users, never too few.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +24,7 @@ struct Record {
     note: String,
 }
 
-/// A disk that a VM of ours uses.
+/// A disk used by a VM of ours.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Claim {
     pub disk: DiskId,
@@ -30,7 +32,7 @@ pub struct Claim {
     pub owner: String,
     /// The user in words.
     pub who: String,
-    /// What the claimant wanted to remember.
+    /// The claimant's note.
     pub note: String,
 }
 
@@ -96,7 +98,7 @@ impl<'a> Claims<'a> {
         }
     }
 
-    /// What this owner has claimed.
+    /// This owner's claim.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -111,7 +113,7 @@ impl<'a> Claims<'a> {
     pub fn all(&mut self) -> Result<Vec<Claim>, HostError> {
         let mut all = Vec::new();
         for name in self.0.list(OWNERS)? {
-            // One that a killed daemon was writing is none yet.
+            // An incomplete file of a killed daemon does not count.
             if name.starts_with(crate::PARTIAL_PREFIX) {
                 continue;
             }
@@ -132,7 +134,7 @@ impl<'a> Claims<'a> {
         Ok(users)
     }
 
-    /// Whether no other owner has what shares bytes with a disk.
+    /// Checks that no other owner has a disk that shares bytes with this one.
     pub(crate) fn check(
         &mut self,
         wanted: &Wanted<'_>,
@@ -157,7 +159,8 @@ impl<'a> Claims<'a> {
         Ok(())
     }
 
-    /// Claims `disk` unless another owner has what shares bytes with it: looked up and written as one.
+    /// Claims `disk` unless another owner has a disk that shares bytes with it; check and write are
+    /// atomic.
     pub(crate) fn claim(
         &mut self,
         wanted: &Wanted<'_>,
@@ -178,7 +181,7 @@ impl<'a> Claims<'a> {
         .map_err(&refused)
     }
 
-    /// Notes a use that is there already, whoever else has the disk.
+    /// Records an existing use, whoever else has the disk.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -198,12 +201,12 @@ impl<'a> Claims<'a> {
         self.0.write(&disk_path(claim.disk, &claim.owner), text.as_bytes())
     }
 
-    /// A daemon may have died between the two files.
+    /// A daemon may have been killed between the two files.
     fn is_whole(&mut self, claim: &Claim) -> Result<bool, HostError> {
         Ok(self.read(&disk_path(claim.disk, &claim.owner))?.as_ref() == Some(claim))
     }
 
-    /// Gives up what this owner has claimed. Once more is no error.
+    /// Releases this owner's claim. Idempotent.
     ///
     /// # Errors
     /// A file cannot be removed.

@@ -1,10 +1,10 @@
-//! What dom0 itself uses: file systems that are mounted, and swap.
+//! Disks that dom0 itself uses: mounted file systems and swap.
 
 use super::{DiskId, DiskUse, Family, Mode};
 use crate::system::text_if_there;
 use crate::{DeviceNumber, HostError, System};
 
-/// The mounts of the host's first process, and of this one where that cannot be read.
+/// The mounts of PID 1, or of this process where that cannot be read.
 const MOUNTS: [&str; 2] = ["/proc/1/mountinfo", "/proc/self/mountinfo"];
 const SWAPS: &str = "/proc/swaps";
 const BTRFS: &str = "/sys/fs/btrfs";
@@ -17,7 +17,7 @@ pub(super) fn uses(system: &mut dyn System, family: &Family) -> Result<Vec<DiskU
     Ok(uses)
 }
 
-/// A path of the kernel's tables: spaces and their like are octal numbers there.
+/// Decodes a path of the kernel's tables, where spaces and the like are octal escapes.
 fn unescaped(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();
@@ -47,7 +47,7 @@ impl Mount {
         let point = unescaped(words.nth(1)?);
         let mut words = filesystem.split(' ').skip(1);
         let source = unescaped(words.next()?);
-        // A read-only mount of a file system that is written elsewhere is none for the disk.
+        // The mount may be read-only while the file system is not.
         let is_read_only = words.next()?.split(',').any(|it| it == "ro");
         Some(Self { number, point, source, is_read_only })
     }
@@ -73,7 +73,7 @@ fn mounted(system: &mut dyn System, family: &Family) -> Result<Vec<DiskUse>, Hos
     let mut uses = Vec::new();
     for mount in table.unwrap_or_default().lines().filter_map(Mount::parse) {
         uses.push(mount.of(DiskId::Device(mount.number)));
-        // A file system without a device number of its own, on one disk or many.
+        // A file system with an anonymous device number, on one disk or several.
         if mount.number.major == 0 && mount.source.starts_with("/dev/") {
             uses.extend(system.identify(&mount.source).ok().map(|disk| mount.of(disk)));
             for member in family.members() {
@@ -111,7 +111,7 @@ fn swaps(system: &mut dyn System) -> Result<Vec<DiskUse>, HostError> {
     let mut uses = Vec::new();
     for line in table.lines().skip(1) {
         let Some(path) = line.split_whitespace().next().map(unescaped) else { continue };
-        // One that is gone is still in use, but nobody can name it.
+        // A deleted one is still in use, but has no path.
         if let Ok(disk) = system.identify(&path) {
             uses.push(DiskUse {
                 disk,

@@ -1,4 +1,4 @@
-//! What shares bytes with a disk, as the kernel tells it in sysfs.
+//! Disks that share bytes with a disk, from sysfs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,27 +6,27 @@ use super::{DiskId, DiskUse, Mode};
 use crate::system::text_if_there;
 use crate::{Access, BlockDevice, DeviceNumber, HostError, System};
 
-/// A loop device and what is behind it.
+/// A loop device and its backing file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LoopUse {
     pub device: BlockDevice,
     pub behind: DiskId,
     pub access: Access,
-    /// The name that the device carries.
+    /// The name of the device.
     pub tag: String,
 }
 
-/// A disk with all that shares bytes with it.
+/// A disk with all that share bytes with it.
 ///
-/// What the disk lies on counts as a whole: somebody who uses all of it uses the disk. Others that lie on a part of the
-/// same are no relatives: two partitions, or two logical volumes of one disk, do not touch.
+/// Lower devices count as a whole: a user of a whole disk uses its partitions too. Siblings do not
+/// count: two partitions, or two logical volumes, of one disk do not overlap.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Family {
     members: BTreeSet<DiskId>,
     stacked: Vec<DiskUse>,
 }
 
-/// How deep devices are stacked at most; a cycle cannot be.
+/// Deepest stack of devices; there are no cycles.
 const DEPTH_MAX: usize = 32;
 
 fn sys(number: DeviceNumber) -> String {
@@ -34,7 +34,7 @@ fn sys(number: DeviceNumber) -> String {
 }
 
 fn text(system: &mut dyn System, path: &str) -> Option<String> {
-    // What goes while it is read is not there.
+    // What disappears while it is read does not count.
     text_if_there(system, path).ok().flatten().map(|it| it.trim().to_owned())
 }
 
@@ -42,7 +42,7 @@ fn number(system: &mut dyn System, path: &str) -> Option<DeviceNumber> {
     DeviceNumber::parse_decimal(&text(system, path)?)
 }
 
-/// Device numbers of what a folder of sysfs links to: `slaves` or `holders`.
+/// Device numbers of the links in a sysfs folder: `slaves` or `holders`.
 fn linked(
     system: &mut dyn System,
     of: DeviceNumber,
@@ -72,7 +72,7 @@ fn whole_disk(system: &mut dyn System, of: DeviceNumber) -> Option<DeviceNumber>
     number(system, &format!("{}/../dev", sys(of)))
 }
 
-/// The device-mapper device or RAID that has taken a disk.
+/// The device-mapper device or RAID that holds a disk.
 fn holder(system: &mut dyn System, disk: DeviceNumber, holder: DeviceNumber) -> DiskUse {
     let folder = sys(holder);
     let mapped = text(system, &format!("{folder}/dm/name"));
@@ -119,7 +119,7 @@ impl Family {
         let mut family = Self::default();
         let below = family.below(system, disk, &loops)?;
         family.above(system, disk, &loops)?;
-        // Beside it, over the same: a second loop device.
+        // A second loop device over the same file.
         for it in loops.iter().filter(|it| !is_ours(it) && below.contains(&it.behind)) {
             if !below.contains(&DiskId::Device(it.device.number))
                 && DiskId::Device(it.device.number) != disk
@@ -132,7 +132,7 @@ impl Family {
         Ok(family)
     }
 
-    /// What the disk lies on.
+    /// Devices below the disk.
     fn below(
         &mut self,
         system: &mut dyn System,
@@ -157,7 +157,7 @@ impl Family {
         Ok(below)
     }
 
-    /// What lies on the disk.
+    /// Devices on top of the disk.
     fn above(
         &mut self,
         system: &mut dyn System,
@@ -170,7 +170,7 @@ impl Family {
             let mut next = Vec::new();
             for disk in open {
                 for it in loops.iter().filter(|it| it.behind == disk) {
-                    // Those of ours are the disks of users that have claimed them.
+                    // Our own loop devices belong to users with claims.
                     if !is_ours(it) {
                         self.stacked.push(loop_use(it));
                     }
@@ -199,14 +199,14 @@ impl Family {
         self.members.contains(&disk)
     }
 
-    /// Devices of dom0 that were stacked on the disk, which therefore use it.
+    /// Uses of the disk by devices that dom0 stacked on it.
     #[must_use]
     pub fn stacked(&self) -> &[DiskUse] {
         &self.stacked
     }
 }
 
-/// Beginnings of the tags of our loop devices: of VMs' files, and of VDIs.
+/// Tag prefixes of our loop devices: for VMs' files, and for VDIs.
 const OUR_TAGS: [&str; 2] = ["xylem/", "vdi/"];
 
 fn is_ours(it: &LoopUse) -> bool {

@@ -1,11 +1,13 @@
-//! Who may use a disk: many may read it, or one may write.
+//! Sharing of disks: many readers or one writer.
 //!
-//! The rule holds for what a disk *is* ([`DiskId`]), not for its name, and for all that it shares bytes with
-//! ([`Family`]): a partition and its whole disk, a logical volume and the disk below it, a file and the loop devices
-//! over it. Users are VMs of ours ([`claims`], files that outlive the daemon), domains of other toolstacks (by their
-//! nodes in the store) and dom0 itself ([`dom0`]).
+//! The rule applies to a disk's identity ([`DiskId`]), not its name, and to all disks that share
+//! bytes with it ([`Family`]): a partition and its whole disk, a logical volume and the disk below
+//! it, a file and the loop devices over it. Users are VMs of ours ([`claims`], files that outlive
+//! the daemon), domains of other toolstacks (by their nodes in the store) and dom0 itself
+//! ([`dom0`]).
 //!
-//! The claim comes first and the look at everybody else second: of two who come at once, one finds the other's claim.
+//! The claim is written before other users are checked: of two concurrent users, at least one finds
+//! the other's claim.
 
 mod claims;
 mod dom0;
@@ -19,7 +21,7 @@ pub use claims::{Claim, Claims};
 pub(crate) use claims::{DISKS, OWNERS};
 pub use family::{Family, LoopUse};
 
-/// What a disk is, whatever it is called.
+/// Identity of a disk, independent of its name.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum DiskId {
     /// A file, by its file system and inode.
@@ -50,17 +52,17 @@ impl DiskId {
     }
 }
 
-/// How somebody uses a disk.
+/// How a disk is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
     ReadOnly,
     ReadWrite,
-    /// Writes, beside others who may write too: `w!`.
+    /// Writes, and others may write too: `w!`.
     Shared,
 }
 
 impl Mode {
-    /// The word for it in a configuration and in the backend's `mode`.
+    /// As in a configuration and in the backend's `mode`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -99,8 +101,9 @@ impl From<Access> for Mode {
     }
 }
 
-/// Whether somebody may use a disk as `wanted` while another uses it as `other`. Who asks for `w!` knows what he does.
-/// To a disk shared so, readers may come, as with xl's block script; a writer who counts on being alone may not.
+/// Whether a disk may be used as `wanted` while another user has it as `other`. `w!` is always
+/// allowed. A disk shared with `w!` may be read too, as with xl's block script, but not be written
+/// exclusively.
 #[must_use]
 pub fn may_join(wanted: Mode, other: Mode) -> bool {
     match (wanted, other) {
@@ -109,7 +112,7 @@ pub fn may_join(wanted: Mode, other: Mode) -> bool {
     }
 }
 
-/// A use of a disk by somebody.
+/// A use of a disk.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskUse {
     pub disk: DiskId,
@@ -123,21 +126,21 @@ pub struct DiskUse {
 /// The advice for users that are domains.
 pub const DETACH_THERE: &str = "detach it there first, or share it with mode w!";
 
-/// A disk that somebody wants.
+/// A requested disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// As the user named it.
     pub target: &'a str,
     pub mode: Mode,
-    /// For whom: a tag of up to 63 bytes, which finds the use again.
+    /// The owner's tag of up to 63 bytes, which identifies the use.
     pub owner: &'a str,
-    /// For whom, in words.
+    /// The owner, in words.
     pub who: &'a str,
-    /// What domains of other toolstacks use.
+    /// Disks in use by domains of other toolstacks.
     pub others: &'a [DiskUse],
 }
 
-/// Why it cannot be had.
+/// Why the disk is refused.
 fn refusal(target: &str, by: &DiskUse) -> AttachError {
     AttachError::InUse(format!(
         "{target} is in use {} by {}; {}",
@@ -155,10 +158,11 @@ fn first_in_the_way<'a>(
     uses.into_iter().find(|it| family.contains(it.disk) && !may_join(wanted, it.mode))
 }
 
-/// Claims a disk for `wanted.owner`, who may have it already. `device` is its block device, if it is one.
+/// Claims a disk for `wanted.owner`, which may have it already. `device` is its block device, if it
+/// is one.
 ///
 /// # Errors
-/// [`AttachError::InUse`] if somebody else uses it; nothing is claimed then.
+/// [`AttachError::InUse`] if another user has it; then nothing is claimed.
 pub(crate) fn claim(
     system: &mut dyn System,
     wanted: &Wanted<'_>,
@@ -174,7 +178,8 @@ pub(crate) fn claim(
     }
     let checked = check_others(system, wanted, &family, device);
     checked.inspect_err(|_| {
-        // The first error is the one to tell; a claim too many keeps a disk from others until the VM is gone.
+        // Report the first error; a stale claim only keeps the disk from others until the VM is
+        // gone.
         let _kept = Claims::new(system).release(wanted.owner);
     })
 }
@@ -182,7 +187,7 @@ pub(crate) fn claim(
 /// Whether [`claim`] would succeed.
 ///
 /// # Errors
-/// As for that.
+/// As for [`claim`].
 pub(crate) fn check(
     system: &mut dyn System,
     wanted: &Wanted<'_>,
@@ -211,7 +216,8 @@ fn check_others(
         return Err(refusal(wanted.target, by));
     }
     let Some(device) = device else { return Ok(()) };
-    // Who is known by name does not stand in the way, so it may be the one who has the device to himself.
+    // A known user of dom0 does not conflict, so it may be the one that has the device open
+    // exclusively.
     let is_known = by_dom0.iter().chain(family.stacked()).any(|it| family.contains(it.disk));
     if !is_known && !system.is_unclaimed(&device.path).map_err(&refused)? {
         return Err(refusal(
@@ -233,7 +239,7 @@ mod tests {
     use Mode::{ReadOnly, ReadWrite, Shared};
 
     #[test]
-    fn many_read_or_one_writes_or_they_share() {
+    fn many_readers_or_one_writer_or_shared() {
         let table = [
             (ReadOnly, ReadOnly, true),
             (ReadOnly, ReadWrite, false),
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_identity_is_read_as_it_is_written() {
+    fn an_identity_round_trips() {
         let number = DeviceNumber { major: 253, minor: 10 };
         for disk in [DiskId::Device(number), DiskId::File { filesystem: number, inode: 77 }] {
             assert_eq!(DiskId::parse(&disk.to_string()), Some(disk));

@@ -1,4 +1,4 @@
-//! LUNs as VDIs and under logical volumes: one session for all SRs of a host, and none that stays behind.
+//! LUNs as VDIs and under logical volumes: one session for all SRs of a host, and no stale ones.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ fn name(sr: &str, vdi: &str) -> VdiName {
 }
 
 #[test]
-fn a_lun_is_read_and_written_and_otherwise_its_server_s() {
+fn a_lun_can_be_used_but_is_managed_on_its_server() {
     let mut os = host();
     let mut srs = Repositories::new(&mut os);
     srs.create("s", Kind::Iscsi, config(None)).unwrap();
@@ -74,7 +74,7 @@ fn the_last_sr_of_a_target_ends_its_session() {
 }
 
 #[test]
-fn a_daemon_killed_at_any_moment_leaves_no_session_that_no_sr_has() {
+fn a_daemon_killed_at_any_point_leaves_no_session_without_an_sr() {
     for end in 1.. {
         let mut os = host();
         os.kill_daemon_after(end);
@@ -90,7 +90,7 @@ fn a_daemon_killed_at_any_moment_leaves_no_session_that_no_sr_has() {
             srs.detach_for(&it.name, &it.owner).unwrap();
         }
         if srs.get("s").is_err() {
-            // Asked for once more, whatever is half-made is taken along.
+            // A repeated request completes what was left.
             srs.create("s", Kind::Iscsi, config(None)).unwrap();
         }
         srs.scan("s").unwrap();
@@ -105,7 +105,7 @@ fn a_daemon_killed_at_any_moment_leaves_no_session_that_no_sr_has() {
 }
 
 #[test]
-fn a_target_that_is_lost_says_so_at_once_and_one_that_was_never_there_leaves_nothing() {
+fn a_lost_target_fails_at_once_and_an_absent_one_leaves_nothing() {
     let mut os = host();
     os.set_targets_lost(true);
     let refused = Repositories::new(&mut os).create("s", Kind::Iscsi, config(None)).unwrap_err();
@@ -127,7 +127,7 @@ fn a_target_that_is_lost_says_so_at_once_and_one_that_was_never_there_leaves_not
 }
 
 #[test]
-fn a_lun_that_a_backend_still_serves_is_given_to_nobody_else_however_often_it_is_tried() {
+fn a_lun_that_a_backend_still_serves_stays_in_use_across_retries() {
     const SERVED: &str = "/sys/bus/xen-backend/devices/vbd-1-51712/physical_device";
     let mut os = host();
     let one = name("s", "lun1");
@@ -159,7 +159,7 @@ fn an_sr_of_volumes_whose_session_is_gone_can_be_forgotten() {
 }
 
 #[test]
-fn a_target_is_one_sr_however_its_server_is_called() {
+fn a_target_is_one_sr_under_any_name_of_its_server() {
     let mut os = host();
     let mut srs = Repositories::new(&mut os);
     srs.create("s", Kind::Iscsi, config(None)).unwrap();
@@ -170,7 +170,7 @@ fn a_target_is_one_sr_however_its_server_is_called() {
 }
 
 #[test]
-fn what_names_no_target_is_refused() {
+fn an_invalid_target_is_refused() {
     for (key, value) in
         [("target", "-x"), ("target", "iqn.a b"), ("server", "--help"), ("server", "a b")]
     {

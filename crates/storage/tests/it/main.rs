@@ -1,4 +1,5 @@
-//! Storage on the simulated host: one suite for every kind of SR, and the same with a daemon that dies.
+//! Storage on the simulated host: one suite for every kind of SR, also with a daemon that is
+//! killed.
 
 mod iscsi;
 mod nbd;

@@ -1,4 +1,4 @@
-//! Exports of an NBD server as VDIs: read, written, lost, and never left connected.
+//! Exports of an NBD server as VDIs: use, loss, and disconnection.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ fn name(vdi: &str) -> VdiName {
 }
 
 #[test]
-fn an_export_is_read_and_written_and_otherwise_its_server_s() {
+fn an_export_can_be_used_but_is_managed_on_its_server() {
     let mut os = host();
     let mut srs = Repositories::new(&mut os);
     srs.create("s", Kind::Nbd, config("10.0.0.9")).unwrap();
@@ -65,7 +65,7 @@ fn an_export_is_read_and_written_and_otherwise_its_server_s() {
 }
 
 #[test]
-fn a_length_that_is_told_only_to_those_who_enter_is_found_all_the_same() {
+fn a_size_that_is_sent_only_on_go_is_found() {
     let mut os = host();
     os.set_nbd_shy(true);
     let mut srs = Repositories::new(&mut os);
@@ -76,7 +76,7 @@ fn a_length_that_is_told_only_to_those_who_enter_is_found_all_the_same() {
 }
 
 #[test]
-fn an_export_for_reading_is_not_written_and_one_that_is_missing_is_named() {
+fn a_read_only_export_is_not_written_and_a_missing_one_is_named() {
     let mut os = host();
     let mut srs = Repositories::new(&mut os);
     srs.create("s", Kind::Nbd, config("10.0.0.9")).unwrap();
@@ -91,7 +91,7 @@ fn an_export_for_reading_is_not_written_and_one_that_is_missing_is_named() {
 }
 
 #[test]
-fn an_export_that_its_server_made_larger_is_so_for_the_next_who_uses_it() {
+fn a_grown_export_has_its_new_size_on_the_next_attach() {
     let mut os = host();
     let mut srs = Repositories::new(&mut os);
     srs.create("s", Kind::Nbd, config("10.0.0.9")).unwrap();
@@ -107,7 +107,7 @@ fn an_export_that_its_server_made_larger_is_so_for_the_next_who_uses_it() {
 }
 
 #[test]
-fn a_lost_server_gives_errors_and_its_devices_can_be_let_go() {
+fn a_lost_server_gives_errors_and_its_devices_can_be_detached() {
     let mut os = host();
     let mut srs = Repositories::new(&mut os);
     srs.create("s", Kind::Nbd, config("10.0.0.9")).unwrap();
@@ -135,7 +135,7 @@ fn a_lost_server_gives_errors_and_its_devices_can_be_let_go() {
 }
 
 #[test]
-fn what_names_no_server_is_refused() {
+fn an_invalid_server_is_refused() {
     for server in ["", "--help", "a b", "host:10809 -x"] {
         let mut os = host();
         let refused =

@@ -1,4 +1,4 @@
-//! What every SR must be able to do, and what it must leave behind when it is interrupted: nothing.
+//! What every SR must support, and that it leaves nothing behind when interrupted.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use storage::{Access, HostError, Kind, Repositories, StorageError, System as _, 
 /// A size that every kind has exactly: volumes come in extents of 4 MiB.
 const SMALL: u64 = 4 << 20;
 
-/// The kinds that do all of it themselves.
+/// The kinds that support all operations.
 const KINDS: [Kind; 6] = [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin, Kind::Sim];
 
-/// Those that a guest can have disks of.
+/// The kinds that can provide disks for a guest.
 const USABLE: [Kind; 7] =
     [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin, Kind::Nbd, Kind::Sim];
 
@@ -63,13 +63,13 @@ impl Lab {
         Repositories::new(&mut self.os)
     }
 
-    /// A new daemon, as it begins.
+    /// Starts a new daemon.
     fn restart_daemon(&mut self) {
         self.os.restart_daemon();
         self.srs().clear().unwrap();
     }
 
-    /// A VDI by the name of `one`, made by its SR or by its server.
+    /// A VDI named `one`, created by its SR or on its server.
     fn add_one(&mut self) -> VdiName {
         let one = vdi_name("one");
         if self.kind == Kind::Nbd {
@@ -84,7 +84,7 @@ impl Lab {
         self.srs().scan("s").unwrap().into_iter().map(|vdi| vdi.name).collect()
     }
 
-    /// Writes a byte as a guest would, and lets go again.
+    /// Attaches a VDI, writes a byte as a guest would, and detaches it.
     fn write(&mut self, vdi: &str, byte: u8) {
         let name = vdi_name(vdi);
         let device = self.srs().attach_for(&name, "writer", Access::ReadWrite).unwrap();
@@ -106,7 +106,7 @@ fn vdi_name(vdi: &str) -> VdiName {
 }
 
 #[test]
-fn a_vdi_is_made_written_copied_grown_and_taken_away() {
+fn a_vdi_is_created_written_copied_grown_and_destroyed() {
     for kind in KINDS {
         let mut lab = Lab::new(kind);
         let (one, snap, copy) = (vdi_name("one"), vdi_name("snap"), vdi_name("copy"));
@@ -127,14 +127,15 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
         assert_eq!([lab.read("one"), lab.read("snap"), lab.read("copy")], [2, 1, 3], "{kind}");
         assert_eq!(lab.names(), ["copy", "one", "snap"]);
 
-        // A snapshot stays as it is.
+        // A snapshot does not change.
         if !thick {
             let refused = lab.srs().attach_for(&snap, "vm", Access::ReadWrite).unwrap_err();
             assert!(refused.to_string().contains("snapshot"), "{refused}");
             assert!(lab.srs().resize_vdi(&snap, 2 * SMALL).is_err());
         }
 
-        // Grown while a guest has it, or, where what lay there would show or a program has it, before.
+        // Grown while a guest has it, or before, where old data would show or a program has it
+        // open.
         let before = thick || kind == Kind::Qcow2;
         let mut device = lab.srs().attach_for(&one, "vm", Access::ReadWrite).unwrap();
         let last = 2 * SMALL / 512 - 1;
@@ -150,7 +151,7 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
         assert_eq!(lab.os.read_sector(device.number, last), Some(0));
         assert!(lab.srs().resize_vdi(&one, SMALL).unwrap_err().to_string().contains("cut off"));
 
-        // In use, it cannot go; nor can its SR.
+        // While in use, it cannot be destroyed; nor can its SR.
         let in_use = |error: &StorageError| matches!(error, StorageError::InUse(_));
         assert!(in_use(&lab.srs().destroy_vdi(&one).unwrap_err()));
         assert!(in_use(&lab.srs().forget("s").unwrap_err()));
@@ -175,7 +176,7 @@ fn a_vdi_is_made_written_copied_grown_and_taken_away() {
 }
 
 #[test]
-fn many_read_a_vdi_or_one_writes_it() {
+fn a_vdi_has_many_readers_or_one_writer() {
     for kind in USABLE {
         let mut lab = Lab::new(kind);
         let one = lab.add_one();
@@ -198,7 +199,7 @@ fn many_read_a_vdi_or_one_writes_it() {
 }
 
 #[test]
-fn a_vdi_that_is_written_is_copied_in_one_moment_or_not_at_all() {
+fn a_vdi_in_use_is_copied_atomically_or_not_at_all() {
     let mut lab = Lab::new(Kind::File);
     let one = vdi_name("one");
     lab.srs().create_vdi(&one, SMALL).unwrap();
@@ -216,10 +217,10 @@ fn a_vdi_that_is_written_is_copied_in_one_moment_or_not_at_all() {
     assert_eq!(lab.names(), ["one", "other", "snap"]);
 }
 
-/// All the requests of a VDI's life, the daemon killed at each moment of them: what a new daemon finds is
-/// taken down by the files alone, and the SR goes on.
+/// All requests of a VDI's life, with the daemon killed at each point: a new daemon cleans up by
+/// the files alone, and the SR remains usable.
 #[test]
-fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_away() {
+fn a_new_daemon_clears_what_a_daemon_killed_at_any_point_left() {
     let thick: [Request; 9] = [
         |srs| srs.create_vdi(&vdi_name("one"), SMALL),
         |srs| srs.resize_vdi(&vdi_name("one"), 2 * SMALL),
@@ -272,7 +273,7 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_awa
             }
             let names = lab.names();
             assert_eq!(left(&lab.os), [""; 0], "{kind}, killed at {end}");
-            // Snapshots are still snapshots, and all of them can be used and taken away.
+            // Snapshots are still snapshots, and all can be used and destroyed.
             for name in &names {
                 let writable = lab.srs().attach_for(&vdi_name(name), "new", Access::ReadWrite);
                 assert_eq!(writable.is_ok(), name != "snap", "{kind}, killed at {end}: {name}");
@@ -289,9 +290,9 @@ fn a_daemon_killed_at_any_moment_leaves_nothing_that_the_next_does_not_clear_awa
     }
 }
 
-/// Each request alone, interrupted and then made once more by the next daemon.
+/// Each request alone, interrupted and then repeated by the next daemon.
 #[test]
-fn what_was_interrupted_can_be_asked_for_again() {
+fn an_interrupted_request_can_be_repeated() {
     for kind in USABLE {
         for end in 1..60 {
             let mut lab = Lab::new(kind);
@@ -348,12 +349,13 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
         }
         lab.srs().create_vdi(&VdiName::new("t", "two").unwrap(), SMALL).unwrap();
         assert_eq!(lab.srs().list().unwrap().len(), 2, "the list asks nobody");
-        // What is there already can be let go without the server.
+        // Attached VDIs can be detached without the server.
         lab.srs().detach_for(&one, "vm").unwrap();
         lab.os.set_failing(folder, None);
         assert_eq!(lab.os.read_sector(device.number, 1), None);
 
-        // What is not let go by a lost server goes with the next who looks once it answers, and no sooner.
+        // What a lost server could not detach is detached by the next request after it responds
+        // again.
         let look: [Request; 3] = [
             |srs| srs.scan("s").map(drop),
             |srs| srs.attach(&vdi_name("one"), "vm2", Access::ReadWrite),
@@ -381,9 +383,9 @@ fn a_full_disk_and_a_lost_server_fail_their_own_requests_only() {
     }
 }
 
-/// Nobody comes back for a VDI that he never got: its SR lets it go when it answers again.
+/// A failed attach is not repeated by its owner: the SR detaches the VDI when it responds again.
 #[test]
-fn an_attach_that_can_neither_be_done_nor_undone_keeps_no_vdi() {
+fn an_attach_that_fails_and_cannot_be_undone_does_not_keep_the_vdi() {
     let mut lab = Lab::new(Kind::File);
     lab.os.add_file("/driver", Vec::new());
     let program = [("program".to_owned(), "/driver".to_owned())].into();
@@ -400,7 +402,7 @@ fn an_attach_that_can_neither_be_done_nor_undone_keeps_no_vdi() {
         assert_eq!(
             lab.srs().in_use().unwrap()[0].owner,
             "vm",
-            "it may be attached for all we know"
+            "it may be attached"
         );
         lab.os.set_failing("/driver", None);
         look(&mut lab.srs()).unwrap();
@@ -411,7 +413,7 @@ fn an_attach_that_can_neither_be_done_nor_undone_keeps_no_vdi() {
 }
 
 #[test]
-fn a_thick_volume_shows_nothing_of_what_lay_there_before_whenever_the_daemon_dies() {
+fn a_thick_volume_never_shows_old_data_even_if_the_daemon_is_killed() {
     for end in 1..80 {
         let mut lab = Lab::new(Kind::Lvm);
         let one = vdi_name("one");
@@ -428,7 +430,7 @@ fn a_thick_volume_shows_nothing_of_what_lay_there_before_whenever_the_daemon_die
 }
 
 #[test]
-fn what_a_guest_writes_to_its_disk_is_no_group_of_ours() {
+fn a_volume_group_written_by_a_guest_is_ignored() {
     for kind in [Kind::Lvm, Kind::LvmThin] {
         let mut lab = Lab::new(kind);
         lab.os.forge_group("/dev/loop9", "xylem-s");
@@ -441,9 +443,9 @@ fn what_a_guest_writes_to_its_disk_is_no_group_of_ours() {
     }
 }
 
-/// What a VDI was activated as may be another's by the time that a new daemon deactivates it.
+/// A VDI's device may have been reused when a new daemon deactivates the VDI.
 #[test]
-fn a_daemon_killed_while_it_detaches_takes_no_device_from_the_next_who_has_its_number() {
+fn a_device_number_reused_after_a_kill_is_not_detached() {
     for kind in KINDS {
         for end in 1.. {
             let mut lab = Lab::new(kind);
@@ -464,7 +466,7 @@ fn a_daemon_killed_while_it_detaches_takes_no_device_from_the_next_who_has_its_n
     }
 }
 
-/// The first bytes of an image in format qcow2, version 3, with incompatible features and a file behind it.
+/// The header of a qcow2 image, version 3, with incompatible features and a backing file.
 fn qcow2_header(features: u64, backing: &str) -> Vec<u8> {
     let at: u64 = if backing.is_empty() { 0 } else { 112 };
     let mut header = b"QFI\xfb\0\0\0\x03".to_vec();
@@ -480,7 +482,7 @@ fn qcow2_header(features: u64, backing: &str) -> Vec<u8> {
 }
 
 #[test]
-fn an_image_with_a_file_of_the_host_behind_it_is_given_to_nobody() {
+fn an_image_backed_by_a_file_of_the_host_is_refused() {
     let mut lab = Lab::new(Kind::Qcow2);
     lab.srs().create_vdi(&vdi_name("one"), SMALL).unwrap();
     for (header, expected) in [
@@ -494,7 +496,7 @@ fn an_image_with_a_file_of_the_host_behind_it_is_given_to_nobody() {
         lab.os.write("/srv/vdis/bad.qcow2", &header).unwrap();
         let refused = lab.srs().attach(&vdi_name("bad"), "vm", Access::ReadOnly).unwrap_err();
         assert!(refused.to_string().contains(expected), "{refused}");
-        // The others go on, and it can be taken away.
+        // The others remain usable, and it can be destroyed.
         assert_eq!(lab.names(), ["bad", "one"]);
         lab.srs().resize_vdi(&vdi_name("one"), SMALL).unwrap();
     }
@@ -502,9 +504,9 @@ fn an_image_with_a_file_of_the_host_behind_it_is_given_to_nobody() {
     lab.write("one", 1);
 }
 
-/// Attaching asks for one volume only, so it meets what a scan would have cleared away.
+/// An attach queries one volume only, so it finds what a scan would have removed.
 #[test]
-fn a_volume_that_is_half_made_is_given_to_nobody() {
+fn an_incomplete_volume_is_refused() {
     let makers: [Request; 2] = [
         |srs| srs.create_vdi(&vdi_name("new"), SMALL),
         |srs| srs.clone_vdi(&vdi_name("one"), "new"),
@@ -534,7 +536,7 @@ fn a_volume_that_is_half_made_is_given_to_nobody() {
 }
 
 #[test]
-fn a_vdi_whose_server_was_killed_says_so_and_is_let_go_whole() {
+fn a_vdi_whose_server_was_killed_is_reported_and_can_be_detached() {
     let mut lab = Lab::new(Kind::Qcow2);
     let one = vdi_name("one");
     lab.srs().create_vdi(&one, SMALL).unwrap();
@@ -557,7 +559,7 @@ fn a_vdi_whose_server_was_killed_says_so_and_is_let_go_whole() {
 }
 
 #[test]
-fn a_volume_that_has_no_room_is_refused_and_leaves_none() {
+fn a_volume_without_space_is_refused_and_leaves_nothing() {
     let mut lab = Lab::new(Kind::Lvm);
     let free = lab.srs().space("s").unwrap().free_bytes;
     let refused = lab.srs().create_vdi(&vdi_name("one"), 2 * free).unwrap_err();
@@ -568,7 +570,7 @@ fn a_volume_that_has_no_room_is_refused_and_leaves_none() {
 }
 
 #[test]
-fn an_sr_is_made_once_and_says_what_it_needs() {
+fn an_sr_is_created_once_and_names_its_settings() {
     let mut lab = Lab::new(Kind::File);
     let kind = lab.kind;
     let setting = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
@@ -614,7 +616,7 @@ fn sizes_are_whole_sectors() {
 }
 
 #[test]
-fn made_up_delays_and_failures_are_the_same_each_time_and_leave_nothing() {
+fn simulated_failures_are_reproducible_and_leave_nothing() {
     let run = |seed: &str| {
         let mut lab = Lab::new(Kind::File);
         let settings = [
@@ -633,7 +635,7 @@ fn made_up_delays_and_failures_are_the_same_each_time_and_leave_nothing() {
             let attached = lab.srs().attach_for(&one, "vm", Access::ReadWrite);
             let words = attached.map_or_else(|error| error.to_string(), |it| it.path);
             story.push((words, lab.os.take_slept()));
-            // Asked for again until it is done: as the next who looks would.
+            // Repeated until it succeeds, as the next request would.
             while lab.srs().detach_for(&one, "vm").is_err() {}
             assert_eq!(left(&lab.os), [""; 0]);
         }
