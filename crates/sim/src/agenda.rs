@@ -1,17 +1,16 @@
-//! Virtual time and the one queue of what happens next.
+//! Virtual time and the event queue.
 //!
-//! Two events of the same moment happen in the order in which they were put down, so a run is a
-//! function of its seed alone.
+//! Events with equal times happen in insertion order, so a run is a function of its seed alone.
 
 use core::fmt;
 use std::collections::BTreeMap;
 
-/// A moment of virtual time, in nanoseconds since the host was switched on.
+/// A point in virtual time, in nanoseconds since the host's boot.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// The moment `nanoseconds` later.
+    /// The time `nanoseconds` later.
     #[must_use]
     pub fn after(self, nanoseconds: u64) -> Self {
         Self(self.0.saturating_add(nanoseconds))
@@ -19,7 +18,7 @@ impl Time {
 }
 
 impl fmt::Display for Time {
-    /// Seconds with microseconds, as kernel logs have it.
+    /// Seconds with microseconds, as in kernel logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = self.0 / 1000;
         write!(f, "{:5}.{:06}", micros / 1_000_000, micros % 1_000_000)
@@ -62,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_and_then_in_the_order_they_were_put() {
+    fn events_come_by_time_and_then_in_insertion_order() {
         let mut agenda = Agenda::new();
         for (when, name) in [(5, "c"), (1, "a"), (5, "d"), (1, "b"), (9, "e")] {
             agenda.put(Time(when), name);

@@ -1,9 +1,9 @@
 //! Numbers at offsets of byte arrays, and a digest over bytes.
 //!
-//! The simulator reads the interface's structures by itself rather than with the `xen` crate's
-//! encoders: a wrong offset there must not be repeated here.
+//! The simulator does not use the `xen` crate's encoders for the interface's structures, so that a
+//! wrong offset there is not repeated here.
 
-/// A size or offset as the machine counts them. What does not fit is beyond every buffer anyway.
+/// Converts a size or offset to `usize`. A value that does not fit is beyond every buffer anyway.
 pub(crate) fn index(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
 }

@@ -1,4 +1,4 @@
-//! What could be left behind on a host, taken down so that before and after can be compared.
+//! Snapshots of everything that could be leaked on a host, to compare before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,18 +15,18 @@ pub struct Snapshot {
     pub domains: Vec<DomId>,
     pub pages_free: u64,
     pub pages_claimed: u64,
-    /// Foreign and grant mappings that somebody holds: owner and machine frame.
+    /// Foreign and grant mappings: owner and machine frame.
     pub mappings: Vec<(DomId, u64)>,
     pub dom0_ports: Vec<(EvtchnPort, Channel)>,
     /// Store nodes and their values.
     pub nodes: BTreeMap<String, Vec<u8>>,
     pub loops: BTreeMap<u32, LoopDevice>,
-    /// Files that say which VDIs are in use.
+    /// Files of VDIs in use.
     pub attached: Vec<String>,
-    /// Files that say who uses which disk.
+    /// Files of disk claims.
     pub claimed: Vec<String>,
     pub links: BTreeSet<String>,
-    /// Device models that run, by process number.
+    /// Running device models, by pid.
     pub models: Vec<u32>,
     pub bridges: BTreeMap<String, BTreeSet<String>>,
     pub backends: usize,
@@ -70,7 +70,7 @@ impl Snapshot {
         })
     }
 
-    /// What is there now that was not there in `before`, and the other way round: one line each.
+    /// What was added or lost since `before`: one line each.
     #[must_use]
     pub fn differences(&self, before: &Self) -> Vec<String> {
         let mut lines = Vec::new();

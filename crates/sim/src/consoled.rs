@@ -1,4 +1,4 @@
-//! xenconsoled: makes a terminal for each domain's console and keeps what the domains print.
+//! xenconsoled: creates a pty for each domain's console and logs its output.
 //!
 //! Source: xen `tools/console/daemon/io.c`.
 
@@ -60,7 +60,7 @@ impl Consoled {
         self.store.transport()
     }
 
-    /// What a domain printed, under the identifier it has or had last.
+    /// A domain's console output, by its current or last domid.
     pub(crate) fn log(&self, domid: DomId) -> &str {
         self.logs.get(&domid).map_or("", String::as_str)
     }
@@ -125,7 +125,7 @@ impl Consoled {
         Ok(())
     }
 
-    /// Connects a domain's console as soon as its nodes are there.
+    /// Connects a domain's console as soon as its nodes exist.
     fn look(&mut self, domid: DomId) -> Result<(), ClientError> {
         let Some(console) = self.consoles.get(&domid) else { return Ok(()) };
         if console.ring.is_some() {
@@ -167,7 +167,7 @@ impl Consoled {
         Ok(())
     }
 
-    /// A console's channel was rung: takes what the domain printed.
+    /// Handles an event on a console's channel: reads the output.
     pub(crate) fn drain(&mut self, port: EvtchnPort) {
         let Some(domid) = self.ports.get(&port) else { return };
         let ring = self.consoles.get(domid).and_then(|console| console.ring);

@@ -1,5 +1,5 @@
 //! The toolstack daemon on the simulated host: the machine that owns the VMs, the performer of its
-//! work and its watches. As `xylemd`'s loop it decides nothing.
+//! work and its watches. Like `xylemd`'s loop it makes no decisions.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,10 +22,10 @@ use crate::prng::Prng;
 use crate::storage::HANG_SECONDS;
 use crate::store::SocketTransport;
 
-/// Token of the watch that is always there. All others are their own path.
+/// Token of the permanent watch. Tokens of all others are their paths.
 const INTRODUCED: &str = "@introduced";
 
-/// Lines of the log that are kept.
+/// Number of log lines kept.
 const LOGGED_MAX: usize = 64;
 
 /// How long work waits for a worker, in nanoseconds.
@@ -40,20 +40,20 @@ pub enum DaemonError {
     Store(#[from] ClientError),
 }
 
-/// How long storage takes to attach a disk, each its own time, which follows from its path and the seed.
+/// How long attaching a disk takes: derived from its path and the seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachTimes {
     pub seed: u64,
     pub usual_ns: u64,
-    /// The usual times differ by so many per cent to either side.
+    /// Usual times vary by this percentage to either side.
     pub spread: u64,
-    /// What the slowest take, and how many of a thousand are such.
+    /// Duration of the slowest, and their share per mille.
     pub tail_ns: u64,
     pub tail_per_mille: u64,
 }
 
 impl AttachTimes {
-    /// The time that this disk takes, in nanoseconds.
+    /// This disk's time, in nanoseconds.
     #[must_use]
     pub fn of(&self, path: &str) -> u64 {
         // FNV-1a.
@@ -69,7 +69,7 @@ impl AttachTimes {
     }
 }
 
-/// Work that is to be done, or that has been done by the time it took.
+/// Work to be done, or done work whose time has not passed yet.
 #[derive(Debug)]
 enum Job {
     Begin(WorkId, Work),
@@ -84,44 +84,44 @@ pub struct Daemon {
     performer: Performer<SimHypervisor, SocketTransport, SimOs>,
     watches: Client<SocketTransport>,
     works: Agenda<Job>,
-    /// Device models whose end is to be told.
+    /// Device models whose exit is to be reported.
     followed: Vec<Process>,
     replies: BTreeMap<ClientId, Reply>,
-    /// Requests in the order of their answers.
+    /// Answered requests, in order.
     answered: VecDeque<ClientId>,
     next_client: u64,
     attach_times: Option<AttachTimes>,
     /// What all work has cost so far.
     pub totals: Cost,
-    /// What clients were told of how far their requests are, if somebody wants to see it.
+    /// Progress reports to clients, if recorded.
     pub told: Option<Vec<(ClientId, Progress)>>,
-    /// What clients were told of each of several VMs.
+    /// Results for individual VMs of requests about several.
     pub told_of_each: Vec<Told>,
-    /// Who makes the requests.
+    /// The client that makes the requests.
     pub asker: Option<Asker>,
     /// The last lines of its log.
     pub logged: Vec<LogRecord>,
 }
 
 impl Daemon {
-    /// Starts the daemon; it looks at what is there.
+    /// Starts the daemon, which adopts what exists.
     ///
     /// # Errors
-    /// [`DaemonError`] if Xen or the store cannot be talked to.
+    /// [`DaemonError`] if Xen or the store cannot be reached.
     pub fn start(host: &SimHost) -> Result<Self, DaemonError> {
         Self::start_with(host, host.connect())
     }
 
-    /// As [`Daemon::start`], as if the store knew no batches.
+    /// As [`Daemon::start`], with a store without batches.
     ///
     /// # Errors
-    /// [`DaemonError`] if Xen or the store cannot be talked to.
+    /// [`DaemonError`] if Xen or the store cannot be reached.
     pub fn start_without_batches(host: &SimHost) -> Result<Self, DaemonError> {
         Self::start_with(host, host.connect_without_batches())
     }
 
     fn start_with(host: &SimHost, store: Client<SocketTransport>) -> Result<Self, DaemonError> {
-        // A daemon that dies even of this is started anew.
+        // A daemon that is killed here is restarted.
         let _dies = Repositories::new(&mut host.os().clone()).clear();
         let performer =
             Performer { xen: Xen::probe(host.hypervisor())?, store, host: host.os().clone() };
@@ -130,7 +130,7 @@ impl Daemon {
         watches.follow_domains()?;
         let mut daemon = Self {
             host: host.clone(),
-            // Each daemon's revisions come after those of the one before.
+            // A daemon's revisions continue after those of its predecessor.
             toolstack: Toolstack::beginning(host.os().begin(host.now().0)),
             performer,
             watches,
@@ -150,7 +150,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Starts the daemon as whoever watches over it does: again, if it failed of a planned fault.
+    /// Starts the daemon as its supervisor does: again if it failed from a planned fault.
     pub fn restart(host: &SimHost) -> Result<Self, DaemonError> {
         loop {
             let planned = host.machine().get().faults().pending();
@@ -166,10 +166,10 @@ impl Daemon {
         self.attach_times = Some(times);
     }
 
-    /// Puts a request in; the answer comes under the returned name.
+    /// Submits a request; the answer comes under the returned id.
     ///
     /// # Errors
-    /// What ends the store's connection.
+    /// An error that ends the store's connection.
     pub fn request(&mut self, request: Request) -> Result<ClientId, ClientError> {
         let client = ClientId(self.next_client);
         self.next_client += 1;
@@ -180,20 +180,20 @@ impl Daemon {
         Ok(client)
     }
 
-    /// Takes the answer to a request, if it has come.
+    /// Takes the answer to a request, if available.
     pub fn take_reply(&mut self, client: ClientId) -> Option<Reply> {
         self.replies.remove(&client)
     }
 
-    /// The request that was answered next, in order.
+    /// The next answered request, in order.
     pub fn poll_answered(&mut self) -> Option<ClientId> {
         self.answered.pop_front()
     }
 
-    /// Runs host and daemon until the request is answered; `None` if `until` comes first.
+    /// Runs host and daemon until the request is answered; `None` after `until`.
     ///
     /// # Errors
-    /// What ends the store's connection.
+    /// An error that ends the store's connection.
     pub fn wait(&mut self, client: ClientId, until: Time) -> Result<Option<Reply>, ClientError> {
         loop {
             if let Some(reply) = self.take_reply(client) {
@@ -205,27 +205,27 @@ impl Daemon {
         }
     }
 
-    /// Runs host and daemon until nothing happens any more, or `until`. Says whether all is quiet.
+    /// Runs host and daemon until idle, or `until`. Returns whether all is idle.
     ///
     /// # Errors
-    /// What ends the store's connection.
+    /// An error that ends the store's connection.
     pub fn run_until_quiet(&mut self, until: Time) -> Result<bool, ClientError> {
         while self.step(until)? {}
         Ok(self.next_time().is_none() && self.toolstack.is_quiet())
     }
 
-    /// When something happens next in the daemon or on the host.
+    /// Time of the next event of the daemon or the host.
     pub fn next_time(&self) -> Option<Time> {
         let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
         [self.works.next_time(), wakeup, self.host.next_time()].into_iter().flatten().min()
     }
 
-    /// Lets the next thing happen on the host or in the daemon, if there is one by `until`.
+    /// Runs the next event of the host or the daemon, if there is one by `until`.
     ///
     /// # Errors
-    /// What ends the store's connection.
+    /// An error that ends the store's connection.
     pub fn step(&mut self, until: Time) -> Result<bool, ClientError> {
-        // Events may have come in with the reply to an earlier request: they are taken first.
+        // Events may have arrived with the reply to an earlier request: take them first.
         if let Some(heard) = self.watches.poll_heard() {
             self.handle(Event::Domains(heard))?;
             return Ok(true);
@@ -345,7 +345,7 @@ impl Daemon {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 },
-                // Here all work begins at once.
+                // Here all work starts immediately.
                 Action::Cancel { .. } => {}
                 Action::Release { domains } => self.watches.let_go(&domains)?,
                 Action::Follow { process, .. } => self.followed.push(process),

@@ -1,15 +1,15 @@
-//! What shall go wrong: a plan that the machine follows to the letter.
+//! Fault injection: a plan of faults that the machine executes.
 
 use xen::Errno;
 
 use crate::prng::Prng;
 
-/// Which hypercalls a rule is about.
+/// The hypercalls of a rule.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Calls {
-    /// All of them, counted together.
+    /// All, counted together.
     All,
-    /// Those of one name, as [`xen::Counters`] spells it.
+    /// Those of one name, as in [`xen::Counters`].
     Named(&'static str),
 }
 
@@ -19,26 +19,26 @@ pub enum VirqFate {
     #[default]
     Delivered,
     Lost,
-    /// It arrives this many nanoseconds later, together with all others that were raised meanwhile.
+    /// It arrives this many nanoseconds later, merged with all others raised meanwhile.
     Late(u64),
 }
 
-/// Where a hypercall that can be preempted is: between two of its steps, others act and time passes.
+/// Where preemptible hypercalls are preempted: between two steps, others act and time passes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Preemption {
     #[default]
     Never,
-    /// At every point at which Xen looks whether something else is to be done.
+    /// At every preemption check of Xen.
     Everywhere,
-    /// At one point of so many, by chance.
+    /// At one check in this many, at random.
     OneOf(u64),
 }
 
-/// Whether a call that fails did what it was told.
+/// Whether a failing call has taken effect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Strikes {
     Before,
-    /// Only the answer is lost.
+    /// Only the result is lost.
     After,
 }
 
@@ -58,18 +58,17 @@ pub struct Faults {
     virqs: Vec<VirqFate>,
     pub virq_fate: VirqFate,
     pub preemption: Preemption,
-    /// How long a translated domain's vCPUs wait for its device model before a shutdown is complete, in
-    /// nanoseconds.
+    /// How long a translated domain's shutdown is deferred by its device model, in nanoseconds.
     pub shutdown_deferred_ns: u64,
     toolstack: Life,
 }
 
-/// Whether the toolstack's process still runs.
+/// Whether the toolstack's process is alive.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Life {
     #[default]
     Lives,
-    /// It dies at its action of this number, counting down.
+    /// It is killed at this action from now on.
     DiesAfter(u64),
     Dead,
 }
@@ -81,8 +80,8 @@ impl Faults {
         self.rules.push(Rule { calls, countdown: k, errno, strikes: Strikes::Before });
     }
 
-    /// The `k`-th of these calls from now on, counted from 1, does what it is told and then says that it
-    /// failed, as one whose answer could not be written into the caller's memory.
+    /// The `k`-th of these calls from now on, counted from 1, takes effect and then fails, like one
+    /// whose result could not be copied to the caller.
     pub fn fail_after(&mut self, calls: Calls, k: u64, errno: Errno) {
         assert!(k > 0, "calls are counted from 1");
         self.rules.push(Rule { calls, countdown: k, errno, strikes: Strikes::After });
@@ -93,15 +92,15 @@ impl Faults {
         self.virqs = fates.iter().rev().copied().collect();
     }
 
-    /// The toolstack's process is killed at its `k`-th action from now on, counted from 1. Actions are
-    /// hypercalls and writes to the store's socket; of such a write only half is sent. Nothing that the
-    /// dead process does has an effect, until [`Faults::revive_toolstack`].
+    /// The toolstack's process is killed at its `k`-th action from now on, counted from 1. Actions
+    /// are hypercalls and writes to the store's socket; of such a write only half is sent. The dead
+    /// process has no further effect until [`Faults::revive_toolstack`].
     pub fn kill_toolstack(&mut self, k: u64) {
         assert!(k > 0, "actions are counted from 1");
         self.toolstack = Life::DiesAfter(k);
     }
 
-    /// A new process takes the dead one's place.
+    /// A new process replaces the killed one.
     pub fn revive_toolstack(&mut self) {
         self.toolstack = Life::Lives;
     }
@@ -111,7 +110,7 @@ impl Faults {
         self.toolstack == Life::Dead
     }
 
-    /// Counts an action of the toolstack's. False if it is dead now.
+    /// Counts an action of the toolstack. False if it is dead now.
     pub(crate) fn count_action(&mut self) -> bool {
         if let Life::DiesAfter(left) = self.toolstack {
             self.toolstack = if left > 1 { Life::DiesAfter(left - 1) } else { Life::Dead };
@@ -119,18 +118,18 @@ impl Faults {
         self.toolstack != Life::Dead
     }
 
-    /// Rules that have not struck yet.
+    /// Number of pending rules.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.rules.len()
     }
 
-    /// A call begins: what it fails with, without having had an effect.
+    /// The error with which a call fails before taking effect, if any.
     pub(crate) fn strike(&mut self, name: &str) -> Option<Errno> {
         self.strike_if(name, Strikes::Before)
     }
 
-    /// A call has had its effect: what it fails with nevertheless.
+    /// The error with which a call fails after taking effect, if any.
     pub(crate) fn strike_after(&mut self, name: &str) -> Option<Errno> {
         self.strike_if(name, Strikes::After)
     }
@@ -151,7 +150,7 @@ impl Faults {
         struck
     }
 
-    /// Whether something else is to be done at this point of a long call.
+    /// Whether a long call is preempted here.
     pub(crate) fn preempts(&self, prng: &mut Prng) -> bool {
         match self.preemption {
             Preemption::Never => false,
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_strikes_the_call_it_names_once() {
+    fn a_rule_fails_the_named_call_once() {
         let mut faults = Faults::default();
         faults.fail(Calls::Named("b"), 2, Errno::ENOMEM);
         let struck: Vec<_> = ["a", "b", "a", "b", "b"].map(|name| faults.strike(name)).into();

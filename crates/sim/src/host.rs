@@ -1,4 +1,4 @@
-//! [`SimHost`]: a whole simulated host, and the ways for a toolstack to get at it.
+//! [`SimHost`]: a whole simulated host, and its interfaces for a toolstack.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -31,7 +31,7 @@ pub struct HostConfig {
     pub pins: Pins,
 }
 
-/// The nodes that `xen-init-dom0` makes at boot.
+/// The nodes that `xen-init-dom0` creates at boot.
 fn init_dom0(store: &mut Client<SocketTransport>) -> Result<(), ClientError> {
     store.write("/local/domain/0/domid", b"0")?;
     store.write("/local/domain/0/name", b"Domain-0")?;
@@ -103,7 +103,7 @@ impl SimHost {
         Client::new(SocketTransport::open(&self.store).within(&self.world))
     }
 
-    /// As [`SimHost::connect`], as if the store knew no batches.
+    /// As [`SimHost::connect`], with a store without batches.
     #[must_use]
     pub fn connect_without_batches(&self) -> Client<SocketTransport> {
         Client::without_batches(SocketTransport::open(&self.store).within(&self.world))
@@ -114,36 +114,36 @@ impl SimHost {
         self.machine.get().now()
     }
 
-    /// Lets time pass until `until` while nothing happens.
+    /// Advances time to `until` without running events.
     pub fn sleep_until(&self, until: Time) {
         let mut xen = self.machine.get_mut();
         xen.now = xen.now.max(until);
     }
 
-    /// When something happens next by itself.
+    /// Time of the next event.
     #[must_use]
     pub fn next_time(&self) -> Option<Time> {
         self.world.borrow_mut().next_time()
     }
 
-    /// Lets the next thing happen, if there is one by `until`.
+    /// Runs the next event, if there is one by `until`.
     pub fn step(&self, until: Time) -> bool {
         self.world.borrow_mut().step(until)
     }
 
-    /// Lets everything happen that happens by `until`; then it is `until`.
+    /// Runs all events up to `until`, and advances time to it.
     pub fn run_until(&self, until: Time) {
         while self.step(until) {}
         self.sleep_until(until);
     }
 
-    /// Lets everything happen until nothing is left to happen, or `until`. Says whether all is quiet.
+    /// Runs events until there are none, or `until`. Returns whether there are none.
     pub fn run_until_quiet(&self, until: Time) -> bool {
         while self.step(until) {}
         self.next_time().is_none()
     }
 
-    /// What a domain printed on its console.
+    /// A domain's console output.
     #[must_use]
     pub fn console(&self, domid: DomId) -> String {
         self.world.borrow().consoled.log(domid).to_owned()
@@ -155,10 +155,10 @@ impl SimHost {
         self.world.borrow().guests()
     }
 
-    /// All that could be left behind, as it is now.
+    /// A snapshot of everything that could be leaked.
     ///
     /// # Errors
-    /// What the store says.
+    /// The store's error.
     pub fn snapshot(&self) -> Result<Snapshot, ClientError> {
         let world = self.world.borrow();
         let (devices, consoles) = (world.kernel.devices(), world.consoled.consoles());
@@ -169,7 +169,7 @@ impl SimHost {
     /// Compares the store's counters and indexes with a recount.
     ///
     /// # Errors
-    /// A sentence about the first difference.
+    /// A description of the first difference.
     pub fn check_store(&self) -> Result<(), String> {
         self.store.check()
     }
@@ -180,24 +180,24 @@ impl SimHost {
         self.store.serves(domid)
     }
 
-    /// A connection of dom0's own parts: nothing else happens while they wait.
+    /// A connection of dom0's own parts: no events run while they wait.
     pub fn connect_inside(&self) -> Client<SocketTransport> {
         Client::new(SocketTransport::open(&self.store))
     }
 
-    /// Hypercalls that the store daemon's looks at domains have cost so far.
+    /// Hypercalls of the store daemon so far.
     #[must_use]
     pub fn store_hypercalls(&self) -> u64 {
         self.store.hypercalls()
     }
 
-    /// Dead domains whose numbers the store keeps out of use.
+    /// Dead domains whose domids the store keeps in use.
     #[must_use]
     pub fn domains_kept(&self) -> usize {
         self.store.domains_kept()
     }
 
-    /// The next so many transactions of the toolstack's that read something meet somebody else's change.
+    /// Makes this many of the toolstack's next reading transactions conflict.
     pub fn make_conflicts(&self, conflicts: u64) {
         self.store.make_conflicts(conflicts);
     }
@@ -214,7 +214,7 @@ impl SimHost {
         self.machine.get().trace().lines().to_vec()
     }
 
-    /// A number that differs as soon as two runs differ in anything.
+    /// A digest that differs if two runs differ in anything.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.machine.get().trace().digest()
@@ -235,7 +235,7 @@ impl SimHost {
         xen.trace.detail(xen.now, what);
     }
 
-    /// Notes something in the trace.
+    /// Adds a line to the trace.
     pub fn note(&self, what: fmt::Arguments<'_>) {
         let xen = &mut *self.machine.get_mut();
         xen.trace.note(xen.now, what);

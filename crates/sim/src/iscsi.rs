@@ -1,4 +1,4 @@
-//! iSCSI targets, and open-iscsi as far as storage uses it.
+//! iSCSI targets, and the parts of open-iscsi that storage uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +60,7 @@ impl Targets {
         self.disk(self.by_number(device)?).map(|unit| unit.bytes)
     }
 
-    /// Names in a folder of the kernel's; `None` if it is none about sessions.
+    /// Names in a sysfs folder; `None` if it is not about sessions.
     pub(crate) fn list(&self, folder: &str) -> Option<Vec<String>> {
         let rest = folder.strip_prefix("/sys/class/iscsi_session")?;
         let sessions: Vec<&String> = self.sessions.iter().collect();
@@ -85,7 +85,7 @@ impl Targets {
         })
     }
 
-    /// A file of the kernel's, likewise.
+    /// A sysfs file, likewise.
     pub(crate) fn read(&self, path: &str) -> Option<Result<Vec<u8>, HostError>> {
         if let Some(disk) = path.strip_prefix("/sys/block/").and_then(|it| it.strip_suffix("/size"))
         {
@@ -151,7 +151,7 @@ pub(crate) fn run(os: &mut OsState, words: &[&str]) -> Result<String, HostError>
 }
 
 impl OsState {
-    /// Sessions with iSCSI targets, and what open-iscsi remembers of any.
+    /// Sessions with iSCSI targets, and open-iscsi's records.
     #[must_use]
     pub fn iscsi(&self) -> Vec<String> {
         let targets = &self.storage.targets;
@@ -168,7 +168,7 @@ impl SimOs {
         targets.units.entry(target.to_owned()).or_default().insert(lun, unit);
     }
 
-    /// Takes all targets away, or brings them back.
+    /// Makes all targets unreachable, or reachable again.
     pub fn set_targets_lost(&self, lost: bool) {
         self.get_mut().storage.targets.lost = lost;
     }

@@ -1,9 +1,9 @@
-//! The embedded host: a Xen machine with its guests and backends, simulated from one seed.
+//! A simulated Xen host with its guests and backends, determined by one seed.
 //!
 //! The product's own code runs on it unchanged: the typed hypercalls and the builder on
 //! [`SimHypervisor`], the store's server on simulated rings, the toolstack on a simulated dom0. The
-//! seam is the lowest there is: hypercalls, event channels, grants and ring bytes. Nothing here
-//! touches the operating system, and nothing happens that the seed does not determine.
+//! seam is the lowest possible: hypercalls, event channels, grants and ring bytes. The crate does
+//! not use the operating system, and a run is determined by its seed.
 
 mod agenda;
 mod backend;

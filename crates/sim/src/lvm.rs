@@ -1,4 +1,4 @@
-//! LVM as far as storage uses it: one command at a time, each as a whole.
+//! The parts of LVM that storage uses: one command at a time, each atomic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,9 +8,9 @@ use crate::os::{File, OsState, SimOs};
 
 /// Major number of mapped devices.
 const MAPPED_MAJOR: u32 = 253;
-/// Volumes come in whole ones of these.
+/// Extent size.
 const EXTENT_BYTES: u64 = 4 << 20;
-/// Room of a group.
+/// Size of a group.
 const GROUP_BYTES: u64 = 256 << 20;
 
 #[derive(Clone, Debug, Default)]
@@ -40,7 +40,7 @@ fn refused<T>(words: impl Into<String>) -> Result<T, HostError> {
     Err(HostError::Refused(words.into()))
 }
 
-/// Options of a command, as far as they have values, and its operands.
+/// A command's options with values, and its operands.
 struct Words<'a> {
     flags: BTreeSet<&'a str>,
     values: BTreeMap<&'a str, &'a str>,
@@ -249,7 +249,7 @@ fn change(os: &mut OsState, words: &Words<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Whether LVM is shown another group of the name that a command is about.
+/// Whether LVM sees another group with the name in a command.
 fn is_ambiguous(forged: &Forged, words: &Words<'_>) -> bool {
     let selected = words.values.get("-S").and_then(|it| it.strip_prefix("vg_name="));
     let target = words.operands.first().and_then(|it| it.split('/').next());
@@ -295,7 +295,7 @@ pub(crate) fn run(os: &mut OsState, arguments: &[&str]) -> Result<String, HostEr
             if !volume.thin && bytes.saturating_sub(volume.bytes) > free {
                 return refused("Insufficient free space");
             }
-            // What lay there before shows.
+            // Old data is visible.
             if !volume.thin {
                 for sector in [volume.bytes / 512, bytes / 512 - 1] {
                     volume.sectors.insert(sector, 0xee);

@@ -1,7 +1,7 @@
-//! Device models: processes that say in the store that they are ready, or do not, and may die.
+//! Device models: processes that report readiness in the store, or not, and may exit.
 //!
-//! What QEMU does for a guest is not simulated; that it holds its disks open, outlives the daemon and its domain, and
-//! must be ready before the guest runs, is.
+//! QEMU's emulation is not simulated, but QEMU keeps its disks open, outlives the daemon and its
+//! domain, and must be ready before the guest runs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,16 +14,16 @@ use crate::machine::{Dying, Machine};
 use crate::os::{LOOP_MAJOR, OsState, SimOs};
 use crate::store::SocketTransport;
 
-/// How device models behave that are started from now on. Times are nanoseconds since their start.
+/// Behaviour of device models started from now on. Times are nanoseconds since their start.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ModelFate {
     /// It is ready after this time.
     Ready(u64),
-    /// It ends after this time instead.
+    /// It exits after this time instead.
     Fails(u64),
-    /// It never says anything.
+    /// It never reports readiness.
     Silent,
-    /// It is ready, and dies later.
+    /// It becomes ready, and is killed later.
     Dies { ready: u64, dies: u64 },
 }
 
@@ -47,16 +47,16 @@ struct Model {
     domid: DomId,
     fate: ModelFate,
     life: Life,
-    /// Block devices that it has open.
+    /// Its open block devices.
     disks: Vec<DeviceNumber>,
 }
 
-/// All device models of the host, those that have ended as well.
+/// All device models of the host, including exited ones.
 #[derive(Debug, Default)]
 pub(crate) struct ModelTable {
     all: BTreeMap<u32, Model>,
     fate: ModelFate,
-    /// Those that the world has not seen yet.
+    /// Those not yet scheduled.
     new: VecDeque<u32>,
 }
 
@@ -78,7 +78,7 @@ impl ModelTable {
         self.alive().map(found).collect()
     }
 
-    /// How a process has ended, if it has.
+    /// How a process has exited, if it has.
     pub(crate) fn ending(&self, process: Process) -> Option<&'static str> {
         match self.all.get(&process.pid) {
             Some(model) if model.started == process.started => match model.life {
@@ -112,7 +112,7 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
         }
         disks.push(number);
     }
-    // Numbers are given out again, times are not.
+    // Pids are reused, start times are not.
     let pid = (1000..).find(|pid| !os.models.alive().any(|(it, _)| it == pid)).expect("many");
     let started = os.models.all.values().map(|it| it.started).max().unwrap_or_default() + 1;
     let fate = os.models.fate;
@@ -133,7 +133,7 @@ pub(crate) fn end(os: &mut OsState, process: Process, how: &'static str) {
     }
 }
 
-/// What drives them.
+/// The driver of device models.
 #[derive(Debug)]
 pub(crate) struct Models {
     store: Client<SocketTransport>,
@@ -150,7 +150,7 @@ impl Models {
         &self.os
     }
 
-    /// Those that were started, and when each does something.
+    /// Newly started ones, with the time of their next action.
     pub(crate) fn take_new(&mut self) -> Vec<(Process, u64)> {
         let mut os = self.os.get_mut();
         let new = std::mem::take(&mut os.models.new);
@@ -166,7 +166,7 @@ impl Models {
         acts.collect()
     }
 
-    /// A process does what it does next. Says after what time there is more.
+    /// Runs a process's next action. Returns the delay of the following one.
     pub(crate) fn run(&mut self, process: Process) -> Result<Option<u64>, ClientError> {
         let (domid, fate, life) = {
             let os = self.os.get();
@@ -207,8 +207,8 @@ impl Models {
     }
 }
 
-/// Puts what an HVM domain needs of its host into place: Xen's loader, QEMU, and a BIOS whose guest behaves as
-/// `behaviour` says.
+/// Adds the files that an HVM domain needs: hvmloader, QEMU, and a BIOS with a guest of this
+/// behaviour.
 pub fn add_hvm_files(os: &SimOs, behaviour: &str) {
     os.add_file("/usr/lib/xen/boot/hvmloader", crate::guest::loader_image());
     os.add_file("/usr/libexec/xen-qemu-system-i386", b"\x7fELF".to_vec());

@@ -1,4 +1,4 @@
-//! NBD servers on other hosts, which speak their protocol byte for byte.
+//! NBD servers on other hosts, with the protocol's actual bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,7 +27,7 @@ pub(crate) struct Export {
 pub(crate) struct Servers {
     exports: BTreeMap<String, BTreeMap<String, Export>>,
     lost: bool,
-    /// The length of an export is told only to those who enter it.
+    /// The size of an export is sent only on NBD_OPT_GO.
     shy: bool,
 }
 
@@ -41,15 +41,15 @@ impl Servers {
     }
 }
 
-/// A connection with a server, and the server's side of it.
+/// The server's side of a connection.
 struct Dialled {
     os: SimOs,
     server: String,
-    /// The client has said what it can.
+    /// The client has sent its flags.
     greeted: bool,
     heard: Vec<u8>,
     says: VecDeque<u8>,
-    /// The export that has been entered.
+    /// The export in transmission phase.
     entered: Option<String>,
 }
 
@@ -70,7 +70,7 @@ impl Dialled {
         self.says.extend(payload);
     }
 
-    /// Takes the next whole request out of what was heard.
+    /// Takes the next complete request from the input.
     fn next(&mut self) -> Option<(u32, Vec<u8>)> {
         if !self.greeted {
             word(&self.heard, 0)?;
@@ -122,7 +122,7 @@ impl Connection for Dialled {
             if os.storage.nbd.lost { Err(closed()) } else { Ok(()) }
         })?;
         if self.entered.is_some() {
-            // Requests of the transmission phase: the end is all that anybody here sends.
+            // Requests of the transmission phase: only a disconnect is ever sent here.
             return Ok(());
         }
         self.heard.extend(bytes);
@@ -158,7 +158,7 @@ pub(crate) fn dial(os: &SimOs, server: &str) -> Result<Box<dyn Connection>, Host
     }))
 }
 
-/// What the kernel is to serve, of a connection that was handed to it.
+/// The export of a connection that was passed to the kernel.
 pub(crate) fn behind(
     connection: Box<dyn Connection>,
     export: &NbdExport,
@@ -174,19 +174,20 @@ pub(crate) fn behind(
 }
 
 impl SimOs {
-    /// Adds an export to a server, or changes its length.
+    /// Adds an export to a server, or changes its size.
     pub fn add_export(&self, server: &str, name: &str, bytes: u64, access: Access) {
         let exports = &mut self.get_mut().storage.nbd.exports;
         let export = exports.entry(server.to_owned()).or_default().entry(name.to_owned());
         export.or_insert(Export { bytes, sectors: BTreeMap::new(), access }).bytes = bytes;
     }
 
-    /// Lets NBD servers tell the length of an export only to those who enter it, as nbd-server does.
+    /// Makes NBD servers send the size of an export only on NBD_OPT_GO, as nbd-server does.
     pub fn set_nbd_shy(&self, shy: bool) {
         self.get_mut().storage.nbd.shy = shy;
     }
 
-    /// Takes all NBD servers away, with the connections that they have, or brings them back without those.
+    /// Makes all NBD servers unreachable and drops their connections, or makes them reachable
+    /// again.
     pub fn set_nbd_lost(&self, lost: bool) {
         let mut os = self.get_mut();
         os.storage.nbd.lost = lost;

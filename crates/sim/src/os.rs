@@ -1,6 +1,6 @@
-//! Dom0's operating system as the toolstack sees it: files, loop devices, bridges and links.
+//! Dom0's operating system: files, loop devices, bridges and links.
 //!
-//! Disk images have a length and a byte for each sector that was written; other files are real bytes.
+//! Disk images have a length and a byte for each written sector; other files have real bytes.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +20,15 @@ use crate::models::{self, ModelFate, ModelTable};
 use crate::qemu;
 use crate::storage::StorageState;
 
-/// What lies at a path.
+/// A file.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum File {
-    /// A disk image: its length, and one byte for each sector that was written to.
+    /// A disk image: its length, and one byte for each written sector.
     Image {
         bytes: u64,
         sectors: BTreeMap<u64, u8>,
     },
-    /// One in format qcow2, and the file behind it.
+    /// A qcow2 image and its backing file.
     Qcow2 {
         bytes: u64,
         sectors: BTreeMap<u64, u8>,
@@ -37,7 +37,7 @@ pub(crate) enum File {
     Bytes(Arc<[u8]>),
     Block(DeviceNumber),
     Directory,
-    /// Another name for the file at this path.
+    /// A symbolic link to this path.
     Link(String),
 }
 
@@ -47,25 +47,25 @@ pub struct LoopDevice {
     pub path: String,
     pub tag: String,
     pub access: Access,
-    /// How many have it open: backends that serve it.
+    /// Open count, by backends.
     pub opened: u32,
 }
 
 /// Major number of loop devices.
 pub(crate) const LOOP_MAJOR: u32 = 7;
 
-/// The state that everything in dom0 shares.
+/// State shared by everything in dom0.
 #[derive(Debug, Default)]
 pub struct OsState {
     pub(crate) files: BTreeMap<String, File>,
     pub(crate) storage: StorageState,
     kernels: BTreeMap<String, Arc<KernelImage>>,
     pub(crate) loops: BTreeMap<u32, LoopDevice>,
-    /// Bridges and the links that are ports of them.
+    /// Bridges and their ports.
     pub(crate) bridges: BTreeMap<String, BTreeSet<String>>,
-    /// Network interfaces that backends made.
+    /// Network interfaces created by backends.
     pub(crate) links: BTreeSet<String>,
-    /// Their names now, and those they were made with.
+    /// Current names of renamed links, and their original ones.
     renamed: BTreeMap<String, String>,
     /// Definitions of VMs by name, as files that outlive the daemon.
     definitions: BTreeMap<String, String>,
@@ -73,15 +73,15 @@ pub struct OsState {
     booted: bool,
     loaders: BTreeMap<String, Arc<HvmLoader>>,
     pub(crate) models: ModelTable,
-    /// Paths of block devices that somebody in dom0 has to himself.
+    /// Paths of block devices opened exclusively in dom0.
     exclusive: BTreeSet<String>,
 }
 
-/// Major and minor number of the file system that has all files.
+/// Device number of the file system with all files.
 const FILE_SYSTEM: DeviceNumber = DeviceNumber { major: 8, minor: 1 };
 
 impl OsState {
-    /// Where a link leads; any other path is what it is.
+    /// Resolves a link; other paths are unchanged.
     fn target<'a>(&'a self, path: &'a str) -> &'a str {
         match self.files.get(path) {
             Some(File::Link(target)) => target,
@@ -98,7 +98,7 @@ impl OsState {
             None => Err(HostError::Missing),
             Some(File::Block(number)) => Ok(DiskId::Device(*number)),
             Some(_) => {
-                // Its place in the order of names would change with every new one: FNV-1a of the path.
+                // An index would change with every new file: use FNV-1a of the path.
                 let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
                 let inode = path.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
                 Ok(DiskId::File { filesystem: FILE_SYSTEM, inode })
@@ -115,7 +115,7 @@ impl OsState {
         self.loops.iter().filter_map(one).collect()
     }
 
-    /// Opens a block device for a backend. False if there is none of that number.
+    /// Opens a block device for a backend. False if it does not exist.
     pub(crate) fn open(&mut self, number: DeviceNumber) -> bool {
         if number.major == LOOP_MAJOR {
             return self.loops.get_mut(&number.minor).map(|it| it.opened += 1).is_some();
@@ -147,7 +147,7 @@ impl OsState {
         }
     }
 
-    /// Takes a link away, from its bridge too.
+    /// Removes a link, also from its bridge.
     pub(crate) fn remove_link(&mut self, link: &str) {
         let renamed = self.renamed.iter().find(|(_, made)| *made == link);
         let name = renamed.map_or(link.to_owned(), |(name, _)| name.clone());
@@ -164,7 +164,7 @@ impl OsState {
 pub struct SimOs(Rc<RefCell<OsState>>);
 
 impl SimOs {
-    /// What a daemon begins with, at this moment.
+    /// What a daemon starts with now.
     #[must_use]
     pub fn begin(&self, revision: u64) -> Begin {
         let os = self.get();
@@ -179,7 +179,7 @@ impl SimOs {
         }
     }
 
-    /// Puts a file into the folder of definitions, as another release of the daemon wrote it.
+    /// Adds a file to the folder of definitions, as written by another release of the daemon.
     pub fn put_definition(&self, name: &str, text: &str) {
         self.get_mut().definitions.insert(name.to_owned(), text.to_owned());
     }
@@ -190,12 +190,12 @@ impl SimOs {
         self.get().definitions.clone()
     }
 
-    /// The host goes down and comes up: VMs that start with it are due again.
+    /// The host reboots: autostart VMs are due again.
     pub fn forget_boot(&self) {
         self.get_mut().booted = false;
     }
 
-    /// Looks at the state.
+    /// Borrows the state.
     #[must_use]
     pub fn get(&self) -> Ref<'_, OsState> {
         self.0.borrow()
@@ -205,7 +205,7 @@ impl SimOs {
         self.0.borrow_mut()
     }
 
-    /// Puts a file of real bytes at `path`.
+    /// Adds a file with these bytes at `path`.
     pub fn add_file(&self, path: &str, bytes: impl Into<Arc<[u8]>>) {
         let mut os = self.get_mut();
         os.files.insert(path.to_owned(), File::Bytes(bytes.into()));
@@ -214,28 +214,28 @@ impl SimOs {
         os.loaders.remove(path);
     }
 
-    /// Puts a disk image of this size at `path`.
+    /// Adds a disk image of this size at `path`.
     pub fn add_disk(&self, path: &str, bytes: u64) {
         let image = File::Image { bytes, sectors: BTreeMap::new() };
         self.get_mut().files.insert(path.to_owned(), image);
     }
 
-    /// Puts a block device at `path`.
+    /// Adds a block device at `path`.
     pub fn add_block_device(&self, path: &str, number: DeviceNumber) {
         self.get_mut().files.insert(path.to_owned(), File::Block(number));
     }
 
-    /// Puts a link at `path`: another name for the file at `target`.
+    /// Adds a symbolic link at `path` to `target`.
     pub fn add_link(&self, path: &str, target: &str) {
         self.get_mut().files.insert(path.to_owned(), File::Link(target.to_owned()));
     }
 
-    /// Somebody in dom0 has this block device to himself.
+    /// Opens this block device exclusively in dom0.
     pub fn set_exclusive(&self, device: &str) {
         self.get_mut().exclusive.insert(device.to_owned());
     }
 
-    /// A loop device that another tool has put over the file at `path`.
+    /// Adds a loop device that another tool has attached to the file at `path`.
     pub fn add_loop(&self, path: &str, access: Access) {
         let mut os = self.get_mut();
         let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
@@ -260,7 +260,7 @@ impl SimOs {
         self.get_mut().models.set_fate(fate);
     }
 
-    /// How a device model has ended, if it has.
+    /// How a device model has exited, if it has.
     pub(crate) fn model_ending(&self, process: Process) -> Option<&'static str> {
         self.get().models.ending(process)
     }
@@ -283,13 +283,13 @@ impl OsState {
         &self.bridges
     }
 
-    /// Device models that run.
+    /// Running device models.
     #[must_use]
     pub fn models(&self) -> Vec<OwnModel> {
         self.models.found()
     }
 
-    /// Links that backends made.
+    /// Links created by backends.
     #[must_use]
     pub fn links(&self) -> &BTreeSet<String> {
         &self.links
@@ -418,7 +418,7 @@ impl Host for SimOs {
     }
 
     fn unix_ms(&mut self) -> u64 {
-        // Virtual time is the simulation's; its calendar stands still.
+        // The simulation has virtual time, but a fixed date.
         1_700_000_000_120
     }
 

@@ -1,4 +1,4 @@
-//! The one source of chance: a small generator that a seed determines completely.
+//! The only source of randomness: a small seeded generator.
 //!
 //! Not for secrets. Algorithm: xoshiro256** (Blackman, Vigna), seeded by SplitMix64.
 
@@ -6,7 +6,7 @@
 #[derive(Clone, Debug)]
 pub struct Prng([u64; 4]);
 
-/// One step of SplitMix64: also good for turning a number into an unrelated one.
+/// One step of SplitMix64, also usable as a hash.
 pub(crate) fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -39,7 +39,7 @@ impl Prng {
     /// A number below `limit`, which must not be zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         assert!(limit > 0, "no number is below zero");
-        // The bias of a plain remainder is far below what any test here could notice.
+        // The bias of a plain remainder is negligible here.
         self.next_u64() % limit
     }
 }

@@ -1,4 +1,4 @@
-//! QEMU's programs as far as storage uses them, and the kernel's network block devices.
+//! The QEMU programs that storage uses, and the kernel's network block devices.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use crate::os::{File, OsState};
 
 /// Major number of network block devices.
 const NBD_MAJOR: u32 = 43;
-/// How many of them there are.
+/// Number of devices.
 const NBD_COUNT: u32 = 8;
 
-/// Process ids of `qemu-nbd` are those of its devices, from here on.
+/// Pids of `qemu-nbd`: this plus the device's number.
 const PID_FIRST: u32 = 1000;
 
-/// What is connected, by the device's minor number.
+/// Connected devices, by minor number.
 pub(crate) type Served = BTreeMap<u32, Server>;
 
-/// What a network block device shows.
+/// What a network block device is backed by.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Behind {
     /// An image, by a `qemu-nbd`.
@@ -26,13 +26,13 @@ pub(crate) enum Behind {
     Export { server: String, name: String },
 }
 
-/// A `qemu-nbd`, or the kernel's connection with a server. The kernel knows of it until it is told to disconnect, even if
-/// it has ended.
+/// A `qemu-nbd`, or the kernel's connection to a server. The kernel keeps it until it is
+/// disconnected, even if it has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     pub(crate) behind: Behind,
     pub(crate) access: Access,
-    /// Those of the program, if there is one.
+    /// Arguments of the program, if there is one.
     arguments: Vec<String>,
     socket: String,
     pub(crate) lives: bool,
@@ -42,13 +42,13 @@ fn refused<T>(words: impl Into<String>) -> Result<T, HostError> {
     Err(HostError::Refused(words.into()))
 }
 
-/// What a device shows, as long as its server lives.
+/// What a device is backed by, while its server is alive.
 pub(crate) fn behind(served: &Served, device: DeviceNumber) -> Option<&Behind> {
     let found = served.get(&device.minor).filter(|it| device.major == NBD_MAJOR && it.lives);
     found.map(|it| &it.behind)
 }
 
-/// Its length; 0 if what it showed is gone.
+/// Its size; 0 if the backing is gone.
 pub(crate) fn bytes(os: &OsState, behind: &Behind) -> u64 {
     match behind {
         Behind::Image(path) => match os.files.get(path) {
@@ -61,7 +61,7 @@ pub(crate) fn bytes(os: &OsState, behind: &Behind) -> u64 {
     }
 }
 
-/// Has the kernel serve a device.
+/// Connects a device in the kernel.
 fn put(os: &mut OsState, minor: u32, server: Server) -> Result<(), HostError> {
     if os.storage.served.contains_key(&minor) {
         return Err(HostError::Busy);
@@ -72,7 +72,7 @@ fn put(os: &mut OsState, minor: u32, server: Server) -> Result<(), HostError> {
     Ok(())
 }
 
-/// The same by its own connection.
+/// The same with the kernel's own connection.
 pub(crate) fn serve(
     os: &mut OsState,
     minor: u32,
@@ -89,7 +89,7 @@ pub(crate) fn minor(device: &str) -> Result<u32, HostError> {
     minor.ok_or_else(|| HostError::Refused(format!("{device}: no network block device")))
 }
 
-/// Its server is killed; what it kept in the file system stays.
+/// Kills its server; its files remain.
 pub(crate) fn kill(served: &mut Served, device: DeviceNumber) {
     if let Some(server) = served.get_mut(&device.minor).filter(|_| device.major == NBD_MAJOR) {
         server.lives = false;
@@ -102,7 +102,7 @@ pub(crate) fn processes(served: &Served) -> Vec<String> {
     living.map(|(minor, _)| (PID_FIRST + minor).to_string()).collect()
 }
 
-/// The words that a process was started with.
+/// Command line of a process.
 fn command_line(served: &Served, pid: &str) -> Result<Vec<u8>, HostError> {
     let minor = pid.parse::<u32>().ok().and_then(|pid| pid.checked_sub(PID_FIRST));
     let server = minor.and_then(|minor| served.get(&minor)).filter(|it| it.lives);
@@ -115,7 +115,7 @@ pub(crate) fn devices() -> Vec<String> {
     (0..NBD_COUNT).map(|minor| format!("nbd{minor}")).collect()
 }
 
-/// What the kernel says in a file below `/sys/block`, or of a process; `None` if it is another file.
+/// Contents of a file below `/sys/block` or `/proc`; `None` for any other file.
 pub(crate) fn kernel_file(os: &OsState, path: &str) -> Option<Result<Vec<u8>, HostError>> {
     if let Some(pid) = path.strip_prefix("/proc/").and_then(|it| it.strip_suffix("/cmdline")) {
         return Some(command_line(&os.storage.served, pid));
@@ -174,7 +174,7 @@ fn create(
     let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
     let sectors = match backing.map(|name| os.files.get(&format!("{folder}/{name}"))) {
         None => BTreeMap::new(),
-        // What is behind an image stays as it is.
+        // The backing file is not changed.
         Some(Some(File::Qcow2 { sectors, .. })) => sectors.clone(),
         Some(_) => return refused("Could not open backing file"),
     };

@@ -1,4 +1,5 @@
-//! What storage asks of dom0: files, mounts and programs, with a daemon that can die between any two of them.
+//! Dom0's interface for storage: files, mounts and programs, with a daemon that can be killed
+//! between any two calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,34 +14,34 @@ use crate::nbd::{self, Servers};
 use crate::os::{File, LOOP_MAJOR, OsState, SimOs};
 use crate::qemu::{self, Behind, Served};
 
-/// How long a call to storage that does not answer is waited for, as on a real host.
+/// Timeout of a hanging storage call, as on a real host.
 pub(crate) const HANG_SECONDS: u64 = 30;
 
 /// Bytes of every file system.
 const FILE_SYSTEM_BYTES: u64 = 1 << 40;
 
-/// What is behind the calls of [`System`].
+/// State behind the calls of [`System`].
 #[derive(Debug, Default)]
 pub(crate) struct StorageState {
     /// Folder of a mount, and what is mounted there. Files below it are those of the source.
     mounts: BTreeMap<String, String>,
-    /// Moments before and after a change so far.
+    /// Kill points so far: before and after each change.
     moments: u64,
-    /// The moment at which the daemon dies.
+    /// The kill point at which the daemon dies.
     dies_at: Option<u64>,
-    /// Beginnings of paths that fail, and how.
+    /// Path prefixes that fail, with their errors.
     failing: BTreeMap<String, HostError>,
-    /// Beginnings of paths that do not answer.
+    /// Path prefixes that hang.
     hanging: BTreeSet<String>,
-    /// Whether files can share blocks.
+    /// Whether reflinks are supported.
     shares_blocks: bool,
     pub(crate) lvm: Groups,
     pub(crate) served: Served,
     pub(crate) targets: Targets,
     pub(crate) nbd: Servers,
-    /// How often the daemon has asked, by name.
+    /// Call counts by name.
     counts: BTreeMap<String, u64>,
-    /// Made-up delays that nobody has waited for yet.
+    /// Simulated delays not yet waited for.
     slept_ns: u64,
 }
 
@@ -49,7 +50,7 @@ fn killed() -> HostError {
 }
 
 impl StorageState {
-    /// Lets a moment pass in which the daemon may die.
+    /// A kill point.
     fn moment(&mut self) -> Result<(), HostError> {
         self.moments += 1;
         self.alive()
@@ -72,7 +73,7 @@ impl StorageState {
         self.hanging.iter().any(|beginning| path.starts_with(beginning))
     }
 
-    /// Where a path leads, mounts followed.
+    /// Resolves a path through mounts.
     fn resolve(&self, path: &str) -> String {
         for (point, source) in &self.mounts {
             if let Some(rest) = path.strip_prefix(point.as_str()) {
@@ -84,25 +85,25 @@ impl StorageState {
 }
 
 impl OsState {
-    /// Files that say which VDIs are in use.
+    /// Files of VDIs in use.
     #[must_use]
     pub fn attached_vdis(&self) -> Vec<String> {
         self.files.keys().filter(|path| is_record_of_use(path)).cloned().collect()
     }
 
-    /// Files that say who uses which disk.
+    /// Files of disk claims.
     #[must_use]
     pub fn claimed_disks(&self) -> Vec<String> {
         self.files.keys().filter(|path| path.starts_with("/run/xylem/disk")).cloned().collect()
     }
 
-    /// What is mounted, by folder.
+    /// Mounts by folder.
     #[must_use]
     pub fn mounts(&self) -> &BTreeMap<String, String> {
         &self.storage.mounts
     }
 
-    /// Moments before and after a change so far.
+    /// Kill points so far: before and after each change.
     #[must_use]
     pub fn moments(&self) -> u64 {
         self.storage.moments
@@ -120,7 +121,7 @@ impl OsState {
         self.storage.lvm.active_names()
     }
 
-    /// What is served as network block devices: images by path; exports by server, name and access.
+    /// Connected network block devices: images by path; exports by server, name and access.
     #[must_use]
     pub fn served(&self) -> Vec<String> {
         let text = |it: &qemu::Server| match &it.behind {
@@ -162,7 +163,7 @@ fn is_record_of_use(path: &str) -> bool {
 }
 
 impl SimOs {
-    /// Carries out a change; before and after it is a moment at which the daemon may die.
+    /// Makes a change, with a kill point before and after it.
     pub(crate) fn change<T>(
         &self,
         path: &str,
@@ -177,7 +178,7 @@ impl SimOs {
         Ok(result)
     }
 
-    /// Looks at something; a daemon that is dead sees nothing.
+    /// Reads something; fails if the daemon is dead.
     pub(crate) fn look<T>(
         &self,
         path: &str,
@@ -189,25 +190,26 @@ impl SimOs {
         look(&os, &os.storage.resolve(path))
     }
 
-    /// The daemon dies `moments` from now: its calls have no effect any more, and fail.
+    /// Kills the daemon at the `moments`-th kill point from now: then its calls fail without
+    /// effect.
     pub fn kill_daemon_after(&self, moments: u64) {
         let mut os = self.get_mut();
         os.storage.dies_at = Some(os.storage.moments + moments);
     }
 
-    /// A new daemon takes the dead one's place.
+    /// Starts a new daemon after a kill.
     pub fn restart_daemon(&self) {
         let mut os = self.get_mut();
         os.storage.dies_at = None;
         os.storage.counts.clear();
     }
 
-    /// Takes the delays that storage has made up since this was last asked, in nanoseconds.
+    /// Takes the simulated delays since the last call, in nanoseconds.
     pub fn take_slept(&self) -> u64 {
         std::mem::take(&mut self.get_mut().storage.slept_ns)
     }
 
-    /// Everything below `beginning` fails from now on, or no longer.
+    /// Makes everything below `beginning` fail from now on, or no longer.
     pub fn set_failing(&self, beginning: &str, error: Option<HostError>) {
         let failing = &mut self.get_mut().storage.failing;
         match error {
@@ -216,8 +218,7 @@ impl SimOs {
         };
     }
 
-    /// Everything below `beginning` does not answer from now on, or does again: calls there end after a while
-    /// with an error.
+    /// Makes everything below `beginning` hang from now on, or no longer: calls there time out.
     pub fn set_hanging(&self, beginning: &str, hangs: bool) {
         let hanging = &mut self.get_mut().storage.hanging;
         match hangs {
@@ -226,7 +227,7 @@ impl SimOs {
         };
     }
 
-    /// Whether a call about this path gets no answer.
+    /// Whether a call for this path hangs.
     pub(crate) fn hangs(&self, path: &str) -> bool {
         self.get().storage.hangs(path)
     }
@@ -242,12 +243,12 @@ impl SimOs {
         qemu::kill(&mut self.get_mut().storage.served, device);
     }
 
-    /// Lets files share blocks, as on xfs and btrfs.
+    /// Sets whether reflinks are supported, as on xfs and btrfs.
     pub fn set_shares_blocks(&self, shares_blocks: bool) {
         self.get_mut().storage.shares_blocks = shares_blocks;
     }
 
-    /// Writes one sector of a block device. False if it has none like that.
+    /// Writes one sector of a block device. False if it does not exist.
     pub fn write_sector(&self, device: DeviceNumber, sector: u64, byte: u8) -> bool {
         let mut os = self.get_mut();
         let fits = sector < os.sectors(device);
@@ -255,7 +256,7 @@ impl SimOs {
         image.map(|sectors| sectors.insert(sector, byte)).is_some()
     }
 
-    /// Reads one sector of a block device; `None` if it has none like that.
+    /// Reads one sector of a block device; `None` if it does not exist.
     #[must_use]
     pub fn read_sector(&self, device: DeviceNumber, sector: u64) -> Option<u8> {
         let mut os = self.get_mut();
@@ -269,7 +270,7 @@ fn exists() -> HostError {
     HostError::Busy
 }
 
-/// What a file is called until it is whole.
+/// Temporary name of an incomplete file.
 fn partial(path: &str) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     format!("{folder}/{PARTIAL_PREFIX}{name}")
@@ -311,7 +312,7 @@ impl System for SimOs {
         self.change(&command.program, |os, _| run(os, command))
     }
 
-    /// A driver that is a file here has no VDIs to show, and does all else that it is asked.
+    /// A driver program here has no VDIs, and accepts all other requests.
     fn converse(&mut self, command: &Command, line: &str) -> Result<String, HostError> {
         self.change(&command.program, |os, program| {
             if !os.files.contains_key(program) {

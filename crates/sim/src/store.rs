@@ -18,7 +18,7 @@ use crate::bytes::{put, put_u32, u32_at};
 use crate::machine::{Dying, Machine, MappingId, SimHypervisor};
 use crate::world::World;
 
-/// What a port of dom0's means to the store.
+/// The store's use of a port of dom0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum StorePort {
     Ring(DomId),
@@ -31,7 +31,7 @@ const FEATURES: u32 = ring::FEATURE_RECONNECTION
     | ring::FEATURE_WATCH_DEPTH
     | ring::FEATURE_DOMID_ANY;
 
-/// Stands for a channel that could not be bound again. Xen gives it to nobody.
+/// Stands for a channel that could not be bound again. Xen never allocates it.
 const NO_PORT: EvtchnPort = EvtchnPort(0);
 
 /// The store's end of a guest's ring.
@@ -68,16 +68,16 @@ impl RingPage for MappedPage<'_> {
     }
 }
 
-/// Whether the store keeps the numbers of dead domains out of use until nobody acts on them any more.
+/// Whether the store keeps the domids of dead domains in use until they are released.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Pins {
     #[default]
     Kept,
-    /// It lets a dead domain's page go at once, as other stores do: what must then go wrong is a test's to see.
+    /// It unmaps a dead domain's page at once, as other stores do; tests show what then goes wrong.
     Dropped,
 }
 
-/// What the server asks of its host, answered by the simulated machine.
+/// The server's host interface, on the simulated machine.
 #[derive(Debug)]
 struct StoreHost {
     machine: Machine,
@@ -85,7 +85,7 @@ struct StoreHost {
     rings: BTreeMap<DomId, Ring>,
     ports: BTreeMap<EvtchnPort, StorePort>,
     domids: BTreeMap<ConnId, DomId>,
-    /// Pages of dead domains, which keep their numbers out of use.
+    /// Pages of dead domains, which keep their domids in use.
     kept: BTreeMap<DomId, MappingId>,
     pins: Pins,
 }
@@ -125,7 +125,7 @@ impl Host for StoreHost {
         let granted = self.machine.get_mut().map_grant(DomId::DOM0, domid, GrantRef::XENSTORE);
         let mapping = match granted {
             Ok(mapping) => mapping,
-            // A toolstack that seeds no grants means the frame.
+            // Without a seeded grant the frame number is used.
             Err(_) => self
                 .machine
                 .get_mut()
@@ -142,7 +142,7 @@ impl Host for StoreHost {
     fn reset_ring(&mut self, domid: DomId, port: EvtchnPort) -> Result<(), Error> {
         let ring = *self.rings.get(&domid).ok_or(Error::EINVAL)?;
         self.close(ring.port);
-        // The domain may be dead; then there is no channel any more.
+        // The domain may be dead; then the channel is gone.
         let bound = self.bind(domid, port);
         let port = bound.unwrap_or(NO_PORT);
         self.rings.insert(domid, Ring { port, ..ring });
@@ -199,18 +199,18 @@ struct Shell {
     host: StoreHost,
     dom_exc: EvtchnPort,
     pace: Pace,
-    /// Sockets that got something to read.
+    /// Sockets with new input.
     ready: BTreeSet<ConnId>,
-    /// So many transactions of the toolstack's meet somebody else's change.
+    /// Number of the toolstack's transactions still to conflict.
     conflicts: u64,
 }
 
-/// Of a message: its kind, number, transaction and length, in four bytes each.
+/// A message's type, request id, transaction id and length, four bytes each.
 const HEADER_BYTES: usize = 16;
 
 const EPIPE: Errno = Errno(32);
 
-/// What a request costs the daemon, in nanoseconds.
+/// Cost of a request, in nanoseconds.
 const REQUEST_NS: u64 = 2_500;
 
 #[expect(clippy::cast_possible_truncation, reason = "no more than a ring has")]
@@ -230,13 +230,13 @@ impl Shell {
         taken.map_err(|_| RingError::PayloadTooLong)
     }
 
-    /// Tells the server what time it is.
+    /// Updates the server's clock.
     fn tell_time(&mut self) {
         let now = self.host.machine.get().now();
         self.server.advance(&mut self.host, Duration::from_nanos(now.0));
     }
 
-    /// Whether the guest is served, if need be after it has waited because it wrote too fast.
+    /// Whether the guest may be served now, with respect to its rate limit.
     fn serves(&mut self, connection: ConnId) -> bool {
         while let Some(until) = self.server.resumes_at(connection) {
             let now = Duration::from_nanos(self.host.machine.get().now().0);
@@ -247,7 +247,7 @@ impl Shell {
         self.server.accepts_requests(connection)
     }
 
-    /// Moves bytes until nobody has anything to move.
+    /// Moves bytes until there are none to move.
     fn flush(&mut self) {
         while self.server.has_ready() {
             for connection in self.server.take_ready() {
@@ -293,7 +293,7 @@ impl Shell {
         assert!(sent.is_ok(), "the store's port for domain {domid} is bound");
     }
 
-    /// A guest broke the rules: it is not served any more, but its death will be noticed.
+    /// A guest violated the protocol: it is no longer served, but its death will be noticed.
     fn break_ring(&mut self, domid: DomId, error: RingError) {
         let Some(ring) = self.host.rings.get_mut(&domid) else { return };
         if std::mem::replace(&mut ring.broken, true) {
@@ -375,12 +375,12 @@ impl Store {
         store
     }
 
-    /// What a port of dom0's is to the store.
+    /// The store's use of a port of dom0.
     pub(crate) fn port(&self, port: EvtchnPort) -> Option<StorePort> {
         self.0.borrow().host.ports.get(&port).copied()
     }
 
-    /// Sockets that got something to read since the last time.
+    /// Sockets with new input since the last call.
     pub(crate) fn take_ready(&self) -> Vec<ConnId> {
         let shell = &mut *self.0.borrow_mut();
         let ready = std::mem::take(&mut shell.ready);
@@ -391,7 +391,7 @@ impl Store {
         self.0.borrow_mut().serve_ring(domid);
     }
 
-    /// The VIRQ said that some domain changed: says when to look, if nothing was to be looked at before.
+    /// Handles VIRQ_DOM_EXC: returns when to check the domains, unless a check is pending.
     pub(crate) fn handle_dom_exc(&self) -> Option<Time> {
         let shell = &mut *self.0.borrow_mut();
         shell.host.machine.get_mut().evtchn_take(DomId::DOM0, shell.dom_exc);
@@ -401,7 +401,7 @@ impl Store {
         Some(Time(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX)))
     }
 
-    /// Looks at the domains that changed.
+    /// Checks the changed domains.
     pub(crate) fn look(&self) {
         let now = |store: &Self| Duration::from_nanos(store.0.borrow().host.machine.get().now().0);
         let begun = now(self);
@@ -418,7 +418,7 @@ impl Store {
         shell.flush();
     }
 
-    /// Hypercalls that the store's looks at domains have cost.
+    /// Hypercalls of the store's checks of domains.
     pub(crate) fn hypercalls(&self) -> u64 {
         self.0.borrow().host.xen.counters().total()
     }
@@ -428,7 +428,7 @@ impl Store {
         self.0.borrow().host.rings.contains_key(&domid)
     }
 
-    /// Dead domains whose numbers it keeps out of use.
+    /// Dead domains whose domids it keeps in use.
     pub(crate) fn domains_kept(&self) -> usize {
         self.0.borrow().server.domains_kept()
     }
@@ -438,7 +438,7 @@ impl Store {
         self.0.borrow().server.check()
     }
 
-    /// The next so many transactions of the toolstack's that read something meet somebody else's change.
+    /// Makes this many of the toolstack's next reading transactions conflict.
     pub(crate) fn make_conflicts(&self, conflicts: u64) {
         self.0.borrow_mut().conflicts = conflicts;
     }
@@ -448,13 +448,13 @@ impl Store {
     }
 }
 
-/// What a transaction is about to do.
+/// Next part of a transaction.
 enum Part {
     Read(String),
     End,
 }
 
-/// The last read of a transaction among these messages, or its end if they have that.
+/// The last read of a transaction in these messages, or its end if present.
 fn look_into(mut messages: &[u8]) -> Option<Part> {
     let mut found = None;
     while messages.len() >= HEADER_BYTES {
@@ -480,11 +480,11 @@ fn look_into(mut messages: &[u8]) -> Option<Part> {
 pub struct SocketTransport {
     store: Store,
     connection: ConnId,
-    /// Sent and not yet seen by the store.
+    /// Sent, but not yet received by the store.
     sent: Vec<u8>,
-    /// What was read last within a transaction, while conflicts are to be made.
+    /// The last path read in a transaction, while conflicts are requested.
     read_last: Option<String>,
-    /// Set for clients outside the host's own parts: while they wait, the world goes on.
+    /// Set for clients outside the host's own parts: while they wait, events run.
     world: Weak<RefCell<World>>,
 }
 
@@ -518,7 +518,7 @@ impl SocketTransport {
         self.store.0.borrow().host.machine.get().faults.is_toolstack_dead()
     }
 
-    /// Somebody else changes what a transaction has read, just before it ends. Says what it was.
+    /// Another client changes what a transaction has read, just before it ends. Returns the change.
     fn interfere(&mut self) -> Option<(String, Vec<u8>)> {
         if !self.is_outside() || self.store.0.borrow().conflicts == 0 {
             return None;
@@ -539,7 +539,7 @@ impl SocketTransport {
         }
     }
 
-    /// Lets the store see what was sent. False if it closed the connection.
+    /// Delivers sent bytes to the store. False if it closed the connection.
     fn deliver(&mut self) -> bool {
         let changed = self.interfere();
         let follows = self.deliver_plainly();
@@ -595,7 +595,7 @@ impl Transport for SocketTransport {
 
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         if let Some(world) = self.world.upgrade() {
-            // Whatever is due by now happens before the store gets round to this request.
+            // Events that are due happen before the store handles this request.
             let mut world = world.borrow_mut();
             let now = world.machine.get().now();
             while world.step(now) {}

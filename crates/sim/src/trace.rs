@@ -1,7 +1,7 @@
-//! What happened, as lines: bit-identical for the same seed.
+//! The trace of a run, as lines: identical for the same seed.
 //!
-//! Small events only go into the digest, so that a run of a thousand VMs can be compared without
-//! keeping every hypercall in memory.
+//! Details only go into the digest, so that a run of a thousand VMs can be compared without keeping
+//! every hypercall in memory.
 
 use core::fmt::{self, Write};
 
@@ -14,14 +14,14 @@ pub struct Trace {
     lines: Vec<String>,
     digest: Digest,
     scratch: String,
-    /// Keep small events as lines too.
+    /// Keep details as lines too.
     detailed: bool,
-    /// How many lines are kept at least, if not all.
+    /// Least number of lines kept, if limited.
     kept: Option<usize>,
 }
 
 impl Trace {
-    /// Keeps every small event as a line from now on.
+    /// Keeps details as lines from now on.
     pub fn keep_details(&mut self) {
         self.detailed = true;
     }
@@ -31,19 +31,19 @@ impl Trace {
         self.kept = Some(lines);
     }
 
-    /// The lines so far: time and what happened.
+    /// The lines so far: time and event.
     #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.lines
     }
 
-    /// A number that differs as soon as two runs differ in anything, small events included.
+    /// A digest that differs if two runs differ in anything, details included.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.digest.value()
     }
 
-    /// Notes something worth reading.
+    /// Adds a line.
     pub(crate) fn note(&mut self, when: Time, what: fmt::Arguments<'_>) {
         let line = format!("{when} {what}");
         self.digest.bytes(line.as_bytes());
@@ -55,7 +55,7 @@ impl Trace {
         }
     }
 
-    /// Notes something small.
+    /// Adds a detail.
     pub(crate) fn detail(&mut self, when: Time, what: fmt::Arguments<'_>) {
         if self.detailed {
             return self.note(when, what);
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_event_leaves_no_line_but_changes_the_digest() {
+    fn a_detail_adds_no_line_but_changes_the_digest() {
         let run = |small: &str| {
             let mut trace = Trace::default();
             trace.note(Time(0), format_args!("start"));

@@ -1,7 +1,7 @@
-//! What happens on the host by itself: events reach the store, the backends and the guests.
+//! The host's event loop: delivers events to the store, the backends and the guests.
 //!
-//! The one queue of the simulation is here. A step takes what happens next, moves time there and
-//! lets the party that it concerns run; whatever that causes goes back into the queue.
+//! It owns the simulation's queue. A step takes the next event, advances time to it and runs the
+//! party concerned; resulting events go back into the queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::store::{Store, StorePort};
 
 #[derive(Clone, Copy, Debug)]
 enum Happening {
-    /// A domain's vCPU runs; the number tells a domain from a later one of the same identifier.
+    /// A domain's vCPU runs; the number distinguishes it from a later domain with the same domid.
     Guest {
         domid: DomId,
         unique_id: u64,
@@ -33,7 +33,7 @@ enum Happening {
     Model(Process),
 }
 
-/// How long a wake-up takes on its way, in nanoseconds.
+/// Latency of a wake-up, in nanoseconds.
 const GUEST_NS: u64 = 4_000;
 const KERNEL_NS: u64 = 60_000;
 const DAEMON_NS: u64 = 30_000;
@@ -48,7 +48,7 @@ pub(crate) struct World {
     models: Models,
     guests: BTreeMap<DomId, (u64, Guest)>,
     agenda: Agenda<Happening>,
-    /// Guests that are in the agenda already because an event came.
+    /// Guests already in the agenda because of an event.
     woken: BTreeSet<DomId>,
     kernel_woken: bool,
     consoled_woken: bool,
@@ -81,14 +81,14 @@ impl World {
         self.guests.len()
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     pub(crate) fn next_time(&mut self) -> Option<Time> {
         self.collect();
         let due = self.machine.get().next_due();
         [self.agenda.next_time(), due].into_iter().flatten().min()
     }
 
-    /// Lets the next thing happen, if it happens by `until`. Says whether there was one.
+    /// Runs the next event if it is due by `until`. Returns whether there was one.
     pub(crate) fn step(&mut self, until: Time) -> bool {
         self.collect();
         let due = self.machine.get().next_due();
@@ -111,7 +111,7 @@ impl World {
         true
     }
 
-    /// Lets happen what is due by now, while somebody's hypercall is preempted.
+    /// Runs due events while a hypercall is preempted.
     pub(crate) fn catch_up(&mut self) {
         let now = self.machine.get().now();
         while self.step(now) {}
@@ -126,7 +126,7 @@ impl World {
         self.agenda.put(when, happening);
     }
 
-    /// Puts what the hypervisor and the store caused into the agenda.
+    /// Puts events of the hypervisor and the store into the agenda.
     fn collect(&mut self) {
         for (process, after_ns) in self.models.take_new() {
             self.put(after_ns, Happening::Model(process));
@@ -179,7 +179,7 @@ impl World {
                 None if self.consoled.owns(port) => {
                     self.put(DAEMON_NS, Happening::Console(port));
                 }
-                // A backend's data path is not simulated: the ring is heard and that is all.
+                // A backend's data path is not simulated: the event is consumed.
                 None => drop(self.machine.get_mut().evtchn_take(DomId::DOM0, port)),
             },
             Occurrence::Event(domid, port) => {
@@ -228,7 +228,7 @@ impl World {
         }
     }
 
-    /// A part of dom0 lost its store; without one nothing can be waited for.
+    /// A part of dom0 lost its store connection; it cannot continue.
     fn mourn(&mut self, who: &str, result: Result<(), ClientError>) {
         if let Err(error) = result
             && !matches!(error, ClientError::Transport(xen::Errno::EAGAIN))
@@ -257,7 +257,7 @@ impl World {
             xen.domain(domid).is_some_and(|it| it.unique_id == unique_id && it.is_running())
         };
         if !runs {
-            // Paused: unpausing makes it runnable again, and it then looks at what it missed.
+            // Paused: unpausing makes it runnable again, and it then handles missed events.
             return;
         }
         if self.guests.get(&domid).is_some_and(|(known, _)| *known != unique_id) {

@@ -1,4 +1,4 @@
-//! One backend device: what blkback and netback have in common, as Linux's xenbus has it.
+//! One backend device: what blkback and netback have in common in Linux's xenbus.
 
 use xen::{DomId, EvtchnPort, GrantRef, XenbusState};
 use xenstore::client::{Batch, ClientError, Nodes as _};
@@ -8,7 +8,7 @@ use super::vif::Vif;
 use super::{BackendId, BackendKind, Shared};
 use crate::machine::MappingId;
 
-/// Whether a device stays.
+/// Whether a device is kept.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
     Stay,
@@ -21,14 +21,14 @@ enum Driver {
     Vif(Vif),
 }
 
-/// What a backend holds of its frontend: mapped rings and bound channels.
+/// A backend's resources of its frontend: mapped rings and bound channels.
 #[derive(Debug, Default)]
 pub(super) struct Connection {
     mappings: Vec<MappingId>,
     ports: Vec<EvtchnPort>,
 }
 
-/// Why a connection could not be made: an error number and what was being done.
+/// Why a connection failed: an errno and the action.
 pub(super) type Fatal = (i32, String);
 
 impl Connection {
@@ -98,7 +98,7 @@ pub(super) struct Device {
 }
 
 impl Device {
-    /// Looks at a directory that changed; a new device is probed.
+    /// Handles a changed directory; a new device is probed.
     pub(super) fn probe(shared: &mut Shared, id: BackendId) -> Result<Option<Self>, ClientError> {
         let path = id.path();
         let mut look = Batch::new();
@@ -154,7 +154,7 @@ impl Device {
         })
     }
 
-    /// Gives up on a device, with a word to the operator.
+    /// Gives up on a device, with an error node for the operator.
     fn fail(&mut self, shared: &mut Shared, (errno, what): &Fatal) -> Result<(), ClientError> {
         let relative = self.path.trim_start_matches("/local/domain/0/");
         let node = format!("/local/domain/0/error/{relative}/error");
@@ -167,7 +167,7 @@ impl Device {
         Ok(state.map_or(XenbusState::Unknown, |state| XenbusState::decode(&state)))
     }
 
-    /// Something about the device changed: its frontend's state or one of its own keys.
+    /// Handles a change of the device: its frontend's state or one of its own keys.
     pub(super) fn look(&mut self, shared: &mut Shared) -> Result<Fate, ClientError> {
         if let Driver::Vbd(vbd) = &mut self.driver
             && let Err(fatal) = vbd.open(shared, &self.path)?
@@ -190,7 +190,7 @@ impl Device {
                 }
             }
             XenbusState::Unknown => return Ok(Fate::Remove),
-            // The frontend starts anew, after a reset of its driver.
+            // The frontend starts again, after a reset of its driver.
             XenbusState::Initialising if self.state == XenbusState::Closed => {
                 self.switch(shared, XenbusState::InitWait)?;
             }
@@ -218,7 +218,7 @@ impl Device {
         if self.connection.is_some() && ready && self.state == XenbusState::InitWait {
             let node = shared.store.read_optional(&format!("{}/state", self.path))?;
             if node.map(|node| XenbusState::decode(&node)) == Some(XenbusState::Closing) {
-                // As the kernel's driver, it looks at its own idea of the state alone.
+                // Like the kernel's driver, it uses its own copy of the state.
                 self.note(shared, "was asked to close, and connects");
             }
             self.switch(shared, XenbusState::Connected)?;
@@ -227,7 +227,7 @@ impl Device {
         Ok(())
     }
 
-    /// A line in the trace: what has become of the device.
+    /// Adds a line about the device to the trace.
     fn note(&self, shared: &mut Shared, what: &str) {
         let now = shared.machine.get().now();
         let (kind, id) = (self.id.kind.as_str(), self.id);
@@ -241,7 +241,7 @@ impl Device {
         }
     }
 
-    /// The device goes; its directory may be gone already.
+    /// Removes the device; its directory may be gone already.
     pub(super) fn remove(mut self, shared: &mut Shared) -> Result<(), ClientError> {
         self.disconnect(shared);
         for (path, token) in [

@@ -1,4 +1,5 @@
-//! Dom0's kernel as a store client: blkback and netback see their devices, connect, and let go.
+//! Dom0's kernel as a store client: blkback and netback probe their devices, connect and
+//! disconnect.
 //!
 //! ```text
 //!   directory with state 1 -> probe -> InitWait -> frontend ready -> Connected
@@ -21,7 +22,7 @@ use crate::os::SimOs;
 use crate::store::SocketTransport;
 use device::Device;
 
-/// Kind of a backend that lives in the kernel.
+/// Kind of a kernel backend.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum BackendKind {
     Vbd,
@@ -67,7 +68,7 @@ impl BackendId {
     }
 }
 
-/// What all devices of the kernel share.
+/// State shared by all devices of the kernel.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Client<SocketTransport>,

@@ -1,4 +1,4 @@
-//! blkback's own part: it opens the device it is told and describes it to the frontend.
+//! blkback's part: opens the given device and describes it to the frontend.
 
 use storage::DeviceNumber;
 use xenstore::client::{Batch, ClientError, Nodes as _};

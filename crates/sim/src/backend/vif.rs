@@ -1,4 +1,5 @@
-//! netback's own part: it makes the host's end of the interface and waits until it is plugged in.
+//! netback's part: creates the host's end of the interface and waits until it is plugged into a
+//! bridge.
 
 use xenstore::client::{Batch, ClientError, Nodes as _};
 
@@ -49,7 +50,7 @@ impl Vif {
         Ok(made.map(Some))
     }
 
-    /// Whether the toolstack has put the link where it belongs.
+    /// Whether the toolstack has plugged the link into its bridge.
     pub(super) fn is_plugged(shared: &mut Shared, path: &str) -> Result<bool, ClientError> {
         let status = shared.store.read_optional(&format!("{path}/hotplug-status"))?;
         Ok(status.as_deref() == Some(b"connected"))

@@ -1,7 +1,7 @@
-//! A guest's first look around: is what the builder left what a kernel needs?
+//! A guest's boot: checks what the builder left, as a kernel would.
 //!
-//! Only what the domain itself can see counts: registers, page tables and memory. Whatever is wrong
-//! makes the guest crash, as it would on a real Xen. Sources: `xen/include/public/xen.h` (start_info),
+//! It uses only what the domain itself can see: registers, page tables and memory. Any error
+//! crashes the guest, as on a real Xen. Sources: `xen/include/public/xen.h` (start_info),
 //! `arch-x86/hvm/start_info.h`, `arch-x86/xen-x86_64.h`.
 
 use xen::{DomId, EvtchnPort, PAGE_BYTES, PAGE_SHIFT};
@@ -10,7 +10,7 @@ use super::image;
 use crate::bytes::{index, u32_at, u64_at};
 use crate::machine::{Channel, SimXen};
 
-/// What a guest knows after its first instructions.
+/// What a guest knows after boot.
 #[derive(Clone, Debug)]
 pub(crate) struct Boot {
     pub(crate) cmdline: String,
@@ -19,7 +19,7 @@ pub(crate) struct Boot {
     pub(crate) console_mfn: u64,
     pub(crate) store_port: EvtchnPort,
     pub(crate) console_port: EvtchnPort,
-    /// Own frame numbers that the guest may use for rings of its own: first and number.
+    /// Frames that the guest may use for its own rings: first and number.
     pub(crate) spare: (u64, u64),
     pub(crate) ramdisk_bytes: u64,
     pub(crate) vcpus_online: usize,
@@ -31,7 +31,7 @@ pub(crate) type Crash = &'static str;
 /// Bytes of the longest command line of a PV domain.
 const CMDLINE_BYTES: usize = 1024;
 
-/// Looks around in a domain that is about to run.
+/// Boots a domain that is about to run.
 pub(crate) fn boot(xen: &SimXen, domid: DomId) -> Result<Boot, Crash> {
     let domain = xen.domain(domid).ok_or("no domain")?;
     let bsp = domain.vcpus.first().filter(|vcpu| vcpu.online).ok_or("vCPU 0 is not online")?;
@@ -90,7 +90,7 @@ fn check_kernel(
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum HypercallPage {
     Expected,
-    /// A PVH guest places it by itself.
+    /// A PVH guest sets it up by itself.
     OwnBusiness,
 }
 
@@ -184,9 +184,9 @@ impl Pv<'_> {
         Ok(())
     }
 
-    /// Compares the p2m list with Xen's own idea of which frame is which.
+    /// Compares the p2m list with Xen's own.
     fn check_p2m(&self, list: u64, pages: u64) -> Result<(), Crash> {
-        /// Small domains are checked in full, large ones at this many places.
+        /// Small domains are checked completely, large ones at this many places.
         const CHECKS: u64 = 4096;
         let step = pages.div_ceil(CHECKS).max(1);
         let mut pfn = 0;
@@ -248,7 +248,7 @@ impl Pvh<'_> {
         self.rings(cmdline, ramdisk_bytes, spare(pages))
     }
 
-    /// The processor's state, and the image that it starts in.
+    /// Checks the processor's state and the kernel image.
     pub(super) fn check_start(&self, cpu: &[u8]) -> Result<(), Crash> {
         const PE: u64 = 1;
         const PG: u64 = 1 << 31;
@@ -269,7 +269,7 @@ impl Pvh<'_> {
         check_kernel(kernel, HypercallPage::OwnBusiness)
     }
 
-    /// What the domain's parameters say.
+    /// Rings and ports from the domain's parameters.
     pub(super) fn rings(
         &self,
         cmdline: String,
@@ -306,8 +306,8 @@ impl Pvh<'_> {
         Ok(text(&bytes))
     }
 
-    /// The RAM from address 0, in pages: start_info's map must speak of memory that is there, and
-    /// Xen's own map must agree with it.
+    /// The RAM from address 0, in pages: start_info's map must cover existing memory and agree with
+    /// Xen's own map.
     fn check_memory_map(&self, info: &[u8]) -> Result<u64, Crash> {
         const RAM: u32 = 1;
         let (map, entries) = (u64_at(info, 40), u32_at(info, 48));
@@ -415,17 +415,17 @@ mod tests {
     }
 
     #[test]
-    fn what_the_builder_makes_of_a_pv_domain_boots_on_every_release() {
+    fn a_built_pv_domain_boots_on_every_release() {
         check(DomainKind::Pv);
     }
 
     #[test]
-    fn what_the_builder_makes_of_a_pvh_domain_boots_on_every_release() {
+    fn a_built_pvh_domain_boots_on_every_release() {
         check(DomainKind::Pvh);
     }
 
     #[test]
-    fn a_guest_notices_what_is_wrong_with_its_start() {
+    fn a_guest_detects_a_damaged_start() {
         let machine = machine(Release::Xen4_17, 18);
         let (domid, built) = build(&machine, DomainKind::Pv, None);
         let root = {

@@ -1,4 +1,4 @@
-//! A guest's ends of its split devices: blkfront and netfront, up to the connection.
+//! A guest's frontends: blkfront and netfront, up to the connection.
 //!
 //! ```text
 //!   Initialising -- backend InitWait --> Initialised (vbd) -- backend Connected --> Connected
@@ -29,7 +29,7 @@ impl DeviceKind {
     }
 }
 
-/// A device, as the directory under `device/` names it.
+/// A device, as named by its directory under `device/`.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct DeviceId {
     pub(super) kind: DeviceKind,
@@ -53,7 +53,7 @@ impl DeviceId {
     }
 }
 
-/// Pages and grant references that a guest has to give to its rings.
+/// Pages and grant references that a guest has for its rings.
 #[derive(Debug)]
 pub(super) struct Resources {
     machine: Machine,
@@ -63,7 +63,7 @@ pub(super) struct Resources {
 }
 
 impl Resources {
-    /// Entries below this one are the toolstack's.
+    /// Entries below this one are reserved for the toolstack.
     const GRANT_FIRST: u32 = 8;
 
     pub(super) fn new(machine: Machine, domid: DomId, (first, number): (u64, u64)) -> Self {
@@ -95,7 +95,7 @@ impl Resources {
         for port in ports.drain(..) {
             xen.evtchn_close(self.domid, port).expect("a port of one's own");
         }
-        // A page that the backend still maps stays granted for good, as Linux would defer it.
+        // A page that the backend still maps stays granted, as Linux would defer it.
         for ring in rings.drain(..) {
             if xen.grant_end_access(self.domid, ring.grant) {
                 self.pages.push(ring.pfn);
@@ -111,7 +111,7 @@ struct Ring {
     grant: GrantRef,
 }
 
-/// What a change of the backend led to.
+/// Result of a change of the backend.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Progress {
     None,
@@ -132,7 +132,7 @@ pub(super) struct Frontend {
 }
 
 impl Frontend {
-    /// Looks at a device's directory; `None` if the toolstack has not finished it.
+    /// Reads a device's directory; `None` if the toolstack has not completed it.
     pub(super) fn probe<T: Transport>(
         store: &mut Client<T>,
         id: &DeviceId,
@@ -159,7 +159,7 @@ impl Frontend {
         }))
     }
 
-    /// The toolstack took the device away.
+    /// The toolstack removed the device.
     pub(super) fn forget(mut self, resources: &mut Resources) {
         resources.release(&mut self.rings, &mut self.ports);
     }
@@ -175,13 +175,13 @@ impl Frontend {
     ) -> Result<(), ClientError> {
         self.state = state;
         match store.write(&format!("{}/state", self.id.path()), state.as_str().as_bytes()) {
-            // The toolstack took the directory away.
+            // The toolstack removed the directory.
             Err(error) if error.refusal().is_some() => Ok(()),
             other => other,
         }
     }
 
-    /// Acts on the backend's state. `hold`: never let go.
+    /// Acts on the backend's state. `hold`: never close.
     pub(super) fn handle_backend<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -232,7 +232,7 @@ impl Frontend {
         }
     }
 
-    /// Grants rings, makes channels and writes both, as one.
+    /// Grants rings, allocates channels and writes both in one transaction.
     fn offer<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -259,7 +259,7 @@ impl Frontend {
         store.commit(&offer).map(drop)
     }
 
-    /// Hostile: runs through the states without meaning any of them.
+    /// Hostile: cycles through the states at random.
     pub(super) fn toggle<T: Transport>(
         &mut self,
         store: &mut Client<T>,
@@ -280,7 +280,8 @@ impl Frontend {
         Ok(())
     }
 
-    /// Hostile: offers what is not there, in words that are no numbers, and takes its own directory away in between.
+    /// Hostile: offers rings that do not exist, with values that are not numbers, and removes its
+    /// own directory in between.
     pub(super) fn lie<T: Transport>(&mut self, store: &mut Client<T>) -> Result<(), ClientError> {
         const LIES_MAX: u32 = 40;
         const LIES: [(&str, &[u8]); 10] = [

@@ -1,4 +1,4 @@
-//! A loader's first look around in an HVM domain: is what the builder left what hvmloader needs?
+//! The loader in an HVM domain: checks what the builder left, as hvmloader would.
 //!
 //! The BIOS of a simulated guest holds its command line. Sources: `xen/include/public/hvm/hvm_info_table.h`,
 //! `arch-x86/hvm/start_info.h`, `tools/firmware/hvmloader`.
@@ -8,9 +8,9 @@ use crate::bytes::{index, u32_at, u64_at};
 
 /// `HVM_INFO_PADDR`.
 const INFO_ADDRESS: u64 = 0x9f800;
-/// More than that of a BIOS is not looked at.
+/// Most bytes of a BIOS that are read.
 const TEXT_BYTES: u64 = 1024;
-/// Parameters that Xen and its tools look for.
+/// Parameters that Xen and its tools need.
 const PARAMETERS: [u32; 6] = [1, 2, 12, 17, 18, 32];
 
 impl Pvh<'_> {
@@ -38,7 +38,7 @@ impl Pvh<'_> {
         self.rings(text(&bios), 0, spare(pages))
     }
 
-    /// The table of the machine: pages of RAM below 4 GiB.
+    /// Checks the information table; returns the pages of RAM below 4 GiB.
     fn check_info(&self) -> Result<u64, Crash> {
         let mut info = [0; 48];
         self.read(INFO_ADDRESS, &mut info)?;

@@ -1,17 +1,17 @@
-//! A kernel image for simulated guests: an ELF file with Xen's notes, for PV and PVH alike.
+//! A kernel image for simulated guests: an ELF file with Xen's notes, for PV and PVH.
 //!
-//! It holds no code. The guest machine recognises it by its marker and then checks, as far as a
-//! kernel's first instructions would notice, that the builder put everything where it belongs:
-//! its text is checksummed, its bss must be zero. Sources: `elf.h`, `xen/include/public/elfnote.h`.
+//! It contains no code. The guest machine recognises it by its marker and then checks, as far as a
+//! kernel's first instructions would notice, that the builder placed everything correctly: its text
+//! is checksummed, its bss must be zero. Sources: `elf.h`, `xen/include/public/elfnote.h`.
 
 use crate::bytes::Digest;
 use crate::prng::Prng;
 
 /// First bytes at the entry point.
 pub(super) const MARKER: &[u8; 16] = b"XYLEM-SIM-GUEST\0";
-/// Where the kernel's virtual addresses begin.
+/// Base of the kernel's virtual addresses.
 pub(super) const VIRT_BASE: u64 = 0xffff_ffff_8000_0000;
-/// Where it is loaded, from [`VIRT_BASE`] or from physical zero.
+/// Load offset from [`VIRT_BASE`] or physical address zero.
 pub(super) const LOAD_ADDRESS: u64 = 0x10_0000;
 /// The entry point is in page 0, the hypercall page is page 1, text follows, then the bss.
 pub(super) const TEXT_PAGES: u64 = 6;
@@ -61,7 +61,7 @@ pub fn kernel_image() -> Vec<u8> {
     file
 }
 
-/// Xen's loader of HVM domains as a file: 32-bit, with the same marks.
+/// An hvmloader image: 32-bit, with the same markers.
 #[must_use]
 pub(crate) fn loader_image() -> Vec<u8> {
     const HEADERS: u32 = 52 + 32;

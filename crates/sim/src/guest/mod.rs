@@ -1,10 +1,10 @@
-//! Simulated guests: they boot from what the builder put into memory, talk on their rings, connect
-//! their devices and obey, or not.
+//! Simulated guests: they boot from what the builder put into memory, use their rings, connect
+//! their devices and obey requests, or not.
 //!
 //! ```text
 //!   unpaused -> boots (or crashes) -> hello on the console -> xenbus -> waits for events
 //! ```
-//! What a guest is and how it behaves stands on its command line: `sim.kind=linux`,
+//! A guest's kind and behaviour are set on its command line: `sim.kind=linux`,
 //! `sim.behaviour=deaf`.
 
 mod boot;
@@ -29,34 +29,34 @@ use frontend::{DeviceId, Frontend, Resources};
 use ring::RingTransport;
 pub(crate) use ring::console_drain;
 
-/// What kind of system a guest is.
+/// Kind of a guest's system.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Unikernel,
     Linux,
 }
 
-/// How a guest behaves once it has said hello.
+/// Behaviour of a guest after boot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Behaviour {
     Normal,
     /// Connects its devices but never answers a shutdown request.
     Deaf,
-    /// Never looks at the store at all.
+    /// Never uses the store.
     Silent,
-    /// Obeys, but leaves its devices alone.
+    /// Obeys, but ignores its devices.
     NeverConnects,
-    /// Never lets go of a device that its backend closes.
+    /// Never closes a device that its backend closes.
     HoldsDevices,
-    /// Writes nonsense into its store ring.
+    /// Corrupts its store ring.
     BreaksRing,
     /// Writes as many nodes as it is allowed to.
     Floods,
     /// Changes the state of its devices all the time.
     Toggles,
-    /// Does all that it should, but takes seconds for each.
+    /// Does everything, but takes seconds for each step.
     Slow,
-    /// Writes nonsense where its devices' ends are to be found, and takes its own directories away.
+    /// Writes garbage into its devices' nodes, and removes its own directories.
     Lies,
     /// An HVM guest without PV drivers, which obeys its power button.
     WithoutDrivers,
@@ -91,7 +91,7 @@ impl Behaviour {
     }
 }
 
-/// Where a guest stands.
+/// Phase of a guest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
     Booting,
@@ -99,7 +99,7 @@ enum Phase {
     Running,
     /// It has no drivers for Xen's devices.
     Bare,
-    /// It does nothing any more: shut down, or its store is gone.
+    /// It has stopped: shut down, or its store is gone.
     Over,
 }
 
@@ -108,7 +108,7 @@ enum Phase {
 pub(crate) enum Next {
     /// It waits for an event.
     Block,
-    /// It goes on by itself after this many nanoseconds.
+    /// It continues by itself after this many nanoseconds.
     Sleep(u64),
     Shutdown(ShutdownReason),
 }
@@ -117,7 +117,7 @@ pub(crate) enum Next {
 const UNIKERNEL_BOOT_NS: u64 = 1_500_000;
 const LINUX_BOOT_NS: u64 = 400_000_000;
 const XENBUS_NS: u64 = 300_000;
-/// What a slow guest takes for each thing.
+/// Time that a slow guest takes for each step.
 const SLOW_NS: u64 = 2_000_000_000;
 
 /// One running guest.
@@ -132,12 +132,12 @@ pub(crate) struct Guest {
     store: Client<RingTransport>,
     resources: Resources,
     frontends: BTreeMap<DeviceId, Frontend>,
-    /// A slow guest has slept before what it does next.
+    /// A slow guest has slept before its next step.
     is_rested: bool,
 }
 
 impl Guest {
-    /// A guest's first instructions. The error is why it crashed.
+    /// Boots a guest. The error is the reason of a crash.
     pub(crate) fn boot(
         machine: &Machine,
         store: &Store,
@@ -202,7 +202,7 @@ impl Guest {
             }
             Ok(next) => next,
             Err(error) => {
-                // A kernel without its store goes on without it.
+                // A kernel continues without its store.
                 self.print(&format!("xenbus: {error}\n"));
                 self.phase = Phase::Over;
                 Next::Block
@@ -213,7 +213,7 @@ impl Guest {
     fn print(&mut self, text: &str) {
         let mut xen = self.machine.get_mut();
         ring::console_write(xen.frame_mut(self.boot.console_mfn), text);
-        // Nobody at the other end is no concern of a guest's.
+        // A guest does not care whether the console is connected.
         let _unheard = xen.evtchn_send(self.domid, self.boot.console_port);
     }
 
@@ -311,7 +311,7 @@ impl Guest {
                 Err(error) if error.refusal().is_some() => continue,
                 Err(error) => return Err(error),
             };
-            // What was taken away and comes again is another device.
+            // A device that was removed and added again is a new one.
             let gone = |id: &DeviceId| id.kind == kind && !devids.contains(&id.devid);
             let gone: Vec<DeviceId> =
                 self.frontends.keys().filter(|id| gone(id)).cloned().collect();

@@ -1,6 +1,6 @@
 //! A guest's ends of the store ring and the console ring, in its own memory.
 //!
-//! Written after the public headers alone, apart from the store's code, so that the two check each
+//! Written from the public headers, independently of the store's code, so that the two check each
 //! other. Sources: `xen/include/public/io/xs_wire.h` (`xenstore_domain_interface`), `io/console.h`.
 
 use xen::{DomId, Errno, EvtchnPort, PAGE_BYTES};
@@ -18,12 +18,12 @@ const REQUEST_PRODUCER: usize = 2052;
 const REPLY_CONSUMER: usize = 2056;
 const REPLY_PRODUCER: usize = 2060;
 
-/// Offset in a ring of `RING_BYTES` that a free-running index stands for.
+/// Offset in a ring of `RING_BYTES` for a free-running index.
 fn slot(index: u32) -> usize {
     usize::try_from(index % RING_BYTES).expect("below the ring's size")
 }
 
-/// Puts as many bytes into the request ring as fit; says how many.
+/// Puts as many bytes into the request ring as fit; returns how many.
 fn put_requests(page: &mut [u8; PAGE_BYTES], bytes: &[u8]) -> usize {
     let (consumer, mut producer) = (u32_at(page, REQUEST_CONSUMER), u32_at(page, REQUEST_PRODUCER));
     let mut done = 0;
@@ -36,7 +36,7 @@ fn put_requests(page: &mut [u8; PAGE_BYTES], bytes: &[u8]) -> usize {
     done
 }
 
-/// Takes bytes out of the reply ring; says how many.
+/// Takes bytes from the reply ring; returns how many.
 fn take_replies(page: &mut [u8; PAGE_BYTES], into: &mut [u8]) -> usize {
     let (mut consumer, producer) = (u32_at(page, REPLY_CONSUMER), u32_at(page, REPLY_PRODUCER));
     let mut done = 0;
@@ -49,8 +49,8 @@ fn take_replies(page: &mut [u8; PAGE_BYTES], into: &mut [u8]) -> usize {
     done
 }
 
-/// The store ring as a client's transport. Waiting means to let the store work; if it has nothing
-/// to say then, the answer is `EAGAIN`.
+/// The store ring as a client's transport. Waiting lets the store work; if there is still no reply,
+/// the result is `EAGAIN`.
 #[derive(Debug)]
 pub(crate) struct RingTransport {
     pub(crate) machine: Machine,
@@ -102,7 +102,7 @@ impl Transport for RingTransport {
     }
 }
 
-/// Makes the store ring's indexes nonsense, as a hostile guest may.
+/// Corrupts the store ring's indexes, as a hostile guest may.
 pub(crate) fn break_store_ring(page: &mut [u8; PAGE_BYTES]) {
     let consumer = u32_at(page, REQUEST_CONSUMER);
     put_u32(page, REQUEST_PRODUCER, consumer.wrapping_add(RING_BYTES + 1));
@@ -117,7 +117,7 @@ fn console_slot(index: u32) -> usize {
     CONSOLE_OUT + usize::try_from(index % CONSOLE_OUT_BYTES).expect("below the ring's size")
 }
 
-/// Writes to the console; what does not fit is lost, as when nobody reads.
+/// Writes to the console; what does not fit is lost, as without a reader.
 pub(crate) fn console_write(page: &mut [u8; PAGE_BYTES], text: &str) {
     let consumer = u32_at(page, CONSOLE_OUT_CONSUMER);
     let mut producer = u32_at(page, CONSOLE_OUT_PRODUCER);
@@ -131,7 +131,7 @@ pub(crate) fn console_write(page: &mut [u8; PAGE_BYTES], text: &str) {
     put_u32(page, CONSOLE_OUT_PRODUCER, producer);
 }
 
-/// Takes everything that waits on the console, as xenconsoled does.
+/// Reads all pending console output, as xenconsoled does.
 pub(crate) fn console_drain(page: &mut [u8; PAGE_BYTES]) -> Vec<u8> {
     let mut consumer = u32_at(page, CONSOLE_OUT_CONSUMER);
     let producer = u32_at(page, CONSOLE_OUT_PRODUCER);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_console_gives_back_what_was_written() {
+    fn console_output_reads_back() {
         let mut page = [0; PAGE_BYTES];
         console_write(&mut page, "hello\n");
         assert_eq!(console_drain(&mut page), b"hello\n");

@@ -1,4 +1,4 @@
-//! `XEN_DOMCTL_createdomain`: what a new domain may be told.
+//! `XEN_DOMCTL_createdomain`: checks of a new domain's configuration.
 //!
 //! Sources: `sanitise_domain_config` and `arch_sanitise_domain_config` of the releases, `domctl.h`.
 
@@ -16,7 +16,7 @@ const VCPUS_HVM_MAX: u32 = 128;
 const LAPIC: u32 = 1;
 const ALL_BUT_VPCI: u32 = 0x3ff;
 const USE_PIRQ: u32 = 1 << 9;
-/// What `-1` stands for.
+/// The meaning of `-1`.
 const GRANT_FRAMES_DEFAULT: u32 = 64;
 
 impl SimXen {

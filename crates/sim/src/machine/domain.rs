@@ -1,7 +1,7 @@
-//! One domain, and how domains come to life, stop and go.
+//! One domain, and the life cycle of domains.
 //!
-//! alive -> dying (teardown in progress, unseen by getdomaininfo) -> dead -> unlinked, once nothing
-//! maps its pages any more -> its identifier is free. A dead domain that is still mapped is a zombie.
+//! alive -> dying (teardown in progress, unseen by getdomaininfo) -> dead -> unlinked, once none of
+//! its pages is mapped -> its domid is free. A dead domain that is still mapped is a zombie.
 //! Sources: `xen/common/domain.c`, `xen/common/domid.c`, `xen/common/page_alloc.c`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ use super::settings::Settings;
 use super::{Counted, Occurrence, RCU_NS, Release, Retired, SimXen};
 use crate::prng::split_mix;
 
-/// Whether others may act in the middle.
+/// Whether the call can be preempted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Preemptible {
     Yes,
     No,
 }
 
-/// How far a domain's death has come.
+/// Stage of a domain's teardown.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Dying {
     Alive,
@@ -42,7 +42,7 @@ pub struct Vcpu {
     /// `struct hvm_hw_cpu` of a translated one.
     pub hvm_context: Option<Box<[u8]>>,
     pub mtrr: Option<Box<[u8]>>,
-    /// CPUs that it may and should run on; `None` is all.
+    /// Hard and soft affinity; `None` is all CPUs.
     pub(super) hard: Option<BTreeSet<u32>>,
     pub(super) soft: Option<BTreeSet<u32>>,
     pub(super) ext_context: Option<Box<[u8]>>,
@@ -65,7 +65,7 @@ pub struct Domain {
     pub dying: Dying,
     /// The code, once a shutdown is complete.
     pub shutdown: Option<u8>,
-    /// The first code that was asked for, and whether the vCPUs have yet to stop for it.
+    /// The first requested code, and whether the vCPUs have yet to stop.
     pub(super) shutdown_code: Option<u8>,
     pub(super) shuts_down: bool,
     pub vcpus: Vec<Vcpu>,
@@ -74,14 +74,14 @@ pub struct Domain {
     pub pages_claimed: u64,
     /// Machine frame of the shared info page.
     pub shared_info: u64,
-    /// Where a translated domain was given it.
+    /// Where a translated domain mapped it.
     pub shared_info_gfn: Option<u64>,
     pub e820: Vec<u8>,
     pub tsc_mode: u32,
     pub paging_pool_bytes: u64,
     /// Page tables of the p2m that the paging pool paid for, by level and index.
     pub(super) paging_tables: BTreeSet<(u8, u64)>,
-    /// Own frame numbers: first, count, machine frame.
+    /// Guest frames: first, count, machine frame.
     pub(super) physmap: BTreeMap<u64, (u64, u64)>,
     /// Owned extents of machine frames.
     pub(super) extents: Vec<(u64, u64)>,
@@ -95,9 +95,9 @@ pub struct Domain {
     pub(super) settings: Settings,
     /// Domains that have this one as their target.
     pub(super) references: u32,
-    /// Extents that were mapped by others when a teardown came by.
+    /// Extents that were still mapped by others during teardown.
     pub(super) extents_held: Vec<(u64, u64)>,
-    /// Xen itself keeps its vCPUs from running.
+    /// Xen itself has paused its vCPUs.
     pub(super) is_held: bool,
 }
 
@@ -113,7 +113,7 @@ impl Domain {
         self.flags & Self::HVM != 0
     }
 
-    /// Whether more is emulated for it than a local APIC.
+    /// Whether more than a local APIC is emulated for it.
     #[must_use]
     pub fn has_device_model(&self) -> bool {
         const LAPIC: u32 = 1;
@@ -132,20 +132,20 @@ impl Domain {
         !self.is_paused() && !self.is_held && !stops && self.dying == Dying::Alive
     }
 
-    /// The machine frame of one of its own frame numbers.
+    /// The machine frame of a guest frame.
     #[must_use]
     pub fn mfn_of_pfn(&self, pfn: u64) -> Option<u64> {
         let (&first, &(count, mfn)) = self.physmap.range(..=pfn).next_back()?;
         (pfn < first + count).then(|| mfn + (pfn - first))
     }
 
-    /// How many of its own frame numbers stand for memory.
+    /// Number of populated guest frames.
     #[must_use]
     pub fn pages_mapped(&self) -> u64 {
         self.physmap.values().map(|(count, _)| count).sum()
     }
 
-    /// Puts machine frames at own frame numbers; what was there before is no longer reachable there.
+    /// Maps machine frames at guest frames, replacing earlier mappings.
     pub(super) fn map_physical(&mut self, first: u64, count: u64, mfn: u64) {
         let end = first + count;
         let overlapping: Vec<(u64, u64, u64)> = self
@@ -174,7 +174,7 @@ impl Domain {
     }
 }
 
-/// What `createdomain` was told, checked.
+/// Checked arguments of `createdomain`.
 #[derive(Debug)]
 pub(super) struct Creation {
     pub(super) handle: Uuid,
@@ -252,7 +252,7 @@ impl SimXen {
             shared_info_gfn: None,
             e820: Vec::new(),
             tsc_mode: 0,
-            // HAP begins with 256 pages of its own.
+            // HAP begins with 256 pages.
             paging_pool_bytes: if translated { 1 << 20 } else { 0 },
             paging_tables: BTreeSet::new(),
             physmap: BTreeMap::new(),
@@ -279,7 +279,7 @@ impl SimXen {
         lingering || self.domains.contains_key(&domid)
     }
 
-    /// Picks the identifier of a new domain from what the caller asked for.
+    /// Picks the domid of a new domain.
     pub(super) fn choose_domid(&mut self, asked: DomId) -> Result<DomId, Errno> {
         let explicit = asked.is_ordinary() && asked != DomId::DOM0;
         if explicit {
@@ -301,8 +301,8 @@ impl SimXen {
         Err(exhausted)
     }
 
-    /// A domain begins to shut down; the first reason stays. It is complete when all vCPUs have stopped, and those
-    /// that wait for a device model stop later, unless it is a crash.
+    /// Begins a shutdown; the first reason is kept. It is complete when all vCPUs have stopped;
+    /// those that wait for a device model stop later, unless it is a crash.
     pub(super) fn shutdown_domain(&mut self, domid: DomId, reason: u8) {
         const CRASH: u8 = 3;
         let deferred_ns = self.faults.shutdown_deferred_ns;
@@ -340,24 +340,24 @@ impl SimXen {
         let name = xen::ShutdownReason::from_code(reason);
         self.trace.note(self.now, format_args!("xen: domain {domid} shut down: {name}"));
         self.changed.insert(domid);
-        // Who asked for it is told of a suspend instead of the one who is told of everything.
+        // A subscribed port is signalled on suspend, instead of the VIRQ.
         let subscribed = self.domains[&domid].settings.suspend_port;
         match subscribed {
             Some(port) if name == xen::ShutdownReason::Suspend => {
-                // A port that is not there is not rung.
+                // A port that does not exist is not signalled.
                 let _ = self.evtchn_send(domid, port);
             }
             _ => self.raise_dom_exc(),
         }
     }
 
-    /// Tears a domain down without a pause.
+    /// Tears a domain down without preemption.
     pub(super) fn kill_domain(&mut self, domid: DomId) {
         let whole = self.tear_down(domid, Preemptible::No);
         assert!(whole.is_ok(), "nothing came between");
     }
 
-    /// Tears a domain down, or goes on with that. `ERESTART`: something else is to be done first.
+    /// Tears a domain down, or continues to. `ERESTART`: preempted.
     pub(super) fn tear_down(
         &mut self,
         domid: DomId,
@@ -388,7 +388,7 @@ impl SimXen {
         self.give_pages_back(domid, preemptible)?;
         let Some(domain) = self.domains.get_mut(&domid) else { return Ok(()) };
         domain.dying = Dying::Dead;
-        // Some of what was mapped when its turn came may not be so any more.
+        // Extents that were mapped before may be unmapped by now.
         let held = std::mem::take(&mut domain.extents_held);
         (domain.extents, domain.pages) = self.frames.release(domid, &held);
         self.trace.note(self.now, format_args!("xen: domain {domid} is dead"));
@@ -398,7 +398,7 @@ impl SimXen {
         Ok(())
     }
 
-    /// A dying domain's pages go one by one: that is where the time of a destroy goes.
+    /// Frees a dying domain's pages one by one, which takes most of a destroy's time.
     fn give_pages_back(&mut self, domid: DomId, preemptible: Preemptible) -> Result<(), Errno> {
         let mut stopped = Ok(());
         while let Some(domain) = self.domains.get_mut(&domid)
@@ -419,12 +419,12 @@ impl SimXen {
         stopped
     }
 
-    /// A point at which a long call may have to stop.
+    /// A preemption point of a long call.
     fn stop_here(&mut self, preemptible: Preemptible) -> Result<(), Errno> {
         if preemptible == Preemptible::Yes && self.is_preempted() { Err(ERESTART) } else { Ok(()) }
     }
 
-    /// Something that kept a dead domain's page was let go.
+    /// A reference to a dead domain's page was dropped.
     pub(super) fn drop_page_reference(&mut self, owner: DomId) {
         if let Some(domain) = self.domains.get_mut(&owner)
             && domain.dying == Dying::Dead
@@ -489,7 +489,7 @@ impl SimXen {
         Ok(())
     }
 
-    /// Says what a vCPU is doing: running, or blocked until an event comes.
+    /// Sets a vCPU's activity: running, or blocked until an event.
     pub(crate) fn set_vcpu_activity(&mut self, domid: DomId, activity: VcpuActivity) {
         if let Some(vcpu) = self.domains.get_mut(&domid).and_then(|d| d.vcpus.first_mut()) {
             vcpu.running = activity == VcpuActivity::Runs;
@@ -499,7 +499,7 @@ impl SimXen {
     }
 }
 
-/// What a guest's vCPU does.
+/// Activity of a guest's vCPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum VcpuActivity {
     Runs,
@@ -512,7 +512,7 @@ mod tests {
     use crate::machine::test_support::{create, host};
 
     #[test]
-    fn when_all_numbers_are_taken_an_old_xen_lacks_memory_and_a_new_one_says_they_exist() {
+    fn without_a_free_domid_old_xen_returns_enomem_and_new_xen_eexist() {
         let mut xen = host();
         for _ in 1..DomId::FIRST_RESERVED {
             create(&mut xen);
@@ -521,7 +521,8 @@ mod tests {
         xen.config.release = Release::Xen4_22;
         assert_eq!(xen.choose_domid(DomId::ANY), Err(Errno::EEXIST));
         assert_eq!(xen.choose_domid(DomId(0)), Err(Errno::EEXIST), "it asks for any by its name");
-        // A number is free when the last reader of its domain has left, on an old Xen when it is not listed.
+        // A domid is free after the last RCU reader of its domain, on an old Xen when it is not
+        // listed.
         xen.kill_domain(DomId(77));
         assert_eq!(xen.choose_domid(DomId::ANY), Err(Errno::EEXIST));
         xen.config.release = Release::Xen4_20;

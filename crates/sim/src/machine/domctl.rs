@@ -1,7 +1,7 @@
-//! `domctl`: the control domain's calls about one domain.
+//! `domctl`: the control domain's calls on one domain.
 //!
-//! The interface version is compared before anything else; then the caller's right, then the
-//! domain. Source: `xen/common/domctl.c`, `xen/arch/x86/domctl.c`.
+//! The interface version is checked first, then the caller's privilege, then the domain. Source:
+//! `xen/common/domctl.c`, `xen/arch/x86/domctl.c`.
 
 use xen::{DomId, Errno};
 
@@ -66,7 +66,7 @@ impl SimXen {
         answer
     }
 
-    /// The calls about a domain that exists.
+    /// Calls on an existing domain.
     fn domctl_on(
         &mut self,
         caller: DomId,
@@ -75,7 +75,7 @@ impl SimXen {
         call: &mut [u8; DOMCTL_BYTES],
         arena: &mut Arena<'_>,
     ) -> Result<u64, Errno> {
-        // Calls that would stop their own caller.
+        // Calls that would stop the caller itself.
         if domid == caller && matches!(cmd, 2 | 3 | 12 | 13 | 15 | 18 | 27 | 33 | 34 | 55 | 60) {
             return Err(Errno::EINVAL);
         }
@@ -150,7 +150,7 @@ impl SimXen {
         let context: Box<[u8]> = arena.get(address, VCPU_CONTEXT_BYTES)?.into();
         let online = u64_at(&context, 512) & VGCF_ONLINE != 0;
         if !self.live(domid)?.is_translated() {
-            // cr3 must be a page table that holds; Xen validates it if it is not pinned yet.
+            // cr3 must be a valid page table; Xen validates it if it is not pinned yet.
             let cr3 = u64_at(&context, 5008);
             if cr3 & 0xfff != 0 {
                 return Err(Errno::EINVAL);
@@ -188,7 +188,7 @@ impl SimXen {
         let page = self.frames.page_mut(mfn);
         page.fill(0xcc);
         for (number, stub) in (0_u32..).zip(page.chunks_exact_mut(32)) {
-            // mov $number, %eax; then into Xen and back.
+            // mov $number, %eax; syscall; ret.
             stub[0] = 0xb8;
             stub[1..5].copy_from_slice(&number.to_le_bytes());
             stub[5..8].copy_from_slice(&[0x0f, 0x05, 0xc3]);
@@ -196,7 +196,7 @@ impl SimXen {
         Ok(())
     }
 
-    /// Grows or shrinks the pool in steps, between which it may be preempted; then it has the size it has.
+    /// Grows or shrinks the pool in steps, and may be preempted with an intermediate size.
     fn set_paging_pool(&mut self, domid: DomId, bytes: u64) -> Result<(), Errno> {
         const STEP_PAGES: u64 = 64;
         let free = self.frames.pages_free().saturating_sub(self.pages_claimed);
@@ -225,7 +225,7 @@ impl SimXen {
         }
     }
 
-    /// Which domain getdomaininfo answers about.
+    /// The domain that getdomaininfo returns.
     fn find_for_info(&self, asked: DomId) -> Result<DomId, Errno> {
         if self.domains.contains_key(&asked) {
             return Ok(asked);

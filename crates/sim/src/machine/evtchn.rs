@@ -1,8 +1,8 @@
 //! Event channels and the VIRQ for domain exceptions.
 //!
-//! A port is free, unbound, interdomain or bound to a VIRQ. The lowest free port from 1 is given
-//! out first; a pending port stays pending until its owner takes it, however often it is rung.
-//! Source: `xen/common/event_channel.c`.
+//! A port is free, unbound, interdomain or bound to a VIRQ. The lowest free port from 1 is
+//! allocated first; a pending port stays pending until its owner consumes it, however often it is
+//! signalled. Source: `xen/common/event_channel.c`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +78,7 @@ impl SimXen {
     /// `EVTCHNOP_bind_interdomain` by `domid`.
     ///
     /// # Errors
-    /// ESRCH without the remote domain, EINVAL if its port does not wait for `domid`.
+    /// ESRCH without the remote domain, EINVAL if its port is not unbound for `domid`.
     pub fn evtchn_bind_interdomain(
         &mut self,
         domid: DomId,
@@ -93,7 +93,7 @@ impl SimXen {
         let port = self.new_port(domid, Channel::Interdomain { remote, port: remote_port })?;
         let peer = self.live(remote)?;
         peer.ports.channels.insert(remote_port, Channel::Interdomain { remote: domid, port });
-        // A fresh binding is pending once: what was rung before it must not be lost.
+        // A new binding is pending once, so that earlier events are not lost.
         self.set_pending(domid, port);
         Ok(port)
     }
@@ -112,13 +112,13 @@ impl SimXen {
         }
         let port = self.new_port(domid, Channel::Virq(VIRQ_DOM_EXC))?;
         if receives {
-            // The new owner knows nothing yet: all domains count as changed.
+            // All domains count as changed for a new owner.
             self.changed = self.domains.keys().copied().collect();
         }
         Ok(port)
     }
 
-    /// Who the VIRQ is for.
+    /// The receiver of the VIRQ.
     fn dom_exc_receiver(&self) -> DomId {
         self.virq_handlers.get(&VIRQ_DOM_EXC).copied().unwrap_or(DomId::DOM0)
     }
@@ -139,13 +139,13 @@ impl SimXen {
         Ok(())
     }
 
-    /// `EVTCHNOP_status`: the answer's fields, from the status on.
+    /// `EVTCHNOP_status`: the result's fields, from the status on.
     pub(super) fn evtchn_status(
         &mut self,
         domid: DomId,
         port: EvtchnPort,
     ) -> Result<[u8; 16], Errno> {
-        /// Ports come into being in buckets of this many.
+        /// Ports are allocated in buckets of this many.
         const BUCKET: u32 = 64;
         let channels = &self.live(domid)?.ports.channels;
         let highest = channels.keys().next_back().map_or(0, |port| port.0);
@@ -165,10 +165,10 @@ impl SimXen {
         Ok(answer)
     }
 
-    /// `EVTCHNOP_send`: rings the other end. Nobody there is no error.
+    /// `EVTCHNOP_send`: signals the other end. An unbound port is no error.
     ///
     /// # Errors
-    /// EINVAL for a free port or one that cannot be rung.
+    /// EINVAL for a free port or one that cannot be signalled.
     pub fn evtchn_send(&mut self, domid: DomId, port: EvtchnPort) -> Result<(), Errno> {
         match self.live(domid)?.ports.channels.get(&port).copied() {
             Some(Channel::Interdomain { remote, port }) => self.set_pending(remote, port),
@@ -178,7 +178,7 @@ impl SimXen {
         Ok(())
     }
 
-    /// Takes a pending event: true if the port was rung since the last time.
+    /// Consumes a pending event: true if the port was signalled since the last call.
     pub fn evtchn_take(&mut self, domid: DomId, port: EvtchnPort) -> bool {
         self.domains.get_mut(&domid).is_some_and(|domain| domain.ports.pending.remove(&port))
     }
@@ -198,7 +198,7 @@ impl SimXen {
         }
     }
 
-    /// The port that rings when some domain changed, and whose it is.
+    /// The port bound to VIRQ_DOM_EXC and its owner.
     pub(super) fn dom_exc_port(&self) -> Option<(DomId, EvtchnPort)> {
         let receiver = self.dom_exc_receiver();
         self.dom_exc_port_of(receiver).map(|port| (receiver, port))
@@ -211,7 +211,7 @@ impl SimXen {
             .map(|(port, _)| *port)
     }
 
-    /// Tells the VIRQ's owner, if there is one, that some domain changed.
+    /// Raises VIRQ_DOM_EXC for its owner, if there is one.
     pub(super) fn raise_dom_exc(&mut self) {
         match self.faults.next_virq() {
             VirqFate::Delivered => self.deliver_dom_exc(),
@@ -238,7 +238,7 @@ mod tests {
     const DOM0: DomId = DomId::DOM0;
 
     #[test]
-    fn the_lowest_free_port_is_given_out_first() {
+    fn the_lowest_free_port_is_allocated_first() {
         let mut xen = host();
         let guest = create(&mut xen);
         let ports: Vec<u32> =
@@ -261,11 +261,11 @@ mod tests {
     }
 
     #[test]
-    fn rings_merge_until_they_are_taken() {
+    fn events_merge_until_they_are_consumed() {
         let mut xen = host();
         let guest = create(&mut xen);
         let port = xen.evtchn_alloc_unbound(guest, DOM0).unwrap();
-        // Nobody is bound yet: the ring is dropped without an error.
+        // The port is unbound: the event is dropped without an error.
         assert_eq!(xen.evtchn_send(guest, port), Ok(()));
         let ours = xen.evtchn_bind_interdomain(DOM0, guest, port).unwrap();
         assert!(xen.evtchn_take(DOM0, ours));
@@ -283,7 +283,7 @@ mod tests {
         let mut xen = host();
         let port = xen.evtchn_bind_dom_exc(DOM0).unwrap();
         assert_eq!(xen.evtchn_bind_dom_exc(DOM0), Err(Errno::EEXIST));
-        // On an old Xen another domain may bind it and hears nothing; a new one says so.
+        // On an old Xen another domain may bind it without effect; a new one refuses.
         let other = create(&mut xen);
         let theirs = xen.evtchn_bind_dom_exc(other).unwrap();
         xen.take_occurrences();

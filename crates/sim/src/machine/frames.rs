@@ -1,14 +1,14 @@
-//! The machine's memory: which frame belongs to whom, what it holds, who has mapped it.
+//! The machine's memory: owner, contents and mappings of frames.
 //!
-//! Frames are handed out from the top downwards in aligned extents, so that a domain's machine
-//! frames are never in the order of its own numbering. A fresh frame holds a pattern, not zeroes,
-//! as on a hypervisor that scrubs with one; only frames that were written take up memory here.
+//! Frames are allocated from the top downwards in aligned extents, so that a domain's machine
+//! frames are never in the order of its guest frames. A fresh frame contains a scrub pattern
+//! instead of zeros; only written frames take up memory here.
 
 use std::collections::BTreeMap;
 
 use xen::{DomId, PAGE_BYTES};
 
-/// What a fresh frame is filled with.
+/// Scrub pattern of a fresh frame.
 const FRESH: u8 = 0xc2;
 
 /// Whether a frame counts towards its owner's memory.
@@ -41,12 +41,12 @@ pub(crate) struct Frames {
     runs: BTreeMap<u64, Run>,
     contents: BTreeMap<u64, Contents>,
     mapped: BTreeMap<u64, u32>,
-    /// Largest order that can still be allocated: memory is as fragmented as this says.
+    /// Largest order that can be allocated (fragmentation).
     pub(crate) order_max: u32,
 }
 
 impl Frames {
-    /// Machine frames below this one are firmware's and Xen's.
+    /// Machine frames below this one belong to firmware and Xen.
     const FIRST: u64 = 0x10_0000;
 
     pub(crate) fn new(pages: u64) -> Self {
@@ -74,7 +74,7 @@ impl Frames {
         self.contents.len()
     }
 
-    /// Gives `2^order` aligned frames to `owner`, who will know the first as `pfn`.
+    /// Allocates `2^order` aligned frames to `owner`, the first as `pfn`.
     pub(crate) fn allocate(
         &mut self,
         owner: DomId,
@@ -109,23 +109,23 @@ impl Frames {
         (mfn < first + run.pages).then_some((first, run))
     }
 
-    /// Who owns the frame.
+    /// The frame's owner.
     pub(crate) fn owner(&self, mfn: u64) -> Option<DomId> {
         self.run(mfn).map(|(_, run)| run.owner)
     }
 
-    /// The owner's own number for the frame, as the machine-to-physical table has it.
+    /// The frame's pfn, as in the machine-to-physical table.
     pub(crate) fn pfn(&self, mfn: u64) -> Option<u64> {
         self.run(mfn).map(|(first, run)| run.pfn_first + (mfn - first))
     }
 
-    /// Whether the frame is Xen's own, shared with its owner.
+    /// Whether the frame belongs to Xen, shared with its owner.
     pub(crate) fn is_xens(&self, mfn: u64) -> bool {
         self.run(mfn).is_some_and(|(_, run)| run.counted == Counted::No)
     }
 
-    /// Takes the owner's frames back, all but those that somebody has mapped. Returns the extents
-    /// that are left, and how many of their frames count.
+    /// Frees the owner's frames, except mapped ones. Returns the remaining extents, and how many of
+    /// their frames count.
     pub(crate) fn release(
         &mut self,
         owner: DomId,
@@ -151,7 +151,7 @@ impl Frames {
         (left, counted)
     }
 
-    /// Makes one frame a run of its own, so that it can be released alone.
+    /// Splits off one frame, so that it can be released alone.
     pub(crate) fn carve(&mut self, mfn: u64) {
         let Some((first, run)) = self.run(mfn) else { return };
         self.runs.remove(&first);
@@ -166,7 +166,7 @@ impl Frames {
         part(mfn + 1, first + run.pages - mfn - 1);
     }
 
-    /// Whether somebody has mapped the frame.
+    /// Whether the frame is mapped by others.
     pub(crate) fn is_mapped(&self, mfn: u64) -> bool {
         self.mapped.contains_key(&mfn)
     }
@@ -198,12 +198,12 @@ impl Frames {
         self.free.insert(start, end - start);
     }
 
-    /// Holds a frame for somebody who has mapped it.
+    /// Adds a mapping reference to a frame.
     pub(crate) fn map(&mut self, mfn: u64) {
         *self.mapped.entry(mfn).or_default() += 1;
     }
 
-    /// Lets a mapped frame go. Returns whether that was the last mapping.
+    /// Drops a mapping reference. Returns whether it was the last.
     pub(crate) fn unmap(&mut self, mfn: u64) -> bool {
         let count = self.mapped.get_mut(&mfn).expect("an unmapped frame was mapped");
         *count -= 1;

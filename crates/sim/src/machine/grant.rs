@@ -1,7 +1,7 @@
 //! Grant tables, version 1, and mappings of other domains' pages.
 //!
-//! A table is memory that its domain writes: eight bytes an entry, {flags, domid, frame}. Who maps a
-//! page keeps it, whatever becomes of its owner. Source: `xen/common/grant_table.c`.
+//! A table is memory that its domain writes: eight bytes an entry, {flags, domid, frame}. A mapped
+//! page is kept, even if its owner is destroyed. Source: `xen/common/grant_table.c`.
 
 use xen::{DomId, Errno, GrantRef, PAGE_BYTES};
 
@@ -15,7 +15,7 @@ const GTF_READONLY: u16 = 4;
 const GTF_READING: u16 = 8;
 const GTF_WRITING: u16 = 16;
 
-/// Why a grant could not be mapped: `GNTST_*`.
+/// Why a grant cannot be mapped: `GNTST_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GrantStatus {
     GeneralError,
@@ -24,7 +24,7 @@ pub enum GrantStatus {
     PermissionDenied,
 }
 
-/// A page of one domain, held by another.
+/// A page of one domain, mapped by another.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Mapping {
     pub holder: DomId,
@@ -33,7 +33,7 @@ pub struct Mapping {
     grant: Option<GrantRef>,
 }
 
-/// A mapping that the holder must give back.
+/// A mapping that the holder must unmap.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct MappingId(u64);
 
@@ -41,7 +41,7 @@ pub struct MappingId(u64);
 pub(super) struct GrantTable {
     frames_max: u32,
     frames: Vec<Box<[u8; PAGE_BYTES]>>,
-    /// How often each entry is mapped.
+    /// Map counts of the entries.
     pins: std::collections::BTreeMap<GrantRef, u32>,
 }
 
@@ -61,7 +61,7 @@ impl GrantTable {
         self.frames_max
     }
 
-    /// Makes the table that many frames long. False if it must not be.
+    /// Grows the table to this many frames. False if that is not allowed.
     pub(super) fn grow(&mut self, frames: usize) -> bool {
         if u32::try_from(frames).is_ok_and(|frames| frames <= self.frames_max) {
             while self.frames.len() < frames {
@@ -105,7 +105,7 @@ impl SimXen {
         true
     }
 
-    /// A domain takes a grant back. False while the peer still maps it.
+    /// A domain revokes a grant. False while the peer still maps it.
     pub fn grant_end_access(&mut self, domid: DomId, grant: GrantRef) -> bool {
         let Some(domain) = self.domains.get_mut(&domid) else { return true };
         let Some(entry) = domain.grants.entry(grant) else { return true };
@@ -119,7 +119,7 @@ impl SimXen {
     /// Maps a granted frame into `holder`.
     ///
     /// # Errors
-    /// What `GNTTABOP_map_grant_ref` would put into the status.
+    /// The status of `GNTTABOP_map_grant_ref`.
     pub fn map_grant(
         &mut self,
         holder: DomId,
@@ -174,13 +174,13 @@ impl SimXen {
     /// The page behind a mapping.
     ///
     /// # Panics
-    /// If the mapping was given back.
+    /// If it was unmapped.
     pub fn mapped_page(&mut self, id: MappingId) -> &mut [u8; PAGE_BYTES] {
         let mfn = self.mappings.get(&id.0).expect("a page in use is mapped").mfn;
         self.frames.page_mut(mfn)
     }
 
-    /// Gives a mapping back.
+    /// Unmaps a mapping.
     pub fn unmap(&mut self, id: MappingId) {
         let Some(mapping) = self.mappings.remove(&id.0) else { return };
         if let (Some(grant), Some(domain)) = (mapping.grant, self.domains.get_mut(&mapping.owner)) {
@@ -194,7 +194,7 @@ impl SimXen {
                 }
             }
         }
-        // What was granted for writing may have been written.
+        // A page granted for writing counts as written.
         if mapping.grant.is_some()
             && let Some(pfn) = self.frames.pfn(mapping.mfn)
             && let Some(owner) = self.domains.get_mut(&mapping.owner)
@@ -206,7 +206,7 @@ impl SimXen {
         }
     }
 
-    /// A dying domain's own mappings end with it.
+    /// Unmaps all of a dying domain's own mappings.
     pub(super) fn release_mappings_of(&mut self, holder: DomId) {
         let held: Vec<u64> =
             self.mappings.iter().filter(|(_, m)| m.holder == holder).map(|(&id, _)| id).collect();
@@ -215,7 +215,7 @@ impl SimXen {
         }
     }
 
-    /// All mappings that are held, for checkers.
+    /// All mappings, for checkers.
     pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
         self.mappings.values()
     }
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!((zombie.dying, zombie.pages), (super::super::Dying::Dead, 1));
         xen.unmap(mapping);
         assert!(xen.domain(guest).is_none());
-        // The shared info page came back too.
+        // The shared info page was freed too.
         assert_eq!(xen.pages_free(), free + 17);
     }
 }

@@ -12,9 +12,9 @@ use super::settings::{CREDIT2, put_bitmap};
 use crate::bytes::{index, put, put_u32, put_u64, u32_at, u64_at};
 
 const HEADER: usize = 8;
-/// What was printed at boot.
+/// Boot messages.
 const CONSOLE: &[u8] = b"(XEN) a simulated machine\n(XEN) *** LOADING DOMAIN 0 ***\n";
-/// CPU features, as many words as 4.17 has.
+/// CPU features, in 4.17's number of words.
 const FEATURES: [u32; 20] = [
     0x1fc9_cbf5,
     0xf6d8_3203,
@@ -44,14 +44,14 @@ pub(super) struct Pool {
     cpus: BTreeSet<u32>,
 }
 
-/// What the machine as a whole is set to.
+/// Settings of the machine as a whole.
 #[derive(Debug)]
 pub(super) struct HostSettings {
     pools: BTreeMap<u32, Pool>,
     ratelimit_us: u32,
 }
 
-/// In the place of a number: any that is free.
+/// Stands for any free number.
 const ANY: u32 = u32::MAX;
 
 impl HostSettings {
@@ -64,7 +64,7 @@ impl HostSettings {
 }
 
 impl SimXen {
-    /// The sysctls of this file. `None`: it is none of them.
+    /// The sysctls of this file; `None` for any other.
     pub(super) fn host_call(
         &mut self,
         call: &mut [u8],
@@ -79,12 +79,12 @@ impl SimXen {
             8 => self.cpu_idle(call, arena),
             9 => {
                 let width = u32_at(call, HEADER + 4);
-                // All memory of the machine lies above 4 GiB.
+                // All memory of the machine is above 4 GiB.
                 let pages = if (1..=32).contains(&width) { 0 } else { self.frames.pages_free() };
                 put_u64(call, HEADER + 16, pages << xen::PAGE_SHIFT);
                 Ok(())
             }
-            // Neither idle states nor frequencies are the hypervisor's here.
+            // The hypervisor manages neither idle states nor frequencies here.
             10 | 12 => Err(Errno::ENODEV),
             16 => self.cpu_places(call, arena),
             17 => self.numa(call, arena),
@@ -280,7 +280,7 @@ fn read_console(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The machine has no PCI device that the hypervisor knows.
+/// The hypervisor knows no PCI devices.
 fn pci_nodes(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
     const INVALID_DEVICE: u32 = u32::MAX - 1;
     let (count, nodes) = (u32_at(call, HEADER), u64_at(call, HEADER + 16));
@@ -318,7 +318,7 @@ fn host_policy(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
     if kind > 5 || u32_at(call, HEADER + 12) != 0 {
         return Err(Errno::EINVAL);
     }
-    // The odd ones are HVM's, but for the machine's own.
+    // Odd kinds are HVM's, except the machine's own.
     let policy = super::policy::default(kind == 3 || kind == 5);
     let leaves = u32::try_from(policy.len()).unwrap_or(u32::MAX);
     let (room, msrs_room) = (u32_at(call, HEADER + 4), u32_at(call, HEADER + 8));

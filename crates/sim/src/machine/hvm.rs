@@ -10,7 +10,7 @@ use super::hypercall::Arena;
 use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 const PARAMS: u32 = 39;
-/// Refused since they mean nothing any more.
+/// Deprecated parameters, refused.
 const DEPRECATED: [u32; 10] = [4, 13, 20, 21, 22, 23, 24, 25, 26, 30];
 /// May be changed from zero only: VIRIDIAN, the IOREQ pages, ALTP2M, MCA_CAP.
 const SET_ONCE: [u32; 7] = [5, 6, 9, 32, 33, 35, 38];
@@ -19,7 +19,7 @@ const VIRIDIAN_BASE: u64 = 1;
 const VIRIDIAN_KNOWN: u64 = 0x1fff;
 const TIMER_MODE: u32 = 10;
 const ALTP2M: u32 = 35;
-/// What a domain may set for itself, and what it may read.
+/// Parameters that a domain may set for itself, and that it may read.
 const SET_BY_GUESTS: [u32; 8] = [0, 2, 15, 18, 19, 34, 36, 37];
 const READ_BY_GUESTS: [u32; 8] = [0, 1, 2, 15, 17, 18, 36, 37];
 
@@ -41,7 +41,7 @@ fn record(out: &mut Vec<u8>, code: u16, instance: u16, body: &[u8]) {
 }
 
 impl SimXen {
-    /// A guest says how it is told of events.
+    /// A guest sets how events are delivered.
     pub(crate) fn set_callback_irq(&mut self, domid: DomId) {
         if let Ok(domain) = self.live(domid)
             && domain.is_translated()
@@ -50,7 +50,7 @@ impl SimXen {
         }
     }
 
-    /// Whether a guest's power button was pressed since it last looked.
+    /// Whether a guest's power button was pressed since the last call.
     pub(crate) fn take_power_button(&mut self, domid: DomId) -> bool {
         self.live(domid).is_ok_and(|domain| std::mem::take(&mut domain.settings.power_button))
     }
@@ -126,7 +126,7 @@ impl SimXen {
         Ok(())
     }
 
-    /// The records of a translated domain. A vCPU that is down has no CPU record.
+    /// The records of a translated domain. An offline vCPU has no CPU record.
     fn hvm_records(&mut self, domid: DomId) -> Result<Vec<u8>, Errno> {
         let domain = self.live(domid)?;
         if !domain.is_translated() || domain.dying != super::Dying::Alive {
@@ -161,7 +161,7 @@ impl SimXen {
         call: &mut [u8],
         arena: &mut Arena<'_>,
     ) -> Result<u64, Errno> {
-        /// The highest kind of record that x86 has.
+        /// The highest record type of x86.
         const CODE_MAX: u32 = 20;
         let (kind, instance) = (u32_at(call, HEADER), u32_at(call, HEADER + 4));
         let (room, address) = (u64_at(call, HEADER + 8), u64_at(call, HEADER + 16));
@@ -188,7 +188,7 @@ impl SimXen {
         }
     }
 
-    /// Loads records: all vCPUs go down first, those with a CPU record come up.
+    /// Loads records: all vCPUs go offline first, those with a CPU record come online.
     pub(super) fn set_hvm_context(
         &mut self,
         domid: DomId,

@@ -1,4 +1,4 @@
-//! The hypercall entry: finds out what is asked for, counts it, lets a fault strike, dispatches.
+//! The hypercall entry: decodes, counts, injects faults, dispatches.
 
 use xen::{DomId, Errno, Op};
 
@@ -12,7 +12,7 @@ pub(super) struct Arena<'a> {
 }
 
 impl Arena<'_> {
-    /// The bytes at an address, as `copy_from_guest` would see them.
+    /// The bytes at an address, as by `copy_from_guest`.
     pub(super) fn get(&self, address: u64, bytes: usize) -> Result<&[u8], Errno> {
         let start = index(address.checked_sub(self.address).ok_or(Errno::EFAULT)?);
         let end = start.checked_add(bytes).ok_or(Errno::EFAULT)?;
@@ -29,24 +29,25 @@ impl Arena<'_> {
 pub(super) const DOMCTL_BYTES: usize = 144;
 pub(super) const SYSCTL_BYTES: usize = 136;
 
-/// How long the shortest hypercall takes, in nanoseconds.
+/// Duration of the shortest hypercall, in nanoseconds.
 const CALL_NS: u64 = 900;
 
-/// What Xen says to itself when a call is to go on later. No caller ever sees it.
+/// Xen's internal error for a preempted call, never returned to a caller.
 pub(super) const ERESTART: Errno = Errno(85);
 
-/// The bits of a memory op's number; those above say at which extent a preempted one goes on.
+/// The bits of a memory op's number; those above are the extent at which a preempted one continues.
 pub(super) const MEMORY_OP_MASK: u64 = 0x3f;
 const MEMORY_OP_BITS: u32 = 6;
 
-/// A hypercall that is made. Its arguments change when it is preempted, so that it goes on where it was.
+/// A hypercall in progress. Preemption changes its arguments, so that it continues where it
+/// stopped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     op: Op,
     pub(super) args: [u64; 5],
-    /// It goes on after it was preempted.
+    /// It continues after preemption.
     pub(super) goes_on: bool,
-    /// So does the entry that a multicall is at.
+    /// So does the current entry of a multicall.
     entry_goes_on: bool,
 }
 
@@ -55,28 +56,28 @@ impl Call {
         Self { op, args, goes_on: false, entry_goes_on: false }
     }
 
-    /// At which extent a memory op begins or goes on.
+    /// The extent at which a memory op begins or continues.
     pub(super) fn extent_first(&self) -> u64 {
         self.args[0] >> MEMORY_OP_BITS
     }
 
-    /// Lets a memory op go on at this extent.
+    /// Makes a memory op continue at this extent.
     pub(super) fn go_on_at(&mut self, extent: u64) -> Errno {
         self.args[0] = self.args[0] & MEMORY_OP_MASK | extent << MEMORY_OP_BITS;
         ERESTART
     }
 }
 
-/// How far a hypercall has come.
+/// Progress of a hypercall.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Progress {
     Done(Result<u64, Errno>),
-    /// It will go on with its arguments as they are now.
+    /// It will continue with its current arguments.
     Preempted,
 }
 
 impl SimXen {
-    /// One hypercall of `caller`, until it is done or preempted.
+    /// Runs a hypercall of `caller` until it is done or preempted.
     pub(super) fn hypercall(
         &mut self,
         caller: DomId,
@@ -108,7 +109,7 @@ impl SimXen {
                 return Err(errno);
             }
         }
-        // What goes on acts on whoever bears the number then.
+        // A continued call acts on the domain that has the domid then.
         if let Some(domid) = self.acted_on(arena, call.op, call.args)? {
             self.judge(name, domid);
         }
@@ -134,12 +135,12 @@ impl SimXen {
         result
     }
 
-    /// Whether a long call is preempted at this point.
+    /// Whether a long call is preempted here.
     pub(super) fn is_preempted(&mut self) -> bool {
         self.faults.preempts(&mut self.prng)
     }
 
-    /// One hypercall of the store daemon, which is not counted among the toolstack's and meets no fault.
+    /// Runs a hypercall of the store daemon: not counted as the toolstack's, and without faults.
     pub(super) fn hypercall_of_store(
         &mut self,
         caller: DomId,
@@ -175,8 +176,8 @@ impl SimXen {
         }
     }
 
-    /// `HYPERVISOR_multicall`: each entry has its own result. Between two, and where an entry is preempted, others
-    /// act; then it goes on with the entries that are left.
+    /// `HYPERVISOR_multicall`: each entry has its own result. Others act between entries and where
+    /// an entry is preempted.
     fn multicall(
         &mut self,
         caller: DomId,
@@ -184,7 +185,7 @@ impl SimXen {
         call: &mut Call,
     ) -> Result<u64, Errno> {
         const ENTRY_BYTES: u64 = 64;
-        /// What a debug build leaves of an entry's arguments.
+        /// A debug build overwrites an entry's arguments with this.
         const SPENT: u8 = 0xaa;
         while call.args[1] > 0 {
             let at = call.args[0];
@@ -199,7 +200,7 @@ impl SimXen {
                     match self.hypercall(caller, arena, &mut inner) {
                         Progress::Done(result) => result,
                         Progress::Preempted => {
-                            // It goes on from what its entry says then.
+                            // It continues from its entry's current arguments.
                             let entry = arena.get_mut(at, index(ENTRY_BYTES))?;
                             for (k, arg) in inner.args.into_iter().enumerate() {
                                 put_u64(entry, 16 + 8 * k, arg);
@@ -227,7 +228,7 @@ impl SimXen {
         Ok(0)
     }
 
-    /// The domain that a call acts on, or reads something of; the calls that tell who is there name nobody.
+    /// The domain that a call acts on or reads; calls that enumerate domains have none.
     fn acted_on(&self, arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<Option<DomId>, Errno> {
         let at = |address: u64, offset: u64| Ok(DomId(u16_at(arena.get(address + offset, 2)?, 0)));
         Ok(match (op, sub_op(op, args)) {
@@ -322,7 +323,7 @@ impl SimXen {
     }
 }
 
-/// The first argument, without what is no part of a memory op's number.
+/// The first argument, reduced to a memory op's number.
 fn sub_op(op: Op, args: [u64; 5]) -> u64 {
     if op == Op::Memory { args[0] & MEMORY_OP_MASK } else { args[0] }
 }
@@ -347,7 +348,7 @@ fn op_by_number(number: u64) -> Option<Op> {
     .find(|op| *op as u64 == number)
 }
 
-/// The name that counters and fault plans use, as [`xen::Counters`] spells it.
+/// The name for counters and fault plans, as in [`xen::Counters`].
 fn name(arena: &Arena<'_>, op: Op, args: [u64; 5]) -> Result<&'static str, Errno> {
     Ok(match (op, sub_op(op, args)) {
         (Op::Domctl, address) => domctl_name(u32_at(arena.get(address, DOMCTL_BYTES)?, 0)),

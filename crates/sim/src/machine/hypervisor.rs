@@ -1,4 +1,4 @@
-//! The handle that the product's code holds: [`xen::Hypervisor`] on the simulated machine.
+//! The handle for the product's code: [`xen::Hypervisor`] on the simulated machine.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
@@ -10,21 +10,21 @@ use xen::{
 use super::hypercall::{Arena, Call, Progress};
 use super::{Release, SimXen};
 
-/// The machine, shared by everything that runs on it. One thread: borrows never overlap.
+/// The machine, shared by everything that runs on it. Single-threaded: borrows never overlap.
 #[derive(Clone, Debug)]
 pub struct Machine {
     xen: Rc<RefCell<SimXen>>,
-    /// What happens whenever the toolstack is about to do something: between two of its actions.
+    /// Runs before each action of the toolstack.
     gap: Gap,
-    /// What happens while one of its hypercalls is preempted: the rest of the host goes on.
+    /// Runs while one of its hypercalls is preempted: the rest of the host continues.
     meanwhile: Gap,
 }
 
-/// A time in which others act.
+/// A hook in which others act.
 #[derive(Clone, Default)]
 struct Gap(Rc<RefCell<Option<Doing>>>);
 
-/// What happens in a gap.
+/// The action of a hook.
 pub type Doing = Box<dyn FnMut()>;
 
 impl std::fmt::Debug for Gap {
@@ -39,7 +39,7 @@ impl Gap {
     }
 
     fn pass(&self) {
-        // What happens there has no gaps of its own.
+        // Hooks do not nest.
         let doing = self.0.borrow_mut().take();
         if let Some(mut doing) = doing {
             doing();
@@ -55,34 +55,34 @@ impl Machine {
         Self { xen, gap: Gap::default(), meanwhile: Gap::default() }
     }
 
-    /// Lets something happen in every gap between two actions of the toolstack, or nothing any more.
+    /// Sets or clears the hook before each action of the toolstack.
     pub fn set_gap(&self, gap: Option<Doing>) {
         self.gap.set(gap);
     }
 
-    /// Lets something happen while a hypercall of the toolstack is preempted, or nothing any more.
+    /// Sets or clears the hook for preempted hypercalls of the toolstack.
     pub fn set_meanwhile(&self, meanwhile: Option<Doing>) {
         self.meanwhile.set(meanwhile);
     }
 
-    /// The toolstack is about to do something.
+    /// The toolstack is about to act.
     pub(crate) fn gap(&self) {
         self.gap.pass();
     }
 
-    /// A hypercall of the toolstack was preempted and will go on.
+    /// A hypercall of the toolstack was preempted and will continue.
     fn preempted(&self) {
         self.meanwhile.pass();
         self.gap.pass();
     }
 
-    /// Looks at the machine.
+    /// Borrows the machine.
     #[must_use]
     pub fn get(&self) -> Ref<'_, SimXen> {
         self.xen.borrow()
     }
 
-    /// Acts on the machine.
+    /// Borrows the machine mutably.
     #[must_use]
     pub fn get_mut(&self) -> RefMut<'_, SimXen> {
         self.xen.borrow_mut()
@@ -107,7 +107,7 @@ impl Machine {
     }
 }
 
-/// A domain's way to the simulated Xen, with its own hypercall memory.
+/// A domain's interface to the simulated Xen, with its own hypercall memory.
 #[derive(Debug)]
 pub struct SimHypervisor {
     machine: Machine,
@@ -116,14 +116,14 @@ pub struct SimHypervisor {
     arena: Vec<u8>,
 }
 
-/// Whose hypercalls these are.
+/// The process that issues the hypercalls.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Process {
     Toolstack,
     Store,
 }
 
-/// Where the arena seems to lie.
+/// The arena's pretended address.
 const ARENA_ADDRESS: u64 = 0x7f5c_a000_0000;
 /// Mapping foreign frames costs this much, and this much more for each of them, in nanoseconds.
 const MAP_NS: u64 = 4_000;
@@ -142,7 +142,7 @@ impl SimHypervisor {
     }
 }
 
-/// The machine frames behind a foreign range, each with the bytes of the range that lie in it.
+/// The machine frames of a foreign range, each with its part of the range.
 fn frames_of(
     xen: &mut SimXen,
     caller: DomId,
@@ -168,7 +168,7 @@ fn frames_of(
     let mut mfns = Vec::with_capacity(range.frames.len());
     for &frame in range.frames {
         let mfn = xen.mfn_of_gfn(range.domid, frame).ok_or(Errno::EINVAL)?;
-        // A page table must not be mapped writable by anybody.
+        // A page table must not be mapped writable.
         if write == Access::Write && xen.is_table(range.domid, mfn) {
             return Err(Errno::EINVAL);
         }
@@ -210,7 +210,8 @@ impl Hypervisor for SimHypervisor {
         if !self.machine.get_mut().faults.count_action() {
             return Err(Errno::EIO);
         }
-        // The kernel goes on with a preempted call by itself: no signal comes between, and the caller sees nothing.
+        // The kernel continues a preempted call by itself: signals do not interrupt it, and the
+        // caller does not notice.
         loop {
             let progress = self.machine.get_mut().hypercall(self.caller, &mut arena, &mut call);
             match progress {

@@ -60,7 +60,8 @@ impl SimXen {
         let buffer = u64_at(call, HEADER + 8);
         let (mut next, mut found) = (first, 0);
         while found < capacity {
-            // Others create and destroy while the list is walked; it is read where the walk is.
+            // Others create and destroy domains during the walk, which sees each domain when it
+            // reaches it.
             self.unrest(next);
             let Some((domid, domain)) = self.domains.range(next..).next() else { break };
             if self.hidden.contains(domid) {
@@ -89,7 +90,7 @@ pub(super) fn domain_info(domain: &Domain) -> [u8; INFO_BYTES] {
     put_u64(&mut info, 16, domain.pages_max);
     put_u64(&mut info, 24, domain.pages_claimed);
     let shared_info = if domain.is_translated() {
-        // Unknown to the domain's own numbering until it is put there.
+        // It has no guest frame until it is mapped.
         domain.shared_info_gfn.unwrap_or(u64::MAX)
     } else {
         domain.shared_info
@@ -118,7 +119,7 @@ fn flags(domain: &Domain) -> u32 {
         flags |= RUNNING;
     }
     let bit = |set: bool, bit: u32| u32::from(set) << bit;
-    // The code field is full until there is a code.
+    // The code field is all ones until there is a code.
     let code = domain.shutdown_code.map_or(0xffff, u32::from);
     flags
         | bit(domain.dying == Dying::Dead, 0)

@@ -13,7 +13,7 @@ const SET_MEMORY_MAP: u64 = 13;
 const CLAIM_PAGES: u64 = 24;
 /// Most entries of an E820 map.
 const E820_MAX: u32 = 1024;
-/// Largest extent that the control domain may ask for: 1 GiB.
+/// Largest extent that the control domain may request: 1 GiB.
 const ORDER_MAX: u32 = 18;
 
 impl SimXen {
@@ -35,8 +35,8 @@ impl SimXen {
         }
     }
 
-    /// Allocates extents until something runs out; the answer is how many it were. Where nothing can be said
-    /// about the domain, that is how many were done before.
+    /// Allocates extents until something runs out; returns their number. If the domain is invalid,
+    /// that is the number done before.
     fn populate(&mut self, arena: &mut Arena<'_>, call: &mut Call) -> Result<u64, Errno> {
         let begun_at = call.extent_first();
         let Ok(argument) = arena.get(call.args[1], 32) else { return Ok(begun_at) };
@@ -47,7 +47,7 @@ impl SimXen {
         if is_too_long || begun_at >= count || !self.domains.contains_key(&domid) {
             return Ok(begun_at);
         }
-        /// The machine has one NUMA node; nothing is populated on demand.
+        /// The machine has one NUMA node, and no populate-on-demand.
         const FLAGS_KNOWN: u32 = 0xff00 | 1 << 17;
         let is_other_node = flags >> 17 & 1 != 0 && flags >> 8 & 0xff != 1;
         if order > ORDER_MAX || flags & !FLAGS_KNOWN != 0 || is_other_node {
@@ -81,7 +81,7 @@ impl SimXen {
         {
             return None;
         }
-        // One's own claim is what it is for, if it covers the whole extent.
+        // The domain's own claim is used if it covers the whole extent.
         if !is_unclaimed && domain.pages_claimed < pages {
             return None;
         }
@@ -107,7 +107,7 @@ impl SimXen {
         Some(mfn)
     }
 
-    /// Whether so many pages are free that nobody has claimed.
+    /// Whether this many pages are free and unclaimed.
     pub(super) fn is_unclaimed(&self, pages: u64) -> bool {
         self.pages_claimed + pages <= self.frames.pages_free()
     }

@@ -1,9 +1,9 @@
 //! A simulated Xen: domains, memory, event channels and grants behind the hypercall boundary.
 //!
-//! Hypercalls arrive as bytes and are decoded here by the public headers, release by release. What
-//! the hypervisor does on its own account (an event for a domain, a domain that starts to run) is
-//! put into an outbox that the simulated host empties; nothing here calls back.
-//! Semantics: `xen/common/{domain,domctl,sysctl,memory,event_channel,grant_table}.c` of the releases.
+//! Hypercalls arrive as bytes and are decoded here by the public headers, release by release.
+//! Notifications (an event for a domain, a domain that starts to run) are put into an outbox that
+//! the simulated host empties; there are no callbacks. Semantics:
+//! `xen/common/{domain,domctl,sysctl,memory,event_channel,grant_table}.c` of the releases.
 
 mod creation;
 mod domain;
@@ -42,10 +42,10 @@ use crate::prng::Prng;
 use crate::trace::Trace;
 use frames::{Counted, Frames};
 
-/// The VIRQ that says "some domain changed its state".
+/// The VIRQ for "some domain changed its state".
 pub const VIRQ_DOM_EXC: u32 = 3;
 
-/// Which Xen is simulated: interface versions, layouts and semantics follow from it.
+/// The simulated release of Xen, which determines interface versions, layouts and semantics.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Release {
     Xen4_17,
@@ -100,7 +100,7 @@ pub struct MachineConfig {
     /// Dom0's share of it, in pages.
     pub dom0_pages: u64,
     pub cpus: u32,
-    /// Largest extent order that memory still has.
+    /// Largest free extent order.
     pub order_max: u32,
 }
 
@@ -116,18 +116,18 @@ impl Default for MachineConfig {
     }
 }
 
-/// Something the hypervisor did that a party on the host will notice.
+/// A notification of the hypervisor to a party on the host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Occurrence {
     /// An event channel of the domain became pending.
     Event(DomId, xen::EvtchnPort),
     /// The domain's vCPUs may run: it was unpaused or resumed.
     Runnable(DomId),
-    /// The domain's identifier is free again.
+    /// The domain's domid is free again.
     Gone(DomId),
 }
 
-/// What becomes of a domain later: that it is gone, once its last readers have left; that it has shut down.
+/// A later change of a domain: its removal after the last RCU readers, or the end of its shutdown.
 #[derive(Debug)]
 struct Retired {
     due: Time,
@@ -148,9 +148,9 @@ pub struct SimXen {
     retired: Vec<Retired>,
     domid_rover: u16,
     unique_id: u64,
-    /// Domains whose state changed since the VIRQ's owner last asked (4.21 and later).
+    /// Domains whose state changed since the VIRQ's owner last queried (4.21 and later).
     changed: BTreeSet<DomId>,
-    /// Pages that claims hold back from everybody else.
+    /// Claimed pages.
     pages_claimed: u64,
     occurrences: Vec<Occurrence>,
     virq_late: Vec<Time>,
@@ -158,17 +158,17 @@ pub struct SimXen {
     mapping_next: u64,
     calls: BTreeMap<&'static str, u64>,
     host: host::HostSettings,
-    /// Domains that receive VIRQs of the host instead of dom0.
+    /// Domains that receive global VIRQs instead of dom0.
     virq_handlers: BTreeMap<u32, DomId>,
     judge: Option<rival::Judge>,
     unrest: Option<rival::Unrest>,
     entries_listed: u64,
-    /// The call that is being carried out goes on after it was preempted.
+    /// The current call continues after preemption.
     goes_on: bool,
     preemptions: u64,
-    /// Shutdowns that are not complete yet: when they are, and of whom.
+    /// Pending shutdowns: completion time and domain.
     shutdowns_deferred: Vec<Retired>,
-    /// Domains that a security policy hides from dom0's toolstack.
+    /// Domains hidden from dom0's toolstack by a security policy.
     hidden: BTreeSet<DomId>,
 }
 
@@ -176,7 +176,7 @@ pub struct SimXen {
 const RCU_NS: u64 = 12_000_000;
 
 impl SimXen {
-    /// Switches a host on: dom0 runs, nothing else exists.
+    /// Boots a host: dom0 runs, nothing else exists.
     #[must_use]
     pub fn new(config: MachineConfig, faults: Faults, seed: u64) -> Self {
         let mut frames = Frames::new(config.pages);
@@ -224,7 +224,7 @@ impl SimXen {
         self.config.release
     }
 
-    /// What happened on the host so far.
+    /// The trace of the host.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
@@ -235,13 +235,13 @@ impl SimXen {
         self.faults = faults;
     }
 
-    /// The plan of faults, as far as it has not struck.
+    /// The remaining plan of faults.
     #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// The plan of faults, to be added to.
+    /// The plan of faults, for additions.
     pub fn faults_mut(&mut self) -> &mut Faults {
         &mut self.faults
     }
@@ -261,7 +261,7 @@ impl SimXen {
         self.frames.pages_free()
     }
 
-    /// Pages that domains have claimed and not taken.
+    /// Pages claimed but not allocated.
     #[must_use]
     pub fn pages_claimed(&self) -> u64 {
         self.pages_claimed
@@ -284,7 +284,7 @@ impl SimXen {
         self.calls.values().sum()
     }
 
-    /// Domains that all lists together have told of: what they cost.
+    /// Total number of entries in all listings, a measure of their cost.
     #[must_use]
     pub fn entries_listed(&self) -> u64 {
         self.entries_listed
@@ -296,18 +296,18 @@ impl SimXen {
         self.preemptions
     }
 
-    /// From now on a security policy lets nobody look at this domain.
+    /// Hides this domain by a security policy from now on.
     pub fn hide(&mut self, domid: DomId) {
         self.hidden.insert(domid);
     }
 
-    /// Foreign and grant mappings that somebody holds.
+    /// Number of foreign and grant mappings.
     #[must_use]
     pub fn mappings_held(&self) -> usize {
         self.frames.mappings()
     }
 
-    /// What happened since the last time, in order.
+    /// Takes the notifications since the last call, in order.
     pub(crate) fn take_occurrences(&mut self) -> Vec<Occurrence> {
         std::mem::take(&mut self.occurrences)
     }
@@ -316,7 +316,7 @@ impl SimXen {
         self.occurrences.push(occurrence);
     }
 
-    /// Lets time pass: `nanoseconds` and up to an eighth of it by chance.
+    /// Advances time by `nanoseconds` and a random part of up to an eighth.
     pub(crate) fn spend(&mut self, nanoseconds: u64) {
         let jitter = self.prng.below(nanoseconds / 8 + 1);
         self.now = self.now.after(nanoseconds + jitter);
@@ -326,7 +326,7 @@ impl SimXen {
         self.prng.below(below)
     }
 
-    /// Lets so much time pass that nothing is left that happens by itself.
+    /// Advances time until no timed work is left.
     pub fn pass_time(&mut self) {
         while let Some(due) = self.next_due() {
             self.now = self.now.max(due);
@@ -334,7 +334,7 @@ impl SimXen {
         }
     }
 
-    /// The next moment at which the hypervisor does something by itself.
+    /// Time of the hypervisor's next timed work.
     pub(crate) fn next_due(&self) -> Option<Time> {
         let retired = self.retired.iter().chain(&self.shutdowns_deferred).map(|it| it.due);
         retired.chain(self.virq_late.iter().copied()).min()
@@ -395,8 +395,8 @@ impl SimXen {
         true
     }
 
-    /// The machine frame of a frame number as the domain itself writes it into grants and page
-    /// tables: its gfn if it is translated, otherwise a machine frame that it must own.
+    /// The machine frame of a frame number that the domain writes into grants and page tables: its
+    /// gfn if it is translated, otherwise a machine frame that it must own.
     #[must_use]
     pub(crate) fn mfn_of_gfn(&self, domid: DomId, gfn: u64) -> Option<u64> {
         let domain = self.domains.get(&domid)?;
@@ -406,7 +406,7 @@ impl SimXen {
         (self.frames.owner(gfn) == Some(domid)).then_some(gfn)
     }
 
-    /// The domain's own number for one of its machine frames.
+    /// The pfn of a machine frame.
     #[must_use]
     pub(crate) fn pfn_of_mfn(&self, mfn: u64) -> Option<u64> {
         self.frames.pfn(mfn)
@@ -424,7 +424,7 @@ impl SimXen {
         self.frames.owner(mfn)
     }
 
-    /// A domain shuts itself down, as by `SCHEDOP_shutdown`.
+    /// A domain shuts itself down (`SCHEDOP_shutdown`).
     pub fn guest_shutdown(&mut self, domid: DomId, reason: ShutdownReason) {
         self.shutdown_domain(domid, reason.code());
     }

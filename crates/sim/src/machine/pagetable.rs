@@ -1,4 +1,4 @@
-//! Page tables of PV domains: validation as Xen does it before it uses them, and translation.
+//! Page tables of PV domains: Xen's validation, and translation.
 //!
 //! A page is either mapped writable or used as a page table, never both. Sources:
 //! `xen/arch/x86/mm.c` (`promote_l4_table` and below), `xen/include/public/xen.h` (`mmuext_op`).
@@ -16,14 +16,14 @@ const WRITABLE: u64 = 2;
 const SUPERPAGE: u64 = 0x80;
 const ENTRIES: usize = PAGE_BYTES / 8;
 const FRAME_MASK: u64 = 0x000f_ffff_ffff_f000;
-/// Slots of a top-level table that Xen fills for itself.
+/// Slots of a top-level table that Xen uses itself.
 const XEN_SLOTS: core::ops::Range<usize> = 256..272;
 
 fn frame_of(entry: u64) -> u64 {
     (entry & FRAME_MASK) >> xen::PAGE_SHIFT
 }
 
-/// A tree of tables being validated: what each frame is used as.
+/// A tree of tables under validation: the use of each frame.
 #[derive(Default)]
 struct Walk {
     tables: BTreeMap<u64, u8>,
@@ -48,7 +48,7 @@ impl SimXen {
         if self.live(domid)?.is_translated() {
             return Err(Errno::EINVAL);
         }
-        // To validate a tree of tables takes long: there is a point before each op.
+        // Validating a tree of tables takes long: there is a preemption point before each op.
         let mut may_stop = !call.goes_on;
         while call.args[1] > 0 {
             if std::mem::replace(&mut may_stop, true) && self.is_preempted() {
@@ -155,13 +155,13 @@ impl SimXen {
         Ok(())
     }
 
-    /// Says in the trace what Xen would say on its console.
+    /// Adds Xen's console message to the trace.
     fn refuse(&mut self, domid: DomId, mfn: u64, why: &str) -> Result<(), Errno> {
         self.trace.note(self.now, format_args!("xen: page tables of {domid}: {mfn:#x} {why}"));
         Err(Errno::EINVAL)
     }
 
-    /// The machine frame behind a virtual address, by the tables under `root`.
+    /// The machine frame of a virtual address, by the tables under `root`.
     #[must_use]
     pub(crate) fn translate(&self, root: u64, address: u64) -> Option<u64> {
         let mut table = root;

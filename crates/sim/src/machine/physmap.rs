@@ -1,4 +1,4 @@
-//! `memory_op` beyond populating: taking pages away, moving them, counting them, resources.
+//! `memory_op` beyond populating: removing, moving and counting pages, resources.
 //!
 //! Sources: `xen/common/memory.c`, `xen/arch/x86/mm.c`, `xen/common/grant_table.c`.
 
@@ -12,7 +12,7 @@ const SHARED_INFO: u32 = 0;
 const GMFN: u32 = 2;
 
 impl Domain {
-    /// Takes own frame numbers out of use.
+    /// Unmaps guest frames.
     pub(super) fn unmap_physical(&mut self, first: u64, count: u64) {
         self.map_physical(first, count, 0);
         self.physmap.remove(&first);
@@ -20,7 +20,7 @@ impl Domain {
 }
 
 impl SimXen {
-    /// The memory ops of this file. `None`: it is none of them.
+    /// The memory ops of this file; `None` for any other.
     pub(super) fn physmap_call(
         &mut self,
         arena: &mut Arena<'_>,
@@ -37,7 +37,7 @@ impl SimXen {
             18 | 19 => Ok(0),
             23 => self.add_all_to_physmap(arena, call),
             27 => {
-                // No IOMMU: no device has memory of its own.
+                // No IOMMU: there is no reserved device memory.
                 let argument = arena.get_mut(args[1], 24);
                 argument.map(|argument| {
                     put_u32(argument, 4, 0);
@@ -72,7 +72,7 @@ impl SimXen {
         Ok(count)
     }
 
-    /// Takes one page from a domain. False if it has none there, or somebody has mapped it.
+    /// Takes one page from a domain. False if it has none there, or the page is mapped.
     fn take_page(&mut self, domid: DomId, frame: u64) -> bool {
         let Some(mfn) = self.mfn_of_gfn(domid, frame) else { return false };
         if self.frames.is_xens(mfn) || self.frames.is_mapped(mfn) || self.is_table(domid, mfn) {
@@ -90,7 +90,7 @@ impl SimXen {
         domain.extents.extend([before, after].into_iter().filter(|(_, pages)| *pages > 0));
         domain.unmap_physical(pfn, 1);
         domain.pages -= 1;
-        // As long as claims follow a domain's pages rather than what is allocated for it.
+        // In these releases claims follow a domain's pages rather than its allocations.
         if domain.pages_claimed > 0 && self.config.release < Release::Xen4_22 {
             domain.pages_claimed += 1;
             self.pages_claimed += 1;
@@ -134,7 +134,7 @@ impl SimXen {
                 domain.unmap_physical(from, 1);
                 domain.map_physical(gfn, 1, mfn);
             }
-            // A grant table is no memory of the machine here, so it cannot lie at a frame number.
+            // A grant table is not in machine memory here, so it has no frame number.
             _ => return Err(Errno::EINVAL),
         }
         Ok(())
@@ -177,7 +177,7 @@ impl SimXen {
 
     fn acquire_resource(&mut self, arena: &mut Arena<'_>, address: u64) -> Result<u64, Errno> {
         const GRANT_TABLE: u16 = 1;
-        /// Xen's own frames, which are no memory of the machine: only a mapping shows them.
+        /// Xen's own frames, outside machine memory: only visible in a mapping.
         const FIRST: u64 = 1 << 36;
         let argument = arena.get(address, 32)?;
         let (domid, kind) = (DomId(u16_at(argument, 0)), u16_at(argument, 2));

@@ -1,7 +1,7 @@
-//! CPUID policies: what a domain may be shown of the processor.
+//! CPUID policies of domains.
 //!
-//! A new domain has the default policy at once; leaves are merged onto it until it first runs.
-//! Source: `xen/arch/x86/domctl.c`, `xen/include/public/arch-x86/xen.h` (`xen_cpuid_leaf_t`).
+//! A new domain has the default policy; leaves are merged onto it until it first runs. Source:
+//! `xen/arch/x86/domctl.c`, `xen/include/public/arch-x86/xen.h` (`xen_cpuid_leaf_t`).
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::hypercall::Arena;
 use crate::bytes::{index, put_u32, u32_at, u64_at};
 
 const LEAF_BYTES: usize = 24;
-/// Leaves without subleaves say so in that field.
+/// Stands for "no subleaf".
 const NO_SUBLEAF: u32 = u32::MAX;
 
 /// The default policy of a new domain.

@@ -1,5 +1,5 @@
-//! Another toolstack on the same host, which acts without hypercalls of ours: it kills domains and takes
-//! their numbers. And the judge, who knows which domain ours means.
+//! Another toolstack on the same host, acting outside our hypercalls: it destroys domains and
+//! reuses their domids. And the judge, which knows the domain that ours intends to act on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,28 +9,29 @@ use super::SimXen;
 use super::domain::Creation;
 use crate::prng::Prng;
 
-/// Compares the domain that is meant with the one that is met.
+/// Compares the intended domain with the one that a call reaches.
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// The number and the true life of the domain that the present work is about.
+    /// Domid and true life of the domain that the current work is for.
     meant: Option<(DomId, u64)>,
-    /// The true life behind each name, from the time when it was first used.
+    /// The true life of each identity, from its first use.
     lives: BTreeMap<DomainRef, u64>,
     wrongs: Vec<String>,
 }
 
-/// Where in a list that is being walked others create and destroy.
+/// Where in a walked list others create and destroy domains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Schedule {
     /// Anywhere.
     Scattered,
-    /// Right where the walk is: what it has just told of goes, what it would tell of next comes or goes.
+    /// At the walk's cursor: the domain just reported is destroyed, the next is created or
+    /// destroyed.
     AtTheCursor,
-    /// Among those that it has passed: what comes there is missed, what goes there was told of.
+    /// Behind the cursor: a new domain is missed, a destroyed one was reported.
     Behind,
-    /// Among those that it has yet to tell of.
+    /// Ahead of the cursor.
     Ahead,
-    /// One goes and another takes its number at once.
+    /// One is destroyed and another takes its domid at once.
     Reuse,
     /// All at once, now and then.
     Floods,
@@ -41,12 +42,12 @@ impl Schedule {
         [Self::Scattered, Self::AtTheCursor, Self::Behind, Self::Ahead, Self::Reuse, Self::Floods];
 }
 
-/// Domains that come and go while a list is walked.
+/// Creation and destruction of domains during a walk.
 #[derive(Debug)]
 pub(super) struct Unrest {
     prng: Prng,
     schedule: Schedule,
-    /// Numbers from 1 up to this one come and go, unless somebody else has them.
+    /// Domids from 1 up to this one are created and destroyed, unless in use by others.
     last: u16,
     own: BTreeSet<DomId>,
     events: u64,
@@ -59,7 +60,7 @@ impl Unrest {
         DomId(first + u16::try_from(self.prng.below(among)).expect("a number of a domain"))
     }
 
-    /// Who comes or goes while the walk is about to look for `cursor` and those above.
+    /// Chooses the domains to create or destroy before the walk reads `cursor` and above.
     fn choose(&mut self, cursor: DomId) -> Vec<DomId> {
         let number = match self.schedule {
             Schedule::Scattered => self.number(1, self.last),
@@ -84,17 +85,18 @@ impl Unrest {
     }
 }
 
-/// The handle of domains that come and go.
+/// The handle of these domains.
 pub const UNREST_HANDLE: Uuid = Uuid([0xdd; 16]);
 
-/// The life of nobody.
+/// The life of no domain.
 const NOBODY: u64 = 0;
 
 impl SimXen {
-    /// Somebody else makes a domain of exactly this number, as `domid=` in a configuration file asks for.
+    /// Another toolstack creates a domain with exactly this domid, as with `domid=` in a
+    /// configuration file.
     ///
     /// # Errors
-    /// EEXIST if the number is taken, ENOMEM.
+    /// EEXIST if the domid is in use, ENOMEM.
     pub fn take_number(&mut self, domid: DomId, handle: Uuid) -> Result<(), Errno> {
         let domid = self.choose_domid(domid)?;
         let creation = Creation {
@@ -108,31 +110,31 @@ impl SimXen {
         self.insert_domain(domid, &creation)
     }
 
-    /// Somebody else destroys a domain. Nothing happens if there is none of this number.
+    /// Another toolstack destroys a domain, if there is one with this domid.
     pub fn destroy(&mut self, domid: DomId) {
         if domid != DomId::DOM0 {
             self.kill_domain(domid);
         }
     }
 
-    /// So many domains were made and destroyed that this number is given out next, if it is free.
+    /// Makes this domid the next to be allocated, if it is free.
     pub fn go_round_to(&mut self, domid: DomId) {
         self.domid_rover = domid.0.saturating_sub(1);
     }
 
-    /// From now on others create and destroy domains up to this number in the middle of every list.
+    /// From now on others create and destroy domains up to this domid during every listing.
     pub fn begin_unrest(&mut self, last: DomId, schedule: Schedule, seed: u64) {
         let (prng, own) = (Prng::new(seed), BTreeSet::new());
         self.unrest = Some(Unrest { prng, schedule, last: last.0, own, events: 0 });
     }
 
-    /// What came or went in the middle of lists.
+    /// Number of changes during listings.
     #[must_use]
     pub fn unrests(&self) -> u64 {
         self.unrest.as_ref().map_or(0, |unrest| unrest.events)
     }
 
-    /// One step of a walk through all domains, which is about to look for `cursor` and those above.
+    /// One step of a walk over all domains, before it reads `cursor` and above.
     pub(super) fn unrest(&mut self, cursor: DomId) {
         let Some(mut unrest) = self.unrest.take() else { return };
         for _ in 0..unrest.prng.below(3) {
@@ -147,24 +149,25 @@ impl SimXen {
             }
         }
         if unrest.prng.below(16) == 0 {
-            // The walk is slow: the last readers of those that went leave, and their numbers are free.
+            // The walk is slow: the RCU readers of destroyed domains end, and their domids are
+            // free.
             self.pass_time();
         }
         self.unrest = Some(unrest);
     }
 
-    /// From now on every action of the toolstack is judged by whether it meets the domain that is meant.
+    /// From now on checks that every action of the toolstack reaches the intended domain.
     pub fn begin_judging(&mut self) {
         self.judge = Some(Judge::default());
     }
 
-    /// What met another domain than was meant.
+    /// Actions that reached another domain than intended.
     #[must_use]
     pub fn wrongs(&self) -> &[String] {
         self.judge.as_ref().map_or(&[], |judge| &judge.wrongs)
     }
 
-    /// The toolstack begins work about this domain, or about none that exists.
+    /// The toolstack begins work for this domain, or for none.
     pub(crate) fn mean(&mut self, domain: Option<DomainRef>) {
         let Some(judge) = &mut self.judge else { return };
         judge.meant = domain.map(|name| {
@@ -178,7 +181,7 @@ impl SimXen {
         });
     }
 
-    /// What follows is about the domain that was just made.
+    /// The following work is for the domain just created.
     pub(super) fn mean_new(&mut self, domid: DomId) {
         let life = self.domains.get(&domid).map_or(NOBODY, |it| it.unique_id);
         if let Some(judge) = &mut self.judge {
@@ -186,10 +189,10 @@ impl SimXen {
         }
     }
 
-    /// The toolstack acts on whoever bears this number.
+    /// The toolstack acts on the domain with this domid.
     pub(super) fn judge(&mut self, call: &str, domid: DomId) {
         let Some(judge) = &mut self.judge else { return };
-        // Where nobody is, nothing is met.
+        // Without a domain there is nothing to check.
         let Some(domain) = self.domains.get(&domid) else { return };
         if judge.meant != Some((domid, domain.unique_id)) {
             judge.wrongs.push(format!(

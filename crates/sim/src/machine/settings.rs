@@ -1,4 +1,4 @@
-//! What a toolstack sets on a domain beside its memory and vCPUs: shares, rights, clock, dirty pages.
+//! Settings of a domain besides memory and vCPUs: scheduling, permissions, clock, dirty pages.
 //!
 //! Sources: `xen/common/domctl.c`, `xen/arch/x86/domctl.c`, `xen/common/sched/`, `mm/paging.c`.
 
@@ -13,13 +13,13 @@ use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
 /// `XEN_SCHEDULER_CREDIT2`, which every pool here has.
 pub(super) const CREDIT2: u32 = 6;
-/// Interrupts that the machine has.
+/// Number of the machine's interrupts.
 const IRQS: u32 = 256;
 
 /// Settings of one domain.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// The power button was pressed, and the guest has not looked yet.
+    /// The power button was pressed, and the guest has not handled it yet.
     pub(super) power_button: bool,
     pub(super) weight: u16,
     pub(super) cap: u16,
@@ -28,26 +28,26 @@ pub(super) struct Settings {
     time_offset: i64,
     tsc_khz: u32,
     tsc_incarnation: u32,
-    /// Elapsed nanoseconds, and the moment at which they were that many.
+    /// Elapsed nanoseconds, and the time when they were set.
     tsc_elapsed: Option<(u64, crate::agenda::Time)>,
     pub(super) debugged: bool,
-    /// The port of the domain's own that rings when it suspends.
+    /// The domain's own port that is signalled when it suspends.
     pub(super) suspend_port: Option<EvtchnPort>,
     pub(super) target: Option<DomId>,
     ports_allowed: Vec<(u64, u64)>,
     frames_allowed: Vec<(u64, u64)>,
     pirqs: BTreeSet<u32>,
     dirty: Option<BTreeSet<u64>>,
-    /// A look at the dirty pages that was preempted.
+    /// A preempted read of the dirty pages.
     look: Option<DirtyLook>,
 }
 
-/// How far a look at the dirty pages has come.
+/// Progress of a read of the dirty pages.
 #[derive(Clone, Copy, Debug)]
 struct DirtyLook {
     caller: DomId,
     op: u32,
-    /// The first page that was not looked at.
+    /// The next page to read.
     next: u64,
     found: u32,
 }
@@ -76,7 +76,7 @@ impl Default for Settings {
     }
 }
 
-/// Adds or removes the range from a list of ranges that it is wholly in or not at all.
+/// Adds or removes a range, which must be completely in the list or not at all.
 fn change(ranges: &mut Vec<(u64, u64)>, range: (u64, u64), allow: bool) {
     ranges.retain(|known| *known != range);
     if allow {
@@ -84,14 +84,14 @@ fn change(ranges: &mut Vec<(u64, u64)>, range: (u64, u64), allow: bool) {
     }
 }
 
-/// The set in a bitmap of the caller's.
+/// The set in the caller's bitmap.
 fn bitmap(arena: &Arena<'_>, call: &[u8], at: usize) -> Result<BTreeSet<u32>, Errno> {
     let bytes = index(u32_at(call, at + 8).into()).div_ceil(8);
     let set = BitSet::from_bytes(arena.get(u64_at(call, at), bytes)?);
     Ok(set.iter().collect())
 }
 
-/// Writes a set into a bitmap of the caller's, and zeroes behind it.
+/// Writes a set into the caller's bitmap, zero-extended.
 pub(super) fn put_bitmap(
     arena: &mut Arena<'_>,
     call: &[u8],
@@ -108,21 +108,21 @@ pub(super) fn put_bitmap(
 }
 
 impl Domain {
-    /// Notes that the domain wrote to one of its pages, if that is asked for.
+    /// Marks a page as dirty, if log-dirty mode is on.
     pub(super) fn mark_dirty(&mut self, pfn: u64) {
         if let Some(dirty) = &mut self.settings.dirty {
             dirty.insert(pfn);
         }
     }
 
-    /// One more than its highest own frame number.
+    /// One more than its highest guest frame.
     pub(super) fn pfn_end(&self) -> u64 {
         self.physmap.iter().next_back().map_or(0, |(first, (count, _))| first + count)
     }
 }
 
 impl SimXen {
-    /// The domctls of this file. `None`: it is none of them.
+    /// The domctls of this file; `None` for any other.
     pub(super) fn settings_call(
         &mut self,
         caller: DomId,
@@ -227,7 +227,7 @@ impl SimXen {
         let mut hard = vcpu.hard.clone().unwrap_or_else(|| all.clone());
         let mut soft = vcpu.soft.clone().unwrap_or_else(|| all.clone());
         if is_set {
-            // What takes effect.
+            // The effective sets.
             hard = &hard & &all;
             soft = &soft & &hard;
         }
@@ -308,7 +308,7 @@ impl SimXen {
         call: &mut [u8],
         arena: &mut Arena<'_>,
     ) -> Result<u64, Errno> {
-        /// x87, SSE and AVX, behind two words of header.
+        /// x87, SSE and AVX, after two words of header.
         const FEATURES: u64 = 7;
         const BYTES: usize = 16 + 576 + 256;
         let vcpu = self.live(domid)?.vcpus.get_mut(index(u32_at(call, HEADER).into()));
@@ -338,7 +338,7 @@ impl SimXen {
     }
 
     fn vcpu_msrs(&mut self, domid: DomId, is_set: bool, call: &mut [u8]) -> Result<u64, Errno> {
-        /// As many as Xen would look at; none of them is in use here.
+        /// As many as Xen would read; none of them is in use here.
         const MOST: u32 = 4;
         self.live(domid)?.vcpus.get(index(u32_at(call, HEADER).into())).ok_or(Errno::ESRCH)?;
         let (count, address) = (u32_at(call, HEADER + 4), u64_at(call, HEADER + 8));
@@ -364,7 +364,7 @@ impl SimXen {
         }
         match cmd {
             PUTINFO => {
-                // A weight of zero stays as it was.
+                // A weight of zero means unchanged.
                 if u16_at(call, HEADER + 8) != 0 {
                     settings.weight = u16_at(call, HEADER + 8);
                 }
@@ -436,7 +436,8 @@ impl SimXen {
         if covered { Ok(0) } else { Err(Errno::EPERM) }
     }
 
-    /// A model holds its target: the target's number is not free before the model is gone.
+    /// A device model holds a reference to its target, whose domid is not free before the model is
+    /// gone.
     fn set_target(&mut self, domid: DomId, target: DomId) -> Result<u64, Errno> {
         if domid == target {
             return Err(Errno::EINVAL);
@@ -497,14 +498,14 @@ impl SimXen {
         let op = u32_at(call, HEADER);
         let goes_on = self.goes_on;
         let domain = self.live(domid)?;
-        // Nobody else looks before the one who began is done.
+        // Another reader must wait until the first is done.
         let is_ours = |look: DirtyLook| goes_on && (look.caller, look.op) == (caller, op);
         if domain.settings.look.map_or(goes_on, |look| !is_ours(look)) {
             return Err(Errno::EBUSY);
         }
         match op {
             OFF => domain.settings.dirty = None,
-            // That takes shadow paging, which is not built in.
+            // This needs shadow paging, which is not built in.
             ENABLE_LOGDIRTY if !domain.is_translated() => return Err(Errno::EOPNOTSUPP),
             ENABLE_LOGDIRTY if domain.settings.dirty.is_some() => return Err(Errno::EINVAL),
             ENABLE_LOGDIRTY => domain.settings.dirty = Some(BTreeSet::new()),
@@ -514,7 +515,7 @@ impl SimXen {
                     let found = u32::try_from(dirty).unwrap_or(u32::MAX);
                     DirtyLook { caller, op, next: 0, found }
                 });
-                // Whoever cleans keeps the domain from writing meanwhile.
+                // CLEAN pauses the domain meanwhile.
                 domain.is_held = op == CLEAN;
                 let looked = self.look_at_dirty(domid, look, op == CLEAN, call, arena);
                 if looked != Err(ERESTART) {
@@ -527,7 +528,7 @@ impl SimXen {
         Ok(0)
     }
 
-    /// Writes the bits of dirty pages out, from where the look is on.
+    /// Writes the bitmap of dirty pages, from the current position.
     fn look_at_dirty(
         &mut self,
         domid: DomId,
@@ -539,7 +540,7 @@ impl SimXen {
         const FINAL: u32 = 1;
         const STEP: u64 = 512;
         let is_final = cleans && u32_at(call, HEADER + 4) == FINAL;
-        // At the last look, what others have mapped may be written at any moment.
+        // In the final read, pages mapped by others count as dirty.
         let held: BTreeSet<u64> = self
             .mappings
             .values()
@@ -602,7 +603,7 @@ impl SimXen {
         }
     }
 
-    /// A look is over: the domain may run again.
+    /// The read is complete: the domain may run again.
     fn let_run(&mut self, domid: DomId) -> Result<(), Errno> {
         let domain = self.live(domid)?;
         domain.settings.look = None;
@@ -641,7 +642,7 @@ impl SimXen {
     }
 
     fn set_virq_handler(&mut self, domid: DomId, virq: u32) -> Result<u64, Errno> {
-        /// TIMER, DEBUG, XENOPROF, XENPMU, and all of the architecture's.
+        /// TIMER, DEBUG, XENOPROF, XENPMU, and all architecture-specific ones.
         const OF_A_VCPU: [u32; 4] = [0, 1, 7, 13];
         if virq >= 16 || OF_A_VCPU.contains(&virq) {
             return Err(Errno::EINVAL);
@@ -689,7 +690,7 @@ impl SimXen {
         Ok(0)
     }
 
-    /// `PHYSDEVOP_*`: interrupts of the machine that become a domain's.
+    /// `PHYSDEVOP_*`: mapping of physical interrupts.
     pub(super) fn physdev_op(
         &mut self,
         caller: DomId,
@@ -749,7 +750,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guest_writes_is_dirty_until_it_is_cleaned() {
+    fn a_written_page_is_dirty_until_cleaned() {
         const OFF: u32 = 0;
         const ENABLE: u32 = 2;
         const CLEAN: u32 = 11;

@@ -1,4 +1,4 @@
-//! Small hosts and domains for the tests beside the machine's parts.
+//! Small hosts and domains for the machine's unit tests.
 
 use xen::{DomId, Uuid};
 
