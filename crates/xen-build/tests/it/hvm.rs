@@ -164,5 +164,5 @@ fn a_damaged_loader_never_panics() {
         }
     }
     let low = HvmLoader::parse(&loader_file(0x8_0000, 0x8_0000)).unwrap_err();
-    assert!(low.to_string().contains("wants to lie in the first MiB"), "{low}");
+    assert!(low.to_string().contains("has a segment in the first MiB"), "{low}");
 }

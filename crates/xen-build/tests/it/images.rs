@@ -135,10 +135,7 @@ fn unsuitable_elf_files_are_refused_with_a_reason() {
         &changed(elf.clone(), 56, 200),
         &expect!["the kernel file is cut off: it ends before the ELF program headers"],
     );
-    check(
-        &elf[..5000],
-        &expect!["ELF program header 0 reaches beyond the end of the file"],
-    );
+    check(&elf[..5000], &expect!["ELF program header 0 reaches beyond the end of the file"]);
     let segments = |segments| Elf { segments, ..kernels::unikernel() }.bytes();
     check(&segments(vec![(0, vec![], 0)]), &expect!["ELF file without a load segment"]);
     check(

@@ -52,10 +52,7 @@ fn an_impossible_domain_is_refused_before_it_is_created() {
         &expect!["maxmem = 15 MiB is less than memory = 64 MiB"],
     );
     check(&BuildConfig { vcpus: 0, ..pv }, &expect!["vcpus = 0 is out of range: 1 to 512"]);
-    check(
-        &BuildConfig { vcpus: 129, ..pvh },
-        &expect!["vcpus = 129 is out of range: 1 to 128"],
-    );
+    check(&BuildConfig { vcpus: 129, ..pvh }, &expect!["vcpus = 129 is out of range: 1 to 128"]);
     check(
         &BuildConfig { cmdline: &"x".repeat(1024), ..pv },
         &expect!["the kernel command line has 1024 bytes, at most 1023 are allowed"],
@@ -157,9 +154,7 @@ fn an_unsuitable_kernel_is_refused() {
     check(
         in_xen,
         DomainKind::Pv,
-        &expect![
-            "the kernel's Xen note VIRT_BASE has an invalid value: 0xffff800000000000"
-        ],
+        &expect!["the kernel's Xen note VIRT_BASE has an invalid value: 0xffff800000000000"],
     );
 }
 
