@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Activity;
 use crate::config::ListedConfig;
 use crate::storage::{SrRow, VdiList};
-use crate::vms::{Changes, StartedAll, VmRow};
+use crate::vms::{StartedAll, StateChanges, VmRow};
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -87,7 +87,7 @@ pub enum Reply {
     },
     Vms(Vec<VmRow>),
     StartedAll(StartedAll),
-    Changes(Changes),
+    Changes(StateChanges),
     Operations(Operations),
     Trace(Trace),
     /// Lines for a reader.

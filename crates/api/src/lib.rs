@@ -23,7 +23,7 @@ pub use answer::{
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
 pub use request::{Adopt, Create, LimitChanges, Planned, Request, Target, Targets, Wait};
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
-pub use vms::{Change, Changes, Define, StartFailure, StartedAll, VmRow, VmStatus};
+pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,
 };

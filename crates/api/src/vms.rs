@@ -54,14 +54,14 @@ pub struct StartFailure {
 
 /// What happened after a revision.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Changes {
+pub struct StateChanges {
     /// Where to go on from.
     pub revision: u64,
     /// The revision that was named is not kept any more, or is another daemon's.
     pub too_old: bool,
     /// The states, if no revision was named or it was too old.
     pub snapshot: Option<Vec<VmStatus>>,
-    pub changes: Vec<Change>,
+    pub changes: Vec<StateChange>,
 }
 
 /// A VM's state.
@@ -77,7 +77,7 @@ pub struct VmStatus {
 
 /// A change of a VM's state. `gone` is the state of one that is not known.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Change {
+pub struct StateChange {
     pub revision: u64,
     /// When, in milliseconds since 1970.
     pub unix_ms: u64,

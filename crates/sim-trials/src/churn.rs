@@ -709,7 +709,7 @@ impl Churn {
         let Reply::Domains(listing) = self.ask_now(Request::List)? else {
             return Err("no list".to_owned());
         };
-        let (mut devices_wanted, mut loops_wanted, mut let_go) = (0, 0, 0);
+        let (mut devices_wanted, mut loops_wanted, mut closed) = (0, 0, 0);
         for row in listing.rows.iter().filter(|row| row.info.domid != DomId::DOM0) {
             let name = row.name.clone().unwrap_or_default();
             let config = row.config.clone().ok_or(format!("domain {name:?} is nobody's"))?;
@@ -728,7 +728,7 @@ impl Churn {
             }
             // Asked for a device while it was paused, a guest lets go of it when the detach has failed long since.
             // The device stays the VM's; its backend may be gone.
-            let_go += devices.iter().filter(|reading| reading.state == 6).count();
+            closed += devices.iter().filter(|reading| reading.state == 6).count();
             let obeys = config.cmdline.contains("sim.behaviour=normal");
             for reading in devices.iter().filter(|_| obeys && !row.info.flags.paused()) {
                 if reading.state != 4 && reading.state != 6 {
@@ -749,7 +749,7 @@ impl Churn {
         let snapshot = self.host.snapshot().map_err(text)?;
         let found = (snapshot.backends, snapshot.loops.len(), snapshot.domains.len());
         let wanted = (devices_wanted, loops_wanted, listing.rows.len());
-        let are_served = (devices_wanted - let_go..=devices_wanted).contains(&found.0);
+        let are_served = (devices_wanted - closed..=devices_wanted).contains(&found.0);
         if !are_served || (found.1, found.2) != (wanted.1, wanted.2) {
             return Err(format!(
                 "backends, loop devices and domains are {found:?}, the VMs need {wanted:?}"

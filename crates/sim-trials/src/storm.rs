@@ -24,7 +24,7 @@ pub const PEER_POOL: usize = 4;
 const PATIENCE_NS: u64 = 1_000_000_000_000_000;
 
 /// A host ready for VMs, with storage of these times.
-pub struct Storm {
+pub struct BootStorm {
     host: SimHost,
     daemon: Daemon,
     times: AttachTimes,
@@ -62,7 +62,7 @@ pub fn list_schedule(times: &[u64], width: usize) -> u64 {
     places.into_iter().max().unwrap_or_default()
 }
 
-impl Storm {
+impl BootStorm {
     /// Boots a host whose toolstack has these limits.
     ///
     /// # Errors

@@ -93,7 +93,7 @@ impl Consoled {
             return self.list_domains();
         }
         match event.token.strip_prefix("dom").and_then(|text| text.parse().ok()) {
-            Some(domid) => self.look(DomId(domid)),
+            Some(domid) => self.update_console(DomId(domid)),
             None => Ok(()),
         }
     }
@@ -126,7 +126,7 @@ impl Consoled {
     }
 
     /// Connects a domain's console as soon as its nodes exist.
-    fn look(&mut self, domid: DomId) -> Result<(), ClientError> {
+    fn update_console(&mut self, domid: DomId) -> Result<(), ClientError> {
         let Some(console) = self.consoles.get(&domid) else { return Ok(()) };
         if console.ring.is_some() {
             return Ok(());

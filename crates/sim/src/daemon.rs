@@ -226,8 +226,8 @@ impl Daemon {
     /// An error that ends the store's connection.
     pub fn step(&mut self, until: Time) -> Result<bool, ClientError> {
         // Events may have arrived with the reply to an earlier request: take them first.
-        if let Some(heard) = self.watches.poll_heard() {
-            self.handle(Event::Domains(heard))?;
+        if let Some(update) = self.watches.poll_domain_update() {
+            self.handle(Event::Domains(update))?;
             return Ok(true);
         }
         if let Some(event) = self.watches.poll_event() {
@@ -347,7 +347,7 @@ impl Daemon {
                 },
                 // Here all work starts immediately.
                 Action::Cancel { .. } => {}
-                Action::Release { domains } => self.watches.let_go(&domains)?,
+                Action::Release { domains } => self.watches.release_domains(&domains)?,
                 Action::Follow { process, .. } => self.followed.push(process),
                 Action::Reply { client, reply } => {
                     self.answered.push_back(client);

@@ -118,7 +118,7 @@ impl Dialled {
 
 impl Connection for Dialled {
     fn send(&mut self, bytes: &[u8]) -> Result<(), HostError> {
-        self.os.look(&format!("tcp:{}", self.server), |os, _| {
+        self.os.with_state(&format!("tcp:{}", self.server), |os, _| {
             if os.storage.nbd.lost { Err(closed()) } else { Ok(()) }
         })?;
         if self.entered.is_some() {
@@ -141,7 +141,7 @@ impl Connection for Dialled {
 }
 
 pub(crate) fn dial(os: &SimOs, server: &str) -> Result<Box<dyn Connection>, HostError> {
-    os.look(&format!("tcp:{server}"), |os, _| {
+    os.with_state(&format!("tcp:{server}"), |os, _| {
         if os.storage.nbd.lost || !os.storage.nbd.exports.contains_key(server) {
             return Err(HostError::Refused("Connection refused".to_owned()));
         }

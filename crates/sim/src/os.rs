@@ -303,7 +303,7 @@ fn loop_device(minor: u32) -> BlockDevice {
 
 impl BlockHost for SimOs {
     fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
-        self.look(path, |os, path| match os.files.get(os.target(path)) {
+        self.with_state(path, |os, path| match os.files.get(os.target(path)) {
             None => Err(HostError::Missing),
             Some(File::Image { bytes, .. } | File::Qcow2 { bytes, .. }) => {
                 Ok(FileKind::Regular { bytes: *bytes })
@@ -316,7 +316,7 @@ impl BlockHost for SimOs {
     }
 
     fn identify(&mut self, path: &str) -> Result<DiskId, HostError> {
-        self.look(path, |os, path| os.identify(path))
+        self.with_state(path, |os, path| os.identify(path))
     }
 
     fn attach_loop(&mut self, path: &str, mode: Mode, tag: &str) -> Result<LoopUse, HostError> {
@@ -332,11 +332,11 @@ impl BlockHost for SimOs {
     }
 
     fn loops(&mut self) -> Result<Vec<LoopUse>, HostError> {
-        self.look("/dev", |os, _| Ok(os.loop_uses()))
+        self.with_state("/dev", |os, _| Ok(os.loop_uses()))
     }
 
     fn is_unclaimed(&mut self, device: &str) -> Result<bool, HostError> {
-        self.look(device, |os, device| Ok(!os.exclusive.contains(device)))
+        self.with_state(device, |os, device| Ok(!os.exclusive.contains(device)))
     }
 
     fn tag_loop(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
@@ -361,7 +361,7 @@ impl BlockHost for SimOs {
     }
 
     fn tagged_loops(&mut self, prefix: &str) -> Result<Vec<TaggedLoop>, HostError> {
-        self.look("/dev", |os, _| {
+        self.with_state("/dev", |os, _| {
             let tagged = os.loop_uses().into_iter().filter(|it| it.tag.starts_with(prefix));
             let tagged = tagged.map(|LoopUse { device, behind, access, tag }| TaggedLoop {
                 device,

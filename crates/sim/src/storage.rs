@@ -179,15 +179,15 @@ impl SimOs {
     }
 
     /// Reads something; fails if the daemon is dead.
-    pub(crate) fn look<T>(
+    pub(crate) fn with_state<T>(
         &self,
         path: &str,
-        look: impl FnOnce(&OsState, &str) -> Result<T, HostError>,
+        read: impl FnOnce(&OsState, &str) -> Result<T, HostError>,
     ) -> Result<T, HostError> {
         let os = self.get();
         os.storage.alive()?;
         os.storage.check(path)?;
-        look(&os, &os.storage.resolve(path))
+        read(&os, &os.storage.resolve(path))
     }
 
     /// Kills the daemon at the `moments`-th kill point from now: then its calls fail without
@@ -324,7 +324,7 @@ impl System for SimOs {
     }
 
     fn read(&mut self, path: &str) -> Result<Vec<u8>, HostError> {
-        self.look(path, |os, path| match os.files.get(path) {
+        self.with_state(path, |os, path| match os.files.get(path) {
             _ if path == "/proc/self/mounts" => Ok(mount_table(os)),
             None => qemu::kernel_file(os, path)
                 .or_else(|| os.storage.targets.read(path))
@@ -335,7 +335,7 @@ impl System for SimOs {
     }
 
     fn read_start(&mut self, path: &str, bytes: usize) -> Result<Vec<u8>, HostError> {
-        let mut start = self.look(path, |os, path| match os.files.get(path) {
+        let mut start = self.with_state(path, |os, path| match os.files.get(path) {
             Some(File::Qcow2 { bytes, backing, .. }) => {
                 Ok(qemu::header(*bytes, backing.as_deref()))
             }
@@ -381,7 +381,7 @@ impl System for SimOs {
     }
 
     fn list(&mut self, folder: &str) -> Result<Vec<String>, HostError> {
-        self.look(folder, |os, folder| {
+        self.with_state(folder, |os, folder| {
             match folder {
                 "/sys/block" => return Ok(qemu::devices()),
                 "/proc" => return Ok(qemu::processes(&os.storage.served)),
@@ -462,7 +462,7 @@ impl System for SimOs {
     }
 
     fn used_bytes(&mut self, path: &str) -> Result<u64, HostError> {
-        self.look(path, |os, path| match os.files.get(path) {
+        self.with_state(path, |os, path| match os.files.get(path) {
             Some(File::Image { sectors, .. }) => Ok(sectors.len() as u64 * 512),
             Some(_) => Ok(0),
             None => Err(HostError::Missing),
@@ -470,7 +470,7 @@ impl System for SimOs {
     }
 
     fn space(&mut self, path: &str) -> Result<Space, HostError> {
-        self.look(path, |os, folder| {
+        self.with_state(path, |os, folder| {
             let used = os.files.iter().filter(|(path, _)| path.starts_with(folder));
             let used: u64 = used
                 .map(|(_, file)| match file {
@@ -487,7 +487,7 @@ impl System for SimOs {
     }
 
     fn detach_tagged(&mut self, device: &str, tag: &str) -> Result<(), HostError> {
-        let there = self.look(device, |os, _| {
+        let there = self.with_state(device, |os, _| {
             let mut ours = os.loops.iter().filter(|(_, it)| it.tag == tag);
             Ok(ours.any(|(minor, _)| device == format!("/dev/loop{minor}")))
         })?;

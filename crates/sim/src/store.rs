@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 use xen::{DomId, Errno, EvtchnPort, Gfn, GrantRef, Xen};
 use xenstore::client::{Client, Nodes as _, Transport};
 use xenstore::ring::{self, RingError, RingPage, ServerRing};
-use xenstore::server::{self, ConnId, DomainState, Host, LookFor, Pace, Server};
+use xenstore::server::{self, ConnId, DomainState, Host, Pace, PollScope, Server};
 use xenstore::wire::MessageType;
 use xenstore::{Error, Quota};
 
@@ -184,7 +184,7 @@ impl Host for StoreHost {
     }
 
     fn domain(&mut self, domid: DomId) -> Option<DomainState> {
-        server::look_at_domain(&mut self.xen, domid).expect("dom0 may look at a domain")
+        server::poll_domain(&mut self.xen, domid).expect("dom0 may look at a domain")
     }
 
     fn log(&mut self, line: &str) {
@@ -371,7 +371,7 @@ impl Store {
         let conflicts = 0;
         let shell = Shell { server, host, dom_exc, pace, ready, conflicts };
         let store = Self(Rc::new(RefCell::new(shell)));
-        store.look_at_domains(LookFor::Everything);
+        store.poll_domains(PollScope::Everything);
         store
     }
 
@@ -402,18 +402,18 @@ impl Store {
     }
 
     /// Checks the changed domains.
-    pub(crate) fn look(&self) {
+    pub(crate) fn poll_changed_domains(&self) {
         let now = |store: &Self| Duration::from_nanos(store.0.borrow().host.machine.get().now().0);
         let begun = now(self);
-        self.look_at_domains(LookFor::Changes);
+        self.poll_domains(PollScope::Changes);
         let ended = now(self);
-        self.0.borrow_mut().pace.looked(ended, ended.saturating_sub(begun));
+        self.0.borrow_mut().pace.polled(ended, ended.saturating_sub(begun));
     }
 
-    fn look_at_domains(&self, what: LookFor) {
+    fn poll_domains(&self, what: PollScope) {
         let shell = &mut *self.0.borrow_mut();
         let news =
-            server::look_at_domains(&mut shell.host.xen, what).expect("the store owns the VIRQ");
+            server::poll_domains(&mut shell.host.xen, what).expect("the store owns the VIRQ");
         shell.server.handle_domain_news(&mut shell.host, &news);
         shell.flush();
     }
@@ -455,7 +455,7 @@ enum Part {
 }
 
 /// The last read of a transaction in these messages, or its end if present.
-fn look_into(mut messages: &[u8]) -> Option<Part> {
+fn next_part(mut messages: &[u8]) -> Option<Part> {
     let mut found = None;
     while messages.len() >= HEADER_BYTES {
         let (kind, transaction) = (u32_at(messages, 0), u32_at(messages, 8));
@@ -523,7 +523,7 @@ impl SocketTransport {
         if !self.is_outside() || self.store.0.borrow().conflicts == 0 {
             return None;
         }
-        match look_into(&self.sent)? {
+        match next_part(&self.sent)? {
             Part::Read(path) => {
                 self.read_last = Some(path);
                 None

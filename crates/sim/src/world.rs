@@ -222,7 +222,7 @@ impl World {
                 result => self.mourn("a device model", result.map(drop)),
             },
             Happening::Look => {
-                self.store.look();
+                self.store.poll_changed_domains();
                 self.bury();
             }
         }

@@ -175,7 +175,7 @@ impl<'a> Repositories<'a> {
     pub fn forget(&mut self, sr: &str) -> Result<()> {
         let _changing = self.lock("sr", sr)?;
         let repository = self.get(sr)?;
-        self.let_all_go(sr)?;
+        self.detach_all_former_users(sr)?;
         let _used = self.lock("use", sr)?;
         self.check_unused(sr)?;
         let mut place = Place { system: self.system, sr: &repository };
@@ -250,7 +250,7 @@ impl<'a> Repositories<'a> {
         let mut place = Place { system: self.system, sr: &repository };
         repository.kind.driver().connect(&mut place)?;
         let vdis = repository.kind.driver().scan(&mut place)?;
-        self.let_all_go(sr)?;
+        self.detach_all_former_users(sr)?;
         Ok((repository, vdis))
     }
 
@@ -399,7 +399,7 @@ impl<'a> Repositories<'a> {
     /// # Errors
     /// Conflicting users, or an error of the SR; then it is not attached.
     pub fn attach(&mut self, name: &VdiName, owner: &str, access: Access) -> Result<()> {
-        self.let_go(name)?;
+        self.detach_former_users(name)?;
         let _vdi = self.lock("vdi", name)?;
         let used = self.lock("use", name.sr())?;
         let repository = self.get(name.sr())?;
@@ -524,7 +524,7 @@ impl<'a> Repositories<'a> {
     }
 
     /// Detaches a VDI for its former users.
-    fn let_go(&mut self, name: &VdiName) -> Result<()> {
+    fn detach_former_users(&mut self, name: &VdiName) -> Result<()> {
         for owner in self.attached(name)?.leaving {
             self.detach_for(name, &owner)?;
         }
@@ -533,12 +533,12 @@ impl<'a> Repositories<'a> {
 
     /// The same for all VDIs of an SR that responds again. Those that it still cannot detach
     /// remain.
-    fn let_all_go(&mut self, sr: &str) -> Result<()> {
+    fn detach_all_former_users(&mut self, sr: &str) -> Result<()> {
         let folder = format!("{}/{sr}", self.places.attached);
         for file in self.system.list(&folder).of(&folder)? {
             let vdi = file.strip_suffix(".json");
             if let Some(name) = vdi.and_then(|vdi| VdiName::new(sr, vdi).ok()) {
-                let _still = self.let_go(&name);
+                let _still = self.detach_former_users(&name);
             }
         }
         Ok(())

@@ -16,8 +16,8 @@ use toolstack::work::{
 use toolstack::{Action, ClientId, Event, Reply, Request, Toolstack, VmState, xlcfg};
 use xen::{DomId, DomainRef, EvtchnPort, Life, Uuid};
 use xen_build::{Built, KernelImage};
-use xenstore::client::Heard;
-use xenstore::wire::changes::{DomainChange, Standing, Who};
+use xenstore::client::DomainUpdate;
+use xenstore::wire::changes::{DomainChange, DomainIdentity, Standing};
 
 const SIZES: [u16; 3] = [1, 1000, 10_000];
 /// Another domain than those of any VM.
@@ -163,9 +163,9 @@ fn console(host: &mut Host) {
 }
 
 fn change(host: &mut Host) {
-    let who = Who { domid: DomId(OTHER), unique_id: None, handle: uuid(OTHER) };
+    let who = DomainIdentity { domid: DomId(OTHER), unique_id: None, handle: uuid(OTHER) };
     let change = DomainChange { who, before: Standing::Alive, after: Standing::Dead };
-    host.drive(Event::Domains(Heard::Changes(vec![change])));
+    host.drive(Event::Domains(DomainUpdate::Changes(vec![change])));
 }
 
 fn introduction(host: &mut Host) {

@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use xen::{DomId, DomainInfo, DomainRef, ShutdownReason, Uuid};
-use xenstore::client::Heard;
+use xenstore::client::DomainUpdate;
 
 use crate::config::VmConfig;
 use crate::foreign::Adoption;
@@ -53,11 +53,11 @@ use crate::work::{AdoptionWork, Cost, Failure, Output, QueryWork, Survey, Work};
 use adoption::Adopted;
 use checks::WantedVm;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
-use definitions::{Definition, Storm};
+use definitions::{BulkStart, Definition};
 pub use devices::Device;
 pub(crate) use devices::{Pending, empty_drive, remove_from};
 use events::Rest;
-pub use events::{Change, Changes, VmState, VmStatus};
+pub use events::{StateChange, StateChanges, VmState, VmStatus};
 pub use explain::PlanOf;
 pub(crate) use facts::Facts;
 use index::{Definitions, Foreigners, Vms};
@@ -320,7 +320,7 @@ pub struct Toolstack {
     /// Files of definitions that cannot be read, and why.
     left_aside: BTreeMap<String, String>,
     /// Starts of many that are under way.
-    storms: Vec<Storm>,
+    bulk_starts: Vec<BulkStart>,
     polling: Polling,
     lists: Lists,
     groups: Groups,
@@ -328,7 +328,7 @@ pub struct Toolstack {
     /// Requests that came before the first observation was in.
     backlog: Option<Vec<(ClientId, Request)>>,
     /// What was heard before that.
-    heard_early: Vec<Heard>,
+    early_updates: Vec<DomainUpdate>,
     next_work: u64,
     next_operation: u64,
     /// Of the domains that were spoken of.
@@ -370,13 +370,13 @@ impl Toolstack {
             boot: begin.boot,
             definitions: Definitions::default(),
             left_aside: BTreeMap::new(),
-            storms: Vec::new(),
+            bulk_starts: Vec::new(),
             polling: Polling::Idle,
             lists: Lists::default(),
             groups: Groups::default(),
             journal: Journal::default(),
             backlog: Some(Vec::new()),
-            heard_early: Vec::new(),
+            early_updates: Vec::new(),
             next_work: 1,
             next_operation: 1,
             last_generation: 0,
@@ -431,7 +431,7 @@ impl Toolstack {
                     None => self.poll_all(out),
                 }
             }
-            Event::Domains(heard) => self.handle_heard(now, heard, out),
+            Event::Domains(update) => self.handle_domain_update(now, update, out),
             Event::DomainsChanged => self.poll_all(out),
             Event::ModelEnded { process, how } => self.model_ended(now, process, &how, out),
             Event::Tick => {}
@@ -633,8 +633,8 @@ impl Toolstack {
             self.handle_request(now, client, request, out);
         }
         self.handle_survey(now, &survey, out);
-        for heard in std::mem::take(&mut self.heard_early) {
-            self.handle_heard(now, heard, out);
+        for update in std::mem::take(&mut self.early_updates) {
+            self.handle_domain_update(now, update, out);
         }
         for uuid in without_model {
             self.lost_model(now, uuid, "its device model ended while nobody looked", out);

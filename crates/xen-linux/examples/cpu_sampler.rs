@@ -48,7 +48,7 @@ fn runs(folder: &str) -> bool {
 }
 
 /// Samples all threads once.
-fn look(names: &[String], seen: &mut Seen, stacks: &mut BTreeMap<String, u64>) {
+fn sample(names: &[String], seen: &mut Seen, stacks: &mut BTreeMap<String, u64>) {
     let mut now = Seen::new();
     for pid in numbers("/proc") {
         let name = text(&format!("/proc/{pid}/comm"));
@@ -91,10 +91,10 @@ fn main() -> Result<(), Failure> {
     let interval = Duration::from_millis(interval.parse()?);
     let (mut seen, mut stacks) = (Seen::new(), BTreeMap::new());
     // Time used before the start does not count.
-    look(names, &mut seen, &mut BTreeMap::new());
+    sample(names, &mut seen, &mut BTreeMap::new());
     while !Path::new(stop).exists() {
         std::thread::sleep(interval);
-        look(names, &mut seen, &mut stacks);
+        sample(names, &mut seen, &mut stacks);
     }
     let lines: Vec<String> = stacks.iter().map(|(stack, ns)| format!("{stack} {ns}\n")).collect();
     std::fs::write(output, lines.concat())?;

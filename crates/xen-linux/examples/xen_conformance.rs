@@ -206,7 +206,10 @@ fn own_event(_: &mut Xen<LinuxHypervisor>) -> Checked {
     ensure(one.pending(&mut ports)? == 0, "a masked port fired")?;
     one.unmask(near)?;
     wait(&one)?;
-    ensure(one.pending(&mut ports)? == 1 && ports[0] == near, "the event sent while masked was lost")
+    ensure(
+        one.pending(&mut ports)? == 1 && ports[0] == near,
+        "the event sent while masked was lost",
+    )
 }
 
 /// Clears the events so far.

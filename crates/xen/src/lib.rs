@@ -54,7 +54,7 @@ pub use ids::{
 pub use info::{PhysInfo, SetAside, VcpuInfo, VersionInfo};
 pub use latency::Latencies;
 pub use memory::{E820Entry, E820Kind, Extent, PhysmapSpace, Placement};
-pub use migrate::{Debugging, Dirty, DirtyLook, FrameUse, TscInfo, Vnuma, VnumaRange};
+pub use migrate::{Debugging, Dirty, DirtyRead, FrameUse, TscInfo, Vnuma, VnumaRange};
 pub use probe::ProbeError;
 pub use vcpu::{Affinity, AffinityChange, ExtState, ExtVcpuContext, Msr, SchedParams, Scheduler};
 pub use xen::{Counters, ForeignError, Xen};

@@ -10,7 +10,7 @@ use crate::{DomId, Errno, EvtchnPort, Hypervisor, Xen};
 
 /// Whether reading the dirty pages begins a new round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum DirtyLook {
+pub enum DirtyRead {
     /// They stay dirty.
     Peek,
     /// They are clean from now on.
@@ -109,7 +109,7 @@ impl<H: Hypervisor> Xen<H> {
     ///
     /// # Errors
     /// EBUSY while another caller does this, E2BIG beyond [`Xen::dirty_pages_max`].
-    pub fn dirty(&mut self, domid: DomId, pages: u64, look: DirtyLook) -> Result<Dirty, Errno> {
+    pub fn dirty(&mut self, domid: DomId, pages: u64, look: DirtyRead) -> Result<Dirty, Errno> {
         const CLEAN: u32 = 11;
         const PEEK: u32 = 12;
         const FINAL: u32 = 1;
@@ -117,9 +117,9 @@ impl<H: Hypervisor> Xen<H> {
         let (address, area) = self.data_to_end();
         area.get_mut(..bytes).ok_or(Errno::E2BIG)?.fill(0);
         let (op, mode) = match look {
-            DirtyLook::Peek => (PEEK, 0),
-            DirtyLook::Clean => (CLEAN, 0),
-            DirtyLook::Final => (CLEAN, FINAL),
+            DirtyRead::Peek => (PEEK, 0),
+            DirtyRead::Clean => (CLEAN, 0),
+            DirtyRead::Final => (CLEAN, FINAL),
         };
         let payload =
             Layout::<40>::new().u32(0, op).u32(4, mode).u64(16, address).u64(24, pages).done();

@@ -90,7 +90,7 @@ impl Touch {
 
 /// What a commit or a request changed, for the watches.
 #[derive(Clone, Debug)]
-pub(crate) enum Change {
+pub(crate) enum NodeChange {
     /// The node was created, written, or got another permission list, of which this was the old one.
     Changed { path: OwnedPath, acl_before: Option<Arc<Acl>> },
     /// The node went away with everything below it.
@@ -415,7 +415,7 @@ impl Transaction {
         caller: Subject,
         owned_max: usize,
         lives: &dyn Fn(Being) -> bool,
-    ) -> Result<Vec<Change>, Error> {
+    ) -> Result<Vec<NodeChange>, Error> {
         if self.failed {
             return Err(Error::ENOMEM);
         }
@@ -526,13 +526,13 @@ impl Transaction {
         store: &mut Store,
         writes: &[(&OwnedPath, &Touch)],
         caller: Option<Being>,
-    ) -> Vec<Change> {
-        let mut changes: Vec<(u32, Change)> = Vec::new();
+    ) -> Vec<NodeChange> {
+        let mut changes: Vec<(u32, NodeChange)> = Vec::new();
         // From below: what was removed by its own name is reported by it, also if the transaction began
         // with something above that it removed later. A path sorts before those below it.
         for (path, touch) in self.touched.iter().rev().filter(|(_, touch)| touch.removed) {
             if let Some(node) = store.remove(path.as_path()) {
-                changes.push((touch.order, Change::Removed { path: path.clone(), node }));
+                changes.push((touch.order, NodeChange::Removed { path: path.clone(), node }));
             }
         }
         for (path, touch) in writes {
@@ -554,7 +554,8 @@ impl Transaction {
                 acl_before = store.set_acl(path.as_path(), node.acl()).filter(|_| !is_new);
             }
             if touch.fires {
-                changes.push((touch.order, Change::Changed { path: (*path).clone(), acl_before }));
+                changes
+                    .push((touch.order, NodeChange::Changed { path: (*path).clone(), acl_before }));
             }
         }
         changes.sort_by_key(|(order, _)| *order);

@@ -35,7 +35,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 use xen::DomId;
-use xenstore::server::{DomainNews, DomainState, LookFor};
+use xenstore::server::{DomainNews, DomainState, PollScope};
 
 use crate::broker::protocol::{Answer, ENTRY_BYTES, MESSAGE_BYTES_MAX, Question};
 use crate::confinement::Account;
@@ -92,7 +92,7 @@ pub(crate) struct Broker {
     /// Answers in a row that did not come in time.
     late: u32,
     /// What the last look has cost the broker.
-    look_cpu: Duration,
+    poll_cpu: Duration,
 }
 
 impl Broker {
@@ -133,7 +133,7 @@ impl Broker {
             is_ready: false,
             has_answered: false,
             late: 0,
-            look_cpu: Duration::ZERO,
+            poll_cpu: Duration::ZERO,
         }
     }
 
@@ -156,11 +156,11 @@ impl Broker {
     }
 
     /// Looks at the domains.
-    pub(crate) fn look(&mut self, what: LookFor) -> Result<DomainNews, AskError> {
-        let Answer::News { scope, count, cpu } = self.ask(Question::Look(what))? else {
+    pub(crate) fn poll(&mut self, what: PollScope) -> Result<DomainNews, AskError> {
+        let Answer::News { scope, count, cpu } = self.ask(Question::Poll(what))? else {
             return Err(nonsense().into());
         };
-        self.look_cpu = cpu;
+        self.poll_cpu = cpu;
         if count > ENTRIES_MAX {
             return Err(nonsense().into());
         }
@@ -170,8 +170,8 @@ impl Broker {
     }
 
     /// What the last look has cost the broker.
-    pub(crate) fn look_cpu(&self) -> Duration {
-        self.look_cpu
+    pub(crate) fn poll_cpu(&self) -> Duration {
+        self.poll_cpu
     }
 
     /// Looks at one domain.
@@ -363,7 +363,7 @@ mod tests {
     fn a_look_tells_all_domains_on_every_release() {
         for release in Release::ALL {
             brokered(release, 3, |broker| {
-                let states = listed(broker.look(LookFor::Everything).unwrap());
+                let states = listed(broker.poll(PollScope::Everything).unwrap());
                 let domids: Vec<u16> = states.iter().map(|state| state.domid.0).collect();
                 assert_eq!(domids, [0, 1, 2, 3]);
                 assert_eq!(states[2].handle, handle(2));
@@ -373,7 +373,7 @@ mod tests {
                 assert_eq!(broker.domain(DomId(9)).unwrap(), None);
                 // To Xen this number means another question.
                 assert_eq!(broker.domain(DomId(0x7ff4)).unwrap(), None);
-                assert!(matches!(broker.look(LookFor::Changes), Ok(DomainNews::All(_))) != tells);
+                assert!(matches!(broker.poll(PollScope::Changes), Ok(DomainNews::All(_))) != tells);
             });
         }
     }
@@ -382,7 +382,7 @@ mod tests {
     fn a_host_may_be_full_of_domains() {
         for (release, count) in [(Release::Xen4_17, 32_000), (Release::Xen4_22, 1000)] {
             brokered(release, count, |broker| {
-                let states = listed(broker.look(LookFor::Everything).unwrap());
+                let states = listed(broker.poll(PollScope::Everything).unwrap());
                 assert_eq!(states.len(), usize::from(count) + 1);
                 assert!(states.windows(2).all(|two| two[0].domid < two[1].domid));
             });
@@ -397,7 +397,7 @@ mod tests {
             Release::Xen4_22,
             1,
             |broker| {
-                let refused = broker.look(LookFor::Changes);
+                let refused = broker.poll(PollScope::Changes);
                 assert!(
                     matches!(refused, Err(AskError::Refused(xen::Errno::EACCES))),
                     "{refused:?}"
@@ -422,7 +422,7 @@ mod tests {
     #[test]
     fn answers_to_a_daemon_before_are_passed_over() {
         brokered(Release::Xen4_17, 2, |broker| {
-            let question = Question::Look(LookFor::Everything).encode(broker.next + (7 << 32));
+            let question = Question::Poll(PollScope::Everything).encode(broker.next + (7 << 32));
             send(&broker.socket, &question, SendFlags::NOSIGNAL).unwrap();
             assert_eq!(broker.domain(DomId(2)).unwrap().unwrap().handle, handle(2));
         });
@@ -433,7 +433,7 @@ mod tests {
         let (socket, theirs) = pair().unwrap();
         let mut broker = Broker::with(socket, memory().unwrap());
         drop(theirs);
-        let lost = broker.look(LookFor::Changes);
+        let lost = broker.poll(PollScope::Changes);
         let Err(AskError::Lost(error)) = lost else { panic!("{lost:?}") };
         assert_eq!(error.to_string(), "the broker of hypercalls has ended");
         assert!(!broker.has_answered());
@@ -476,7 +476,7 @@ mod tests {
             let answer =
                 Answer::News { scope: Scope::All, count: count as usize, cpu: Duration::ZERO };
             send(&theirs, &answer.encode(broker.next + 1), SendFlags::NOSIGNAL).unwrap();
-            let lost = broker.look(LookFor::Everything);
+            let lost = broker.poll(PollScope::Everything);
             assert!(matches!(lost, Err(AskError::Lost(_))), "{lost:?}");
         }
     }

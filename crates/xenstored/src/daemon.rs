@@ -10,7 +10,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use xen_linux::{HangupSignals, StopSignals};
-use xenstore::server::{ByConnection, ConnId, LookFor, Pace, Server};
+use xenstore::server::{ByConnection, ConnId, Pace, PollScope, Server};
 
 use crate::patience::{LOOK, Manner, Patience};
 use crate::platform::cpu_time;
@@ -195,20 +195,20 @@ impl Daemon {
     /// Serves until it is told to stop, or another process serves.
     pub(crate) fn run(&mut self) -> anyhow::Result<End> {
         // Domains may have come and gone before we listened for it.
-        self.compare_domains(LookFor::Everything);
+        self.compare_domains(PollScope::Everything);
         loop {
             // Everybody is heard first and answered then.
             self.serve_ready();
             self.server.clear_up(PIECES_CLEARED_UP);
             let (events, now) = self.wait()?;
             self.server.advance(&mut self.rings, now);
-            self.look_after_broker(events.iter().any(|event| event.data.u64() == BROKER))?;
+            self.check_broker(events.iter().any(|event| event.data.u64() == BROKER))?;
             // First, so that nobody is answered about a domain that is gone.
             if events.iter().any(|event| event.data.u64() == EVENT_CHANNELS) {
                 self.handle_event_channels()?;
             }
             if self.pace.is_due(self.started.elapsed()) {
-                self.compare_domains(LookFor::Changes);
+                self.compare_domains(PollScope::Changes);
             }
             let unread = std::mem::take(&mut self.unread);
             for event in &events {
@@ -303,20 +303,20 @@ impl Daemon {
         Ok(())
     }
 
-    pub(crate) fn compare_domains(&mut self, what: LookFor) {
+    pub(crate) fn compare_domains(&mut self, what: PollScope) {
         let Some(platform) = self.rings.platform() else { return };
         let begun = self.started.elapsed();
         let cpu = cpu_time();
-        let looked = platform.look_at_domains(what);
+        let looked = platform.poll_domains(what);
         let has_failed = looked.is_err();
-        let cpu = cpu_time().saturating_sub(cpu) + platform.look_cpu();
+        let cpu = cpu_time().saturating_sub(cpu) + platform.poll_cpu();
         self.server.count_look(cpu);
         match looked {
             Ok(news) => self.server.handle_domain_news(&mut self.rings, &news),
             Err(error) => self.rings.log.line(&format!("{error:#}")),
         }
         let now = self.started.elapsed();
-        self.pace.looked(now, now.saturating_sub(begun));
+        self.pace.polled(now, now.saturating_sub(begun));
         if has_failed {
             // Nobody says again what was not heard.
             self.pace.want();
@@ -335,9 +335,9 @@ impl Daemon {
     }
 
     /// Sees to a broker that was lost, or has `hung_up`.
-    fn look_after_broker(&mut self, hung_up: bool) -> anyhow::Result<()> {
+    fn check_broker(&mut self, hung_up: bool) -> anyhow::Result<()> {
         if hung_up {
-            self.compare_domains(LookFor::Everything);
+            self.compare_domains(PollScope::Everything);
         }
         let loss = self.rings.platform().and_then(|platform| platform.take_loss());
         let Some(loss) = loss else { return Ok(()) };
@@ -346,7 +346,7 @@ impl Daemon {
             Ok(()) => {
                 self.rings.log.line("another broker of hypercalls was started");
                 // What it had been told of changes is lost.
-                self.compare_domains(LookFor::Everything);
+                self.compare_domains(PollScope::Everything);
                 Ok(())
             }
             // A new daemon goes on from the journal, and opens what this one may not.

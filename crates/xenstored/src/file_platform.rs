@@ -9,7 +9,7 @@ use anyhow::Context;
 use file_host::{DomainFile, EXCEPTION_PORT, HostFolder, State, domain_of_port, port_of_domain};
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::ring::RingPage;
-use xenstore::server::{DomainNews, DomainState, LookFor};
+use xenstore::server::{DomainNews, DomainState, PollScope};
 
 use crate::platform::Platform;
 
@@ -97,7 +97,7 @@ impl Platform for FilePlatform {
         EXCEPTION_PORT
     }
 
-    fn look_at_domains(&mut self, _what: LookFor) -> anyhow::Result<DomainNews> {
+    fn poll_domains(&mut self, _what: PollScope) -> anyhow::Result<DomainNews> {
         let domains = self.folder.domains().context("cannot list the domains")?;
         Ok(DomainNews::All(domains.iter().map(|(domid, file)| state(*domid, file)).collect()))
     }

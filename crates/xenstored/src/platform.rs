@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::ring::RingPage;
-use xenstore::server::{DomainNews, DomainState, LookFor};
+use xenstore::server::{DomainNews, DomainState, PollScope};
 
 /// Rings, event channels and the list of domains.
 pub(crate) trait Platform {
@@ -32,10 +32,10 @@ pub(crate) trait Platform {
     fn exception_port(&self) -> EvtchnPort;
 
     /// Looks at the domains.
-    fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews>;
+    fn poll_domains(&mut self, what: PollScope) -> anyhow::Result<DomainNews>;
 
     /// What the last look at the domains has cost another process.
-    fn look_cpu(&self) -> Duration {
+    fn poll_cpu(&self) -> Duration {
         Duration::ZERO
     }
 

@@ -10,7 +10,7 @@ use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::Error;
 use xenstore::ring::{RING_BYTES, RingError, RingPage, ServerRing};
 use xenstore::server::{
-    ConnId, DomainState, Endpoint, Host, KnownRing, LookFor, RestoredPeer, Resumption, Server,
+    ConnId, DomainState, Endpoint, Host, KnownRing, PollScope, RestoredPeer, Resumption, Server,
     Service,
 };
 
@@ -128,7 +128,7 @@ impl Rings {
     pub(crate) fn resume(&mut self, server: &mut Server) -> anyhow::Result<Vec<ConnId>> {
         server.start_recording();
         if let Some(platform) = &mut self.platform {
-            let news = platform.look_at_domains(LookFor::Everything)?;
+            let news = platform.poll_domains(PollScope::Everything)?;
             server.handle_domain_news(self, &news);
         }
         let known = server.known_rings();
@@ -459,7 +459,7 @@ impl Host for Rings {
                 return Err(Error::EIO);
             }
         }
-        self.trap.look(payload);
+        self.trap.check(payload);
         Ok(())
     }
 

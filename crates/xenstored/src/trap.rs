@@ -20,7 +20,7 @@ impl Trap {
     }
 
     #[cfg(debug_assertions)]
-    pub(crate) fn look(&self, payload: &[u8]) {
+    pub(crate) fn check(&self, payload: &[u8]) {
         let length = self.bytes.len();
         let is_it = length > 0 && payload.windows(length).any(|window| window == self.bytes);
         assert!(!is_it, "the trap was stepped on");
@@ -28,5 +28,5 @@ impl Trap {
 
     #[cfg(not(debug_assertions))]
     #[expect(clippy::unused_self, reason = "as in builds for tests")]
-    pub(crate) fn look(&self, _payload: &[u8]) {}
+    pub(crate) fn check(&self, _payload: &[u8]) {}
 }

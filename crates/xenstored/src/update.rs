@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context;
-use xenstore::server::{ConnId, Endpoint, Endpoints, LookFor};
+use xenstore::server::{ConnId, Endpoint, Endpoints, PollScope};
 
 use crate::daemon::Daemon;
 use crate::live_update::handover::{Handover, Stage};
@@ -101,7 +101,7 @@ impl Daemon {
         if !self.server.is_held(session.client) {
             anyhow::bail!("whoever started the update does not wait for it any more");
         }
-        let Some(way) = self.look(session)? else { return Ok(Step::NotYet) };
+        let Some(way) = self.choose_way(session)? else { return Ok(Step::NotYet) };
         match way {
             Way::Beside => self.step_beside(session),
             Way::Exec => self.step_exec(session).map(|()| Step::NotYet),
@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// Which way it goes, as soon as it is known.
-    fn look(&mut self, session: &Session) -> anyhow::Result<Option<Way>> {
+    fn choose_way(&mut self, session: &Session) -> anyhow::Result<Option<Way>> {
         if self.update.way.is_some() {
             return Ok(self.update.way);
         }
@@ -179,7 +179,7 @@ impl Daemon {
             self.rings.log.line(&format!("{error:#}"));
         }
         // Domains may have come and gone.
-        self.compare_domains(LookFor::Everything);
+        self.compare_domains(PollScope::Everything);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use xen::{DomId, EvtchnPort, Gfn, GrantRef};
 use xen_linux::{EventChannels, GrantDevice, HostError, OwnStoreRing, SharedPage, VIRQ_DOM_EXC};
 use xenstore::ring::RingPage;
-use xenstore::server::{DomainNews, DomainState, LookFor};
+use xenstore::server::{DomainNews, DomainState, PollScope};
 
 use crate::broker::{AskError, Broker};
 use crate::confinement::Account;
@@ -203,15 +203,15 @@ impl Platform for XenPlatform {
         self.exception_port
     }
 
-    fn look_at_domains(&mut self, what: LookFor) -> anyhow::Result<DomainNews> {
-        let what = if self.is_behind { LookFor::Everything } else { what };
-        let news = self.ask(|broker| broker.look(what)).context("cannot look at the domains")?;
+    fn poll_domains(&mut self, what: PollScope) -> anyhow::Result<DomainNews> {
+        let what = if self.is_behind { PollScope::Everything } else { what };
+        let news = self.ask(|broker| broker.poll(what)).context("cannot look at the domains")?;
         self.is_behind = false;
         Ok(news)
     }
 
-    fn look_cpu(&self) -> Duration {
-        self.broker.as_ref().map_or(Duration::ZERO, Broker::look_cpu)
+    fn poll_cpu(&self) -> Duration {
+        self.broker.as_ref().map_or(Duration::ZERO, Broker::poll_cpu)
     }
 
     fn domain(&mut self, domid: DomId) -> Option<DomainState> {

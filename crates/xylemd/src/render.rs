@@ -103,9 +103,9 @@ pub(crate) fn started_all(all: &toolstack::StartedAll) -> api::StartedAll {
 
 /// Changes of VMs' states; `unix_ms` turns the machine's time into the calendar's.
 pub(crate) fn changes(
-    it: &toolstack::Changes,
+    it: &toolstack::StateChanges,
     unix_ms: impl Fn(toolstack::Instant) -> u64,
-) -> api::Changes {
+) -> api::StateChanges {
     let status = |it: &toolstack::VmStatus| api::VmStatus {
         name: it.name.clone(),
         uuid: it.uuid.to_string(),
@@ -113,7 +113,7 @@ pub(crate) fn changes(
         state: it.state.to_string(),
         revision: it.revision,
     };
-    let change = |it: &toolstack::Change| api::Change {
+    let change = |it: &toolstack::StateChange| api::StateChange {
         revision: it.revision,
         unix_ms: unix_ms(it.at),
         vm: it.name.clone(),
@@ -123,7 +123,7 @@ pub(crate) fn changes(
         after: it.after.to_string(),
         reason: it.reason.clone(),
     };
-    api::Changes {
+    api::StateChanges {
         revision: it.revision,
         too_old: it.too_old,
         snapshot: it.snapshot.as_ref().map(|states| states.iter().map(status).collect()),

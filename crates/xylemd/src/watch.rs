@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::time::Timespec;
 use toolstack::Event;
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
-use xenstore::wire::changes::Who;
+use xenstore::wire::changes::DomainIdentity;
 use xenstore_socket::StoreSocket;
 
 use crate::core::Core;
@@ -23,7 +23,7 @@ const RELEASED: &str = "@released";
 enum Order {
     Watch(String),
     Unwatch(String),
-    Release(Vec<Who>),
+    Release(Vec<DomainIdentity>),
 }
 
 /// Where the core says what it wants watched.
@@ -47,7 +47,7 @@ impl Orders {
         let _full = (&self.bell).write(b"!");
     }
 
-    pub(crate) fn release(&self, domains: Vec<Who>) {
+    pub(crate) fn release(&self, domains: Vec<DomainIdentity>) {
         self.give(Order::Release(domains));
     }
 
@@ -95,8 +95,8 @@ impl Watcher {
 
     fn turn(&mut self, core: &Core) -> Result<()> {
         loop {
-            if let Some(heard) = self.store.poll_heard() {
-                core.happened(Event::Domains(heard));
+            if let Some(update) = self.store.poll_domain_update() {
+                core.happened(Event::Domains(update));
             } else if let Some(event) = self.store.poll_event() {
                 tell(&mut self.store, &event, core)?;
             } else {
@@ -137,7 +137,7 @@ impl Watcher {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error.into()),
                 },
-                Order::Release(domains) => match self.store.let_go(&domains) {
+                Order::Release(domains) => match self.store.release_domains(&domains) {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error.into()),
                 },

@@ -16,7 +16,7 @@ use lexopt::prelude::*;
 use xenstore::wire::MessageType as M;
 
 use self::script::{Care, Script, Step};
-use crate::stores::{Answer, Change, Event, Programs, Stage, domid_of};
+use crate::stores::{Answer, Event, Programs, Stage, Transition, domid_of};
 use lab::Store;
 
 const HELP: &str = "\
@@ -201,7 +201,7 @@ impl Side {
                 stage.adopt_ring(*domid);
                 nothing
             }
-            Step::Change(change, domids) => {
+            Step::Transition(change, domids) => {
                 stage.change(*change, domids)?;
                 nothing
             }
@@ -213,7 +213,9 @@ impl Pair {
     /// Takes a step on both sides; says what was not the same.
     fn step(&mut self, step: &Step) -> Result<Option<String>> {
         match step {
-            Step::Change(Change::Dying | Change::Destroyed, domids) => self.dead.extend(domids),
+            Step::Transition(Transition::Dying | Transition::Destroyed, domids) => {
+                self.dead.extend(domids);
+            }
             Step::Ask { slot: Some(slot), code, .. }
                 if [M::SetPerms.code(), M::Rm.code()].contains(code) =>
             {
@@ -280,7 +282,7 @@ impl Pair {
             let mut ours = self.ours.stage.take_events(&name);
             let mut theirs = self.theirs.stage.take_events(&name);
             self.counts.events += ours.len() as u64;
-            if let Step::Change(..) = step {
+            if let Step::Transition(..) = step {
                 // What a dead domain owned is removed in no promised order.
                 ours.sort();
                 theirs.sort();

@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lexopt::prelude::*;
 use xenstore::wire::MessageType as M;
 
-use crate::stores::{Answer, Change, Programs, Stage, domid_of};
+use crate::stores::{Answer, Programs, Stage, Transition, domid_of};
 use lab::Store;
 use lab::workspace;
 
@@ -291,13 +291,13 @@ impl Script {
                 domids.iter().for_each(|&domid| self.stage.adopt_ring(domid));
                 return Ok(());
             }
-            "shutdown" => Change::Shutdown,
-            "unshutdown" => Change::Running,
-            "dying" => Change::Dying,
-            "destroy" => Change::Destroyed,
+            "shutdown" => Transition::Shutdown,
+            "unshutdown" => Transition::Running,
+            "dying" => Transition::Dying,
+            "destroy" => Transition::Destroyed,
             "shutdown-and-destroy" => {
                 let [stops, goes] = domids[..] else { bail!("two domains, please") };
-                let changes = [(Change::Shutdown, stops), (Change::Destroyed, goes)];
+                let changes = [(Transition::Shutdown, stops), (Transition::Destroyed, goes)];
                 return self.stage.change_all(&changes);
             }
             other => bail!("no such event '{other}'"),

@@ -168,7 +168,7 @@ impl Device {
     }
 
     /// Handles a change of the device: its frontend's state or one of its own keys.
-    pub(super) fn look(&mut self, shared: &mut Shared) -> Result<Fate, ClientError> {
+    pub(super) fn handle_change(&mut self, shared: &mut Shared) -> Result<Fate, ClientError> {
         if let Driver::Vbd(vbd) = &mut self.driver
             && let Err(fatal) = vbd.open(shared, &self.path)?
         {

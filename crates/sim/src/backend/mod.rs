@@ -129,7 +129,7 @@ impl Kernel {
         // Tokens of devices are their paths.
         let Some(id) = BackendId::of_path(&event.token) else { return Ok(()) };
         let Some(device) = self.devices.get_mut(&id) else { return Ok(()) };
-        if device.look(&mut self.shared)? == device::Fate::Remove {
+        if device.handle_change(&mut self.shared)? == device::Fate::Remove {
             self.remove(id)?;
         }
         Ok(())

@@ -191,7 +191,7 @@ impl Guest {
                 self.is_rested = false;
                 self.handle_events()
             }
-            Phase::Bare => return self.look_at_button(),
+            Phase::Bare => return self.check_button(),
             Phase::Over => return Next::Block,
         };
         match result {
@@ -244,7 +244,7 @@ impl Guest {
         match self.behaviour {
             Behaviour::WithoutDrivers => {
                 self.phase = Phase::Bare;
-                self.look_at_button()
+                self.check_button()
             }
             Behaviour::Silent => {
                 self.phase = Phase::Over;
@@ -261,7 +261,7 @@ impl Guest {
         }
     }
 
-    fn look_at_button(&mut self) -> Next {
+    fn check_button(&mut self) -> Next {
         let pressed = self.machine.get_mut().take_power_button(self.domid);
         if !pressed {
             return Next::Block;
@@ -284,7 +284,7 @@ impl Guest {
             self.flood()?;
         }
         self.store.watch("device", "device")?;
-        self.look_for_devices()?;
+        self.scan_devices()?;
         self.handle_events()
     }
 
@@ -301,7 +301,7 @@ impl Guest {
         Ok(())
     }
 
-    fn look_for_devices(&mut self) -> Result<(), ClientError> {
+    fn scan_devices(&mut self) -> Result<(), ClientError> {
         if self.behaviour == Behaviour::NeverConnects {
             return Ok(());
         }
@@ -364,7 +364,7 @@ impl Guest {
     fn handle_event(&mut self, event: &WatchEvent) -> Result<Option<Next>, ClientError> {
         match event.token.as_str() {
             "shutdown" => return self.handle_shutdown(),
-            "device" => self.look_for_devices()?,
+            "device" => self.scan_devices()?,
             token => {
                 if let Some(id) = DeviceId::from_token(token) {
                     self.handle_backend(&id)?;

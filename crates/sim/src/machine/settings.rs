@@ -39,12 +39,12 @@ pub(super) struct Settings {
     pirqs: BTreeSet<u32>,
     dirty: Option<BTreeSet<u64>>,
     /// A preempted read of the dirty pages.
-    look: Option<DirtyLook>,
+    look: Option<DirtyScan>,
 }
 
 /// Progress of a read of the dirty pages.
 #[derive(Clone, Copy, Debug)]
-struct DirtyLook {
+struct DirtyScan {
     caller: DomId,
     op: u32,
     /// The next page to read.
@@ -499,7 +499,7 @@ impl SimXen {
         let goes_on = self.goes_on;
         let domain = self.live(domid)?;
         // Another reader must wait until the first is done.
-        let is_ours = |look: DirtyLook| goes_on && (look.caller, look.op) == (caller, op);
+        let is_ours = |look: DirtyScan| goes_on && (look.caller, look.op) == (caller, op);
         if domain.settings.look.map_or(goes_on, |look| !is_ours(look)) {
             return Err(Errno::EBUSY);
         }
@@ -513,11 +513,11 @@ impl SimXen {
                 let look = domain.settings.look.unwrap_or_else(|| {
                     let dirty = domain.settings.dirty.as_ref().map_or(0, BTreeSet::len);
                     let found = u32::try_from(dirty).unwrap_or(u32::MAX);
-                    DirtyLook { caller, op, next: 0, found }
+                    DirtyScan { caller, op, next: 0, found }
                 });
                 // CLEAN pauses the domain meanwhile.
                 domain.is_held = op == CLEAN;
-                let looked = self.look_at_dirty(domid, look, op == CLEAN, call, arena);
+                let looked = self.read_dirty(domid, look, op == CLEAN, call, arena);
                 if looked != Err(ERESTART) {
                     self.let_run(domid)?;
                 }
@@ -529,10 +529,10 @@ impl SimXen {
     }
 
     /// Writes the bitmap of dirty pages, from the current position.
-    fn look_at_dirty(
+    fn read_dirty(
         &mut self,
         domid: DomId,
-        look: DirtyLook,
+        look: DirtyScan,
         cleans: bool,
         call: &mut [u8],
         arena: &mut Arena<'_>,
@@ -571,7 +571,7 @@ impl SimXen {
                 break pages;
             }
             if self.is_preempted() {
-                self.live(domid)?.settings.look = Some(DirtyLook { next, ..look });
+                self.live(domid)?.settings.look = Some(DirtyScan { next, ..look });
                 return Err(ERESTART);
             }
         };

@@ -2,7 +2,7 @@
 
 use sim::Daemon;
 use toolstack::plan::Start;
-use toolstack::{Change, Reply, Request, ShutdownRequest, VmRow, VmState, xlcfg};
+use toolstack::{Reply, Request, ShutdownRequest, StateChange, VmRow, VmState, xlcfg};
 use xen::{ShutdownReason, Uuid};
 
 use crate::faults::killed_at;
@@ -41,7 +41,7 @@ fn state(lab: &mut Lab, name: &str) -> VmState {
 }
 
 /// All changes since the daemon began.
-fn changes(lab: &mut Lab) -> Vec<Change> {
+fn changes(lab: &mut Lab) -> Vec<StateChange> {
     let mut all = Vec::new();
     // The daemon's first revision is where a snapshot of it would have been.
     let Reply::Changes(now) = lab.ask(Request::Events { since: None, waits: false }) else {
@@ -62,7 +62,7 @@ fn changes(lab: &mut Lab) -> Vec<Change> {
     all
 }
 
-fn told(changes: &[Change], name: &str) -> Vec<String> {
+fn told(changes: &[StateChange], name: &str) -> Vec<String> {
     let of = changes.iter().filter(|change| change.name == name);
     of.map(|it| format!("{} -> {}: {}", it.before, it.after, it.reason)).collect()
 }

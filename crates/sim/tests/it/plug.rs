@@ -171,7 +171,7 @@ fn a_guest_that_never_lets_go_keeps_its_disk_until_it_is_forced() {
 
 /// Linux's blkfront, once it has closed, loses its xenbus thread when its backend is connected after all.
 #[test]
-fn nobody_is_asked_to_let_go_of_a_device_while_it_connects() {
+fn a_guest_is_not_asked_to_close_a_device_while_it_connects() {
     for seed in 1..=20 {
         let mut lab = Lab::seeded(seed);
         lab.host.os().add_disk("/more0.raw", 1 << 20);

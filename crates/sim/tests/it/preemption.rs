@@ -7,7 +7,7 @@ use sim::{
     Calls, Dying, Faults, Machine, MachineConfig, Preemption, Release, SimHypervisor, SimXen,
 };
 use xen::{
-    Batch, CreateDomain, CreateOptions, DirtyLook, DomId, DomainKind, Errno, EvtchnPeer, HvmParam,
+    Batch, CreateDomain, CreateOptions, DirtyRead, DomId, DomainKind, Errno, EvtchnPeer, HvmParam,
     Hypervisor as _, Mfn, Op, ShutdownReason, Uuid, Xen,
 };
 
@@ -183,16 +183,16 @@ fn while_dirty_pages_are_looked_at_another_look_is_busy_and_the_domain_does_not_
     let answers = Rc::clone(&busy);
     meanwhile(&machine, move |machine| {
         let runs = machine.get().domain(domid).unwrap().is_running();
-        let look = xen_on(machine).dirty(domid, 1200, DirtyLook::Peek).err();
+        let look = xen_on(machine).dirty(domid, 1200, DirtyRead::Peek).err();
         answers.borrow_mut().push((runs, look, xen_on(machine).disable_log_dirty(domid)));
     });
-    let dirty = xen.dirty(domid, 5000, DirtyLook::Clean).unwrap();
+    let dirty = xen.dirty(domid, 5000, DirtyRead::Clean).unwrap();
     assert_eq!((dirty.pages, dirty.dirtied), (1200, 3));
     assert_eq!(dirty.frames().collect::<Vec<_>>(), written);
     assert_eq!(*busy.borrow(), [(false, Some(Errno::EBUSY), Err(Errno::EBUSY)); 2]);
     assert!(machine.get().domain(domid).unwrap().is_running());
     machine.set_meanwhile(None);
-    let clean = xen.dirty(domid, 5000, DirtyLook::Peek).unwrap();
+    let clean = xen.dirty(domid, 5000, DirtyRead::Peek).unwrap();
     assert_eq!(clean.frames().count(), 0);
 }
 

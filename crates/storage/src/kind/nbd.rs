@@ -29,7 +29,7 @@ fn object(place: &Place<'_>) -> String {
 }
 
 /// Queries an export's description, by any means that the server supports.
-fn look(place: &mut Place<'_>, vdi: &str) -> Result<NbdExport> {
+fn describe_export(place: &mut Place<'_>, vdi: &str) -> Result<NbdExport> {
     let name = place.name(vdi);
     let mut connection = dial(place)?;
     let export = Handshake::begin(&mut *connection).of(&name)?.enter(vdi).of(&name)?;
@@ -122,7 +122,7 @@ impl Driver for Nbd {
         for vdi in &mut vdis {
             if vdi.bytes == 0 {
                 // An export that the server cannot open is still listed, and hides no other.
-                match look(place, &vdi.name) {
+                match describe_export(place, &vdi.name) {
                     Ok(export) => vdi.bytes = export.bytes,
                     Err(_) => self.connect(place)?,
                 }
@@ -172,7 +172,7 @@ impl Driver for Nbd {
     }
 
     fn attach(&self, place: &mut Place<'_>, vdi: &str, access: Access) -> Result<()> {
-        let export = look(place, vdi)?;
+        let export = describe_export(place, vdi)?;
         let export = usable(place, vdi, export)?;
         check_access(place, vdi, export, access)
     }

@@ -399,11 +399,7 @@ fn an_attach_that_fails_and_cannot_be_undone_does_not_keep_the_vdi() {
         let hung = HostError::Refused("no answer within 60 s".to_owned());
         lab.os.set_failing("/driver", Some(hung));
         assert!(lab.srs().attach_for(&one, "vm", Access::ReadWrite).is_err());
-        assert_eq!(
-            lab.srs().in_use().unwrap()[0].owner,
-            "vm",
-            "it may be attached"
-        );
+        assert_eq!(lab.srs().in_use().unwrap()[0].owner, "vm", "it may be attached");
         lab.os.set_failing("/driver", None);
         look(&mut lab.srs()).unwrap();
         assert!(lab.srs().in_use().unwrap().iter().all(|it| it.owner == "vm2"));

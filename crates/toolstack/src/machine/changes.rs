@@ -1,8 +1,8 @@
 //! What becomes of domains: the store tells which changed, and only those are looked at.
 
 use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
-use xenstore::client::Heard;
-use xenstore::wire::changes::{DomainChange, Standing, Who};
+use xenstore::client::DomainUpdate;
+use xenstore::wire::changes::{DomainChange, DomainIdentity, Standing};
 
 use super::{Action, Foreign, Instant, Purpose, Toolstack};
 use crate::work::QueryWork;
@@ -37,18 +37,24 @@ pub(super) fn end_of(info: Option<&DomainInfo>, uuid: Uuid) -> Option<DomainEnd>
 
 impl Toolstack {
     /// The store told of domains.
-    pub(super) fn handle_heard(&mut self, now: Instant, heard: Heard, out: &mut Vec<Action>) {
+    pub(super) fn handle_domain_update(
+        &mut self,
+        now: Instant,
+        update: DomainUpdate,
+        out: &mut Vec<Action>,
+    ) {
         if self.backlog.is_some() {
             // Which of them are ours is not known yet.
-            return self.heard_early.push(heard);
+            return self.early_updates.push(update);
         }
-        match heard {
-            Heard::Changes(changes) => self.handle_changes(now, &changes, out),
-            Heard::Everything(all) => {
+        match update {
+            DomainUpdate::Changes(changes) => self.handle_changes(now, &changes, out),
+            DomainUpdate::Everything(all) => {
                 let is_left = |it: &&DomainChange| {
                     it.after == Standing::Dead && self.holder(&it.who).is_none()
                 };
-                let left: Vec<Who> = all.iter().filter(is_left).map(|it| it.who).collect();
+                let left: Vec<DomainIdentity> =
+                    all.iter().filter(is_left).map(|it| it.who).collect();
                 release(left, out);
                 // Who is not among them may be gone or new: one list for all that was missed.
                 self.poll_all(out);
@@ -85,9 +91,9 @@ impl Toolstack {
     }
 
     /// The VM whose domain this very one is.
-    fn holder(&self, who: &Who) -> Option<Uuid> {
+    fn holder(&self, who: &DomainIdentity) -> Option<Uuid> {
         let vm = self.vms.at(who.domid)?;
-        Who::from(vm.facts.domain?).is(who).then_some(vm.uuid)
+        DomainIdentity::from(vm.facts.domain?).is(who).then_some(vm.uuid)
     }
 
     /// A VM's domain has ended; one that is being worked on is looked at when that is over.
@@ -143,7 +149,7 @@ impl Toolstack {
     }
 }
 
-fn release(domains: Vec<Who>, out: &mut Vec<Action>) {
+fn release(domains: Vec<DomainIdentity>, out: &mut Vec<Action>) {
     if !domains.is_empty() {
         out.push(Action::Release { domains });
     }

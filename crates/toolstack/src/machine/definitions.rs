@@ -123,7 +123,7 @@ pub struct StartedAll {
 
 /// Many VMs being started.
 #[derive(Debug)]
-pub(super) struct Storm {
+pub(super) struct BulkStart {
     /// `None`: the host came up.
     client: Option<ClientId>,
     waves: VecDeque<Vec<Uuid>>,
@@ -376,15 +376,15 @@ impl Toolstack {
     /// Starts all VMs that are defined and do not run, in waves.
     pub(super) fn start_all(&mut self, now: Instant, client: ClientId, out: &mut Vec<Action>) {
         let all = |definition: &Definition| Some(definition.autostart.unwrap_or(u32::MAX));
-        self.storm(now, Some(client), all, out);
+        self.bulk_start(now, Some(client), all, out);
     }
 
     /// Starts the VMs that start with the host.
     pub(super) fn start_with_the_host(&mut self, now: Instant, out: &mut Vec<Action>) {
-        self.storm(now, None, |definition| definition.autostart, out);
+        self.bulk_start(now, None, |definition| definition.autostart, out);
     }
 
-    fn storm(
+    fn bulk_start(
         &mut self,
         now: Instant,
         client: Option<ClientId>,
@@ -403,23 +403,25 @@ impl Toolstack {
         }
         let total = waves.values().map(Vec::len).sum();
         let waves = waves.into_values().collect();
-        self.storms.push(Storm { client, waves, open: BTreeSet::new(), total, outcome });
+        self.bulk_starts.push(BulkStart { client, waves, open: BTreeSet::new(), total, outcome });
         self.drive_storms(now, out);
     }
 
     /// Begins the next wave of whoever has none; ends those that have no more.
     fn drive_storms(&mut self, now: Instant, out: &mut Vec<Action>) {
         // Starting can fail at once, and that can end a wave: until nothing changes.
-        while let Some(index) = self.storms.iter().position(|storm| storm.open.is_empty()) {
-            let mut storm = self.storms.remove(index);
-            let Some(wave) = storm.waves.pop_front() else {
-                match storm.client {
+        while let Some(index) =
+            self.bulk_starts.iter().position(|bulk_start| bulk_start.open.is_empty())
+        {
+            let mut bulk_start = self.bulk_starts.remove(index);
+            let Some(wave) = bulk_start.waves.pop_front() else {
+                match bulk_start.client {
                     Some(client) => {
-                        let reply = Reply::StartedAll(Box::new(storm.outcome));
+                        let reply = Reply::StartedAll(Box::new(bulk_start.outcome));
                         out.push(Action::Reply { client, reply });
                     }
                     None => {
-                        for (name, why) in &storm.outcome.failed {
+                        for (name, why) in &bulk_start.outcome.failed {
                             let message = format!("{name} did not start with the host: {why}");
                             out.push(Action::Note { message });
                         }
@@ -434,12 +436,14 @@ impl Toolstack {
                 let Some(definition) = self.definitions.get(&uuid) else { continue };
                 match self.may_start(uuid) {
                     Ok(()) => begin.push(uuid),
-                    Err(_) if self.vms.contains_key(&uuid) => storm.outcome.running += 1,
-                    Err(why) => storm.outcome.failed.push((definition.config.name.clone(), why)),
+                    Err(_) if self.vms.contains_key(&uuid) => bulk_start.outcome.running += 1,
+                    Err(why) => {
+                        bulk_start.outcome.failed.push((definition.config.name.clone(), why));
+                    }
                 }
             }
-            storm.open.extend(&begin);
-            self.storms.insert(index, storm);
+            bulk_start.open.extend(&begin);
+            self.bulk_starts.insert(index, bulk_start);
             for uuid in begin {
                 self.start_defined(now, uuid, Start::Running, None, out);
             }
@@ -456,18 +460,18 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let mut concerns = false;
-        for storm in &mut self.storms {
-            if !storm.open.remove(&uuid) {
+        for bulk_start in &mut self.bulk_starts {
+            if !bulk_start.open.remove(&uuid) {
                 continue;
             }
             concerns = true;
             match failure {
-                None => storm.outcome.started += 1,
-                Some(why) => storm.outcome.failed.push((name.to_owned(), why.to_owned())),
+                None => bulk_start.outcome.started += 1,
+                Some(why) => bulk_start.outcome.failed.push((name.to_owned(), why.to_owned())),
             }
-            if let Some(client) = storm.client {
-                let done = storm.outcome.started + storm.outcome.failed.len();
-                let (vm, total) = (name.to_owned(), storm.total);
+            if let Some(client) = bulk_start.client {
+                let done = bulk_start.outcome.started + bulk_start.outcome.failed.len();
+                let (vm, total) = (name.to_owned(), bulk_start.total);
                 let failure = failure.map(str::to_owned);
                 out.push(Action::Started { client, vm, done, total, failure });
             }

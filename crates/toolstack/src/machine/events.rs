@@ -131,7 +131,7 @@ pub struct VmStatus {
 
 /// A change of a VM's state.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Change {
+pub struct StateChange {
     pub revision: u64,
     pub at: Instant,
     pub uuid: Uuid,
@@ -145,14 +145,14 @@ pub struct Change {
 
 /// What a reader gets.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Changes {
+pub struct StateChanges {
     /// Where to go on from.
     pub revision: u64,
     /// Present if no revision was named, or one from which no way leads here any more.
     pub snapshot: Option<Vec<VmStatus>>,
     /// The revision that was named lies before those that are kept, or is another daemon's.
     pub too_old: bool,
-    pub changes: Vec<Change>,
+    pub changes: Vec<StateChange>,
 }
 
 #[derive(Debug)]
@@ -172,7 +172,7 @@ struct Waiter {
 /// The last changes, and what readers know of VMs by them. Nothing is decided by it: see [`Toolstack::state_of`].
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    changes: VecDeque<Change>,
+    changes: VecDeque<StateChange>,
     /// Of the last change.
     revision: u64,
     /// Of the moment before the first change that is kept.
@@ -198,12 +198,12 @@ impl Log {
     }
 
     /// The changes after a revision, as far as they are kept.
-    pub(super) fn after_revision(&self, revision: u64) -> impl Iterator<Item = &Change> {
+    pub(super) fn after_revision(&self, revision: u64) -> impl Iterator<Item = &StateChange> {
         let first = self.changes.partition_point(|change| change.revision <= revision);
         self.changes.iter().skip(first)
     }
 
-    fn put(&mut self, change: Change) {
+    fn put(&mut self, change: StateChange) {
         self.revision = change.revision;
         if change.after == VmState::Gone {
             self.told.remove(&change.uuid);
@@ -224,10 +224,10 @@ impl Log {
         }
     }
 
-    fn read(&self, since: Option<u64>) -> Changes {
+    fn read(&self, since: Option<u64>) -> StateChanges {
         let known = since.filter(|since| (self.oldest..=self.revision).contains(since));
         let Some(since) = known else {
-            return Changes {
+            return StateChanges {
                 revision: self.revision,
                 snapshot: Some(self.told.values().cloned().collect()),
                 too_old: since.is_some(),
@@ -235,10 +235,10 @@ impl Log {
             };
         };
         let first = self.changes.partition_point(|change| change.revision <= since);
-        let changes: Vec<Change> =
+        let changes: Vec<StateChange> =
             self.changes.iter().skip(first).take(EVENTS_PER_ANSWER).cloned().collect();
         let revision = changes.last().map_or(since, |last| last.revision);
-        Changes { revision, snapshot: None, too_old: false, changes }
+        StateChanges { revision, snapshot: None, too_old: false, changes }
     }
 }
 
@@ -299,7 +299,7 @@ impl Toolstack {
         let (Some(name), true) = (name, before != after) else { return };
         let revision = self.log.revision + 1;
         let reason = reason.into();
-        self.log.put(Change { revision, at: now, uuid, name, domid, before, after, reason });
+        self.log.put(StateChange { revision, at: now, uuid, name, domid, before, after, reason });
     }
 
     /// What a running VM was asked to be has come about; not if something else is under way meanwhile.
@@ -439,8 +439,8 @@ impl Toolstack {
 mod tests {
     use super::*;
 
-    fn change(revision: u64, after: VmState) -> Change {
-        Change {
+    fn change(revision: u64, after: VmState) -> StateChange {
+        StateChange {
             revision,
             at: Instant(revision),
             uuid: Uuid([1; 16]),

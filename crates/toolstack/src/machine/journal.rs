@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use xen::{DomId, Uuid};
 
-use super::{Action, Change, ClientId, Instant, Reply, Request, Toolstack, VmState};
+use super::{Action, ClientId, Instant, Reply, Request, StateChange, Toolstack, VmState};
 
 /// Who makes a request: the process at the other end of the connection, as the kernel tells it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -126,7 +126,7 @@ impl Toolstack {
 }
 
 impl Journal {
-    fn changed(&mut self, it: &Change) -> LogRecord {
+    fn changed(&mut self, it: &StateChange) -> LogRecord {
         let before = match it.after {
             VmState::Gone => self.since.remove(&it.uuid),
             _ => self.since.insert(it.uuid, it.at),

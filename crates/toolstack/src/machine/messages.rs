@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
-use xenstore::client::Heard;
-use xenstore::wire::changes::Who;
+use xenstore::client::DomainUpdate;
+use xenstore::wire::changes::DomainIdentity;
 
 use super::{
-    Changes, ClientId, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress,
-    StartedAll, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
+    ClientId, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress, StartedAll,
+    StateChanges, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
 };
 use crate::config::{DiskConfig, VmConfig};
 use crate::device_model::Process;
@@ -230,7 +230,7 @@ pub enum Reply {
         domid: DomId,
     },
     Ok,
-    Changes(Box<Changes>),
+    Changes(Box<StateChanges>),
     /// A line for each fault.
     Checked {
         faults: Vec<String>,
@@ -316,7 +316,7 @@ pub enum Event {
         domid: Option<DomId>,
     },
     /// The store told what became of domains.
-    Domains(Heard),
+    Domains(DomainUpdate),
     /// Domains stopped or died, and the store cannot tell which.
     DomainsChanged,
     /// A device model that was followed has ended.
@@ -355,7 +355,7 @@ pub enum Action {
     },
     /// The store may forget these dead domains: nothing more is done with them.
     Release {
-        domains: Vec<Who>,
+        domains: Vec<DomainIdentity>,
     },
     Reply {
         client: ClientId,

@@ -293,7 +293,7 @@ pub(crate) fn release<T: Transport>(
     store: &mut Client<T>,
     domain: DomainRef,
 ) -> Result<(), ClientError> {
-    match store.let_go(&[domain.into()]) {
+    match store.release_domains(&[domain.into()]) {
         // Another store, which keeps no numbers.
         Err(ClientError::Refused { .. }) => Ok(()),
         other => other,

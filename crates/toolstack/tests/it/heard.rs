@@ -12,8 +12,8 @@ use toolstack::work::{
 use toolstack::{Action, ClientId, Device, Event, Reply, Request, Toolstack, Wanted, xlcfg};
 use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Life, ShutdownReason, Uuid};
 use xen_build::{Built, KernelImage};
-use xenstore::client::Heard;
-use xenstore::wire::changes::{DomainChange, Standing, Who};
+use xenstore::client::DomainUpdate;
+use xenstore::wire::changes::{DomainChange, DomainIdentity, Standing};
 
 use crate::machine::{CLIENT, end_first, handle, own_loop, started, works};
 use crate::plan::config;
@@ -30,12 +30,12 @@ fn domain_of(number: u16) -> DomainRef {
 }
 
 fn change(number: u16, after: Standing) -> DomainChange {
-    let who = Who { domid: DomId(number), unique_id: None, handle: uuid(number) };
+    let who = DomainIdentity { domid: DomId(number), unique_id: None, handle: uuid(number) };
     DomainChange { who, before: Standing::Alive, after }
 }
 
 fn changes(changes: Vec<DomainChange>) -> Event {
-    Event::Domains(Heard::Changes(changes))
+    Event::Domains(DomainUpdate::Changes(changes))
 }
 
 /// The only piece of work among the actions, ended like this.
@@ -115,7 +115,7 @@ fn end_all(machine: &mut Toolstack, actions: Vec<Action>) -> Vec<Work> {
     done
 }
 
-fn released(actions: &[Action]) -> Vec<Who> {
+fn released(actions: &[Action]) -> Vec<DomainIdentity> {
     let domains = |action: &Action| match action {
         Action::Release { domains } => domains.clone(),
         _ => Vec::new(),
@@ -203,7 +203,7 @@ fn a_domain_is_released_when_nobody_is_about_to_act_on_it() {
     let gone = end(&mut machine, &remove, Output::Done);
     assert_eq!(released(&gone), []);
     let last = end_first(&mut machine, &pause, Err(Failure("gone".to_owned())));
-    assert_eq!(released(&last), [Who::from(domain_of(1))]);
+    assert_eq!(released(&last), [DomainIdentity::from(domain_of(1))]);
 
     // Undisturbed, it goes with its nodes.
     run(&mut machine, 2);
@@ -223,7 +223,7 @@ fn what_is_heard_before_the_first_look_waits_for_it() {
     let look = handle(&mut machine, Event::Started);
     let ours = change(5, Standing::Dead);
     let theirs = change(6, Standing::Dead);
-    let early = Event::Domains(Heard::Everything(vec![ours, theirs]));
+    let early = Event::Domains(DomainUpdate::Everything(vec![ours, theirs]));
     assert!(handle(&mut machine, early).is_empty(), "nobody knows whose they are");
     let config_text = config("name = 'old'").to_cfg_text();
     let record = Record { uuid: uuid(5), config_text, domid: Some(DomId(5)), ..Record::default() };
@@ -347,7 +347,7 @@ fn pages_of_a_list_fit_together() {
 }
 
 #[test]
-fn a_disk_whose_detach_met_the_end_of_its_domain_is_let_go_of_before_the_next() {
+fn a_disk_whose_detach_met_the_end_of_its_domain_is_detached_before_the_next_start() {
     let (mut machine, _) = started(Vec::new(), Vec::new());
     run(&mut machine, 1);
     let target = || "vm1".to_owned();

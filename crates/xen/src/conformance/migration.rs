@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Case, Checked, Doing, distinct, same, unused, with_domain};
 use crate::{
-    Debugging, DirtyLook, DomId, DomainKind, Errno, EvtchnPeer, EvtchnPort, FrameUse, Hypervisor,
+    Debugging, DirtyRead, DomId, DomainKind, Errno, EvtchnPeer, EvtchnPort, FrameUse, Hypervisor,
     TscInfo, Vnuma, Xen,
 };
 
@@ -41,7 +41,7 @@ fn log_dirty<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
             }
             xen.enable_log_dirty(domid).doing("shadow_op")?;
             same("enabled twice", &xen.enable_log_dirty(domid), &Err(Errno::EINVAL))?;
-            for look in [DirtyLook::Clean, DirtyLook::Peek, DirtyLook::Final] {
+            for look in [DirtyRead::Clean, DirtyRead::Peek, DirtyRead::Final] {
                 let dirty = xen.dirty(domid, 32, look).doing("shadow_op")?;
                 // It has not run, so it has not written.
                 same("dirty", &dirty.frames().count(), &0)?;

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use expect_test::expect;
 use xen::{
     AffinityChange, Assignment, Batch, BitSet, ChannelStatus, CpuPolicy, CpuPolicyKind,
-    CreateDomain, CreateOptions, Debugging, DirtyLook, DomId, DomainKind, E820Entry, E820Kind,
+    CreateDomain, CreateOptions, Debugging, DirtyRead, DomId, DomainKind, E820Entry, E820Kind,
     EvtchnPeer, EvtchnPort, ExtState, ExtVcpuContext, GrantRef, GuestIrq, HvmParam, MappingChange,
     Mfn, Msr, Op, PciAddress, Permission, PhysmapSpace, PirqSource, Placement, Resource,
     SchedParams, SchedTuning, Scheduler, ShutdownReason, Trigger, TscInfo, Uuid, Vnuma, VnumaRange,
@@ -269,7 +269,7 @@ fn issue_devices(xen: &mut Xen<Scripted<'_>>) {
 
 fn issue_migration(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.enable_log_dirty(DOMID);
-    for look in [DirtyLook::Peek, DirtyLook::Clean, DirtyLook::Final] {
+    for look in [DirtyRead::Peek, DirtyRead::Clean, DirtyRead::Final] {
         let _ = xen.dirty(DOMID, 17, look);
     }
     let _ = xen.disable_log_dirty(DOMID);
@@ -689,7 +689,7 @@ fn structures_of_the_headers_decode() {
     assert_eq!((context.mcg_cap, context.mci_ctl2, context.mcg_ext_ctl), (117, [118, 119], 120));
     let tsc = TscInfo { mode: 121, khz: 122, incarnation: 123, elapsed_ns: 124 };
     assert_eq!(xen.tsc_info(DOMID), Ok(tsc));
-    let dirty = xen.dirty(DOMID, 64, DirtyLook::Peek).unwrap();
+    let dirty = xen.dirty(DOMID, 64, DirtyRead::Peek).unwrap();
     assert_eq!((dirty.pages, dirty.bitmap.len(), dirty.faults, dirty.dirtied), (9, 2, 131, 132));
     let budget = SchedParams::Rtds { period_us: 141, budget_us: 142, extra: 1 };
     assert_eq!(xen.sched_params(DOMID, Scheduler::Rtds), Ok(budget));

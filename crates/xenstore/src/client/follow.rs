@@ -6,12 +6,12 @@ use alloc::vec::Vec;
 use crate::client::{Client, ClientError, ProtocolError, Transport};
 use crate::wire::MessageType;
 use crate::wire::changes::{
-    DomainChange, LET_GO_MAX, Position, Push, PushKind, Request, Who, decode_followed,
+    DomainChange, DomainIdentity, Position, Push, PushKind, RELEASE_MAX, Request, decode_followed,
 };
 
 /// What a follower hears.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Heard {
+pub enum DomainUpdate {
     /// These changed, in this order.
     Changes(Vec<DomainChange>),
     /// Domains as they are. Whatever is not among them is gone, or so new that the store has not seen it.
@@ -26,7 +26,7 @@ pub(super) struct Following {
     position: Position,
     /// Parts of everything, until its end comes.
     parts: Vec<DomainChange>,
-    heard: VecDeque<Heard>,
+    updates: VecDeque<DomainUpdate>,
 }
 
 impl Following {
@@ -39,13 +39,13 @@ impl Following {
                     return Err(ProtocolError::LostCount { last, found: seq });
                 }
                 self.position.seq += entries.len() as u64;
-                self.heard.push_back(Heard::Changes(entries));
+                self.updates.push_back(DomainUpdate::Changes(entries));
             }
             PushKind::Part => self.parts.extend(entries),
             PushKind::End => {
                 self.parts.extend(entries);
                 self.position = Position { epoch, seq };
-                self.heard.push_back(Heard::Everything(core::mem::take(&mut self.parts)));
+                self.updates.push_back(DomainUpdate::Everything(core::mem::take(&mut self.parts)));
             }
         }
         Ok(())
@@ -71,17 +71,17 @@ impl<T: Transport> Client<T> {
     ///
     /// # Errors
     /// `ENOSYS` from a store that is not Xylem's, which keeps no numbers.
-    pub fn let_go(&mut self, domains: &[Who]) -> Result<(), ClientError> {
-        for domains in domains.chunks(LET_GO_MAX) {
-            let payload = Request::LetGo(domains.to_vec()).encode();
+    pub fn release_domains(&mut self, domains: &[DomainIdentity]) -> Result<(), ClientError> {
+        for domains in domains.chunks(RELEASE_MAX) {
+            let payload = Request::Release(domains.to_vec()).encode();
             self.request(MessageType::DomainChanges, 0, "", &[&payload])?;
         }
         Ok(())
     }
 
     /// What has been heard already; never waits.
-    pub fn poll_heard(&mut self) -> Option<Heard> {
-        self.following.heard.pop_front()
+    pub fn poll_domain_update(&mut self) -> Option<DomainUpdate> {
+        self.following.updates.pop_front()
     }
 
     /// Goes on on a new connection.

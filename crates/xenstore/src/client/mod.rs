@@ -13,7 +13,7 @@ mod transaction;
 
 pub use batch::{Batch, HasChildren, Replies};
 pub use blocking::{Client, ClientCounters};
-pub use follow::Heard;
+pub use follow::DomainUpdate;
 pub use machine::{ClientMachine, ProtocolError, WatchEvent};
 pub use nodes::Nodes;
 pub use transaction::Transaction;

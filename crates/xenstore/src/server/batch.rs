@@ -157,7 +157,7 @@ impl Server {
         let end = payload.iter().position(|&byte| byte == 0).ok_or(Error::EINVAL)?;
         let (text, rest) = (&payload[..end], &payload[end + 1..]);
         let path = self.node_path(request.id, text)?;
-        self.look(request, path.as_path(), facet, |node| judge(node, rest))
+        self.read_node(request, path.as_path(), facet, |node| judge(node, rest))
     }
 }
 

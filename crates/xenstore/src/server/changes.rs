@@ -13,7 +13,7 @@ use crate::Error;
 use crate::server::domains::DomainState;
 use crate::server::{ConnId, Host, Server};
 use crate::wire::changes::{
-    DomainChange, ENTRIES_MAX, Manner, Position, Push, PushKind, Request, Standing, Who,
+    DomainChange, DomainIdentity, ENTRIES_MAX, Manner, Position, Push, PushKind, Request, Standing,
     encode_followed,
 };
 use crate::wire::{self, MessageType};
@@ -32,7 +32,7 @@ pub enum DomainNews {
 
 /// What a look at the domains is for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum LookFor {
+pub enum PollScope {
     Everything,
     /// What changed since the look before, if Xen keeps that; else everything.
     Changes,
@@ -43,10 +43,7 @@ pub enum LookFor {
 ///
 /// # Errors
 /// What Xen says.
-pub fn look_at_domains<H: Hypervisor>(
-    xen: &mut Xen<H>,
-    what: LookFor,
-) -> Result<DomainNews, Errno> {
+pub fn poll_domains<H: Hypervisor>(xen: &mut Xen<H>, what: PollScope) -> Result<DomainNews, Errno> {
     if !xen.abi().tells_unique_ids() {
         let listing = xen.domains()?;
         return Ok(DomainNews::All(listing.iter().map(|info| state_of(info, None)).collect()));
@@ -56,7 +53,7 @@ pub fn look_at_domains<H: Hypervisor>(
         changed.push(state);
     }
     match what {
-        LookFor::Everything => {
+        PollScope::Everything => {
             // Now that what changed was taken, what is listed is at least as new.
             let known: BTreeMap<DomId, u64> =
                 changed.iter().map(|state| (state.domid, state.unique_id)).collect();
@@ -71,7 +68,7 @@ pub fn look_at_domains<H: Hypervisor>(
             }
             Ok(DomainNews::All(states))
         }
-        LookFor::Changes => {
+        PollScope::Changes => {
             let mut news = Vec::with_capacity(changed.len());
             for state in changed {
                 // It tells neither handle nor reason.
@@ -88,7 +85,7 @@ pub fn look_at_domains<H: Hypervisor>(
 ///
 /// # Errors
 /// What Xen says, but for "no such domain".
-pub fn look_at_domain<H: Hypervisor>(
+pub fn poll_domain<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
 ) -> Result<Option<DomainState>, Errno> {
@@ -116,8 +113,8 @@ fn state_of(info: &xen::DomainInfo, unique_id: Option<u64>) -> DomainState {
 }
 
 impl DomainState {
-    fn who(&self) -> Who {
-        Who { domid: self.domid, unique_id: self.unique_id, handle: self.handle }
+    fn identity(&self) -> DomainIdentity {
+        DomainIdentity { domid: self.domid, unique_id: self.unique_id, handle: self.handle }
     }
 
     fn standing(&self) -> Standing {
@@ -132,22 +129,22 @@ impl DomainState {
 }
 
 #[derive(Debug)]
-pub(super) struct Changes {
+pub(super) struct DomainTracker {
     /// Tells this run of the daemon from others.
     epoch: u64,
     /// Number of the last change.
     seq: u64,
     log: VecDeque<DomainChange>,
-    known: BTreeMap<DomId, (Who, Standing)>,
+    known: BTreeMap<DomId, (DomainIdentity, Standing)>,
     followers: BTreeSet<ConnId>,
     was_followed: bool,
     /// Dead, with their ring page mapped.
-    kept: BTreeMap<DomId, Who>,
+    kept: BTreeMap<DomId, DomainIdentity>,
     /// Served domains that were let go before anybody here knew that they are dead.
-    let_go: BTreeMap<DomId, Who>,
+    released_early: BTreeMap<DomId, DomainIdentity>,
 }
 
-impl Default for Changes {
+impl Default for DomainTracker {
     fn default() -> Self {
         Self {
             epoch: 1,
@@ -157,16 +154,16 @@ impl Default for Changes {
             followers: BTreeSet::new(),
             was_followed: false,
             kept: BTreeMap::new(),
-            let_go: BTreeMap::new(),
+            released_early: BTreeMap::new(),
         }
     }
 }
 
-impl Changes {
+impl DomainTracker {
     /// Notes how a domain is now, and what that changes.
     fn note(&mut self, domid: DomId, now: Option<&DomainState>, out: &mut Vec<DomainChange>) {
         let was = self.known.get(&domid).copied();
-        let is = now.map(|state| (state.who(), state.standing()));
+        let is = now.map(|state| (state.identity(), state.standing()));
         match (was, is) {
             (Some((who, before)), Some((now, after))) if who.is(&now) => {
                 if before != after {
@@ -214,11 +211,11 @@ impl Changes {
 
     /// A domain's record ends: whether its page stays mapped until somebody lets it go. Only that of a dead
     /// one does.
-    pub(super) fn keeps(&mut self, domid: DomId, dead: Option<Who>) -> bool {
-        let let_go = self.let_go.remove(&domid);
+    pub(super) fn keeps(&mut self, domid: DomId, dead: Option<DomainIdentity>) -> bool {
+        let early = self.released_early.remove(&domid);
         let Some(who) = dead else { return false };
-        let was_let_go = let_go.is_some_and(|it| it.is(&who));
-        let keeps = self.was_followed && !was_let_go;
+        let was_released = early.is_some_and(|it| it.is(&who));
+        let keeps = self.was_followed && !was_released;
         if keeps {
             self.kept.insert(who.domid, who);
         }
@@ -314,7 +311,7 @@ impl Server {
         self.changes.log.extend(&changes);
         let excess = self.changes.log.len().saturating_sub(LOG_MAX);
         self.changes.log.drain(..excess);
-        let messages = Changes::messages(epoch, first, &changes);
+        let messages = DomainTracker::messages(epoch, first, &changes);
         for id in self.followers() {
             self.push(id, &messages);
         }
@@ -345,9 +342,9 @@ impl Server {
                 let position = Position { epoch: self.changes.epoch, seq: self.changes.seq };
                 encode_followed(reply, position, manner);
             }
-            Request::LetGo(domains) => {
+            Request::Release(domains) => {
                 for who in domains {
-                    self.let_go(host, who);
+                    self.release_kept(host, who);
                 }
                 reply.extend_from_slice(b"OK\0");
             }
@@ -355,14 +352,14 @@ impl Server {
         Ok(())
     }
 
-    fn let_go(&mut self, host: &mut dyn Host, who: Who) {
+    fn release_kept(&mut self, host: &mut dyn Host, who: DomainIdentity) {
         let domid = who.domid;
         let is_served =
             |server: &Self| server.domains.introduced(domid).is_some() && domid != DomId::DOM0;
         // Whoever lets a domain go knows that it is dead, maybe before the look that would tell us. He waits for
         // its number.
         if is_served(self) && !self.changes.kept.contains_key(&domid) {
-            let dead = host.domain(domid).filter(|state| state.dying && state.who().is(&who));
+            let dead = host.domain(domid).filter(|state| state.dying && state.identity().is(&who));
             if dead.is_some() {
                 self.handle_domain_news(host, &DomainNews::Changed(Vec::from([(domid, dead)])));
             }
@@ -371,21 +368,23 @@ impl Server {
             self.changes.kept.remove(&domid);
             host.drop_kept_ring(domid);
         } else if is_served(self) {
-            self.changes.let_go.insert(domid, who);
+            self.changes.released_early.insert(domid, who);
         }
     }
 
     /// Who a dead domain was, as its last listing says.
-    pub(super) fn who_died(news: &DomainNews, domid: DomId) -> Option<Who> {
+    pub(super) fn identity_of_dead(news: &DomainNews, domid: DomId) -> Option<DomainIdentity> {
         let dead = |state: &&DomainState| state.domid == domid && state.dying;
         match news {
             DomainNews::All(listing) => {
                 let at = listing.binary_search_by_key(&domid, |state| state.domid).ok()?;
-                Some(&listing[at]).filter(dead).map(DomainState::who)
+                Some(&listing[at]).filter(dead).map(DomainState::identity)
             }
-            DomainNews::Changed(news) => {
-                news.iter().filter_map(|(_, state)| state.as_ref()).find(dead).map(DomainState::who)
-            }
+            DomainNews::Changed(news) => news
+                .iter()
+                .filter_map(|(_, state)| state.as_ref())
+                .find(dead)
+                .map(DomainState::identity),
         }
     }
 }
@@ -401,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_number_that_went_to_another_domain_is_an_end_and_a_beginning() {
-        let mut changes = Changes::default();
+        let mut changes = DomainTracker::default();
         changes.compare(&DomainNews::All([state(0, 0), state(1, 1)].into()));
         let seen = changes.compare(&DomainNews::All([state(0, 0), state(1, 2)].into()));
         let told: Vec<_> = seen.iter().map(|c| (c.who.handle.0[0], c.before, c.after)).collect();
@@ -413,7 +412,7 @@ mod tests {
 
     #[test]
     fn what_is_not_named_among_changes_stays_as_it_was() {
-        let mut changes = Changes::default();
+        let mut changes = DomainTracker::default();
         changes.compare(&DomainNews::All([state(0, 0), state(1, 1), state(2, 2)].into()));
         let dead = DomainState { dying: true, ..state(1, 1) };
         let seen = changes.compare(&DomainNews::Changed([(DomId(1), Some(dead))].into()));

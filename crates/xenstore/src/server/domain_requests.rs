@@ -15,8 +15,8 @@ use crate::ring::FEATURE_DOMID_ANY;
 use crate::server::connection::Peer;
 use crate::server::domains::{FEATURES, Fate};
 use crate::server::{ConnId, DomainNews, DomainState, Host, Server, Topic};
-use crate::transaction::Change;
-use crate::wire::{self, changes::Who};
+use crate::transaction::NodeChange;
+use crate::wire::{self, changes::DomainIdentity};
 
 /// `GET_DOMAIN_PATH`: anybody may ask, and the domain need not exist.
 pub(super) fn get_domain_path(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Error> {
@@ -282,7 +282,7 @@ impl Server {
         for &(domid, _) in fates.iter().filter(|(_, fate)| *fate == Fate::Gone) {
             // A death tells as well that there is something to look at.
             shutdown_is_told |= is_served(self, domid);
-            self.end_domain(host, domid, Self::who_died(news, domid));
+            self.end_domain(host, domid, Self::identity_of_dead(news, domid));
         }
         if !shutdown_is_told {
             self.fire_some_domain(Path::RELEASE_DOMAIN);
@@ -291,7 +291,7 @@ impl Server {
 
     /// Removes a domain with its ring, watches, transactions, nodes and rights, and reports it. Who it was
     /// is told if it is dead and still there.
-    fn end_domain(&mut self, host: &mut dyn Host, domid: DomId, dead: Option<Who>) {
+    fn end_domain(&mut self, host: &mut dyn Host, domid: DomId, dead: Option<DomainIdentity>) {
         let Some(domain) = self.domains.end(domid) else { return };
         let keeps = self.changes.keeps(domid, dead.filter(|_| domain.connection.is_some()));
         self.store.recorder.record(&Record::DomainEnd { domid });
@@ -310,7 +310,7 @@ impl Server {
         self.store.disown_root(domid);
         for path in self.store.owned_tops(domid) {
             if let Some(node) = self.store.remove(path.as_path()) {
-                self.fire(&Change::Removed { path, node });
+                self.fire(&NodeChange::Removed { path, node });
             }
         }
         self.store.forget_domain(domid);

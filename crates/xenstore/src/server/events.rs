@@ -16,7 +16,7 @@ use crate::quota::admits;
 use crate::ring::FEATURE_WATCH_DEPTH;
 use crate::server::connection::{EventFate, Output, OwnWatches};
 use crate::server::{ConnId, Server, work};
-use crate::transaction::Change;
+use crate::transaction::NodeChange;
 use crate::tree::Node;
 use crate::watch::{Audience, Watch, WatchRequest};
 
@@ -98,12 +98,12 @@ impl Server {
     }
 
     /// Reports a change of the tree.
-    pub(super) fn fire(&mut self, change: &Change) {
+    pub(super) fn fire(&mut self, change: &NodeChange) {
         match change {
-            Change::Changed { path, acl_before } => {
+            NodeChange::Changed { path, acl_before } => {
                 self.fire_changed(path.as_path(), acl_before.clone());
             }
-            Change::Removed { path, node } => {
+            NodeChange::Removed { path, node } => {
                 let path = path.as_path();
                 for (place, node, parent) in self.watches.below(node, path) {
                     let acls = [Some(Arc::clone(node.acl())), Some(Arc::clone(parent.acl()))];

@@ -61,7 +61,7 @@ use crate::watch::{Watch, Watches};
 use crate::wire::{self, Asker, Effect, Header, MessageType};
 
 pub use by_connection::ByConnection;
-pub use changes::{DomainNews, LookFor, look_at_domain, look_at_domains};
+pub use changes::{DomainNews, PollScope, poll_domain, poll_domains};
 pub use checkpoint::{Checkpoint, Progress};
 pub use connection::ConnId;
 pub use counters::Counters;
@@ -74,7 +74,7 @@ pub use save::{Endpoint, Endpoints, Save};
 pub use trace::Topic;
 
 use by_connection::Ready;
-use changes::Changes;
+use changes::DomainTracker;
 use connection::{Connection, Peer};
 use control::Answer;
 use domains::Domains;
@@ -206,7 +206,7 @@ pub struct Server {
     connections: ByConnection<Connection>,
     last_connection: u64,
     domains: Domains,
-    changes: Changes,
+    changes: DomainTracker,
     /// Permission lists of `@introduceDomain`, `@releaseDomain` and `@releaseDomain/N`.
     special: BTreeMap<OwnedPath, Arc<Acl>>,
     /// Connections that the shell has to look at.
@@ -241,7 +241,7 @@ pub struct Server {
 }
 
 /// What follows the reply to a request.
-enum Then {
+enum AfterReply {
     Nothing,
     /// The first event of a new watch.
     Announce(Arc<Watch>),
@@ -270,7 +270,7 @@ impl Server {
             connections: ByConnection::new(),
             last_connection: 0,
             domains: Domains::new(quota),
-            changes: Changes::default(),
+            changes: DomainTracker::default(),
             special: events::special_nodes(),
             ready: Ready::default(),
             counters: Counters::default(),
@@ -495,7 +495,7 @@ impl Server {
             self.record_request(id, header, payload);
         }
         let result = match kind {
-            _ if admitted.is_err() => admitted.map(|()| Then::Nothing),
+            _ if admitted.is_err() => admitted.map(|()| AfterReply::Nothing),
             Some(kind) => {
                 let request = Request { id, kind, transaction: header.transaction_id };
                 self.execute(host, request, payload, &mut scratch)
@@ -512,7 +512,7 @@ impl Server {
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.requests += 1;
-            if let Ok(Then::Hold) = result {
+            if let Ok(AfterReply::Hold) = result {
                 connection.held = Some(header);
                 self.scratch = scratch;
                 return;
@@ -537,9 +537,9 @@ impl Server {
         }
         self.scratch = scratch;
         match result {
-            Ok(Then::Announce(watch)) => self.announce(&watch),
-            Ok(Then::Changed) => self.spend_write(host, id),
-            Ok(Then::Nothing | Then::Hold) => {}
+            Ok(AfterReply::Announce(watch)) => self.announce(&watch),
+            Ok(AfterReply::Changed) => self.spend_write(host, id),
+            Ok(AfterReply::Nothing | AfterReply::Hold) => {}
             Err(_) => self.counters.requests_refused += 1,
         }
         self.note_use(host, id);
@@ -554,7 +554,7 @@ impl Server {
         request: Request,
         payload: &[u8],
         reply: &mut Vec<u8>,
-    ) -> Result<Then, Error> {
+    ) -> Result<AfterReply, Error> {
         use MessageType as M;
         let subject = self.subject(request.id);
         let traits = request.kind.traits();
@@ -595,7 +595,7 @@ impl Server {
             M::Watch => {
                 let watch = self.watch(request.id, payload)?;
                 reply.extend_from_slice(b"OK\0");
-                return Ok(Then::Announce(watch));
+                return Ok(AfterReply::Announce(watch));
             }
             M::Unwatch => self.unwatch(request.id, payload)?,
             M::ResetWatches => self.reset_watches(request.id),
@@ -611,7 +611,7 @@ impl Server {
             M::SetQuota => self.set_quota(host, payload)?,
             M::Control => {
                 if self.control(host, request.id, payload, reply)? == Answer::Later {
-                    return Ok(Then::Hold);
+                    return Ok(AfterReply::Hold);
                 }
             }
             M::Batch => self.batch(host, request, payload, reply)?,
@@ -621,7 +621,11 @@ impl Server {
         if reply.is_empty() && !traits.replies_data {
             reply.extend_from_slice(b"OK\0");
         }
-        Ok(if is_change && request.transaction == 0 { Then::Changed } else { Then::Nothing })
+        Ok(if is_change && request.transaction == 0 {
+            AfterReply::Changed
+        } else {
+            AfterReply::Nothing
+        })
     }
 
     fn transaction_start(&mut self, request: Request, reply: &mut Vec<u8>) -> Result<(), Error> {
@@ -653,7 +657,7 @@ impl Server {
         Ok(number)
     }
 
-    fn transaction_end(&mut self, request: Request, payload: &[u8]) -> Result<Then, Error> {
+    fn transaction_end(&mut self, request: Request, payload: &[u8]) -> Result<AfterReply, Error> {
         let commits = match payload {
             b"T\0" => true,
             b"F\0" => false,
@@ -667,7 +671,7 @@ impl Server {
             self.counters.transactions_aborted += 1;
             self.work.add(work::steps(transaction.touched_count()));
             self.discard([transaction]);
-            return Ok(Then::Nothing);
+            return Ok(AfterReply::Nothing);
         }
         let caller = self.subject(request.id);
         let owned_max = caller.guest().map_or(usize::MAX, |being| {
@@ -684,7 +688,8 @@ impl Server {
                 for change in &changes {
                     self.fire(change);
                 }
-                let then = if changes.is_empty() { Then::Nothing } else { Then::Changed };
+                let then =
+                    if changes.is_empty() { AfterReply::Nothing } else { AfterReply::Changed };
                 drop(changes);
                 self.store.clear_up_removed();
                 Ok(then)

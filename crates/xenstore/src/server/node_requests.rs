@@ -13,7 +13,7 @@ use crate::permission::Permission;
 use crate::quota::admits;
 use crate::server::listings::list;
 use crate::server::{ConnId, Host, Request, Server, work};
-use crate::transaction::{Change, Facet, Transaction};
+use crate::transaction::{Facet, NodeChange, Transaction};
 use crate::tree::{Node, Tree, held_bytes};
 use crate::wire::{self, PAYLOAD_BYTES_MAX};
 
@@ -83,7 +83,7 @@ impl Server {
     }
 
     /// Looks a node up for reading and lets `answer` put the reply together.
-    pub(super) fn look(
+    pub(super) fn read_node(
         &mut self,
         request: Request,
         path: Path<'_>,
@@ -114,7 +114,7 @@ impl Server {
         reply: &mut Vec<u8>,
     ) -> Result<(), Error> {
         let path = self.node_path(request.id, wire::one_string(payload)?)?;
-        self.look(request, path.as_path(), Facet::Value, |node| {
+        self.read_node(request, path.as_path(), Facet::Value, |node| {
             reply.extend_from_slice(node.value());
             Ok(())
         })
@@ -128,7 +128,7 @@ impl Server {
     ) -> Result<(), Error> {
         let path = self.node_path(request.id, wire::one_string(payload)?)?;
         let mut listings = core::mem::take(&mut self.listings);
-        let result = self.look(request, path.as_path(), Facet::Children, |node| {
+        let result = self.read_node(request, path.as_path(), Facet::Children, |node| {
             if node.name_bytes() > PAYLOAD_BYTES_MAX {
                 return Err(Error::E2BIG);
             }
@@ -155,7 +155,7 @@ impl Server {
         let offset: usize = offset.and_then(|offset| offset.parse().ok()).ok_or(Error::EINVAL)?;
         let path = self.node_path(request.id, text)?;
         let mut listed = 0;
-        let result = self.look(request, path.as_path(), Facet::Children, |node| {
+        let result = self.read_node(request, path.as_path(), Facet::Children, |node| {
             reply.extend_from_slice(alloc::format!("{}\0", node.generation()).as_bytes());
             listed = node.name_bytes();
             let mut listing = Vec::with_capacity(node.name_bytes());
@@ -201,7 +201,7 @@ impl Server {
             reply.extend_from_slice(list.as_bytes());
             return Ok(());
         }
-        self.look(request, path, Facet::Acl, |node| {
+        self.read_node(request, path, Facet::Acl, |node| {
             let list = Permission::encode_list(&node.acl().permissions());
             if list.len() > PAYLOAD_BYTES_MAX {
                 return Err(Error::E2BIG);
@@ -353,7 +353,7 @@ impl Server {
         let caller = subject.guest();
         if request.transaction == 0 {
             if let Some(node) = self.store.remove(path) {
-                self.fire(&Change::Removed { path: path.to_owned_path(), node });
+                self.fire(&NodeChange::Removed { path: path.to_owned_path(), node });
                 let cleared = self.store.clear_up_removed();
                 self.work.add(work::steps(cleared));
             }

@@ -51,7 +51,7 @@ impl Pace {
     }
 
     /// A look was made, and took so long.
-    pub fn looked(&mut self, now: Duration, took: Duration) {
+    pub fn polled(&mut self, now: Duration, took: Duration) {
         let earned = now.saturating_sub(self.at).as_nanos() / u128::from(SHARE);
         let earned = i64::try_from(earned).unwrap_or(i64::MAX);
         let took = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX);
@@ -67,14 +67,14 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn who_is_alone_is_looked_at_at_once() {
+    fn a_single_change_is_polled_at_once() {
         let mut pace = Pace::default();
         assert_eq!(pace.due(), None);
         for second in 1..100 {
             let now = Duration::from_secs(10 * second);
             pace.want();
             assert!(pace.is_due(now));
-            pace.looked(now, MS);
+            pace.polled(now, MS);
             assert!(!pace.is_due(now));
         }
     }
@@ -90,7 +90,7 @@ mod tests {
             if pace.is_due(now) {
                 now += MS;
                 spent += MS;
-                pace.looked(now, MS);
+                pace.polled(now, MS);
             }
         }
         // Its share, or one in each second, and what there was in advance.
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_look_that_was_put_off_is_made_when_it_may() {
         let mut pace = Pace::default();
-        pace.looked(MS, 10 * MS);
+        pace.polled(MS, 10 * MS);
         pace.want();
         let due = pace.due().unwrap();
         assert_eq!(due, MS + DELAY_MAX);

@@ -63,18 +63,18 @@ const ENTRY_BYTES: usize = 32;
 /// Changes that fit into one message.
 pub const ENTRIES_MAX: usize = (PAYLOAD_BYTES_MAX - PUSH_HEADER_BYTES) / ENTRY_BYTES;
 /// Domains that fit into one request to let go.
-pub const LET_GO_MAX: usize = (PAYLOAD_BYTES_MAX - 8) / DOMAIN_BYTES;
+pub const RELEASE_MAX: usize = (PAYLOAD_BYTES_MAX - 8) / DOMAIN_BYTES;
 
 /// One domain, as far as it can be told from others of its number.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Who {
+pub struct DomainIdentity {
     pub domid: DomId,
     /// Xen's own number of it, where Xen has such.
     pub unique_id: Option<u64>,
     pub handle: Uuid,
 }
 
-impl Who {
+impl DomainIdentity {
     /// Whether both are one domain, as far as can be told.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
@@ -86,7 +86,7 @@ impl Who {
     }
 }
 
-impl From<DomainRef> for Who {
+impl From<DomainRef> for DomainIdentity {
     fn from(domain: DomainRef) -> Self {
         let domid = domain.domid;
         match domain.life {
@@ -111,7 +111,7 @@ pub enum Standing {
 /// What became of a domain.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DomainChange {
-    pub who: Who,
+    pub who: DomainIdentity,
     pub before: Standing,
     pub after: Standing,
 }
@@ -128,7 +128,7 @@ pub struct Position {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Request {
     Follow(Position),
-    LetGo(Vec<Who>),
+    Release(Vec<DomainIdentity>),
 }
 
 /// What a follower is sent from where it asked to follow.
@@ -166,9 +166,9 @@ impl Request {
                 out.extend_from_slice(&position.epoch.to_ne_bytes());
                 out.extend_from_slice(&position.seq.to_ne_bytes());
             }
-            Self::LetGo(domains) => {
+            Self::Release(domains) => {
                 out.extend_from_slice(&LET_GO.to_ne_bytes());
-                domains.iter().for_each(|who| put_who(&mut out, who));
+                domains.iter().for_each(|who| put_identity(&mut out, who));
             }
         }
         out
@@ -195,9 +195,9 @@ impl Request {
             LET_GO => {
                 let mut domains = Vec::new();
                 while !rest.is_empty() {
-                    domains.push(take_who(&mut rest)?);
+                    domains.push(take_identity(&mut rest)?);
                 }
-                Some(Self::LetGo(domains))
+                Some(Self::Release(domains))
             }
             _ => None,
         }
@@ -240,7 +240,7 @@ impl Push {
         let count = u32::try_from(self.entries.len()).expect("asserted above");
         out.extend_from_slice(&count.to_ne_bytes());
         for change in &self.entries {
-            put_who(&mut out, &change.who);
+            put_identity(&mut out, &change.who);
             let reason = [change.after, change.before].into_iter().find_map(|standing| {
                 if let Standing::Stopped(reason) = standing { Some(reason.code()) } else { None }
             });
@@ -267,7 +267,7 @@ impl Push {
         }
         let mut entries = Vec::with_capacity(count);
         for _ in 0..count {
-            let who = take_who(&mut rest)?;
+            let who = take_identity(&mut rest)?;
             let (&[before, after, reason, 0], tail) = rest.split_first_chunk::<4>()? else {
                 return None;
             };
@@ -298,18 +298,18 @@ fn standing(code: u8, reason: ShutdownReason) -> Option<Standing> {
     })
 }
 
-fn put_who(out: &mut Vec<u8>, who: &Who) {
+fn put_identity(out: &mut Vec<u8>, who: &DomainIdentity) {
     out.extend_from_slice(&u32::from(who.domid.0).to_ne_bytes());
     out.extend_from_slice(&who.unique_id.unwrap_or(0).to_ne_bytes());
     out.extend_from_slice(&who.handle.0);
 }
 
-fn take_who(rest: &mut &[u8]) -> Option<Who> {
+fn take_identity(rest: &mut &[u8]) -> Option<DomainIdentity> {
     let domid = DomId(u16::try_from(take_u32(rest)?).ok()?);
     let unique_id = Some(take_u64(rest)?).filter(|id| *id != 0);
     let (handle, tail) = rest.split_first_chunk::<16>()?;
     *rest = tail;
-    Some(Who { domid, unique_id, handle: Uuid(*handle) })
+    Some(DomainIdentity { domid, unique_id, handle: Uuid(*handle) })
 }
 
 fn take_u32(rest: &mut &[u8]) -> Option<u32> {
@@ -329,16 +329,16 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    fn who(domid: u16, unique_id: Option<u64>, byte: u8) -> Who {
-        Who { domid: DomId(domid), unique_id, handle: Uuid([byte; 16]) }
+    fn who(domid: u16, unique_id: Option<u64>, byte: u8) -> DomainIdentity {
+        DomainIdentity { domid: DomId(domid), unique_id, handle: Uuid([byte; 16]) }
     }
 
     #[test]
     fn what_was_encoded_decodes_to_the_same() {
         for request in [
             Request::Follow(Position { epoch: 1 << 40, seq: 7 }),
-            Request::LetGo(vec![]),
-            Request::LetGo(vec![who(3, None, 1), who(0x7fef, Some(9), 2)]),
+            Request::Release(vec![]),
+            Request::Release(vec![who(3, None, 1), who(0x7fef, Some(9), 2)]),
         ] {
             assert_eq!(Request::decode(&request.encode()), Ok(request));
         }
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_request_is_whole_or_refused() {
-        let payload = Request::LetGo(vec![who(3, None, 1)]).encode();
+        let payload = Request::Release(vec![who(3, None, 1)]).encode();
         for end in (0..payload.len()).filter(|end| *end != 8) {
             assert_eq!(Request::decode(&payload[..end]), Err(Error::EINVAL), "{end}");
         }
@@ -390,7 +390,7 @@ mod tests {
         let entries = vec![DomainChange::default(); ENTRIES_MAX];
         let push = Push { epoch: 1, seq: 1, kind: PushKind::Part, entries };
         assert!(push.encode().len() <= PAYLOAD_BYTES_MAX);
-        let request = Request::LetGo(vec![Who::default(); LET_GO_MAX]);
+        let request = Request::Release(vec![DomainIdentity::default(); RELEASE_MAX]);
         assert!(request.encode().len() <= PAYLOAD_BYTES_MAX);
     }
 }

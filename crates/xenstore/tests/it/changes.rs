@@ -3,7 +3,7 @@
 use xen::{DomId, ShutdownReason, Uuid};
 use xenstore::wire::MessageType;
 use xenstore::wire::changes::{
-    DomainChange, ENTRIES_MAX, Manner, Position, Push, PushKind, Request, Standing, Who,
+    DomainChange, DomainIdentity, ENTRIES_MAX, Manner, Position, Push, PushKind, Request, Standing,
     decode_followed,
 };
 use xenstore::{Error, Quota};
@@ -26,8 +26,8 @@ fn follow(world: &mut World, peer: &str, from: Position) -> (Position, Manner) {
     decode_followed(&reply).expect("a reply to follow")
 }
 
-fn let_go(world: &mut World, who: Who) {
-    assert_eq!(ask(world, "dom0", &Request::LetGo(vec![who])), Ok(b"OK\0".to_vec()));
+fn release(world: &mut World, who: DomainIdentity) {
+    assert_eq!(ask(world, "dom0", &Request::Release(vec![who])), Ok(b"OK\0".to_vec()));
 }
 
 /// What a follower was told since the last time.
@@ -47,8 +47,12 @@ fn entries(pushes: &[Push]) -> Vec<DomainChange> {
 }
 
 /// A domain by its number, whose handle is told by the number too.
-fn who(domid: u16) -> Who {
-    Who { domid: DomId(domid), unique_id: None, handle: Uuid([domid.to_le_bytes()[0]; 16]) }
+fn who(domid: u16) -> DomainIdentity {
+    DomainIdentity {
+        domid: DomId(domid),
+        unique_id: None,
+        handle: Uuid([domid.to_le_bytes()[0]; 16]),
+    }
 }
 
 fn add_guest(world: &mut World, domid: u16) {
@@ -111,7 +115,7 @@ fn a_follower_is_told_how_all_is_and_then_what_changes() {
 }
 
 #[test]
-fn who_comes_back_goes_on_where_it_was_if_it_can() {
+fn a_follower_that_reconnects_resumes_where_possible() {
     let mut world = world();
     for domid in 1..=3 {
         add_guest(&mut world, domid);
@@ -166,7 +170,7 @@ fn who_comes_back_goes_on_where_it_was_if_it_can() {
 }
 
 #[test]
-fn a_dead_domains_number_is_kept_until_it_is_let_go() {
+fn a_dead_domains_number_is_kept_until_it_is_released() {
     let mut world = world();
     follow(&mut world, "dom0", NOTHING);
     told(&mut world, "dom0");
@@ -177,10 +181,10 @@ fn a_dead_domains_number_is_kept_until_it_is_let_go() {
     assert_eq!(world.server.domains_kept(), 1);
     told(&mut world, "dom0");
     // Neither another domain of its number nor the same handle elsewhere is this one.
-    let_go(&mut world, Who { handle: Uuid([9; 16]), ..who(1) });
-    let_go(&mut world, Who { domid: DomId(2), ..who(1) });
+    release(&mut world, DomainIdentity { handle: Uuid([9; 16]), ..who(1) });
+    release(&mut world, DomainIdentity { domid: DomId(2), ..who(1) });
     assert!(world.machine.kept.contains(&DomId(1)));
-    let_go(&mut world, who(1));
+    release(&mut world, who(1));
     assert!(world.machine.kept.is_empty());
     unlink(&mut world);
     let gone = DomainChange { who: who(1), before: Standing::Dead, after: Standing::Absent };
@@ -188,13 +192,13 @@ fn a_dead_domains_number_is_kept_until_it_is_let_go() {
 }
 
 #[test]
-fn a_domain_that_was_let_go_before_its_death_was_seen_is_not_kept() {
+fn a_domain_released_before_its_death_was_seen_is_not_kept() {
     let mut world = world();
     follow(&mut world, "dom0", NOTHING);
     add_guest(&mut world, 1);
     add_guest(&mut world, 2);
-    let_go(&mut world, who(1));
-    let_go(&mut world, Who { handle: Uuid([9; 16]), ..who(2) });
+    release(&mut world, who(1));
+    release(&mut world, DomainIdentity { handle: Uuid([9; 16]), ..who(2) });
     kill(&mut world, 1);
     kill(&mut world, 2);
     let kept: Vec<DomId> = world.machine.kept.iter().copied().collect();
@@ -202,7 +206,7 @@ fn a_domain_that_was_let_go_before_its_death_was_seen_is_not_kept() {
 }
 
 #[test]
-fn a_dead_domain_that_is_let_go_is_seen_to_at_once() {
+fn a_released_dead_domain_is_handled_at_once() {
     let mut world = world();
     follow(&mut world, "dom0", NOTHING);
     for domid in 1..=3 {
@@ -210,10 +214,10 @@ fn a_dead_domain_that_is_let_go_is_seen_to_at_once() {
         world.machine.states.get_mut(&DomId(domid)).unwrap().dying = domid < 3;
     }
     told(&mut world, "dom0");
-    let_go(&mut world, who(1));
+    release(&mut world, who(1));
     // Another one that had the number, and one that lives.
-    let_go(&mut world, Who { handle: Uuid([9; 16]), ..who(2) });
-    let_go(&mut world, who(3));
+    release(&mut world, DomainIdentity { handle: Uuid([9; 16]), ..who(2) });
+    release(&mut world, who(3));
     let served: Vec<u16> = world.machine.rings.keys().map(|domid| domid.0).collect();
     assert_eq!(served, [2, 3], "the page of what was let go is not mapped any more");
     assert!(world.machine.kept.is_empty());
@@ -249,7 +253,7 @@ fn nothing_is_kept_if_nobody_ever_followed_and_all_is_kept_while_nobody_does() {
     let all = entries(&told(&mut world, "dom0"));
     let dead = all.iter().filter(|it| it.after == Standing::Dead);
     assert_eq!(dead.map(|it| it.who).collect::<Vec<_>>(), [who(2)]);
-    let_go(&mut world, who(2));
+    release(&mut world, who(2));
     assert!(world.machine.kept.is_empty());
 }
 

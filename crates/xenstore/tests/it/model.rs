@@ -14,13 +14,13 @@ use xenstore::{Access, Error, Permission, Quota};
 use crate::world::World;
 
 /// The control domain, or a guest.
-type Who = u16;
+type Caller = u16;
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 struct Node {
     value: String,
     /// Letter and domain; only living domains occur, as the model takes rights away at death.
-    permissions: Vec<(char, Who)>,
+    permissions: Vec<(char, Caller)>,
 }
 
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -43,7 +43,7 @@ enum Request {
     Write(String, String),
     Mkdir(String),
     Rm(String),
-    SetPerms(String, Vec<(char, Who)>),
+    SetPerms(String, Vec<(char, Caller)>),
 }
 
 type Answer = Result<String, Error>;
@@ -67,7 +67,7 @@ impl Model {
         Self { nodes: paths.map(|path| (path.to_owned(), node.clone())).into() }
     }
 
-    fn allows(node: &Node, who: Who, wanted: Wanted) -> bool {
+    fn allows(node: &Node, who: Caller, wanted: Wanted) -> bool {
         let (default, owner) = node.permissions[0];
         if who == 0 || who == owner {
             return true;
@@ -81,7 +81,7 @@ impl Model {
         }
     }
 
-    fn check(&self, path: &str, who: Who, wanted: Wanted) -> Result<(), Error> {
+    fn check(&self, path: &str, who: Caller, wanted: Wanted) -> Result<(), Error> {
         let mut nearest = path.to_owned();
         while !self.nodes.contains_key(&nearest) {
             nearest = parent(&nearest).expect("the root exists");
@@ -97,7 +97,7 @@ impl Model {
         if nearest == path { Ok(()) } else { Err(Error::ENOENT) }
     }
 
-    fn create(&mut self, path: &str, who: Who) {
+    fn create(&mut self, path: &str, who: Caller) {
         if self.nodes.contains_key(path) {
             return;
         }
@@ -118,7 +118,7 @@ impl Model {
         self.nodes.keys().filter_map(child).collect()
     }
 
-    fn run(&mut self, who: Who, request: &Request) -> Answer {
+    fn run(&mut self, who: Caller, request: &Request) -> Answer {
         let done = Ok("OK\0".to_owned());
         match request {
             Request::Read(path) => {
@@ -173,7 +173,7 @@ impl Model {
     }
 
     /// A domain dies: its nodes go with all below them, and its rights.
-    fn kill(&mut self, who: Who) {
+    fn kill(&mut self, who: Caller) {
         let owned: Vec<String> = self
             .nodes
             .iter()
@@ -190,7 +190,7 @@ impl Model {
 }
 
 /// What the store is asked, in the words of the protocol.
-fn ask(world: &mut World, who: Who, transaction: u32, request: &Request) -> Answer {
+fn ask(world: &mut World, who: Caller, transaction: u32, request: &Request) -> Answer {
     use MessageType as M;
     let (kind, payload) = match request {
         Request::Read(path) => (M::Read, format!("{path}\0")),
@@ -216,7 +216,7 @@ fn ask(world: &mut World, who: Who, transaction: u32, request: &Request) -> Answ
     Ok(names.iter().map(|name| format!("{name}\0")).collect())
 }
 
-fn name(who: Who) -> String {
+fn name(who: Caller) -> String {
     format!("dom{who}").replace("dom1", "d1").replace("dom2", "d2")
 }
 
@@ -245,17 +245,17 @@ fn letter(access: Access) -> char {
 enum Step {
     /// Outside or, if one is open, inside the transaction of this client.
     Ask {
-        who: Who,
+        who: Caller,
         inside: bool,
         request: Request,
     },
-    Start(Who),
+    Start(Caller),
     End {
-        who: Who,
+        who: Caller,
         commits: bool,
     },
     /// The guest dies, and another with its number comes.
-    Kill(Who),
+    Kill(Caller),
 }
 
 struct Open {
@@ -278,7 +278,7 @@ fn check(steps: &[Step]) {
     watch_everything(&mut world, "watcher");
     watch_everything(&mut world, "d1");
     let mut model = Model::new();
-    let mut open: BTreeMap<Who, Open> = BTreeMap::new();
+    let mut open: BTreeMap<Caller, Open> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
         let before = model.clone();
         let mut named = Named::default();
@@ -456,7 +456,7 @@ fn path() -> impl Strategy<Value = String> {
     prop::collection::vec(name, 1..4).prop_map(|names| format!("/{}", names.join("/")))
 }
 
-fn permissions() -> impl Strategy<Value = Vec<(char, Who)>> {
+fn permissions() -> impl Strategy<Value = Vec<(char, Caller)>> {
     let entry = (prop::sample::select(vec!['n', 'r', 'w', 'b']), 0u16..3);
     prop::collection::vec(entry, 1..4)
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use xen::{DomId, Errno, Hypervisor, ShutdownReason, Uuid, Xen};
-use xenstore::server::{self, DomainNews, DomainState, LookFor};
+use xenstore::server::{self, DomainNews, DomainState, PollScope};
 
 /// Bytes of a question, and of an answer before what its kind needs.
 const HEADER_BYTES: usize = 16;
@@ -26,7 +26,7 @@ const HAS_UNIQUE_ID: u8 = 16;
 /// All that can be asked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Question {
-    Look(LookFor),
+    Poll(PollScope),
     Domain(DomId),
 }
 
@@ -36,8 +36,8 @@ impl Question {
 
     pub(super) fn encode(self, number: u64) -> [u8; HEADER_BYTES] {
         match self {
-            Self::Look(LookFor::Everything) => header(number, Self::LOOK, 0),
-            Self::Look(LookFor::Changes) => header(number, Self::LOOK, 1),
+            Self::Poll(PollScope::Everything) => header(number, Self::LOOK, 0),
+            Self::Poll(PollScope::Changes) => header(number, Self::LOOK, 1),
             Self::Domain(domid) => header(number, Self::DOMAIN, domid.0.into()),
         }
     }
@@ -45,8 +45,8 @@ impl Question {
     pub(super) fn decode(message: &[u8]) -> Option<(u64, Self)> {
         let (number, kind, value, []) = parts(message)? else { return None };
         let question = match (kind, value) {
-            (Self::LOOK, 0) => Self::Look(LookFor::Everything),
-            (Self::LOOK, 1) => Self::Look(LookFor::Changes),
+            (Self::LOOK, 0) => Self::Poll(PollScope::Everything),
+            (Self::LOOK, 1) => Self::Poll(PollScope::Changes),
             (Self::DOMAIN, domid) => Self::Domain(DomId(domid.try_into().ok()?)),
             _ => return None,
         };
@@ -137,7 +137,7 @@ pub(super) fn answer<H: Hypervisor>(
 ) -> Answer {
     entries.clear();
     let asked = match question {
-        Question::Look(what) => server::look_at_domains(xen, what).map(|news| {
+        Question::Poll(what) => server::poll_domains(xen, what).map(|news| {
             let (scope, count) = match &news {
                 DomainNews::All(states) => {
                     entries.extend(states.iter().flat_map(|it| encode_entry(it.domid, Some(it))));
@@ -152,7 +152,7 @@ pub(super) fn answer<H: Hypervisor>(
             };
             Answer::News { scope, count, cpu: Duration::ZERO }
         }),
-        Question::Domain(domid) => server::look_at_domain(xen, domid).map(Answer::Domain),
+        Question::Domain(domid) => server::poll_domain(xen, domid).map(Answer::Domain),
     };
     asked.unwrap_or_else(Answer::Refused)
 }
@@ -231,8 +231,8 @@ mod tests {
     #[test]
     fn messages_are_what_they_were() {
         for question in [
-            Question::Look(LookFor::Everything),
-            Question::Look(LookFor::Changes),
+            Question::Poll(PollScope::Everything),
+            Question::Poll(PollScope::Changes),
             Question::Domain(DomId(32_751)),
         ] {
             assert_eq!(Question::decode(&question.encode(1 << 40)), Some((1 << 40, question)));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use api::{Change, Changes, Define, Request, StartedAll, Target, VmRow};
+use api::{Define, Request, StartedAll, StateChange, StateChanges, Target, VmRow};
 
 use super::{create, expect_done, expect_reply};
 use crate::columns::{self, shown};
@@ -147,7 +147,7 @@ pub(crate) fn events(session: &mut Session, options: &Options) -> Result<(), Fai
 }
 
 /// A line for each change, and for each state if there is no way from the revision that was named.
-fn print_changes(session: &mut Session, it: &Changes, json: bool) {
+fn print_changes(session: &mut Session, it: &StateChanges, json: bool) {
     if json {
         // One object in a line: whoever reads a stream needs no parser that waits for its end.
         let line = serde_json::to_string(it).expect("api types always serialise");
@@ -169,7 +169,7 @@ fn print_changes(session: &mut Session, it: &Changes, json: bool) {
     }
 }
 
-fn line(it: &Change) -> String {
+fn line(it: &StateChange) -> String {
     let domid = it.domid.map_or(String::new(), |domid| format!(" (domain {domid})"));
     let reason = if it.reason.is_empty() { String::new() } else { format!(": {}", it.reason) };
     let (vm, reason) = (shown(&it.vm), shown(&reason));

@@ -8,7 +8,7 @@ use std::fmt;
 
 use xenstore::wire::MessageType as M;
 
-use crate::stores::Change;
+use crate::stores::Transition;
 
 /// One thing to do on both servers.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(super) enum Step {
     Reconnect(String),
     Create(u16),
     Adopt(u16),
-    Change(Change, Vec<u16>),
+    Transition(Transition, Vec<u16>),
 }
 
 /// What is known of a request before it is sent.
@@ -61,7 +61,7 @@ impl fmt::Display for Step {
             Self::Reconnect(who) => write!(f, "{who} reconnects"),
             Self::Create(domid) => write!(f, "xen create {domid}"),
             Self::Adopt(domid) => write!(f, "xen ring {domid}"),
-            Self::Change(change, domids) => write!(f, "xen {change:?} {domids:?}"),
+            Self::Transition(change, domids) => write!(f, "xen {change:?} {domids:?}"),
         }
     }
 }
@@ -231,15 +231,15 @@ impl Script {
         let domid = *self.random.pick(&alive);
         self.taint_all();
         if self.random.percent(30) && self.stopped.insert(domid) {
-            return self.queue.push_back(Step::Change(Change::Shutdown, vec![domid]));
+            return self.queue.push_back(Step::Transition(Transition::Shutdown, vec![domid]));
         }
         self.alive.remove(&domid);
         self.stopped.remove(&domid);
         self.forget(&format!("d{domid}"));
         if self.random.percent(20) {
-            self.queue.push_back(Step::Change(Change::Dying, vec![domid]));
+            self.queue.push_back(Step::Transition(Transition::Dying, vec![domid]));
         }
-        self.queue.push_back(Step::Change(Change::Destroyed, vec![domid]));
+        self.queue.push_back(Step::Transition(Transition::Destroyed, vec![domid]));
         // 4.17 tells a domid's lives apart by what was written in between.
         self.ask_later("dom0", M::Write, "/deep\0after a death");
     }

@@ -22,7 +22,7 @@ pub use daemon::{Daemon, Placement, Programs};
 pub use guest::Guest;
 pub use message::{Answer, Event, Message, request};
 pub use peers::unpack_packages;
-pub use stage::{Change, Stage, domid_of};
+pub use stage::{Stage, Transition, domid_of};
 
 /// The command of the program that runs the trials which makes it a server without a store.
 pub const BARE_STORE: &str = "bare-store";

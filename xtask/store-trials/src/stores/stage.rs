@@ -15,7 +15,7 @@ use lab::Store;
 
 /// What happens to a domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Change {
+pub enum Transition {
     Shutdown,
     /// A shutdown that is taken back, as at a resume.
     Running,
@@ -212,7 +212,7 @@ impl Stage {
     ///
     /// # Errors
     /// There is no such domain.
-    pub fn change(&mut self, change: Change, domids: &[u16]) -> Result<()> {
+    pub fn change(&mut self, change: Transition, domids: &[u16]) -> Result<()> {
         self.change_all(&domids.iter().map(|&domid| (change, domid)).collect::<Vec<_>>())
     }
 
@@ -220,23 +220,23 @@ impl Stage {
     ///
     /// # Errors
     /// There is no such domain.
-    pub fn change_all(&mut self, changes: &[(Change, u16)]) -> Result<()> {
+    pub fn change_all(&mut self, changes: &[(Transition, u16)]) -> Result<()> {
         for (change, domid) in changes {
             let guest = self.domains.get(domid).with_context(|| format!("no domain {domid}"))?;
             match change {
-                Change::Shutdown => guest.set_state(State::Shutdown)?,
-                Change::Running => guest.set_state(State::Running)?,
-                Change::Dying => guest.set_state(State::Dying)?,
-                Change::Destroyed => guest.destroy()?,
+                Transition::Shutdown => guest.set_state(State::Shutdown)?,
+                Transition::Running => guest.set_state(State::Running)?,
+                Transition::Dying => guest.set_state(State::Dying)?,
+                Transition::Destroyed => guest.destroy()?,
             }
-            if matches!(change, Change::Dying | Change::Destroyed) {
+            if matches!(change, Transition::Dying | Transition::Destroyed) {
                 self.served.remove(domid);
             }
-            if *change == Change::Destroyed {
+            if *change == Transition::Destroyed {
                 self.domains.remove(domid);
             }
         }
-        if changes.iter().any(|(change, _)| *change != Change::Running) {
+        if changes.iter().any(|(change, _)| *change != Transition::Running) {
             self.server.fake()?.raise()?;
         }
         // The datagram was there before the requests, but one turn may take sockets alone.

@@ -34,7 +34,7 @@ pub(super) fn show(
     let on_terminal = std::io::stdout().is_terminal();
     let mut before = read_trees(store, paths, style)?;
     session.print(&if on_terminal {
-        draw(&before, &Changes::default(), style, paths)
+        draw(&before, &NodeDiff::default(), style, paths)
     } else {
         render(&before, style)
     });
@@ -86,22 +86,22 @@ fn settle(store: &mut Store) -> Result<(), Failure> {
 }
 
 #[derive(Debug, Default)]
-struct Changes<'a> {
+struct NodeDiff<'a> {
     gone: Vec<&'a Node>,
     new: BTreeMap<&'a str, &'a Node>,
     changed: BTreeMap<&'a str, &'a Node>,
 }
 
-impl Changes<'_> {
+impl NodeDiff<'_> {
     fn is_empty(&self) -> bool {
         self.gone.is_empty() && self.new.is_empty() && self.changed.is_empty()
     }
 }
 
-fn compare<'a>(before: &'a [Node], now: &'a [Node]) -> Changes<'a> {
+fn compare<'a>(before: &'a [Node], now: &'a [Node]) -> NodeDiff<'a> {
     let mut known: BTreeMap<&str, &Node> =
         before.iter().map(|node| (node.path.as_str(), node)).collect();
-    let mut changes = Changes::default();
+    let mut changes = NodeDiff::default();
     for node in now {
         match known.remove(node.path.as_str()) {
             None => _ = changes.new.insert(&node.path, node),
@@ -113,7 +113,7 @@ fn compare<'a>(before: &'a [Node], now: &'a [Node]) -> Changes<'a> {
     changes
 }
 
-fn tell(changes: &Changes<'_>, style: Style) -> String {
+fn tell(changes: &NodeDiff<'_>, style: Style) -> String {
     let style = Style { layout: Layout::Flat, ..style };
     let mut text = String::new();
     let gone = changes.gone.iter().copied().map(|node| ("- ", node));
@@ -132,7 +132,7 @@ fn tell(changes: &Changes<'_>, style: Style) -> String {
 }
 
 /// A screen: what is watched, then as much of the tree as there is room for.
-fn draw(tree: &[Node], changes: &Changes<'_>, style: Style, paths: &[String]) -> String {
+fn draw(tree: &[Node], changes: &NodeDiff<'_>, style: Style, paths: &[String]) -> String {
     let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| size.ws_row);
     let rows = usize::from(rows).saturating_sub(2).max(1);
     let mut text = format!("{CLEAR}{}: {} nodes", paths.join(" "), tree.len());
