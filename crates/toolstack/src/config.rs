@@ -1,4 +1,4 @@
-//! What a VM is wanted to be, in Xylem's own types. `xlcfg` reads it from a configuration file.
+//! The configuration of a VM, in Xylem's own types. `xlcfg` reads it from a configuration file.
 
 mod guest;
 mod hvm;
@@ -41,7 +41,7 @@ pub enum ShutdownAction {
     Restart,
     /// As `Restart`, but the old domain is kept under another name for inspection.
     RenameRestart,
-    /// The dead domain stays for inspection.
+    /// The dead domain is kept for inspection.
     Preserve,
     CoredumpDestroy,
     CoredumpRestart,
@@ -74,7 +74,7 @@ impl ShutdownAction {
     }
 }
 
-/// What follows each way of stopping.
+/// The action for each shutdown reason.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ShutdownPolicy {
     pub poweroff: ShutdownAction,
@@ -98,8 +98,9 @@ impl Default for ShutdownPolicy {
 
 /// A virtual disk's name and number.
 ///
-/// Numbers as Linux's blkfront reads them (`docs/man/xen-vbd-interface`): `xvd` up to 16 disks of 15
-/// partitions is major 202, beyond that bit 28 marks the extended form; `hd` and `sd` are their own.
+/// Numbers as Linux's blkfront reads them (`docs/man/xen-vbd-interface`): `xvd` up to 16 disks of
+/// 15 partitions is major 202, beyond that bit 28 marks the extended form; `hd` and `sd` have their
+/// own numbers.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Vdev {
     pub name: String,
@@ -111,12 +112,12 @@ pub struct Vdev {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct DiskConfig {
     pub vdev: Vdev,
-    /// Path of a file or block device, or a VDI written `sr:vdi`. A CD drive without a medium has none: "".
+    /// Path of a file or block device, or a VDI written `sr:vdi`. An empty CD drive has none: "".
     pub target: String,
     pub format: ImageFormat,
     pub mode: Mode,
     pub cdrom: bool,
-    /// Whether the guest may tell which blocks it no longer needs.
+    /// Whether the guest may discard blocks.
     pub discard: bool,
 }
 
@@ -126,7 +127,7 @@ impl DiskConfig {
         self.mode.access()
     }
 
-    /// Whether this is a CD drive without a medium: a device only once there is one.
+    /// Whether this is an empty CD drive, which is a device only with a medium.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.target.is_empty()
@@ -150,7 +151,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// The text is no Ethernet address.
+/// Not an Ethernet address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "not an Ethernet address: expected six pairs of hexadecimal digits as in 00:16:3e:01:02:03"
@@ -179,39 +180,40 @@ impl FromStr for Mac {
 pub struct VifConfig {
     /// Index in the VM.
     pub devid: u32,
-    /// `None`: made from the VM's UUID, so that it stays the same at every start.
+    /// `None`: derived from the VM's UUID, so that it is the same at every start.
     pub mac: Option<Mac>,
     pub bridge: String,
-    /// `vifname`: what the host's end is called instead of `vifDOMID.DEVID`.
+    /// `vifname`: the host's end's name instead of `vifDOMID.DEVID`.
     pub name: Option<String>,
-    /// Addresses of the guest, with spaces between, for those who read them in the store.
+    /// Addresses of the guest, separated by spaces, for readers of the store.
     pub ip: Option<String>,
     pub mtu: Option<u32>,
     /// Given by the user as `rate=`; the backend's form is `bytes,usec`.
     pub rate: Option<Rate>,
-    /// The card that an HVM domain finds beside it, until its own drivers take over.
+    /// The emulated card of an HVM domain, used until its PV drivers take over.
     pub model: Option<String>,
 }
 
-/// A transmit limit: so many bytes in each interval.
+/// A transmit limit: bytes per interval.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Rate {
     pub bytes: u64,
     pub interval_us: u64,
 }
 
-/// A VM as wanted.
+/// A VM's configuration.
 ///
 /// Invariant, kept by `xlcfg`: names and numbers are in range, vdevs and vif ids are unique,
-/// `memory_mib <= memory_max_mib`, `1 <= vcpus <= vcpus_max`, no two disks are emulated at one place.
+/// `memory_mib <= memory_max_mib`, `1 <= vcpus <= vcpus_max`, no two disks are emulated at the same
+/// IDE index.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VmConfig {
     pub origin: Origin,
     pub name: String,
-    /// `None`: the daemon makes one.
+    /// `None`: the daemon generates one.
     pub uuid: Option<Uuid>,
     pub kind: DomainKind,
-    /// Path of the kernel image. Only an HVM domain does without, and boots from a disk.
+    /// Path of the kernel image. Only an HVM domain can omit it, and boots from a disk.
     pub kernel: Option<String>,
     pub ramdisk: Option<String>,
     pub cmdline: String,
@@ -226,13 +228,12 @@ pub struct VmConfig {
     pub tsc_mode: TscMode,
     pub grant_frames_max: Option<u16>,
     pub options: GuestOptions,
-    /// Present for HVM domains, and no others.
+    /// Present for HVM domains only.
     pub hvm: Option<Box<HvmSettings>>,
 }
 
 impl VmConfig {
-    /// The disks that the device model emulates, with their places on its IDE channels. A disk that is only read can
-    /// be emulated as a CD alone.
+    /// The emulated disks, with their IDE index. A read-only disk can only be emulated as a CD.
     pub fn emulated_disks(&self) -> impl Iterator<Item = (u32, &DiskConfig)> {
         let is_hvm = self.hvm.is_some();
         self.disks.iter().filter_map(move |disk| {

@@ -1,4 +1,5 @@
-//! The process that emulates an HVM domain's hardware: QEMU's words for a configuration, and how it is known again.
+//! The device model of an HVM domain: QEMU's command line for a configuration, and how a running
+//! one is identified.
 //!
 //! Sources: QEMU 7.2's manual (`docs/system/invocation.rst`), xen `tools/libs/light/libxl_dm.c` for what hvmloader
 //! and PV drivers expect, `docs/features/qemu-deprivilege.pandoc`.
@@ -11,11 +12,11 @@ use xen::{DomId, Uuid};
 use crate::config::{DiskConfig, HvmSettings, ModelUser, Vga, VifConfig, VmConfig};
 use crate::layout;
 
-/// A process of the host: a number alone is given out again.
+/// A process of the host; a pid alone may be reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Process {
     pub pid: u32,
-    /// When it began, in the host's own count.
+    /// Its start time, in the host's clock ticks.
     pub started: u64,
 }
 
@@ -30,20 +31,20 @@ pub struct OwnModel {
 /// A device model to be started.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Launch {
-    /// The first that the host has is taken.
+    /// The first existing one is used.
     pub programs: Vec<String>,
     pub arguments: Vec<String>,
-    /// What it reads from its standard input.
+    /// Its standard input.
     pub input: Option<String>,
-    /// File that gets its words.
+    /// Its log file.
     pub log: String,
 }
 
-/// Empty, and nobody's: what a restricted device model sees of the file system.
+/// An empty folder, the root of a restricted device model.
 pub const EMPTY_FOLDER: &str = "/run/xylem/empty";
 
-/// First of the users of restricted device models: nobody else's range on a Linux host (systemd's
-/// `docs/UIDS-GIDS.md` lists them). Each domain has its own.
+/// First uid of restricted device models, in a range unused on Linux hosts (see systemd's
+/// `docs/UIDS-GIDS.md`). Each domain has its own.
 pub const USER_FIRST: u32 = 1_900_000_000;
 
 /// Where Debian, Xen's own build and others put QEMU for Xen.
@@ -56,28 +57,28 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/qemu-system-x86_64",
 ];
 
-/// What a device model of ours bears on its command line.
+/// Tag of our device models on their command line.
 const TAG: &str = "null,id=xylem-";
 
-/// The node in which a device model says that it is ready.
+/// The node in which a device model reports that it is ready.
 #[must_use]
 pub fn state_node(domid: DomId) -> String {
     format!("{}/state", folder(domid))
 }
 
-/// What device models keep in the store.
+/// A device model's directory in the store.
 #[must_use]
 pub fn folder(domid: DomId) -> String {
     format!("/local/domain/0/device-model/{domid}")
 }
 
-/// The emulated card's end in the host.
+/// The host interface of the emulated card.
 #[must_use]
 pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
     format!("{}-emu", layout::host_link(domid, vif))
 }
 
-/// The port that the screen is seen at.
+/// The VNC port.
 #[must_use]
 pub fn vnc_port(hvm: &HvmSettings, domid: DomId) -> Option<u32> {
     Some(5900 + display(hvm, domid)?)
@@ -88,7 +89,7 @@ fn display(hvm: &HvmSettings, domid: DomId) -> Option<u32> {
     Some(vnc.display.map_or(u32::from(domid.0), u32::from))
 }
 
-/// Files of which the first that is there is the device model.
+/// Candidate paths of the device model; the first existing one is used.
 #[must_use]
 pub fn programs(hvm: &HvmSettings) -> Vec<String> {
     match &hvm.model {
@@ -97,7 +98,7 @@ pub fn programs(hvm: &HvmSettings) -> Vec<String> {
     }
 }
 
-/// Where its words go, as for xl's users.
+/// Its log file, the same as xl's.
 #[must_use]
 pub fn log_file(config: &VmConfig) -> String {
     format!("/var/log/xen/qemu-dm-{}.log", config.name)
@@ -111,7 +112,7 @@ pub fn parse_command_line(words: &[String]) -> Option<(Uuid, DomId)> {
     Some((uuid, DomId(words.get(at + 1)?.parse().ok()?)))
 }
 
-/// A value in one of QEMU's lists: a comma in it is doubled.
+/// A value in one of QEMU's lists, with commas doubled.
 fn value(text: &str) -> String {
     text.replace(',', ",,")
 }
@@ -132,7 +133,7 @@ impl Words {
 /// How to start the device model of a domain whose emulated disks are attached.
 ///
 /// # Panics
-/// If the VM is no HVM one, or one of those disks is missing.
+/// If the VM is not HVM, or one of those disks is missing.
 #[must_use]
 pub fn launch(
     config: &VmConfig,
@@ -143,7 +144,7 @@ pub fn launch(
     let hvm = config.hvm.as_deref().expect("only HVM domains have a device model");
     let mut words = Words(Vec::new());
     words.pair("-xen-domid", domid.to_string());
-    // The tag by which a later daemon knows it.
+    // The tag by which a later daemon identifies it.
     words.pair("-chardev", format!("{TAG}{uuid}"));
     words.put(["-no-shutdown", "-nodefaults", "-no-user-config", "-display", "none"]);
     words.pair("-name", value(&config.name));
@@ -189,7 +190,7 @@ fn screen(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
     if let (Some(vnc), Some(display)) = (&hvm.vnc, display(hvm, domid)) {
         let mut screen = format!("{}:{display}", vnc.listen);
         if vnc.password.is_some() {
-            // It comes through a pipe: a command line is everybody's to read.
+            // Passed through a pipe, since command lines are world-readable.
             words.pair("-object", "secret,id=vnc-password,file=/proc/self/fd/0");
             screen.push_str(",password-secret=vnc-password");
         }
@@ -213,7 +214,7 @@ fn boot(words: &mut Words, config: &VmConfig, hvm: &HvmSettings) {
     words.pair("-boot", format!("order={}", hvm.boot));
 }
 
-/// A drive without a medium has no attachment.
+/// An empty drive has no attachment.
 fn drive(words: &mut Words, index: u32, disk: &DiskConfig, attachment: Option<&Attachment>) {
     let (media, access) = match disk.cdrom {
         true => ("cdrom", "on"),
@@ -241,7 +242,7 @@ fn card(
 ) {
     let devid = vif.devid;
     let mac = vif.mac.unwrap_or_else(|| layout::default_mac(uuid, devid));
-    // A ROM to boot from takes memory of the domain.
+    // A boot ROM takes memory of the domain.
     let rom = if hvm.boot.contains('n') { "" } else { ",romfile=" };
     words.pair("-device", format!("{model},id=nic{devid},netdev=net{devid},mac={mac}{rom}"));
     let link = vif_link(domid, vif);

@@ -1,8 +1,10 @@
-//! A running domain that another toolstack made, as one of ours: what is read of it, and what follows.
+//! Adoption of a running domain of another toolstack: what is read of it, and the resulting
+//! configuration.
 //!
-//! Only nodes that no guest can write are believed. Xen and the backends' nodes say what the domain has; the
-//! configuration that comes with the request says only what they cannot: from what it starts again, and when.
-//! Source: what libxl (xen `tools/libs/light/`) and `/etc/xen/scripts/block` of 4.17 write.
+//! Only nodes that no guest can write are trusted. The domain's devices come from Xen and the
+//! backends' nodes; the configuration in the request supplies only the rest: what it boots from,
+//! and its policies. Source: what libxl (xen `tools/libs/light/`) and `/etc/xen/scripts/block` of
+//! 4.17 write.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +17,7 @@ use crate::layout::{Completion, DeviceKind, DeviceRef, kind_name};
 use crate::plan::Start;
 use crate::xlcfg;
 
-/// Keys that are read of a disk's backend, and of an interface's.
+/// Keys read from the backends of disks and interfaces.
 pub(crate) const VBD_KEYS: [&str; 7] =
     ["dev", "mode", "device-type", "params", "script", "physical-device", "node"];
 pub(crate) const VIF_KEYS: [&str; 8] =
@@ -28,11 +30,11 @@ const LOOP_MAJOR: u32 = 7;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ForeignDevice {
     pub device: DeviceRef,
-    /// The backend's directory, as libxl noted it.
+    /// The backend's directory, as recorded by libxl.
     pub backend: String,
-    /// Those of the backend's keys that there are.
+    /// The existing keys of the backend.
     pub keys: BTreeMap<&'static str, String>,
-    /// What lies at a disk's path.
+    /// The file at a disk's path.
     pub file: Option<FileKind>,
 }
 
@@ -42,27 +44,28 @@ pub struct ForeignReading {
     pub domain: DomainRef,
     pub info: DomainInfo,
     pub name: String,
-    /// libxl's word for the kind of domain.
+    /// libxl's name of the domain type.
     pub kind: String,
     pub static_max_kib: Option<u64>,
     pub target_kib: Option<u64>,
     pub store_port: Option<u32>,
     pub store_gfn: Option<u64>,
-    /// Kinds of devices that nobody here can take down.
+    /// Device kinds that are not supported here.
     pub other_devices: Vec<String>,
     pub devices: Vec<ForeignDevice>,
 }
 
-/// A loop device that somebody else made: it gets a tag of ours, and back its own name if that was too early.
+/// A loop device made by another tool: it gets our tag, and its original name back if the adoption
+/// fails.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ForeignLoop {
     pub device: BlockDevice,
     pub devid: u32,
-    /// The file's path, which is what its maker called it.
+    /// The file's path, which is its original name.
     pub path: String,
 }
 
-/// What a foreign domain becomes.
+/// A foreign domain as a VM of ours.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Adoption {
     pub(crate) config: VmConfig,
@@ -70,15 +73,15 @@ pub(crate) struct Adoption {
     pub(crate) domain: DomainRef,
     pub(crate) completion: Completion,
     pub(crate) disks: BTreeMap<u32, Attachment>,
-    /// The device model, of a domain that was ours before.
+    /// The device model of a domain that was ours before.
     pub(crate) model: Option<Process>,
 }
 
 impl Adoption {
-    /// The domain as a VM of ours. `base` is from what it starts again.
+    /// The domain as a VM of ours. `base` is its boot configuration.
     ///
     /// # Errors
-    /// What of it could not be done as the other toolstack would, in one line that names it.
+    /// What is not supported, in one line that names it.
     pub(crate) fn of(reading: &ForeignReading, base: &VmConfig) -> Result<Self, String> {
         let name = &reading.name;
         check_kind(reading, base)?;
@@ -254,7 +257,7 @@ fn configuration(
         vifs,
         ..base.clone()
     };
-    // What a restarted daemon could not read would be lost to it.
+    // A restarted daemon must be able to read it back.
     let text = config.to_cfg_text();
     let read = xlcfg::parse(xlcfg::Source { file: &reading.name, text: &text, overrides: &[] });
     read.map(|_| config).map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! What the toolstack asks of the operating system it runs on. Linux and the simulator answer.
+//! The toolstack's interface to the operating system, implemented by Linux and the simulator.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ pub enum KernelError {
     Image(#[from] ImageError),
 }
 
-/// A network interface as the kernel made it.
+/// A network interface, by its original name.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Link {
     pub name: String,
-    /// What it is to be called instead.
+    /// Its new name.
     pub rename: Option<String>,
 }
 
@@ -50,42 +50,41 @@ pub trait Host {
     /// The caller names the file.
     fn ramdisk(&mut self, path: &str) -> Result<Arc<[u8]>, HostError>;
 
-    /// Sees that `bridge` is a bridge of this host.
+    /// Checks that `bridge` is a bridge of this host.
     ///
     /// # Errors
-    /// [`HostError::Missing`] if there is no such interface; refused if it is no bridge.
+    /// [`HostError::Missing`] if there is no such interface; refused if it is not a bridge.
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError>;
 
     /// Whether this host has a network interface of that name.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn has_link(&mut self, name: &str) -> Result<bool, HostError>;
 
-    /// Keeps the definition of a VM, in the place of an earlier one. Returns when it outlives a failure of
-    /// power.
+    /// Saves the definition of a VM, replacing an earlier one. Returns when it is durable.
     ///
     /// # Errors
-    /// What the kernel says; the earlier one is still whole.
+    /// An errno of the kernel; the earlier definition is intact.
     fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError>;
 
     /// Removes the definition of a VM, if there is one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn remove_definition(&mut self, name: &str) -> Result<(), HostError>;
 
-    /// Notes, until the host goes down, that the VMs which start with it were started.
+    /// Records, until the host reboots, that autostart VMs were started.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn finish_boot(&mut self) -> Result<(), HostError>;
 
-    /// Renames the interface if it is to have another name, makes it a port of `bridge`, with the given MTU or
-    /// else the bridge's, and brings it up. Returns its MTU. Once more is no error.
+    /// Renames the interface if requested, adds it to `bridge`, with the given MTU or the bridge's,
+    /// and brings it up. Returns its MTU. Idempotent.
     ///
     /// # Errors
-    /// [`HostError::Busy`] if another interface has the name; else what the kernel says.
+    /// [`HostError::Busy`] if another interface has the name; otherwise an errno of the kernel.
     fn join_bridge(
         &mut self,
         bridge: &str,
@@ -93,21 +92,22 @@ pub trait Host {
         mtu: Option<u32>,
     ) -> Result<u32, HostError>;
 
-    /// Starts `program` as a device model, which goes on whatever becomes of this daemon.
+    /// Starts `program` as a device model, which outlives this daemon.
     ///
     /// # Errors
-    /// [`HostError::Missing`] if there is no such program; else what the kernel says. No process is left then.
+    /// [`HostError::Missing`] if there is no such program; otherwise an errno of the kernel. Then
+    /// no process is left.
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError>;
 
-    /// Kills a device model and returns when it has ended. One that has ended already is no error.
+    /// Kills a device model and waits for its exit. Idempotent.
     ///
     /// # Errors
-    /// [`HostError::Busy`] if it does not end.
+    /// [`HostError::Busy`] if it does not exit.
     fn end_model(&mut self, process: Process) -> Result<(), HostError>;
 
     /// All device models of ours.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// An errno of the kernel.
     fn models(&mut self) -> Result<Vec<OwnModel>, HostError>;
 }

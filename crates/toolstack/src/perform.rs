@@ -1,4 +1,4 @@
-//! Carries work out on a hypervisor, a store and a host: nothing here decides.
+//! Performs work on a hypervisor, a store and a host, without decisions.
 //!
 //! The same code runs on Linux's threads and in the simulator.
 
@@ -20,7 +20,7 @@ use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 use crate::host::Host;
 use crate::work::{Cost, Failure, IdentityCheck, Output, Work};
 
-/// Somebody who carries out work: a connection each to Xen, the store and the host.
+/// A performer: a connection each to Xen, the store and the host.
 #[derive(Debug)]
 pub struct Performer<H, T, O> {
     pub xen: Xen<H>,
@@ -38,13 +38,13 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Xen refused something for a domain.
+/// Error of a hypercall for a domain.
 pub(crate) fn refused(action: &'static str, domid: DomId) -> impl Fn(Errno) -> Failure {
     move |errno| Failure(format!("Xen refused to {action} domain {domid}: {errno}"))
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    /// Carries out one piece of work; also says what it cost.
+    /// Performs one work; also returns its cost.
     pub fn perform(&mut self, work: Work) -> (Result<Output, Failure>, Cost) {
         self.xen.take_counters();
         self.store.counters = ClientCounters::default();
@@ -67,7 +67,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         (result, cost)
     }
 
-    /// Checks that the domain is still the one that is meant.
+    /// Checks that the domain is still the intended one.
     pub(crate) fn check_identity(
         &mut self,
         domain: DomainRef,

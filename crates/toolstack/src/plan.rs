@@ -1,7 +1,7 @@
-//! Plans: what has to be done, as a graph of steps, before anything is done.
+//! Plans: an operation as a graph of steps, made before it begins.
 //!
-//! A plan leaves no choices to its execution. After a failure nothing is replayed: what was reached
-//! is looked at ([`Reached`]) and a new plan takes it down.
+//! A plan leaves no choices to its execution. After a failure there is no rollback: a new plan
+//! takes down what was reached ([`Reached`]).
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::config::{Access, VmConfig};
 use crate::layout::{self, DeviceKind, DeviceRef};
 pub use crate::steps::{CreateStep, DeviceStep, Step, TeardownStep, Wait};
 
-/// A step and the steps that must have ended before it begins.
+/// A step and its dependencies.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PlannedStep {
     pub step: Step,
@@ -23,7 +23,7 @@ pub struct PlannedStep {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OnFailure {
     Stop,
-    /// It goes on: half a teardown would leave more behind.
+    /// It continues: half a teardown would leave more behind.
     GoOn,
 }
 
@@ -43,17 +43,17 @@ impl Plan {
         index
     }
 
-    /// A step that is of no use after a failure.
+    /// Adds a step that is skipped after a failure.
     fn add(&mut self, step: impl Into<Step>, after: &[usize]) -> usize {
         self.put(step, after, OnFailure::Stop)
     }
 
-    /// A step of a way down.
+    /// Adds a step of a teardown.
     fn take_down(&mut self, step: impl Into<Step>, after: &[usize]) -> usize {
         self.put(step, after, OnFailure::GoOn)
     }
 
-    /// Whether a failure or a cancel keeps some of its steps from being begun.
+    /// Whether a failure or a cancel skips some of its steps.
     #[must_use]
     pub fn can_stop(&self) -> bool {
         self.steps.iter().any(|planned| planned.on_failure == OnFailure::Stop)
@@ -79,15 +79,15 @@ impl fmt::Display for Plan {
 
 /// The steps from a configuration to a domain.
 ///
-/// What can be refused without a domain comes first and side by side. Disks are attached while the domain is
-/// made and built; its nodes need both. The device model starts beside all that, as soon as there are the domain and
-/// the disks that it emulates.
+/// Checks that need no domain come first, concurrently. Disks are attached while the domain is
+/// created and built; its nodes need both. The device model is started in parallel, as soon as the
+/// domain and its emulated disks exist.
 #[must_use]
 pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
     let mut plan = Plan::default();
     let ready = add_checks(&mut plan, config);
-    // The record names the VM before anything of it exists, so that a restarted daemon finds what
-    // an earlier one left half-made.
+    // The record names the VM before anything of it exists, so that a restarted daemon finds
+    // incomplete VMs.
     let record = plan.add(CreateStep::Record, &ready);
     let domain = plan.add(CreateStep::CreateDomain, &[record]);
     let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
@@ -99,7 +99,7 @@ pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
     plan
 }
 
-/// Starts the device model of an HVM domain after the disks that it emulates, of those that are being attached.
+/// Starts the device model of an HVM domain after the attaches of its emulated disks.
 fn add_model(
     plan: &mut Plan,
     config: &VmConfig,
@@ -121,8 +121,8 @@ fn add_checks(plan: &mut Plan, config: &VmConfig) -> Vec<usize> {
     ready
 }
 
-/// All disks side by side; one that is only read waits for those that write the same volume, because
-/// storage that was attached for reading cannot be turned into one for writing. Returns the step of each.
+/// Attaches all disks concurrently; a read-only one waits for those that write the same volume,
+/// because an attach for reading cannot be upgraded. Returns the step of each.
 fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<(u32, usize)> {
     let mut attached = Vec::with_capacity(config.disks.len());
     let mut writers: Vec<(&str, usize)> = Vec::new();
@@ -145,8 +145,8 @@ fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<(u32, usi
     attached
 }
 
-/// The steps from a domain whose nodes are written to one that is there for its user. Each can be taken
-/// once more. The device model of an HVM domain has been started.
+/// The steps from a domain whose nodes are written to a running one. Each is idempotent. The device
+/// model of an HVM domain has been started.
 #[must_use]
 pub fn plan_finish(config: &VmConfig, start: Start) -> Plan {
     let mut plan = Plan::default();
@@ -169,33 +169,33 @@ fn add_finish(
         done.push(seen);
         if device.kind == DeviceKind::Vif {
             let mut after = vec![seen];
-            // An emulated card's end is there when its device model is.
+            // An emulated card's interface exists when its device model is ready.
             let is_emulated = config.emulated_vifs().any(|(_, vif)| vif.devid == device.devid);
             after.extend(ready.filter(|_| is_emulated));
             done.push(plan.add(DeviceStep::JoinBridge(device.devid), &after));
         }
     }
     if start == Start::Running {
-        // Last: what the guest wants of dom0 would keep everything behind it waiting.
+        // Last: the guest's demands on dom0 would delay all later steps.
         plan.add(CreateStep::Unpause, &done);
     }
 }
 
-/// How far a VM has come: what a teardown has to take back.
+/// What exists of a VM and must be taken down.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Reached<'a> {
     pub recorded: bool,
     pub domain: bool,
-    /// Nodes of the domain and its devices were written, or may have been.
+    /// Nodes of the domain and its devices were, or may have been, written.
     pub nodes: bool,
-    /// The record says that the VM is whole, and somebody wants it gone: a daemon that finds it so while it is
-    /// taken down would take a paused domain for one that is to run.
+    /// The record is complete, and destruction was requested: a daemon that finds the record during
+    /// the teardown would take the paused domain for one that is to run.
     pub condemned: bool,
     /// `virtual-device`s of attached disks.
     pub disks: &'a [u32],
 }
 
-/// The steps from whatever was reached back to nothing.
+/// The teardown of everything that was reached.
 #[must_use]
 pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
     let mut plan = Plan::default();
@@ -213,7 +213,7 @@ pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
     plan
 }
 
-/// Up to the domain's end: its devices are closed side by side.
+/// Up to the domain's destruction: its devices are closed concurrently.
 fn take_down_domain(
     plan: &mut Plan,
     config: &VmConfig,
@@ -226,7 +226,7 @@ fn take_down_domain(
     let pause = plan.take_down(TeardownStep::Pause, after);
     let mut closed = vec![pause];
     if config.hvm.is_some() {
-        // It keeps disks open and memory of the domain mapped, and leaves nodes.
+        // It has disks open and memory of the domain mapped, and leaves nodes.
         closed.push(plan.take_down(TeardownStep::EndModel, &[pause]));
     }
     let devices = layout::devices(config);
@@ -237,18 +237,19 @@ fn take_down_domain(
     vec![plan.take_down(TeardownStep::DestroyDomain, &closed)]
 }
 
-/// From a domain that has stopped to the next of the same VM, in one graph: the record and the attached
-/// disks stay, and what the next one needs is looked at while the old one goes.
+/// From a stopped domain to the VM's next one, in one graph: the record and the attached disks are
+/// kept, and the next one's requirements are checked while the old one is destroyed.
 #[must_use]
 pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Plan {
     let mut plan = Plan::default();
     let mut ready = take_down_domain(&mut plan, config, reached, &[]);
     let is_wanted = |devid| config.disks.iter().any(|disk| disk.vdev.number == devid);
     for devid in reached.disks.iter().filter(|devid| !is_wanted(**devid)) {
-        // Its detach had come as far as the record when the domain stopped.
+        // It was removed from the record when the domain stopped.
         plan.take_down(DeviceStep::DetachDisk(*devid), &ready);
     }
-    // The new domain has the old one's handle: before it comes nothing may say that this VM is whole.
+    // The new domain has the old one's handle: before it is created the record must not be
+    // complete.
     ready = vec![plan.take_down(TeardownStep::RemoveDomainNodes, &ready)];
     ready.extend(add_checks(&mut plan, config));
     let domain = plan.add(CreateStep::CreateDomain, &ready);
@@ -267,7 +268,7 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     plan
 }
 
-/// One more device for a running domain.
+/// Plugs a device into a running domain.
 #[must_use]
 pub fn plan_plug(device: DeviceRef) -> Plan {
     let mut plan = Plan::default();
@@ -280,7 +281,7 @@ pub fn plan_plug(device: DeviceRef) -> Plan {
     plan
 }
 
-/// The rest of a plug once the device's nodes are written. Each step can be taken once more.
+/// The rest of a plug once the device's nodes are written. Each step is idempotent.
 #[must_use]
 pub fn plan_finish_plug(device: DeviceRef) -> Plan {
     let mut plan = Plan::default();
@@ -292,21 +293,21 @@ fn add_plugged(plan: &mut Plan, device: DeviceRef, after: &[usize]) {
     let seen = plan.add(Wait::Backend(device), after);
     if device.kind == DeviceKind::Vif {
         let joined = plan.add(DeviceStep::JoinBridge(device.devid), &[seen]);
-        // A disk that its backend has seen needs nothing more; a vif may have missed its bridge.
+        // A disk is complete once its backend has probed it; a vif may have missed its bridge.
         plan.add(DeviceStep::Settle(device), &[joined]);
     }
 }
 
-/// How a device is taken from its guest.
+/// How a device is unplugged.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Unplug {
-    /// With its consent: the guest closes the device first, or keeps it.
+    /// The guest closes the device first, or refuses.
     Clean,
     /// Without asking.
     Forced,
 }
 
-/// The steps that take one device from a running domain.
+/// The steps that unplug a device from a running domain.
 #[must_use]
 pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     let mut plan = Plan::default();
@@ -332,7 +333,7 @@ pub fn plan_unplug(device: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     plan
 }
 
-/// The steps that put another CD into a drive, once it is sure that it can be had.
+/// The steps that change a CD, after checking that the new one is available.
 #[must_use]
 pub fn plan_swap(drive: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     let mut plan = Plan::default();
@@ -358,7 +359,7 @@ pub fn plan_swap(drive: DeviceRef, how: Unplug, is_attached: bool) -> Plan {
     plan
 }
 
-/// The steps that take back a plug that failed.
+/// The steps that undo a failed plug.
 #[must_use]
 pub fn plan_undo_plug(device: DeviceRef, is_added: bool, is_attached: bool) -> Plan {
     if is_added {

@@ -1,10 +1,10 @@
-//! The words of a VM's record: which format it has, and what a daemon of another release makes of it.
+//! Formats of a VM's record, and compatibility with other releases.
 //!
-//! A daemon must be able to replace an older or a later one under running VMs. The first release had no
-//! `format` node, read `config-N` and took a VM down whose record it could not read. So `config-N` is always
-//! written in that release's words. What these cannot say stands in `full-N`, a whole configuration of its own,
-//! whose first line names the `config-N` that it belongs to: a daemon that does not know it changes only the
-//! latter, and what it wrote counts.
+//! A daemon must be able to replace an older or a later one under running VMs. The first release
+//! had no `format` node, read `config-N` and destroyed a VM whose record it could not read. So
+//! `config-N` is always written with that release's keys. What these cannot express is in `full-N`,
+//! a whole configuration, whose first line names the `config-N` that it belongs to: a daemon that
+//! does not know `full-N` changes only the latter, which then takes precedence.
 
 use std::fmt::Write as _;
 
@@ -13,14 +13,14 @@ use crate::layout::Completion;
 use crate::work::Record;
 use crate::xlcfg;
 
-/// The format that this release writes; it reads all up to this one. A release whose records an earlier one would
-/// misunderstand counts on.
+/// The format of this release, which reads all formats up to it. Raised by a release whose records
+/// earlier ones would misunderstand.
 pub const FORMAT: u32 = 2;
 
-/// A record's node that says its format; without one it is the first.
+/// A record's node with its format; without it, the format is 1.
 pub const FORMAT_NODE: &str = "format";
 
-/// The first format's keys. What is written here stays as it is.
+/// Keys of format 1. Must never change.
 const KEYS_1: &[&str] = &[
     "name",
     "uuid",
@@ -65,20 +65,21 @@ const KEYS_1: &[&str] = &[
     "dm_restrict",
     "device_model_user",
 ];
-/// Its parameters of a disk and of an interface.
+/// Parameters of disks and interfaces in format 1.
 const DISK_1: &[&str] = &["format", "vdev", "access", "devtype"];
 const VIF_1: &[&str] = &["devid", "bridge", "model", "type", "mac", "mtu", "rate"];
 
-/// Stands for the target of a disk that the first release would serve wrongly. It only looks there when it attaches
-/// the disk anew, and then fails to start the VM instead of damaging the disk.
+/// Replaces the target of a disk that the first release would attach wrongly. It uses the target
+/// only when it attaches the disk again, and then fails to start the VM instead of damaging the
+/// disk.
 const NOT_FOR_1: &str = "/needs/a/later/release/of/xylemd";
 
-/// A configuration as its record holds it.
+/// A configuration as in its record.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Texts {
-    /// In the first release's words.
+    /// In format 1.
     pub config: String,
-    /// All of it; empty if `config` says all.
+    /// The whole configuration; empty if `config` is sufficient.
     pub full: String,
 }
 
@@ -104,13 +105,13 @@ fn belongs_to(config: &str) -> String {
     format!("# with {hash:016x}")
 }
 
-/// Whether the first release can read this text and understands all of it.
+/// Whether the first release fully understands this text.
 #[must_use]
 pub fn is_format_1(text: &str) -> bool {
     in_words_of_1(text) == text
 }
 
-/// The lines of a canonical text as far as the first release knows them.
+/// A canonical text reduced to format 1.
 fn in_words_of_1(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut lines = text.lines();
@@ -132,7 +133,7 @@ fn in_words_of_1(text: &str) -> String {
     out
 }
 
-/// One element of a list, which stands in quotes and escaped; `None` if nothing of it can be said.
+/// One element of a list, quoted and escaped; `None` if it cannot be expressed.
 fn item_in_words_of_1(key: &str, line: &str) -> Option<String> {
     let inner = line.trim().strip_prefix('"')?.strip_suffix("\",")?;
     let item = match key {
@@ -163,11 +164,11 @@ fn disk_in_words_of_1(spec: &str) -> Option<String> {
             _ => {}
         }
     }
-    // It knows no empty drives.
+    // It does not support empty drives.
     (!target.is_empty()).then(|| format!("{},target={target}", known.join(",")))
 }
 
-/// What a record says.
+/// A decoded record.
 #[derive(Debug)]
 pub(crate) struct Understood {
     pub(crate) config: VmConfig,
@@ -175,7 +176,7 @@ pub(crate) struct Understood {
 }
 
 impl Record {
-    /// The format it says it has.
+    /// Its format.
     fn format(&self) -> Result<u32, String> {
         let Some(text) = &self.format else { return Ok(1) };
         match text.parse() {
@@ -187,7 +188,7 @@ impl Record {
         }
     }
 
-    /// Whether this release wrote it, or an earlier one, and never got so far that the domain could run.
+    /// Whether it was written by this or an earlier release, and never completed.
     pub(crate) fn was_never_whole(&self) -> bool {
         self.format().is_ok() && self.complete.is_none()
     }
@@ -212,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_first_release_knows_is_said_once() {
+    fn format_1_text_is_stored_once() {
         let text = "name = \"a\"\ntype = \"pv\"\nkernel = \"/k\"\ndisk = [\n  \
                     \"format=raw,vdev=xvda,access=w,target=/a,b=c\",\n]\nvif = [\n  \
                     \"devid=0,bridge=xenbr0,type=vif,rate=1B/s@1us\",\n]\n";
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_first_release_does_not_know_is_left_out_for_it_and_kept_beside() {
+    fn newer_keys_are_stored_in_the_full_text() {
         let text = "name = \"a\"\nwarp = 9\ntype = \"pv\"\nlanes = [\n  \"x\",\n]\ndisk = [\n  \
                     \"format=qcow2,vdev=xvda,access=w!,shared=1,target=/a,b\",\n  \
                     \"format=raw,vdev=xvdb,access=r,devtype=cdrom,target=\",\n]\nvif = [\n  \
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_daemon_wrote_later_counts() {
+    fn a_later_write_of_an_earlier_daemon_takes_precedence() {
         let old = "name = \"a\"\ntype = \"pv\"\nkernel = \"/k\"\nmemory = 8\n";
         let full = format!("{}\n{}", belongs_to(old), old.replace("\"a\"", "\"all of a\""));
         let mut record = Record {

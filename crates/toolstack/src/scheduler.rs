@@ -1,31 +1,33 @@
-//! Who may work next: a sliding window under nested limits.
+//! The scheduler: a sliding window under nested limits.
 //!
-//! An item waits until each limit above it has room: the host's, its VM's, its storage repository's, its
-//! backend's and its class's. As soon as one permit comes back the next item is let go, so nothing ever
-//! waits for the slowest of a group. VMs take turns; what somebody waits for goes before bulk work, which
-//! still gets every eighth permit. Whoever only waits, for a guest or a backend, holds no permit.
+//! An item waits until each limit above it has room: the host's, its VM's, its storage
+//! repository's, its backend's and its class's. As soon as a permit is returned the next item is
+//! granted one, so nothing waits for the slowest of a group. VMs take turns; requests of clients go
+//! before bulk work, which still gets every eighth permit. Steps that only wait for a guest or a
+//! backend hold no permit.
 //!
-//! Teardowns, short writes and calls, attaches, reads of kernels and requests about SRs have limits of the same size and
-//! counts of their own: a destroy never waits for a start, and of two that could go it goes first; a start waits neither
-//! for a copy nor for another VM's slow storage or kernel.
+//! Teardowns, short writes and calls, attaches, reads of kernels and requests on SRs have the same
+//! limits but separate counts: a destroy never waits for a start, and has precedence; a start waits
+//! neither for a copy nor for another VM's slow storage or kernel.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use xen::Uuid;
 
-/// Which counts an item belongs to.
+/// The set of counts that an item belongs to.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Track {
-    /// Short writes to the store and short hypercalls of whatever operation.
+    /// Short writes to the store and short hypercalls of any operation.
     Short,
     Teardown,
     Build,
     /// Attaches of disks, whose storage may be slow. No build waits for them.
     Attach,
-    /// Reads and parses of kernels, which may be slow and are somebody else's bytes. Nothing else waits for them.
+    /// Reading and parsing of kernels, which may be slow and are untrusted. Nothing else waits for
+    /// them.
     Load,
-    /// Looks at what an SR has. They wait for no change of one.
+    /// Scans of SRs. They do not wait for changes.
     Scan,
     /// Changes of SRs and VDIs, which may take hours.
     Change,
@@ -48,7 +50,7 @@ impl Track {
 pub enum Class {
     /// Attach and detach of disks.
     Storage,
-    /// Making, building and destroying domains.
+    /// Creating, building and destroying domains.
     Domain,
     /// Short writes to the store and short hypercalls.
     Short,
@@ -56,9 +58,9 @@ pub enum Class {
     Record,
     /// Reading and parsing of kernels.
     Image,
-    /// Looks at what an SR has.
+    /// Scans of SRs.
     Scan,
-    /// Changes of an SR and its VDIs: one at a time for each SR, because each wants it as it is.
+    /// Changes of an SR and its VDIs: one at a time for each SR.
     Change,
 }
 
@@ -87,25 +89,25 @@ impl Class {
     }
 }
 
-/// Whether somebody waits.
+/// Whether a client waits.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Priority {
     Interactive,
     Bulk,
 }
 
-/// How many items may be let go at a time; each limit holds for each [`Track`].
+/// Limits of permits; each holds for each [`Track`] separately.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
-    /// On the whole host: `worker-pool-size`.
+    /// For the whole host: `worker-pool-size`.
     pub host: usize,
     /// For one VM.
     pub vm: usize,
-    /// On one storage repository.
+    /// For one storage repository.
     pub sr: usize,
-    /// On one backend.
+    /// For one backend.
     pub backend: usize,
-    /// Of one class; those not named have the host's limit only.
+    /// For one class; others have only the host's limit.
     pub classes: BTreeMap<Class, usize>,
 }
 
@@ -116,14 +118,14 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For a host that carries out so many steps side by side: no single storage gets all of them.
+    /// Limits for a host with this many workers: no single storage gets all of them.
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
         let sr = (workers * 3 / 4).max(1);
         Self { host: workers, backend: workers, sr, ..Self::default() }
     }
 
-    /// The same limits with no 0 among them: nothing would ever go.
+    /// The same limits, at least 1 each: with 0 nothing would ever be granted.
     #[must_use]
     fn at_least_one(mut self) -> Self {
         let limits = [&mut self.host, &mut self.vm, &mut self.sr, &mut self.backend];
@@ -140,10 +142,10 @@ impl Limits {
     }
 }
 
-/// What an item falls under.
+/// A request for a permit.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Ask {
-    /// Who takes turns with others: a VM, or an SR that is asked for something.
+    /// The unit of fairness: a VM, or an SR for its own requests.
     pub vm: Uuid,
     pub track: Track,
     pub priority: Priority,
@@ -153,8 +155,8 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// For a request about an SR itself, which is of no VM. Its name, of up to 16 bytes, stands for it among those that
-    /// take turns.
+    /// For a request on an SR itself, without a VM. Its name, of up to 16 bytes, takes the place of
+    /// a VM's UUID.
     #[must_use]
     pub fn for_sr(sr: &str, class: SrRequest) -> Self {
         let mut name = [0; 16];
@@ -177,12 +179,12 @@ impl Ask {
     }
 }
 
-/// What is asked of an SR.
+/// A request on an SR.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SrRequest {
-    /// What it has.
+    /// Reads its contents.
     Scan,
-    /// Something that changes it or its VDIs.
+    /// Changes it or its VDIs.
     Change,
 }
 
@@ -190,7 +192,7 @@ pub enum SrRequest {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Ticket(u64);
 
-/// Items that fall under the same limits, but for the VM's.
+/// Items with the same limits except the VM's.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct Lane {
     track: Track,
@@ -199,7 +201,7 @@ struct Lane {
     backend: Option<Arc<str>>,
 }
 
-/// The VMs of a lane that are below their own limits, by when they were last let go.
+/// The VMs of a lane that are below their own limits, by the time of their last grant.
 #[derive(Debug, Default)]
 struct Ready {
     interactive: BTreeSet<(u64, Uuid)>,
@@ -227,7 +229,7 @@ type Queues<T> = BTreeMap<(Lane, Priority), VecDeque<(Ticket, T)>>;
 
 #[derive(Debug)]
 struct Vm<T> {
-    /// When it was last let go, or came.
+    /// Time of its last grant, or its arrival.
     stamp: u64,
     running: BTreeMap<Track, usize>,
     running_of: BTreeMap<(Track, Class), usize>,
@@ -253,10 +255,10 @@ fn lower<K: Ord>(counts: &mut Counts<K>, key: &K) {
     }
 }
 
-/// Every so many permits go to bulk work first, if there is any.
+/// Every eighth permit goes to bulk work first, if there is any.
 const BULK_SHARE: u64 = 8;
 
-/// See the module's text.
+/// The scheduler; see the module documentation.
 #[derive(Debug)]
 pub struct Scheduler<T> {
     limits: Limits,
@@ -302,7 +304,7 @@ impl<T> Scheduler<T> {
         &self.limits
     }
 
-    /// New limits hold for whatever is let go from now on; permits that are out stay out.
+    /// Sets limits for future grants; permits already granted are kept.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits.at_least_one();
         let vms: Vec<Uuid> = self.vms.keys().copied().collect();
@@ -312,13 +314,13 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Items that wait, and permits that are out.
+    /// Number of waiting items and of granted permits.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         (self.waiting.len(), self.held.len())
     }
 
-    /// Puts an item in.
+    /// Queues an item.
     pub fn put(&mut self, ask: Ask, item: T) -> Ticket {
         let ticket = Ticket(self.stamp());
         let (vm, key) = (ask.vm, (ask.lane(), ask.priority));
@@ -335,7 +337,7 @@ impl<T> Scheduler<T> {
         ticket
     }
 
-    /// Takes an item back that has not been let go.
+    /// Withdraws an item that has not been granted a permit.
     pub fn take_back(&mut self, ticket: Ticket) -> Option<T> {
         let ask = self.waiting.remove(&ticket)?;
         self.leave_lanes(ask.vm);
@@ -352,7 +354,8 @@ impl<T> Scheduler<T> {
         Some(item)
     }
 
-    /// Grants the next item a permit, if there is one with room above it. The permit is out until [`Self::done`].
+    /// Grants a permit to the next item within all limits, if there is one. It is held until
+    /// [`Self::done`].
     pub fn grant(&mut self) -> Option<(Ticket, T)> {
         let (lane, priority, vm) = self.choose()?;
         self.leave_lanes(vm);
@@ -382,10 +385,10 @@ impl<T> Scheduler<T> {
         Some((ticket, item))
     }
 
-    /// A permit comes back.
+    /// Returns a permit.
     ///
     /// # Panics
-    /// If it is not out.
+    /// If it is not held.
     pub fn done(&mut self, ticket: Ticket) {
         let ask = self.held.remove(&ticket).expect("a permit comes back once");
         self.leave_lanes(ask.vm);
@@ -404,7 +407,7 @@ impl<T> Scheduler<T> {
         self.forget_if_idle(ask.vm);
     }
 
-    /// The limit that keeps an item waiting; `None` if it does not wait.
+    /// The limit that an item waits for; `None` if it does not wait.
     #[must_use]
     pub fn why(&self, ticket: Ticket) -> Option<String> {
         let ask = self.waiting.get(&ticket)?;
@@ -474,7 +477,7 @@ impl<T> Scheduler<T> {
         None
     }
 
-    /// Takes a VM out of all lanes, before anything of it changes.
+    /// Takes a VM out of all lanes before it changes.
     fn leave_lanes(&mut self, uuid: Uuid) {
         let Some(vm) = self.vms.get(&uuid) else { return };
         for (lane, priority) in vm.queues.keys() {
@@ -487,7 +490,7 @@ impl<T> Scheduler<T> {
         }
     }
 
-    /// Puts a VM into the lanes where its own limits let it go.
+    /// Puts a VM into the lanes that its own limits allow.
     fn enter_lanes(&mut self, uuid: Uuid) {
         let Some(vm) = self.vms.get(&uuid) else { return };
         for (lane, priority) in vm.queues.keys() {

@@ -1,9 +1,9 @@
-//! Steps: what plans are made of, each declared once.
+//! Steps, the elements of plans, each declared once.
 //!
-//! A step belongs to a group, and the group's file has all there is to say about it: its description
-//! ([`StepInfo`]), the work that it becomes once everything known of the VM is filled in (`prepare`), how a performer
-//! carries that work out (`perform`), and what the result changes (`complete`). None of their matches has a default, so
-//! a new variant is one file's matter and the compiler names what is missing.
+//! A step belongs to a group, whose file defines it completely: its description ([`StepInfo`]), its
+//! work, filled in from the VM's facts (`prepare`), how a performer does it (`perform`), and what
+//! the result changes (`complete`). No match has a default, so a new variant needs changes in one
+//! file only, and the compiler names what is missing.
 
 pub mod create;
 pub mod devices;
@@ -27,16 +27,16 @@ use crate::machine::{Action, Device, DomainUsers, Vm};
 use crate::scheduler::{Class, Track};
 use crate::work::{Output, Work};
 
-/// One thing to do for a VM, or to wait for. Devices go by the number that the guest knows them by.
+/// One action or wait for a VM. Devices are identified by the guest's device id.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Step {
     /// On the way to a running domain.
     Create(CreateStep),
-    /// About single devices, at a create, a teardown or in between.
+    /// For single devices, at a create, a teardown or in between.
     Device(DeviceStep),
     /// On the way back to nothing.
     Teardown(TeardownStep),
-    /// Something that a guest, a backend or a device model does.
+    /// Waits for a guest, a backend or a device model.
     Await(Wait),
 }
 
@@ -64,46 +64,46 @@ impl From<Wait> for Step {
     }
 }
 
-/// Everything about a step that is known before it is begun.
+/// Static description of a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct StepInfo {
-    /// The stage of an operation that it belongs to, for tables of where time goes.
+    /// Its stage in an operation, for timing tables.
     pub stage: &'static str,
-    /// What it is called; `{}` stands for its device, `{number}` for the device's number.
+    /// Its name; `{}` stands for its device, `{number}` for the device's number.
     pub text: &'static str,
-    /// The device that it is about, if it is about one.
+    /// Its device, if it has one.
     pub device: Option<DeviceRef>,
-    /// What takes it back, if it leaves something behind.
+    /// The step that undoes it, if it leaves something behind.
     pub undo: Option<Step>,
     pub if_failed: IfFailed,
     pub if_cancelled: IfCancelled,
-    /// What it has to be granted before it begins; `None` for waits, which use nothing of the host.
+    /// The permit that it needs; `None` for waits, which use no resources of the host.
     pub permit: Option<Permit>,
 }
 
-/// What the failure of a step means.
+/// Consequence of a step's failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IfFailed {
-    /// Nothing may follow it, not even on a way down. A domain that cannot be destroyed keeps its record, so that it
-    /// stays ours and can be tried again.
+    /// Nothing may follow it, not even in a teardown. A domain that cannot be destroyed keeps its
+    /// record, so that the destroy can be repeated.
     Halt,
     /// The operation fails.
     Fail,
-    /// The operation fails, unless it is a reboot: the domain stopped by itself and goes all the same, and the next one
-    /// shall come.
+    /// The operation fails, unless it is a reboot: the stopped domain is destroyed anyway, and the
+    /// next one starts.
     FailUnlessReboot,
 }
 
-/// What becomes of a step that is under way when its operation is cancelled.
+/// What happens to a step in progress when its operation is cancelled.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IfCancelled {
-    /// It ends soon by itself; what follows waits for that.
+    /// It ends soon by itself; later steps wait for that.
     Finish,
-    /// It may take long: nobody waits for it, and what it brings back is released when it ends.
+    /// It may take long: it is abandoned, and its result is released when it ends.
     Abandon,
 }
 
-/// The storage that a step keeps busy.
+/// The storage that a step uses.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum StorageOf {
     Nothing,
@@ -112,13 +112,13 @@ pub enum StorageOf {
     Images,
 }
 
-/// The limits that a step falls under.
+/// The limits of a step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Permit {
     pub track: Track,
     pub class: Class,
     pub storage: StorageOf,
-    /// Whether it gives backends something to do: it makes, joins or ends their devices.
+    /// Whether it causes work for backends: it creates, connects or removes their devices.
     pub backend: bool,
 }
 
@@ -132,12 +132,12 @@ impl Permit {
     };
     /// A change of the VM's record.
     const RECORD: Self = Self { class: Class::Record, ..Self::SHORT };
-    /// Part of making a domain.
+    /// Part of creating a domain.
     const BUILD: Self = Self { track: Track::Build, class: Class::Domain, ..Self::SHORT };
-    /// Part of ending one.
+    /// Part of destroying one.
     const TEARDOWN: Self = Self { track: Track::Teardown, class: Class::Domain, ..Self::SHORT };
 
-    /// The reading of images.
+    /// Reading of images.
     const LOAD: Self =
         Self { track: Track::Load, class: Class::Image, storage: StorageOf::Images, ..Self::SHORT };
 
@@ -146,7 +146,7 @@ impl Permit {
         Self { track, class: Class::Storage, storage: StorageOf::Disk(devid), ..Self::SHORT }
     }
 
-    /// The same, and backends have something to do because of it.
+    /// The same, causing work for backends.
     const fn with_backend(self) -> Self {
         Self { backend: true, ..self }
     }
@@ -163,13 +163,13 @@ impl Step {
         }
     }
 
-    /// The stage of an operation that it belongs to.
+    /// Its stage in an operation.
     #[must_use]
     pub fn stage(self) -> &'static str {
         self.info().stage
     }
 
-    /// Whether nothing may follow where this step has failed.
+    /// Whether nothing may follow after this step has failed.
     #[must_use]
     pub fn is_essential(self) -> bool {
         self.info().if_failed == IfFailed::Halt
@@ -178,7 +178,7 @@ impl Step {
     /// The work of this step, with everything it needs filled in.
     ///
     /// # Panics
-    /// For a wait, or if a step is missing that has to come before it.
+    /// For a wait, or if an earlier step is missing.
     pub(crate) fn prepare(self, with: Preparation<'_>) -> Work {
         match self {
             Self::Create(step) => Work::Create(step.prepare(with)),
@@ -188,7 +188,7 @@ impl Step {
         }
     }
 
-    /// Takes in what its work brought back.
+    /// Completes the step with the result of its work.
     pub(crate) fn complete(self, output: Output, with: Completing<'_>) {
         match self {
             Self::Create(step) => step.complete(output, with),
@@ -199,26 +199,26 @@ impl Step {
     }
 }
 
-/// What a step's work is made of.
+/// Input of `prepare`.
 #[derive(Debug)]
 pub(crate) struct Preparation<'a> {
     pub(crate) vm: &'a mut Vm,
-    /// With a device that is being plugged, which is not yet the VM's.
+    /// Including a device that is being plugged and is not yet part of the VM.
     pub(crate) config: Arc<VmConfig>,
     /// That device.
     pub(crate) plugged: Option<&'a Device>,
-    /// For a disk that is attached: the domains of our VMs.
+    /// For an attach: the domains of our VMs.
     pub(crate) own: BTreeSet<DomId>,
-    /// No other domain that this machine speaks of has it.
+    /// Unique among the domain identities of this machine.
     pub(crate) generation: u64,
     pub(crate) users: &'a mut DomainUsers,
 }
 
-/// What the result of a step may change.
+/// What `complete` may change.
 #[derive(Debug)]
 pub(crate) struct Completing<'a> {
     pub(crate) vm: &'a mut Vm,
-    /// Devices that were told to close before their backend had looked at them.
+    /// Devices that were closed before their backend had probed them.
     pub(crate) unseen: &'a mut BTreeSet<DeviceRef>,
     pub(crate) out: &'a mut Vec<Action>,
 }

@@ -1,5 +1,4 @@
-//! Work: what a step is to somebody who performs it, with everything it needs as data, and what
-//! comes back.
+//! Work: a step prepared for a performer, with all its data, and its result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,14 +19,14 @@ pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
 pub use crate::steps::teardown::TeardownWork;
 
-/// What a VM's domain is built of, shared with every other VM that has the same.
+/// Images that a domain is built from, shared by VMs with the same ones.
 #[derive(Clone, Debug)]
 pub enum Images {
     Kernel {
         kernel: Arc<KernelImage>,
         ramdisk: Option<Arc<[u8]>>,
     },
-    /// Xen's loader and a BIOS.
+    /// hvmloader and a BIOS.
     Firmware {
         loader: Arc<HvmLoader>,
         bios: Arc<[u8]>,
@@ -42,7 +41,7 @@ pub struct NewDomain {
     pub console_port: EvtchnPort,
 }
 
-/// Whether somebody who is about to act on a domain has to ask Xen first if it is still that domain.
+/// Whether Xen must be asked first if a domain still exists.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IdentityCheck {
     Needed,

@@ -1,24 +1,24 @@
-//! What few guests have otherwise than most.
+//! Options that few guests set.
 
 use xen_build::{CpuidOverride, MsrOverride};
 
-/// Limits of Xen's tables, how memory is translated, and what is seen of the CPU.
+/// Limits of Xen's tables, memory translation, and CPU features.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GuestOptions {
     /// Highest event channel port.
     pub evtchn_port_max: Option<u32>,
-    /// Frames of the table of grants that it maps.
+    /// Frames of its maptrack table.
     pub maptrack_frames_max: Option<u32>,
-    /// Highest version of grant tables, 1 or 2; `None`: the highest that Xen has.
+    /// Highest grant table version, 1 or 2; `None`: the highest that Xen supports.
     pub grant_version_max: Option<u8>,
-    /// A translated guest may run guests of its own.
+    /// Nested virtualisation for a translated guest.
     pub nested_virt: bool,
-    /// Memory of a translated guest is translated by Xen's own shadow tables instead of the CPU.
+    /// Shadow paging instead of HAP for a translated guest.
     pub shadow_paging: bool,
     pub cpuid: Option<Box<CpuidConfig>>,
 }
 
-/// Bits of CPUID leaves and model specific registers that the guest is to see, whatever its policy would be.
+/// Overrides of CPUID leaves and model specific registers in the guest's policy.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CpuidConfig {
     pub text: CpuidText,

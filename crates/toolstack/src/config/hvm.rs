@@ -1,4 +1,4 @@
-//! What only an HVM domain has: firmware, emulated devices, and the process that emulates them.
+//! HVM settings: firmware, emulated devices, and the device model.
 
 use super::{Access, DiskConfig};
 
@@ -11,7 +11,7 @@ pub enum Bios {
 }
 
 impl Bios {
-    /// The word in a configuration file and in the store, where the loader looks for it.
+    /// The name in a configuration file and in the store, where hvmloader reads it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Vga {
         }
     }
 
-    /// Video memory of a guest that asks for none in particular, and the least that the card does with, in MiB.
+    /// Default and minimum video memory of this card, in MiB.
     #[must_use]
     pub fn video_mib(self) -> (u64, u64) {
         match self {
@@ -54,42 +54,42 @@ impl Vga {
     }
 }
 
-/// How the screen is seen.
+/// VNC settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Vnc {
     /// Address to listen at.
     pub listen: String,
-    /// Port 5900 and so many. `None`: the domain's number, which nobody else has.
+    /// Port 5900 plus this. `None`: the domid, which is unique.
     pub display: Option<u16>,
     pub password: Option<String>,
 }
 
-/// Whom the device model runs as.
+/// The user of the device model.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum ModelUser {
-    /// A user of this domain's own who may do nothing but serve it.
+    /// A user for this domain only, restricted to it.
     #[default]
     Restricted,
-    /// Root, as xl without `dm_restrict` does it.
+    /// Root, as xl without `dm_restrict`.
     Root,
     Named(String),
 }
 
-/// An HVM domain beyond what every domain has.
+/// HVM-specific settings.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HvmSettings {
-    /// Another loader than Xen's own.
+    /// A loader instead of Xen's hvmloader.
     pub loader: Option<String>,
     pub bios: Bios,
-    /// Another file than the host's own of that BIOS.
+    /// A file instead of the host's BIOS.
     pub bios_path: Option<String>,
-    /// Where the BIOS looks for something to boot, letter by letter: `c` disk, `d` CD, `n` network.
+    /// Boot order, letter by letter: `c` disk, `d` CD, `n` network.
     pub boot: String,
     pub vga: Vga,
     pub video_mib: u64,
     pub vnc: Option<Vnc>,
     pub keymap: Option<String>,
-    /// Where each serial port leads, in QEMU's words.
+    /// Serial ports, in QEMU's syntax.
     pub serial: Vec<String>,
     pub usb: bool,
     pub usb_devices: Vec<String>,
@@ -99,12 +99,12 @@ pub struct HvmSettings {
     pub hpet: bool,
     /// Hyper-V enlightenments (`HVMPV_*`), 0 for none.
     pub viridian: u64,
-    /// The PCI device by which a guest finds Xen.
+    /// Whether there is the Xen platform PCI device.
     pub platform_device: bool,
-    /// Another device model than the host's own.
+    /// A device model instead of the host's.
     pub model: Option<String>,
     pub model_user: ModelUser,
-    /// More words for its command line.
+    /// Extra arguments.
     pub model_arguments: Vec<String>,
 }
 
@@ -136,7 +136,7 @@ impl Default for HvmSettings {
     }
 }
 
-/// Where a disk is emulated beside its paravirtual twin: the place on the IDE channels, for the first four whole
+/// The IDE index at which a disk is emulated in addition to its PV device, for the first four whole
 /// disks `hda` to `hdd` or `xvda` to `xvdd`.
 #[must_use]
 pub fn ide_index(number: u32) -> Option<u32> {
@@ -149,7 +149,7 @@ pub fn ide_index(number: u32) -> Option<u32> {
     }
 }
 
-/// What keeps disks from being emulated side by side: the place of one in the list, and why.
+/// A conflict between emulated disks: the index of one in the list, and the problem.
 #[must_use]
 pub fn place_problem(disks: &[DiskConfig]) -> Option<(usize, String)> {
     let mut taken: [Option<&str>; 4] = [None; 4];
@@ -160,7 +160,7 @@ pub fn place_problem(disks: &[DiskConfig]) -> Option<(usize, String)> {
             let problem = format!("{name} and {other} are the same emulated disk; rename one");
             return Some((number, problem));
         }
-        // xvda has a paravirtual self, and does without the emulated one.
+        // xvda has a PV device, and can do without the emulated one.
         let is_ide = disk.vdev.number >> 8 != 202;
         if is_ide && !disk.cdrom && disk.access() == Access::ReadOnly {
             let letter = char::from(b"abcd"[index as usize]);

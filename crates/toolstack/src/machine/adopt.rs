@@ -1,6 +1,6 @@
-//! Domains of other toolstacks that become ours.
+//! Adoption of domains of other toolstacks.
 //!
-//! Read, decide, write: until the record is written the domain is foreign, and nobody here does anything with it.
+//! Read, decide, write: until the record is written the domain is foreign and is not touched.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Toolstack {
         }
     }
 
-    /// The foreign domain that is meant, if it may become ours.
+    /// The foreign domain with this name, if it may be adopted.
     fn adoptable(&self, target: &str, base: Option<&VmConfig>) -> Result<(DomId, Uuid), String> {
         if self.resolve(target).is_ok() {
             return Err(format!("{target}: is managed by Xylem already"));
@@ -67,7 +67,7 @@ impl Toolstack {
         }
     }
 
-    /// What is known of the domain was read.
+    /// Handles the result of reading the domain.
     pub(super) fn foreign_read(
         &mut self,
         now: Instant,
@@ -92,7 +92,7 @@ impl Toolstack {
                 let text = adoption.config.to_cfg_text();
                 let nodes = layout::adopted_nodes(&text, uuid, domid, adoption.completion);
                 let removals = layout::foreign_paths(domid);
-                // What is ours already has our tags.
+                // Our own loop devices already have our tags.
                 let loops = match self.unread.contains_key(&uuid) {
                     true => Vec::new(),
                     false => adoption.loops(),
@@ -108,7 +108,7 @@ impl Toolstack {
         }
     }
 
-    /// The record is written, or was not.
+    /// Handles the result of writing the record.
     pub(super) fn adopted(
         &mut self,
         now: Instant,
@@ -144,7 +144,7 @@ impl Toolstack {
         };
         self.changed(now, uuid, state, "adopted");
         out.push(Action::Reply { client, reply: Reply::Done { domid } });
-        // It may have stopped while it was nobody's.
+        // It may have stopped before the adoption.
         self.poll(domid, out);
         let unread = self.unread.remove(&uuid);
         for client in unread.into_iter().flat_map(|it| it.waiters) {

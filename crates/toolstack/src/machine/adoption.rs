@@ -1,4 +1,4 @@
-//! What an earlier daemon left, as its records say.
+//! Adoption of an earlier daemon's VMs, from its records.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::record::Understood;
 use crate::work::{OwnLoop, Record, Survey, parse_loop_tag};
 
 impl Toolstack {
-    /// Makes a VM of each record. One that cannot be read keeps all it has.
+    /// Makes a VM from each record. One that cannot be read is left untouched.
     pub(super) fn adopt(
         &mut self,
         survey: &Survey,
@@ -43,7 +43,7 @@ impl Toolstack {
             };
             match (read.complete, domain) {
                 (Some(Completion { start, .. }), Some(info)) => {
-                    // Who has run once was finished, and is paused because somebody wants that.
+                    // A domain that has run was complete, and is paused on request.
                     if has_run(info) {
                         let pending = Pending::decode_all(&record.pending);
                         let pending = pending.into_iter().map(|(it, what)| (record.uuid, it, what));
@@ -67,9 +67,10 @@ impl Toolstack {
         adopted
     }
 
-    /// Gives loop devices back to the VMs that their tags name; returns the others.
+    /// Returns loop devices to the VMs named by their tags; the result is the others.
     ///
-    /// One of a domain that lives and has no record is another toolstack's: somebody began to adopt it.
+    /// One of a live domain without a record belongs to another toolstack: its adoption was
+    /// interrupted.
     pub(super) fn adopt_loops(&mut self, loops: Vec<OwnLoop>, survey: &Survey) -> Vec<OwnLoop> {
         let lives = |uuid: Uuid| {
             survey.domains.iter().any(|info| info.handle == uuid && !info.flags.dying())
@@ -102,21 +103,21 @@ impl Toolstack {
     }
 }
 
-/// What has to be done about VMs that an earlier daemon made.
+/// Work to be done for VMs of an earlier daemon.
 #[derive(Debug, Default)]
 pub(super) struct Adopted {
-    /// They must not live on.
+    /// To be taken down.
     pub(super) half_made: Vec<Uuid>,
-    /// Their nodes are written; some of the steps behind that may be missing.
+    /// Their nodes are written; some of the later steps may be missing.
     pub(super) unfinished: Vec<(Uuid, Start)>,
     /// Devices that were being plugged or unplugged.
     pub(super) pending: Vec<(Uuid, DeviceRef, Pending)>,
 }
 
-/// What a record says, or why that cannot be told.
+/// The content of a record, or why it cannot be read.
 fn read(record: &Record, domain: Option<&DomainInfo>) -> Result<Understood, String> {
     match record.read() {
-        // It was being written when its daemon was killed, and nothing has come of it.
+        // Its daemon was killed while writing it, and the domain has not run.
         Err(_) if record.was_never_whole() && !domain.is_some_and(has_run) => {
             let mut config = stand_in();
             config.name = format!("unreadable-{}", record.uuid);
@@ -126,7 +127,7 @@ fn read(record: &Record, domain: Option<&DomainInfo>) -> Result<Understood, Stri
     }
 }
 
-/// Whether a domain has run, or is no longer as its maker left it.
+/// Whether a domain has run or has changed since its creation.
 fn has_run(info: &DomainInfo) -> bool {
     !info.flags.paused() || info.cpu_time_ns > 0
 }

@@ -1,4 +1,4 @@
-//! What becomes of domains: the store tells which changed, and only those are looked at.
+//! Changes of domains: the store reports which changed, and only those are polled.
 
 use xen::{DomId, DomainInfo, ShutdownReason, Uuid};
 use xenstore::client::DomainUpdate;
@@ -7,12 +7,12 @@ use xenstore::wire::changes::{DomainChange, DomainIdentity, Standing};
 use super::{Action, Foreign, Instant, Purpose, Toolstack};
 use crate::work::QueryWork;
 
-/// A domain's end as its VM sees it.
+/// How a VM's domain has ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum DomainEnd {
-    /// The guest stopped, by itself or asked to.
+    /// The guest stopped, by itself or on request.
     Stopped(ShutdownReason),
-    /// Somebody destroyed it.
+    /// It was destroyed.
     Destroyed,
 }
 
@@ -26,7 +26,7 @@ impl DomainEnd {
     }
 }
 
-/// How the domain that should be this VM's has ended, if it has.
+/// How this VM's domain has ended, if it has.
 pub(super) fn end_of(info: Option<&DomainInfo>, uuid: Uuid) -> Option<DomainEnd> {
     match info.filter(|info| info.handle == uuid) {
         None => Some(DomainEnd::Destroyed),
@@ -36,7 +36,7 @@ pub(super) fn end_of(info: Option<&DomainInfo>, uuid: Uuid) -> Option<DomainEnd>
 }
 
 impl Toolstack {
-    /// The store told of domains.
+    /// Handles an update from the store.
     pub(super) fn handle_domain_update(
         &mut self,
         now: Instant,
@@ -44,7 +44,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         if self.backlog.is_some() {
-            // Which of them are ours is not known yet.
+            // It is not known yet which of them are ours.
             return self.early_updates.push(update);
         }
         match update {
@@ -56,7 +56,7 @@ impl Toolstack {
                 let left: Vec<DomainIdentity> =
                     all.iter().filter(is_left).map(|it| it.who).collect();
                 release(left, out);
-                // Who is not among them may be gone or new: one list for all that was missed.
+                // Domains not among them may be gone or new: make one list for all that was missed.
                 self.poll_all(out);
             }
         }
@@ -90,13 +90,13 @@ impl Toolstack {
         }
     }
 
-    /// The VM whose domain this very one is.
+    /// The VM of this very domain.
     fn holder(&self, who: &DomainIdentity) -> Option<Uuid> {
         let vm = self.vms.at(who.domid)?;
         DomainIdentity::from(vm.facts.domain?).is(who).then_some(vm.uuid)
     }
 
-    /// A VM's domain has ended; one that is being worked on is looked at when that is over.
+    /// Handles the end of a VM's domain; during an operation, the domain is polled again after it.
     pub(super) fn domain_ended(
         &mut self,
         now: Instant,
@@ -104,7 +104,7 @@ impl Toolstack {
         end: DomainEnd,
         out: &mut Vec<Action>,
     ) {
-        // An earlier one of the same news may have led to its end.
+        // An earlier change in the same update may have removed it.
         let Some(vm) = self.vms.get_mut(&uuid) else { return };
         if vm.operation.is_some() || vm.after_plugs.is_some() {
             vm.poll_again = true;
@@ -113,14 +113,14 @@ impl Toolstack {
         }
     }
 
-    /// Looks at one domain, which costs the same however many others there are.
+    /// Polls one domain, at a cost independent of the number of domains.
     pub(super) fn poll(&mut self, domid: DomId, out: &mut Vec<Action>) {
         if self.backlog.is_none() {
             self.give_out(Purpose::Poll { domid }, QueryWork::Find { domid, known: None }, out);
         }
     }
 
-    /// A single domain was looked at.
+    /// Handles the poll of a single domain.
     pub(super) fn handle_polled(
         &mut self,
         now: Instant,
@@ -137,9 +137,9 @@ impl Toolstack {
                     self.domain_ended(now, uuid, end, out);
                 }
             }
-            // A dying domain has given up its name, and nothing more is heard of it.
+            // A dying domain has no name any more, and no more changes.
             (None, Some(info)) if !info.flags.dying() && !self.vms.contains_key(&info.handle) => {
-                // A domain without a name yet is asked again.
+                // A domain without a name yet is read again.
                 if name.is_some() {
                     self.foreign.insert(domid, Foreign { handle: info.handle, name });
                 }

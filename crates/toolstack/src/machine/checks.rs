@@ -1,4 +1,4 @@
-//! What stands against a VM before anything of it is made: for a create, and for those who only ask.
+//! Checks before anything of a VM is created: for creates, and for dry runs.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::config::VmConfig;
 use crate::plan::Start;
 use crate::work::{Failure, Output, QueryWork};
 
-/// A create that waits for a look at a domain of its VM's name.
+/// A create that waits for a poll of a domain with its VM's name.
 #[derive(Debug)]
 pub(super) struct WantedVm {
     pub(super) config: Box<VmConfig>,
@@ -19,7 +19,7 @@ pub(super) struct WantedVm {
 }
 
 impl Toolstack {
-    /// Why no VM of this configuration can be created now, as far as this machine knows by itself.
+    /// Why no VM with this configuration can be created now, as far as this machine knows.
     pub(super) fn refusals(&self, config: &VmConfig, uuid: Uuid) -> Vec<String> {
         let mut refusals = policy::refusals(config);
         let name = config.name.as_str();
@@ -42,8 +42,8 @@ impl Toolstack {
         refusals
     }
 
-    /// The domain of another toolstack that has this VM's name or UUID, if that is all that stands against a
-    /// create. It may be gone by now: nobody tells of its end before it has one.
+    /// The domain of another toolstack with this VM's name or UUID, if that is the only conflict of
+    /// a create. It may be gone by now, since the end of a domain is reported late.
     pub(super) fn namesake(&self, config: &VmConfig, uuid: Uuid) -> Option<DomId> {
         let name = config.name.as_str();
         let is_ours = self.defined(name).is_some()
@@ -58,7 +58,7 @@ impl Toolstack {
         self.foreign.named(name).or_else(|| self.foreign.places(uuid).next())
     }
 
-    /// The domain that stands against a create was looked at: the create goes on if it is gone or has another
+    /// Handles the poll of a conflicting domain: the create continues if it is gone or has another
     /// name, and is refused otherwise.
     pub(super) fn namesake_looked_at(
         &mut self,
@@ -88,8 +88,8 @@ impl Toolstack {
         }
     }
 
-    /// Finds all that a create of this configuration would be refused for. The host is asked for what only
-    /// it knows. Of a configuration that is not whole, only what could be read is checked.
+    /// Finds all errors that a create with this configuration would have, including those that only
+    /// the host knows. Of an invalid configuration only the valid parts are checked.
     pub(super) fn check(
         &mut self,
         client: ClientId,

@@ -1,7 +1,7 @@
-//! VMs that outlive their domains: definitions, kept by the host in files, and starting many of them.
+//! Defined VMs: definitions, kept in files, and bulk starts.
 //!
-//! Order at a start of many: VMs of the lowest number go first, all at once as far as the scheduler lets
-//! them; the next number follows when each of them runs or has failed.
+//! Order of a bulk start: VMs with the lowest number start first, concurrently within the
+//! scheduler's limits; the next number follows when each of them runs or has failed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,18 +21,18 @@ use crate::{record, xlcfg};
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Definition {
     pub(super) config: Arc<VmConfig>,
-    /// Starts with the host, among those of this number.
+    /// Starts with the host, in the wave with this number.
     pub(super) autostart: Option<u32>,
 }
 
-/// The first line of a file, with its format in the middle. The first format has the first release's words only; a
-/// file has the lowest that says all of it, so that a release before this one can read most.
+/// The first line of a file, with its format in the middle. Format 1 has only the first release's
+/// keys; a file has the lowest sufficient format, so that earlier releases can read most.
 const FIRST_LINE: (&str, &str) = ("# A VM of Xylem, format ", ". Written by xy define.");
 const FORMAT: u32 = 2;
 const AUTOSTART: &str = "# autostart ";
 
 impl Definition {
-    /// As the text of its file: a configuration with remarks at its top.
+    /// The text of its file: a configuration with comments at the top.
     fn encode(&self) -> String {
         let autostart = self.autostart.map(|order| format!("{AUTOSTART}{order}\n"));
         let autostart = autostart.unwrap_or_default();
@@ -75,20 +75,20 @@ impl Definition {
 pub struct DefinitionFile {
     /// The VM's UUID.
     pub name: String,
-    /// What is in it, or why that cannot be read.
+    /// Its content, or why it cannot be read.
     pub text: Result<String, String>,
 }
 
-/// Whether this is the first daemon since the host came up that gets so far.
+/// Whether this is the first daemon since the host's boot.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Boot {
-    /// VMs that start with the host are to be started.
+    /// Autostart VMs are to be started.
     First,
     #[default]
     Again,
 }
 
-/// What a daemon begins with.
+/// What a daemon starts with.
 #[derive(Clone, Debug, Default)]
 pub struct Begin {
     /// Revisions of events come after this one.
@@ -100,7 +100,7 @@ pub struct Begin {
 /// One line of a list of VMs.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VmRow {
-    /// That of a definition which cannot be read is the file's name.
+    /// For an unreadable definition, the file's name.
     pub name: String,
     pub uuid: Option<Uuid>,
     pub state: VmState,
@@ -111,20 +111,20 @@ pub struct VmRow {
     pub autostart: Option<u32>,
 }
 
-/// How the start of many came out.
+/// Result of a bulk start.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct StartedAll {
     pub started: usize,
-    /// They ran, or were about to.
+    /// They were running or starting already.
     pub running: usize,
     /// Name and reason.
     pub failed: Vec<(String, String)>,
 }
 
-/// Many VMs being started.
+/// A bulk start in progress.
 #[derive(Debug)]
 pub(super) struct BulkStart {
-    /// `None`: the host came up.
+    /// `None`: started with the host.
     client: Option<ClientId>,
     waves: VecDeque<Vec<Uuid>>,
     open: BTreeSet<Uuid>,
@@ -133,7 +133,7 @@ pub(super) struct BulkStart {
 }
 
 impl Toolstack {
-    /// Takes over what was defined before this daemon began.
+    /// Reads the existing definitions.
     pub(super) fn take_definitions(
         &mut self,
         now: Instant,
@@ -156,7 +156,7 @@ impl Toolstack {
         }
     }
 
-    /// The definition that a name or UUID means.
+    /// The definition with this name or UUID.
     pub(super) fn defined(&self, target: &str) -> Option<Uuid> {
         let uuid = || target.parse().ok().filter(|uuid| self.definitions.contains_key(uuid));
         self.definitions.named(target).or_else(uuid)
@@ -178,7 +178,7 @@ impl Toolstack {
         let namesake = self.definitions.named(&name);
         let running = self.vms.named(&name).map(|vm| vm.uuid);
         let running = running.or_else(|| self.unread(&name));
-        // Without a UUID the file means the VM of that name.
+        // Without a UUID the file refers to the VM of that name.
         let uuid = config.uuid.or(namesake).or(running).unwrap_or(fresh_uuid);
         let other = [namesake, running].into_iter().flatten().find(|other| *other != uuid);
         if let Some(other) = other {
@@ -200,7 +200,7 @@ impl Toolstack {
         self.give_out(purpose, DefinitionWork::Write { uuid, text }, out);
     }
 
-    /// The file of a definition was written, or not.
+    /// Handles the result of writing a definition's file.
     pub(super) fn written(
         &mut self,
         now: Instant,
@@ -230,7 +230,7 @@ impl Toolstack {
         self.give_out(Purpose::Undefine { client, uuid }, DefinitionWork::Remove { uuid }, out);
     }
 
-    /// The file of a definition was removed, or not.
+    /// Handles the result of removing a definition's file.
     pub(super) fn removed(
         &mut self,
         now: Instant,
@@ -280,7 +280,7 @@ impl Toolstack {
         out.push(Action::Reply { client, reply: Reply::Vms(rows) });
     }
 
-    /// VMs of which something cannot be read.
+    /// VMs whose record or definition cannot be read.
     fn stuck_rows(&self) -> impl Iterator<Item = VmRow> {
         let unread = self.unread.iter().map(|(uuid, it)| {
             let definition = self.definitions.get(uuid);
@@ -334,7 +334,7 @@ impl Toolstack {
         }
     }
 
-    /// Why a VM that is defined cannot be started now.
+    /// Why a defined VM cannot be started now.
     fn may_start(&self, uuid: Uuid) -> Result<(), String> {
         let name = &self.definitions[&uuid].config.name;
         if let Some(vm) = self.vms.get(&uuid) {
@@ -373,13 +373,13 @@ impl Toolstack {
         self.begin(now, uuid, plan, Outcome::Created { client }, out);
     }
 
-    /// Starts all VMs that are defined and do not run, in waves.
+    /// Starts all defined VMs that are not running, in waves.
     pub(super) fn start_all(&mut self, now: Instant, client: ClientId, out: &mut Vec<Action>) {
         let all = |definition: &Definition| Some(definition.autostart.unwrap_or(u32::MAX));
         self.bulk_start(now, Some(client), all, out);
     }
 
-    /// Starts the VMs that start with the host.
+    /// Starts the autostart VMs.
     pub(super) fn start_with_the_host(&mut self, now: Instant, out: &mut Vec<Action>) {
         self.bulk_start(now, None, |definition| definition.autostart, out);
     }
@@ -407,9 +407,9 @@ impl Toolstack {
         self.drive_storms(now, out);
     }
 
-    /// Begins the next wave of whoever has none; ends those that have no more.
+    /// Begins the next wave of each bulk start without one; ends those that have no more.
     fn drive_storms(&mut self, now: Instant, out: &mut Vec<Action>) {
-        // Starting can fail at once, and that can end a wave: until nothing changes.
+        // A start can fail at once, which can end a wave: repeat until nothing changes.
         while let Some(index) =
             self.bulk_starts.iter().position(|bulk_start| bulk_start.open.is_empty())
         {
@@ -432,7 +432,7 @@ impl Toolstack {
             };
             let mut begin = Vec::new();
             for uuid in wave {
-                // Undefined or started by somebody else meanwhile.
+                // Undefined or started by another client meanwhile.
                 let Some(definition) = self.definitions.get(&uuid) else { continue };
                 match self.may_start(uuid) {
                     Ok(()) => begin.push(uuid),
@@ -450,7 +450,7 @@ impl Toolstack {
         }
     }
 
-    /// The start of a VM has ended: those who started many go on.
+    /// Handles the end of a VM's start for the bulk starts.
     pub(super) fn start_ended(
         &mut self,
         now: Instant,

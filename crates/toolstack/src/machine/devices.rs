@@ -1,7 +1,7 @@
-//! Plug and unplug while the domain runs.
+//! Hotplug: plug and unplug while the domain runs.
 //!
-//! Each device has an operation of its own, so any number goes on side by side; changes of the record wait
-//! for each other. As soon as the VM as a whole goes down or starts anew, these end first.
+//! Each device has its own operation, so any number run concurrently; changes of the record are
+//! serialised. Before the VM as a whole goes down or restarts, these are ended.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::steps::devices::pending_nodes;
 use crate::work::DeviceWork;
 use crate::xlcfg;
 
-/// As many disks as a VM may have: xvda to xvdiv.
+/// Most disks of a VM: xvda to xvdiv.
 const DISKS_MAX: usize = 255;
 
 /// A device to plug.
@@ -52,7 +52,7 @@ impl Device {
 }
 
 pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
-    // Lines are told by place in the list, and the places move.
+    // Lines are recorded by index in the list, and indexes shift.
     match device.kind {
         DeviceKind::Vbd => {
             config.disks.retain(|disk| disk.vdev.number != device.devid);
@@ -65,14 +65,14 @@ pub(crate) fn remove_from(config: &mut VmConfig, device: DeviceRef) {
     }
 }
 
-/// Leaves a CD drive without a medium.
+/// Empties a CD drive.
 pub(crate) fn empty_drive(config: &mut VmConfig, device: DeviceRef) {
     if let Some(drive) = config.disks.iter_mut().find(|it| it.vdev.number == device.devid) {
         drive.target.clear();
     }
 }
 
-/// What is under way for a device, as the record says it.
+/// A pending operation on a device, as in the record.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Pending {
     Plug,
@@ -127,7 +127,7 @@ impl Vm {
         layout::devices(&self.config).contains(&device)
     }
 
-    /// A device has gone.
+    /// Handles a removed device.
     pub(crate) fn device_removed(&mut self, device: DeviceRef) {
         self.pending.remove(&device);
         let config = Arc::make_mut(&mut self.config);
@@ -137,7 +137,7 @@ impl Vm {
         }
     }
 
-    /// What is under way when a device is taken from its guest.
+    /// The pending entry of an unplug.
     pub(crate) fn unplugging(&self, device: DeviceRef, how: Unplug) -> Pending {
         match self.ejecting.contains(&device) {
             true => Pending::Eject(how),
@@ -176,8 +176,8 @@ impl Toolstack {
         }
     }
 
-    /// Puts a CD into a drive, in the place of the one that is in it; or takes that out, and the drive stays. If the new
-    /// one cannot be had, the drive is as it was, or empty.
+    /// Inserts a CD into a drive, replacing the current one, or ejects it. If the new one fails,
+    /// the drive is as before, or empty.
     pub(super) fn change_medium(
         &mut self,
         now: Instant,
@@ -232,7 +232,7 @@ impl Toolstack {
         } else if is_disk && vm.config.disks.len() + plugged(id.kind) >= DISKS_MAX {
             Some(format!("{name}: a VM has at most {DISKS_MAX} disks; detach one first"))
         } else if vm.config.hvm.is_some() {
-            // It is emulated from the next start on.
+            // It will be emulated from the next start on.
             let mut config = VmConfig::clone(&vm.config);
             device.add_to(&mut config);
             place_problem(&config.disks).map(|(_, problem)| format!("{name}: {problem}"))
@@ -241,7 +241,7 @@ impl Toolstack {
         }
     }
 
-    /// Why nothing can be done with a device now.
+    /// Why a device is busy.
     fn busy(&self, uuid: Uuid, id: DeviceRef) -> Option<String> {
         let vm = &self.vms[&uuid];
         let name = &vm.config.name;
@@ -255,7 +255,7 @@ impl Toolstack {
         }
     }
 
-    /// A forced unplug overtakes a clean one that is under way.
+    /// A forced unplug overtakes a clean one in progress.
     pub(super) fn unplug(
         &mut self,
         now: Instant,
@@ -293,7 +293,7 @@ impl Toolstack {
         );
     }
 
-    /// Goes on with what an earlier daemon had begun.
+    /// Continues operations of an earlier daemon.
     pub(super) fn resume_pending(
         &mut self,
         now: Instant,
@@ -329,7 +329,7 @@ impl Toolstack {
         }
     }
 
-    /// Draws the conclusions of an operation on a device.
+    /// Handles the end of an operation on a device.
     pub(super) fn plug_ended(
         &mut self,
         now: Instant,
@@ -377,7 +377,7 @@ impl Toolstack {
                 (client, Reply::Failed(format!("{message}; and then: {trouble}")))
             }
             (Outcome::Unplugged { client, device, how: Unplug::Clean }, Some(message)) => {
-                // It stays; whoever comes after us need not ask again.
+                // It stays; a later daemon need not ask again.
                 if vm.pending.remove(&device).is_some() && !ends {
                     let work = DeviceWork::Settle { nodes: pending_nodes(vm) };
                     self.give_out(Purpose::Aside, work, out);

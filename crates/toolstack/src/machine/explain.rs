@@ -1,4 +1,4 @@
-//! What is under way and what could be, as text.
+//! Current and possible operations, as text.
 
 use std::fmt::Write as _;
 
@@ -9,18 +9,18 @@ use super::{Instant, Toolstack};
 use crate::layout::DeviceRef;
 use crate::plan::{Start, Unplug, plan_plug, plan_reboot, plan_teardown, plan_unplug};
 
-/// Something that could be asked of a VM.
+/// A possible operation on a VM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PlanOf {
     Reboot,
-    /// What follows when the guest has stopped, as for a destroy.
+    /// The teardown after the guest has stopped, as for a destroy.
     Teardown,
     Plug(DeviceRef),
     Unplug(DeviceRef, Unplug),
 }
 
 impl Toolstack {
-    /// The graph of something that could be asked of a VM.
+    /// The plan of a possible operation on a VM.
     pub(super) fn plan_of(&self, uuid: Uuid, what: PlanOf) -> String {
         let vm = &self.vms[&uuid];
         let disks = vm.facts.disk_ids();
@@ -34,7 +34,7 @@ impl Toolstack {
         plan.to_string()
     }
 
-    /// All that is under way for a VM, step by step, with what each waits for.
+    /// All operations on a VM, step by step, with what each waits for.
     pub(super) fn explain(&self, now: Instant, uuid: Uuid) -> String {
         let vm = &self.vms[&uuid];
         let operations: Vec<&Operation> = vm

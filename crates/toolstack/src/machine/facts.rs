@@ -1,4 +1,4 @@
-//! What is known of a VM's parts.
+//! Facts: what is known of a VM's resources.
 
 use std::collections::BTreeMap;
 
@@ -24,9 +24,9 @@ pub(crate) struct Facts {
     pub(crate) built: Option<Built>,
     /// Its device model.
     pub(crate) model: Option<Process>,
-    /// Its number may be given out again: nothing more is begun that acts on it.
+    /// It was released: no further work on it may begin.
     pub(crate) is_released: bool,
-    /// Nodes of domain and devices were written, or may have been.
+    /// Nodes of the domain and devices were, or may have been, written.
     pub(crate) nodes: bool,
     pub(crate) completion: Option<Completion>,
 }
@@ -36,7 +36,7 @@ impl Facts {
         self.disks.keys().copied().collect()
     }
 
-    /// What is left when only the domain has gone; images are the next one's already.
+    /// The facts without the domain; images are kept for the next one.
     pub(crate) fn without_domain(&self) -> Self {
         Self {
             recorded: self.recorded,

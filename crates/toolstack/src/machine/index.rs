@@ -1,4 +1,5 @@
-//! VMs, definitions and domains of other toolstacks, found by any of their names at the same cost however many there are.
+//! Indexes of VMs, definitions and domains of other toolstacks by all their names, with lookup
+//! costs independent of their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
@@ -9,12 +10,12 @@ use super::definitions::Definition;
 use super::{Foreign, Vm};
 use crate::device_model::Process;
 
-/// The VMs that are ours.
+/// Our VMs.
 #[derive(Debug, Default)]
 pub(super) struct Vms {
     by_uuid: BTreeMap<Uuid, Vm>,
     by_name: Names,
-    /// While a domain replaces another of its number, both of their VMs.
+    /// While a domid is reused, both VMs.
     by_domid: BTreeSet<(DomId, Uuid)>,
     by_model: BTreeMap<Process, Uuid>,
 }
@@ -35,7 +36,7 @@ impl Vms {
         Some(vm)
     }
 
-    /// Lets something change that may be the VM's domain or device model.
+    /// Makes a change that may affect the VM's domain or device model.
     pub(super) fn change<T>(&mut self, uuid: Uuid, change: impl FnOnce(&mut Vm) -> T) -> T {
         self.forget(uuid);
         let changed = change(self.by_uuid.get_mut(&uuid).expect("a known VM"));
@@ -63,7 +64,7 @@ impl Vms {
         self.by_uuid.get(uuid)
     }
 
-    /// To change anything but name, domain and device model.
+    /// For changes of anything but name, domain and device model.
     pub(super) fn get_mut(&mut self, uuid: &Uuid) -> Option<&mut Vm> {
         self.by_uuid.get_mut(uuid)
     }
@@ -76,18 +77,18 @@ impl Vms {
         self.get(&self.by_name.first(name)?)
     }
 
-    /// The VM that runs, or ran, in the domain of this number.
+    /// The VM whose domain has, or had, this domid.
     pub(super) fn at(&self, domid: DomId) -> Option<&Vm> {
         let (_, uuid) = self.by_domid.range((domid, Uuid([0; 16]))..).next()?;
         self.get(uuid).filter(|vm| vm.facts.domid() == Some(domid))
     }
 
-    /// The VM whose device model this process is.
+    /// The VM with this device model.
     pub(super) fn of_model(&self, model: Process) -> Option<Uuid> {
         self.by_model.get(&model).copied()
     }
 
-    /// The VM that a domain number, name or UUID means.
+    /// The VM with this domid, name or UUID.
     pub(super) fn meant(&self, target: &str) -> Option<&Vm> {
         let by_domid = target.parse().ok().and_then(|domid| self.at(DomId(domid)));
         by_domid.or_else(|| self.named(target)).or_else(|| self.get(&target.parse().ok()?))
@@ -124,7 +125,7 @@ impl Index<&Uuid> for Vms {
     }
 }
 
-/// The VMs that are defined.
+/// The defined VMs.
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
     by_uuid: BTreeMap<Uuid, Definition>,
@@ -170,7 +171,7 @@ impl Index<&Uuid> for Definitions {
     }
 }
 
-/// Who has a name. Nobody promises that it is one only.
+/// Names, which need not be unique.
 #[derive(Debug, Default)]
 pub(super) struct Names(BTreeSet<(String, Uuid)>);
 
@@ -229,18 +230,18 @@ impl Foreigners {
         self.by_domid.iter()
     }
 
-    /// Where the domain of this name is.
+    /// The domid of the domain with this name.
     pub(super) fn named(&self, name: &str) -> Option<DomId> {
         self.by_name.get(name)?.first().copied()
     }
 
-    /// Where domains with this handle are: several while one of them replaces another.
+    /// The domids of domains with this handle: several while one replaces another.
     pub(super) fn places(&self, handle: Uuid) -> impl Iterator<Item = DomId> {
         let range = (handle, DomId(0))..=(handle, DomId(u16::MAX));
         self.by_handle.range(range).map(|(_, domid)| *domid)
     }
 
-    /// The domain that a name, domain number or UUID means.
+    /// The domain with this name, domid or UUID.
     pub(super) fn meant(&self, target: &str) -> Option<(DomId, &Foreign)> {
         let at = |domid: DomId| Some((domid, self.get(&domid)?));
         target
@@ -269,7 +270,7 @@ mod tests {
             [meant(&all, "4"), meant(&all, "a"), meant(&all, &uuid)],
             [Some(4), Some(3), Some(4)]
         );
-        // The number is another's now.
+        // The domid belongs to another domain now.
         all.insert(DomId(3), named("b", 3));
         assert_eq!([meant(&all, "a"), meant(&all, "b")], [Some(4), Some(3)]);
         all.remove(&DomId(4));

@@ -1,9 +1,8 @@
-//! Lists that are shared, and single domains that are found without one.
+//! Shared lists, and lookup of single domains without one.
 //!
-//! Where a VM's domain is, is known from what was heard of domains; before it is told, that one domain is
-//! looked at, so a stale entry is a miss and never a wrong answer. Only a miss lists all domains, together
-//! with all others that wait for a list. That there is no such domain is never remembered: Xen
-//! tells nobody of a new one.
+//! The domid of a VM's domain is known from updates; before an answer that domain is polled, so a
+//! stale entry is a miss and never a wrong answer. Only a miss lists all domains, shared with other
+//! waiting requests. Misses are never cached, since Xen does not announce new domains.
 
 use std::sync::Arc;
 
@@ -14,28 +13,28 @@ use super::{Action, ClientId, DomainRow, Purpose, Query, Reply, Toolstack};
 use crate::listing::Listing;
 use crate::work::{Failure, Output, QueryWork, Survey};
 
-/// The domain that a client means.
+/// A domain requested by a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Wanted {
     Number(DomId),
     Handle(Uuid),
 }
 
-/// Somebody who waits for a list.
+/// A client that waits for a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader {
     client: ClientId,
-    /// All of it, or this VM's domain.
+    /// The whole list, or this VM's domain.
     wants: Option<Uuid>,
 }
 
-/// Lists under way and to be made.
+/// Lists in progress and pending.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     last: u64,
-    /// For whom a list is being made.
+    /// Clients of the current list.
     readers: Vec<Reader>,
-    /// Who asked since it began.
+    /// Clients that arrived since it began.
     next: Vec<Reader>,
 }
 
@@ -115,7 +114,7 @@ impl Toolstack {
         self.find_at(client, wanted, places, out);
     }
 
-    /// Where domains with this handle were seen last: several while one of them replaces another.
+    /// Last known domids of domains with this handle: several while one replaces another.
     fn places(&self, uuid: Uuid) -> Vec<DomId> {
         let ours = self.vms.get(&uuid).and_then(|vm| vm.facts.domid());
         ours.into_iter().chain(self.foreign.places(uuid)).collect()
@@ -143,14 +142,14 @@ impl Toolstack {
         }
     }
 
-    /// The handle of the domain there, if its name need not be read.
+    /// The handle of the domain with this domid, if its name need not be read.
     fn known_at(&self, domid: DomId) -> Option<Uuid> {
         let ours = self.vms.at(domid);
         let foreign = self.foreign.get(&domid).filter(|foreign| foreign.name.is_some());
         ours.map(|vm| vm.uuid).or(foreign.map(|foreign| foreign.handle))
     }
 
-    /// A place was looked at.
+    /// Handles the poll of a candidate domid.
     pub(super) fn found(
         &mut self,
         client: ClientId,

@@ -1,4 +1,4 @@
-//! What goes into the machine and what comes out of it.
+//! Input and output of the machine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::plan::{Start, Step, Unplug};
 use crate::scheduler::{Limits, Ticket};
 use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, VcpuReadings, Work};
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// `fresh_uuid` is used if the configuration has none.
@@ -28,7 +28,7 @@ pub enum Request {
         fresh_uuid: Uuid,
         start: Start,
     },
-    /// All that a create would be refused for; nothing is made.
+    /// All errors of a create; nothing is created.
     Check {
         config: Box<VmConfig>,
         fresh_uuid: Uuid,
@@ -39,13 +39,13 @@ pub enum Request {
     Destroy {
         target: String,
     },
-    /// `control/shutdown`; the reply comes at once or when the domain is gone.
+    /// Writes `control/shutdown`; the reply comes at once or when the domain is gone.
     Shutdown {
         target: String,
         how: ShutdownRequest,
         reply: ReplyWhen,
     },
-    /// As `Shutdown`, for several at once; a client is told of each by [`Action::Told`].
+    /// As `Shutdown`, for several at once; each is reported by [`Action::Told`].
     ShutdownEach {
         targets: Targets,
         how: ShutdownRequest,
@@ -64,12 +64,12 @@ pub enum Request {
     Devices {
         target: String,
     },
-    /// Takes over a running domain that another toolstack made. What it starts from again is `base`'s.
+    /// Adopts a running domain of another toolstack, with the boot configuration `base`.
     Adopt {
         target: String,
         base: Option<Box<VmConfig>>,
     },
-    /// Which domain a name, number or UUID means.
+    /// Resolves a name, domid or UUID to a domain.
     Resolve {
         target: String,
     },
@@ -78,21 +78,21 @@ pub enum Request {
     Find {
         wanted: Wanted,
     },
-    /// Where the vCPUs of these domains run and may run, whoever made them. A domain that is gone, or whose
-    /// number is another's by now, is left out.
+    /// vCPU placement and affinity of these domains, of any toolstack. Domains that no longer exist
+    /// are omitted.
     Vcpus {
         of: Vec<(DomId, Uuid)>,
     },
-    /// When these domains were started, as far as their toolstacks have noted it.
+    /// Start times of these domains, as far as recorded by their toolstacks.
     StartTimes {
         of: Vec<(DomId, Uuid)>,
     },
-    /// One more device for a running domain.
+    /// Plugs a device into a running domain.
     Plug {
         target: String,
         device: Box<Device>,
     },
-    /// Another CD in a drive, or none.
+    /// Inserts or ejects a CD.
     ChangeMedium {
         target: String,
         change: Box<MediumChange>,
@@ -102,20 +102,20 @@ pub enum Request {
         device: DeviceRef,
         how: Unplug,
     },
-    /// What is under way for a VM, and what each step waits for.
+    /// Operations on a VM, and what each step waits for.
     Explain {
         target: String,
     },
-    /// The graph of something that could be asked for.
+    /// The plan of a possible operation.
     Plan {
         target: String,
         what: PlanOf,
     },
-    /// The limits, after they were changed if they are given.
+    /// The limits, after applying the given changes.
     Limits {
         wanted: Option<Limits>,
     },
-    /// A permit for something that the client does itself.
+    /// A permit for work done by the client itself.
     Permit(PermitRequest),
     /// Changes of VMs' states after a revision; without one, or if it is too old, the states.
     Events {
@@ -128,7 +128,7 @@ pub enum Request {
         target: String,
         state: VmState,
     },
-    /// A VM that outlives its domain; `fresh_uuid` as for `Create`.
+    /// Defines a VM; `fresh_uuid` as for `Create`.
     Define {
         config: Box<VmConfig>,
         fresh_uuid: Uuid,
@@ -139,22 +139,22 @@ pub enum Request {
     },
     /// All VMs, defined or only running.
     Vms,
-    /// A VM that is defined.
+    /// Starts a defined VM.
     Start {
         target: String,
         start: Start,
     },
-    /// All that are defined and do not run.
+    /// Starts all defined VMs that are not running.
     StartAll,
-    /// The operations under way and the last that have ended.
+    /// The current operations and the last that have ended.
     Operations,
-    /// An operation, by its number or as the last of a VM.
+    /// An operation, by number or the last one of a VM.
     Trace {
         target: String,
     },
 }
 
-/// What the guest is asked to do.
+/// A request to the guest.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ShutdownRequest {
     Poweroff,
@@ -189,16 +189,16 @@ pub struct DomainRow {
     pub config: Option<Arc<VmConfig>>,
 }
 
-/// Where the time of a step went.
+/// Timing of a step.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StepTime {
     pub step: Step,
-    /// When everything that it had to come after had ended.
+    /// When all its dependencies had ended.
     pub ready: Instant,
     pub started: Instant,
-    /// `None`: it is under way.
+    /// `None`: it is in progress.
     pub ended: Option<Instant>,
-    /// What kept it between `ready` and `started`.
+    /// What it waited for between `ready` and `started`.
     pub waited_for: Option<String>,
     pub failed: bool,
 }
@@ -277,7 +277,7 @@ pub enum Reply {
         waiting: usize,
         held: usize,
     },
-    /// Held until it is given back.
+    /// Held until it is returned.
     Permit(Ticket),
     GivenBack,
     Operations {
@@ -288,14 +288,14 @@ pub enum Reply {
         now: Instant,
         trace: Box<Trace>,
     },
-    /// One line that names what is wrong.
+    /// One line that names the problem.
     Failed(String),
 }
 
-/// What happens to the machine.
+/// An event for the machine.
 #[derive(Debug)]
 pub enum Event {
-    /// The first event: look at what is there.
+    /// The first event: observe the host.
     Started,
     Request {
         client: ClientId,
@@ -315,29 +315,29 @@ pub enum Event {
     Introduced {
         domid: Option<DomId>,
     },
-    /// The store told what became of domains.
+    /// The store reported changes of domains.
     Domains(DomainUpdate),
     /// Domains stopped or died, and the store cannot tell which.
     DomainsChanged,
-    /// A device model that was followed has ended.
+    /// A followed device model has exited.
     ModelEnded {
         process: Process,
-        /// How, and what it said last, if anybody knows.
+        /// Its exit status and last output, if known.
         how: String,
     },
-    /// A moment that [`Toolstack::next_wakeup`] asked for has come.
+    /// A time requested by [`Toolstack::next_wakeup`] has come.
     Tick,
 }
 
-/// What the machine wants done.
+/// An action requested by the machine.
 #[derive(Debug)]
 pub enum Action {
     Work {
         id: WorkId,
         work: Work,
     },
-    /// Nobody waits for this work any more. Whoever has not begun it need not, and reports it as failed; what is under
-    /// way may end early. It is reported in any case.
+    /// This work is cancelled. If it has not begun, it is not done and reported as failed; if in
+    /// progress, it may end early. It is reported in any case.
     Cancel {
         work: WorkId,
     },
@@ -347,13 +347,13 @@ pub enum Action {
     Unwatch {
         path: String,
     },
-    /// [`Event::ModelEnded`] shall come when this process has ended, or at once if it has.
+    /// Requests [`Event::ModelEnded`] when this process has exited, or at once if it has.
     Follow {
         process: Process,
-        /// File that has its words.
+        /// Its log file.
         log: String,
     },
-    /// The store may forget these dead domains: nothing more is done with them.
+    /// Releases these dead domains in the store: no more work is done on them.
     Release {
         domains: Vec<DomainIdentity>,
     },
@@ -365,12 +365,12 @@ pub enum Action {
         client: ClientId,
         progress: Box<Progress>,
     },
-    /// What has become of one of several VMs.
+    /// The result for one of several VMs.
     Told {
         client: ClientId,
         told: Told,
     },
-    /// One of many VMs was started for the client, or was not.
+    /// The result for one VM of a bulk start.
     Started {
         client: ClientId,
         vm: String,
@@ -380,18 +380,18 @@ pub enum Action {
     },
     /// A line for the daemon's log.
     Log(Box<LogRecord>),
-    /// One more: something went wrong that stopped nothing.
+    /// A further line: a fault that did not stop anything.
     Note {
         message: String,
     },
 }
 
-/// What is to be in a CD drive.
+/// A change of a CD drive's medium.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct MediumChange {
     pub drive: DeviceRef,
-    /// `None`: it is to be empty.
+    /// `None`: eject.
     pub medium: Option<DiskConfig>,
-    /// How what is in it is taken from the guest.
+    /// How the current medium is unplugged.
     pub how: Unplug,
 }

@@ -1,7 +1,7 @@
-//! Device models: those that an earlier daemon started, and those that end too early.
+//! Device models: adoption from an earlier daemon, and unexpected exits.
 //!
-//! A guest whose hardware is gone waits for it for ever at its next access. So the end of a device model is that of
-//! its domain, by a crash.
+//! A guest without its emulated hardware hangs at the next access. So the exit of a device model
+//! counts as a crash of its domain.
 
 use xen::{ShutdownReason, Uuid};
 
@@ -12,8 +12,8 @@ use crate::device_model::{self, OwnModel, Process};
 use crate::work::AdoptionWork;
 
 impl Toolstack {
-    /// Gives device models back to their VMs; those of domains that are no more go. An unfinished VM without one
-    /// counts as half made. Returns the others that have none.
+    /// Returns device models to their VMs; those of domains that no longer exist are killed. An
+    /// unfinished VM without one counts as half made. Returns the other VMs that have none.
     pub(super) fn adopt_models(
         &mut self,
         models: Vec<OwnModel>,
@@ -52,7 +52,7 @@ impl Toolstack {
         self.vms.keys().filter(|it| lacks(it) && !adopted.half_made.contains(it)).copied().collect()
     }
 
-    /// A device model has ended. If somebody ended it, nobody knows it any more.
+    /// Handles the exit of a device model. One that we killed is no longer known.
     pub(super) fn model_ended(
         &mut self,
         now: Instant,
@@ -66,7 +66,7 @@ impl Toolstack {
         self.lost_model(now, uuid, &why, out);
     }
 
-    /// What is under way ends, and a domain that ran has crashed.
+    /// Ends the current operation; a running domain counts as crashed.
     pub(super) fn lost_model(
         &mut self,
         now: Instant,
@@ -82,7 +82,7 @@ impl Toolstack {
             }
             return;
         }
-        // It has gone down already, or is about to.
+        // It is already down, or going down.
         if vm.rest.is_down() || vm.after_plugs.is_some() {
             return;
         }

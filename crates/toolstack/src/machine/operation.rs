@@ -1,4 +1,4 @@
-//! Operations: a plan being carried out for one VM, and what follows when it has ended.
+//! Operations: the execution of a plan for one VM, and what follows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::steps::{
 };
 use crate::work::{Cost, Failure, Output, Work};
 
-/// What follows when an operation has ended.
+/// What follows the end of an operation.
 #[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    /// The VM runs; the client that asked for it, if any, is told.
+    /// The VM runs; the requesting client, if any, is answered.
     Created { client: Option<ClientId> },
-    /// The VM is forgotten and everybody who waits is told.
+    /// The VM is removed and all waiting clients are answered.
     Gone,
     /// The VM runs in another domain.
     Rebooted,
-    /// The VM is forgotten; its create has failed.
+    /// The VM is removed; its create has failed.
     Failed { client: Option<ClientId>, message: String },
     /// The domain has one more device.
     Plugged { client: Option<ClientId>, device: Device },
@@ -42,7 +42,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The device that this is about, if the VM itself goes on.
+    /// The device of this operation, if the VM itself continues.
     pub(super) fn device(&self) -> Option<DeviceRef> {
         match self {
             Self::Plugged { device, .. } => Some(device.id()),
@@ -66,11 +66,11 @@ impl Outcome {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum State {
     Waiting,
-    /// Everything before it has ended; the scheduler has it.
+    /// Its dependencies have ended; it is queued in the scheduler.
     Queued {
         since: Instant,
         ticket: Ticket,
-        /// What it was kept back by when it came.
+        /// The limit that it waited for when it was queued.
         why: Option<String>,
     },
     Underway {
@@ -80,7 +80,7 @@ pub(super) enum State {
         ticket: Ticket,
         why: Option<String>,
     },
-    /// It waits for nodes and holds no permit.
+    /// It watches nodes and holds no permit.
     Watching {
         started: Instant,
         deadline: Instant,
@@ -90,11 +90,11 @@ pub(super) enum State {
     Failed,
 }
 
-/// A plan under way.
+/// A plan in execution.
 #[derive(Debug)]
 pub(super) struct Operation {
     pub(super) uuid: Uuid,
-    /// With a device that is being plugged, which is not yet the VM's.
+    /// Including a device that is being plugged and is not yet part of the VM.
     config: Arc<VmConfig>,
     pub(super) plan: Plan,
     pub(super) states: Vec<State>,
@@ -103,7 +103,7 @@ pub(super) struct Operation {
     /// Steps that have ended.
     pub(super) times: Vec<StepTime>,
     pub(super) cost: Cost,
-    /// Devices that were told to close before their backend had looked at them.
+    /// Devices that were closed before their backend had probed them.
     pub(super) unseen: BTreeSet<DeviceRef>,
     /// The first failure, or why the operation was cancelled.
     pub(super) failure: Option<String>,
@@ -122,7 +122,7 @@ impl Operation {
             })
     }
 
-    /// Whether a step failed without which a teardown is none.
+    /// Whether an essential step of a teardown failed.
     fn is_incomplete(&self) -> bool {
         let failed = |(state, planned): (&State, &PlannedStep)| {
             *state == State::Failed && planned.step.is_essential()
@@ -130,7 +130,7 @@ impl Operation {
         self.states.iter().zip(&self.plan.steps).any(failed)
     }
 
-    /// Whether it goes on only with the device model that it has started, or found started.
+    /// Whether it depends on the device model that it has started or found.
     pub(super) fn needs_model(&self) -> bool {
         let state_of = |wanted| {
             let at = self.plan.steps.iter().position(|planned| planned.step == wanted)?;
@@ -150,7 +150,7 @@ impl Operation {
         !self.states.iter().any(busy) && !startable
     }
 
-    /// The steps that have begun and not ended.
+    /// The steps in progress.
     pub(super) fn underway(&self) -> impl Iterator<Item = StepTime> + '_ {
         self.states.iter().zip(&self.plan.steps).filter_map(|(state, planned)| {
             let (ready, started, why) = match state {
@@ -176,7 +176,7 @@ impl Operation {
 }
 
 impl Toolstack {
-    /// Begins to carry out a plan for a VM.
+    /// Begins the execution of a plan for a VM.
     pub(super) fn begin(
         &mut self,
         now: Instant,
@@ -222,7 +222,7 @@ impl Toolstack {
         self.advance(now, id, out);
     }
 
-    /// Takes a VM down, or lets it start anew, as soon as nothing works on its devices any more.
+    /// Takes a VM down, or restarts it, after the operations on its devices have ended.
     pub(super) fn take_over(
         &mut self,
         now: Instant,
@@ -240,7 +240,7 @@ impl Toolstack {
         }
         let plugs: Vec<OperationId> = vm.plugs.values().copied().collect();
         match &vm.after_plugs {
-            // Whoever wants it gone is stronger.
+            // A requested destruction takes precedence.
             Some(Outcome::Gone) => {}
             _ => vm.after_plugs = Some(outcome),
         }
@@ -249,7 +249,7 @@ impl Toolstack {
         }
     }
 
-    /// From a domain that has stopped to the VM's next.
+    /// Replaces a stopped domain by the VM's next one.
     fn reboot(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
         let vm = self.vms.get_mut(&uuid).expect("a reboot is for a known VM");
         vm.poll_again = false;
@@ -258,7 +258,7 @@ impl Toolstack {
         self.begin(now, uuid, plan, Outcome::Rebooted, out);
     }
 
-    /// Begins to take down whatever exists of a VM.
+    /// Begins the teardown of everything that exists of a VM.
     pub(super) fn tear_down(
         &mut self,
         now: Instant,
@@ -272,7 +272,8 @@ impl Toolstack {
         self.begin(now, uuid, plan, outcome, out);
     }
 
-    /// Stops an operation: no further step begins but those of a way down, waits end at once.
+    /// Cancels an operation: no further step begins except those of a teardown, and waits end at
+    /// once.
     pub(super) fn cancel(
         &mut self,
         now: Instant,
@@ -282,7 +283,7 @@ impl Toolstack {
     ) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         if !operation.plan.can_stop() {
-            // A teardown goes on; what takes a single device away no longer has to wait for it.
+            // A teardown continues; an unplug of a single device no longer waits.
             if operation.outcome.device().is_some() {
                 self.end_waits(now, id, out);
             }
@@ -315,7 +316,7 @@ impl Toolstack {
         self.advance(now, id, out);
     }
 
-    /// Leaves work to itself: nobody waits for it, and what it brings back is released when it ends.
+    /// Abandons work: nothing waits for it, and its result is released when it ends.
     fn abandon(
         &mut self,
         uuid: Uuid,
@@ -325,7 +326,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let info = step.info();
-        // What a start of the same VM would take for its own.
+        // What a start of the same VM would mistake for its own.
         let leaves = info.device.filter(|_| info.undo.is_some()).map(|device| (uuid, device));
         self.abandoned.extend(leaves);
         let (purpose, _) = self.works.get_mut(&work).expect("it is under way");
@@ -333,7 +334,7 @@ impl Toolstack {
         out.push(Action::Cancel { work });
     }
 
-    /// Work that nobody waits for has ended.
+    /// Handles the end of abandoned work.
     pub(super) fn abandoned_ended(
         &mut self,
         now: Instant,
@@ -359,14 +360,14 @@ impl Toolstack {
         }
     }
 
-    /// A device of this VM that abandoned work has still to do with.
+    /// A device of this VM that abandoned work still uses.
     pub(super) fn abandoned_device(&self, uuid: Uuid) -> Option<DeviceRef> {
         let of = |kind, devid| (uuid, DeviceRef { kind, devid });
         let range = of(DeviceKind::Vbd, 0)..=of(DeviceKind::Vif, u32::MAX);
         self.abandoned.range(range).next().map(|(_, device)| *device)
     }
 
-    /// Begins every step that may begin; ends the operation when none is left.
+    /// Begins every step that is ready; ends the operation when none is left.
     pub(super) fn advance(&mut self, now: Instant, id: OperationId, out: &mut Vec<Action>) {
         let Some(operation) = self.operations.get(&id) else { return };
         let startable: Vec<usize> =
@@ -381,7 +382,7 @@ impl Toolstack {
         }
     }
 
-    /// Notes what keeps those steps back that could not begin at once.
+    /// Records which limit delays the steps that could not begin at once.
     fn note_why(&mut self, id: OperationId, startable: &[usize]) {
         let Some(operation) = self.operations.get_mut(&id) else { return };
         for index in startable {
@@ -391,7 +392,7 @@ impl Toolstack {
         }
     }
 
-    /// A wait begins at once, work when the scheduler lets it go.
+    /// A wait begins at once, work when the scheduler grants a permit.
     fn begin_step(&mut self, now: Instant, id: OperationId, index: usize, out: &mut Vec<Action>) {
         let operation = self.operations.get_mut(&id).expect("a step of a known operation");
         let step = operation.plan.steps[index].step;
@@ -404,7 +405,7 @@ impl Toolstack {
         operation.states[index] = State::Queued { since: now, ticket, why: None };
     }
 
-    /// Gives out all work for which there is room.
+    /// Dispatches all work that is granted a permit.
     pub(super) fn dispatch(&mut self, now: Instant, out: &mut Vec<Action>) {
         while let Some((ticket, item)) = self.scheduler.grant() {
             let (id, index) = match item {
@@ -426,7 +427,7 @@ impl Toolstack {
         }
     }
 
-    /// The work of a step, filled in from what is known of the VM.
+    /// Prepares the work of a step from the VM's facts.
     fn prepare(&mut self, id: OperationId, index: usize) -> Work {
         let generation = self.next_generation();
         let operation = &self.operations[&id];
@@ -453,7 +454,7 @@ impl Toolstack {
         })
     }
 
-    /// Takes in what a step's work brought back.
+    /// Completes a step with the result of its work.
     pub(super) fn step_worked(
         &mut self,
         now: Instant,
@@ -503,7 +504,7 @@ impl Toolstack {
         self.dispatch(now, out);
     }
 
-    /// Ends a step. Of its time, `queued_ns` went by before a worker took it.
+    /// Ends a step. `queued_ns` of its time were spent in the worker queue.
     pub(super) fn end_step(
         &mut self,
         now: Instant,
@@ -538,7 +539,7 @@ impl Toolstack {
         self.tell_progress(id, Some(step), out);
     }
 
-    /// Draws the conclusions of an operation that is over.
+    /// Handles the end of an operation.
     fn finish(&mut self, now: Instant, id: OperationId, out: &mut Vec<Action>) {
         let operation = self.operations.remove(&id).expect("finished once");
         let uuid = operation.uuid;
@@ -628,7 +629,7 @@ impl Toolstack {
         self.start_ended(now, uuid, &name, Some(message), out);
     }
 
-    /// Forgets a VM that has been taken down and tells everybody who waits for that.
+    /// Removes a VM that has been taken down and answers all waiting clients.
     fn forget(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! What follows when a domain has stopped by itself.
+//! Policies: what follows when a domain has stopped by itself.
 
 use xen::{ShutdownReason, Uuid};
 
@@ -8,16 +8,17 @@ use super::operation::Outcome;
 use super::{Action, Instant, Toolstack};
 use crate::config::{ShutdownAction, VmConfig};
 
-/// So many crashes within so many seconds are a loop: the VM is left down.
+/// This many crashes within this many seconds count as a loop: the VM is left down.
 const CRASHES_MAX: usize = 5;
 const CRASHES_SECONDS: u64 = 300;
 
-/// A domain that stops by itself sooner than this has not come up. The first such end in a row is no trouble; after the
-/// second the VM waits a second for its next start, and twice as long each time up to the most.
+/// A domain that stops by itself sooner counts as short-lived. The first is restarted at once;
+/// after the second in a row the restart is delayed by a second, doubled each time up to the
+/// maximum.
 const LIFE_SECONDS_MIN: u64 = 10;
 const RESTART_DELAY_SECONDS_MAX: u64 = 60;
 
-/// Seconds to wait after so many short lives in a row.
+/// Delay after this many short lives in a row.
 fn restart_delay(short_lives: u32) -> u64 {
     match short_lives {
         0 | 1 => 0,
@@ -35,7 +36,7 @@ fn ordinal(number: u32) -> String {
     format!("{number}{suffix}")
 }
 
-/// The word for why a domain stopped.
+/// Name of a shutdown reason.
 pub(super) fn word(reason: ShutdownReason) -> &'static str {
     match reason {
         ShutdownReason::Poweroff => "poweroff",
@@ -48,7 +49,7 @@ pub(super) fn word(reason: ShutdownReason) -> &'static str {
     }
 }
 
-/// Why a VM with these policies cannot run, if it asks for what is not done.
+/// Why these policies are refused, if one is not supported.
 pub(super) fn refusal(config: &VmConfig) -> Option<String> {
     refusals(config).into_iter().next()
 }
@@ -71,7 +72,7 @@ pub(super) fn refusals(config: &VmConfig) -> Vec<String> {
                 "\"preserve\" keeps the domain, \"restart\" starts the VM again"
             }
             ShutdownAction::SoftReset if key != "on_soft_reset" => "use \"restart\"",
-            // Where it is the default, a guest that asks for it is restarted.
+            // It is the default there, and the guest is restarted.
             _ => return None,
         };
         Some(format!("{}: {} is not supported; {instead}", config.origin.at(key), action.as_str()))
@@ -80,7 +81,7 @@ pub(super) fn refusals(config: &VmConfig) -> Vec<String> {
 }
 
 impl Toolstack {
-    /// Follows the VM's policy. No reason means that somebody else destroyed the domain.
+    /// Applies the VM's policy. No reason means that the domain was destroyed by others.
     pub(super) fn domain_stopped(
         &mut self,
         now: Instant,
@@ -90,7 +91,7 @@ impl Toolstack {
     ) {
         let reason = end.reason();
         let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
-        // It has stopped before, and its next start is due later.
+        // It has stopped before, and its restart is delayed.
         if reason.is_some() && vm.restart_at.is_some() {
             return;
         }
@@ -101,7 +102,7 @@ impl Toolstack {
             None => ShutdownAction::Destroy,
             Some(ShutdownReason::Poweroff) => policy.poweroff,
             Some(ShutdownReason::Reboot) => policy.reboot,
-            // It waits for whoever suspended it.
+            // It is kept for the initiator of the suspend.
             Some(ShutdownReason::Suspend) => {
                 return self.changed(now, uuid, VmState::Suspended, word(ShutdownReason::Suspend));
             }
@@ -130,8 +131,8 @@ impl Toolstack {
         }
     }
 
-    /// Starts a VM again, or puts that off if its domains stop again and again right after their start. Until then
-    /// the stopped domain is kept.
+    /// Restarts a VM, with a delay if its domains stop repeatedly right after their start. Until
+    /// then the stopped domain is kept.
     fn restart(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
         let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
         let is_short = vm.began.is_some_and(|began| now < began.plus_seconds(LIFE_SECONDS_MIN));
@@ -152,7 +153,7 @@ impl Toolstack {
         self.changed(now, uuid, VmState::Starting, why);
     }
 
-    /// Begins the restarts that were put off and are due.
+    /// Begins the delayed restarts that are due.
     pub(super) fn begin_restarts(&mut self, now: Instant, out: &mut Vec<Action>) {
         while let Some(&(at, uuid)) = self.restarts.first().filter(|(at, _)| *at <= now) {
             self.restarts.remove(&(at, uuid));
@@ -164,7 +165,7 @@ impl Toolstack {
         }
     }
 
-    /// Counts a crash; says, and tells, whether it was one too many in a short time.
+    /// Counts a crash; returns and reports whether there were too many in a short time.
     fn crashes_in_a_loop(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) -> bool {
         let vm = self.vms.get_mut(&uuid).expect("a stopped VM is known");
         let wanted = [Some(ShutdownReason::Reboot), Some(ShutdownReason::Poweroff)];
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delays_double_up_to_the_most() {
+    fn delays_double_up_to_the_maximum() {
         let delays: Vec<u64> = [0, 1, 2, 3, 4, 7, 8, 9, u32::MAX].map(restart_delay).to_vec();
         assert_eq!(delays, [0, 0, 1, 2, 4, 32, 60, 60, 60]);
         let words: Vec<String> = [1, 2, 3, 4, 11, 12, 21, 113].map(ordinal).to_vec();

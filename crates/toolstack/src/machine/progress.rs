@@ -1,25 +1,25 @@
-//! How far operations have come, for the clients that wait for their end.
+//! Progress of operations, for waiting clients.
 
 use super::operation::{Operation, Outcome, State};
 use super::{Action, ClientId, OperationId, Toolstack};
 use crate::plan::Step;
 
-/// Steps that are told of at a time.
+/// Steps in one report.
 const STEPS_MAX: usize = 3;
 
-/// How far an operation has come: what has ended of all that is planned.
+/// Progress of an operation: finished and planned steps.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Progress {
     pub done: usize,
     pub total: usize,
-    /// What has just ended; none at the beginning.
+    /// The step that just ended; none at the beginning.
     pub ended: Option<Step>,
-    /// What is under way or about to begin: the first few in the plan's order.
+    /// The first few steps in progress or about to begin, in the plan's order.
     pub waits_for: Vec<Step>,
 }
 
 impl Operation {
-    /// The steps that are under way, wait for a permit, or are about to begin.
+    /// The steps that are in progress, wait for a permit, or are about to begin.
     fn open_steps(&self) -> impl Iterator<Item = Step> + '_ {
         let is_open = |index: &usize| match self.states[*index] {
             State::Queued { .. } | State::Underway { .. } | State::Watching { .. } => true,
@@ -31,7 +31,7 @@ impl Operation {
 }
 
 impl Toolstack {
-    /// Tells those who wait for an operation.
+    /// Reports progress to waiting clients.
     pub(super) fn tell_progress(
         &self,
         id: OperationId,
@@ -41,7 +41,7 @@ impl Toolstack {
         let Some(operation) = self.operations.get(&id) else { return };
         let waiters = match operation.outcome {
             Outcome::Gone => self.vms[&operation.uuid].waiters.as_slice(),
-            // Of a reboot only the first part is waited for.
+            // Clients wait only for the first part of a reboot.
             _ => &[],
         };
         let clients: Vec<ClientId> =

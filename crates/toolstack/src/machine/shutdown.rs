@@ -1,7 +1,8 @@
-//! Guests that are asked to stop or to reboot: one, several or all.
+//! Shutdown and reboot requests to guests: one, several or all.
 //!
-//! Who is meant is decided once, when the request comes. From then on each VM is known by its UUID and its
-//! domain by its [`DomainRef`]: a domain that takes a number meanwhile is never asked.
+//! Targets are resolved once, when the request arrives. From then on each VM is identified by its
+//! UUID and its domain by its [`DomainRef`]: a domain that reuses a domid meanwhile is never
+//! affected.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +15,24 @@ use super::{
 };
 use crate::work::{Failure, Output, QueryWork};
 
-/// Which VMs a request is about.
+/// The VMs of a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Targets {
-    /// All that are ours and have a domain.
+    /// All VMs of ours that have a domain.
     All,
-    /// Names, domain numbers or UUIDs.
+    /// Names, domids or UUIDs.
     These(Vec<String>),
 }
 
-/// What is done about a guest that has no PV drivers to be asked with.
+/// What to do for a guest without PV drivers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fallback {
     Refuse,
-    /// It is sent the ACPI event of its machine's power or reset button.
+    /// Send the ACPI power or reset event.
     Acpi,
 }
 
-/// What is asked of a guest, and when the client is answered.
+/// The request to a guest, and when the client is answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asking {
     pub(super) how: ShutdownRequest,
@@ -39,7 +40,7 @@ pub(super) struct Asking {
     pub(super) reply: ReplyWhen,
 }
 
-/// A VM that a request is about.
+/// A target of a request.
 #[derive(Clone, Copy, Debug)]
 enum Meant {
     Domain(Uuid, DomainRef),
@@ -55,20 +56,20 @@ impl Meant {
     }
 }
 
-/// What a client hears of several VMs that it wants stopped.
+/// Reports to a client that shuts several VMs down.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Told {
-    /// The domain is being asked.
+    /// The shutdown was requested.
     Asked { domid: DomId, how: ShutdownRequest },
-    /// It has no PV drivers and was sent an ACPI event.
+    /// It has no PV drivers; an ACPI event was sent.
     SentAcpi { domid: DomId, how: ShutdownRequest },
-    /// It is gone; why it stopped, if it did so by itself.
+    /// It is gone; the reason, if it stopped by itself.
     Gone { domid: DomId, reason: Option<ShutdownReason> },
-    /// How many of all have stopped, and one that has not.
+    /// How many have stopped, and one that has not.
     Waiting { vm: String, done: usize, total: usize },
 }
 
-/// One of several VMs, as if a client of its own waited for it.
+/// One of several VMs, as if it had its own client.
 #[derive(Debug)]
 struct Member {
     client: ClientId,
@@ -92,7 +93,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// A client that stands for another. Callers count from zero and never get so far.
+    /// A client id that stands for another. Callers count from zero and never reach it.
     fn add_member(&mut self, member: Member) -> ClientId {
         self.last += 1;
         let id = ClientId(u64::MAX - self.last);
@@ -100,7 +101,7 @@ impl Groups {
         id
     }
 
-    /// What the client hears of something that was for one of its members.
+    /// Translates an action for a member into one for the client.
     fn translate(&mut self, action: Action, out: &mut Vec<Action>) {
         let (Action::Reply { client: id, .. }
         | Action::Progress { client: id, .. }
@@ -116,7 +117,7 @@ impl Groups {
         match action {
             Action::Reply { reply, .. } => self.member_replied(id, reply, out),
             Action::Told { told, .. } => out.push(Action::Told { client, told }),
-            // Of many, their number says more than the steps of one.
+            // For several VMs, report their number instead of steps.
             Action::Progress { progress, .. } if group.total == 1 => {
                 out.push(Action::Progress { client, progress });
             }
@@ -159,7 +160,7 @@ impl Groups {
 }
 
 impl Toolstack {
-    /// The VM that is meant, and what it has now.
+    /// The target VM, and its current domain or operation.
     fn resolve_meant(&self, target: &str) -> Result<Meant, String> {
         let uuid = self.resolve(target)?;
         match self.start_of(uuid) {
@@ -182,14 +183,14 @@ impl Toolstack {
         targets.iter().map(|target| self.resolve_meant(target)).collect()
     }
 
-    /// The operation that starts a VM, if one does.
+    /// The operation that starts a VM, if any.
     fn start_of(&self, uuid: Uuid) -> Option<OperationId> {
         let id = self.vms[&uuid].operation?;
         matches!(self.operations[&id].outcome, Outcome::Created { .. } | Outcome::Rebooted)
             .then_some(id)
     }
 
-    /// Asks one guest to stop.
+    /// Shuts one guest down.
     pub(super) fn shut_down(
         &mut self,
         now: Instant,
@@ -204,7 +205,7 @@ impl Toolstack {
         }
     }
 
-    /// Asks several guests to stop. None is asked if one of those that are named is not known.
+    /// Shuts several guests down; none if one of the named VMs does not exist.
     pub(super) fn shut_down_each(
         &mut self,
         now: Instant,
@@ -239,7 +240,7 @@ impl Toolstack {
         }
     }
 
-    /// Asks the guest to stop. One that is still being started is not asked: its start is cancelled.
+    /// Requests a shutdown. If the VM is still starting, its start is cancelled instead.
     fn ask_to_stop(
         &mut self,
         now: Instant,
@@ -288,7 +289,7 @@ impl Toolstack {
         self.query(client, query, work, out);
     }
 
-    /// The guest was asked, or could not be.
+    /// Handles the result of the request to the guest.
     pub(super) fn shutdown_requested(
         &mut self,
         client: ClientId,
@@ -321,7 +322,7 @@ impl Toolstack {
         }
     }
 
-    /// Replies for one of several VMs become what their client hears.
+    /// Translates replies for single VMs into reports to their client.
     pub(super) fn translate_for_groups(&mut self, out: &mut Vec<Action>) {
         if self.groups.members.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! Traces: what each step of an operation waited for and how long it took, for operations under way and
-//! for the last ones that have ended.
+//! Traces: waiting time and duration of each step, for current operations and the last ones that
+//! have ended.
 
 use std::collections::VecDeque;
 
@@ -9,22 +9,22 @@ use super::operation::{Operation, Outcome};
 use super::{Action, ClientId, Instant, OperationId, Reply, StepTime, Toolstack};
 use crate::work::Cost;
 
-/// Operations that are remembered after their end.
+/// Finished operations that are kept.
 const OPERATIONS_MAX: usize = 200;
-/// Steps that are remembered, of all operations together: a VM with 255 disks has over a thousand, and
-/// each costs about a hundred bytes.
+/// Kept steps of all operations together: a VM with 255 disks has over a thousand, and each costs
+/// about a hundred bytes.
 const STEPS_MAX: usize = 40_000;
 
-/// An operation as far as it has come.
+/// An operation and its steps so far.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Trace {
     pub id: u64,
-    /// `start`, `stop`, `reboot`, `attach`, `detach`, or `undo` of what failed.
+    /// `start`, `stop`, `reboot`, `attach`, `detach`, or `undo` of a failed one.
     pub what: &'static str,
     pub vm: String,
     pub uuid: Uuid,
     pub started: Instant,
-    /// `None`: it is under way.
+    /// `None`: it is in progress.
     pub ended: Option<Instant>,
     /// Why it failed or was cancelled.
     pub failure: Option<String>,
@@ -34,7 +34,7 @@ pub struct Trace {
     pub cost: Cost,
 }
 
-/// The word for an operation that ends so.
+/// Name of an operation with this outcome.
 fn word(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Created { .. } => "start",
@@ -118,7 +118,7 @@ impl Past {
 }
 
 impl Toolstack {
-    /// The operation under way with this number, as far as it has come.
+    /// The current operation with this number and its steps so far.
     fn underway(&self, id: OperationId) -> Trace {
         let operation = &self.operations[&id];
         let mut trace = Trace::of(id, &self.vms[&operation.uuid].config.name, operation);
@@ -126,7 +126,7 @@ impl Toolstack {
         trace
     }
 
-    /// Answers with all operations that are known, the oldest first.
+    /// Answers with all known operations, the oldest first.
     pub(super) fn list_operations(&self, now: Instant, client: ClientId, out: &mut Vec<Action>) {
         let past = self.past.traces.iter().map(Trace::summary);
         let underway = self.operations.keys().map(|id| self.underway(*id).summary());
@@ -135,7 +135,7 @@ impl Toolstack {
         out.push(Action::Reply { client, reply: Reply::Operations { now, operations } });
     }
 
-    /// Answers with an operation: the one of that number, or the last of a VM.
+    /// Answers with an operation: by number, or the last one of a VM.
     pub(super) fn trace(
         &self,
         now: Instant,

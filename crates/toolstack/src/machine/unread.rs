@@ -1,7 +1,7 @@
 //! VMs whose record this daemon cannot read: a later release's, or damaged.
 //!
-//! Such a VM runs on, and its record and all it has stay as they are, for a daemon that can read them. Here it is
-//! listed as stuck; it can be destroyed, or taken over with a configuration that somebody names.
+//! Such a VM keeps running, and its record and resources are left untouched for a daemon that can
+//! read them. It is listed as stuck; it can be destroyed, or adopted with a given configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,11 +23,11 @@ use crate::xlcfg;
 #[derive(Debug)]
 pub(super) struct Unread {
     pub(super) name: String,
-    /// What is wrong with the record.
+    /// Why the record cannot be read.
     pub(super) why: String,
-    /// The domain that the record names, or that has the VM's UUID.
+    /// The domain named by the record, or with the VM's UUID.
     pub(super) domain: Option<DomainRef>,
-    /// What is attached for it.
+    /// Its attached disks.
     pub(super) disks: BTreeMap<u32, Attachment>,
     pub(super) model: Option<Process>,
     /// Clients that want it gone.
@@ -50,7 +50,7 @@ impl Unread {
         )
     }
 
-    /// The running domain as a VM of ours again, as `base` describes it.
+    /// The running domain as a VM of ours again, with the configuration `base`.
     fn adoption(&self, reading: &ForeignReading, base: &VmConfig) -> Result<Adoption, String> {
         let name = &self.name;
         let kind = layout::kind_name(base.kind);
@@ -103,7 +103,7 @@ impl Unread {
     }
 }
 
-/// Stands in for a configuration that nobody can read. It has a device model, so that one is looked for.
+/// Placeholder for an unreadable configuration. It is HVM, so that a device model is looked for.
 pub(super) fn stand_in() -> VmConfig {
     let text = "name = 'unreadable'\ntype = 'hvm'\nmemory = 4\n";
     let source = xlcfg::Source { file: "record", text, overrides: &[] };
@@ -111,7 +111,7 @@ pub(super) fn stand_in() -> VmConfig {
 }
 
 impl Toolstack {
-    /// The VM that a name, domain number or UUID means, if its record cannot be read.
+    /// The VM with this name, domid or UUID, if its record cannot be read.
     pub(super) fn unread(&self, target: &str) -> Option<Uuid> {
         let domid = target.parse().ok().map(DomId);
         let uuid: Option<Uuid> = target.parse().ok();
@@ -121,7 +121,7 @@ impl Toolstack {
         self.unread.iter().find(is_it).map(|(uuid, _)| *uuid)
     }
 
-    /// Somebody wants it gone: what it has is read first.
+    /// Destroys it; its devices are read first.
     pub(super) fn destroy_unread(
         &mut self,
         now: Instant,
@@ -142,7 +142,7 @@ impl Toolstack {
         }
     }
 
-    /// The devices of a VM that is to go were read, or not.
+    /// Handles the result of reading the devices of a VM to be destroyed.
     pub(super) fn left_read(
         &mut self,
         now: Instant,
@@ -174,7 +174,7 @@ impl Toolstack {
         if let Some(domid) = it.domid() {
             self.foreign.remove(&domid);
         }
-        // Whatever the record says, it says no more that the VM is whole.
+        // Removes the record's completion mark, whatever else it contains.
         let completion =
             Completion { start: Start::Running, store_port: EvtchnPort(0), store_gfn: 0 };
         let facts = Facts {
@@ -193,7 +193,7 @@ impl Toolstack {
         self.tear_down(now, uuid, Outcome::Gone, out);
     }
 
-    /// Takes one over whose configuration somebody names.
+    /// Adopts one with a given configuration.
     pub(super) fn adopt_unread(
         &mut self,
         client: ClientId,
@@ -219,7 +219,7 @@ impl Toolstack {
         self.give_out(Purpose::ReadForeign { client, uuid, base }, work, out);
     }
 
-    /// What a domain becomes that is to be adopted.
+    /// The adoption of a domain.
     pub(super) fn adoption(
         &self,
         reading: &ForeignReading,
@@ -231,7 +231,7 @@ impl Toolstack {
         }
     }
 
-    /// An attempt to adopt it has ended. Whoever wanted it gone meanwhile gets that now.
+    /// Handles the end of an adoption. A destroy requested meanwhile is done now.
     pub(super) fn adoption_ended(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
         self.adopting.remove(&uuid);
         let Some(it) = self.unread.get_mut(&uuid) else { return };

@@ -1,4 +1,4 @@
-//! Who still does something about a domain: its number may be given out again only when nobody does.
+//! Users of domains: a domain may be released only when there is no more work on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,22 +7,22 @@ use xen::DomainRef;
 use super::Facts;
 use crate::work::Release;
 
-/// See the module's text.
+/// Users of domains; see the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct DomainUsers {
-    /// How much of the work under way is about which domain.
+    /// Number of works in progress by domain.
     works: BTreeMap<DomainRef, u32>,
-    /// Domains to be released as soon as no work is about them.
+    /// Domains to be released when their work has ended.
     owed: BTreeSet<DomainRef>,
 }
 
 impl DomainUsers {
-    /// Work about a domain is given out.
+    /// Registers work on a domain.
     pub(super) fn enter(&mut self, domain: DomainRef) {
         *self.works.entry(domain).or_default() += 1;
     }
 
-    /// Such work is over. Returns whether the domain is to be released now.
+    /// Unregisters work. Returns whether the domain is to be released now.
     pub(super) fn leave(&mut self, domain: DomainRef) -> bool {
         let works = self.works.get_mut(&domain).expect("work was counted when it was given out");
         *works -= 1;
@@ -36,12 +36,12 @@ impl DomainUsers {
         self.works.contains_key(&domain)
     }
 
-    /// Releases a domain when the last work that is about it has ended.
+    /// Releases a domain when the last work on it has ended.
     pub(super) fn release_later(&mut self, domain: DomainRef) {
         self.owed.insert(domain);
     }
 
-    /// A VM's domain is released with its nodes, or when the last work that is about it has ended.
+    /// Releases a VM's domain with its nodes, or when the last work on it has ended.
     pub(crate) fn release(&mut self, facts: &mut Facts) -> Release {
         facts.is_released = true;
         match facts.domain {

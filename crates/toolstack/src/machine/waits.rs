@@ -1,4 +1,4 @@
-//! Waits: steps that end when a node says so, or when their time is over.
+//! Waits: steps that end when a node has some value, or at their deadline.
 
 use super::operation::{Operation, State};
 use super::{Action, Instant, OperationId, Toolstack};
@@ -7,7 +7,7 @@ use crate::steps::Step;
 use crate::steps::wait::{Late, RACED_CLOSE_SECONDS, Verdict, Wait};
 
 impl Operation {
-    /// How long it waits at most.
+    /// Its time limit.
     fn wait_seconds(&self, wait: Wait) -> u64 {
         match wait {
             Wait::Closed(device) if self.unseen.contains(&device) => RACED_CLOSE_SECONDS,
@@ -15,7 +15,7 @@ impl Operation {
         }
     }
 
-    /// What a step waits for that has begun to.
+    /// What a waiting step waits for.
     fn wait_of(&self, index: usize) -> Wait {
         match self.plan.steps[index].step {
             Step::Await(wait) => wait,
@@ -46,7 +46,7 @@ impl Toolstack {
         operation.states[index] = State::Watching { started: now, deadline, paths };
     }
 
-    /// A watched node has this value now.
+    /// Handles the new value of a watched node.
     pub(super) fn handle_node(
         &mut self,
         now: Instant,
@@ -54,7 +54,7 @@ impl Toolstack {
         value: Option<&[u8]>,
         out: &mut Vec<Action>,
     ) {
-        // An event that was on its way when the wait ended.
+        // A late event after the end of the wait.
         let Some((id, index)) = self.waits.get(path).copied() else { return };
         match self.operations[&id].wait_of(index).judge(path, value) {
             Verdict::Pending => {}
@@ -64,7 +64,7 @@ impl Toolstack {
         }
     }
 
-    /// Moves a wait's deadline to an earlier moment.
+    /// Moves a wait's deadline forward.
     fn shorten(&mut self, id: OperationId, index: usize, to: Instant) {
         let operation = self.operations.get_mut(&id).expect("a wait's operation is known");
         if let State::Watching { deadline, .. } = &mut operation.states[index]
@@ -76,7 +76,7 @@ impl Toolstack {
         }
     }
 
-    /// Ends the waits whose time is over.
+    /// Ends the waits that have timed out.
     pub(super) fn end_late_waits(&mut self, now: Instant, out: &mut Vec<Action>) {
         while let Some((deadline, id, index)) = self.deadlines.first().copied() {
             if deadline > now {

@@ -1,4 +1,4 @@
-//! Work of adoption: what an earlier daemon left, and domains that another toolstack made.
+//! Work of adoption: from an earlier daemon, and from other toolstacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::work::{
 };
 use crate::xlcfg;
 
-/// See the module's text.
+/// Work of adoption.
 #[derive(Clone, Debug)]
 pub enum AdoptionWork {
-    /// Survey, our records, and what is attached for VMs of ours.
+    /// Reads the domains, our records, and everything attached for our VMs.
     Observe,
-    /// What is attached for VMs that are no more.
+    /// Detaches disks of VMs that no longer exist.
     DetachOrphans { orphans: Vec<OwnLoop> },
-    /// Device models of domains that are no more.
+    /// Kills device models of domains that no longer exist.
     EndOrphans { models: Vec<OwnModel> },
-    /// All that is known of a domain that another toolstack made.
+    /// Reads a domain of another toolstack.
     ReadForeign { domid: DomId, uuid: Uuid, generation: u64 },
-    /// The devices of a VM whose record cannot be read.
+    /// Reads the devices of a VM whose record cannot be read.
     ReadLeft { domain: DomainRef, uuid: Uuid },
-    /// Makes such a domain ours: what is attached for it first, its record last.
+    /// Adopts such a domain: attached disks first, the record last.
     Adopt {
         domain: DomainRef,
         uuid: Uuid,
@@ -65,7 +65,7 @@ impl AdoptionWork {
             Self::DetachOrphans { orphans } => {
                 let detach =
                     |it: OwnLoop| storage::detach(by.host.system(), &it.attachment, &it.tag).err();
-                // One that cannot be detached keeps no other.
+                // A failure does not stop the others.
                 let failed: Vec<_> = orphans.into_iter().filter_map(detach).collect();
                 match failed.into_iter().next() {
                     Some(error) => Err(Failure(error.to_string())),
@@ -74,7 +74,7 @@ impl AdoptionWork {
             }
             Self::EndOrphans { models } => {
                 let end = |it: OwnModel| by.end_model(it.domid, it.uuid, Some(it.process)).err();
-                // One that does not end keeps no other.
+                // A failure does not stop the others.
                 let failed: Vec<Failure> = models.into_iter().filter_map(end).collect();
                 failed.into_iter().next().map_or(Ok(Output::Done), Err)
             }
@@ -96,7 +96,7 @@ impl AdoptionWork {
     }
 }
 
-/// The configuration of a VM that is whole.
+/// The configuration of a complete VM.
 fn recorded(record: &Record) -> Option<(Uuid, VmConfig)> {
     record.complete.as_ref()?;
     let source = xlcfg::Source { file: "record", text: &record.config_text, overrides: &[] };
@@ -113,7 +113,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(Output::Observed { survey, records, loops, unique_ids, models })
     }
 
-    /// Xen's numbers of the domains that our records speak of, where it has such.
+    /// Xen's unique ids of the domains in our records, if supported.
     fn unique_ids(
         &mut self,
         survey: &Survey,
@@ -127,13 +127,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         for info in survey.domains.iter().filter(|info| recorded.contains(&info.handle)) {
             let domid = info.domid;
             let state = self.xen.life_state(domid).map_err(refused("look up", domid))?;
-            // What has gone since the list was made is seen to be gone when it is looked for.
+            // A domain destroyed since the list is noticed when it is looked up.
             unique_ids.extend(state.map(|state| (domid, state.unique_id)));
         }
         Ok(unique_ids)
     }
 
-    /// Everything that is attached for a VM, by the tag that says for which.
+    /// Everything attached for our VMs, by tag.
     fn attached(&mut self, records: &[Record]) -> Result<Vec<OwnLoop>, Failure> {
         let configs: BTreeMap<Uuid, VmConfig> = records.iter().filter_map(recorded).collect();
         let who = |tag: &str| {
@@ -155,7 +155,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         for (uuid, config) in &configs {
             for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
                 let tag = loop_tag(*uuid, disk.vdev.number);
-                // An earlier release left no trace of a block device but the record.
+                // An earlier release recorded a block device in the record only.
                 if !known.contains(&tag)
                     && let Ok(id @ storage::DiskId::Device(number)) = system.identify(&disk.target)
                 {
@@ -197,8 +197,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(Box::new(reading))
     }
 
-    /// The tags come first: a tag without a record is nothing as long as the domain lives, and a record without
-    /// tags would lose the devices.
+    /// The tags come first: a tag without a record is harmless while the domain lives, but a record
+    /// without tags would lose the devices.
     fn adopt(
         &mut self,
         domid: DomId,
@@ -212,14 +212,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             .and_then(|()| store::adopt(&mut self.store, domid, uuid, nodes, removals));
         if adopted.is_err() {
             for it in loops {
-                // Under either name it is its maker's.
+                // It remains its maker's under either name.
                 let _left = self.host.system().tag_loop(&it.device.path, &it.path);
             }
         }
         adopted
     }
 
-    /// What the VM uses is its own from now on, whoever uses it beside.
+    /// Claims the VM's disks, whoever else uses them.
     fn claim_adopted(
         &mut self,
         uuid: Uuid,
@@ -245,10 +245,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(())
     }
 
-    /// It stays another toolstack's.
+    /// The domain remains another toolstack's.
     fn release_all(&mut self, owners: &[String]) {
         for owner in owners {
-            // The first error is the one to tell.
+            // Report the first error.
             let _kept = storage::Claims::new(self.host.system()).release(owner);
         }
     }

@@ -1,4 +1,4 @@
-//! What domains are built of, and their making on the hypervisor.
+//! Loading of images and creation of domains.
 
 use xen::{
     CreateDomain, CreateOptions, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Uuid,
@@ -15,9 +15,9 @@ use crate::work::{Failure, Images, NewDomain};
 
 /// Pages of a MiB.
 const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
-/// Highest event channel port of a domain: what xl gives.
+/// Highest event channel port of a domain, as with xl.
 const EVTCHN_PORT_MAX: u32 = 1023;
-/// How often a domain that could not be finished is destroyed, should Xen refuse.
+/// Attempts to destroy an incomplete domain if Xen refuses.
 const DESTROY_ATTEMPTS_MAX: u32 = 5;
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
@@ -82,11 +82,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
         })?;
         self.finish_domain(domid, uuid, generation, config, &materials).map_err(|Failure(why)| {
-            // The domain is ours alone and empty: gone at once.
+            // The domain is empty and unused: it is destroyed at once.
             let mut attempts = (0..DESTROY_ATTEMPTS_MAX).map(|_| self.xen.destroy_domain(domid));
             match attempts.find(|gone| matches!(gone, Ok(()) | Err(Errno::ESRCH))) {
                 Some(_) => Failure(why),
-                // Nothing of ours leads to it any more once its record is gone.
+                // Nothing refers to it once its record is gone.
                 None => Failure(format!(
                     "{why}; and domain {domid} could not be destroyed; `xl destroy {domid}` destroys it"
                 )),
@@ -141,7 +141,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         built.map_err(|error| self.build_failure(config, &materials, &error))
     }
 
-    /// Names the key that is to blame; for want of memory, also how much there is.
+    /// Names the responsible key; if memory is short, also the free amount.
     fn build_failure(
         &mut self,
         config: &VmConfig,
@@ -153,7 +153,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         match (materials.check(), self.xen.phys_info()) {
             (Ok(needs), Ok(mut physical)) => {
-                // Its own part goes back with the domain.
+                // Its own pages are freed with the domain.
                 physical.pages_free += got_pages;
                 memory_failure(config, needs.host_pages, &physical)
             }
@@ -162,7 +162,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 }
 
-/// What Xen is told of the domain. Its grant tables may be of the highest version that Xen has.
+/// Arguments of createdomain. Grant tables may have the highest version that Xen supports.
 fn wanted(config: &VmConfig, uuid: Uuid, physical: &PhysInfo) -> CreateDomain {
     let options = &config.options;
     CreateDomain {
@@ -186,7 +186,7 @@ fn cpu_config(config: &VmConfig) -> CpuConfig<'_> {
     let cpuid = config.options.cpuid.as_deref();
     CpuConfig {
         kind: config.kind,
-        // Nothing is said yet of VMs that never migrate, whose counter would be as steady.
+        // There is no setting yet for VMs that never migrate, whose counter would be invariant too.
         invariant_tsc: config.tsc_mode == TscMode::AlwaysEmulate,
         nested_virt: config.options.nested_virt,
         registers: cpuid.map_or(&[], |cpuid| &cpuid.registers),
@@ -194,7 +194,7 @@ fn cpu_config(config: &VmConfig) -> CpuConfig<'_> {
     }
 }
 
-/// Memory that is claimed is free still, and nobody else's to have.
+/// Claimed memory counts as free in Xen, but is not available.
 fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> Failure {
     let claimed = match physical.pages_outstanding / PAGES_PER_MIB {
         0 => String::new(),
@@ -209,7 +209,7 @@ fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> 
     ))
 }
 
-/// What a domain is built of, as the builder wants it.
+/// Input of the domain builder.
 enum Materials<'a> {
     Kernel(BuildConfig<'a>),
     Firmware(HvmConfig<'a>),
@@ -256,7 +256,7 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
     }
 }
 
-/// Names the key that is to blame.
+/// Names the responsible key.
 fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
     let key = match error {
         BuildError::Image(_) => {

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration that only the host knows. Creates and checks share this.
+//! Checks of a configuration against the host, shared by creates and checks.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::host::Host;
 use crate::work::{Failure, loop_tag};
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    /// Everything that a create would fail for now. Of a configuration with faults only the parts are checked, not
-    /// how they fit together.
+    /// All errors that a create would have now. Of an invalid configuration only the parts are
+    /// checked, not their combination.
     pub(super) fn check(
         &mut self,
         config: &VmConfig,
@@ -54,7 +54,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error.0))
     }
 
-    /// An interface gets its name only once there is a domain; what has the name by then keeps it.
+    /// An interface gets its name only once there is a domain; the name must be free.
     fn check_link_name(&mut self, config: &VmConfig, index: usize) -> Result<(), Failure> {
         let Some(name) = &config.vifs[index].name else { return Ok(()) };
         let place = config.origin.at(&format!("vif[{index}]"));

@@ -1,4 +1,4 @@
-//! Work on what outlives domains and daemons: the files of definitions.
+//! Work on the files of definitions.
 
 use xen::{Hypervisor, Uuid};
 use xenstore::client::Transport;
@@ -7,7 +7,7 @@ use super::{Performer, failure};
 use crate::host::Host;
 use crate::work::{Failure, Output, WorkClass, WorkInfo};
 
-/// See the module's text.
+/// Work on the files of definitions.
 #[derive(Clone, Debug)]
 pub enum DefinitionWork {
     Write {
@@ -17,7 +17,7 @@ pub enum DefinitionWork {
     Remove {
         uuid: Uuid,
     },
-    /// The VMs that start with the host were started.
+    /// The autostart VMs were started.
     FinishBoot,
 }
 

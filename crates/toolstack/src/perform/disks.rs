@@ -1,4 +1,4 @@
-//! Disks of a VM, and who else uses them: what is attached or checked for one comes through here.
+//! Disks of a VM and their other users: all attaches and checks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::store::names;
 use crate::config::{DiskConfig, VmConfig};
 use crate::work::Failure;
 
-/// Attaches a VM's disk, unless somebody else uses it. `own` are the domains of our VMs.
+/// Attaches a VM's disk, unless it is in use. `own` are the domains of our VMs.
 pub(crate) fn attach<T: Transport>(
     system: &mut dyn System,
     store: &mut Client<T>,
@@ -27,7 +27,7 @@ pub(crate) fn attach<T: Transport>(
     storage::attach(system, &wanted(disk, owner, &who, &others), disk.format).map_err(told)
 }
 
-/// What [`attach`] would be refused for.
+/// Finds errors of [`attach`].
 pub(crate) fn check<T: Transport>(
     system: &mut dyn System,
     store: &mut Client<T>,
@@ -67,7 +67,7 @@ struct Backend {
     devid: String,
 }
 
-/// What domains of other toolstacks use. Who shares does not ask.
+/// Disks in use by domains of other toolstacks. Not needed for `w!`.
 fn others<T: Transport>(
     system: &mut dyn System,
     store: &mut Client<T>,
@@ -157,12 +157,12 @@ fn uses<T: Transport>(
     Ok(uses)
 }
 
-/// What a backend serves: a device by its number, or else a path, behind a word for its format.
+/// What a backend serves: a device by number, or a path prefixed with its format.
 fn identify(system: &mut dyn System, number: &str, params: &str) -> Option<DiskId> {
     if let Some(number) = DeviceNumber::parse(number) {
         return Some(DiskId::Device(number));
     }
     let path = &params[params.find('/')?..];
-    // What is no longer there has no other user.
+    // A deleted file has no other user.
     system.identify(path).ok()
 }

@@ -1,4 +1,4 @@
-//! What only HVM domains need: Xen's loader, a BIOS and a device model.
+//! HVM only: hvmloader, a BIOS and a device model.
 
 use storage::{FileKind, HostError};
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::layout;
 use crate::work::{Failure, Images};
 
-/// Where Xen's own build and distributions put its firmware; `{}` is Xen's version.
+/// Firmware folders of Xen's own build and of distributions; `{}` is Xen's version.
 const FIRMWARE_FOLDERS: [&str; 4] = [
     "/usr/lib/xen-{}/boot",
     "/usr/lib/xen/boot",
@@ -20,7 +20,7 @@ const FIRMWARE_FOLDERS: [&str; 4] = [
 ];
 const LOADER: &str = "hvmloader";
 
-/// Files of a BIOS where distributions put them, and its name in a firmware folder.
+/// Paths of a BIOS in distributions, and its name in a firmware folder.
 fn bios_files(bios: Bios) -> (&'static [&'static str], &'static str) {
     match bios {
         Bios::SeaBios => {
@@ -30,7 +30,7 @@ fn bios_files(bios: Bios) -> (&'static [&'static str], &'static str) {
     }
 }
 
-/// The package that a host lacks, as Debian calls it.
+/// Debian's package of a BIOS.
 fn bios_package(bios: Bios) -> &'static str {
     match bios {
         Bios::SeaBios => "seabios",
@@ -70,7 +70,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(Images::Firmware { loader, bios })
     }
 
-    /// What the device model would only miss once there is a domain.
+    /// Checks the device model's requirements, which would otherwise fail only after the domain is
+    /// created.
     fn check_model(&mut self, config: &VmConfig, hvm: &HvmSettings) -> Result<(), Failure> {
         let programs = device_model::programs(hvm);
         let mut is_file = |path: &str| match self.host.system().inspect(path)? {
@@ -101,7 +102,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         domain: DomainRef,
         launch: &Launch,
     ) -> Result<Process, Failure> {
-        // What one of an earlier domain of that number left would be taken for this one's word.
+        // Nodes left by an earlier domain with this domid would be mistaken for this one's.
         store::remove_tree(&mut self.store, &device_model::folder(domain.domid))?;
         let started = first_of(&launch.programs, |program| self.host.start_model(program, launch));
         let model = format!("device model of domain {}", domain.domid);
@@ -110,7 +111,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    /// Ends a device model, if it runs still, and removes what it left, unless the number is another domain's by now.
+    /// Kills a device model, if it is still running, and removes its nodes, unless the domid
+    /// belongs to another domain by now.
     pub(crate) fn end_model(
         &mut self,
         domid: DomId,
@@ -130,7 +132,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 }
 
-/// The first of these files that is there.
+/// The first of these files that exists.
 fn first_of<T>(
     paths: &[String],
     mut load: impl FnMut(&str) -> Result<T, HostError>,

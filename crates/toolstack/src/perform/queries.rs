@@ -1,4 +1,4 @@
-//! Work that reads or asks and changes nothing of a VM.
+//! Work that reads, or sends requests to guests, and does not change a VM.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::work::{
     WorkInfo,
 };
 
-/// See the module's text.
+/// Queries.
 #[derive(Clone, Debug)]
 pub enum QueryWork {
     /// One list of all domains, and the names of those not in `known`.
@@ -38,11 +38,11 @@ pub enum QueryWork {
         devices: Vec<DeviceRef>,
     },
     HostInfo,
-    /// Everything about a configuration that only the host knows; nothing is made.
+    /// Checks a configuration against the host; nothing is created.
     Check {
         config: Arc<VmConfig>,
         uuid: Uuid,
-        /// It has no faults of its own.
+        /// It is valid.
         is_whole: bool,
         /// The domains of our VMs.
         own: BTreeSet<DomId>,
@@ -53,13 +53,13 @@ pub enum QueryWork {
     ReadStartTimes {
         domains: Vec<(DomId, Uuid)>,
     },
-    /// Writes `control/shutdown`, if somebody in the guest will read it.
+    /// Writes `control/shutdown`, if the guest has PV drivers.
     RequestShutdown {
         domain: DomainRef,
         uuid: Uuid,
         name: String,
         how: ShutdownRequest,
-        /// It has PV drivers only if it says so.
+        /// PV drivers must be detected.
         is_hvm: bool,
         fallback: Fallback,
     },
@@ -118,7 +118,8 @@ impl QueryWork {
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    /// Whether an HVM guest's PV drivers are there, told as libxl does: they name the interrupt that events come by.
+    /// Whether an HVM guest has PV drivers, detected as in libxl: they register a callback
+    /// interrupt.
     fn has_pv_drivers(&mut self, domain: DomainRef) -> Result<bool, Failure> {
         self.check_identity(domain, IdentityCheck::Needed)?;
         let domid = domain.domid;
@@ -126,7 +127,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(interrupt.map_err(refused("tell the callback interrupt of", domid))? != 0)
     }
 
-    /// What is done for a guest that cannot be asked.
+    /// The fallback for a guest without PV drivers.
     fn send_acpi(
         &mut self,
         domain: DomainRef,
@@ -170,7 +171,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             let count = info.vcpu_id_max.map_or(0, |highest| highest + 1);
             let vcpus: Result<Vec<_>, Errno> =
                 (0..count).map(|vcpu| self.read_vcpu(domid, vcpu)).collect();
-            // What was read is that domain's only if it has its number still.
+            // The result is that domain's only if it still has the domid.
             if self.domain_of(domid, handle)?.is_some() {
                 let vcpus = vcpus.map_err(refused("read the vCPUs of", domid))?;
                 readings.domains.insert(domid, vcpus);
@@ -184,7 +185,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(VcpuReading { info, affinity: self.xen.vcpu_affinity(domid, vcpu)? })
     }
 
-    /// The domain of that number, if it has this handle.
+    /// The domain with that domid, if it has this handle.
     fn domain_of(&mut self, domid: DomId, handle: Uuid) -> Result<Option<DomainInfo>, Failure> {
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         Ok(info.filter(|info| info.handle == handle))

@@ -1,4 +1,4 @@
-//! The store's part of the work: batches of requests, each in as few round trips as it can be.
+//! Store access of the work: batches of requests, with as few round trips as possible.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ fn put_all(batch: &mut Batch, nodes: &Nodes) {
     }
 }
 
-/// Writes nodes that nobody else looks at yet.
+/// Writes nodes that no one reads yet.
 pub(crate) fn write_plainly<T: Transport>(
     store: &mut Client<T>,
     nodes: &Nodes,
@@ -36,7 +36,7 @@ pub(crate) fn write_plainly<T: Transport>(
     store.run(&batch_of(nodes))?.all_ok()
 }
 
-/// Writes nodes that others see all at once or not at all.
+/// Writes nodes atomically.
 pub(crate) fn write_as_one<T: Transport>(
     store: &mut Client<T>,
     nodes: &Nodes,
@@ -52,7 +52,7 @@ pub(crate) fn write_one<T: Transport>(
     store.write(path, value.as_bytes())
 }
 
-/// Commits what is behind a guard of the domain's link to its VM.
+/// Commits changes guarded by the domain's link to its VM.
 fn commit_for<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -81,8 +81,8 @@ fn taken_down(domid: DomId) -> Failure {
     Failure(format!("domain {domid} is being taken down"))
 }
 
-/// Asks the guest to stop. The node must be there already, and the VM's own: written after a teardown it
-/// would conjure up the nodes of a domain that is gone, or stop another one.
+/// Requests a shutdown from the guest. The node must exist already and belong to the VM: written
+/// after a teardown it would recreate nodes of a dead domain, or stop another one.
 pub(crate) fn request_shutdown<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -97,10 +97,10 @@ pub(crate) fn request_shutdown<T: Transport>(
     commit_for(store, domid, &batch)
 }
 
-/// How often nodes are looked at again because they changed before something was done about them.
+/// Retries when nodes changed between read and commit.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// Repeats what met a change between its look and its commit.
+/// Retries after a conflict.
 fn steadily<T: Transport>(
     store: &mut Client<T>,
     mut attempt: impl FnMut(&mut Client<T>) -> Result<(), ClientError>,
@@ -117,9 +117,9 @@ fn steadily<T: Transport>(
     }
 }
 
-/// Makes the backends let go without asking the guest: a frontend that is gone is the end of it.
-/// Returns the devices that no backend had looked at yet. Most likely none will: Linux's xenbus passes over
-/// a device whose state is not the first.
+/// Makes the backends close without asking the guest, by removing the frontend. Returns the devices
+/// that no backend had probed yet. Most likely none will: Linux's xenbus ignores a device whose
+/// state is not Initialising.
 pub(crate) fn close_devices<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -139,17 +139,17 @@ pub(crate) fn close_devices<T: Transport>(
         let mut close = Batch::new();
         match seen.get_optional(link)? {
             Some(vm) if vm == vm_path(uuid).as_bytes() => close.guard_value(&vm_link(domid), vm),
-            // Somebody else's devices, or nobody's.
+            // The devices belong to another VM, or to none.
             _ => return Ok(()),
         };
         for (device, index) in devices.iter().zip(states) {
-            // A backend that never came to be must not be conjured up by writing its state.
+            // Writing its state must not create a backend that never existed.
             let Some(state) = seen.get_optional(index)? else { continue };
             let backend = device.backend(domid);
             close.guard_value(&format!("{backend}/state"), state);
             close.write(&format!("{backend}/online"), "0");
-            // Linux's backends do not repeat a state they are in already: one that has closed with its
-            // guest would leave our Closing where it is.
+            // Linux's backends do not write the state they are in again: one that has closed with
+            // its guest would leave our Closing in place.
             let state = XenbusState::decode(state);
             if state != XenbusState::Closed {
                 close.write(&format!("{backend}/state"), XenbusState::Closing.as_str());
@@ -164,7 +164,7 @@ pub(crate) fn close_devices<T: Transport>(
     Ok(unseen)
 }
 
-/// Gives a domain room for its devices. A store without limits of single domains has to do as it is.
+/// Raises a domain's quota for its devices, if the store has quotas per domain.
 pub(crate) fn raise_quota<T: Transport>(
     store: &mut Client<T>,
     quota: Quota,
@@ -178,7 +178,7 @@ pub(crate) fn raise_quota<T: Transport>(
     Ok(())
 }
 
-/// Writes the nodes of one more device, if the domain's nodes are still the VM's.
+/// Writes the nodes of a hotplugged device, if the domain's nodes still belong to the VM.
 pub(crate) fn add_device<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -191,7 +191,7 @@ pub(crate) fn add_device<T: Transport>(
     commit_for(store, domid, &batch)
 }
 
-/// Tells the backend that its device goes, which then asks the guest.
+/// Sets the backend to Closing, which then asks the guest.
 pub(crate) fn ask_to_close<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -216,19 +216,19 @@ pub(crate) fn ask_to_close<T: Transport>(
                     ask.write(&node, XenbusState::Closing.as_str());
                 }
             }
-            // Nobody has it.
+            // It does not exist.
             _ => return Ok(()),
         }
         if seen.get_optional(said)?.is_some() {
-            // What the guest said at an earlier attempt.
+            // The guest's error of an earlier attempt.
             ask.rm(&words);
         }
         store.commit(&ask).map(drop)
     })
 }
 
-/// Removes paths, all at once, and the directories above them that are empty then. What has the domain's
-/// number in it stays unless the nodes there are the VM's: they were written as one, and go as one.
+/// Removes paths atomically, and then empty directories above them. Paths with the domid are only
+/// removed if the nodes there belong to the VM.
 pub(crate) fn remove<T: Transport>(
     store: &mut Client<T>,
     domid: Option<DomId>,
@@ -265,7 +265,7 @@ pub(crate) fn remove<T: Transport>(
         if removed { store.commit(&batch).map(drop) } else { Ok(()) }
     })?;
     while !directories.is_empty() {
-        // Mostly they are not empty, and then one look at all of them has said so.
+        // Usually they are not empty, which a single read of all of them shows.
         let mut look = Batch::new();
         for path in directories.keys() {
             look.directory(path);
@@ -288,19 +288,19 @@ pub(crate) fn remove<T: Transport>(
     Ok(())
 }
 
-/// Nothing more is done with this domain: its number may be given out again.
+/// Releases the domain: its domid may be reused.
 pub(crate) fn release<T: Transport>(
     store: &mut Client<T>,
     domain: DomainRef,
 ) -> Result<(), ClientError> {
     match store.release_domains(&[domain.into()]) {
-        // Another store, which keeps no numbers.
+        // Another store, which does not keep domids.
         Err(ClientError::Refused { .. }) => Ok(()),
         other => other,
     }
 }
 
-/// Notes the directory that `path` was in, if so many levels above it concern us.
+/// Records the directory of `path`, if this many levels above it are to be checked.
 fn note_above(directories: &mut BTreeMap<String, usize>, path: &str, levels: usize) {
     let Some(levels_left) = levels.checked_sub(1) else { return };
     if let Some((above, _)) = path.rsplit_once('/') {
@@ -309,7 +309,8 @@ fn note_above(directories: &mut BTreeMap<String, usize>, path: &str, levels: usi
     }
 }
 
-/// Whether the directory is gone now. Checked and removed as one, so that nobody's new entry is lost.
+/// Removes the directory if it is empty; returns whether it is gone. Atomic, so that no new entry
+/// is lost.
 fn remove_if_empty<T: Transport>(store: &mut Client<T>, path: &str) -> Result<bool, ClientError> {
     store.transaction(|transaction| match transaction.directory(path) {
         Ok(children) if children.is_empty() => {
@@ -326,7 +327,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The names of domains, as far as they have one.
+/// The names of domains that have one.
 pub(crate) fn names<T: Transport>(
     store: &mut Client<T>,
     domids: &[DomId],
@@ -348,12 +349,12 @@ pub(crate) fn names<T: Transport>(
     Ok(names)
 }
 
-/// A start time as libxl writes it.
+/// A start time in libxl's format.
 pub(crate) fn start_time(unix_ms: u64) -> String {
     format!("{}.{:02}", unix_ms / 1000, unix_ms % 1000 / 10)
 }
 
-/// When domains were started, in seconds since 1970. Who made them has noted it, or has not.
+/// Start times of domains, in seconds since 1970, as far as recorded.
 pub(crate) fn start_times<T: Transport>(
     store: &mut Client<T>,
     domains: &[(DomId, Uuid)],
@@ -366,21 +367,21 @@ pub(crate) fn start_times<T: Transport>(
     let mut times = BTreeMap::new();
     for (index, (domid, _)) in domains.iter().enumerate() {
         let Some(value) = replies.get_optional(index)? else { continue };
-        // libxl writes hundredths behind a point.
+        // libxl writes hundredths after a point.
         let seconds = text(value).split('.').next().and_then(|seconds| seconds.parse().ok());
         times.extend(seconds.map(|seconds| (*domid, seconds)));
     }
     Ok(times)
 }
 
-/// All records of ours, however many, in a few round trips.
+/// All records, in a few round trips.
 pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>, Failure> {
     let names = match store.directory(RECORDS) {
         Ok(names) => names,
         Err(error) if error.is_not_found() => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
-    // Nothing but UUIDs is ours.
+    // Only UUIDs are ours.
     let uuids: Vec<Uuid> = names.iter().filter_map(|name| name.parse().ok()).collect();
     let mut look = Batch::new();
     for uuid in &uuids {
@@ -413,7 +414,7 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
     Ok(records)
 }
 
-/// The next chunk of each text that has one, until none has.
+/// Reads the next chunk of each text until all have ended.
 fn read_texts<T: Transport>(
     store: &mut Client<T>,
     mut open: Vec<(String, &mut String)>,
@@ -439,7 +440,7 @@ fn read_texts<T: Transport>(
     Ok(())
 }
 
-/// Refuses to tell about a domain whose nodes are not the VM's.
+/// Fails if the domain's nodes do not belong to the VM.
 fn check_link(replies: &Replies, index: usize, domid: DomId, uuid: Uuid) -> Result<(), Failure> {
     match replies.get_optional(index)? {
         Some(vm) if vm == vm_path(uuid).as_bytes() => Ok(()),
@@ -447,7 +448,7 @@ fn check_link(replies: &Replies, index: usize, domid: DomId, uuid: Uuid) -> Resu
     }
 }
 
-/// The terminal that xenconsoled made for the domain.
+/// The domain's pty, created by xenconsoled.
 pub(crate) fn console_tty<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -461,7 +462,7 @@ pub(crate) fn console_tty<T: Transport>(
     Ok(replies.get_optional(tty)?.map(text).filter(|tty| !tty.is_empty()))
 }
 
-/// What `block-list` and `network-list` show, in one round trip.
+/// Data of `block-list` and `network-list`, in one round trip.
 pub(crate) fn device_readings<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -508,7 +509,7 @@ pub(crate) fn device_readings<T: Transport>(
     Ok(readings)
 }
 
-/// What the store knows of a domain that libxl made, but for the files under its disks.
+/// The store's data on a domain of libxl, except the files of its disks.
 pub(crate) fn foreign<T: Transport>(
     store: &mut Client<T>,
     domain: DomainRef,
@@ -546,7 +547,8 @@ pub(crate) fn foreign<T: Transport>(
     Ok(reading)
 }
 
-/// The devices that libxl's directory of a domain names: those of kinds that are known here, and the words of others.
+/// The devices in libxl's directory of a domain: those of supported kinds, and the names of other
+/// kinds.
 fn libxl_devices<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -561,7 +563,7 @@ fn libxl_devices<T: Transport>(
                 let device = |id: &String| Some(DeviceRef { kind, devid: id.parse().ok()? });
                 devices.extend(ids.iter().filter_map(device));
             }
-            // The first console needs nobody but xenconsoled.
+            // The first console only needs xenconsoled.
             None if word == "console" && ids.iter().all(|id| id == "0") => {}
             None => others.push(word),
         }
@@ -569,7 +571,8 @@ fn libxl_devices<T: Transport>(
     Ok((devices, others))
 }
 
-/// The devices of a VM of ours whose record does not tell of them, none if the nodes there are not the VM's.
+/// The devices of a VM of ours with an unreadable record; none if the nodes do not belong to the
+/// VM.
 pub(super) fn devices_left<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -621,7 +624,7 @@ fn foreign_devices<T: Transport>(
     Ok(found)
 }
 
-/// Takes away what nobody needs and writes the record, if the domain's nodes are still the VM's.
+/// Removes unneeded nodes and writes the record, if the domain's nodes still belong to the VM.
 pub(crate) fn adopt<T: Transport>(
     store: &mut Client<T>,
     domid: DomId,
@@ -632,7 +635,7 @@ pub(crate) fn adopt<T: Transport>(
     remove(store, Some(domid), uuid, removals)?;
     let mut batch = Batch::new();
     batch.guard_value(&vm_link(domid), vm_path(uuid));
-    // Of a record that nobody can read nothing stays.
+    // An unreadable record is removed completely.
     let record = record_path(uuid);
     if store.read_optional(&record)?.is_some() {
         batch.rm(&record);

@@ -1,4 +1,4 @@
-//! Steps from a configuration to a running domain, but for those about single devices.
+//! Steps from a configuration to a running domain, except those of single devices.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use crate::machine::Action;
 use crate::perform::{Performer, refused, store};
 use crate::work::{Failure, IdentityCheck, Images, NewDomain, Output, Quota, WorkClass, WorkInfo};
 
-/// See the module's text.
+/// Steps of a create.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum CreateStep {
     /// Read and check kernel and ramdisk.
     LoadImages,
-    /// Write our own record, which outlives the daemon.
+    /// Write the record, which outlives the daemon.
     Record,
     CreateDomain,
     Build,
-    /// Start the process that emulates the hardware of an HVM domain.
+    /// Start the device model of an HVM domain.
     StartModel,
-    /// Write the domain's and its devices' nodes and the end of our record, all as one: from here on a
-    /// restarted daemon goes on with the rest.
+    /// Write the domain's and its devices' nodes and complete the record, atomically: from here on
+    /// a restarted daemon continues with the rest.
     WriteNodes(Start),
     Introduce,
     Unpause,
@@ -46,7 +46,7 @@ pub enum CreateWork {
         config: Arc<VmConfig>,
         uuid: Uuid,
         images: Images,
-        /// No other domain that this machine speaks of has it.
+        /// Unique among the domain identities of this machine.
         generation: u64,
     },
     Build {
@@ -116,7 +116,7 @@ impl CreateStep {
         match self {
             Self::LoadImages => CreateWork::LoadImages { config },
             Self::Record => {
-                // From here on something may be left behind, even if the write is never confirmed.
+                // From here on nodes may exist, even if the write is never confirmed.
                 facts.recorded = true;
                 CreateWork::Record { nodes: layout::record_nodes(uuid, &config.to_cfg_text()) }
             }
@@ -125,7 +125,7 @@ impl CreateStep {
                 CreateWork::CreateDomain { config, uuid, images, generation }
             }
             Self::Build => {
-                // The builder is the images' last user.
+                // The builder is the last user of the images.
                 let images = facts.images.take().expect("planned after the images");
                 let domain = facts.new.expect("planned after the domain");
                 CreateWork::Build { config, images, domain }

@@ -1,4 +1,4 @@
-//! Steps from whatever exists of a VM back to nothing.
+//! Steps of a teardown.
 
 use xen::{DomainRef, Errno, Hypervisor, Presence, Uuid};
 use xenstore::client::Transport;
@@ -10,17 +10,17 @@ use crate::layout::{self, Removal};
 use crate::perform::{Performer, refused, store};
 use crate::work::{Failure, IdentityCheck, Output, Release, WorkClass, WorkInfo};
 
-/// See the module's text.
+/// Steps of a teardown.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum TeardownStep {
-    /// Take back what says that the VM is whole: whoever comes after a kill takes it down too.
+    /// Remove the record's completion mark: after a kill, the next daemon continues the teardown.
     Condemn,
     Pause,
     EndModel,
     DestroyDomain,
-    /// Remove all nodes, our record last.
+    /// Remove all nodes, the record last.
     RemoveNodes,
-    /// Remove the nodes of a domain whose VM goes on in another; the record stays.
+    /// Remove the nodes of a domain whose VM continues in another; the record is kept.
     RemoveDomainNodes,
 }
 
@@ -30,18 +30,19 @@ pub enum TeardownWork {
     Pause {
         domain: DomainRef,
     },
-    /// Ends the device model and removes what it left.
+    /// Kills the device model and removes its nodes.
     EndModel {
         domain: DomainRef,
         uuid: Uuid,
-        /// `None` if it has ended by itself meanwhile.
+        /// `None` if it has exited by itself.
         process: Option<Process>,
     },
     DestroyDomain {
         domain: DomainRef,
     },
     RemoveNodes {
-        /// Whose nodes they are, if there was a domain: another VM's under its domid stay.
+        /// The owner of the nodes, if there was a domain: nodes of another VM under its domid are
+        /// kept.
         domain: Option<DomainRef>,
         uuid: Uuid,
         removals: Vec<Removal>,
@@ -88,7 +89,7 @@ impl TeardownStep {
             },
             Self::Pause => TeardownWork::Pause { domain: existing() },
             Self::EndModel => {
-                // From here on its end is no news.
+                // From here on its exit is expected.
                 let process = facts.model.take();
                 TeardownWork::EndModel { domain: existing(), uuid, process }
             }
@@ -160,7 +161,7 @@ impl TeardownWork {
     }
 }
 
-/// Destroys the domain, if it is still the one we mean.
+/// Destroys the domain, if it is still the intended one.
 fn destroy_domain<H: Hypervisor, T: Transport, O: Host>(
     by: &mut Performer<H, T, O>,
     domain: DomainRef,

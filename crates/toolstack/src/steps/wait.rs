@@ -1,4 +1,4 @@
-//! Steps that wait: they end when a node of the store says so, or when their time is over.
+//! Steps that wait: they end when a node of the store has some value, or at their deadline.
 
 use xen::{DomId, XenbusState};
 
@@ -11,51 +11,54 @@ use crate::layout::DeviceRef;
 pub enum Wait {
     /// The device model is ready.
     Model,
-    /// The backend has seen its device.
+    /// The backend has probed its device.
     Backend(DeviceRef),
-    /// The two halves of a device have found each other. Asked to close while they do, a frontend closes and then
-    /// meets a backend that has just connected: Linux's loses its xenbus thread over that.
+    /// Frontend and backend are connected. If asked to close during the connection, a frontend
+    /// closes and then meets a backend that has just connected: Linux's xenwatch thread crashes
+    /// over that.
     Connected(DeviceRef),
-    /// The guest has closed a device that it was asked for.
+    /// The guest has closed a device on request.
     Consent(DeviceRef),
     /// The backend has closed its device.
     Closed(DeviceRef),
 }
 
-/// How long a backend may take to see its device. xen-blkback and xen-netback take milliseconds;
-/// the rest is for a loaded dom0.
+/// Time limit for a backend to probe its device. xen-blkback and xen-netback take milliseconds; the
+/// rest is for a loaded dom0.
 const BACKEND_SECONDS: u64 = 30;
-/// How long a device model may take to be ready. It takes a fraction of a second; the rest is for a loaded dom0.
+/// Time limit for a device model to be ready. It takes a fraction of a second; the rest is for a
+/// loaded dom0.
 const MODEL_SECONDS: u64 = 60;
-/// How long a backend may take to close. After that the domain is destroyed all the same.
+/// Time limit for a backend to close. After that the domain is destroyed anyway.
 const CLOSE_SECONDS: u64 = 30;
-/// How long a guest may take to connect a device that it is to close. One that has no driver for it never does.
+/// Time limit for a guest to connect a device that it is to close. A guest without a driver never
+/// does.
 const CONNECT_SECONDS: u64 = 10;
-/// How long a guest may take to close a device: what it has in its caches has to be written first.
+/// Time limit for a guest to close a device: it must flush its caches first.
 const CONSENT_SECONDS: u64 = 30;
-/// How long to wait for a backend that may never say that it has closed: one that was connecting while it was told to,
-/// wrote another state over our Closing and closes all the same; and one that had not looked at its device yet, and now
-/// has no reason to.
+/// Time limit for a backend that may never report that it has closed: one that was connecting
+/// meanwhile, overwrote our Closing and closes anyway; and one that had not probed its device yet,
+/// and now never will.
 pub const RACED_CLOSE_SECONDS: u64 = 1;
 
-/// What a watched node says about a wait.
+/// Result of a watched node for a wait.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Verdict {
     /// Nothing yet.
     Pending,
-    /// It may be over without another word: wait [`RACED_CLOSE_SECONDS`] from now on.
+    /// It may end without a further change: wait [`RACED_CLOSE_SECONDS`] from now on.
     Shorten,
     Ended,
-    /// It will never be over.
+    /// It will never end.
     Refused(String),
 }
 
-/// What follows when the time of a wait is over.
+/// What follows when a wait times out.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Late {
     Fail(String),
     GoOn,
-    /// As `GoOn`, and operators are told.
+    /// As `GoOn`, with a note in the log.
     GoOnWithNote,
 }
 
@@ -98,7 +101,7 @@ impl Wait {
         }
     }
 
-    /// The nodes that tell when it is over: a backend's state, and what is said about the device.
+    /// The nodes to watch: a backend's state, and the device's error nodes.
     #[must_use]
     pub fn nodes(self, domid: DomId) -> Vec<String> {
         let state = |device: DeviceRef| format!("{}/state", device.backend(domid));
@@ -110,7 +113,7 @@ impl Wait {
         }
     }
 
-    /// What the value of one of these nodes says.
+    /// Evaluates the value of one of these nodes.
     #[must_use]
     pub fn judge(self, path: &str, value: Option<&[u8]>) -> Verdict {
         let device = match self {
@@ -125,7 +128,7 @@ impl Wait {
             let state = value.map_or(XenbusState::Unknown, XenbusState::decode);
             return self.judge_state(device, state);
         }
-        // Somebody's own words about a device.
+        // An error message for a device.
         match value {
             None | Some(b"") => Verdict::Pending,
             Some(words) => self.judge_words(device, &String::from_utf8_lossy(words)),
@@ -174,7 +177,7 @@ impl Wait {
         }
     }
 
-    /// What follows when its time is over. `model_log` has the device model's words.
+    /// What follows when it times out. `model_log` is the device model's log.
     #[must_use]
     pub fn late(self, model_log: &str) -> Late {
         let seconds = self.seconds();
@@ -192,9 +195,9 @@ impl Wait {
                  --force detaches it anyway",
                 device.spoken()
             )),
-            // There may be no driver for it; then there is nobody to be surprised either.
+            // There may be no driver for it; then closing is safe.
             Self::Connected(_) => Late::GoOn,
-            // The domain is destroyed next, and with its nodes the backend loses its device.
+            // The domain is destroyed next, and removing its nodes removes the backend's device.
             Self::Closed(_) => Late::GoOnWithNote,
         }
     }

@@ -1,4 +1,4 @@
-//! A [`VmConfig`] as text: how the daemon keeps it, to find it again after a restart.
+//! A [`VmConfig`] as text, as saved by the daemon.
 
 use std::fmt::{self, Write as _};
 
@@ -71,7 +71,7 @@ impl VmConfig {
     }
 }
 
-/// What is as by default is left out.
+/// Defaults are omitted.
 fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
     let GuestOptions {
         evtchn_port_max,
@@ -163,7 +163,7 @@ fn write_list(
 }
 
 fn disk_spec(disk: &DiskConfig) -> String {
-    // A comma at the end of a target would be taken for a separator; a second one is.
+    // A trailing comma of a target would be taken for a separator, so it is followed by one.
     let comma = if disk.target.ends_with(',') { "," } else { "" };
     let target = match disk.target.as_str() {
         "" => String::new(),
@@ -212,7 +212,7 @@ fn bytes_per_second(rate: Rate) -> u128 {
     bytes.div_ceil(u128::from(rate.interval_us.max(1)))
 }
 
-/// A string in double quotes, escaped as the syntax wants it.
+/// A string in double quotes, escaped.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {

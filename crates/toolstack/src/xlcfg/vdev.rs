@@ -10,7 +10,7 @@ use crate::config::Vdev;
 /// Disks and partitions up to 15 have the old form, 202 << 8; all others are marked by bit 28.
 const EXTENDED: u32 = 1 << 28;
 
-/// The text names no virtual disk.
+/// Not the name of a virtual disk.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error(
     "not a virtual disk: expected xvda to xvdbgqcv with or without a partition up to 255, hda to \
@@ -60,7 +60,7 @@ fn named(text: &str) -> Option<u32> {
     }
 }
 
-/// The name that a number has; the number itself if it has none.
+/// The name of a number; the number itself if it has none.
 #[must_use]
 pub fn vdev_name(number: u32) -> String {
     let major = number >> 8;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_lead_back_to_names() {
+    fn numbers_convert_back_to_names() {
         for name in [
             "xvda",
             "xvda15",

@@ -8,11 +8,11 @@ use super::keys::nearest;
 use super::{integer, shown};
 use crate::config::{Mac, Rate, VifConfig};
 
-/// The bridge of a vif that names none, as in libxl.
+/// Default bridge, as in libxl.
 pub(super) const BRIDGE_DEFAULT: &str = "xenbr0";
 /// Linux: `IFNAMSIZ` without the NUL.
 const INTERFACE_NAME_BYTES_MAX: usize = 15;
-/// The smallest that IPv4 allows, and the largest that the device's field can say.
+/// The minimum of IPv4, and the maximum of the device's field.
 const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 const RATE_INTERVAL_US_DEFAULT: u64 = 50_000;
 
@@ -37,7 +37,7 @@ const MODELS: &[&str] =
     &["rtl8139", "e1000", "e1000e", "ne2k_pci", "pcnet", "virtio-net-pci", "vmxnet3"];
 const MODEL_DEFAULT: &str = "rtl8139";
 
-/// Reads one interface; `index` is its place in the list. The error is the problem alone.
+/// Parses one interface; `index` is its index in the list. The error is the problem only.
 pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfig, String> {
     let mut vif = VifConfig {
         devid: index,
@@ -78,7 +78,7 @@ pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfi
     Ok(vif)
 }
 
-/// That `vif` and `others` can be interfaces of one VM.
+/// Checks that `vif` and `others` can be interfaces of one VM.
 pub(super) fn check_distinct(vif: &VifConfig, others: &[VifConfig]) -> Result<(), String> {
     for (index, other) in others.iter().enumerate() {
         if other.devid == vif.devid {
@@ -94,13 +94,13 @@ pub(super) fn check_distinct(vif: &VifConfig, others: &[VifConfig]) -> Result<()
     Ok(())
 }
 
-/// Whether an HVM domain's interface has an emulated card beside it, and which.
+/// Parses whether an HVM domain's interface has an emulated card, and which.
 fn emulation(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), String> {
     match (key, value) {
         ("type", "ioemu") => {}
         ("type", "vif") => vif.model = None,
         ("type", _) => return Err(format!("type={}: expected ioemu or vif", shown(value))),
-        // As xl's own manual calls it.
+        // As in xl's manual.
         (_, "virtio-net") if vif.model.is_some() => vif.model = Some("virtio-net-pci".to_owned()),
         _ if !MODELS.contains(&value) => {
             let known = MODELS.join(", ");
@@ -142,7 +142,7 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
             return refuse("only an HVM domain has emulated cards, from its start; use type=vif");
         }
         "type" => return refuse("expected vif"),
-        // The model of an emulated card; a paravirtual interface has none, for xl either.
+        // The model of an emulated card; ignored for PV interfaces, as in xl.
         "model" => {}
         "script" if matches!(value, "vif-bridge" | "/etc/xen/scripts/vif-bridge") => {}
         "script" => {
@@ -177,16 +177,16 @@ fn mac(value: &str) -> Result<Mac, String> {
     Ok(mac)
 }
 
-/// As Linux's `dev_valid_name`; a name with a % would be a template for one.
+/// As Linux's `dev_valid_name`; a name with % would be a template.
 fn is_interface_name(value: &str) -> bool {
     let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&value.len());
     let odd = |c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control();
     fits && !value.contains(odd) && !matches!(value, "." | "..")
 }
 
-/// Addresses or networks with spaces between, as vif-bridge reads them.
+/// Addresses or networks separated by spaces, as vif-bridge reads them.
 fn addresses(value: &str) -> Result<String, String> {
-    /// More than any interface has, and well below what a node holds.
+    /// More than any interface has, and well below the limit of a node.
     const BYTES_MAX: usize = 1024;
     if value.len() <= BYTES_MAX && !value.contains(char::is_control) {
         Ok(value.split_ascii_whitespace().collect::<Vec<_>>().join(" "))
@@ -195,7 +195,7 @@ fn addresses(value: &str) -> Result<String, String> {
     }
 }
 
-/// `10Mb/s`, `250KB/s@20ms`: so many bits or bytes in each second, refilled once in each interval.
+/// `10Mb/s`, `250KB/s@20ms`: bits or bytes per second, refilled once per interval.
 fn rate(value: &str) -> Result<Rate, String> {
     let refuse = |problem: &str| format!("rate={}: {problem}", shown(value));
     let (speed, interval) = match value.split_once('@') {
@@ -247,7 +247,7 @@ fn interval_us(text: &str) -> Option<u64> {
         "s" | "" => 1_000_000,
         _ => return None,
     };
-    // The backend keeps it in 32 bits.
+    // The backend has a 32-bit field for it.
     number.checked_mul(factor).filter(|us| (1..=u64::from(u32::MAX)).contains(us))
 }
 
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn an_hvm_domain_s_interfaces_are_emulated_too_unless_they_say_otherwise() {
+    fn an_hvm_domains_interfaces_are_emulated_unless_configured_otherwise() {
         let model = |text| parse(text, 0, DomainKind::Hvm).map(|vif| vif.model);
         let some = |model: &str| Ok(Some(model.to_owned()));
         assert_eq!(model(""), some("rtl8139"));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_interface_cannot_be_is_said() {
+    fn invalid_interfaces_are_refused_with_a_reason() {
         for (text, expected) in [
             ("br1", "\"br1\": expected key=value"),
             ("brigde=br1", "\"brigde\": unknown parameter; did you mean bridge?"),

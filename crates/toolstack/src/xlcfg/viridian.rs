@@ -7,7 +7,7 @@ use super::syntax::{Setting, Value};
 use super::vm::{Reader, Result};
 
 const BASE: u64 = 1;
-/// The group `freq` is there unless this says that it is not.
+/// Disables the group `freq`, which is on by default.
 const NO_FREQ: u64 = 1 << 1;
 const TIME_REF_COUNT: u64 = 1 << 2;
 const SYNIC: u64 = 1 << 7;
@@ -33,7 +33,7 @@ const DEFAULTS: &[&str] =
     &["base", "freq", "time_ref_count", "apic_assist", "crash_ctl", "no_vp_limit", "cpu_hotplug"];
 
 impl Reader<'_> {
-    /// The bits that Xen is told, 0 for none.
+    /// The bits for Xen, 0 for none.
     pub(super) fn viridian(&self) -> Result<u64> {
         let fail = |problem: String| self.error("viridian", self.place("viridian"), problem);
         let groups = match self.settings.get("viridian") {
@@ -48,7 +48,7 @@ impl Reader<'_> {
     }
 }
 
-/// The groups that a list enables in the end.
+/// The groups that a list enables.
 fn enabled<'a>(
     items: impl Iterator<Item = &'a str>,
 ) -> std::result::Result<Vec<&'static str>, String> {
@@ -99,7 +99,7 @@ fn mask(groups: &[&str]) -> Option<u64> {
     }
 }
 
-/// The groups that make this mask.
+/// The groups of this mask.
 pub(super) fn groups(mask: u64) -> impl Iterator<Item = &'static str> {
     GROUPS.iter().filter_map(move |&(name, bits)| {
         let is_there = match name {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_become_the_bits_that_xl_would_set() {
+    fn groups_have_the_bits_that_xl_sets() {
         for (items, bits) in [
             (&[][..], Some(0)),
             (&["defaults"], Some(0x1865)),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_groups_of_a_mask_make_it_again() {
+    fn a_mask_round_trips_through_its_groups() {
         for items in [&["all"][..], &["all", "!freq"], &["base", "stimer"], &["base"], &[]] {
             let mask = of(items).unwrap();
             let groups: Vec<&str> = groups(mask).collect();

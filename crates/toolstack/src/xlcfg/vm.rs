@@ -1,4 +1,4 @@
-//! Settings to a [`VmConfig`]: which values each key takes, and what must fit together.
+//! Settings to a [`VmConfig`]: the values of each key, and consistency checks.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,11 +12,11 @@ use crate::config::{
     DiskConfig, Origin, ShutdownAction, ShutdownPolicy, TscMode, VifConfig, VmConfig,
 };
 
-/// 16 TiB, what an address of 44 bits reaches.
+/// 16 TiB, the range of 44-bit addresses.
 const MEMORY_MIB_MAX: i64 = 16 << 20;
 /// `HVM_MAX_VCPUS`; Xen allows more for PV, but nothing boots that way.
 const VCPUS_MAX: i64 = 128;
-/// As much as a xenstore client can expect to read as one line.
+/// What a xenstore client can expect to read as one line.
 const NAME_BYTES_MAX: usize = 255;
 
 pub(super) struct Reader<'a> {
@@ -26,12 +26,12 @@ pub(super) struct Reader<'a> {
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
-/// All that is wrong with a configuration.
+/// All faults and warnings of a configuration.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) faults: Vec<ConfigError>,
     pub(super) warnings: Vec<ConfigError>,
-    /// Keys that are probably there under a misspelt name.
+    /// Keys that are probably misspelt.
     misspelt: Vec<&'static str>,
 }
 
@@ -44,7 +44,7 @@ impl Findings {
         });
     }
 
-    /// The value, or its default once the fault is noted.
+    /// The value; on an error, records the fault and returns the default.
     fn take<T: Default>(&mut self, result: Result<T>) -> T {
         result.unwrap_or_else(|fault| {
             self.faults.push(fault);
@@ -54,7 +54,7 @@ impl Findings {
 }
 
 impl Reader<'_> {
-    /// What could be read, unless it is unclear what kind of domain it is, and what is wrong.
+    /// The valid parts, unless the domain type is unclear, and all faults.
     pub(super) fn vm_config(&self) -> (Option<VmConfig>, Findings) {
         let mut found = Findings::default();
         self.check_keys_known(&mut found);
@@ -161,7 +161,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The error, unless the value asks for nothing or for what is there anyway.
+    /// The error, unless the value has no effect or is the default.
     pub(super) fn unless_harmless(
         &self,
         key: &str,
@@ -186,7 +186,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A text in which a control character can only be a mistake.
+    /// A text without control characters.
     fn line(&self, key: &str) -> Result<Option<&str>> {
         match self.atom(key)? {
             Some((text, place)) if text.contains(char::is_control) => {
@@ -198,7 +198,7 @@ impl Reader<'_> {
         }
     }
 
-    /// As `line`, where an empty text is as good as none.
+    /// As `line`, where an empty text counts as absent.
     pub(super) fn path(&self, key: &str) -> Result<Option<&str>> {
         Ok(self.line(key)?.filter(|path| !path.is_empty()))
     }
@@ -287,7 +287,7 @@ impl Reader<'_> {
         Err(self.error("name", self.place("name"), format!("{} {problem}", shown(name))))
     }
 
-    /// Where a key that is set was set.
+    /// The place of a key that is set.
     pub(super) fn place(&self, key: &str) -> Place {
         self.settings.get(key).map_or(Place::CommandLine, |setting| setting.place)
     }
@@ -314,7 +314,7 @@ impl Reader<'_> {
         Ok(kernel)
     }
 
-    /// `cmdline` as it is, or else `root=ROOT EXTRA`.
+    /// `cmdline`, or otherwise `root=ROOT EXTRA`.
     fn cmdline(&self, found: &mut Findings) -> Result<String> {
         let (root, extra) = (self.line("root")?, self.line("extra")?);
         let Some(cmdline) = self.line("cmdline")? else {
