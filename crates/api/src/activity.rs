@@ -1,9 +1,8 @@
-//! What the daemon has done since it began, and how long it took: the answer to `hypercalls`.
+//! Activity of the daemon since its start, with timings: the answer to `hypercalls`.
 
 use serde::{Deserialize, Serialize};
 
-/// Times of something that was done often. Quantiles are the bounds of buckets that grow by twos: what is told
-/// is never less than the truth, and less than twice as much.
+/// Latencies. Quantiles are rounded up to power-of-two buckets, so by less than a factor of two.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Latency {
@@ -14,29 +13,29 @@ pub struct Latency {
     pub longest_ns: u64,
 }
 
-/// A kind of hypercall, whatever it was made for.
+/// One kind of hypercall.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct HypercallRow {
     pub hypercall: String,
     pub count: u64,
-    /// Of those that were timed; a few rare ones are not.
+    /// Of timed calls; a few rare ones are not timed.
     pub latency: Latency,
 }
 
-/// A kind of work, and the hypercalls that it makes.
+/// One kind of work and its hypercalls.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct OperationRow {
     pub operation: String,
     pub failed: u64,
-    /// CPU time of the threads that did it.
+    /// CPU time of its threads.
     pub cpu_ns: u64,
     pub latency: Latency,
     pub hypercalls: Vec<HypercallRow>,
 }
 
-/// A queue of the pool, and those who take from it.
+/// A queue of the pool and its performers.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct QueueRow {
@@ -49,7 +48,7 @@ pub struct QueueRow {
     pub waited: Latency,
 }
 
-/// All of it.
+/// The whole activity.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Activity {

@@ -1,4 +1,4 @@
-//! What the daemon answers.
+//! Answers of the daemon.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +18,24 @@ pub enum Answer {
     /// One line about a configuration, to clients that asked for warnings.
     Warning(String),
     Ok(Reply),
-    /// One line for the operator: what went wrong with what, and what to do.
+    /// One line for the operator: the object, the error, and what to do.
     Error(String),
 }
 
-/// How far a request has come.
+/// Progress of a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Progress {
     pub vm: String,
     pub done: u32,
     pub total: u32,
-    /// What has just ended; empty at the beginning.
+    /// The step that just ended; empty at the beginning.
     pub step: String,
-    /// What is waited for now.
+    /// The step in progress.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub waits_for: String,
 }
 
-/// Something that happened to a domain while a request waited.
+/// An event of a domain during a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DomainEvent {
     pub domid: u16,
@@ -43,7 +43,7 @@ pub struct DomainEvent {
     pub kind: EventKind,
 }
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
 pub enum EventKind {
@@ -95,19 +95,19 @@ pub enum Reply {
     Limits(Limits),
 }
 
-/// What is wrong with a configuration, on this host and now.
+/// Faults of a configuration on this host, now.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Checked {
-    /// A line each; without any, a create would begin.
+    /// A line each; if there are none, a create would start.
     pub faults: Vec<String>,
     /// A line each.
     pub warnings: Vec<String>,
-    /// What would be made, as far as it could be read.
+    /// The resulting configuration, as far as it is valid.
     pub config: Option<ListedConfig>,
 }
 
-/// How many steps the daemon has under way at most, and how many it has now.
+/// Limits of concurrent steps, and the current number.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Limits {
@@ -116,19 +116,19 @@ pub struct Limits {
     pub vm: usize,
     pub sr: usize,
     pub backend: usize,
-    /// Attaches and detaches on the whole host, if they have a limit of their own.
+    /// Attaches and detaches on the whole host, if limited.
     pub storage: Option<usize>,
-    /// Domains being made or destroyed on the whole host, if they have a limit of their own.
+    /// Domains being created or destroyed on the whole host, if limited.
     pub domain: Option<usize>,
-    /// Looks at what SRs have, if they have a limit of their own.
+    /// Scans of SRs, if limited.
     pub scan: Option<usize>,
-    /// Changes of SRs and VDIs, if they have a limit of their own; always one at a time for each SR.
+    /// Changes of SRs and VDIs, if limited; always one at a time for each SR.
     pub change: Option<usize>,
     pub waiting: usize,
     pub under_way: usize,
 }
 
-/// Who answers.
+/// Identification of the daemon.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Pong {
     /// The daemon's release.
@@ -136,13 +136,13 @@ pub struct Pong {
     pub pid: u32,
 }
 
-/// A domain that was made, and where its time went.
+/// A created domain, and the timing of its create.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CreateReport {
     pub name: String,
     pub domid: u16,
     pub uuid: String,
-    /// In the order in which they began; they may overlap.
+    /// In the order of their start; they may overlap.
     pub stages: Vec<Stage>,
     pub cost: Cost,
 }
@@ -155,21 +155,21 @@ pub struct Stage {
     pub end_us: u64,
 }
 
-/// What an operation asked of Xen, of the store and of the host.
+/// Cost of an operation: requests to Xen, the store and the host.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Cost {
     /// Calls by hypercall and sub-operation.
     pub hypercalls: BTreeMap<String, u64>,
     pub store_messages: u64,
-    /// Times the daemon had to wait for the store before it could go on.
+    /// Times that the daemon had to wait for the store.
     pub store_round_trips: u64,
     pub transactions: u64,
     /// Transactions that had to be repeated.
     pub conflicts: u64,
 }
 
-/// What the daemon has been doing. All times are nanoseconds since it began.
+/// Operations of the daemon. All times are nanoseconds since its start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Operations {
     pub now_ns: u64,
@@ -181,11 +181,11 @@ pub struct Operations {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct TraceRow {
     pub id: u64,
-    /// `start`, `stop`, `reboot`, `attach`, `detach`, or `undo` of what failed.
+    /// `start`, `stop`, `reboot`, `attach`, `detach`, or `undo` of a failed one.
     pub what: String,
     pub vm: String,
     pub started_ns: u64,
-    /// `None`: it is under way.
+    /// `None`: it is in progress.
     pub ended_ns: Option<u64>,
     pub failure: Option<String>,
     /// Steps of its plan.
@@ -194,7 +194,7 @@ pub struct TraceRow {
     pub done: u64,
 }
 
-/// Where the time of an operation went. All times are nanoseconds since the daemon began.
+/// Timing of an operation. All times are nanoseconds since the daemon's start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Trace {
     pub now_ns: u64,
@@ -209,19 +209,19 @@ pub struct Trace {
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct TraceStep {
     pub name: String,
-    /// What steps of its kind are called.
+    /// Name of its kind of step.
     pub stage: String,
-    /// When everything that it had to come after had ended.
+    /// When all its dependencies had ended.
     pub ready_ns: u64,
     pub started_ns: u64,
-    /// `None`: it is under way.
+    /// `None`: it is in progress.
     pub ended_ns: Option<u64>,
-    /// What kept it between being ready and its start.
+    /// What it waited for between being ready and its start.
     pub waited_for: Option<String>,
     pub failed: bool,
 }
 
-/// Totals since the daemon began.
+/// Totals since the daemon's start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct Counters {
@@ -240,7 +240,7 @@ pub struct DomainRow {
     pub uuid: String,
     /// `pv`, `pvh` or `hvm`.
     pub kind: String,
-    /// Memory held and claimed.
+    /// Memory allocated and claimed.
     pub mem_kib: u64,
     pub mem_max_kib: u64,
     pub vcpus_online: u32,
@@ -252,9 +252,9 @@ pub struct DomainRow {
     pub dying: bool,
     pub cpu_time_ns: u64,
     pub cpupool: u32,
-    /// When the domain was made, in seconds since 1970, if the store says.
+    /// Start time of the domain, in seconds since 1970, if in the store.
     pub started_unix_s: Option<u64>,
-    /// The daemon owns this VM; others belong to another toolstack and are only shown.
+    /// The VM is managed by the daemon; others belong to another toolstack and are only shown.
     pub managed: bool,
 }
 
@@ -267,7 +267,7 @@ pub struct BlockRow {
     pub frontend_domid: u16,
     /// The frontend's xenbus state.
     pub state: u32,
-    /// `None` until the frontend has one.
+    /// `None` until the frontend has set one.
     pub evtchn: Option<u32>,
     pub ring_ref: Option<u32>,
     pub backend_path: String,
@@ -282,7 +282,7 @@ pub struct NetworkRow {
     pub mac: String,
     /// The frontend's xenbus state.
     pub state: u32,
-    /// `None` until the frontend has one.
+    /// `None` until the frontend has set one.
     pub evtchn: Option<u32>,
     pub tx_ring_ref: Option<u32>,
     pub rx_ring_ref: Option<u32>,

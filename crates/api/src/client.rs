@@ -9,7 +9,7 @@ use crate::{
     WireError, decode_answer, encode_request,
 };
 
-/// What a daemon tells before the final answer.
+/// Messages before the final answer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum News {
     Progress(Progress),
@@ -17,7 +17,7 @@ pub enum News {
     Warning(String),
 }
 
-/// A call that brought no reply.
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
     #[error("cannot reach xylemd at {path}: {reason}; is it running?", path = path.display())]
@@ -28,12 +28,12 @@ pub enum CallError {
     Closed,
     #[error("bad answer from xylemd: {0}")]
     Wire(WireError),
-    /// The daemon's own words.
+    /// The daemon's error message.
     #[error("{0}")]
     Refused(String),
 }
 
-/// The socket that the environment names, or the usual one.
+/// The socket named by the environment, or the default one.
 #[must_use]
 pub fn socket_path() -> PathBuf {
     match std::env::var_os(SOCKET_VARIABLE) {
@@ -60,11 +60,11 @@ impl Client {
         }
     }
 
-    /// Sends `request` and waits for its final answer; `on_news` hears what comes before.
+    /// Sends `request` and waits for its final answer; `on_news` receives earlier messages.
     ///
     /// # Errors
-    /// [`CallError::Refused`] with the daemon's words if the request failed; otherwise the connection
-    /// is of no more use.
+    /// [`CallError::Refused`] with the daemon's message if the request failed; after any other
+    /// error the connection is unusable.
     pub fn call(
         &mut self,
         request: &Request,

@@ -1,6 +1,6 @@
-//! A VM's configuration as `xl list -l` shows it, so that scripts that read that output read ours.
+//! A VM's configuration in the format of `xl list -l`, for scripts that parse that output.
 //!
-//! Fields with default values are left out. Source: xen `tools/libs/light/libxl_types.idl`,
+//! Fields with default values are omitted. Source: xen `tools/libs/light/libxl_types.idl`,
 //! `printf_info_one_json` in `tools/xl/xl_info.c`.
 
 use serde::{Deserialize, Serialize};

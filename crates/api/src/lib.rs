@@ -1,9 +1,9 @@
-//! What `xy` and other clients say to `xylemd`, and its answers: one JSON object per line.
+//! The protocol between `xylemd` and its clients, such as `xy`: one JSON object per line.
 //!
-//! A client writes a request line, `{"version":1,"op":"list"}`, and reads lines until the final one:
-//! any number of `{"progress":..}`, `{"event":..}` and `{"warning":..}`, then one `{"ok":..}` or `{"error":".."}`.
-//! A connection carries one request after another. This crate decides nothing about VMs; [`client`]
-//! is its only part that touches a socket.
+//! A client writes a request line, `{"version":1,"op":"list"}`, and reads lines until the final
+//! one: any number of `{"progress":..}`, `{"event":..}` and `{"warning":..}`, then one `{"ok":..}`
+//! or `{"error":".."}`. A connection carries one request after another. This crate makes no
+//! decisions about VMs; only [`client`] uses a socket.
 
 mod activity;
 mod answer;
@@ -28,11 +28,12 @@ pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,
 };
 
-/// The protocol's version. A change that an older peer would misread raises it; new optional fields do not.
+/// The protocol's version. Raised by changes that an older peer would misread; not by new optional
+/// fields.
 pub const VERSION: u32 = 1;
 
-/// Where `xylemd` listens unless told otherwise.
+/// Default socket of `xylemd`.
 pub const SOCKET_PATH: &str = "/run/xylem/xylemd.sock";
 
-/// The environment variable that names another socket, for daemon and clients alike.
+/// The environment variable that names another socket, for daemon and clients.
 pub const SOCKET_VARIABLE: &str = "XYLEMD_SOCKET";

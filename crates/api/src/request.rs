@@ -1,30 +1,29 @@
-//! What a client can ask for.
+//! Requests of clients.
 
 use serde::{Deserialize, Serialize};
 
 use crate::storage::StorageRequest;
 use crate::vms::Define;
 
-/// A domain as a user names it: digits are a domid, the form of a UUID with dashes is a UUID, and
-/// all else is a name.
+/// A domain as named by a user: digits are a domid, a UUID has dashes, anything else is a name.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct Target(pub String);
 
-/// The domains that an operation is meant for.
+/// The domains of a request.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Targets {
-    /// Every domain that the daemon manages; those of other toolstacks are left alone.
+    /// Every domain managed by the daemon; those of other toolstacks are not touched.
     All,
     These(Vec<Target>),
 }
 
-/// When the answer to a shutdown or reboot is due.
+/// When a shutdown or reboot is answered.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wait {
-    /// As soon as every domain has been asked.
+    /// When the requests have been sent.
     #[default]
     Asked,
     /// When every domain has shut down or is gone.
@@ -33,26 +32,26 @@ pub enum Wait {
     Gone,
 }
 
-/// A VM to be made.
+/// A VM to be created.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Create {
     /// The file's name as the user gave it, for error messages.
     pub file: String,
-    /// What the file says. The client reads it: the daemon may not see the same files.
+    /// The file's content. The client reads it, since the daemon may not see the same files.
     pub config_text: String,
-    /// `key=value` settings of the command line, which win over the file's.
+    /// `key=value` settings of the command line, which override the file's.
     #[serde(default)]
     pub overrides: Vec<String>,
-    /// The client's working directory: relative paths in the file start here.
+    /// The client's working directory, for relative paths in the file.
     pub cwd: String,
     /// Leave the domain paused.
     #[serde(default)]
     pub paused: bool,
-    /// Check everything that can be checked, make nothing. [`Request::Check`] tells all faults instead of
-    /// the first.
+    /// Check everything, create nothing. [`Request::Check`] reports all faults instead of the
+    /// first.
     #[serde(default)]
     pub dry_run: bool,
-    /// What is not supported or not known is a fault, where it would be a warning.
+    /// Treat warnings about unsupported and unknown keys as faults.
     #[serde(default, skip_serializing_if = "is_unset")]
     pub strict: bool,
     /// Send [`Answer::Warning`](crate::Answer::Warning) lines.
@@ -63,15 +62,14 @@ pub struct Create {
     pub progress: bool,
 }
 
-/// A running domain of another toolstack to be taken over.
+/// A running domain of another toolstack to be adopted.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Adopt {
     pub target: Target,
     /// The file's name, for error messages.
     #[serde(default)]
     pub file: String,
-    /// What it starts from again: a configuration, whose devices and sizes do not count. Without one it is
-    /// refused.
+    /// Its boot configuration; devices and sizes in it are ignored. Without one it is refused.
     #[serde(default)]
     pub config_text: Option<String>,
     /// The client's working directory.
@@ -88,7 +86,7 @@ pub enum Request {
     /// Answered by [`Reply::Created`](crate::Reply::Created), a dry run by
     /// [`Reply::Configs`](crate::Reply::Configs) with one entry that has no domid.
     Create(Create),
-    /// All that is wrong with a configuration, on this host and now. Nothing is made. Answered by
+    /// Finds all faults of a configuration on this host; creates nothing. Answered by
     /// [`Reply::Checked`](crate::Reply::Checked).
     Check(Create),
     /// Answered by [`Reply::Domains`](crate::Reply::Domains) in the order of `targets`, or of domids
@@ -107,19 +105,20 @@ pub enum Request {
     /// Answered by [`Reply::Done`](crate::Reply::Done) when nothing is left of the domain.
     Destroy { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done); an [`Answer::Event`](crate::Answer::Event)
-    /// tells of each domain asked and, if waited for, of each that has shut down or is gone.
+    /// is sent for each requested domain and, if waited for, for each that has shut down or is
+    /// gone.
     Shutdown {
         targets: Targets,
         #[serde(default)]
         wait: Wait,
-        /// Send an ACPI event to guests that have no PV drivers.
+        /// Send an ACPI event to guests without PV drivers.
         #[serde(default, skip_serializing_if = "is_unset")]
         acpi: bool,
         /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
         #[serde(default, skip_serializing_if = "is_unset")]
         progress: bool,
     },
-    /// As `Shutdown`. The old domain's end is what is waited for.
+    /// As `Shutdown`. Waits for the end of the old domain.
     Reboot {
         targets: Targets,
         #[serde(default)]
@@ -135,7 +134,7 @@ pub enum Request {
     Domid { name: String },
     /// Answered by [`Reply::Domname`](crate::Reply::Domname).
     Domname { domid: u16 },
-    /// Answered by [`Reply::Console`](crate::Reply::Console), once the console has a terminal.
+    /// Answered by [`Reply::Console`](crate::Reply::Console), once the console has a pty.
     Console { target: Target },
     /// Answered by [`Reply::Blocks`](crate::Reply::Blocks).
     BlockList { targets: Vec<Target> },
@@ -146,14 +145,16 @@ pub enum Request {
         #[serde(default)]
         targets: Vec<Target>,
     },
-    /// Answered by [`Reply::Domains`](crate::Reply::Domains) as `List`, with the start of each that is known.
+    /// Answered by [`Reply::Domains`](crate::Reply::Domains) as `List`, with start times where
+    /// known.
     Uptime {
         #[serde(default)]
         targets: Vec<Target>,
     },
     /// SRs and VDIs.
     Storage(StorageRequest),
-    /// A disk for a running domain, as `disk=` names it. Answered by [`Reply::Done`](crate::Reply::Done).
+    /// Attaches a disk to a running domain, in the syntax of `disk=`. Answered by
+    /// [`Reply::Done`](crate::Reply::Done).
     BlockAttach {
         target: Target,
         disk: String,
@@ -162,26 +163,26 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "is_unset")]
         progress: bool,
     },
-    /// Takes a disk away, by its name or number. Answered by [`Reply::Done`](crate::Reply::Done).
+    /// Detaches a disk, by name or number. Answered by [`Reply::Done`](crate::Reply::Done).
     BlockDetach {
         target: Target,
         disk: String,
-        /// Without the guest's consent.
+        /// Do not ask the guest.
         #[serde(default)]
         force: bool,
         /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
         #[serde(default, skip_serializing_if = "is_unset")]
         progress: bool,
     },
-    /// Puts a medium into a drive: what is there under its name goes first, with the guest's consent unless
-    /// forced. Answered by [`Reply::Done`](crate::Reply::Done).
+    /// Ejects a CD, asking the guest unless forced. Answered by
+    /// [`Reply::Done`](crate::Reply::Done).
     CdEject {
         target: Target,
         drive: String,
         #[serde(default)]
         force: bool,
     },
-    /// A CD for a drive of a running domain, in the place of what is in it.
+    /// Inserts a CD into a drive of a running domain, replacing the current one.
     CdInsert {
         target: Target,
         drive: String,
@@ -190,25 +191,24 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
-    /// A network interface for a running domain, as `vif=` names it; without `devid=` it gets the first free
-    /// number. Answered by [`Reply::Done`](crate::Reply::Done).
+    /// Attaches a network interface to a running domain, in the syntax of `vif=`; without `devid=`
+    /// it gets the first free number. Answered by [`Reply::Done`](crate::Reply::Done).
     NetworkAttach { target: Target, vif: String },
-    /// Takes an interface away, by its number or MAC address. Answered by
+    /// Detaches an interface, by number or MAC address. Answered by
     /// [`Reply::Done`](crate::Reply::Done).
     NetworkDetach {
         target: Target,
         vif: String,
-        /// Without the guest's consent.
+        /// Do not ask the guest.
         #[serde(default)]
         force: bool,
     },
-    /// What is under way for a domain, and what each step waits for. Answered by
+    /// Current operations on a domain, and what each step waits for. Answered by
     /// [`Reply::Text`](crate::Reply::Text).
     Explain { target: Target },
-    /// The graph of steps of something that could be asked for. Answered by
-    /// [`Reply::Text`](crate::Reply::Text).
+    /// The plan of a possible operation. Answered by [`Reply::Text`](crate::Reply::Text).
     Plan { of: Planned },
-    /// The limits of the scheduler, after those given were changed. Answered by
+    /// The limits of the scheduler, after applying the given changes. Answered by
     /// [`Reply::Limits`](crate::Reply::Limits).
     Limits(LimitChanges),
     /// Answered by [`Reply::Info`](crate::Reply::Info).
@@ -217,13 +217,13 @@ pub enum Request {
     Counters,
     /// Answered by [`Reply::Activity`](crate::Reply::Activity).
     Activity,
-    /// Answered by [`Reply::Defined`](crate::Reply::Defined) when the file is on the disk.
+    /// Answered by [`Reply::Defined`](crate::Reply::Defined) when the file is durable.
     Define(Define),
-    /// Answered by [`Reply::Done`](crate::Reply::Done). A domain that runs goes on.
+    /// Answered by [`Reply::Done`](crate::Reply::Done). A running domain continues.
     Undefine { target: Target },
     /// Answered by [`Reply::Vms`](crate::Reply::Vms).
     Vms,
-    /// Starts a VM that is defined. Answered by [`Reply::Created`](crate::Reply::Created).
+    /// Starts a defined VM. Answered by [`Reply::Created`](crate::Reply::Created).
     Start {
         target: Target,
         #[serde(default)]
@@ -231,11 +231,12 @@ pub enum Request {
         #[serde(default)]
         progress: bool,
     },
-    /// Starts all that are defined and do not run; a [`Answer::Progress`](crate::Answer::Progress)
-    /// tells of each. Answered by [`Reply::StartedAll`](crate::Reply::StartedAll).
+    /// Starts all defined VMs that are not running, with an
+    /// [`Answer::Progress`](crate::Answer::Progress) for each. Answered by
+    /// [`Reply::StartedAll`](crate::Reply::StartedAll).
     StartAll,
     /// Answered by [`Reply::Changes`](crate::Reply::Changes): at once, or with the next change if
-    /// there is none after `since` and the client wants to `wait`.
+    /// there is none after `since` and `wait` is set.
     Events {
         #[serde(default)]
         since: Option<u64>,
@@ -249,21 +250,21 @@ pub enum Request {
         #[serde(default)]
         timeout_s: Option<u64>,
     },
-    /// Answered by [`Reply::Operations`](crate::Reply::Operations): those under way and the last
+    /// Answered by [`Reply::Operations`](crate::Reply::Operations): the current ones and the last
     /// that have ended.
     Operations,
-    /// The operation of that number, or the last of the VM with that name or UUID. Answered by
-    /// [`Reply::Trace`](crate::Reply::Trace).
+    /// The operation with that number, or the last one of the VM with that name or UUID. Answered
+    /// by [`Reply::Trace`](crate::Reply::Trace).
     Trace { target: String },
 }
 
-/// A line has only what differs from what an older client meant.
+/// Flags that are not set are omitted, for older daemons.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 pub(crate) fn is_unset(flag: &bool) -> bool {
     !flag
 }
 
-/// What a plan is wanted of.
+/// The operation of a requested plan.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Planned {
@@ -276,7 +277,7 @@ pub enum Planned {
     NetworkAttach { vif: String },
 }
 
-/// New values; what is `None` stays as it is.
+/// New values; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct LimitChanges {

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What can be asked about storage. A VDI is written `sr:vdi`.
+/// Requests on storage. A VDI is written `sr:vdi`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum StorageRequest {
-    /// Makes an SR. Answered by [`Reply::Done`](crate::Reply::Done), like all that changes something.
+    /// Creates an SR. Answered by [`Reply::Done`](crate::Reply::Done), like all changes.
     SrCreate {
         name: String,
         kind: String,
         #[serde(default)]
         config: BTreeMap<String, String>,
     },
-    /// Takes over an SR that was made before.
+    /// Introduces an existing SR.
     SrIntroduce {
         name: String,
         kind: String,
@@ -26,13 +26,13 @@ pub enum StorageRequest {
     SrForget {
         name: String,
     },
-    /// Takes away an SR without VDIs.
+    /// Destroys an SR without VDIs.
     SrDestroy {
         name: String,
     },
-    /// Answered by [`Reply::Srs`](crate::Reply::Srs), without asking any SR.
+    /// Answered by [`Reply::Srs`](crate::Reply::Srs), without accessing any SR.
     SrList,
-    /// Answered by [`Reply::Srs`](crate::Reply::Srs) with one row that has its room.
+    /// Answered by [`Reply::Srs`](crate::Reply::Srs) with one row including its space.
     SrInfo {
         name: String,
     },
@@ -69,9 +69,9 @@ pub struct SrRow {
     pub name: String,
     pub kind: String,
     pub config: BTreeMap<String, String>,
-    /// VDIs that somebody uses.
+    /// VDIs in use.
     pub in_use: u64,
-    /// `None` where the SR was not asked.
+    /// `None` if the SR was not accessed.
     pub vdis: Option<u64>,
     pub bytes: Option<u64>,
     pub free_bytes: Option<u64>,
@@ -82,7 +82,7 @@ pub struct SrRow {
 #[serde(default)]
 pub struct VdiList {
     pub vdis: Vec<VdiRow>,
-    /// SRs that could not be asked, and why.
+    /// SRs that could not be accessed, and why.
     pub problems: Vec<String>,
 }
 
@@ -92,16 +92,16 @@ pub struct VdiList {
 pub struct VdiRow {
     pub sr: String,
     pub name: String,
-    /// What a guest sees.
+    /// Virtual size.
     pub bytes: u64,
-    /// What it takes in its SR, where that can be told.
+    /// Space used in its SR, if known.
     pub used_bytes: Option<u64>,
-    /// The VDI it is a snapshot of, and read-only for that.
+    /// The VDI that this is a snapshot of; it is read-only then.
     pub snapshot_of: Option<String>,
     pub users: Vec<VdiUser>,
 }
 
-/// Who uses a VDI.
+/// A user of a VDI.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(default)]
 pub struct VdiUser {
@@ -109,7 +109,7 @@ pub struct VdiUser {
     pub owner: String,
     /// `r` or `w`.
     pub access: String,
-    /// Whether there is a block device for it.
+    /// Whether it has a block device.
     pub active: bool,
     pub device: Option<String>,
 }

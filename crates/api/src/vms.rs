@@ -1,8 +1,8 @@
-//! VMs that outlive their domains, and how VMs change.
+//! Defined VMs, and state changes of VMs.
 
 use serde::{Deserialize, Serialize};
 
-/// A VM to be kept until it is undefined.
+/// A VM to be defined.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Define {
     /// As in [`Create`](crate::Create).
@@ -17,7 +17,7 @@ pub struct Define {
     /// As in [`Create`](crate::Create).
     #[serde(default, skip_serializing_if = "crate::request::is_unset")]
     pub warnings: bool,
-    /// It starts with the host, after those with smaller numbers.
+    /// Starts with the host, after VMs with smaller numbers.
     #[serde(default)]
     pub autostart: Option<u32>,
 }
@@ -37,11 +37,11 @@ pub struct VmRow {
     pub autostart: Option<u32>,
 }
 
-/// How the start of many came out.
+/// Result of a bulk start.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StartedAll {
     pub started: u64,
-    /// They ran already, or were about to.
+    /// They were running or starting already.
     pub running: u64,
     pub failed: Vec<StartFailure>,
 }
@@ -52,14 +52,14 @@ pub struct StartFailure {
     pub why: String,
 }
 
-/// What happened after a revision.
+/// State changes after a revision.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StateChanges {
-    /// Where to go on from.
+    /// The revision to continue from.
     pub revision: u64,
-    /// The revision that was named is not kept any more, or is another daemon's.
+    /// The given revision is no longer kept, or is another daemon's.
     pub too_old: bool,
-    /// The states, if no revision was named or it was too old.
+    /// The states, if no revision was given or it was too old.
     pub snapshot: Option<Vec<VmStatus>>,
     pub changes: Vec<StateChange>,
 }
@@ -75,7 +75,7 @@ pub struct VmStatus {
     pub revision: u64,
 }
 
-/// A change of a VM's state. `gone` is the state of one that is not known.
+/// A change of a VM's state. `gone` is the state of a VM that does not exist.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct StateChange {
     pub revision: u64,
@@ -86,6 +86,6 @@ pub struct StateChange {
     pub domid: Option<u16>,
     pub before: String,
     pub after: String,
-    /// Empty if the states say it all.
+    /// Empty if the states are enough.
     pub reason: String,
 }

@@ -1,13 +1,13 @@
-//! Lines to values and back.
+//! Encoding and decoding of lines.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Answer, Request, VERSION};
 
-/// Longest line either side accepts, in bytes: room for a thousand VMs in one list.
+/// Longest accepted line, in bytes: room for a thousand VMs in one list.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
 
-/// The peer's line means nothing to us.
+/// The peer's line cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     #[error("protocol version {peer}, expected {VERSION}: use xy and xylemd of the same release")]
@@ -42,13 +42,13 @@ pub fn encode_answer(answer: &Answer) -> String {
     line(answer)
 }
 
-/// Reads a request line, with or without its newline.
+/// Decodes a request line, with or without its newline.
 ///
 /// # Errors
 /// [`WireError`]; its text can be sent back as [`Answer::Error`].
 pub fn decode_request(line: &[u8]) -> Result<Request, WireError> {
     check_length(line)?;
-    // The version comes first: what else the line holds may mean something else in another version.
+    // Check the version first: the rest may have another meaning in another version.
     let spoken: SpokenVersion = serde_json::from_slice(line).map_err(malformed)?;
     if spoken.version != u64::from(VERSION) {
         return Err(WireError::Version { peer: spoken.version });
@@ -56,7 +56,7 @@ pub fn decode_request(line: &[u8]) -> Result<Request, WireError> {
     serde_json::from_slice(line).map_err(malformed)
 }
 
-/// Reads an answer line, with or without its newline.
+/// Decodes an answer line, with or without its newline.
 ///
 /// # Errors
 /// [`WireError`].
@@ -74,7 +74,7 @@ fn malformed(error: serde_json::Error) -> WireError {
     WireError::Malformed(error.to_string())
 }
 
-/// Our own types have string keys only, so that serialisation cannot fail.
+/// Our own types have string keys only, so serialisation cannot fail.
 fn line(value: &impl Serialize) -> String {
     let mut line = serde_json::to_string(value).expect("api types always serialise");
     line.push('\n');

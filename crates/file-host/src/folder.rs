@@ -1,4 +1,4 @@
-//! [`HostFolder`]: the files of a host, as the library's first page lists them.
+//! [`HostFolder`]: the files of a host, as listed in the crate's documentation.
 
 use std::fs;
 use std::io;
@@ -12,11 +12,11 @@ use crate::Page;
 
 /// The port that fires when a domain stopped or died.
 pub const EXCEPTION_PORT: EvtchnPort = EvtchnPort(1);
-/// The ports of domains begin here.
+/// First port of domains.
 const DOMAIN_PORTS: u32 = 1000;
-/// What a datagram says instead of a domid when a domain stopped or died.
+/// Content of a datagram, instead of a domid, when a domain stopped or died.
 const EXCEPTION: u32 = u32::MAX;
-/// Unique ids of domains whose file has none begin here.
+/// First unique id of domains whose file has none.
 const UNIQUE_IDS: u64 = 1_000_000;
 
 /// The daemon's end of a domain's event channel.
@@ -31,7 +31,7 @@ pub fn domain_of_port(port: EvtchnPort) -> Option<DomId> {
     port.0.checked_sub(DOMAIN_PORTS).and_then(|id| u16::try_from(id).ok()).map(DomId)
 }
 
-/// What a domain's file says that it does.
+/// State of a domain in its file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum State {
     Running,
@@ -43,21 +43,21 @@ pub enum State {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DomainFile {
     pub state: State,
-    /// No other domain ever has it, though it may have had the same domid.
+    /// Never reused, unlike the domid.
     pub unique_id: u64,
 }
 
-/// A folder that stands for a host.
+/// A folder that represents a host.
 #[derive(Clone, Debug)]
 pub struct HostFolder {
     path: PathBuf,
 }
 
 impl HostFolder {
-    /// Makes the folder and what domain 0 has there, unless it exists.
+    /// Creates the folder and domain 0's files, unless they exist.
     ///
     /// # Errors
-    /// The folder or a file cannot be made; the message names it.
+    /// The folder or a file cannot be created; the message names it.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let folder = Self { path: path.into() };
         fs::create_dir_all(&folder.path).map_err(|error| named(&folder.path, &error))?;
@@ -67,7 +67,7 @@ impl HostFolder {
         Ok(folder)
     }
 
-    /// A host that another process has opened before; nothing is made or changed.
+    /// A host that another process has opened; nothing is created or changed.
     #[must_use]
     pub fn existing(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
@@ -90,13 +90,13 @@ impl HostFolder {
         self.path.join(format!("dom.{domid}"))
     }
 
-    /// The socket at which a guest hears of events.
+    /// A guest's event socket.
     #[must_use]
     pub fn guest_events(&self, domid: DomId) -> PathBuf {
         self.path.join(format!("evt.{domid}"))
     }
 
-    /// The socket at which the daemon hears of events.
+    /// The daemon's event socket.
     #[must_use]
     pub fn daemon_events(&self) -> PathBuf {
         self.path.join("evtchn")
@@ -104,8 +104,8 @@ impl HostFolder {
 
     // Domains
 
-    /// Says that a domain exists and what it does. Tell the daemon by
-    /// [`raise_exception`](Self::raise_exception) once all changes are made.
+    /// Writes a domain's file. Call [`raise_exception`](Self::raise_exception) once all changes are
+    /// made.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -115,14 +115,14 @@ impl HostFolder {
             State::Shutdown => 's',
             State::Dying => 'd',
         };
-        // In one step: the daemon may look at any moment.
+        // Atomically: the daemon may read at any time.
         let whole = self.path.join(format!("new.{domid}"));
         fs::write(&whole, format!("{letter}:{}", file.unique_id))?;
         open_to_all(&whole)?;
         fs::rename(whole, self.domain(domid))
     }
 
-    /// The domain is gone, with its ring page.
+    /// Removes the domain and its ring page.
     ///
     /// # Errors
     /// There is no such domain.
@@ -131,7 +131,7 @@ impl HostFolder {
         fs::remove_file(self.ring(domid))
     }
 
-    /// What the domain's file says; `None` if there is no such domain.
+    /// Reads the domain's file; `None` if there is no such domain.
     #[must_use]
     pub fn find_domain(&self, domid: DomId) -> Option<DomainFile> {
         let text = match fs::read(self.domain(domid)) {
@@ -142,7 +142,7 @@ impl HostFolder {
         Some(decode(domid, &text))
     }
 
-    /// Every domain there is, in no order.
+    /// All domains, unordered.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -159,7 +159,7 @@ impl HostFolder {
             else {
                 continue;
             };
-            // It may be gone since the folder was read.
+            // It may have been removed since the folder was read.
             if let Some(file) = self.find_domain(domid) {
                 found.push((domid, file));
             }
@@ -169,10 +169,10 @@ impl HostFolder {
 
     // Rings
 
-    /// Makes a ring page's file of zeros, unless it exists.
+    /// Creates a zeroed ring page file, unless it exists.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn make_ring(&self, domid: DomId) -> io::Result<()> {
         let path = self.ring(domid);
         fs::OpenOptions::new()
@@ -195,23 +195,23 @@ impl HostFolder {
 
     // Events
 
-    /// The daemon's socket; one that a dead daemon left is replaced.
+    /// Binds the daemon's socket; a stale one is replaced.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn bind_daemon_events(&self) -> io::Result<UnixDatagram> {
         bind(&self.daemon_events())
     }
 
-    /// A guest's socket.
+    /// Binds a guest's socket.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     pub fn bind_guest_events(&self, domid: DomId) -> io::Result<UnixDatagram> {
         bind(&self.guest_events(domid))
     }
 
-    /// What a datagram at the daemon's socket stands for.
+    /// The port of a datagram at the daemon's socket.
     #[must_use]
     pub fn port_of_datagram(datagram: &[u8]) -> Option<EvtchnPort> {
         let word = u32::from_ne_bytes(datagram.try_into().ok()?);
@@ -221,16 +221,16 @@ impl HostFolder {
         u16::try_from(word).ok().map(|domid| port_of_domain(DomId(domid)))
     }
 
-    /// The datagram by which a guest asks to be looked at.
+    /// The datagram by which a guest signals its ring.
     #[must_use]
     pub fn datagram_of_domain(domid: DomId) -> [u8; 4] {
         u32::from(domid.0).to_ne_bytes()
     }
 
-    /// Tells the daemon that some domain changed.
+    /// Notifies the daemon that some domain changed.
     ///
     /// # Errors
-    /// No daemon is there.
+    /// There is no daemon.
     pub fn raise_exception(&self) -> io::Result<()> {
         let socket = UnixDatagram::unbound()?;
         socket.send_to(&EXCEPTION.to_ne_bytes(), self.daemon_events()).map(drop)
@@ -259,7 +259,7 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// A daemon that gave up root still reaches its guests.
+/// A daemon that has dropped root still reaches its guests.
 fn open_to_all(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))
         .map_err(|error| named(path, &error))

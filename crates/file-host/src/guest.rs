@@ -11,34 +11,36 @@ use xenstore::ring::{ClientRing, RING_BYTES, RingPage, field};
 
 use crate::{DomainFile, HostFolder, Page, State};
 
-/// A daemon that says nothing for so long has forgotten us.
+/// Timeout of a daemon without response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A domain on a [`HostFolder`] with its end of the ring. The daemon serves it after an `INTRODUCE`
 /// with any frame number and any port.
 ///
-/// As a [`Transport`] it waits; [`try_send`](Self::try_send) and [`try_recv`](Self::try_recv) do not.
+/// As a [`Transport`] it blocks; [`try_send`](Self::try_send) and [`try_recv`](Self::try_recv) do
+/// not.
 #[derive(Debug)]
 pub struct Guest {
     host: HostFolder,
     domid: DomId,
     unique_id: u64,
     ring: ClientRing<Page>,
-    /// Where we hear from the daemon.
+    /// Our event socket.
     events: UnixDatagram,
-    /// Waits while the daemon's queue is full, so that no event is lost.
+    /// Blocks while the daemon's queue is full, so that no event is lost.
     kicks: UnixDatagram,
     /// Replies that arrived while a request waited for room.
     received: Vec<u8>,
 }
 
 impl Guest {
-    /// Makes a running domain with an empty ring.
+    /// Creates a running domain with an empty ring.
     ///
     /// # Errors
-    /// A file cannot be made.
+    /// A file cannot be created.
     pub fn create(host: &HostFolder, domid: DomId, unique_id: u64) -> io::Result<Self> {
-        // A page of an earlier domain of this id may still be mapped by the daemon: a new file.
+        // The page of an earlier domain with this domid may still be mapped by the daemon: use a
+        // new file.
         match std::fs::remove_file(host.ring(domid)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -65,13 +67,13 @@ impl Guest {
         &self.ring
     }
 
-    /// The page itself, for a guest that breaks the rules.
+    /// The page itself, for a guest that violates the protocol.
     #[must_use]
     pub fn page(&self) -> &Page {
         self.ring.page()
     }
 
-    /// Changes what the domain does. Tell the daemon by [`HostFolder::raise_exception`].
+    /// Changes the domain's state. Call [`HostFolder::raise_exception`] afterwards.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -79,20 +81,20 @@ impl Guest {
         self.host.set_domain(self.domid, DomainFile { state, unique_id: self.unique_id })
     }
 
-    /// Ends the domain. Tell the daemon by [`HostFolder::raise_exception`].
+    /// Destroys the domain. Call [`HostFolder::raise_exception`] afterwards.
     ///
     /// # Errors
-    /// It was ended before.
+    /// It was destroyed before.
     pub fn destroy(&self) -> io::Result<()> {
         self.host.remove_domain(self.domid)?;
         std::fs::remove_file(self.host.guest_events(self.domid))
     }
 
-    /// Sends the daemon an event. Without a daemon it is lost, as on an event channel whose other end
-    /// is closed; the next daemon looks at every ring when it comes.
+    /// Sends the daemon an event. Without a daemon it is lost, as on an event channel whose other
+    /// end is closed; the next daemon reads every ring when it starts.
     ///
     /// # Errors
-    /// The daemon did not take it for a long time.
+    /// The daemon did not receive it in time.
     pub fn kick(&self) -> io::Result<()> {
         use io::ErrorKind as K;
         let datagram = HostFolder::datagram_of_domain(self.domid);
@@ -102,10 +104,11 @@ impl Guest {
         }
     }
 
-    /// Waits for an event from the daemon, and takes all that are there. Says whether one came.
+    /// Waits for an event from the daemon, and consumes all pending ones. Returns whether there was
+    /// one.
     ///
     /// # Errors
-    /// Whatever the socket says; nothing is expected.
+    /// Any error of the socket; none is expected.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let mut readable = [rustix::event::PollFd::new(&self.events, rustix::event::PollFlags::IN)];
         let timeout = rustix::event::Timespec::try_from(timeout)
@@ -121,10 +124,10 @@ impl Guest {
         }
     }
 
-    /// Puts bytes of requests into the ring, tells the daemon, and says how many fitted.
+    /// Puts bytes of requests into the ring, notifies the daemon, and returns how many fitted.
     ///
     /// # Errors
-    /// The page holds indexes that cannot be, or no daemon is there.
+    /// The page has invalid indexes, or there is no daemon.
     pub fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         let sent = self.ring.put_requests(bytes).map_err(io::Error::other)?;
         if sent > 0 {
@@ -133,11 +136,11 @@ impl Guest {
         Ok(sent)
     }
 
-    /// Takes bytes of replies out of the ring, tells a daemon that waits for room, and says how many
-    /// bytes there were.
+    /// Takes bytes of replies from the ring, notifies a daemon that waits for room, and returns
+    /// their number.
     ///
     /// # Errors
-    /// The page holds indexes that cannot be, or no daemon is there.
+    /// The page has invalid indexes, or there is no daemon.
     pub fn try_recv(&self, into: &mut [u8]) -> io::Result<usize> {
         let consumer = self.page().load_u32(field::REPLY_CONSUMER);
         let taken = self.ring.take_replies(into).map_err(io::Error::other)?;
@@ -149,7 +152,7 @@ impl Guest {
         Ok(taken)
     }
 
-    /// Waits until the daemon did something, unless it has given us up.
+    /// Waits for progress of the daemon, unless it no longer serves us.
     fn wait_for_progress(&self, since: Instant) -> Result<(), Errno> {
         if self.ring.error() != 0 {
             return Err(Errno::EIO);

@@ -1,8 +1,8 @@
 //! A host made of files, on which a store daemon serves guests without Xen.
 //!
-//! [`HostFolder`] is the layout, for both sides; [`Guest`] is a fake guest, which drives our daemon and
-//! its peers alike. A fake guest has a real ring page and real wake-ups; nothing else of a domain
-//! exists. The layout is the one that Xylem's shim for the packaged daemons defines:
+//! [`HostFolder`] is the layout, for both sides; [`Guest`] is a fake guest, which can drive our
+//! daemon and its peers. A fake guest has a real ring page and real wake-ups, but nothing else of a
+//! domain. The layout is the one that Xylem's shim for the packaged daemons defines:
 //!
 //! ```text
 //!   ring.N   4096 bytes, mapped shared by both sides: the store's ring page of domain N
@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Port 1000+N is the daemon's end of domain N's event channel, port 1 fires when a domain changed.
-//! Everybody may write to the pages and sockets. All of it survives the daemon: a successor, by exec or after a crash, finds the same files.
+//! The pages and sockets are world-writable. All of it survives the daemon: a successor, by exec or
+//! after a crash, finds the same files.
 
 mod folder;
 mod guest;

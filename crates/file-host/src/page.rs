@@ -1,4 +1,4 @@
-//! [`Page`]: a mapped ring page as the ring code wants it.
+//! [`Page`]: a mapped ring page for the ring code.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 use xen_linux::SharedPage;
 use xenstore::ring::RingPage;
 
-/// A ring page that lies in a file.
+/// A ring page in a file.
 #[derive(Debug)]
 pub struct Page(SharedPage);
 

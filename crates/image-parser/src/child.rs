@@ -1,4 +1,4 @@
-//! The confined end: takes one file, parses it, writes the result, ends.
+//! The confined process: receives one file, parses it, writes the result, exits.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -12,13 +12,12 @@ use xen_linux::Inherited;
 
 use crate::{ANSWER_BYTES_MAX, ANSWER_ERROR, ANSWER_OK, REQUEST, confinement};
 
-/// Parses the image that comes over the standard input, which is a socket. To be called first thing in a
-/// process: it gives up all that the process has. The last argument of the command line is the bound of
-/// its memory in MiB.
+/// Parses the image received over the standard input, a socket. Must be called first in a process,
+/// since it drops all privileges. The last argument of the command line is the memory limit in MiB.
 #[must_use]
 pub fn serve() -> ExitCode {
     let memory_mib = std::env::args().next_back().and_then(|text| text.parse().ok());
-    // Whoever is allowed nothing can tell nobody why; its end is what the other end sees.
+    // A confined process cannot report the reason; the parent only sees its exit.
     let Some(memory_mib) = memory_mib else { return ExitCode::FAILURE };
     let Ok(inherited) = Inherited::take_all() else { return ExitCode::FAILURE };
     drop(inherited);
@@ -52,7 +51,7 @@ fn parse_one() -> io::Result<()> {
     Ok(())
 }
 
-/// The file and where its result goes; `None` when there is nothing to do any more.
+/// The file and the result's descriptor; `None` when there are no more requests.
 fn receive() -> io::Result<Option<(OwnedFd, OwnedFd)>> {
     let mut request = [0; 16];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];

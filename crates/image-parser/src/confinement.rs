@@ -1,4 +1,4 @@
-//! What the parser gives up before it sees an image: nearly everything.
+//! Confinement of the parser, before it sees an image.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,16 +12,16 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
-/// Whom the parser runs as, if it was started by root: nobody.
+/// The parser's user, if started by root: nobody.
 const NOBODY: u32 = 65534;
 
-/// The most CPU time that a parser uses if nobody looks after it any more, in seconds.
+/// Limit of CPU time if the parent is gone, in seconds.
 const CPU_SECONDS_LAST: u64 = 600;
 
-/// Standard input, output and error, and what a request brings, with some room.
+/// Standard input, output and error, and the descriptors of a request, with some room.
 const DESCRIPTORS_MAX: u64 = 8;
 
-/// Calls that are allowed whatever their arguments. None of them opens anything.
+/// Calls that are allowed with any arguments. None of them opens anything.
 const FREE: &[c_long] = &[
     // The request, the file, the result.
     libc::SYS_close,
@@ -35,12 +35,12 @@ const FREE: &[c_long] = &[
     libc::SYS_sendto,
     libc::SYS_write,
     libc::SYS_writev,
-    // Memory. That it may not be run is said below.
+    // Memory; executable mappings are refused below.
     libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    // The end, also that of a failed assertion.
+    // Exit, also of a failed assertion.
     libc::SYS_clock_gettime,
     libc::SYS_exit,
     libc::SYS_exit_group,
@@ -55,11 +55,11 @@ const FREE: &[c_long] = &[
     libc::SYS_tgkill,
 ];
 
-/// Gives up everything that parsing does not need, for good.
+/// Drops everything that parsing does not need, permanently.
 pub(crate) fn enter(memory_mib: u64) -> io::Result<()> {
-    // Rather this process than a daemon, should the host run out of memory.
+    // Preferred victim of the OOM killer.
     let _refused = std::fs::write("/proc/self/oom_score_adj", "1000");
-    // The daemon's own haste is not for what it was handed.
+    // Do not inherit the daemon's priority.
     let _refused = rustix::process::setpriority_process(None, 0);
     std::env::set_current_dir("/")?;
     let memory_bytes = memory_mib.saturating_mul(1 << 20);
@@ -81,14 +81,14 @@ pub(crate) fn enter(memory_mib: u64) -> io::Result<()> {
     allow_only_those_needed()
 }
 
-/// A parser that was not started by root stays who it is.
+/// A parser that was not started by root keeps its user.
 fn become_nobody() -> rustix::io::Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
     }
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
-        // Refused for those that the kernel does not know.
+        // Fails for capabilities unknown to the kernel.
         let _unknown = thread::remove_capability_from_bounding_set(capability);
     }
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -105,7 +105,7 @@ fn allow_only_those_needed() -> io::Result<()> {
 fn filter() -> Result<BpfProgram, seccompiler::Error> {
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
         FREE.iter().map(|&call| (call, Vec::new())).collect();
-    // Nothing that was read is ever run.
+    // Data is never executable.
     let bits = u64::from(libc::PROT_EXEC.cast_unsigned());
     let never_run =
         SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)?;
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// A call that is to be refused, by its name.
+    /// A call that must be refused, by name.
     type Forbidden = (&'static str, fn() -> Result<()>);
 
     #[test]

@@ -1,12 +1,13 @@
-//! Parses kernels in a process that can do nothing else.
+//! Parses kernels in a confined process.
 //!
-//! A kernel comes from whoever owns the VM, and unpacking one is the most that a toolstack does with
-//! bytes it did not write. So a process of its own does it: no root, no capability, no file, no system
-//! call but for memory, reading and writing (`confinement`); bounded in memory and CPU time. It gets
-//! the open file, and gives back what it found, which [`xen_build::KernelImage::assemble`] checks.
+//! A kernel comes from the VM's owner, and unpacking it is the most complex processing of untrusted
+//! bytes in a toolstack. So a separate process does it: without root, capabilities, files, and
+//! system calls except for memory, reading and writing (`confinement`); with bounded memory and CPU
+//! time. It receives the open file, and returns its result, which
+//! [`xen_build::KernelImage::assemble`] checks.
 //!
-//! A process parses one image and ends: whatever an image does to its parser, the next image's VM does
-//! not meet it. The next process is started meanwhile, so nobody waits for it.
+//! A process parses one image and exits: a compromised parser never sees another image. The next
+//! process is started meanwhile, so its start costs no time.
 //!
 //! ```text
 //!   Parser::parse          serve()
@@ -24,9 +25,9 @@ pub use parent::{Limits, ParseError, Parser};
 /// The parser's first message: the descriptors are the file and the result.
 const REQUEST: &[u8] = b"kernel";
 
-/// Longest answer: a word about what is wrong.
+/// Longest answer: an error message.
 const ANSWER_BYTES_MAX: usize = 1024;
 
-/// How an answer begins.
+/// First byte of an answer.
 const ANSWER_OK: u8 = b'+';
 const ANSWER_ERROR: u8 = b'-';

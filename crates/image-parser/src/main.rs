@@ -1,4 +1,4 @@
-//! The parser as a program of its own. Daemons run themselves again instead; tests run this.
+//! The parser as a separate program, for tests. Daemons execute themselves again instead.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The daemon's end: hands an image to a confined process and believes nothing of what it says.
+//! The daemon's side: passes an image to a confined process and validates its result.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -21,7 +21,7 @@ use xen_build::{DescriptionError, KernelImage};
 
 use crate::{ANSWER_BYTES_MAX, ANSWER_ERROR, ANSWER_OK, REQUEST};
 
-/// How often a parser's CPU time is looked at.
+/// Interval of checks of a parser's CPU time.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The longest description: that of an ELF file with all the headers it can have.
@@ -32,21 +32,21 @@ const DESCRIPTION_BYTES_MAX: usize = 4 << 20;
 pub struct Limits {
     /// The largest file that is parsed.
     pub file_bytes: u64,
-    /// All memory of the process: file, unpacked kernel and a decoder's window.
+    /// Total memory of the process: file, unpacked kernel and a decoder's window.
     pub memory_mib: u64,
     /// CPU time for any file.
     pub cpu: Duration,
-    /// CPU time that comes on top for each MiB of the file.
+    /// Additional CPU time for each MiB of the file.
     pub cpu_per_mib: Duration,
     /// The most CPU time for any file, however large.
     pub cpu_most: Duration,
-    /// For a parser that waits instead of working.
+    /// For a parser that blocks.
     pub wall: Duration,
 }
 
 impl Default for Limits {
-    /// An emulated CPU, 20 times slower than others, unpacks Debian's kernel in half of this. The smallest file
-    /// has seconds too: on a machine that others keep busy a clock of CPU time also counts what they do.
+    /// An emulated CPU, 20 times slower than others, unpacks Debian's kernel in half of this. Small
+    /// files have some seconds too: on a busy virtual machine CPU time also counts stolen time.
     fn default() -> Self {
         Self {
             file_bytes: 256 << 20,
@@ -59,10 +59,10 @@ impl Default for Limits {
     }
 }
 
-/// Why there is no kernel.
+/// Why a kernel cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseError {
-    /// The parser's words about the image.
+    /// The parser's error message.
     #[error("{0}")]
     Image(String),
     #[error("a file of {mib} MiB; kernels of up to {mib_max} MiB are read")]
@@ -91,7 +91,7 @@ impl From<DescriptionError> for ParseError {
     }
 }
 
-/// Starts confined processes and hands each of them an image.
+/// Starts confined processes and passes each of them an image.
 #[derive(Debug)]
 pub struct Parser {
     program: PathBuf,
@@ -101,7 +101,7 @@ pub struct Parser {
     spare: Mutex<Option<Process>>,
 }
 
-/// A parser that has not ended yet.
+/// A running parser.
 #[derive(Debug)]
 struct Process {
     child: Child,
@@ -109,7 +109,8 @@ struct Process {
 }
 
 impl Parser {
-    /// `program` with `arguments` is to call [`serve`](crate::serve). The first process starts at once.
+    /// `program` with `arguments` must call [`serve`](crate::serve). The first process is started
+    /// at once.
     ///
     /// # Errors
     /// It does not start.
@@ -124,13 +125,13 @@ impl Parser {
         Ok(parser)
     }
 
-    /// The process that waits for the next image, for whoever wants to look at it.
+    /// The pid of the process that waits for the next image, for tests.
     #[must_use]
     pub fn spare(&self) -> Option<u32> {
         self.lock().as_ref().map(|process| process.child.id())
     }
 
-    /// Parses a kernel, from wherever the file is at.
+    /// Parses a kernel, from the file's current position.
     ///
     /// # Errors
     /// [`ParseError`]; the caller names the file. The next image finds a new process.
@@ -143,12 +144,12 @@ impl Parser {
         let result = memfd_create("xylem-kernel", MemfdFlags::CLOEXEC);
         let result = result.map_err(|errno| ParseError::Start(errno.into()))?;
         let mut process = self.hand_over(file, &result)?;
-        // While that one works. Without a spare the next image waits for a start, and that is all.
+        // Started while that one works. Without a spare the next image only waits for a start.
         if let Ok(spare) = self.spawn() {
             let _one_too_many = self.lock().replace(spare);
         }
         let answer = process.answer(self.cpu_for(bytes), self.limits.wall);
-        // Nobody writes to the result from here on.
+        // The result is not written any more.
         let ended = process.end();
         match answer? {
             Some(answer) => understand(&answer, File::from(result)),
@@ -157,7 +158,7 @@ impl Parser {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
-        // Held only to put in and take out.
+        // Held only to put and take.
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -175,7 +176,7 @@ impl Parser {
         Ok(Process { child, socket })
     }
 
-    /// Gives the file to the spare, or to a new process if that has died meanwhile.
+    /// Passes the file to the spare, or to a new process if the spare has died.
     fn hand_over(&self, file: &File, result: &OwnedFd) -> Result<Process, ParseError> {
         let spare = self.lock().take();
         if let Some(process) = spare
@@ -184,7 +185,7 @@ impl Parser {
             return Ok(process);
         }
         let process = self.spawn().map_err(ParseError::Start)?;
-        // One that is dead already is found to be so when it does not answer.
+        // A dead process is noticed when it does not answer.
         let _dead = process.request(file, result);
         Ok(process)
     }
@@ -207,7 +208,7 @@ impl Process {
         Ok(())
     }
 
-    /// What the parser says; `None` if it ends without a word.
+    /// The parser's answer; `None` if it exits without one.
     fn answer(&self, cpu: Duration, wall: Duration) -> Result<Option<Vec<u8>>, ParseError> {
         let began = Instant::now();
         let look = Timespec::try_from(LOOK).expect("less than a second");
@@ -230,7 +231,8 @@ impl Process {
         }
     }
 
-    /// Ends it and says how it ended. A process that is about to end by itself keeps its own status.
+    /// Kills it and returns its exit status. A process that is about to exit by itself keeps its
+    /// own status.
     fn end(&mut self) -> io::Result<ExitStatus> {
         self.child.kill()?;
         self.child.wait()
@@ -245,12 +247,12 @@ impl Drop for Process {
     }
 }
 
-/// CPU time that a process has used, as far as the kernel says. Source: `proc_pid_stat(5)`.
+/// CPU time of a process. Source: `proc_pid_stat(5)`.
 fn cpu_time(pid: u32) -> Duration {
     /// `USER_HZ`, the same on every x86 kernel.
     const TICKS_PER_SECOND: u32 = 100;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name, in brackets, may have blanks in it.
+    // The name, in parentheses, may contain spaces.
     let numbers = stat.rsplit(") ").next().unwrap_or_default();
     let ticks = numbers.split(' ').skip(11).take(2).filter_map(|word| word.parse::<u32>().ok());
     Duration::from_secs(1) / TICKS_PER_SECOND * ticks.sum()
@@ -267,7 +269,7 @@ fn how(ended: io::Result<ExitStatus>) -> String {
 fn understand(answer: &[u8], mut result: File) -> Result<KernelImage, ParseError> {
     match answer {
         [ANSWER_ERROR, words @ ..] => {
-            // Whoever says this may be in an attacker's hands: it must not speak to the terminal.
+            // The message may be an attacker's: remove control characters.
             let words = String::from_utf8_lossy(words);
             let plain = |c: char| if c.is_control() { '?' } else { c };
             Err(ParseError::Image(words.chars().map(plain).collect()))

@@ -1,4 +1,4 @@
-//! Calls that may never come back, with an end.
+//! Timeouts for calls that may hang.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use storage::HostError;
 
-/// Threads that may hang at a time. With that many, file systems are lost that nothing here brings back.
+/// Most hanging threads. With that many, file systems are lost permanently.
 const HUNG_MAX: usize = 64;
 
-/// Whether nobody waits for the result any more: then nothing further may be done.
+/// Whether the call was abandoned: then nothing further may be done.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Abandoned(Arc<AtomicBool>);
 
@@ -21,7 +21,7 @@ impl Abandoned {
     }
 }
 
-/// What takes back a result that came when nobody waited for it any more.
+/// Undoes a result that arrives after the timeout.
 pub(crate) struct Undo<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T: 'static> Undo<T> {
@@ -41,7 +41,7 @@ pub(crate) struct Bounded {
 }
 
 impl Bounded {
-    /// Runs `operation` on a thread of its own and waits for it, but no longer than `time`.
+    /// Runs `operation` on its own thread and waits for it, at most for `time`.
     pub(crate) fn run<T: Send + 'static>(
         &self,
         time: Duration,
@@ -54,7 +54,7 @@ impl Bounded {
             )));
         }
         let abandoned = Abandoned::default();
-        // Without room in between: either we take the result or the thread still has it.
+        // A rendezvous channel: either we take the result or the thread still has it.
         let (result, results) = mpsc::sync_channel(0);
         let (seen, hung) = (abandoned.clone(), Arc::clone(&self.hung));
         let (left, staying) = mpsc::channel::<()>();
@@ -64,7 +64,7 @@ impl Bounded {
                 if let Err(mpsc::SendError(Ok(unwanted))) = result.send(operation(&seen)) {
                     undo.0(unwanted);
                 }
-                // Counted as hung once we are left; a message says that this has been done.
+                // Counted as hung once abandoned; a message confirms the count.
                 if seen.is_so() {
                     let _counted = staying.recv();
                     hung.fetch_sub(1, Ordering::AcqRel);

@@ -1,7 +1,7 @@
-//! Programs that are kept running and asked line by line: drivers out of process.
+//! Out-of-process drivers: programs that are kept running and receive requests line by line.
 //!
-//! One question at a time for each program. One that ends, or does not answer in time, is ended and started
-//! anew by the next question: it fails its own requests and no others.
+//! One request at a time for each program. If it exits or times out, it is killed and restarted by
+//! the next request: other programs are not affected.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -16,17 +16,17 @@ use storage::{Command, HostError};
 
 use crate::program;
 
-/// Longest question: what a pipe has room for, so that asking never waits.
+/// Longest request: fits into a pipe, so that writing never blocks.
 const QUESTION_BYTES_MAX: usize = 32 << 10;
 /// Longest answer.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
-/// The bit of a file's mode that lends its owner's user ID to whoever runs it.
+/// The set-user-ID bit of a file's mode.
 const SET_USER_ID: u32 = 0o4000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Conversations(Mutex<BTreeMap<Vec<String>, Slot>>);
 
-/// The program while it runs; held by whoever asks it.
+/// The running program; locked during a request.
 type Slot = Arc<Mutex<Option<Partner>>>;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct Partner {
     child: Child,
     input: ChildStdin,
     output: ChildStdout,
-    /// What came behind the last answer.
+    /// Input after the last answer.
     rest: Vec<u8>,
 }
 
@@ -63,9 +63,9 @@ impl Conversations {
         if line.len() > QUESTION_BYTES_MAX || line.contains('\n') {
             return Err(refused("the request is too long or not one line".to_owned()));
         }
-        // Whoever holds it has a deadline, so this wait has an end.
+        // The holder has a deadline, so this wait is bounded.
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that ended when nobody asked it fails nobody's request.
+        // An exit between requests does not fail a request.
         let running = slot.take().and_then(Partner::if_running);
         let mut partner = match running {
             Some(partner) => partner,
@@ -102,8 +102,8 @@ impl Drop for Conversations {
 }
 
 impl Partner {
-    /// Once what an earlier daemon started has ended: it still does what that daemon asked of it, and then finds that
-    /// nobody asks any more.
+    /// Waits for the exit of an earlier daemon's program, which finishes its last request and then
+    /// reads the end of its input.
     fn start(command: &Command) -> std::io::Result<Self> {
         let deadline = Instant::now() + Duration::from_secs(command.seconds);
         while is_running(command)? {
@@ -154,7 +154,7 @@ fn is_running(command: &Command) -> std::io::Result<bool> {
     let words: Vec<u8> = words.flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
     for process in std::fs::read_dir("/proc")? {
         let folder = process?.path();
-        // One that ends meanwhile, or is no process, has none.
+        // One that exits meanwhile, or is not a process, has none.
         let line = std::fs::read(folder.join("cmdline")).unwrap_or_default();
         let before = line.strip_suffix(&words[..]);
         if before.is_some_and(|it| it.last().is_none_or(|&byte| byte == 0))
@@ -166,10 +166,10 @@ fn is_running(command: &Command) -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Whether a process has our user in all its user IDs and got it without a set-user-ID program.
+/// Whether a process has our user in all its user IDs, not from a set-user-ID program.
 ///
-/// A command line is whatever its process wants it to be. Any user can run `sudo` or `passwd` with words of his
-/// choice, and some of them take root's real user ID before they ask for a password: hence the look at the file.
+/// A command line can be forged. Any user can run `sudo` or `passwd` with any arguments, and some
+/// of them take root's real user ID before they ask for a password: hence the check of the file.
 fn runs_as_we_do(folder: &Path) -> bool {
     let status = std::fs::read_to_string(folder.join("status")).unwrap_or_default();
     let own = geteuid().as_raw().to_string();
@@ -222,7 +222,7 @@ mod tests {
             let asked = scope.spawn(|| all.converse(&driver, "a"));
             std::thread::sleep(Duration::from_millis(300));
             assert!(!asked.is_finished(), "it waits");
-            // As a daemon that dies closes it.
+            // As on the death of a daemon.
             drop(earlier.stdin.take());
             earlier.wait().unwrap();
             assert_eq!(asked.join().unwrap(), Ok("a earlier-daemon".to_owned()));
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_process_of_another_user_with_the_driver_s_command_line_stops_nothing() {
         if !geteuid().is_root() {
-            // Only root can start a process of somebody else.
+            // Only root can start a process of another user.
             return;
         }
         let driver = shell("read -r line; echo $line beside-an-impostor", 1);
@@ -257,7 +257,7 @@ mod tests {
             std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
             let mut process = std::process::Command::new(&copy);
             let mut process = process.arg0("/run/xylem/impostor").arg("1000").spawn().unwrap();
-            // The kernel lets the parent go on a moment before the new program's words are there.
+            // The parent continues shortly before the new program's command line is visible.
             let line = format!("/proc/{}/cmdline", process.id());
             while !std::fs::read(&line).unwrap().starts_with(b"/run/xylem/impostor\0") {
                 std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Files that appear as a whole or not at all: new sparse ones, and copies.
+//! Files that appear atomically: new sparse ones, and copies.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -13,29 +13,29 @@ use storage::{Copying, HostError, PARTIAL_PREFIX};
 use crate::bounded::Abandoned;
 use crate::{refusal, sync_folder};
 
-/// Bytes copied between two looks at whether somebody still waits.
+/// Bytes copied between two checks for abandonment.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Slowest that a copy may be.
+/// Lowest rate of a copy.
 const BYTES_PER_SECOND_MIN: u64 = 4 << 20;
 
-/// How long a copy may take.
+/// Time limit of a copy.
 pub(crate) fn time(bytes: u64) -> Duration {
     Duration::from_secs(60 + bytes / BYTES_PER_SECOND_MIN)
 }
 
-/// What a file is called until it is whole.
+/// Temporary name of an incomplete file.
 pub(crate) fn partial(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!("{PARTIAL_PREFIX}{name}"))
 }
 
-/// Makes a file under its partial name by `fill`, then gives it its own.
+/// Creates a file under a temporary name with `fill`, then renames it.
 fn appear(
     path: &Path,
     fill: impl FnOnce(&mut File) -> Result<(), HostError>,
 ) -> Result<(), HostError> {
     let io = |error: io::Error| refusal(&error);
-    // Told at once, instead of after a long copy.
+    // Fail early, instead of after a long copy.
     if fs::symlink_metadata(path).is_ok() {
         return Err(HostError::Busy);
     }
@@ -49,12 +49,12 @@ fn appear(
         sync_folder(path).map_err(io)
     });
     filled.inspect_err(|_| {
-        // If this fails too, the next scan clears it away.
+        // If this fails too, the next scan removes it.
         let _left = fs::remove_file(&new);
     })
 }
 
-/// Gives a file its name once all that it has is on the disk.
+/// Renames a file after syncing it.
 pub(crate) fn rename_whole(from: &Path, to: &Path) -> Result<(), HostError> {
     let io = |error: io::Error| refusal(&error);
     File::open(from).and_then(|file| file.sync_all()).map_err(io)?;
@@ -62,12 +62,12 @@ pub(crate) fn rename_whole(from: &Path, to: &Path) -> Result<(), HostError> {
     sync_folder(to).map_err(io)
 }
 
-/// Never over something that is there.
+/// Never overwrites a file.
 fn rename(from: &Path, to: &Path) -> Result<(), HostError> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(()),
         Err(Errno::EXIST) => Err(HostError::Busy),
-        // NFS cannot: a second name, which must be new, and then away with the first.
+        // NFS does not support it: make a hard link, which must be new, and remove the old name.
         Err(Errno::INVAL | Errno::NOSYS) => fs::hard_link(from, to)
             .and_then(|()| fs::remove_file(from))
             .map_err(|error| match error.kind() {
@@ -106,7 +106,7 @@ pub(crate) fn copy(
     })
 }
 
-/// Copies what the file has data for; holes stay holes.
+/// Copies the file's data; holes stay holes.
 fn copy_data(from: &mut File, to: &mut File, abandoned: &Abandoned) -> io::Result<()> {
     let bytes = from.metadata()?.len();
     to.set_len(bytes)?;
@@ -115,7 +115,7 @@ fn copy_data(from: &mut File, to: &mut File, abandoned: &Abandoned) -> io::Resul
     while at < bytes {
         let start = match rustix::fs::seek(&*from, rustix::fs::SeekFrom::Data(at)) {
             Ok(start) => start,
-            // No data behind.
+            // No data after this.
             Err(Errno::NXIO) => break,
             Err(errno) => return Err(errno.into()),
         };
@@ -132,7 +132,7 @@ fn copy_data(from: &mut File, to: &mut File, abandoned: &Abandoned) -> io::Resul
             if count == 0 {
                 return Err(io::Error::other("the file became shorter while it was copied"));
             }
-            // Zeros that the file has room for need none in the copy.
+            // Zeros become holes in the copy.
             if buffer[..count].iter().all(|&byte| byte == 0) {
                 to.seek(SeekFrom::Current(i64::try_from(count).map_err(io::Error::other)?))?;
             } else {

@@ -1,4 +1,4 @@
-//! Connections with servers by TCP. What is said on one has to be done some time after it was made.
+//! TCP connections to servers, with a deadline for the whole handshake.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::set_socket_keepalive;
 use storage::{Connection, HostError};
 
-/// How long a server may take to accept a connection, for each of its addresses.
+/// Timeout of a connection attempt, for each address.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
-/// How long all that is said on it may take.
+/// Timeout of the whole exchange.
 const TALK_TIME: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ fn refused(error: impl std::fmt::Display) -> HostError {
     HostError::Refused(error.to_string())
 }
 
-/// May wait for a name server for longer than anything else here.
+/// Name resolution may take longest here.
 pub(crate) fn dial(server: &str) -> Result<Dialled, HostError> {
     let mut last = refused("has no address");
     for address in server.to_socket_addrs().map_err(refused)? {
@@ -40,7 +40,7 @@ pub(crate) fn dial(server: &str) -> Result<Dialled, HostError> {
 }
 
 impl Dialled {
-    /// The connection for the kernel, which has deadlines of its own.
+    /// The connection for the kernel, which has its own timeouts.
     pub(crate) fn socket(&self) -> Result<BorrowedFd<'_>, HostError> {
         self.stream.set_read_timeout(None).map_err(refused)?;
         self.stream.set_write_timeout(None).map_err(refused)?;
@@ -49,7 +49,7 @@ impl Dialled {
 
     fn left(&self) -> Result<Duration, HostError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
-        // A timeout of nothing would be none.
+        // A timeout of zero would mean none.
         if left.is_zero() { Err(too_late()) } else { Ok(left) }
     }
 }
@@ -69,14 +69,15 @@ fn told(error: &std::io::Error) -> HostError {
 impl Connection for Dialled {
     fn send(&mut self, bytes: &[u8]) -> Result<(), HostError> {
         self.stream.set_write_timeout(Some(self.left()?)).map_err(refused)?;
-        // Our requests are short: they fit into the socket's buffer, or the other side has stopped reading.
+        // Our requests are short: they fit into the socket's buffer, unless the peer has stopped
+        // reading.
         self.stream.write_all(bytes).map_err(|error| told(&error))
     }
 
     fn receive(&mut self, bytes: &mut [u8]) -> Result<(), HostError> {
         let mut filled = 0;
         while filled < bytes.len() {
-            // Anew for each piece: a byte now and then is no answer either.
+            // Updated for each read: a slow trickle of bytes must time out too.
             self.stream.set_read_timeout(Some(self.left()?)).map_err(refused)?;
             match self.stream.read(&mut bytes[filled..]) {
                 Ok(0) => return Err(told(&ErrorKind::UnexpectedEof.into())),
@@ -118,7 +119,7 @@ mod tests {
         client.deadline = Instant::now() + Duration::from_millis(20);
         assert_eq!(client.receive(&mut [0; 1]), Err(too_late()));
         assert_eq!(client.send(b"x"), Err(too_late()));
-        // The kernel is handed a socket without these deadlines.
+        // The kernel gets a socket without these timeouts.
         let _socket = client.socket().unwrap();
         assert_eq!(client.stream.read_timeout().unwrap(), None);
     }

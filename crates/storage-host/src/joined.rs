@@ -1,8 +1,9 @@
-//! Runs of one program that wait for each other anyway, made one run.
+//! Combines concurrent runs of one program that would be serialised anyway.
 //!
-//! LVM takes a volume group's lock for each command and reads all of its metadata, so ten commands about a volume
-//! each take ten times as long as one about ten. Whoever is first waits a moment for those who come at the same time, as a
-//! VM's disks do; whoever comes while one is under way waits for its end and goes together with all who waited.
+//! LVM takes a volume group's lock for each command and reads all of its metadata, so ten commands
+//! for one volume each take ten times as long as one for ten. The first caller waits briefly for
+//! concurrent ones, such as a VM's other disks; callers that arrive during a run are combined in
+//! the next.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,20 +12,20 @@ use std::time::Duration;
 
 use storage::{Command, HostError};
 
-/// Most that go together: the message of a failure is about all of them.
+/// Most callers in one run: a failure's message is about all of them.
 const TOGETHER_MAX: usize = 64;
 
-/// How long the first waits for others. A run takes ten times as long and more.
+/// How long the first waits for others. A run takes more than ten times as long.
 const GATHER_TIME: Duration = Duration::from_millis(3);
 
-/// Waits for those who come at the same time.
+/// Waits for concurrent callers.
 pub(crate) fn gather() {
     thread::sleep(GATHER_TIME);
 }
 
 type Outcome = Result<String, HostError>;
 
-/// Among whom, the program, and the arguments that all have.
+/// The group, the program, and the common arguments.
 type Key = (String, String, Vec<String>);
 
 #[derive(Debug, Default)]
@@ -41,13 +42,13 @@ struct State {
     running: bool,
     next: u64,
     waiting: Vec<(u64, String)>,
-    /// `None` for whoever has to go alone: somebody in the run failed.
+    /// `None` if the combined run failed: then run alone.
     ended: BTreeMap<u64, Option<Outcome>>,
 }
 
 impl Gate {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change of it is whole.
+        // Each change of it is complete.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,8 +66,8 @@ impl Joined {
         Arc::clone(gates.entry(key).or_default())
     }
 
-    /// Has `run` run the command with `argument`, and with those of others of the same `among`, who may come
-    /// until `gather` ends.
+    /// Runs the command with `argument` and with those of other callers with the same `among` that
+    /// arrive until `gather` ends.
     pub(crate) fn run(
         &self,
         among: &str,
@@ -90,7 +91,7 @@ impl Joined {
                 None => {}
             }
             if state.running {
-                // Whoever runs has a deadline, so this wait has an end.
+                // The run has a deadline, so this wait is bounded.
                 state = gate.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -146,7 +147,7 @@ mod tests {
                 scope.spawn(move || joined.run("group", command, word, gather, held))
             };
             let first = one("a");
-            // While it gathers it takes whoever comes.
+            // While gathering it accepts others.
             while !while_gathering && runs.lock().unwrap().is_empty() {
                 thread::yield_now();
             }

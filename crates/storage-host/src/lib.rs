@@ -1,8 +1,9 @@
-//! Storage on a real Linux: programs, files, loop devices and locks, each call with an end.
+//! Storage on Linux: programs, files, loop devices and locks, each call with a timeout.
 //!
-//! A file system whose server is lost keeps whoever touches it for as long as it likes, and neither a signal
-//! nor a timeout helps. So whatever touches a path that is not our own is done by a thread that can be left
-//! behind ([`bounded`]), and a program that does not end is killed and left behind too ([`program`]).
+//! Access to a file system whose server is lost may hang forever, uninterruptible by signals or
+//! timeouts. So every access to a path that is not our own is done by a thread that can be
+//! abandoned ([`bounded`]), and a program that does not exit is killed and abandoned too
+//! ([`program`]).
 
 mod bounded;
 mod conversation;
@@ -33,7 +34,7 @@ use dial::Dialled;
 use joined::Joined;
 use locks::Locks;
 
-/// Folders that no server has: those of our records, and the kernel's.
+/// Local folders: those of our records, and the kernel's.
 const OWN: [&str; 8] = [
     "/run/xylem/disks/",
     "/run/xylem/disk-owners",
@@ -44,18 +45,18 @@ const OWN: [&str; 8] = [
     "/proc/",
     "/sys/",
 ];
-/// How long one call may touch a file system.
+/// Timeout of a file system call.
 const FILE_TIME: Duration = Duration::from_secs(30);
-/// How long somebody may keep a loop device open that was told to go.
+/// Timeout for the last close of a detached loop device.
 const DETACH_TIME: Duration = Duration::from_secs(30);
-/// How long finding and reaching a server may take, by all its addresses.
+/// Timeout of name resolution and connection, for all addresses.
 const DIAL_TIME: Duration = Duration::from_secs(30);
-/// After how long a request to an NBD server that does not answer fails.
+/// Timeout of a request to an NBD server, in seconds.
 const NBD_SECONDS: u64 = 20;
-/// How long another operation may keep a lock that we want.
+/// Timeout for a lock.
 const LOCK_TIME: Duration = Duration::from_secs(60);
 
-/// This machine. Copies of it share locks and the programs that are kept running.
+/// This machine. Clones share locks and running programs.
 #[derive(Clone, Debug, Default)]
 pub struct LinuxSystem {
     shared: Arc<Shared>,
@@ -70,7 +71,7 @@ struct Shared {
     counts: Mutex<BTreeMap<String, u64>>,
 }
 
-/// The words of a refusal by the kernel.
+/// The message of a kernel error.
 fn refusal(error: &io::Error) -> HostError {
     match error.kind() {
         io::ErrorKind::NotFound => HostError::Missing,
@@ -87,9 +88,9 @@ fn refused(error: &xen_linux::HostError) -> HostError {
     }
 }
 
-/// What QEMU, or whoever locks files as it does, makes of an attempt to attach one.
+/// Message for a file locked by QEMU or a program that locks files in the same way.
 const LOCKED: &str = "is in use by a program that has locked it, such as QEMU; stop that first, or share it with mode w!";
-/// "Resource temporarily unavailable": a lock is somebody else's.
+/// "Resource temporarily unavailable": locked by another process.
 const EAGAIN: xen::Errno = xen::Errno(11);
 
 /// "No such device or address": the loop device has no file.
@@ -114,7 +115,7 @@ fn nbd_index(device: &str) -> Result<u32, HostError> {
     index.ok_or_else(|| HostError::Refused("not a network block device".to_owned()))
 }
 
-/// Gone already is what was wanted.
+/// Already removed is success.
 fn unless_missing(result: io::Result<()>) -> Result<(), HostError> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(refusal(&error)),
@@ -122,7 +123,7 @@ fn unless_missing(result: io::Result<()>) -> Result<(), HostError> {
     }
 }
 
-/// A folder's names outlive a power cut once it is synced itself.
+/// A folder's entries are durable once it is synced itself.
 fn sync_folder(path: &Path) -> io::Result<()> {
     path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
 }
@@ -134,7 +135,7 @@ impl LinuxSystem {
         path: &str,
         operation: impl FnOnce(&str) -> Result<T, HostError> + Send + 'static,
     ) -> Result<T, HostError> {
-        // Our own records and the kernel's files are local: they answer.
+        // Our own records and the kernel's files are local and do not hang.
         if OWN.iter().any(|own| path.starts_with(own)) {
             return operation(path);
         }
@@ -142,7 +143,7 @@ impl LinuxSystem {
         self.shared.bounded.run(FILE_TIME, move |_| operation(&path), Undo::nothing())
     }
 
-    /// Whether a loop device has this tag. The kernel asks the file's server for it.
+    /// Whether a loop device has this tag. The kernel may ask the file's server.
     fn carries(&self, device: &str, tag: &str) -> Result<bool, HostError> {
         let (device, tag) = (by_path(device)?, tag.to_owned());
         self.shared.bounded.run(FILE_TIME, move |_| carries(device, &tag), Undo::nothing())
@@ -197,13 +198,13 @@ impl BlockHost for LinuxSystem {
                     _ => refused(&error),
                 })?;
             let device = loop_device(loop_number).map_err(|error| {
-                // Without its number it is of no use to a backend; the first error is the one to tell.
+                // Without its number it is useless for a backend; report the first error.
                 let _undone = loop_number.detach();
                 refused(&error)
             })?;
             Ok(LoopUse { device, behind: disk_id(behind), access: mode.access(), tag })
         };
-        // Attached when nobody waits for it any more, it would stay for ever.
+        // If attached after the timeout, it would remain forever.
         let undo = Undo::by(|it: LoopUse| {
             let _gone = by_path(&it.device.path).map(LoopDevice::detach);
         });
@@ -211,7 +212,7 @@ impl BlockHost for LinuxSystem {
     }
 
     fn loops(&mut self) -> Result<Vec<LoopUse>, HostError> {
-        // The kernel asks a file's server what the file is.
+        // The kernel may ask a file's server.
         let all = |_: &bounded::Abandoned| {
             let all = LoopDevice::all().map_err(|error| refused(&error))?;
             all.into_iter().map(|(device, backing)| loop_use(device, backing)).collect()
@@ -284,7 +285,7 @@ fn replace(path: &str, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Writers of one file take turns, so the name is ours alone.
+    // Writers of one file are serialised, so the name is unique.
     let new = copy::partial(path);
     let mut file =
         fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -348,7 +349,7 @@ impl System for LinuxSystem {
             let mut names = Vec::new();
             for entry in entries {
                 let name = entry.map_err(|error| refusal(&error))?.file_name();
-                // A name that is no text is nothing of ours.
+                // A name that is not UTF-8 is not ours.
                 names.extend(name.into_string());
             }
             names.sort();
@@ -418,7 +419,7 @@ impl System for LinuxSystem {
         self.detach_loop(device)?;
         let deadline = Instant::now() + DETACH_TIME;
         let mut nap = Duration::from_millis(1);
-        // Whoever serves it may have it open a moment longer; until then somebody else could write.
+        // A backend may keep it open a little longer, and could still write until then.
         while self.carries(device, tag)? {
             if Instant::now() >= deadline {
                 return Err(HostError::Busy);
@@ -471,7 +472,7 @@ impl System for LinuxSystem {
     }
 
     fn count(&mut self, name: &str) -> u64 {
-        // Numbers are whole at every moment.
+        // The counts are always consistent.
         let mut counts = self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(name.to_owned()).or_default();
         *count += 1;

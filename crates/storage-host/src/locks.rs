@@ -13,7 +13,7 @@ struct Table {
     released: Condvar,
 }
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Debug)]
 pub(crate) struct Held {
     table: Arc<Table>,
@@ -22,13 +22,13 @@ pub(crate) struct Held {
 
 impl Table {
     fn held(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        // The set is whole at every moment.
+        // The set is always consistent.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Locks {
-    /// Waits until nobody holds `name`; `None` if that takes longer than `time`.
+    /// Waits for the lock `name`; `None` after a timeout of `time`.
     pub(crate) fn lock(&self, name: &str, time: Duration) -> Option<Held> {
         let held = self.0.held();
         let waited = self.0.released.wait_timeout_while(held, time, |held| held.contains(name));

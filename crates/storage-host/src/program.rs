@@ -1,7 +1,7 @@
-//! Programs: run with their arguments alone, to their end or a deadline.
+//! Programs: run with their arguments only, until exit or a deadline.
 //!
-//! No shell, no inherited environment, no input. Their output goes to files in memory, so that a grandchild
-//! that keeps it open keeps nobody waiting.
+//! No shell, no inherited environment, no input. Their output goes to files in memory, so that a
+//! grandchild that keeps it open does not block us.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _};
@@ -15,16 +15,17 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use storage::{Command, HostError};
 
-/// Most of a program's output that is read, in bytes.
+/// Limit of a program's output, in bytes.
 const OUTPUT_BYTES_MAX: u64 = 8 << 20;
-/// How long a killed program may take to end before it is left behind: one that waits for a device does not.
+/// Timeout for the exit of a killed program before it is abandoned: one that waits for a device may
+/// not exit.
 const KILL_TIME: Duration = Duration::from_secs(2);
 
 fn told(what: &str, error: impl std::fmt::Display) -> HostError {
     HostError::Refused(format!("{what}: {error}"))
 }
 
-/// What a program is started with.
+/// Environment of a program.
 pub(crate) fn prepare(command: &Command) -> std::process::Command {
     let mut prepared = std::process::Command::new(&command.program);
     prepared
@@ -33,7 +34,7 @@ pub(crate) fn prepare(command: &Command) -> std::process::Command {
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("LC_ALL", "C")
         .current_dir("/")
-        // Its children go with it when it is killed.
+        // Its children are killed with it.
         .process_group(0);
     prepared
 }
@@ -71,13 +72,13 @@ fn ending(status: ExitStatus) -> String {
     }
 }
 
-/// A program's lines as one.
+/// Joins a program's lines into one.
 fn one_line(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     lines.join("; ")
 }
 
-/// Waits for the end of a program; `None` if that takes longer than `time`.
+/// Waits for the exit of a program; `None` after a timeout of `time`.
 fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>> {
     let pid = Pid::from_child(child);
     let end = pidfd_open(pid, PidfdFlags::empty())?;
@@ -85,7 +86,7 @@ fn wait(child: &mut Child, time: Duration) -> std::io::Result<Option<ExitStatus>
     child.try_wait()
 }
 
-/// Waits until there is something to read, or for `time`. Says whether there is.
+/// Waits for input, at most for `time`. Returns whether there is any.
 pub(crate) fn await_input(fd: impl AsFd, time: Duration) -> std::io::Result<bool> {
     let deadline = Instant::now() + time;
     loop {
@@ -100,7 +101,7 @@ pub(crate) fn await_input(fd: impl AsFd, time: Duration) -> std::io::Result<bool
     }
 }
 
-/// Kills a program with its children. One that does not even end by that is waited for by a thread of its own.
+/// Kills a program with its children. If it still does not exit, a separate thread waits for it.
 pub(crate) fn end(mut child: Child) {
     let _gone_already = kill_process_group(Pid::from_child(&child), Signal::KILL);
     if !matches!(wait(&mut child, KILL_TIME), Ok(Some(_))) {
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_end_is_ended_with_its_children() {
-        // The child holds the output open: that must keep nobody.
+        // The child holds the output open: that must not block us.
         let begin = Instant::now();
         let error = shell("sleep 1000 & sleep 1000", 1).unwrap_err();
         assert_eq!(error.to_string(), "sh did not end within 1 s");

@@ -1,7 +1,7 @@
 //! A process's connection to the store: the daemon's unix socket, or the kernel's device.
 //!
-//! It moves bytes and connects again; [`xenstore::client`] does everything else. Where the store is
-//! found is as in libxenstore (xen `tools/libs/store/xs.c`): `XENSTORED_PATH`, else the socket in
+//! It moves bytes and reconnects; [`xenstore::client`] does everything else. The store is found as
+//! in libxenstore (xen `tools/libs/store/xs.c`): `XENSTORED_PATH`, else the socket in
 //! `XENSTORED_RUNDIR`, else the device, which leads to a store in another domain.
 
 use std::fs::File;
@@ -20,10 +20,10 @@ use xenstore::wire::{HEADER_BYTES, Header};
 const RUNDIR: &str = "/run/xenstored";
 const DEVICES: [&str; 2] = ["/dev/xen/xenbus", "/proc/xen/xenbus"];
 
-/// Between two attempts to connect to a store that is being restarted.
+/// Interval of attempts to reconnect to a store that is being restarted.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(20);
 
-/// Where this process finds the store.
+/// Default path of the store.
 #[must_use]
 pub fn default_path() -> PathBuf {
     if let Some(path) = std::env::var_os("XENSTORED_PATH") {
@@ -38,21 +38,21 @@ pub fn default_path() -> PathBuf {
     }
 }
 
-/// A connection to the store. Sending and receiving wait.
+/// A blocking connection to the store.
 #[derive(Debug)]
 pub struct StoreSocket {
     path: PathBuf,
     stream: Stream,
     patience: Duration,
     answer_within: Option<Duration>,
-    /// It did not answer in time: whoever asked is told so before there is another connection.
+    /// A request timed out: it fails before there is another connection.
     is_late: bool,
 }
 
 #[derive(Debug)]
 enum Stream {
     Socket(UnixStream),
-    /// Takes one message with each write.
+    /// Accepts one message per write.
     Device(File),
 }
 
@@ -70,15 +70,15 @@ impl Stream {
 }
 
 impl StoreSocket {
-    /// Connects to the store at `path`. When the connection breaks it fails for good.
+    /// Connects to the store at `path`. When the connection breaks it fails permanently.
     ///
     /// # Errors
-    /// There is no such socket or device, or nobody serves it.
+    /// There is no such socket or device, or it is not served.
     pub fn connect(path: &Path) -> io::Result<Client<Self>> {
         Self::connect_patiently(path, Duration::ZERO)
     }
 
-    /// Connects, and when the connection breaks waits for the store to come back, for so long.
+    /// Connects, and reconnects when the connection breaks, within `patience`.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -86,8 +86,8 @@ impl StoreSocket {
         Self::connect_within(path, patience, None)
     }
 
-    /// As [`connect_patiently`](Self::connect_patiently). A store behind a socket that takes or gives no byte for
-    /// `answer_within` while it is waited for fails that request with `ETIMEDOUT`; the next one has a new connection.
+    /// As [`connect_patiently`](Self::connect_patiently). A request fails with `ETIMEDOUT` if no
+    /// byte is sent or received for `answer_within`; the next one uses a new connection.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
@@ -101,7 +101,7 @@ impl StoreSocket {
         Ok(Client::new(Self { path, stream, patience, answer_within, is_late: false }))
     }
 
-    /// The error number of an attempt to send or receive.
+    /// The errno of a failed send or receive.
     fn failed(&mut self, error: &io::Error) -> Errno {
         if self.answer_within.is_some() && error.kind() == io::ErrorKind::WouldBlock {
             self.is_late = true;
@@ -161,7 +161,7 @@ impl Transport for StoreSocket {
         }
         let deadline = Instant::now() + self.patience;
         loop {
-            // At once there is nobody, or the one that is just ending.
+            // Right after, there is no store, or only the exiting one.
             thread::sleep(ATTEMPT_EVERY);
             match Stream::open(&self.path, self.answer_within) {
                 Ok(stream) => {
@@ -203,9 +203,9 @@ mod tests {
             assert!(error.contains("timed out"), "{error}");
             assert!(began.elapsed() < second, "{:?}", began.elapsed());
         }
-        // It goes on: a thread answers whatever comes.
+        // A thread continues to answer.
         let answering = thread::spawn(move || {
-            // The connections of those who gave up come first.
+            // Abandoned connections come first.
             for stream in listener.incoming().take(4) {
                 let mut stream = stream.unwrap();
                 let mut header = [0; HEADER_BYTES];

@@ -1,4 +1,4 @@
-//! The client against a peer that says what the test wants.
+//! The client with a scripted peer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;

@@ -1,4 +1,4 @@
-//! The protocol as bytes, and the client against a peer on a socket pair's other side.
+//! The protocol's bytes, and the client with a peer on a socket pair.
 
 mod client;
 mod lines;

@@ -1,4 +1,4 @@
-//! The confined parser as a process: what it finds, what it may do, and how it ends.
+//! The confined parser as a process: its results, its privileges, and its exit.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ fn parser() -> Parser {
     Parser::start(PROGRAM, [], Limits::default()).unwrap()
 }
 
-/// A file with these bytes, which nobody else sees.
+/// An anonymous file with these bytes.
 fn file(bytes: &[u8]) -> File {
     use std::io::Seek as _;
     let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -24,7 +24,7 @@ fn file(bytes: &[u8]) -> File {
     file
 }
 
-/// The least ELF file that can be loaded: one segment and no notes.
+/// The smallest loadable ELF file: one segment and no notes.
 fn elf() -> Vec<u8> {
     let mut file = vec![0; 64 + 56 + 16];
     file[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0");
@@ -71,7 +71,7 @@ fn the_parser_holds_nothing_and_may_do_nothing() {
     let parser = parser();
     let pid = parser.spare().unwrap();
     let proc = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
-    // It gives things up on its own time.
+    // It confines itself asynchronously.
     let filtered = || proc("status").lines().any(|line| line == "Seccomp:\t2");
     while !filtered() {
         assert!(!proc("stat").contains(") Z "), "the parser has ended");
@@ -86,7 +86,7 @@ fn the_parser_holds_nothing_and_may_do_nothing() {
     for line in expected {
         assert!(status.lines().any(|it| it == line), "{line} is missing in\n{status}");
     }
-    // Whoever is root may see them; the kernel hides them from others once the user has changed.
+    // Only root can see them, once the user has changed.
     if let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) {
         let mut numbers: Vec<_> =
             descriptors.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -99,7 +99,7 @@ fn the_parser_holds_nothing_and_may_do_nothing() {
             (Some("/dev/null"), Some("/dev/null"))
         );
     }
-    // Having looked on does not keep it from work.
+    // The checks have not disturbed it.
     parser.parse(&file(&elf())).unwrap();
 }
 
@@ -112,7 +112,7 @@ fn each_image_has_a_parser_of_its_own_and_a_dead_one_is_replaced() {
     assert_ne!(first, second);
     let pid = rustix::process::Pid::from_raw(second.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    // Dead or dying: whichever the request meets.
+    // Dead or dying.
     let parsed = parser.parse(&file(&elf()));
     assert!(matches!(parsed, Ok(_) | Err(ParseError::Ended { .. })), "{parsed:?}");
     parser.parse(&file(&elf())).unwrap();

@@ -1,4 +1,4 @@
-//! A driver out of process: a shell script that keeps its VDIs as names of files.
+//! An out-of-process driver: a shell script that keeps its VDIs as file names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use storage_host::LinuxSystem;
 
 use crate::Scratch;
 
-/// Understands what it needs of a line by its keys; a VDI called `dies` ends it.
+/// Parses the keys that it needs from a line; a VDI called `dies` makes it exit.
 const DRIVER: &str = r#"#!/bin/sh
 folder=$(dirname "$0")/vdis
 word() { echo "$line" | sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p"; }

@@ -1,4 +1,4 @@
-//! Files on this machine, in folders of each test's own.
+//! Files on this machine, each test in its own folder.
 
 mod driver;
 
