@@ -1,4 +1,4 @@
-//! Answers as text, in xl's columns to the byte: scripts cut them up.
+//! Answers as text, in xl's columns, byte for byte, for scripts that parse them.
 //!
 //! Sources: xen `tools/xl/xl_info.c`, `xl_vcpu.c`, `xl_block.c`, `xl_nic.c`.
 
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use api::{BlockRow, Cost, CreateReport, DomainRow, Info, NetworkRow, Stage, VcpuRow};
 
-/// Which columns `list` has behind the usual ones.
+/// Additional columns of `list`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct ListColumns {
     pub(crate) verbose: bool,
@@ -27,12 +27,12 @@ macro_rules! put {
 
 use put;
 
-/// A name as the store has it.
+/// A name as in the store.
 fn name(name: Option<&str>) -> String {
     shown(name.unwrap_or("(null)"))
 }
 
-/// Text that came from elsewhere: control characters stay away from the terminal.
+/// Untrusted text: control characters are escaped.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -102,7 +102,7 @@ pub(crate) fn list(rows: &[DomainRow], columns: ListColumns) -> String {
     out
 }
 
-/// `dominfo`: a line for each thing that is known of a domain.
+/// `dominfo`: a line for each property of a domain.
 pub(crate) fn dominfo(row: &DomainRow, kernel: Option<&str>) -> String {
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let most =
@@ -152,7 +152,7 @@ pub(crate) fn vcpu_list(rows: &[VcpuRow]) -> String {
     out
 }
 
-/// A number of the frontend's, or xl's -1 where there is none yet.
+/// A number from the frontend, or -1 as in xl if there is none yet.
 fn or_minus_one(number: Option<u32>) -> i64 {
     number.map_or(-1, i64::from)
 }
@@ -208,7 +208,7 @@ pub(crate) fn info(info: &Info) -> String {
     })
 }
 
-/// `uptime`; rows whose start is not known are left out, as in xl.
+/// `uptime`; rows without a known start are omitted, as in xl.
 pub(crate) fn uptime(rows: &[DomainRow], now_unix_s: u64) -> String {
     let mut out = format!("{:<33} {:>4} Uptime\n", "Name", "ID");
     for row in rows {
@@ -235,7 +235,7 @@ fn millis(us: u64) -> String {
     format!("{}.{:03}", us / 1000, us % 1000)
 }
 
-/// Where the time of a create went, and what it cost.
+/// Timing and cost of a create.
 pub(crate) fn stages(report: &CreateReport) -> String {
     let CreateReport { name: vm, domid, uuid, stages, cost } = report;
     let mut out = format!("{} is domain {domid}, {uuid}\n", name(Some(vm)));
@@ -442,7 +442,7 @@ mod tests {
             backend_path: "/b".into(),
             ..connected.clone()
         };
-        // `|` shows the blanks at the end.
+        // `|` shows trailing spaces.
         let text = block_list(&[connected, fresh]).replace('\n', "|\n");
         expect![[r#"
             Vdev  BE  handle state evt-ch ring-ref BE-path                       |

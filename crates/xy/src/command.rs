@@ -1,6 +1,6 @@
-//! The commands, how a word finds one, and their help.
+//! The commands, their lookup by name, and their help.
 //!
-//! Names, options and texts that a script can depend on are xl's: xen `tools/xl/xl_cmdtable.c`.
+//! Names, options and output that scripts may depend on are xl's: xen `tools/xl/xl_cmdtable.c`.
 
 use std::fmt::Write as _;
 
@@ -19,13 +19,13 @@ pub(crate) struct Command {
     pub(crate) usage: &'static str,
     pub(crate) about: &'static str,
     pub(crate) flags: &'static [Flag],
-    /// Fewest and most operands.
+    /// Minimum and maximum number of operands.
     pub(crate) operands: (usize, usize),
     pub(crate) dry_run: DryRun,
     pub(crate) run: Run,
 }
 
-/// What the global option `-N` is to a command.
+/// Meaning of the global option `-N` for a command.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DryRun {
     Possible,
@@ -615,13 +615,13 @@ const COMMANDS: &[Command] = &[
     },
 ];
 
-/// `xy store` without a command of its own.
+/// `xy store` without a command.
 fn store_alone(session: &mut Session, _options: &Options) -> Result<(), Failure> {
     session.print(&help_store());
     Err(Failure::usage("store: a command is missing"))
 }
 
-/// Runs the command that `arguments` name, after the global options.
+/// Runs the command in `arguments`, after the global options.
 pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), Failure> {
     let mut arguments = arguments.into_iter();
     let word = loop {
@@ -670,7 +670,7 @@ fn read_global_options(session: &mut Session, letters: &str) -> Result<(), Failu
             't' => session.progress = ProgressDisplay::Overwritten,
             'T' => session.timestamps = true,
             'N' => session.dry_run = true,
-            // xl's "ignore the lock"; there is none.
+            // Accepted for xl compatibility (ignore the lock), ignored.
             'f' => {}
             _ => return Err(unknown()),
         }
@@ -678,7 +678,7 @@ fn read_global_options(session: &mut Session, letters: &str) -> Result<(), Failu
     Ok(())
 }
 
-/// Finds a command by its name or by a beginning of it that no other shares.
+/// Finds a command by its name or an unambiguous prefix.
 fn lookup(word: &str) -> Result<&'static Command, Failure> {
     find(COMMANDS, "", word)
 }
@@ -772,7 +772,7 @@ fn help_one(command: &Command) -> String {
         text.push_str("Options:\n\n");
         for flag in command.flags {
             let synopsis = flag.synopsis();
-            // A long option's text goes on the next line, in the same column.
+            // The text of a long option starts on the next line, in the same column.
             let separator =
                 if synopsis.len() > 23 { format!("\n{:24}", "") } else { " ".to_owned() };
             let _ = writeln!(text, "{synopsis:<23}{separator}{}", flag.about);

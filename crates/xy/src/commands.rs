@@ -1,4 +1,4 @@
-//! What each command asks the daemon, and how it tells the answer.
+//! The commands: requests to the daemon and output of the answers.
 
 pub(crate) mod adopt;
 pub(crate) mod console;
@@ -16,7 +16,7 @@ pub(crate) mod trace;
 pub(crate) mod vms;
 pub(crate) mod vnc;
 
-/// Takes the payload of the reply that was asked for.
+/// Extracts the payload of the expected reply.
 macro_rules! expect_reply {
     ($reply:expr, $kind:ident) => {
         match $reply {
@@ -27,7 +27,7 @@ macro_rules! expect_reply {
 }
 pub(crate) use expect_reply;
 
-/// Takes the reply of a request that has no result.
+/// Checks the reply of a request without a result.
 pub(crate) fn expect_done(reply: &api::Reply) -> Result<(), crate::session::Failure> {
     match reply {
         api::Reply::Done => Ok(()),

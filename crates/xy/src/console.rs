@@ -1,4 +1,4 @@
-//! Carries bytes between the user's terminal and a domain's pseudo-terminal.
+//! Copies bytes between the user's terminal and a domain's pty.
 
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +11,7 @@ use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
 /// Control and `]`, as with telnet and xenconsole.
 pub(crate) const ESCAPE_DEFAULT: u8 = 0x1d;
 
-/// What a guest that does not read may leave waiting, in bytes.
+/// Most pending input for a guest that does not read, in bytes.
 const PENDING_BYTES_MAX: usize = 64 * 1024;
 
 /// `^]` or a single character.
@@ -24,13 +24,13 @@ pub(crate) fn escape_byte(text: &str) -> Option<u8> {
     }
 }
 
-/// Opens a pseudo-terminal so that it neither becomes ours nor blocks.
+/// Opens a pty, non-blocking and not as our controlling terminal.
 pub(crate) fn open(path: &str) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-/// Passes every byte through as it is; returns the modes before, or `None` if `fd` is no terminal.
+/// Sets raw mode; returns the previous modes, or `None` if `fd` is not a terminal.
 fn make_raw(fd: BorrowedFd<'_>) -> io::Result<Option<Termios>> {
     if !isatty(fd) {
         return Ok(None);
@@ -45,7 +45,7 @@ fn make_raw(fd: BorrowedFd<'_>) -> io::Result<Option<Termios>> {
 /// The user's terminal, raw until this is dropped.
 struct RawMode<'a> {
     terminal: BorrowedFd<'a>,
-    /// `None` if it is no terminal.
+    /// `None` if it is not a terminal.
     before: Option<Termios>,
 }
 
@@ -64,14 +64,14 @@ impl Drop for RawMode<'_> {
     }
 }
 
-/// Carries bytes both ways until the user types `escape` or the console ends.
+/// Copies bytes both ways until the user types `escape` or the console closes.
 ///
-/// Input that is no terminal may end earlier: output goes on.
+/// Input that is not a terminal may end earlier: output continues.
 pub(crate) fn attach(tty: &OwnedFd, escape: u8) -> io::Result<()> {
     let (stdin, stdout) = (io::stdin(), io::stdout());
     let _raw_stdin = RawMode::enter(stdin.as_fd())?;
-    // The console's own line discipline must change nothing either. It stays so afterwards, as
-    // xenconsoled wants it too.
+    // The console's own line discipline must be raw too. It stays so afterwards, as xenconsoled
+    // also sets it.
     make_raw(tty.as_fd())?;
     let input = if stdin.is_terminal() { Input::Typed } else { Input::Piped };
     Link {
@@ -87,12 +87,13 @@ pub(crate) fn attach(tty: &OwnedFd, escape: u8) -> io::Result<()> {
     .run()
 }
 
-/// Where the user's bytes come from.
+/// Kind of the user's input.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Input {
-    /// A terminal: what the guest does not take is dropped, so that the escape is always heard.
+    /// A terminal: input that the guest does not read is dropped, so that the escape is always
+    /// handled.
     Typed,
-    /// A pipe or file: every byte arrives, if the guest reads.
+    /// A pipe or file: no byte is dropped.
     Piped,
 }
 
@@ -102,14 +103,14 @@ struct Link<'a> {
     tty: BorrowedFd<'a>,
     kind: Input,
     escape: u8,
-    /// Bytes for the guest that the console has not taken yet.
+    /// Bytes not yet written to the console.
     pending: Vec<u8>,
     input_open: bool,
-    /// The escape was read; what came before it is still to be sent.
+    /// The escape was read; earlier input must still be sent.
     leaving: bool,
 }
 
-/// Whether to go on.
+/// Whether to continue.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Next {
     Continue,
@@ -159,7 +160,7 @@ impl Link<'_> {
             Ok(0) | Err(Errno::IO) => Ok(Next::Stop),
             Ok(count) => match write_all(self.output, &buffer[..count]) {
                 Ok(()) => Ok(Next::Continue),
-                // Whoever read our output has seen enough.
+                // The reader has closed our output.
                 Err(Errno::PIPE) => Ok(Next::Stop),
                 Err(error) => Err(error.into()),
             },
@@ -168,7 +169,7 @@ impl Link<'_> {
         }
     }
 
-    /// User to what waits for the console.
+    /// User to pending input.
     fn read_input(&mut self) -> io::Result<()> {
         let mut buffer = [0; 4096];
         let count = match rustix::io::read(self.input, &mut buffer) {
@@ -192,14 +193,14 @@ impl Link<'_> {
         Ok(())
     }
 
-    /// What waits, to the console.
+    /// Pending input to the console.
     fn send(&mut self) -> io::Result<()> {
         match rustix::io::write(self.tty, &self.pending) {
             Ok(count) => {
                 self.pending.drain(..count);
                 Ok(())
             }
-            // EIO: the other end is gone, which reading finds out too.
+            // EIO: the other end is gone, which the read side notices too.
             Err(Errno::AGAIN | Errno::INTR | Errno::IO) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -211,7 +212,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<(), Errno> {
         match rustix::io::write(fd, bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(Errno::INTR) => {}
-            // A terminal that somebody else made non-blocking: wait until it takes more.
+            // A terminal that another process made non-blocking: wait until it is writable.
             Err(Errno::AGAIN) => {
                 poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], None).map(|_| ())?;
             }

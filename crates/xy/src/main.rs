@@ -1,7 +1,7 @@
-//! The command line: xl's verbs and columns, spoken to `xylemd`.
+//! The command line: xl's verbs and columns, for `xylemd`.
 //!
-//! It decides nothing: it reads arguments and files, makes one request of [`api`] after another, and
-//! renders the answers. Exit status: 0 ok, 1 failure, 2 wrong usage.
+//! It makes no decisions: it reads arguments and files, makes requests of [`api`], and renders the
+//! answers. Exit status: 0 ok, 1 failure, 2 wrong usage.
 
 mod columns;
 mod command;
@@ -20,13 +20,13 @@ fn main() -> ExitCode {
     let mut session = Session::default();
     let result = arguments().and_then(|arguments| command::run(&mut session, arguments));
     let output = session.take_output();
-    // A reader that has seen enough, as in `xy list | head -1`, is no failure.
+    // A reader that closes our output, as in `xy list | head -1`, is not a failure.
     let _ = std::io::stdout().write_all(&output);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             for message in failure.messages() {
-                // Nothing is left to tell, or to do, if even that fails.
+                // Nothing can be done if even that fails.
                 let _ = writeln!(std::io::stderr(), "xy: {message}");
             }
             ExitCode::from(failure.status())

@@ -1,4 +1,4 @@
-//! Reads a command's options and operands, as its table entry describes them.
+//! Parses a command's options and operands, as described by its table entry.
 
 use lexopt::{Arg, Parser};
 
@@ -12,7 +12,7 @@ pub(crate) struct Flag {
     pub(crate) short: char,
     /// Empty if there is none; then the short name is the option's name.
     pub(crate) long: &'static str,
-    /// What the option's value is called; empty if it takes none.
+    /// Name of the option's value; empty if it takes none.
     pub(crate) value: &'static str,
     pub(crate) about: &'static str,
 }
@@ -31,7 +31,7 @@ impl Flag {
         Self { short, long, value, about }
     }
 
-    /// The option as help shows it.
+    /// The option as shown in the help.
     pub(crate) fn synopsis(&self) -> String {
         let short = if self.short == '\0' { String::new() } else { format!("-{}", self.short) };
         let long = if self.long.is_empty() { String::new() } else { format!("--{}", self.long) };
@@ -45,7 +45,7 @@ impl Flag {
     }
 }
 
-/// What the user gave.
+/// The parsed options and operands.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(crate) struct Options {
     given: Vec<(char, &'static str, String)>,
@@ -53,7 +53,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads `arguments` of `command`. Options may stand before, between and behind operands.
+    /// Parses `arguments` of `command`. Options may come before, between and after operands.
     pub(crate) fn parse(command: &Command, arguments: Vec<String>) -> Result<Self, Failure> {
         let name = command.name;
         let wrong = |what: String| Failure::usage(format!("{name}: {what}; see 'xy help {name}'"));

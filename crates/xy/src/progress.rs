@@ -1,13 +1,13 @@
-//! The line of progress on a terminal: what has ended of all that is planned, and what is waited for.
+//! The progress line on a terminal: finished and planned steps, and the current one.
 
 use api::Progress;
 
 use crate::session::one_line;
 
-/// Characters of the bar itself.
+/// Characters of the bar.
 const BAR_CHARS: u32 = 20;
 
-/// One line of at most so many characters.
+/// One line of at most `chars_max` characters.
 pub(crate) fn line(it: &Progress, chars_max: usize) -> String {
     let done = it.done.min(it.total);
     // Full only when all has ended.

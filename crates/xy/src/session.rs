@@ -1,4 +1,4 @@
-//! What one run of `xy` carries along: global options, the connection, the output so far.
+//! State of one run of `xy`: global options, the connection, the output so far.
 
 use std::cell::Cell;
 use std::io::{IsTerminal as _, Write as _};
@@ -10,12 +10,12 @@ use rustix::termios::tcgetwinsize;
 
 use crate::progress;
 
-/// Why a command failed: the exit status and what to say, one line each.
+/// Why a command failed: exit status and messages, one line each.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum Failure {
-    /// The arguments make no sense.
+    /// Invalid arguments.
     Usage(String),
-    /// The work failed; several objects may each have a line.
+    /// The command failed; several objects may each have a line.
     Failed(Vec<String>),
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum ProgressDisplay {
     Hidden,
     /// A line for each step (`-v`).
     Lines,
-    /// One line, written over and over (`-t`).
+    /// One line, overwritten (`-t`).
     Overwritten,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Session {
     start: Instant,
     client: Option<Client>,
     output: Vec<u8>,
-    /// A line of progress stands on the terminal.
+    /// A progress line is on the terminal.
     is_drawn: Cell<bool>,
 }
 
@@ -82,7 +82,7 @@ impl Default for Session {
 }
 
 impl Session {
-    /// Somebody looks on: without other wishes, progress is drawn for them. Says whether any is shown.
+    /// Shows progress on a terminal unless options say otherwise. Returns whether any is shown.
     pub(crate) fn draws_progress(&mut self) -> bool {
         if self.progress == ProgressDisplay::Hidden && std::io::stderr().is_terminal() {
             self.progress = ProgressDisplay::Overwritten;
@@ -90,12 +90,12 @@ impl Session {
         self.progress != ProgressDisplay::Hidden
     }
 
-    /// Sends `request` and returns its reply; progress is shown as the options say.
+    /// Sends `request` and returns its reply; progress is shown according to the options.
     pub(crate) fn call(&mut self, request: &Request) -> Result<Reply, Failure> {
         self.call_with(request, |_, _| ())
     }
 
-    /// As `call`, where `on_event` hears what happens to domains.
+    /// As `call`, where `on_event` receives events of domains.
     pub(crate) fn call_with(
         &mut self,
         request: &Request,
@@ -139,13 +139,13 @@ impl Session {
         std::mem::take(&mut self.output)
     }
 
-    /// Writes what was printed so far, for a command that goes on for long.
+    /// Flushes the output so far, for a long-running command.
     pub(crate) fn flush(&mut self) {
-        // A reader that has gone is met again by the next output.
+        // A closed output is noticed by the next write.
         let _unread = self.try_flush();
     }
 
-    /// As `flush`, for a command that nobody needs once its reader has gone.
+    /// As `flush`, for a command that stops when its reader has closed the output.
     pub(crate) fn try_flush(&mut self) -> std::io::Result<()> {
         let output = self.take_output();
         let mut stdout = std::io::stdout();
@@ -153,14 +153,14 @@ impl Session {
         stdout.flush()
     }
 
-    /// Tells the user something at once, on the standard error.
+    /// Prints a message at once, on standard error.
     pub(crate) fn tell(&self, message: &str) {
         self.wipe();
         let stamp = self.stamp();
         let _ = writeln!(std::io::stderr(), "{stamp}{message}");
     }
 
-    /// Takes the line of progress away: what is told comes in its place.
+    /// Erases the progress line before other output.
     fn wipe(&self) {
         if self.is_drawn.replace(false) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -168,7 +168,7 @@ impl Session {
     }
 
     fn show(&self, it: &Progress) {
-        // Lines are told of what has ended.
+        // Prints a line for a finished step.
         let ended = || one_line(&format!("{}: {}/{} {}", it.vm, it.done, it.total, it.step));
         match self.progress {
             ProgressDisplay::Hidden => {}
@@ -182,7 +182,7 @@ impl Session {
                     let _ = write!(stderr, "\r{line}\x1b[K");
                     self.is_drawn.set(true);
                 } else {
-                    // Blanks wipe out what a longer step left behind.
+                    // Spaces erase the rest of a longer line.
                     let _ = writeln!(stderr, "\r{}{:<70}", self.stamp(), ended());
                 }
                 let _ = stderr.flush();
@@ -199,14 +199,14 @@ impl Session {
     }
 }
 
-/// An answer of another kind than the request asked for.
+/// An answer of an unexpected kind.
 pub(crate) fn unexpected(reply: &Reply) -> Failure {
     let kind = format!("{reply:?}");
     let kind: String = kind.chars().take_while(char::is_ascii_alphanumeric).collect();
     Failure::failed(format!("unexpected answer from xylemd: {kind}"))
 }
 
-/// What came from elsewhere must neither break the line nor speak to the terminal.
+/// Untrusted text: control characters and line breaks are escaped.
 pub(crate) fn one_line(text: &str) -> String {
     text.trim_end().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

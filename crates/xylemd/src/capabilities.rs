@@ -1,8 +1,9 @@
-//! What of root's rights this daemon and the programs that it starts go without.
+//! Capabilities that this daemon and the programs that it starts drop.
 //!
-//! Whoever has privcmd controls the host, and `xylemd` does. The programs that it starts for disks do not: some of
-//! them read what guests wrote (images, file systems). They need root for devices, mounts and the network, and maybe to
-//! load a module; none of them restarts the host, sets its clock or looks into other processes.
+//! A process with privcmd controls the host, and `xylemd` has it. The programs that it starts for
+//! disks do not: some of them read guests' data (images, file systems). They need root for devices,
+//! mounts and the network, and maybe to load a module; none of them reboots the host, sets its
+//! clock or traces other processes.
 
 use rustix::thread::{
     CapabilitySet, capabilities, remove_capability_from_bounding_set, set_capabilities,
@@ -22,7 +23,7 @@ const NEVER_NEEDED: [CapabilitySet; 21] = [
     CapabilitySet::NET_BROADCAST,
     CapabilitySet::NET_RAW,
     CapabilitySet::PERFMON,
-    // Also another kernel in place of the running one.
+    // Also kexec.
     CapabilitySet::SYS_BOOT,
     CapabilitySet::SYS_PACCT,
     CapabilitySet::SYS_PTRACE,
@@ -33,10 +34,10 @@ const NEVER_NEEDED: [CapabilitySet; 21] = [
     CapabilitySet::IPC_OWNER,
 ];
 
-/// Gives them up, in this thread and in all that it starts.
+/// Drops them, in this thread and in all that it starts.
 pub(crate) fn give_up() -> rustix::io::Result<()> {
     for capability in NEVER_NEEDED {
-        // Refused for those that the kernel does not know, and to those who are not root and have none.
+        // Fails for capabilities unknown to the kernel, and without root.
         let _refused = remove_capability_from_bounding_set(capability);
     }
     let mut sets = capabilities(None)?;
@@ -62,7 +63,7 @@ mod tests {
             let status = String::from_utf8(status.unwrap().stdout).unwrap();
             let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
             let effective = u64::from_str_radix(effective.trim(), 16).unwrap();
-            // Who is not root, and has none, keeps none.
+            // Without root there are none.
             assert_eq!(effective & unneeded.bits(), 0);
         })
         .join()

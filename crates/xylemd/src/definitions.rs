@@ -1,4 +1,4 @@
-//! Definitions of VMs as files, and whether those that start with the host were started.
+//! Files of VM definitions, and the marker that autostart VMs were started.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use rustix::fs::OFlags;
 use toolstack::{Boot, DefinitionFile};
 
-/// A definition has a few kilobytes.
+/// Largest definition; usual ones have a few kilobytes.
 const BYTES_MAX: u64 = 1 << 20;
-/// What ends a file's name while it is being written.
+/// Suffix of a file that is being written.
 const UNFINISHED: &str = ".new";
 
-/// Where they lie. The folder outlives the host, the marker does not.
+/// Their paths. The folder survives a reboot, the marker does not.
 #[derive(Clone, Debug)]
 pub(crate) struct Definitions {
     pub(crate) folder: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Definitions {
 }
 
 impl Definitions {
-    /// All that were written to their end. What is no file of text is told of, and nothing is made of it.
+    /// All complete definitions. Anything that is not a text file is reported and ignored.
     pub(crate) fn load(&self) -> Result<Vec<DefinitionFile>> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -36,7 +36,7 @@ impl Definitions {
         for entry in entries {
             let entry = entry.with_context(|| format!("cannot read {}", self.folder.display()))?;
             let name = entry.file_name().to_string_lossy().escape_debug().to_string();
-            // Whoever wrote it was killed before anybody was told that it was written.
+            // The writer was killed before the write was acknowledged.
             if name.ends_with(UNFINISHED) {
                 continue;
             }
@@ -54,7 +54,7 @@ impl Definitions {
         File::create(&self.marker).map(drop)
     }
 
-    /// A file is whole or not there, whenever the power fails.
+    /// Atomic, also on a power failure.
     pub(crate) fn write(&self, name: &str, text: &str) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let path = self.folder.join(name);
@@ -77,7 +77,8 @@ impl Definitions {
     }
 }
 
-/// A definition's text. Links are not followed and nothing is opened that is no file: it could block.
+/// A definition's text. Links are not followed, and only regular files are opened, since others
+/// could block.
 fn read_text(path: &Path) -> Result<String, String> {
     let told = |error: io::Error| format!("cannot read it: {error}");
     let flags = i32::try_from((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits()).unwrap_or_default();

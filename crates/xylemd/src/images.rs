@@ -1,6 +1,6 @@
-//! Kernels and ramdisks, kept for the next VM that has the same.
+//! Cache of kernels and ramdisks.
 //!
-//! A kernel is parsed by a confined process; a ramdisk is bytes that only its guest looks into.
+//! A kernel is parsed by a confined process; a ramdisk is only read by its guest.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -14,12 +14,12 @@ use xen_build::{HvmLoader, KernelImage};
 
 use crate::host::refusal;
 
-/// Kernels and ramdisks kept; the least recently used goes first.
+/// Most cached kernels and ramdisks; the least recently used is evicted.
 const IMAGES_MAX: usize = 16;
-/// The largest ramdisk. It has to lie below 4 GiB in its guest, and in this process's memory.
+/// Largest ramdisk. It must fit below 4 GiB in its guest, and into this process's memory.
 const RAMDISK_BYTES_MAX: u64 = 2 << 30;
 
-/// What tells one state of a file from another.
+/// Identifies the version of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Stamp {
     device: u64,
@@ -67,7 +67,7 @@ impl Images {
         })
     }
 
-    /// Xen's loader is a file of the host's own and packed by nobody, so it is parsed here.
+    /// Xen's loader is a trusted file of the host and not compressed, so it is parsed here.
     pub(crate) fn loader(&self, path: &str) -> Result<Arc<HvmLoader>, HostError> {
         const BYTES_MAX: u64 = 16 << 20;
         self.loaders.load(path, |file, _| {
@@ -104,17 +104,17 @@ struct Slot<T> {
     loaded: Option<(Stamp, T)>,
 }
 
-/// One file's. Whoever loads it holds the lock.
+/// Slot of one file. Locked while it is loaded.
 type SharedSlot<T> = Arc<Mutex<Slot<T>>>;
 
 #[derive(Debug)]
 struct Slots<T> {
-    /// With the moment of the last use.
+    /// With the time of the last use.
     by_path: BTreeMap<String, (u64, SharedSlot<T>)>,
     used: u64,
 }
 
-/// What was made of files, as long as they stay what they were.
+/// Results of files, while these are unchanged.
 #[derive(Debug)]
 struct Cache<T>(Mutex<Slots<T>>);
 
@@ -125,7 +125,7 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T: Clone> Cache<T> {
-    /// The file's slot. Whoever holds its lock loads it; others of the same file wait, not of others.
+    /// The file's slot. Its lock is held while loading; only requests for the same file wait.
     fn slot(&self, path: &str) -> SharedSlot<T> {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         slots.used += 1;
@@ -142,13 +142,13 @@ impl<T: Clone> Cache<T> {
         slot
     }
 
-    /// What `make` makes of the open file and its size, unless that is known.
+    /// The cached result, or that of `make` with the open file and its size.
     fn load(
         &self,
         path: &str,
         make: impl FnOnce(File, u64) -> Result<T, HostError>,
     ) -> Result<T, HostError> {
-        // A pipe that nobody writes to must not keep whoever opens it.
+        // Opening a pipe without a writer must not block.
         let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
         let file = File::options()
             .read(true)
@@ -177,7 +177,7 @@ impl<T: Clone> Cache<T> {
 mod tests {
     use super::*;
 
-    /// A path of this process alone.
+    /// A path unique to this process.
     fn path(name: &str) -> std::path::PathBuf {
         std::env::temp_dir().join(format!("xylem-images-{}-{name}", std::process::id()))
     }

@@ -1,5 +1,5 @@
-//! The daemon's log: to the journal where it reads our standard error, else to standard error with the time. Never to
-//! both.
+//! The daemon's log: to the journal if it reads our standard error, otherwise to standard error
+//! with timestamps. Never to both.
 //!
 //! Source: systemd's "Native Journal Protocol", and `JOURNAL_STREAM` in `systemd.exec(5)`.
 
@@ -16,7 +16,7 @@ const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 /// Writes a record.
 pub(crate) fn write(record: &LogRecord) {
     static JOURNAL: OnceLock<Option<UnixDatagram>> = OnceLock::new();
-    // A journal that stands still or restarts must not keep anybody here.
+    // A journal that hangs or restarts must not block this daemon.
     let sent = JOURNAL.get_or_init(connect).as_ref().map(|it| it.send(&datagram(record)));
     if !matches!(sent, Some(Ok(_))) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -26,7 +26,7 @@ pub(crate) fn write(record: &LogRecord) {
     }
 }
 
-/// The journal's socket, if it is the journal that reads our standard error.
+/// The journal's socket, if the journal reads our standard error.
 fn connect() -> Option<UnixDatagram> {
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
     let own = std::fs::metadata("/proc/self/fd/2").ok()?;
@@ -44,7 +44,7 @@ fn is_stream(text: &str, device: u64, inode: u64) -> bool {
         .is_some_and(|(dev, ino)| dev.parse() == Ok(device) && ino.parse() == Ok(inode))
 }
 
-/// A message to the journal: fields of a line each; a value of several lines has its length before it.
+/// A message to the journal: a line for each field; a multi-line value is prefixed with its length.
 fn datagram(record: &LogRecord) -> Vec<u8> {
     let LogRecord { level, message, vm, uuid, domid, asker, took_ns } = record;
     let priority = match level {
@@ -76,7 +76,7 @@ fn datagram(record: &LogRecord) -> Vec<u8> {
     out
 }
 
-/// A name of a VM can hold anything, and a line of the log is one.
+/// A VM's name can contain anything, but a log record is one line.
 fn one_line(message: &str) -> String {
     message
         .chars()
@@ -84,7 +84,7 @@ fn one_line(message: &str) -> String {
         .collect()
 }
 
-/// Seconds since 1970 as RFC 3339 has it, in UTC.
+/// Seconds since 1970 in RFC 3339 format, in UTC.
 fn timestamp(unix_s: u64) -> String {
     let (days, clock) = (unix_s / 86_400, unix_s % 86_400);
     // Days since 0000-03-01, in eras of 400 years; a year that begins in March has its leap day at its end.

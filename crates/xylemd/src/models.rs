@@ -1,4 +1,4 @@
-//! Device models: processes that outlive this daemon, found again by their command lines.
+//! Device models: processes that outlive this daemon and are found by their command lines.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
@@ -26,13 +26,13 @@ use toolstack::device_model::{
 use crate::core::Core;
 use crate::host::refusal;
 
-/// Most that a device model may write into a file. A guest can make QEMU complain without end.
+/// Largest file that a device model may write. A guest can make QEMU log without end.
 const LOG_BYTES_MAX: u64 = 16 << 20;
-/// A log longer than this is begun anew.
+/// A longer log is truncated at the next start.
 const LOG_BYTES_KEPT: u64 = 1 << 20;
-/// How long a killed device model may take to end: the kernel writes what it had cached for disks.
+/// Timeout for the exit of a killed device model: the kernel flushes its disks' caches.
 const END_TIME: Duration = Duration::from_secs(30);
-/// How much of a log is looked at for a last line, in bytes.
+/// Bytes at the end of a log that are searched for the last line.
 const LAST_BYTES: u64 = 4096;
 
 /// Starts a device model.
@@ -55,7 +55,7 @@ pub(crate) fn start(program: &str, launch: &Launch) -> Result<Process, HostError
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("LC_ALL", "C")
         .current_dir("/")
-        // What ends this daemon by its group does not end it.
+        // A signal to this daemon's process group must not kill it.
         .process_group(0)
         .stdin(input)
         .stdout(log)
@@ -63,16 +63,17 @@ pub(crate) fn start(program: &str, launch: &Launch) -> Result<Process, HostError
         .spawn()
         .map_err(|error| told(program, error))?;
     if let (Some(text), Some(mut pipe)) = (&launch.input, child.stdin.take()) {
-        // A short text fits into the pipe. One that ends without reading it says why in its log.
+        // A short text fits into the pipe. If the process exits without reading it, the log says
+        // why.
         let _closed = pipe.write_all(text.as_bytes());
     }
     let pid = Pid::from_child(&child);
-    // It is nobody's business to be as quick as this daemon, and its log is bounded.
+    // Do not inherit the daemon's priority; limit the log.
     let _ended = setpriority_process(Some(pid), 0);
     let limit = Rlimit { current: Some(LOG_BYTES_MAX), maximum: Some(LOG_BYTES_MAX) };
     let _ended = prlimit(Some(pid), Resource::Fsize, limit);
     match started(child.id()) {
-        // Its end is waited for by whoever follows it.
+        // Its exit is waited for by the follower.
         Ok(started) => Ok(Process { pid: child.id(), started }),
         Err(error) => {
             let _ended = child.kill().and_then(|()| child.wait());
@@ -92,17 +93,17 @@ fn open_log(path: &str) -> io::Result<File> {
     Ok(file)
 }
 
-/// When a process began, in ticks since the host did. Source: `proc(5)`, field 22 of `stat`.
+/// Start time of a process, in ticks since boot. Source: `proc(5)`, field 22 of `stat`.
 fn started(pid: u32) -> io::Result<u64> {
     const FIELDS_BEFORE: usize = 19;
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before may hold anything, parentheses too.
+    // The name before may contain anything, also parentheses.
     let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let ticks = fields.nth(FIELDS_BEFORE).and_then(|field| field.parse().ok());
     ticks.ok_or_else(|| io::Error::other("an unknown form of /proc/PID/stat"))
 }
 
-/// A handle on this very process; `None` if it has ended.
+/// A pidfd of this very process; `None` if it has exited.
 fn open(process: Process) -> io::Result<Option<OwnedFd>> {
     let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw);
     let Some(pid) = pid else { return Ok(None) };
@@ -110,11 +111,11 @@ fn open(process: Process) -> io::Result<Option<OwnedFd>> {
         Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => return Ok(None),
         other => other?,
     };
-    // Looked at after it was opened: from here on the handle is that process's.
+    // Checked after it was opened: from here on the pidfd is that process's.
     Ok(started(process.pid).is_ok_and(|it| it == process.started).then_some(handle))
 }
 
-/// Kills a device model and waits for its end.
+/// Kills a device model and waits for its exit.
 pub(crate) fn end(process: Process) -> Result<(), HostError> {
     let Some(handle) = open(process).map_err(|error| refusal(&error))? else { return Ok(()) };
     match pidfd_send_signal(&handle, Signal::KILL) {
@@ -134,7 +135,7 @@ pub(crate) fn end(process: Process) -> Result<(), HostError> {
     }
 }
 
-/// All device models of ours that run.
+/// All running device models of ours.
 pub(crate) fn all() -> Result<Vec<OwnModel>, HostError> {
     let mut models = Vec::new();
     for entry in fs::read_dir("/proc").map_err(|error| refusal(&error))? {
@@ -142,13 +143,13 @@ pub(crate) fn all() -> Result<Vec<OwnModel>, HostError> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        // Whatever ends meanwhile is not there.
+        // Processes that exit meanwhile do not count.
         models.extend(identify(pid, &entry.path()));
     }
     Ok(models)
 }
 
-/// The device model that a process is, if it is one of ours.
+/// Identifies a process as a device model of ours.
 fn identify(pid: u32, folder: &Path) -> Option<OwnModel> {
     let began = started(pid).ok()?;
     let line = fs::read(folder.join("cmdline")).ok()?;
@@ -156,14 +157,15 @@ fn identify(pid: u32, folder: &Path) -> Option<OwnModel> {
         line.split(|byte| *byte == 0).map(|w| String::from_utf8_lossy(w).into_owned()).collect();
     let (uuid, domid) = parse_command_line(&words)?;
     let is_ours = match user(folder)? {
-        // Nobody else has this user, and only root could give it away.
+        // Only root can start a process with this user.
         uid if uid == USER_FIRST + u32::from(domid.0) => true,
-        // One that was taken over claims another domain.
+        // A compromised one claims another domain.
         uid if uid >= USER_FIRST => false,
-        // Root, or whom `device_model_user` names. What that one has open this daemon can tell only with CAP_SYS_PTRACE.
+        // Root, or the user `device_model_user`. Reading that process's descriptors needs
+        // CAP_SYS_PTRACE.
         _ => writes_root_s_log(folder),
     };
-    // All of this was one process's only if the number was not given out again meanwhile.
+    // All of this was one process's only if the pid was not reused meanwhile.
     let is_the_same = started(pid).is_ok_and(|it| it == began);
     (is_ours && is_the_same).then_some(OwnModel {
         process: Process { pid, started: began },
@@ -172,7 +174,8 @@ fn identify(pid: u32, folder: &Path) -> Option<OwnModel> {
     })
 }
 
-/// The user of a process, if all its user IDs are the same. The owner of its folder is only one of them.
+/// The user of a process, if all its user IDs are equal. The owner of its folder in /proc is only
+/// one of them.
 fn user(folder: &Path) -> Option<u32> {
     let status = fs::read_to_string(folder.join("status")).ok()?;
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
@@ -181,11 +184,12 @@ fn user(folder: &Path) -> Option<u32> {
     ids.all(|id| id == Ok(first)).then_some(first)
 }
 
-/// Whether a process has, as standard output, a file of root's that only root may open for writing, and has it open
-/// for writing. Every device model was given its log so; no other user's process gets one by itself, and a
-/// set-user-ID program has its caller's output.
+/// Whether a process's standard output is open for writing on a file of root's that only root may
+/// open for writing. Every device model inherited its log in this way; no other user's process can
+/// open one, and a set-user-ID program has its caller's output.
 ///
-/// Looking needs the rights to trace the process: root's without capabilities that this daemon lacks.
+/// Reading this needs ptrace access to the process: root without capabilities that this daemon
+/// lacks.
 fn writes_root_s_log(folder: &Path) -> bool {
     const WRITABLE_BY_OTHERS: u32 = 0o002;
     const OPEN_FOR_WRITING: u32 = 0o200;
@@ -198,7 +202,7 @@ fn writes_root_s_log(folder: &Path) -> bool {
     is_written && is_root_s
 }
 
-/// Where the core says whose end it wants to hear of.
+/// Handle to request notifications of exits.
 pub(crate) struct Follow {
     orders: Sender<(Process, String)>,
     bell: UnixStream,
@@ -206,13 +210,13 @@ pub(crate) struct Follow {
 
 impl Follow {
     pub(crate) fn follow(&self, process: Process, log: String) {
-        // If the follower has ended, the daemon is about to.
+        // If the follower has ended, the daemon is exiting.
         let _ended = self.orders.send((process, log));
         let _full = (&self.bell).write(b"!");
     }
 }
 
-/// One thread that waits for the end of all of them.
+/// The thread that waits for the exit of all device models.
 pub(crate) struct Follower {
     orders: Receiver<(Process, String)>,
     heard: UnixStream,
@@ -235,7 +239,7 @@ pub(crate) fn follower() -> Result<(Follow, Follower)> {
 }
 
 impl Follower {
-    /// Follows for ever.
+    /// Runs forever.
     pub(crate) fn run(self, core: &Core) {
         let mut followed: Vec<Followed> = Vec::new();
         loop {
@@ -266,7 +270,7 @@ impl Follower {
     }
 }
 
-/// How a process ended, if it was ours to wait for.
+/// Exit status of a process, if it was our child.
 fn ending(handle: &OwnedFd) -> String {
     let id = WaitId::PidFd(handle.as_fd());
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
@@ -287,7 +291,7 @@ fn tell(core: &Core, process: Process, log: &str, how: &str) {
     core.happened(Event::ModelEnded { process, how });
 }
 
-/// The last line of a file that has words in it.
+/// The last non-empty line of a file.
 fn last_line(path: &str) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let bytes = file.metadata()?.len();
@@ -296,7 +300,7 @@ fn last_line(path: &str) -> io::Result<Option<String>> {
     file.take(LAST_BYTES).read_to_end(&mut end)?;
     let text = String::from_utf8_lossy(&end);
     let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty());
-    // What a guest can make QEMU say is shown without its control characters.
+    // A guest can influence QEMU's output: escape control characters.
     Ok(line.map(|line| line.escape_debug().to_string()))
 }
 
@@ -324,14 +328,14 @@ mod tests {
     #[test]
     fn a_device_model_is_found_again_and_ended_once() {
         if !rustix::process::getuid().is_root() {
-            // The folder for restricted ones is root's to make.
+            // Only root can create the folder for restricted ones.
             return;
         }
         let log = log("found");
         let process =
             start("/bin/sh", &launch("read word; echo $word; sleep 1000; :", &log)).unwrap();
         let found = || all().unwrap().into_iter().filter(|it| it.process == process).count();
-        // A program has its command line a moment after it was started, and takes its time.
+        // A program's command line is visible shortly after its start.
         let deadline = Instant::now() + Duration::from_secs(60);
         let has_spoken = || last_line(&log).unwrap().as_deref() == Some("secret");
         while (found() == 0 || !has_spoken()) && Instant::now() < deadline {
@@ -340,7 +344,7 @@ mod tests {
         assert_eq!((found(), has_spoken()), (1, true));
         let model = all().unwrap().into_iter().find(|it| it.process == process).unwrap();
         assert_eq!(model.domid, DomId(3));
-        // Another process of that number is left alone.
+        // Another process with that pid is not touched.
         let other = Process { started: process.started + 1, ..process };
         end(other).unwrap();
         assert_eq!(found(), 1);
@@ -355,7 +359,7 @@ mod tests {
     #[test]
     fn a_process_that_only_claims_to_be_a_device_model_is_none() {
         if !rustix::process::getuid().is_root() {
-            // Only root can start processes of others.
+            // Only root can start processes of other users.
             return;
         }
         let path = log("claims");
@@ -372,7 +376,7 @@ mod tests {
                 .unwrap()
         };
         let log = || Stdio::from(open_log(&path).unwrap());
-        // They all say that they are domain 3's.
+        // They all claim domain 3.
         let mut tried = [
             ("root, with its log", run(0, log()), true),
             ("domain 3's user", run(USER_FIRST + 3, log()), true),

@@ -1,8 +1,8 @@
-//! The pool: those who can carry work out, and threads for work that waits for one.
+//! The pool: performers, and threads for queued work.
 //!
-//! A performer, a connection each to Xen, the store and the host, is what is scarce: whoever has one may
-//! work. A hypercall can keep it for long, and destroying a domain does. Because each class of work
-//! has performers of its own, a list never waits for either.
+//! Performers (a connection each to Xen, the store and the host) are the scarce resource. A
+//! hypercall can occupy one for long, and destroying a domain does. Because each class of work has
+//! its own performers, a list never waits for those.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,16 +22,16 @@ use crate::host::LinuxHost;
 use crate::images::Images;
 use crate::store;
 
-/// Work, and when it was given out.
+/// Work, and when it was dispatched.
 pub(crate) type Job = (WorkId, Work, Instant);
 pub(crate) type LinuxPerformer = Performer<LinuxHypervisor, StoreSocket, LinuxHost>;
 
-/// Performers that end domains. More only contend for the hypervisor's heap lock.
+/// Performers that destroy domains. More would only contend for Xen's heap lock.
 const DESTROYERS: usize = 2;
 /// Performers that read and list.
 const READERS: usize = 2;
 
-/// Queues of `P`, which is what does the work.
+/// Queues of performers `P`.
 pub(crate) struct Pool<P> {
     queries: Queue<P>,
     loads: Queue<P>,
@@ -51,33 +51,33 @@ struct Queue<P> {
 }
 
 struct Waiting<P> {
-    /// With the moment from which it waits.
+    /// With the time since when it waits.
     jobs: VecDeque<(Job, Instant)>,
-    /// The one that worked last is taken first: what it touches is still at hand.
+    /// The one that worked last is taken first, for warm caches.
     idle: Vec<P>,
     jobs_most: usize,
     waited: Latencies,
 }
 
-/// How a queue does.
+/// Statistics of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueState {
     pub(crate) name: &'static str,
     pub(crate) performers: usize,
-    /// Performers at work.
+    /// Busy performers.
     pub(crate) busy: usize,
     /// Jobs that wait for one.
     pub(crate) depth: usize,
-    /// The most that ever waited.
+    /// Maximum depth.
     pub(crate) depth_max: usize,
-    /// How long jobs waited, of those that had to.
+    /// Waiting times of jobs that had to wait.
     pub(crate) waited: Latencies,
 }
 
-/// A performer that somebody has taken; it goes back to its queue by itself.
+/// A taken performer; it returns to its queue when dropped.
 pub(crate) struct Taken<'a, P> {
     queue: &'a Queue<P>,
-    /// Absent only while it goes back.
+    /// Absent only while it is returned.
     performer: Option<P>,
 }
 
@@ -90,7 +90,7 @@ impl Pool<LinuxPerformer> {
         };
         Ok(Self {
             queries: queue(WorkClass::Query, READERS, xen::ARENA_BYTES_FULL)?,
-            // As many as the scheduler lets go, so that those that hang keep no others.
+            // As many as the scheduler permits, so that hanging ones do not block others.
             loads: queue(WorkClass::Load, options.workers, xen::ARENA_BYTES_MIN)?,
             attaches: queue(WorkClass::Attach, options.workers, xen::ARENA_BYTES_MIN)?,
             changes: queue(WorkClass::Change, options.workers, xen::ARENA_BYTES_MIN)?,
@@ -113,14 +113,14 @@ impl<P> Pool<P> {
         ]
     }
 
-    /// How many threads each class has use for, with a name for them.
+    /// Number of threads for each class, with a name.
     pub(crate) fn threads(&self) -> impl Iterator<Item = (WorkClass, String)> + '_ {
         self.named().into_iter().flat_map(|(name, queue)| {
             (0..queue.performers).map(move |index| (queue.class, format!("{name}-{index}")))
         })
     }
 
-    /// How the queues do.
+    /// Statistics of the queues.
     pub(crate) fn states(&self) -> impl Iterator<Item = QueueState> + '_ {
         self.named().into_iter().map(|(name, queue)| {
             let waiting = queue.lock();
@@ -146,7 +146,7 @@ impl<P> Pool<P> {
         }
     }
 
-    /// Leaves work to the threads.
+    /// Queues work for the threads.
     pub(crate) fn submit(&self, job: Job) {
         let queue = self.queue(job.1.class());
         let mut waiting = queue.lock();
@@ -157,7 +157,7 @@ impl<P> Pool<P> {
         }
     }
 
-    /// Takes work back that nobody has begun. Says whether there was such.
+    /// Withdraws work that has not begun. Returns whether there was any.
     pub(crate) fn withdraw(&self, work: WorkId) -> bool {
         self.named().into_iter().any(|(_, queue)| {
             let jobs = &mut queue.lock().jobs;
@@ -166,11 +166,11 @@ impl<P> Pool<P> {
         })
     }
 
-    /// A performer that has nothing else to do, if there is one.
+    /// An idle performer, if there is one.
     pub(crate) fn take_idle(&self, class: WorkClass) -> Option<Taken<'_, P>> {
         let queue = self.queue(class);
         let mut waiting = queue.lock();
-        // Those who came first go first.
+        // First come, first served.
         let performer = if waiting.jobs.is_empty() { waiting.idle.pop() } else { None };
         Some(Taken { queue, performer: Some(performer?) })
     }
@@ -199,7 +199,7 @@ impl<P> Queue<P> {
         Self { class, performers, state: Mutex::new(waiting), matched: Condvar::new() }
     }
 
-    /// A poisoned queue is whole: the lock is held only to put into it and take from it.
+    /// A poisoned queue is consistent: the lock is held only to put and take.
     fn lock(&self) -> MutexGuard<'_, Waiting<P>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -210,8 +210,9 @@ impl<P> Taken<'_, P> {
         self.performer.as_mut().expect("taken until it is dropped")
     }
 
-    /// Whether this performer may go on with work of `class` after its own: the same; a query, which is short; or the
-    /// rest of a start after a load or an attach. Not the other way round: what may be slow stays with its own.
+    /// Whether this performer may continue with work of `class`: the same class; a query, which is
+    /// short; or the rest of a start after a load or an attach. Not the other way round: slow work
+    /// stays in its own class.
     pub(crate) fn carries(&self, class: WorkClass) -> bool {
         match class {
             WorkClass::Query => true,
@@ -326,7 +327,7 @@ mod tests {
     fn a_destroy_that_never_ends_delays_no_list() {
         let pool = pool();
         (0..100).for_each(|id| pool.submit(destroy(id)));
-        // Both destroyers are at work, on what will not end.
+        // Both destroyers are busy forever.
         let stuck = [pool.next(WorkClass::Destroy), pool.next(WorkClass::Destroy)];
         let told: Vec<_> = pool.states().map(|it| (it.name, it.busy, it.depth)).collect();
         let others_idle = [
@@ -339,7 +340,7 @@ mod tests {
         ];
         assert_eq!(told, others_idle);
         assert!(pool.take_idle(WorkClass::Destroy).is_none());
-        // A client carries its list out itself, and so does a thread of the pool.
+        // A client performs its list itself, and so does a thread of the pool.
         assert_eq!(*pool.take_idle(WorkClass::Query).unwrap().performer(), "reader");
         pool.submit(list(1000));
         assert_eq!(pool.next(WorkClass::Query).1.0, WorkId(1000));
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_came_first_goes_first() {
+    fn jobs_are_served_in_order_of_arrival() {
         let pool = pool();
         let taken = pool.take_idle(WorkClass::Query).unwrap();
         assert!(pool.take_idle(WorkClass::Query).is_none());

@@ -1,4 +1,4 @@
-//! What was done and how long it took, by kind of work and by hypercall.
+//! Statistics by kind of work and by hypercall.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use xen::{Counters, Latencies};
 
 use crate::pool::QueueState;
 
-/// Counts since the daemon began. They never grow beyond the kinds that there are.
+/// Counts since the daemon's start, bounded by the number of kinds.
 #[derive(Debug, Default)]
 pub(crate) struct Stats {
     operations: BTreeMap<&'static str, Operation>,
@@ -35,7 +35,7 @@ impl Calls {
     }
 }
 
-/// What a piece of work took.
+/// Duration of a work.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Took {
     pub(crate) ns: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Took {
     pub(crate) cpu_ns: u64,
 }
 
-/// How a piece of work ended.
+/// Result of a work.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Ending {
     Done,
@@ -51,7 +51,7 @@ pub(crate) enum Ending {
 }
 
 impl Stats {
-    /// Some work was done, with these hypercalls.
+    /// Records a work and its hypercalls.
     pub(crate) fn record(
         &mut self,
         operation: &'static str,
@@ -79,7 +79,7 @@ impl Stats {
         all
     }
 
-    /// All of it for a client.
+    /// All statistics for a client.
     pub(crate) fn activity(
         &self,
         seconds: u64,
@@ -109,7 +109,7 @@ impl Stats {
         }
     }
 
-    /// All of it in Prometheus' text format.
+    /// All statistics in Prometheus' text format.
     pub(crate) fn metrics(&self, queues: impl Iterator<Item = QueueState>) -> String {
         let mut out = Text(String::new());
         let queues: Vec<QueueState> = queues.collect();
@@ -185,7 +185,7 @@ fn hypercall_rows(hypercalls: &BTreeMap<&'static str, Calls>) -> Vec<HypercallRo
     hypercalls.iter().map(row).collect()
 }
 
-/// Prometheus' text format. Names and labels are ours, so that nothing in them has to be escaped.
+/// Prometheus' text format. Names and labels are ours, so they need no escaping.
 struct Text(String);
 
 impl Text {
@@ -210,7 +210,7 @@ impl Text {
     }
 }
 
-/// Nanoseconds as seconds, to the last digit.
+/// Nanoseconds as seconds, exactly.
 fn seconds(ns: u64) -> String {
     const NS_PER_SECOND: u64 = 1_000_000_000;
     format!("{}.{:09}", ns / NS_PER_SECOND, ns % NS_PER_SECOND)
@@ -222,7 +222,7 @@ mod tests {
 
     fn some() -> Stats {
         let mut stats = Stats::default();
-        // Counters are a hypervisor's to fill; these are empty.
+        // Only a hypervisor fills counters; these are empty.
         stats.record("list", Took { ns: 1500, cpu_ns: 700 }, Ending::Done, &Counters::default());
         stats.record("list", Took { ns: 900, cpu_ns: 300 }, Ending::Failed, &Counters::default());
         let calls = Calls { count: 3, took: Latencies::default() };

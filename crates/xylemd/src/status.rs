@@ -1,12 +1,12 @@
-//! The status socket: whoever connects asks once, is told what the daemon does, and is let go.
+//! The status socket: one request per connection, answered with the daemon's statistics.
 //!
 //! ```text
 //!   json\n                      -> one JSON object and a line's end
 //!   metrics\n                   -> Prometheus' text
 //!   GET /metrics HTTP/1.1 ...   -> the same as an answer of HTTP
 //! ```
-//! As the store's: it changes nothing and tells no VM's name. One client is served at a time, and none for
-//! long.
+//! Like the store's, it is read-only and contains no VM names. One client is served at a time, with
+//! a timeout.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,20 +16,20 @@ use std::time::Duration;
 
 use crate::core::Core;
 
-/// The longest question, an HTTP client's headers included.
+/// Longest request, including HTTP headers.
 const QUESTION_BYTES_MAX: usize = 8 * 1024;
-/// Who is silent for that long is let go.
+/// Timeout of a silent client.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Serves the socket on a thread of its own.
+/// Serves the socket on its own thread.
 pub(crate) fn serve(listener: UnixListener, core: &Arc<Core>) -> io::Result<()> {
     let core = Arc::clone(core);
     let serve = move || {
         for stream in listener.incoming() {
             match stream {
-                // A client that goes away is not told.
+                // The client may disconnect.
                 Ok(stream) => drop(answer(stream, &core)),
-                // Out of descriptors: somebody has to leave first.
+                // Out of descriptors: wait for a client to disconnect.
                 Err(_) => thread::sleep(Duration::from_millis(100)),
             }
         }
@@ -64,7 +64,7 @@ enum Asked {
     UnknownByHttp,
 }
 
-/// What a question is about; `None` if it is not complete.
+/// The kind of a request; `None` if it is incomplete.
 fn asked(question: &[u8]) -> Option<Asked> {
     let end = question.iter().position(|&byte| byte == b'\n')?;
     let line = String::from_utf8_lossy(&question[..end]);
@@ -72,7 +72,7 @@ fn asked(question: &[u8]) -> Option<Asked> {
     Some(match words.next().unwrap_or_default() {
         "json" => Asked::Json,
         "metrics" => Asked::Metrics,
-        // HTTP: up to the empty line, lest the client is cut off while it speaks.
+        // HTTP: read up to the empty line, so that the client is not interrupted.
         "GET" if !(question.ends_with(b"\r\n\r\n") || question.ends_with(b"\n\n")) => return None,
         "GET" if words.next() == Some("/metrics") => Asked::MetricsByHttp,
         "GET" => Asked::UnknownByHttp,

@@ -1,4 +1,4 @@
-//! Connections to the store daemon, which outlive its restarts.
+//! Connections to the store daemon that survive its restarts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use anyhow::{Context, Result};
 use xenstore::client::Client;
 use xenstore_socket::StoreSocket;
 
-/// How long a request waits for a store that is being restarted.
+/// Timeout for a store that is being restarted.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the store may stand still while a request waits for it. It answers in milliseconds; after this a performer is
-/// needed elsewhere, and the request fails.
+/// Timeout for a store that hangs during a request. It usually answers in milliseconds; after this
+/// the performer is needed elsewhere, and the request fails.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) fn connect(path: &Path) -> Result<Client<StoreSocket>> {

@@ -1,4 +1,4 @@
-//! Watches, on a store connection of their own, so that no request waits behind an event.
+//! Watches, on their own store connection, so that no request waits behind an event.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,7 +16,7 @@ use xenstore_socket::StoreSocket;
 use crate::core::Core;
 use crate::store;
 
-/// Tokens of the two watches that are always there. All others are their own path.
+/// Tokens of the two permanent watches. Tokens of all others are their paths.
 const INTRODUCED: &str = "@introduced";
 const RELEASED: &str = "@released";
 
@@ -26,7 +26,7 @@ enum Order {
     Release(Vec<DomainIdentity>),
 }
 
-/// Where the core says what it wants watched.
+/// Handle to request watches.
 pub(crate) struct Orders {
     orders: Sender<Order>,
     /// Written to after an order was sent.
@@ -42,7 +42,7 @@ impl Orders {
         self.give(Order::Unwatch(path));
     }
 
-    /// The machine has to be woken earlier than the watcher knows.
+    /// The machine must be woken earlier than scheduled.
     pub(crate) fn wake(&self) {
         let _full = (&self.bell).write(b"!");
     }
@@ -52,13 +52,13 @@ impl Orders {
     }
 
     fn give(&self, order: Order) {
-        // If the watcher has ended, the daemon is about to.
+        // If the watcher has ended, the daemon is exiting.
         let _ended = self.orders.send(order);
         let _full = (&self.bell).write(b"!");
     }
 }
 
-/// The watching end. It also keeps time for the machine, which wants to be woken at its deadlines.
+/// The watcher. It also wakes the machine at its deadlines.
 pub(crate) struct Watcher {
     store: Client<StoreSocket>,
     orders: Receiver<Order>,
@@ -71,7 +71,7 @@ pub(crate) fn connect(store_socket: &Path) -> Result<(Orders, Watcher)> {
     watch_domains(&mut store, "@introduceDomain", INTRODUCED)?;
     match store.follow_domains() {
         Ok(()) => {}
-        // Another store: it says that something happened, and all domains are looked at.
+        // Another store only reports that some domain changed: all domains are polled.
         Err(ClientError::Refused { .. }) => watch_domains(&mut store, "@releaseDomain", RELEASED)?,
         Err(error) => return Err(error.into()),
     }
@@ -84,7 +84,7 @@ pub(crate) fn connect(store_socket: &Path) -> Result<(Orders, Watcher)> {
 }
 
 impl Watcher {
-    /// Watches until the store is lost, and says how.
+    /// Runs until the store is lost, and returns the error.
     pub(crate) fn run(mut self, core: &Core) -> anyhow::Error {
         loop {
             if let Err(error) = self.turn(core) {
@@ -103,9 +103,9 @@ impl Watcher {
                 break;
             }
         }
-        // An order to watch rings the bell after the machine has set the deadline that goes with it.
+        // An order is signalled after the machine has set its deadline.
         let patience = core.until_wakeup();
-        // Events that come all the time must not put a deadline off.
+        // A constant stream of events must not delay deadlines.
         if patience.is_some_and(|patience| patience.is_zero()) {
             core.happened(Event::Tick);
         }
@@ -143,8 +143,8 @@ impl Watcher {
                 },
             }
         }
-        // The orders' replies may have come with everything that made the socket readable; only if no
-        // event arrived with them is there something left to wait for.
+        // The orders' replies may have consumed all input; only wait again if no event arrived with
+        // them.
         if readable && has_input(&self.store) {
             self.store.receive()?;
         }
@@ -152,7 +152,7 @@ impl Watcher {
     }
 }
 
-/// With the domain's number in the event where the store can do that, else without.
+/// With the domid in the event if the store supports that.
 fn watch_domains(store: &mut Client<StoreSocket>, path: &str, token: &str) -> Result<()> {
     match store.watch_depth(path, token, 1) {
         Ok(()) => Ok(()),
@@ -167,14 +167,14 @@ fn has_input(store: &Client<StoreSocket>) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Passes an event on; a node's event with its value now.
+/// Passes an event on; for a node with its current value.
 fn tell(store: &mut Client<StoreSocket>, event: &WatchEvent, core: &Core) -> Result<()> {
     core.happened(match event.token.as_str() {
         RELEASED => Event::DomainsChanged,
         INTRODUCED => {
             let domid = event.path.strip_prefix("@introduceDomain/");
             let domid = domid.and_then(|text| text.parse().ok()).map(xen::DomId);
-            // The event that a new watch begins with is no news.
+            // Ignore the initial event of a new watch.
             Event::Introduced { domid }
         }
         path => {

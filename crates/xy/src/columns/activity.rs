@@ -1,10 +1,10 @@
-//! Counts and times as tables. These columns are ours: xl has nothing of the kind.
+//! Counts and times as tables. xl has no such command.
 
 use std::fmt::Write as _;
 
 use api::{Activity, HypercallRow, Latency};
 
-/// The times of one row. Quantiles are bounds that grow by twos.
+/// The times of one row. Quantiles are power-of-two bounds.
 fn times(out: &mut String, latency: &Latency) {
     let mean = latency.total_ns.checked_div(latency.count).unwrap_or_default();
     for ns in [mean, latency.p50_ns, latency.p99_ns, latency.longest_ns] {
@@ -28,7 +28,7 @@ fn head(what: &str, counts: &str) -> String {
     )
 }
 
-/// Those that took longest in all come first.
+/// Sorted by total time, longest first.
 fn by_total(rows: &[HypercallRow]) -> Vec<&HypercallRow> {
     let mut rows: Vec<_> = rows.iter().collect();
     rows.sort_by_key(|row| std::cmp::Reverse((row.latency.total_ns, row.count)));
@@ -63,7 +63,7 @@ pub(crate) fn operations(activity: &Activity) -> String {
     out
 }
 
-/// A line for each queue; its times are those that work waited.
+/// A line for each queue; times are waiting times.
 pub(crate) fn queues(activity: &Activity) -> String {
     let counts = format!("{:>6} {:>6} {:>6} {:>6} {:>8}", "busy", "of", "depth", "most", "waited");
     let mut out = head("Queue", &counts);

@@ -9,7 +9,7 @@ use super::{name, put};
 
 const MIB: u64 = 1 << 20;
 
-/// MiB, rounded up: what is there takes some.
+/// MiB, rounded up, so that only nothing is 0.
 fn mib(bytes: u64) -> String {
     bytes.div_ceil(MIB).to_string()
 }

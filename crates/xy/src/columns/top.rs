@@ -1,4 +1,4 @@
-//! xentop's columns. Source: xen `tools/xentop/xentop.c`, and what it prints.
+//! xentop's columns. Source: xen `tools/xentop/xentop.c` and its output.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use api::DomainRow;
 
 use super::name;
 
-/// What a domain has sent, received, read and written through this host's backends.
+/// A domain's network and disk I/O through this host's backends.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Devices {
     nets: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Devices {
 pub(crate) struct Traffic(BTreeMap<u16, Devices>);
 
 impl Traffic {
-    /// As the backends of the host count that this runs on; nothing where they cannot be asked.
+    /// From the counters of this host's backends; empty if they cannot be read.
     pub(crate) fn of_this_host() -> Self {
         let net = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
         let mut traffic = Self::default();
@@ -36,7 +36,7 @@ impl Traffic {
         traffic
     }
 
-    /// Reads `/proc/net/dev`. What the host receives on `vif3.0` is what domain 3 has sent.
+    /// Parses `/proc/net/dev`. What the host receives on `vif3.0` was sent by domain 3.
     fn add_net(&mut self, text: &str) {
         for line in text.lines() {
             let Some((interface, counts)) = line.split_once(':') else { continue };
@@ -51,7 +51,7 @@ impl Traffic {
         }
     }
 
-    /// Reads what blkback says: a folder for each device, as `vbd-3-51712`.
+    /// Reads blkback's statistics: a folder for each device, as `vbd-3-51712`.
     fn add_vbds(&mut self, folder: &Path) {
         let Ok(entries) = std::fs::read_dir(folder) else { return };
         for entry in entries.flatten() {
@@ -73,7 +73,7 @@ impl Traffic {
     }
 }
 
-/// What is shown of a domain.
+/// A line of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     name: String,
@@ -89,7 +89,7 @@ pub(crate) struct Line {
     devices: Devices,
 }
 
-/// As xentop counts: a figure of so many KiB far exceeds no `f64`'s precision.
+/// As in xentop: sizes in KiB are well within `f64`'s precision.
 fn percent(part: u64, whole: u64) -> f64 {
     let per_mille = part.saturating_mul(1000).checked_div(whole).unwrap_or_default();
     u32::try_from(per_mille).map_or(f64::INFINITY, f64::from) / 10.0
@@ -112,7 +112,7 @@ impl Line {
             letter(row.paused, 'p'),
             letter(row.running, 'r'),
         ];
-        // A domain that may have all there is has no limit.
+        // A huge limit means no limit.
         let memory_max_kib = Some(row.mem_max_kib).filter(|kib| *kib < 1 << 40);
         Self {
             name: name(row.name.as_deref()),
@@ -130,7 +130,7 @@ impl Line {
     }
 }
 
-/// What lines are sorted by, the greatest first; names and domids the other way round.
+/// Sort key, descending; names and domids ascending.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Key {
     Name,
@@ -167,7 +167,7 @@ impl Key {
         Self::ALL.map(|(word, _)| word).join(", ")
     }
 
-    /// Lines that are alike stay in the order of their domids.
+    /// Equal lines stay ordered by domid.
     pub(crate) fn sort(self, lines: &mut [Line]) {
         use std::cmp::Reverse;
         lines.sort_by_key(|line| line.domid);
@@ -187,7 +187,7 @@ impl Key {
     }
 }
 
-/// A head and a line for each domain.
+/// A header and a line for each domain.
 pub(crate) fn table(lines: &[Line], is_full_name: bool) -> String {
     const NAME_CHARS: usize = 10;
     let mut out = format!(

@@ -1,7 +1,9 @@
-//! `adopt`: the daemon takes the domain over; what its maker keeps of it here, a process and files, ends here.
+//! `adopt`: the daemon adopts the domain; the previous toolstack's process and files are removed
+//! here.
 //!
-//! xl's process acts when the domain stops, as the daemon will. It is stopped before the daemon is asked and ended
-//! when the domain is ours, so that never both act; if the daemon refuses, it goes on.
+//! xl's process acts when the domain stops, as the daemon will. It is stopped before the request to
+//! the daemon and killed when the domain is ours, so that never both act; if the daemon refuses, it
+//! is resumed.
 
 mod kept;
 mod monitor;
@@ -16,7 +18,7 @@ use crate::session::{Failure, Session};
 use kept::Kept;
 use monitor::Monitor;
 
-/// Where libxl keeps what it knows of domains.
+/// libxl's folder of domain data.
 const KEPT: &str = "/var/lib/xen";
 
 pub(crate) fn adopt(session: &mut Session, options: &Options) -> Result<(), Failure> {
@@ -44,7 +46,7 @@ pub(crate) fn adopt(session: &mut Session, options: &Options) -> Result<(), Fail
     kept.forget().map_err(|error| Failure::failed(error.to_string()))
 }
 
-/// Why a domain cannot be taken from libvirt now.
+/// Why a domain cannot be adopted from libvirt now.
 fn libvirt(kept: &Kept, name: &str) -> Option<String> {
     let daemon = ["libvirtd", "virtxend"].into_iter().find(|it| monitor::runs(it))?;
     kept.is_libvirts.then(|| {
@@ -53,7 +55,7 @@ fn libvirt(kept: &Kept, name: &str) -> Option<String> {
 }
 
 fn request(row: &DomainRow, kept: &Kept, file: Option<&str>) -> Result<Request, Failure> {
-    // Not its number, which another domain may have by now.
+    // Not the domid, which may belong to another domain by now.
     let target = api::Target(row.uuid.clone());
     let (file, config_text, cwd) = match (file, &kept.config) {
         (Some(file), _) => {

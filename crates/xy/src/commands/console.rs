@@ -1,4 +1,4 @@
-//! `console`: asks where the console is, then attaches to it.
+//! `console`: finds the console's pty and attaches to it.
 
 use api::{Request, Target};
 
@@ -26,7 +26,7 @@ pub(crate) fn console(session: &mut Session, options: &Options) -> Result<(), Fa
     attach(session, &target, escape, |_| Ok(()))
 }
 
-/// Attaches to the console of `target`; `once_open` runs as soon as nothing said can be lost.
+/// Attaches to the console of `target`; `once_open` runs as soon as no output can be lost.
 pub(super) fn attach(
     session: &mut Session,
     target: &Target,

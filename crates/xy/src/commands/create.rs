@@ -1,4 +1,4 @@
-//! `create` and `check`: the file is read here, the VM is made or checked there.
+//! `create` and `check`: the file is read here, the daemon creates or checks the VM.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::columns;
 use crate::options::Options;
 use crate::session::{Failure, ProgressDisplay, Session, one_line};
 
-/// How often `-F` looks whether the domain is still there.
+/// Poll interval of `-F`.
 const FOREGROUND_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Failure> {
@@ -31,7 +31,7 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
         let create = Create { cwd, file, config_text, overrides, strict, ..Create::default() };
         return dry_run(session, create);
     }
-    // With a console, the domain starts once somebody listens, so that no line of it is lost.
+    // With a console, the domain starts once the console is attached, so that no output is lost.
     let paused = options.has("p") || options.has("c");
     let progress = match options.has("quiet") {
         true => session.progress != ProgressDisplay::Hidden,
@@ -57,7 +57,7 @@ pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Fai
     follow(session, options, &report)
 }
 
-/// Prints what would be made, as far as it could be read, and all that is wrong with it.
+/// Prints the resulting configuration, as far as valid, and all faults.
 fn dry_run(session: &mut Session, create: Create) -> Result<(), Failure> {
     let checked = expect_reply!(session.call(&Request::Check(create))?, Checked);
     for warning in &checked.warnings {
@@ -72,7 +72,7 @@ fn dry_run(session: &mut Session, create: Create) -> Result<(), Failure> {
     Err(Failure::Failed(checked.faults.iter().map(|fault| one_line(fault)).collect()))
 }
 
-/// Checks files one after the other. Nothing is made.
+/// Checks files one after the other. Nothing is created.
 pub(crate) fn check(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let (overrides, files): (Vec<_>, Vec<_>) =
         options.operands.iter().cloned().partition(|operand| operand.contains('='));
@@ -106,7 +106,7 @@ pub(crate) fn check(session: &mut Session, options: &Options) -> Result<(), Fail
     }
 }
 
-/// A file that cannot be read has that as its only fault.
+/// An unreadable file has just that fault.
 fn check_file(
     session: &mut Session,
     file: &str,
@@ -130,7 +130,7 @@ fn check_file(
     Ok(*expect_reply!(session.call(&Request::Check(create))?, Checked))
 }
 
-/// What the file says, and where relative paths in it begin.
+/// The file's content, and the directory for relative paths in it.
 pub(crate) fn read(file: &str) -> Result<(String, String), Failure> {
     let config_text = std::fs::read(file)
         .map_err(|error| Failure::failed(format!("cannot read {file}: {error}")))
@@ -142,12 +142,12 @@ pub(crate) fn read(file: &str) -> Result<(String, String), Failure> {
     Ok((config_text, cwd.to_string_lossy().into_owned()))
 }
 
-/// The file to read and the `key=value` settings that go over it.
+/// The file to read and the overriding `key=value` settings.
 pub(crate) fn file_and_overrides(options: &Options) -> Result<(String, Vec<String>), Failure> {
     let mut file = options.value("defconfig").map(str::to_owned);
     let mut overrides = Vec::new();
     for operand in &options.operands {
-        // The same word decides it as in xl: a file's name has no = in it.
+        // As in xl: an operand with = is not a file name.
         if operand.contains('=') {
             overrides.push(operand.clone());
         } else if file.is_none() {
@@ -163,7 +163,7 @@ pub(crate) fn file_and_overrides(options: &Options) -> Result<(String, Vec<Strin
     Ok((file, overrides))
 }
 
-/// What `-c` and `-F` do once the domain is there.
+/// Handles `-c` and `-F` after the create.
 fn follow(session: &mut Session, options: &Options, report: &CreateReport) -> Result<(), Failure> {
     if options.has("c") {
         session.flush();

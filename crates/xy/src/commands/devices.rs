@@ -1,4 +1,4 @@
-//! Commands about a domain's devices.
+//! Commands for a domain's devices.
 
 use api::{Request, Target};
 
@@ -35,7 +35,7 @@ pub(crate) fn working_directory() -> Result<String, Failure> {
     Ok(cwd.to_string_lossy().into_owned())
 }
 
-/// The domain, and the components of what follows as one specification.
+/// The domain, and the other operands joined into one specification.
 fn target_and_spec(options: &Options) -> (Target, String) {
     let (target, components) = options.operands.split_first().expect("at least one operand");
     (Target(target.clone()), components.join(","))

@@ -82,7 +82,7 @@ pub(crate) fn uptime(session: &mut Session, options: &Options) -> Result<(), Fai
     Ok(())
 }
 
-/// Nobody notes when domain 0 was started; its kernel knows.
+/// The start of domain 0 is not recorded; its kernel's uptime is used.
 fn set_start_of_this_host(row: &mut DomainRow, now_unix_s: u64) {
     let uptime = std::fs::read_to_string("/proc/uptime").ok();
     let seconds = uptime.as_deref().and_then(|text| text.split('.').next()?.parse().ok());
@@ -120,7 +120,7 @@ pub(crate) fn unpause(session: &mut Session, options: &Options) -> Result<(), Fa
     for_each(session, options, |target| Request::Unpause { target })
 }
 
-/// Makes the request for every domain that was named, also after one has failed.
+/// Makes the request for every named domain, also after a failure.
 fn for_each(
     session: &mut Session,
     options: &Options,

@@ -1,4 +1,4 @@
-//! Commands about the host and the daemon.
+//! Commands for the host and the daemon.
 
 use std::collections::BTreeMap;
 

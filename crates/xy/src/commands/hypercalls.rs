@@ -1,4 +1,4 @@
-//! `hypercalls`: what the daemon asked of Xen, for what, and how long it took.
+//! `hypercalls`: hypercalls of the daemon, their purpose and duration.
 
 use api::Request;
 

@@ -1,4 +1,4 @@
-//! What the daemon is about to do and why it waits.
+//! Plans, and what current operations wait for.
 
 use std::fmt::Write as _;
 

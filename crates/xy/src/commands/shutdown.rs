@@ -55,13 +55,13 @@ fn request(
     expect_done(&reply)
 }
 
-/// xl's messages for what happens, in its words.
+/// xl's messages.
 struct Messages {
     wait: Wait,
-    /// How many domains were named; `None` for all there are.
+    /// Number of named domains; `None` for all.
     named: Option<usize>,
     requested: usize,
-    /// "Waiting for" has been said.
+    /// "Waiting for" has been printed.
     announced: bool,
 }
 

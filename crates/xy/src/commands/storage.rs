@@ -1,4 +1,4 @@
-//! Commands about storage repositories and virtual disk images, by the names they have in XenAPI.
+//! Commands for storage repositories and virtual disk images, named as in XenAPI.
 
 use std::collections::BTreeMap;
 
@@ -110,7 +110,7 @@ pub(crate) fn sr_info(session: &mut Session, options: &Options) -> Result<(), Fa
     Ok(())
 }
 
-/// `vdi-list`, and `sr-scan`, for which at least one SR has to be named.
+/// `vdi-list`, and `sr-scan`, which needs at least one SR.
 pub(crate) fn vdi_list(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let request = StorageRequest::VdiList { srs: options.operands.clone() };
     let list = expect_reply!(session.call(&Request::Storage(request))?, Vdis);
@@ -119,7 +119,7 @@ pub(crate) fn vdi_list(session: &mut Session, options: &Options) -> Result<(), F
     } else {
         session.print(&columns::storage::vdi_list(&list.vdis));
     }
-    // What could be listed is printed all the same.
+    // Print what could be listed.
     if list.problems.is_empty() { Ok(()) } else { Err(Failure::Failed(list.problems)) }
 }
 

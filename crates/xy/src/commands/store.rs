@@ -127,7 +127,7 @@ pub(crate) const COMMANDS: &[Command] = &[
 const SOCKET: Flag =
     Flag::new('s', "socket", "Accepted for xenstore-utils compatibility, ignored.");
 
-/// How long a store that is being restarted is waited for.
+/// Timeout for a store that is being restarted.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 type Store = Client<StoreSocket>;
@@ -154,7 +154,7 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// What went wrong, in the words of the tool, with the store's own behind them.
+/// An error message as in the tool, followed by the store's.
 fn doing(what: &str, path: &str, error: &ClientError) -> Failure {
     match error.refusal() {
         Some(refusal) => Failure::failed(format!("{what} {path}: {refusal}")),
@@ -225,7 +225,7 @@ fn remove(transaction: &mut InTransaction<'_>, path: &str, tidy: bool) -> Result
     }
 }
 
-/// Whether nothing is left of the node but its name. The root and what is not there are not bare.
+/// Whether the node is empty. The root and missing nodes are not.
 fn is_bare(transaction: &mut InTransaction<'_>, path: &str) -> Result<bool, Failure> {
     if path.is_empty() || transaction.read_optional(path)?.is_none_or(|value| !value.is_empty()) {
         return Ok(false);
@@ -239,7 +239,7 @@ fn exists(_session: &mut Session, options: &Options) -> Result<(), Failure> {
         batch.read(path);
     }
     let replies = connect()?.run_at_once(&batch)?;
-    // As the tool, it says nothing of what is missing; what else is wrong it does say.
+    // Like the tool, it does not report missing nodes, but all other errors.
     for index in 0..batch.len() {
         if replies.get_optional(index)?.is_none() {
             return Err(Failure::Failed(Vec::new()));
@@ -338,7 +338,7 @@ fn watch(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let number = |name: &str| -> Result<Option<u32>, Failure> {
         let Some(text) = options.value(name) else { return Ok(None) };
         let wrong = || Failure::usage(format!("store watch: {text:?} is not a number"));
-        // As the tool's: below zero means without end.
+        // As in the tool: negative means unlimited.
         let number: i64 = text.parse().map_err(|_| wrong())?;
         if number < 0 { Ok(None) } else { number.try_into().map(Some).map_err(|_| wrong()) }
     };

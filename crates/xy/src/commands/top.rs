@@ -1,4 +1,4 @@
-//! `top`: who uses the host, again and again, in xentop's columns.
+//! `top`: use of the host, repeatedly, in xentop's columns.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -11,10 +11,10 @@ use crate::columns::top::{Key, Line, Traffic, table};
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
-/// Clears the terminal and goes to its corner.
+/// Clears the terminal and moves the cursor home.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// What the command line asks for.
+/// Options of the command line.
 struct Wanted {
     is_batch: bool,
     rounds: Option<u64>,
@@ -88,7 +88,7 @@ pub(crate) fn top(session: &mut Session, options: &Options) -> Result<(), Failur
         }
         session.print(&table(&lines, wanted.is_full_name));
         round += 1;
-        // Whoever reads no further wants no more.
+        // Stop when the reader has closed our output.
         if session.try_flush().is_err() || wanted.rounds.is_some_and(|rounds| round >= rounds) {
             return Ok(());
         }

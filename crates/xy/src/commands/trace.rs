@@ -1,4 +1,4 @@
-//! `trace`: what the daemon's operations waited for, and where their time went.
+//! `trace`: timing of the daemon's operations.
 
 use std::fmt::Write as _;
 
@@ -42,7 +42,7 @@ pub(crate) fn trace(session: &mut Session, options: &Options) -> Result<(), Fail
     Ok(())
 }
 
-/// All operations that are kept, or those of a kind, side by side: a track for each VM.
+/// All kept operations, or those of a kind, together: a track for each VM.
 fn all(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let list = expect_reply!(session.call(&Request::Operations)?, Operations);
     let wanted = options.operands.first();
@@ -106,7 +106,7 @@ fn timeline_of(trace: &Trace) -> Timeline {
     }
 }
 
-/// How an operation came out, or how far it is.
+/// Result or progress of an operation.
 fn state(it: &TraceRow) -> String {
     match (&it.ended_ns, &it.failure) {
         (None, None) => "under way".to_owned(),
@@ -129,7 +129,7 @@ fn operations(list: &Operations) -> String {
             it.id,
             it.what,
             shown(&it.vm),
-            // So long ago.
+            // Age.
             format!("-{}", Nanoseconds(list.now_ns.saturating_sub(it.started_ns))),
             Nanoseconds(took),
             format!("{}/{}", it.done, it.steps),
@@ -139,7 +139,7 @@ fn operations(list: &Operations) -> String {
     out
 }
 
-/// What stands below the drawing.
+/// The line below the drawing.
 fn outcome(trace: &Trace) -> String {
     let (it, cost) = (&trace.operation, &trace.cost);
     format!(

@@ -1,4 +1,4 @@
-//! Commands about VMs that outlive their domains, and about how VMs change.
+//! Commands for defined VMs, and for events.
 
 use std::fmt::Write as _;
 
@@ -136,20 +136,20 @@ pub(crate) fn events(session: &mut Session, options: &Options) -> Result<(), Fai
         let changes = expect_reply!(session.call(&request)?, Changes);
         let is_all = changes.changes.is_empty();
         print_changes(session, &changes, json);
-        // A reader that has gone needs nothing more.
+        // Stop when the reader has closed our output.
         if session.try_flush().is_err() || (is_all && !follow) {
             return Ok(());
         }
-        // Until nothing more is known at once there is nothing to wait for.
+        // Only wait once all known changes have been read.
         let wait = follow && is_all;
         request = Request::Events { since: Some(changes.revision), wait };
     }
 }
 
-/// A line for each change, and for each state if there is no way from the revision that was named.
+/// A line for each change, or for each state if the given revision is too old.
 fn print_changes(session: &mut Session, it: &StateChanges, json: bool) {
     if json {
-        // One object in a line: whoever reads a stream needs no parser that waits for its end.
+        // One object per line, so that a stream can be parsed line by line.
         let line = serde_json::to_string(it).expect("api types always serialise");
         return session.print(&(line + "\n"));
     }

@@ -1,4 +1,4 @@
-//! `vncviewer`: where the screen of an HVM domain is seen, and a viewer for it.
+//! `vncviewer`: the VNC address of an HVM domain, and a viewer for it.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -26,12 +26,12 @@ pub(crate) fn vncviewer(session: &mut Session, options: &Options) -> Result<(), 
         session.print(&format!("{place}\n"));
         return Ok(());
     }
-    // It takes this process's place, as xl's does.
+    // It replaces this process, as in xl.
     let error = Command::new("vncviewer").arg(&place).exec();
     Err(Failure::failed(format!("cannot start vncviewer: {error}; the screen is at {place}")))
 }
 
-/// Address and display as viewers want them; `None` if the domain has no screen.
+/// Address and display in viewers' syntax; `None` if the domain has no VNC server.
 fn screen(domid: u16) -> Result<Option<String>, Failure> {
     let mut nodes = store::connect()?;
     let console = format!("/local/domain/{domid}/console");
@@ -49,7 +49,7 @@ fn screen(domid: u16) -> Result<Option<String>, Failure> {
 /// Viewers count displays from port 5900.
 fn place(listen: &str, port: u32) -> Option<String> {
     let display = port.checked_sub(5900)?;
-    // The colons of an IPv6 address are its own.
+    // IPv6 addresses contain colons.
     Some(if listen.contains(':') {
         format!("[{listen}]:{display}")
     } else {

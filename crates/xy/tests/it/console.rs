@@ -1,4 +1,4 @@
-//! Attaching to a console, which is a pseudo-terminal whose other end the test holds.
+//! Attaching to a console, a pty whose master the test holds.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::daemon::{Daemon, Said};
 
-/// A pseudo-terminal: the end that xenconsoled or a terminal program holds, and the other's path.
+/// A pty: its master, as held by xenconsoled or a terminal program, and the slave's path.
 pub(crate) struct Pty {
     pub(crate) master: File,
     path: String,
@@ -37,7 +37,7 @@ impl Pty {
         .unwrap()
     }
 
-    /// As xenconsoled leaves it.
+    /// In raw mode, as set by xenconsoled.
     fn raw(self) -> Self {
         let slave = self.slave();
         let mut modes = tcgetattr(&slave).unwrap();
@@ -81,7 +81,7 @@ fn finish(child: Child) -> Said {
 #[test]
 fn bytes_go_both_ways_through_pipes_until_the_escape() {
     let mut console = Pty::new().raw();
-    // Keeps the console alive when xy leaves, as the domain does.
+    // Keeps the console open after xy exits, as the domain does.
     let _domain = console.slave();
     let daemon = Daemon::new(&[&[&console_answer(&console)]]);
     let mut child = daemon
@@ -140,7 +140,7 @@ fn a_terminal_is_raw_while_attached_and_as_before_afterwards() {
     console.master.write_all(b"$ ").unwrap();
     terminal.expect("$ ");
     assert!(is_raw());
-    // Control-C and control-] are the guest's now.
+    // Control-C and control-] now go to the guest.
     terminal.master.write_all(b"ls\r\x03\x1d").unwrap();
     console.expect("ls\r\x03\x1d");
     terminal.master.write_all(b"\x01").unwrap();

@@ -1,4 +1,4 @@
-//! A stand-in for `xylemd`: one connection, scripted answers, requests kept for the test to see.
+//! A fake `xylemd`: one connection, scripted answers, recorded requests.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// A directory of the test's own, removed at its end.
+/// A temporary directory of the test.
 pub(crate) struct Scratch {
     pub(crate) path: PathBuf,
 }
@@ -58,7 +58,7 @@ impl Daemon {
         Self { scratch, thread }
     }
 
-    /// Where configuration files of the test can lie.
+    /// Directory for configuration files of the test.
     pub(crate) fn directory(&self) -> &Path {
         &self.scratch.path
     }
@@ -67,15 +67,15 @@ impl Daemon {
         xy(&self.scratch.path, self.scratch.path.join("sock"), arguments)
     }
 
-    /// Runs `xy`; returns what it said and what it asked for.
+    /// Runs `xy`; returns its output and requests.
     pub(crate) fn run(self, arguments: &[&str]) -> (Said, Vec<String>) {
         let output = self.command(arguments).output().unwrap();
         (Said::new(&output), self.requests())
     }
 
-    /// What was asked for, once the client is gone.
+    /// The requests, after the client has exited.
     pub(crate) fn requests(self) -> Vec<String> {
-        // Whoever never came is not waited for: the test shall fail, not hang.
+        // Do not wait for a client that never connected: the test must fail, not hang.
         let _over = UnixStream::connect(self.scratch.path.join("sock"));
         self.thread.join().unwrap()
     }
@@ -91,12 +91,12 @@ pub(crate) fn xy(directory: &Path, socket: impl AsRef<OsStr>, arguments: &[&str]
     command
 }
 
-/// Runs `xy` where no daemon is.
+/// Runs `xy` without a daemon.
 pub(crate) fn run_alone(arguments: &[&str]) -> Said {
     Said::new(&xy(Path::new("/"), "/nonexistent/sock", arguments).output().unwrap())
 }
 
-/// What a run left: exit status, standard output, standard error.
+/// Result of a run: exit status, standard output, standard error.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) struct Said {
     pub(crate) status: Option<i32>,

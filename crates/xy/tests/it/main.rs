@@ -1,4 +1,4 @@
-//! The `xy` binary against a daemon that says what the test wants.
+//! The `xy` binary with a scripted daemon.
 
 mod commands;
 mod console;

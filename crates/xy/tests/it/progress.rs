@@ -1,4 +1,4 @@
-//! What somebody at a terminal sees while a command is under way.
+//! Progress output on a terminal.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -27,7 +27,7 @@ fn seen(script: &[&str], arguments: &[&str], columns: u16) -> (String, Vec<Strin
         .unwrap();
     assert!(status.success());
     let mut bytes = Vec::new();
-    // With its last user gone the terminal's other end reads to its end, or says so by an error.
+    // After the last close of the slave, the master reads to the end, or fails.
     let _end = pty.master.read_to_end(&mut bytes);
     (String::from_utf8(bytes).unwrap(), daemon.requests())
 }

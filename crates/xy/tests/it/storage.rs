@@ -1,4 +1,4 @@
-//! Commands about SRs and VDIs.
+//! Commands for SRs and VDIs.
 
 use expect_test::{Expect, expect};
 

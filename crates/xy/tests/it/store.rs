@@ -1,4 +1,4 @@
-//! `xy store` against the real store, served on a socket of the test's own.
+//! `xy store` with the real store, served on a socket of the test.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -52,7 +52,7 @@ impl Shared {
                     break;
                 }
                 self.server.consume(id, bytes.len());
-                // A client that has left needs no answer.
+                // The client may have disconnected.
                 let _gone = self.streams.get(&id).map(|mut stream| stream.write_all(&bytes));
             }
         }
@@ -80,7 +80,7 @@ impl Store {
         Self { scratch, shared }
     }
 
-    /// A store with something in it.
+    /// A store with some nodes.
     fn furnished() -> Self {
         let store = Self::new();
         let mut batch = Batch::new();
@@ -394,7 +394,7 @@ fn a_status_socket_is_asked_first() {
             (&stream).write_all(format!("{answer}# {question}").as_bytes()).unwrap();
         }
     });
-    // The question comes back, which is no JSON: the short form would have been.
+    // The request is echoed, which is not JSON; the short form would have been.
     store.check(
         &["stats"],
         &expect![[r"
@@ -446,7 +446,7 @@ fn a_restarted_store_is_watched_on() {
         }
         shared.streams.clear();
     }
-    // The watch's first event on the new connection: look again.
+    // The watch's first event on the new connection causes a new read.
     assert_eq!(lines.next().unwrap(), "/vm");
     store.client().write("/vm/x", b"").unwrap();
     assert_eq!(lines.next().unwrap(), "/vm/x");

@@ -1,4 +1,4 @@
-//! `trace`: lists and drawings of operations.
+//! `trace`: lists and timelines of operations.
 
 use expect_test::expect;
 

@@ -1,4 +1,4 @@
-//! VMs that outlive their domains, and events.
+//! Defined VMs, and events.
 
 use expect_test::expect;
 
@@ -95,7 +95,7 @@ fn events_go_on_from_a_revision_until_nothing_more_is_known() {
 }
 
 #[test]
-fn who_asks_too_late_is_told_so_and_gets_the_states() {
+fn a_reader_that_is_too_late_gets_the_states() {
     let states = r#"{"ok":{"changes":{"revision":9,"too_old":true,"snapshot":[{"name":"web","uuid":"u","domid":3,"state":"running","revision":8}],"changes":[]}}}"#;
     check(
         &["events", "--since=1"],

@@ -1,5 +1,5 @@
-//! What libxl keeps of a domain in files. Source: xen `tools/libs/light/libxl_internal.c` (their names) and
-//! `libxl_types.idl` (their JSON, in which a value that is the default one is left out).
+//! libxl's files of a domain. Source: xen `tools/libs/light/libxl_internal.c` (their names) and
+//! `libxl_types.idl` (their JSON, without default values).
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use serde_json::Value;
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     files: Vec<PathBuf>,
-    /// The name of the file that says it, and a configuration with the kernel that the domain was made from.
+    /// The file's name, and a configuration with the domain's kernel.
     pub(super) config: Option<(String, String)>,
     pub(super) is_libvirts: bool,
 }
 
 impl Kept {
-    /// Those of the domain in this folder, as far as they can be read.
+    /// The files of the domain in this folder, as far as readable.
     pub(super) fn of(folder: &Path, domid: u16, uuid: &str) -> Self {
         let middle = format!(".{domid}.{uuid}.");
         let mut kept = Self::default();
@@ -46,7 +46,7 @@ impl Kept {
         kept
     }
 
-    /// Removes them: nobody looks there for a domain of ours.
+    /// Removes them: they are not used for our domains.
     pub(super) fn forget(&self) -> std::io::Result<()> {
         self.files.iter().try_for_each(|file| match std::fs::remove_file(file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -55,12 +55,12 @@ impl Kept {
     }
 }
 
-/// libxl ends its text with a zero.
+/// libxl's text is NUL-terminated.
 fn trimmed(bytes: &[u8]) -> &[u8] {
     bytes.strip_suffix(b"\0").unwrap_or(bytes)
 }
 
-/// What a domain starts from and what follows its stops. None where no kernel is named: a bootloader found it.
+/// A domain's boot configuration and policies. None without a kernel, as with a bootloader.
 fn configuration(json: &Value) -> Option<String> {
     let build = &json["b_info"];
     let kernel = build["kernel"].as_str().filter(|path| path.starts_with('/'))?;
@@ -82,7 +82,7 @@ fn configuration(json: &Value) -> Option<String> {
     Some(text)
 }
 
-/// A string as a configuration file has it.
+/// A string in configuration file syntax.
 fn quoted(text: &str) -> String {
     let mut out = String::from('"');
     for c in text.chars() {

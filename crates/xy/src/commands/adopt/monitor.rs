@@ -1,23 +1,23 @@
-//! The process that `xl create` leaves behind for each domain: it sleeps until the domain stops, and then does what
-//! the domain's policy says. It is known by its output, which goes to the domain's log.
+//! The process that `xl create` leaves for each domain: it sleeps until the domain stops, and then
+//! applies the domain's policy. It is identified by its output, which goes to the domain's log.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// One of them, held so that its number cannot become another's.
+/// One of them, by pidfd, so that its pid cannot be reused.
 #[derive(Debug)]
 pub(super) struct Monitor(OwnedFd);
 
 impl Monitor {
-    /// All those of a domain with this name, by the name of their program.
+    /// All those of the domain with this name, for this program.
     pub(super) fn find(proc: &Path, program: &str, domain: &str) -> Vec<Self> {
         let log = format!("xl-{domain}.log");
         let mut found = Vec::new();
         for number in processes(proc, program) {
             let Some(pid) = Pid::from_raw(number) else { continue };
-            // First held, then looked at.
+            // Open first, then check.
             let Ok(held) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
             let output = std::fs::read_link(proc.join(format!("{number}/fd/1")));
             let is_it = output.is_ok_and(|path| {
@@ -31,7 +31,7 @@ impl Monitor {
         found
     }
 
-    /// It does nothing from now on, whatever happens.
+    /// Stops it: it does nothing from now on.
     pub(super) fn stop(&self) {
         self.send(Signal::STOP);
     }
@@ -40,13 +40,13 @@ impl Monitor {
         self.send(Signal::CONT);
     }
 
-    /// Ends it. It holds nothing that it would have to give back.
+    /// Kills it. It holds no resources to release.
     pub(super) fn end(&self) {
         self.send(Signal::KILL);
     }
 
     fn send(&self, signal: Signal) {
-        // One that has ended already needs none.
+        // It may have exited already.
         let _ended = pidfd_send_signal(&self.0, signal);
     }
 }
@@ -65,7 +65,7 @@ fn processes(proc: &Path, program: &str) -> impl Iterator<Item = i32> {
     })
 }
 
-/// A log may have been moved aside since: `xl-web.log.1`.
+/// The log may have been rotated: `xl-web.log.1`.
 fn is_log(name: &str, log: &str) -> bool {
     name.strip_prefix(log).is_some_and(|rest| match rest.strip_prefix('.') {
         None => rest.is_empty(),

@@ -1,4 +1,4 @@
-//! Values as text: bytes that are not printable ASCII travel as C's escapes.
+//! Values as text: bytes other than printable ASCII are C escapes.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ pub(super) fn escape(value: &[u8]) -> String {
             b'\t' => text.push_str("\\t"),
             b'\n' => text.push_str("\\n"),
             b'\r' => text.push_str("\\r"),
-            // Nothing fails that writes into a string.
+            // Writing to a String cannot fail.
             0..=7 => _ = write!(text, "\\{byte:03o}"),
             _ => _ = write!(text, "\\x{byte:02x}"),
         }
@@ -20,8 +20,8 @@ pub(super) fn escape(value: &[u8]) -> String {
     text
 }
 
-/// The bytes that a text with escapes stands for. A backslash before anything else stands for what
-/// follows it, and for a NUL at the end.
+/// Decodes a text with escapes. A backslash before any other character stands for that character,
+/// and at the end for a NUL.
 pub(super) fn unescape(text: &str) -> Vec<u8> {
     let mut rest = text.as_bytes();
     let mut value = Vec::with_capacity(rest.len());
@@ -53,7 +53,7 @@ pub(super) fn unescape(text: &str) -> Vec<u8> {
     value
 }
 
-/// Takes the digits at the beginning, at most so many; their number's lowest byte.
+/// Parses at most `digits_max` leading digits; returns the number's lowest byte.
 fn number(rest: &mut &[u8], radix: u32, digits_max: usize) -> Option<u8> {
     let is_digit = |byte: &&u8| char::from(**byte).is_digit(radix);
     let count = rest.iter().take(digits_max).take_while(is_digit).count();

@@ -1,7 +1,7 @@
-//! `xy store ls --watch`: a tree, and what becomes of it.
+//! `xy store ls --watch`: a tree and its changes.
 //!
-//! On a terminal the tree is drawn anew at each change, changed nodes in bold. Elsewhere a line tells
-//! of each change: `+` for a new node, `~` for a changed one, `-` for one that went.
+//! On a terminal the tree is redrawn at each change, with changed nodes in bold. Otherwise each
+//! change is a line: `+` for a new node, `~` for a changed one, `-` for a removed one.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
@@ -13,11 +13,11 @@ use super::Store;
 use super::tree::{Layout, Node, Style, read_tree, render, render_node};
 use crate::session::{Failure, Session};
 
-/// After a change: how long we wait for others that belong to it, and how long at most.
+/// How long to wait after a change for related ones, and the maximum.
 const QUIET_MS: u32 = 20;
 const QUIETS_MAX: u32 = 10;
 
-/// What was on the screen before stays in the scrollback.
+/// Earlier output stays in the scrollback.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 const BOLD: &str = "\x1b[1m";
 const PLAIN: &str = "\x1b[0m";
@@ -58,7 +58,7 @@ pub(super) fn show(
 fn read_trees(store: &mut Store, paths: &[String], style: Style) -> Result<Vec<Node>, Failure> {
     let mut trees = Vec::new();
     for path in paths {
-        // What is not there yet may come.
+        // The path may not exist yet.
         if store.read_optional(path)?.is_some() {
             trees.extend(read_tree(store, path, style.permissions)?);
         }
@@ -66,7 +66,7 @@ fn read_trees(store: &mut Store, paths: &[String], style: Style) -> Result<Vec<N
     Ok(trees)
 }
 
-/// Takes the events that follow closely: a device comes with dozens of nodes.
+/// Consumes events that follow closely: a device has dozens of nodes.
 fn settle(store: &mut Store) -> Result<(), Failure> {
     for _ in 0..QUIETS_MAX {
         while store.poll_event().is_some() {}
@@ -131,7 +131,7 @@ fn tell(changes: &NodeDiff<'_>, style: Style) -> String {
     text
 }
 
-/// A screen: what is watched, then as much of the tree as there is room for.
+/// Draws a screen: the watched paths, then as much of the tree as fits.
 fn draw(tree: &[Node], changes: &NodeDiff<'_>, style: Style, paths: &[String]) -> String {
     let rows = rustix::termios::tcgetwinsize(std::io::stdout()).map_or(24, |size| size.ws_row);
     let rows = usize::from(rows).saturating_sub(2).max(1);

@@ -1,8 +1,8 @@
 //! `xy store stats`: the daemon's counters as a table.
 //!
-//! The daemon tells a JSON object: all of it at its status socket, a short form by `CONTROL stats`.
-//! Whatever it holds is shown: numbers as lines, objects as sections, lists as tables, so that a newer
-//! daemon's counters need no newer `xy`.
+//! The daemon returns a JSON object: in full at its status socket, a short form by `CONTROL stats`.
+//! All its members are shown: numbers as lines, objects as sections, lists as tables, so that a
+//! newer daemon's counters need no newer `xy`.
 
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
@@ -42,7 +42,7 @@ fn parse(text: &str) -> Result<Value, Failure> {
     serde_json::from_str(text).map_err(|_| unknown())
 }
 
-/// What the socket beside the store's says to `word`, if there is one.
+/// The answer of the status socket next to the store's to `word`, if there is one.
 fn ask_status(word: &str) -> Option<String> {
     let path = xenstore_socket::default_path().with_file_name("status");
     let mut stream = UnixStream::connect(path).ok()?;
@@ -55,7 +55,7 @@ fn ask_status(word: &str) -> Option<String> {
 fn short_form() -> Result<Value, Failure> {
     match connect()?.control(&["stats"]) {
         Err(error) if error.refusal().is_some() => Err(unknown()),
-        // oxenstored answers OK to whatever it does not know.
+        // oxenstored answers OK to unknown requests.
         reply => parse(&reply?),
     }
 }
@@ -112,11 +112,11 @@ fn by_size(members: &serde_json::Map<String, Value>) -> Vec<(&String, &Value)> {
     sorted
 }
 
-/// How many of something took up to how long.
+/// A latency histogram.
 struct Histogram {
     count: u64,
     sum: u64,
-    /// Upper bounds in nanoseconds, with how many were within.
+    /// Upper bounds in nanoseconds, with counts.
     up_to: Vec<(u64, u64)>,
 }
 
@@ -128,7 +128,7 @@ impl Histogram {
         Some(Self { count: number("count")?, sum: number("sum")?, up_to })
     }
 
-    /// The bound below which so many of a thousand are; that of the last if they are beyond all.
+    /// The bound of a per-mille quantile; the last bound if it is beyond all.
     fn quantile(&self, of_thousand: u64) -> String {
         let wanted = self.count.saturating_mul(of_thousand).div_ceil(1000);
         match self.up_to.iter().find(|(_, within)| *within >= wanted) {
@@ -174,7 +174,7 @@ fn line(text: &mut String, key: &str, value: &Value) {
 /// One line for each object, one column for each member of the first.
 fn table(text: &mut String, title: &str, rows: &[Value]) {
     let Some(Value::Object(first)) = rows.first() else { return };
-    // Whose line it is comes first.
+    // The name comes first.
     let mut keys: Vec<&String> = first.keys().collect();
     keys.sort_by_key(|key| !matches!(key.as_str(), "domid" | "connection"));
     let mut cells = vec![keys.iter().map(|key| key.replace('_', " ")).collect::<Vec<_>>()];
@@ -202,7 +202,7 @@ fn scalar(value: &Value) -> String {
     }
 }
 
-/// A whole number with a blank between thousands.
+/// An integer with spaces between thousands.
 fn grouped(text: &str) -> String {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.to_owned();

@@ -9,7 +9,7 @@ use super::{Store, connect, doing, escape, live};
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
-/// What stands around a value that is cut: ` = "..."`.
+/// Decoration of a truncated value: ` = "..."`.
 const AROUND_VALUE: i64 = 8;
 /// The column in which permissions begin.
 const PERMISSIONS_AT: i64 = 60;
@@ -23,9 +23,9 @@ pub(super) struct Style {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Layout {
-    /// Names, a blank before them for each level, in lines of at most so many columns.
+    /// Names, indented by a space per level, in lines of at most `columns`.
     Indented { columns: i64 },
-    /// Whole paths, however long.
+    /// Full paths, never truncated.
     Flat,
 }
 
@@ -35,13 +35,13 @@ pub(super) enum Permissions {
     Hidden,
 }
 
-/// A node and what was read of it.
+/// A node and its data.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Node {
     name: String,
     pub(super) path: String,
     depth: usize,
-    /// `None` if it went away while the tree was read.
+    /// `None` if it was removed while the tree was read.
     pub(super) value: Option<Vec<u8>>,
     pub(super) permissions: Option<Vec<Permission>>,
 }
@@ -123,7 +123,7 @@ fn branch(parent: &Node, name: String, depth: usize) -> Branch {
     Branch { node: Node { name, path, depth, ..Node::default() }, children: Vec::new() }
 }
 
-/// Whether a node is the one that was asked for, which must be there.
+/// Whether a node is the requested one, which must exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Top {
     Yes,
@@ -183,9 +183,9 @@ pub(super) fn render(tree: &[Node], style: Style) -> String {
     text
 }
 
-/// The rules of where a line is cut and what it is filled with are xenstore-ls's, to the byte.
+/// Truncation and padding are those of xenstore-ls, byte for byte.
 pub(super) fn render_node(text: &mut String, node: &Node, style: Style) {
-    // How far the line has come; whole paths do not count.
+    // Current column; full paths do not count.
     let mut at: i64 = 0;
     match style.layout {
         Layout::Flat => text.push_str(&node.path),
@@ -201,7 +201,7 @@ pub(super) fn render_node(text: &mut String, node: &Node, style: Style) {
         Layout::Flat => i64::MAX,
         Layout::Indented { columns } => columns,
     };
-    // Terminals that do not know their width have no columns: nothing is cut there.
+    // Without a known width nothing is truncated.
     let columns_to_cut = if columns < 0 { i64::MAX } else { columns };
     match &node.value {
         None => text.push_str(":\n"),
@@ -210,7 +210,7 @@ pub(super) fn render_node(text: &mut String, node: &Node, style: Style) {
             let value = escape::escape(value);
             if columns_to_cut < at + bytes + AROUND_VALUE {
                 let value = cut(&value, columns - AROUND_VALUE - at);
-                // Nothing fails that writes into a string.
+                // Writing to a String cannot fail.
                 let _ = write!(text, " = \"{value}\\...\"");
             } else {
                 let _ = write!(text, " = \"{value}\"");
@@ -234,7 +234,7 @@ pub(super) fn render_node(text: &mut String, node: &Node, style: Style) {
     text.push('\n');
 }
 
-/// As the precision of C's printf: below zero it cuts nothing.
+/// As the precision of C's printf: negative means no truncation.
 fn cut(text: &str, bytes_max: i64) -> &str {
     match usize::try_from(bytes_max) {
         // Names and escaped values are ASCII.
