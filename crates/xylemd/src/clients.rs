@@ -1,4 +1,4 @@
-//! Clients: a thread each, which reads requests and waits for the core's answers.
+//! Clients: a thread each, which reads requests and asks the core until they are answered.
 
 mod vms;
 
@@ -30,18 +30,18 @@ use xen::{DomId, Uuid};
 use crate::core::{Answered, Core, Ended, Progress};
 use crate::{devices, host, render, storage_requests};
 
-/// Connections served at a time; further ones are refused.
+/// Connections served at a time; further ones are told so.
 const CLIENTS_MAX: usize = 256;
-/// Idle threads kept ready for clients, since creating a thread would delay them.
+/// Threads that wait for a client while there is none. A thread that has to be made first keeps it waiting.
 const THREADS_WAITING: usize = 4;
-/// Timeout for xenconsoled to create a console's pty.
+/// How long a console may take to get its terminal from xenconsoled.
 const CONSOLE_WAIT: Duration = Duration::from_secs(10);
 
-/// Timeout for the lock: a child that a killed daemon was just starting holds it until its exec.
+/// How long the lock is waited for: a program that a killed daemon was just starting has it until its exec.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// Makes sure that no other daemon serves this socket: of several that are started at once one gets
-/// the lock. It is held while the file is open.
+/// Makes sure that no other daemon serves this socket, now or later: of several that are started at once one gets the lock.
+/// It is held as long as the file is open.
 pub(crate) fn lock(socket: &Path) -> Result<File> {
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder)
@@ -67,7 +67,7 @@ pub(crate) fn lock(socket: &Path) -> Result<File> {
     }
 }
 
-/// Binds the socket. The caller must hold the [`lock`].
+/// Binds the socket. Whoever does has the [`lock`].
 pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
     // A daemon of an earlier release has no lock.
     if UnixStream::connect(path).is_ok() {
@@ -77,7 +77,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    // The socket is stale.
+    // Nobody answers there: what is left is a dead daemon's.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("cannot replace {}", path.display()));
@@ -91,7 +91,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Accepts clients on the threads that serve them, so that there is always one ready.
+/// Accepts clients, on threads that serve them: whoever is accepted finds one that waits for work.
 pub(crate) fn serve(
     listener: UnixListener,
     core: &Arc<Core>,
@@ -107,14 +107,14 @@ pub(crate) fn serve(
     (0..THREADS_WAITING).try_for_each(|_| add_thread(&door))
 }
 
-/// Accepts clients.
+/// Where clients come in.
 struct Door {
     listener: UnixListener,
     core: Arc<Core>,
     system: LinuxSystem,
     /// Threads that wait for a client, or are about to.
     waiting: AtomicUsize,
-    /// Clients being served.
+    /// Clients that are being served.
     open: AtomicUsize,
 }
 
@@ -124,21 +124,21 @@ fn add_thread(door: &Arc<Door>) -> std::io::Result<()> {
     thread::Builder::new().name("client".to_owned()).spawn(move || welcome(&door)).map(drop)
 }
 
-/// Serves clients one after another, until enough other threads are idle.
+/// Serves one client after another, until enough other threads wait for the next.
 fn welcome(door: &Arc<Door>) {
     loop {
         let Ok((stream, _)) = door.listener.accept() else {
-            // Out of descriptors: wait for a client to disconnect.
+            // Out of descriptors: some client has to leave first.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
         if door.open.fetch_add(1, Ordering::Relaxed) < CLIENTS_MAX {
             if door.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
-                // No thread is idle any more. Without a further one the next client only waits for
-                // this one.
+                // Nobody waits at the door any more. Without a further thread the next client waits for this
+                // one, and that is all that goes wrong.
                 let _later = add_thread(door);
             }
-            // A broken connection only ends this client.
+            // A connection that breaks ends the client, nothing else.
             let (core, system) = (&*door.core, &door.system);
             let asker = socket_peercred(&stream)
                 .ok()
@@ -159,7 +159,7 @@ fn welcome(door: &Arc<Door>) {
 }
 
 struct Client<'a> {
-    /// The peer process, if known.
+    /// Who is at the other end, if the kernel says so.
     asker: Option<Asker>,
     stream: &'a UnixStream,
     core: &'a Core,
@@ -214,7 +214,7 @@ impl Client<'_> {
         told(self.core.ask(self.asker, request, Progress::Unwanted, |_| Ok(()))?)
     }
 
-    /// As `ask`, with progress for the client if requested.
+    /// As `ask`, where the client hears how far it is, if it wants that.
     fn ask_telling(
         &self,
         vm: &str,
@@ -325,7 +325,7 @@ impl Client<'_> {
             Request::NetworkAttach { target, vif } => {
                 let (configured, uuid) = self.config_and_uuid(&target)?;
                 let device = devices::vif(&vif, &configured).map_err(Failed::Told)?;
-                // The name may belong to another VM by now.
+                // Whoever has the name by now is not meant.
                 self.plug(Target(uuid.to_string()), device, false)
             }
             Request::NetworkDetach { target, vif, force } => {
@@ -448,7 +448,7 @@ impl Client<'_> {
         text(self.ask(toolstack::Request::Plan { target, what })?)
     }
 
-    /// Applies the given changes and returns all limits.
+    /// What is given is changed; all is told.
     fn limits(&self, changes: api::LimitChanges) -> Result<api::Reply, Failed> {
         let told = |reply| match reply {
             Reply::Limits { limits, waiting, held } => Ok((limits, waiting, held)),
@@ -479,12 +479,12 @@ impl Client<'_> {
         let request = toolstack::Request::Create { config, fresh_uuid, start };
         match self.ask_telling(&vm, request, create.progress)? {
             Reply::Created(created) => Ok(api::Reply::Created(render::create_report(&created))),
-            // Destroyed by another client while it was being created.
+            // Destroyed by somebody else while it was being made.
             other => Err(unexpected(&other)),
         }
     }
 
-    /// All faults of a configuration, by itself and on this host.
+    /// All that is wrong with a configuration, whether its text or this host says so.
     fn check(&self, create: &api::Create) -> Result<api::Checked, Failed> {
         let api::Create { file, config_text, overrides, strict, .. } = create;
         let source = xlcfg::Source { file, text: config_text, overrides };
@@ -507,14 +507,14 @@ impl Client<'_> {
         Ok(api::Checked { faults, warnings: reading.warnings, config: listed })
     }
 
-    /// The configuration in a client's file.
+    /// The VM that a client's file describes.
     fn parsed(&self, create: &api::Create) -> Result<VmConfig, Failed> {
         let api::Create { file, config_text, overrides, cwd, strict, warnings, .. } = create;
         let source = xlcfg::Source { file, text: config_text, overrides };
         self.configuration(source, cwd, *strict, *warnings)
     }
 
-    /// Parses a client's file, and sends warnings if requested.
+    /// What a client's file says; it hears the warnings if it wants them.
     fn configuration(
         &self,
         source: xlcfg::Source<'_>,
@@ -619,7 +619,7 @@ impl Client<'_> {
         }
     }
 
-    /// xenconsoled creates the pty some time after the domain was introduced.
+    /// xenconsoled makes the terminal some time after the domain was introduced.
     fn console(&self, Target(target): Target) -> Result<api::Reply, Failed> {
         let deadline = Instant::now() + CONSOLE_WAIT;
         let uuid = self.resolve(&target)?.to_string();
@@ -642,7 +642,7 @@ impl Client<'_> {
         }
     }
 
-    /// Resolves a target, for requests in several parts.
+    /// The VM that is meant, for requests in several parts.
     fn resolve(&self, target: &str) -> Result<Uuid, Failed> {
         match self.ask(toolstack::Request::Resolve { target: target.to_owned() })? {
             Reply::Resolved { uuid, .. } => Ok(uuid),
@@ -693,7 +693,7 @@ fn text(reply: Reply) -> Result<api::Reply, Failed> {
     }
 }
 
-/// Turns a failure into a message for the operator.
+/// A reply that is none is the operator's to read.
 fn told(reply: Reply) -> Result<Reply, Failed> {
     match reply {
         Reply::Failed(message) => Err(Failed::Told(message)),
@@ -701,7 +701,7 @@ fn told(reply: Reply) -> Result<Reply, Failed> {
     }
 }
 
-/// A target that is a domid or a UUID, not a name.
+/// A target that is a domain's number or a VM's UUID, and no name.
 fn wanted(target: &str) -> Option<Wanted> {
     let number = || target.parse().ok().map(DomId).map(Wanted::Number);
     number().or_else(|| target.parse().ok().map(Wanted::Handle))
@@ -718,7 +718,7 @@ fn unexpected(reply: &Reply) -> Failed {
     }
 }
 
-/// The domains of the rows.
+/// Which domains the rows are about.
 fn identities(rows: &[DomainRow]) -> Vec<(DomId, Uuid)> {
     rows.iter().map(|row| (row.info.domid, row.info.handle)).collect()
 }
@@ -727,7 +727,7 @@ fn strictness(strict: bool) -> xlcfg::Strictness {
     if strict { xlcfg::Strictness::Strict } else { xlcfg::Strictness::Tolerant }
 }
 
-/// Relative paths are relative to the client's directory.
+/// Relative paths begin where the client is.
 fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
     let resolve = |path: &mut String| *path = host::absolute(cwd, path);
     config.kernel.iter_mut().for_each(resolve);
@@ -778,10 +778,10 @@ mod tests {
         let expected = format!("another xylemd serves {} already", socket.display());
         assert!(refused.clone().all(|it| it.to_string() == expected), "{started:?}");
         assert_eq!(refused.count(), 15);
-        // The next one takes over when it has exited.
+        // The next one takes over when it has ended.
         drop(started);
         lock(&socket).and_then(|_| listen(&socket)).unwrap();
-        // Links are not followed.
+        // Nobody's file is opened through a link.
         std::fs::remove_file(socket.with_extension("lock")).unwrap();
         std::os::unix::fs::symlink("/dev/null", socket.with_extension("lock")).unwrap();
         assert!(lock(&socket).unwrap_err().to_string().starts_with("cannot open"));

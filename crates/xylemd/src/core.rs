@@ -1,8 +1,8 @@
-//! The core: the machine behind a lock, and execution of its actions.
+//! The core: the machine behind a lock, and what follows from each event.
 //!
-//! A thread with an event (a client, a worker or the watches) takes the lock, lets the machine
-//! decide and dispatches its actions, which is fast. One of the resulting works may stay with this
-//! thread: a create goes from step to step on one thread, without context switches.
+//! Whoever brings an event, a client, a worker or the watches, takes the lock, lets the machine decide and
+//! hands out its actions, which takes no time. Of the work that follows, one piece may stay with the
+//! thread that caused it: a create goes from step to step on one thread, without a switch between them.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,13 +21,13 @@ use crate::pool::{Job, LinuxPerformer, Pool, Taken};
 use crate::stats::{Ending, Stats, Took};
 use crate::watch::Orders;
 
-/// Shorter times are the latency of a worker, not queueing.
+/// Less than this is the way to a worker, not waiting for one.
 const QUEUED_MIN: Duration = Duration::from_micros(50);
 
-/// A message to a client.
+/// What a client hears.
 pub(crate) enum Answered {
     Progress(Box<toolstack::Progress>),
-    /// Result for one VM of a bulk start.
+    /// One of many VMs was started, or was not.
     Started {
         vm: String,
         done: usize,
@@ -38,20 +38,20 @@ pub(crate) enum Answered {
     Reply(Reply),
 }
 
-/// Whether a client wants progress reports.
+/// Whether a client wants to hear of each step.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Progress {
     Wanted,
     Unwanted,
 }
 
-/// The daemon is exiting.
+/// The daemon is about to end.
 #[derive(Debug)]
 pub(crate) struct Ended;
 
 pub(crate) struct Core {
     begin: std::time::Instant,
-    /// The same in milliseconds since 1970.
+    /// When that was, in milliseconds since 1970.
     begin_unix_ms: u64,
     state: Mutex<State>,
     pool: Pool<LinuxPerformer>,
@@ -66,7 +66,7 @@ struct State {
     clients: BTreeMap<ClientId, Waiting>,
     next_client: u64,
     totals: Cost,
-    /// Empty between events; kept for its capacity.
+    /// Empty between events; kept for its room.
     actions: Vec<Action>,
 }
 
@@ -95,8 +95,7 @@ impl Core {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let micros = u64::try_from(unix.as_micros()).unwrap_or(u64::MAX);
         let machine = Toolstack::beginning(Begin {
-            // There is less than one change per microsecond, so a later daemon does not reuse
-            // revisions.
+            // Fewer than one change in a microsecond: no later daemon gives out the same revision.
             revision: micros,
             definitions: definitions.load()?,
             boot: definitions.boot(),
@@ -106,45 +105,45 @@ impl Core {
         Ok(Self { begin, begin_unix_ms, state, pool, orders, follow, stats: Mutex::default() })
     }
 
-    /// A machine time in milliseconds since 1970.
+    /// A moment of the machine in milliseconds since 1970.
     pub(crate) fn unix_ms(&self, at: Instant) -> u64 {
         self.begin_unix_ms + at.0 / 1_000_000
     }
 
-    /// Sets the limits of concurrent steps: as many as there are performers, of which no single
+    /// How many steps the machine lets go at a time: as many as there are performers for, of which no single
     /// storage gets all.
     pub(crate) fn set_workers(&self, workers: usize) {
         self.lock().machine.set_limits(Limits::for_workers(workers));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A failed assertion in the machine must stop the daemon.
+        // The machine asserts what it cannot do without: after that nothing may go on with it.
         self.state.lock().expect("no thread has failed while it held the machine")
     }
 
-    /// Time since the daemon's start. Read under the lock, so that the machine's time is monotonic.
+    /// Time since the daemon began. Asked for under the lock, so that the machine's time never runs back.
     fn now(&self) -> Instant {
         Instant(u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Handles an event without a waiting client.
+    /// Something happened that nobody here waits for.
     pub(crate) fn happened(&self, event: Event) {
         self.handle(&mut self.lock(), event, |_| false);
     }
 
-    /// Time until the machine's next wakeup.
+    /// How long the machine can be left alone.
     pub(crate) fn until_wakeup(&self) -> Option<Duration> {
         let state = self.lock();
         let due = state.machine.next_wakeup()?;
         Some(Duration::from_nanos(due.0.saturating_sub(self.now().0)))
     }
 
-    /// Total cost of all work since the start.
+    /// What all work has cost since the start.
     pub(crate) fn totals(&self) -> Cost {
         self.lock().totals.clone()
     }
 
-    /// Activity so far, with timings.
+    /// What was done so far, and how long it took.
     pub(crate) fn activity(&self) -> api::Activity {
         self.stats().activity(self.begin.elapsed().as_secs(), self.pool.states())
     }
@@ -155,11 +154,11 @@ impl Core {
     }
 
     fn stats(&self) -> MutexGuard<'_, Stats> {
-        // Statistics remain useful after a panic.
+        // Numbers that were being added to are of use all the same.
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits a request. The resulting work is done by other threads.
+    /// Puts a request in. All that follows from it is done elsewhere.
     pub(crate) fn begin(
         &self,
         asker: Option<Asker>,
@@ -171,8 +170,8 @@ impl Core {
         answered
     }
 
-    /// Submits a request and waits for the reply. The resulting work is done here if a performer is
-    /// idle. `on_progress` receives progress reports, if requested, and may give up.
+    /// Puts a request in and waits for the reply. What follows from it is done here, as far as a performer is
+    /// idle. `on_progress` hears of the steps, if the client wants that, and may give up.
     pub(crate) fn ask(
         &self,
         asker: Option<Asker>,
@@ -190,14 +189,14 @@ impl Core {
                     for answer in answered.try_iter() {
                         match answer {
                             Answered::Progress(progress) => {
-                                // A disconnected client is noticed at the reply.
+                                // A client that has gone notices so when it gets its reply.
                                 let _gone = on_progress(&progress);
                             }
                             Answered::Started { .. } | Answered::Told(_) => {}
                             Answered::Reply(last) => reply = Some(last),
                         }
                     }
-                    // The client does not wait for work after its reply.
+                    // With the reply the client is done: further work is not what it waits for.
                     if reply.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 }),
             }
@@ -214,7 +213,7 @@ impl Core {
         }
     }
 
-    /// Does work from the pool, forever.
+    /// Works for ever, on what waits in the pool.
     pub(crate) fn work(&self, class: WorkClass) {
         loop {
             let (mut taken, job) = self.pool.next(class);
@@ -222,7 +221,8 @@ impl Core {
         }
     }
 
-    /// Performs work and resulting work, while it is for the same performer and `between` allows.
+    /// Carries out work and what follows from it, as long as that is for the same performer and
+    /// `between` lets it.
     fn carry(
         &self,
         taken: &mut Taken<'_, LinuxPerformer>,
@@ -270,8 +270,7 @@ impl Core {
         self.handle(&mut state, Event::Request { client, request }, may_stay)
     }
 
-    /// Handles one event and dispatches all actions, except the first work that may stay with the
-    /// caller.
+    /// Takes one event in and hands out all actions, but for the first work that may stay with the caller.
     fn handle(
         &self,
         state: &mut State,
@@ -306,7 +305,7 @@ impl Core {
                 Action::Follow { process, log } => self.follow.follow(process, log),
                 Action::Reply { client, reply } => {
                     if let Some(waiting) = state.clients.remove(&client) {
-                        // The client may have disconnected.
+                        // A client that has hung up no longer wants to know.
                         let _gone = waiting.answers.send(Answered::Reply(reply));
                     }
                 }
@@ -334,14 +333,14 @@ impl Core {
         for work in withdrawn {
             let result = Err(Failure("cancelled before it began".to_owned()));
             let event = Event::Worked { work, result, cost: Cost::default() };
-            // No client waits for the result.
+            // Nobody waits for what follows.
             self.handle(state, event, never);
         }
         stays
     }
 }
 
-/// For callers that do no work themselves.
+/// For those who carry out no work themselves.
 fn never(_: WorkClass) -> bool {
     false
 }

@@ -1,4 +1,4 @@
-//! Devices and limits in requests of clients.
+//! Devices and limits as clients name them.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use xen::Uuid;
 
 use crate::host;
 
-/// A disk as in `disk=`; a relative path is relative to `cwd`, `sr:vdi` is not a path.
+/// A disk as in `disk=`; a relative path begins at `cwd`, `sr:vdi` is none.
 pub(crate) fn disk(spec: &str, cwd: &Path) -> Result<Device, String> {
     let mut disk = xlcfg::parse_disk(spec).map_err(|problem| format!("disk: {problem}"))?;
     if !disk.is_empty() && storage::VdiName::parse(&disk.target).is_none() {
@@ -25,7 +25,7 @@ pub(crate) fn disk_ref(name: &str) -> Result<DeviceRef, String> {
     Ok(DeviceRef { kind: DeviceKind::Vbd, devid })
 }
 
-/// An interface as in `vif=`, with the first free number unless one is given.
+/// An interface as in `vif=`, with the first free number unless it says one.
 pub(crate) fn vif(spec: &str, config: &VmConfig) -> Result<Device, String> {
     let is_free = |devid: &u32| config.vifs.iter().all(|vif| vif.devid != *devid);
     let free = (0..=u32::MAX).find(is_free).expect("numbers abound");
@@ -47,7 +47,7 @@ pub(crate) fn vif_ref(name: &str, config: &VmConfig, uuid: Uuid) -> Result<Devic
     Ok(DeviceRef { kind: DeviceKind::Vif, devid })
 }
 
-/// Replaces the given limits.
+/// Puts the limits that are given in the place of the old.
 pub(crate) fn change(limits: &mut Limits, changes: api::LimitChanges) {
     for (limit, change) in [
         (&mut limits.host, changes.host),

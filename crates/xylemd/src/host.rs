@@ -16,16 +16,16 @@ use crate::definitions::Definitions;
 use crate::images::Images;
 use crate::models;
 
-/// Timeout for an interface to appear.
+/// How long an interface may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
 
-/// A path relative to `cwd`, made absolute.
+/// A path as it is seen from `cwd`.
 pub(crate) fn absolute(cwd: &Path, path: &str) -> String {
-    // Both were text, so the conversion is lossless.
+    // Both came as text, so nothing is lost on the way back.
     cwd.join(path).to_string_lossy().into_owned()
 }
 
-/// The message of a file error.
+/// The words for what a file refuses.
 pub(crate) fn refusal(error: &io::Error) -> HostError {
     match error.kind() {
         io::ErrorKind::NotFound => HostError::Missing,
@@ -33,7 +33,7 @@ pub(crate) fn refusal(error: &io::Error) -> HostError {
     }
 }
 
-/// The message of a kernel error.
+/// The words of a refusal by the kernel.
 fn refused(error: &xen_linux::HostError) -> HostError {
     match error.errno() {
         xen::Errno::ENOENT | xen::Errno::ENODEV => HostError::Missing,
@@ -114,10 +114,10 @@ impl Host for LinuxHost {
         let told = |error: xen_linux::HostError| HostError::Refused(error.to_string());
         let name = link.rename.as_ref().unwrap_or(&link.name);
         let there = self.links.find(name).map_err(told)?;
-        // An interface renamed before has its original name as alias.
+        // What was renamed before has its first name as an alias.
         let is_renamed = |it: &xen_linux::Link| it.alias.as_deref() == Some(&link.name);
         if !there.as_ref().is_some_and(is_renamed) {
-            // netback sets InitWait shortly before it has created its interface.
+            // netback says InitWait a moment before it has made its interface.
             self.links.wait_for(&link.name, LINK_WAIT).map_err(told)?;
             if *name != link.name {
                 self.links.rename(&link.name, name).map_err(told)?;

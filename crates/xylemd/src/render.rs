@@ -1,4 +1,4 @@
-//! Converts the machine's values to the API's.
+//! The machine's values as the API's.
 
 use api::{
     BlockRow, BuildInfo, Cost, CreateInfo, CreateReport, Disk, DomainConfig, ListedConfig,
@@ -39,13 +39,13 @@ pub(crate) fn limits(limits: &Limits, waiting: usize, under_way: usize) -> api::
     }
 }
 
-/// Stages in the order of their start; overlapping steps of one stage are one span.
+/// Stages in the order in which they began; steps of one stage that overlap are one span.
 pub(crate) fn create_report(created: &Created) -> CreateReport {
     let us = |moment: toolstack::Instant| moment.0.saturating_sub(created.started.0) / 1000;
     let mut stages: Vec<Stage> = Vec::new();
     for time in &created.steps {
         let ended = time.ended.unwrap_or(created.ended);
-        // A stage's time includes waiting for workers.
+        // A stage's time is what its creator waits: for workers as well.
         let (name, start_us, end_us) = (time.step.stage(), us(time.ready), us(ended));
         match stages.iter_mut().find(|stage| stage.name == name) {
             Some(stage) => {
@@ -65,7 +65,7 @@ pub(crate) fn create_report(created: &Created) -> CreateReport {
     }
 }
 
-/// Progress of an operation on a VM.
+/// How far an operation on a VM has come.
 pub(crate) fn progress(vm: &str, far: &toolstack::Progress) -> api::Progress {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let names: Vec<String> = far.waits_for.iter().map(ToString::to_string).collect();
@@ -101,7 +101,7 @@ pub(crate) fn started_all(all: &toolstack::StartedAll) -> api::StartedAll {
     }
 }
 
-/// Changes of VMs' states; `unix_ms` converts the machine's time.
+/// Changes of VMs' states; `unix_ms` turns the machine's time into the calendar's.
 pub(crate) fn changes(
     it: &toolstack::StateChanges,
     unix_ms: impl Fn(toolstack::Instant) -> u64,
@@ -145,7 +145,7 @@ pub(crate) fn operation_row(it: &toolstack::Summary) -> api::TraceRow {
     }
 }
 
-/// An operation with its steps.
+/// An operation with all that is known of its steps.
 pub(crate) fn operation_trace(now: toolstack::Instant, it: &toolstack::Trace) -> api::Trace {
     let step = |step: &toolstack::StepTime| api::TraceStep {
         name: step.step.to_string(),
@@ -202,7 +202,7 @@ fn unless_default(action: ShutdownAction, default: ShutdownAction) -> Option<Str
     (action != default).then(|| action.as_str().to_owned())
 }
 
-/// A VM for `list -l` and dry runs.
+/// What `list -l` and a dry run show of a VM.
 pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfig) -> ListedConfig {
     let defaults = ShutdownPolicy::default();
     let uuid = uuid.or(vm.uuid).map(|uuid| uuid.to_string()).unwrap_or_default();
@@ -250,7 +250,7 @@ pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfi
     ListedConfig { domid, config }
 }
 
-/// A domain of another toolstack: only its name and UUID are known.
+/// A domain of another toolstack: all that is known are its name and UUID.
 pub(crate) fn listed_foreign(row: &DomainRow) -> ListedConfig {
     let config = DomainConfig {
         c_info: CreateInfo {
@@ -303,7 +303,7 @@ pub(crate) fn network_rows(readings: &[DeviceReading]) -> Vec<NetworkRow> {
     .collect()
 }
 
-/// A domain's vCPUs; none if it no longer exists.
+/// A domain's vCPUs; none if it is gone meanwhile.
 pub(crate) fn vcpu_rows(row: &DomainRow, readings: &VcpuReadings) -> Vec<VcpuRow> {
     let domid = row.info.domid;
     let vcpus = readings.domains.get(&domid).map(Vec::as_slice).unwrap_or_default();
@@ -348,7 +348,7 @@ fn cpu_ranges(set: &BitSet, cpus: u32) -> String {
 
 /// The lines of `xl info`, in its order.
 pub(crate) fn host_info(info: &HostInfo) -> Vec<(String, String)> {
-    /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's names for them.
+    /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's words for them.
     const HVM: u32 = 1;
     const PV: u32 = 1 << 1;
     const DIRECTIO: u32 = 1 << 2;
@@ -413,7 +413,7 @@ pub(crate) fn host_info(info: &HostInfo) -> Vec<(String, String)> {
     lines.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Reports to a client that shuts several VMs down.
+/// What a client hears of several VMs that it wants stopped.
 pub(crate) fn told(told: toolstack::Told, progress: bool) -> Vec<api::Answer> {
     use api::EventKind;
     use toolstack::{ShutdownRequest, Told};
@@ -459,7 +459,7 @@ mod tests {
             (&[0], 2, "0"),
             (&[1, 2, 5], 8, "1-2,5"),
             (&[0, 7], 8, "0,7"),
-            // Xen also sets bits of absent CPUs.
+            // Xen sets bits of CPUs that the host does not have.
             (&[0, 1, 2, 3, 4, 5], 4, "all"),
             (&[9], 4, "none"),
             (&[], 4, "none"),

@@ -1,7 +1,7 @@
-//! Requests on SRs and VDIs.
+//! Requests about SRs and VDIs.
 //!
-//! Each is performed by its client's own thread, with a permit of the scheduler: a slow SR delays
-//! its own requests only. Requests answered from our files need no permit.
+//! Each is carried out by its client's own thread, with a permit of the scheduler: a slow SR keeps those who ask for it,
+//! and no VM. What is answered from files of ours needs none.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::core::{Core, Progress};
 
 type Result<T> = std::result::Result<T, StorageError>;
 
-/// Returned when dropped.
+/// Given back when it is dropped.
 struct Permit<'a> {
     core: &'a Core,
     ticket: Ticket,
@@ -34,12 +34,12 @@ impl<'a> Permit<'a> {
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let request = toolstack::Request::Permit(PermitRequest::GiveBack(self.ticket));
-        // The answer is empty.
+        // The answer says nothing.
         let _done = self.core.begin(None, request, Progress::Unwanted);
     }
 }
 
-/// The SR that a request changes; `None` if it only reads.
+/// The SR that a request changes; `None` if it only looks.
 fn changed(request: &StorageRequest) -> Result<Option<String>> {
     Ok(match request {
         StorageRequest::SrList | StorageRequest::SrInfo { .. } | StorageRequest::VdiList { .. } => {
@@ -128,7 +128,7 @@ fn vdi_list(core: &Core, srs: &mut Repositories<'_>, names: Vec<String>) -> Resu
     let mut users = users(srs)?;
     let mut list = VdiList::default();
     for sr in names {
-        // A missing SR is reported by the scan.
+        // An SR that there is not says so when it is scanned.
         list.problems.extend(srs.troubles(&sr).unwrap_or_default());
         let _permit = Permit::wait(core, &sr, SrRequest::Scan)?;
         match srs.scan(&sr) {

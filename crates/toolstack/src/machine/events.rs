@@ -1,8 +1,8 @@
-//! Events: changes of VMs' states, each with a revision from which a reader can continue.
+//! Events: how the states of VMs change, each change with a revision from which a reader can go on.
 //!
-//! The last changes are kept, with no state per reader. A reader requests the changes after a
-//! revision and is answered at once, or with the next change; one that is too late gets the current
-//! states instead. So a slow reader costs nothing.
+//! The last changes are kept, no matter who reads. A reader asks for what came after a revision and is
+//! answered at once, or when something happens; one that asks too late is told so and gets the states as
+//! they are. So a slow reader costs nobody anything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,27 +18,27 @@ use crate::work::Survey;
 const EVENTS_MAX: usize = 4096;
 /// Changes in one answer.
 const EVENTS_PER_ANSWER: usize = 512;
-/// Clients that may wait for changes or states at a time; if another comes, the one that has waited
-/// longest is answered early.
+/// Clients that may wait for changes or states at a time; the one that has waited longest is answered
+/// early when another comes.
 const READERS_MAX: usize = 256;
 
-/// State of a VM.
+/// What a VM is doing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VmState {
     Starting,
     Running,
     Paused,
-    /// Its guest has suspended itself; its domain is kept.
+    /// Its guest has suspended itself; its domain waits for whoever asked for that.
     Suspended,
     Stopping,
-    /// Its domain has stopped and is kept for inspection.
+    /// Its domain has stopped and is kept for whoever wants to look at it.
     Preserved,
     /// Its domain could not be taken down, and a further destroy tries again; or its record or its definition
     /// cannot be read.
     Stuck,
     /// It is defined and has no domain.
     Down,
-    /// It does not exist, or no longer.
+    /// It is not known, or not any more.
     Gone,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for VmState {
     }
 }
 
-/// A VM's state between operations.
+/// What a VM is while nothing starts it or takes it down.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Rest {
     Running,
@@ -118,7 +118,7 @@ impl Rest {
     }
 }
 
-/// A VM's current state.
+/// A VM as it is.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VmStatus {
     pub uuid: Uuid,
@@ -139,18 +139,18 @@ pub struct StateChange {
     pub domid: Option<DomId>,
     pub before: VmState,
     pub after: VmState,
-    /// The reason as text; empty if the states are enough.
+    /// Why, in words; empty if the states say it all.
     pub reason: String,
 }
 
-/// Answer to a reader.
+/// What a reader gets.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StateChanges {
-    /// The revision to continue from.
+    /// Where to go on from.
     pub revision: u64,
-    /// Present if no revision was given, or if it is too old.
+    /// Present if no revision was named, or one from which no way leads here any more.
     pub snapshot: Option<Vec<VmStatus>>,
-    /// The given revision is older than the kept ones, or another daemon's.
+    /// The revision that was named lies before those that are kept, or is another daemon's.
     pub too_old: bool,
     pub changes: Vec<StateChange>,
 }
@@ -161,7 +161,7 @@ struct Reader {
     since: u64,
 }
 
-/// A client that waits for a VM's state.
+/// Somebody who waits for a VM to come to a state.
 #[derive(Debug)]
 struct Waiter {
     client: ClientId,
@@ -169,26 +169,25 @@ struct Waiter {
     state: VmState,
 }
 
-/// The last changes, and the states as reported to readers. Not used for decisions: see
-/// [`Toolstack::state_of`].
+/// The last changes, and what readers know of VMs by them. Nothing is decided by it: see [`Toolstack::state_of`].
 #[derive(Debug, Default)]
 pub(super) struct Log {
     changes: VecDeque<StateChange>,
     /// Of the last change.
     revision: u64,
-    /// Revision before the first kept change.
+    /// Of the moment before the first change that is kept.
     oldest: u64,
-    /// VMs that exist, with the state last reported.
+    /// VMs that are not gone, as they were told last.
     told: BTreeMap<Uuid, VmStatus>,
     readers: VecDeque<Reader>,
     waiters: VecDeque<Waiter>,
-    /// Revision up to which waiters were notified.
+    /// Up to which they were told.
     waiters_revision: u64,
 }
 
 impl Log {
-    /// A log whose revisions are above `revision`. Revisions of a daemon must be above those of its
-    /// predecessor.
+    /// A log whose revisions come after `revision`. Revisions of a daemon must be above those of the one
+    /// before it.
     pub(super) fn after(revision: u64) -> Self {
         Self { revision, oldest: revision, ..Self::default() }
     }
@@ -198,7 +197,7 @@ impl Log {
         self.revision
     }
 
-    /// The kept changes after a revision.
+    /// The changes after a revision, as far as they are kept.
     pub(super) fn after_revision(&self, revision: u64) -> impl Iterator<Item = &StateChange> {
         let first = self.changes.partition_point(|change| change.revision <= revision);
         self.changes.iter().skip(first)
@@ -244,13 +243,13 @@ impl Log {
 }
 
 impl Toolstack {
-    /// The state of a VM, derived from its resting state and its operation.
+    /// The state of a VM, as follows from what it is and what works on it.
     pub(super) fn state_of(&self, uuid: Uuid) -> VmState {
         match self.vms.get(&uuid) {
             Some(vm) => match vm.operation.map(|id| &self.operations[&id].outcome) {
                 Some(Outcome::Created { .. } | Outcome::Rebooted) => VmState::Starting,
                 Some(Outcome::Gone | Outcome::Failed { .. }) => VmState::Stopping,
-                // Its restart is delayed.
+                // Its next start is due later.
                 None if vm.restart_at.is_some() => VmState::Starting,
                 Some(
                     Outcome::Plugged { .. }
@@ -265,8 +264,8 @@ impl Toolstack {
         }
     }
 
-    /// Whether the VM `target` is in that state. An unknown one is gone; for waiters it also counts
-    /// as down.
+    /// Whether the VM that `target` means is in that state. One that is not known is gone; for those who
+    /// wait for its end it is down as well.
     fn is_in(&self, target: &str, state: VmState) -> bool {
         let ours = self.vms.meant(target).map(|vm| vm.uuid);
         match ours.or_else(|| self.unread(target)).or_else(|| self.defined(target)) {
@@ -275,7 +274,7 @@ impl Toolstack {
         }
     }
 
-    /// Records a VM's new state. The same state is not an event.
+    /// Notes that a VM is in this state now. That it was already is no event.
     pub(super) fn changed(
         &mut self,
         now: Instant,
@@ -303,14 +302,14 @@ impl Toolstack {
         self.log.put(StateChange { revision, at: now, uuid, name, domid, before, after, reason });
     }
 
-    /// Records a requested state of a running VM, unless an operation is in progress.
+    /// What a running VM was asked to be has come about; not if something else is under way meanwhile.
     pub(super) fn came_to(&mut self, now: Instant, uuid: Uuid, state: VmState) {
         if self.vms.get(&uuid).is_some_and(|vm| vm.operation.is_none()) {
             self.changed(now, uuid, state, "asked for");
         }
     }
 
-    /// Records complete VMs of an earlier daemon.
+    /// What an earlier daemon left whole.
     pub(super) fn found_whole(&mut self, now: Instant, survey: &Survey, half_made: &[Uuid]) {
         for info in survey.domains.iter().filter(|info| !info.flags.dying()) {
             if self.vms.contains_key(&info.handle) && !half_made.contains(&info.handle) {
@@ -320,7 +319,7 @@ impl Toolstack {
         }
     }
 
-    /// Records VMs of an earlier daemon that this one cannot read.
+    /// What an earlier daemon left and this one cannot read.
     pub(super) fn found_unread(&mut self, now: Instant, out: &mut Vec<Action>) {
         let found = self.unread.iter().map(|(uuid, it)| (*uuid, it.why.clone(), it.refusal()));
         for (uuid, why, message) in found.collect::<Vec<_>>() {
@@ -367,7 +366,7 @@ impl Toolstack {
         self.changed(now, uuid, state, reason);
     }
 
-    /// Answers with the changes after a revision. If there are none and the client waits, the
+    /// Answers with the changes after a revision. If there are none, and the client wants to wait, the
     /// answer comes with the next.
     pub(super) fn read_events(
         &mut self,
@@ -415,7 +414,7 @@ impl Toolstack {
         self.log.waiters.push_back(Waiter { client, target, state });
     }
 
-    /// Notifies waiting clients of changes.
+    /// Tells those who wait of what has happened.
     pub(super) fn tell_of_changes(&mut self, out: &mut Vec<Action>) {
         let revision = self.log.revision;
         if self.log.readers.front().is_some_and(|reader| reader.since != revision) {
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_continues_from_any_kept_revision() {
+    fn a_reader_goes_on_from_any_revision_that_is_kept() {
         let mut log = Log::after(100);
         let total = EVENTS_MAX as u64 + 10;
         for revision in 101..=100 + total {

@@ -1,4 +1,4 @@
-//! Requests to the scheduler: permits for steps, and for clients' own work on SRs.
+//! What is asked of the scheduler: permits for steps, and for what clients do themselves about SRs.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use crate::config::VmConfig;
 use crate::scheduler::{Ask, Priority, SrRequest, Ticket};
 use crate::steps::{Permit, StorageOf};
 
-/// What the scheduler grants permits to.
+/// What the scheduler lets go.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
     Step(OperationId, usize),
-    /// Work of a client.
+    /// Something that a client does itself.
     Own(ClientId),
 }
 
-/// A client's request for a permit.
+/// What a client wants with a permit.
 #[derive(Clone, Debug)]
 pub enum PermitRequest {
-    /// For work on an SR. Answered by [`Reply::Permit`] when granted.
+    /// To do something about an SR. Answered by [`Reply::Permit`] when there is room for it.
     Sr { sr: String, what: SrRequest },
-    /// Returns a permit. Answered by [`Reply::GivenBack`].
+    /// To give it back. Answered by [`Reply::GivenBack`].
     GiveBack(Ticket),
 }
 
@@ -48,10 +48,10 @@ impl Toolstack {
     }
 }
 
-/// The backend domain of all devices; only dom0 is supported.
+/// Where the backends of all devices are. The only domain that serves any, so far.
 const BACKEND: &str = "domain 0";
 
-/// The scheduler request of a VM's step.
+/// What a step of a VM's asks the scheduler for.
 pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Priority) -> Ask {
     let Permit { track, class, storage, backend } = permit;
     let sr = match storage {
@@ -63,7 +63,7 @@ pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Pri
     Ask { vm, track, priority, class, sr, backend }
 }
 
-/// The storage of a disk, for its limit: its SR, or the folder or volume group of its path.
+/// The storage that a disk lies on, for its limit: its SR, or the folder, or volume group, of its path.
 fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
     let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
     match VdiName::parse(&disk.target) {

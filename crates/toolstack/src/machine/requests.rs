@@ -1,4 +1,4 @@
-//! Requests of clients, and answers to read-only ones.
+//! Requests of clients, and the answers to those that only read.
 
 use xen::{DomId, DomainRef, Uuid};
 
@@ -139,7 +139,7 @@ impl Toolstack {
         });
     }
 
-    /// Answers with the limits, after applying the given changes.
+    /// Answers with the limits, after they were changed if they are given.
     fn limits(
         &mut self,
         now: Instant,
@@ -167,7 +167,7 @@ impl Toolstack {
         self.give_out(Purpose::Query { client, query }, work, out);
     }
 
-    /// Runs `then` for a VM of ours that has a domain; otherwise answers with the reason.
+    /// Runs `then` for a VM of ours that has a domain; otherwise the client is told why not.
     fn with_domain(
         &mut self,
         client: ClientId,
@@ -192,7 +192,7 @@ impl Toolstack {
         domain.ok_or_else(|| format!("{target}: has no domain yet; try again when it has started"))
     }
 
-    /// Our VM with this name, domid or UUID.
+    /// The VM of ours that a name, domain number or UUID means.
     pub(super) fn resolve(&self, target: &str) -> Result<Uuid, String> {
         if let Some(vm) = self.vms.meant(target) {
             return Ok(vm.uuid);
@@ -228,7 +228,7 @@ impl Toolstack {
         }
     }
 
-    /// Resolves a name, domid or UUID, as a reply.
+    /// What a name, domain number or UUID means, as a reply.
     fn resolved(&self, target: &str) -> Reply {
         let ours = self.resolve(target).ok().map(|uuid| &self.vms[&uuid]);
         if let Some(vm) = ours.filter(|vm| vm.facts.domain.is_none()) {
@@ -267,7 +267,7 @@ impl Toolstack {
         self.begin(now, uuid, plan, Outcome::Created { client: Some(client) }, out);
     }
 
-    /// Why a VM that is not running cannot be started: work of a cancelled start has not ended.
+    /// Why a VM cannot be started although it does not run: work of a start that was cancelled has not ended.
     pub(super) fn abandoned_start(&self, uuid: Uuid, name: &str) -> Option<String> {
         let device = self.abandoned_device(uuid)?.spoken();
         Some(format!(
@@ -276,7 +276,7 @@ impl Toolstack {
         ))
     }
 
-    /// A destroy overtakes: a create in progress begins no further step and is taken down.
+    /// Destruction overtakes: a create under way begins no further step and is taken down.
     pub(super) fn destroy(
         &mut self,
         now: Instant,
@@ -295,7 +295,7 @@ impl Toolstack {
         }
     }
 
-    /// Answers a client with the result of its read.
+    /// Answers a client whose read has come back.
     pub(super) fn answer(
         &mut self,
         client: ClientId,

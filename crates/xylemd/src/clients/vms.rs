@@ -1,4 +1,4 @@
-//! Requests for defined VMs, and for events.
+//! Requests about VMs that outlive their domains, and about how VMs change.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::{Client, Failed, random_uuid, told, unexpected};
 use crate::core::{Answered, Progress};
 use crate::render;
 
-/// Interval of checks whether a waiting client has disconnected.
+/// How often a client that waits is looked at: it may have gone.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Client<'_> {
@@ -73,7 +73,7 @@ impl Client<'_> {
                 },
                 Answered::Started { vm, done, total, failure } => {
                     let step = failure.map_or("started".to_owned(), |why| format!("failed: {why}"));
-                    // The start continues if the client has disconnected.
+                    // A client that has gone changes nothing about the start.
                     let _gone = self.tell_progress(&vm, done, total, step);
                 }
                 Answered::Progress(_) | Answered::Told(_) => {}
@@ -131,8 +131,8 @@ impl Client<'_> {
         }
     }
 
-    /// Waits for an answer that may take forever, while the client is connected. None after the
-    /// timeout.
+    /// Waits for an answer that may take for ever, as long as the client is there. None when the time is
+    /// over.
     fn patient(
         &self,
         answered: &Receiver<Answered>,
