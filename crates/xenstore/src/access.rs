@@ -1,4 +1,4 @@
-//! Who may reach which node.
+//! Access checks of nodes.
 
 use alloc::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::acl::{Right, Subject};
 use crate::path::Path;
 use crate::tree::{Node, Tree};
 
-/// The node, if there is one and the right is granted. Whether it exists is told only to those who
-/// have the right on the nearest node above it; of the owner's right, its writing half will do.
+/// The node, if it exists and access is granted. Its existence is revealed only with access to the
+/// nearest existing node above it; instead of ownership, write access is sufficient there.
 pub(crate) fn lookup<'t>(
     tree: &'t Tree,
     path: Path<'_>,
@@ -18,7 +18,7 @@ pub(crate) fn lookup<'t>(
     judge(tree.nearest(path), subject, right)
 }
 
-/// As [`lookup`], of the nearest node and how many names are missing below it.
+/// As [`lookup`], for the nearest existing node and the number of missing names below it.
 pub(crate) fn judge(
     (nearest, missing): (&Arc<Node>, usize),
     subject: Subject,

@@ -1,6 +1,6 @@
-//! Who may do what with a node.
+//! Permission lists and checks.
 //!
-//! A right belongs to one life of a domain: the next domain with the same number is somebody else.
+//! A right belongs to one life of a domain: a later domain with the same domid does not have it.
 //! Source: xen `docs/misc/xenstore.txt`, `SET_PERMS`; XSA-322, XSA-417.
 
 use alloc::sync::Arc;
@@ -10,28 +10,28 @@ use xen::DomId;
 
 use crate::permission::{Access, Permission};
 
-/// One life of a domain, never given out twice.
+/// One life of a domain, never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Life(pub(crate) u64);
 
-/// A domain as long as it lives.
+/// A domain during one life.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Being {
     pub(crate) domid: DomId,
     pub(crate) life: Life,
 }
 
-/// Who asks.
+/// The subject of an access check.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Subject {
-    /// The control domain, by its ring or by a socket: nothing is forbidden and no quota applies.
+    /// The control domain, by its ring or by a socket: everything is allowed and no quota applies.
     Privileged,
     /// A guest; it has the rights of its target as well (a device model's domain has one).
     Guest { being: Being, target: Option<Being> },
 }
 
 impl Subject {
-    /// The guest that asks, or `None` for the control domain.
+    /// The guest, or `None` for the control domain.
     pub(crate) fn guest(self) -> Option<Being> {
         match self {
             Self::Privileged => None,
@@ -50,7 +50,7 @@ impl Subject {
     }
 }
 
-/// What a request needs to be allowed.
+/// A right that a request needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Right {
     Read,
@@ -62,8 +62,8 @@ pub(crate) enum Right {
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Entry {
     pub(crate) permission: Permission,
-    /// `None`: stale, it names no living domain. `DomId::ANY`, which every guest is, has `Life(0)`; a
-    /// stale one was set by a guest that shall not know it.
+    /// `None`: stale, the domain does not exist any more. `DomId::ANY`, which matches every guest,
+    /// has `Life(0)`; a stale entry is hidden from the guest that set it.
     pub(crate) life: Option<Life>,
 }
 
@@ -120,8 +120,8 @@ impl Acl {
         }
     }
 
-    /// Guests that may read by this list; `None` if every guest may. Some of them may not, if they are
-    /// named twice.
+    /// Guests that may read by this list; `None` if every guest may. Some may not, if they are
+    /// listed twice.
     pub(crate) fn readers(&self) -> Option<impl Iterator<Item = DomId>> {
         let is_any = |entry: &&Entry| entry.permission.domid == DomId::ANY;
         let reads = |entry: &&Entry| entry.life.is_some() && entry.permission.access.reads();
@@ -133,8 +133,8 @@ impl Acl {
         Some(core::iter::once(owner).chain(others).map(|entry| entry.permission.domid))
     }
 
-    /// The list of a node that `creator` makes below one with this list: the same, but a guest owns
-    /// what it creates.
+    /// The list of a node that `creator` creates below one with this list: the same, but a guest
+    /// owns what it creates.
     pub(crate) fn inherited(self: &Arc<Self>, creator: Option<Being>) -> Arc<Self> {
         let owner = self.owner();
         match creator {
@@ -150,7 +150,7 @@ impl Acl {
         }
     }
 
-    /// The list with the control domain as the owner; nobody gains a right by it.
+    /// The list with the control domain as the owner; no one gains a right.
     pub(crate) fn owned_by_dom0(&self) -> Self {
         let mut entries = self.entries.clone();
         entries[0] = Entry {
@@ -160,7 +160,7 @@ impl Acl {
         Self { entries }
     }
 
-    /// The list without the rights of a domain that died. Its ownership is dealt with elsewhere.
+    /// The list without the rights of a dead domain. Its ownership is handled elsewhere.
     pub(crate) fn without(&self, domid: DomId) -> Self {
         self.without_named(|entry| entry.permission.domid == domid && entry.life.is_some())
     }
@@ -175,7 +175,7 @@ impl Acl {
         Self { entries: core::iter::once(&self.entries[0]).chain(others).copied().collect() }
     }
 
-    /// Whether the guest owns the node, or is named for it.
+    /// Whether the list contains the guest in this role.
     pub(crate) fn mentions(&self, role: Role, being: Being) -> bool {
         match role {
             Role::Owner => self.entries[0].is_of(being),
@@ -183,7 +183,7 @@ impl Acl {
         }
     }
 
-    /// The list without the rights of those who died; one who is still the owner owns it in vain.
+    /// The list without the rights of dead domains; a dead owner remains, without effect.
     pub(crate) fn of_the_living(&self, lives: impl Fn(Being) -> bool) -> Self {
         let is_dead = |entry: &Entry| {
             let domid = entry.permission.domid;
@@ -198,7 +198,7 @@ impl Acl {
         list
     }
 
-    /// Guests that live and own the node or are named for it.
+    /// Live guests in the list, with their roles.
     pub(crate) fn guests(&self) -> impl Iterator<Item = (Role, Being)> {
         self.entries.iter().enumerate().filter_map(|(i, entry)| {
             let domid = entry.permission.domid;
@@ -209,14 +209,14 @@ impl Acl {
     }
 }
 
-/// As what a list mentions a domain.
+/// The role of a domain in a list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Role {
     Owner,
     Named,
 }
 
-/// The list of what the control domain makes for itself.
+/// The list of the control domain's private nodes.
 pub(crate) fn private_to_dom0() -> Arc<Acl> {
     let permission = Permission::new(Access::None, DomId::DOM0);
     Arc::new(Acl::new(alloc::vec![Entry { permission, life: Some(Life(0)) }]))

@@ -1,26 +1,26 @@
 //! The error names of the xenstore protocol.
 //!
-//! The list is closed: libxenstore turns a name that it does not know into `EINVAL`, so the server
-//! has no way to say anything else. Source: xen `xen/include/public/io/xs_wire.h`, `xsd_errors`.
+//! The list is closed: libxenstore maps unknown names to `EINVAL`. Source: xen
+//! `xen/include/public/io/xs_wire.h`, `xsd_errors`.
 
 use core::fmt;
 
 macro_rules! errors {
     ($($name:ident $text:literal;)*) => {
-        /// Why the store refused a request.
+        /// An error reply of the store.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum Error {
             $(#[doc = $text] $name,)*
         }
 
         impl Error {
-            /// The name as it travels in an `ERROR` reply.
+            /// The name in an `ERROR` reply.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($name),)* }
             }
 
-            /// Reads a name; one that is not in the protocol's list counts as `EINVAL`, as in libxenstore.
+            /// Decodes a name; an unknown one counts as `EINVAL`, as in libxenstore.
             #[must_use]
             pub fn from_name(name: &[u8]) -> Self {
                 match core::str::from_utf8(name) {
@@ -35,7 +35,7 @@ macro_rules! errors {
                 self as u32 + 1
             }
 
-            /// The error of this number; one that is not in the list counts as `EINVAL`.
+            /// The error with this number; an unknown one counts as `EINVAL`.
             #[must_use]
             pub fn from_code(code: u32) -> Self {
                 const ALL: &[Error] = &[$(Error::$name,)*];

@@ -1,7 +1,7 @@
-//! The xenstore: its tree, transactions, watches and protocol, and both ends of a connection.
+//! The xenstore: tree, transactions, watches and protocol, and both ends of a connection.
 //!
-//! Bytes and domain states come in, bytes and calls on a [`Host`](server::Host) go out. Nothing here
-//! touches the operating system; `xylem-xenstored` and the simulator are the two shells around it.
+//! Bytes and domain states come in, bytes and calls on a [`Host`](server::Host) go out. The crate
+//! does not use the operating system; `xylem-xenstored` and the simulator are its shells.
 #![no_std]
 
 extern crate alloc;

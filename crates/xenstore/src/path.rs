@@ -1,4 +1,4 @@
-//! Names of nodes: which byte strings are one, and their canonical form.
+//! Node paths: validation and canonical form.
 //!
 //! Source: xen `docs/misc/xenstore.txt`, "Values and paths"; `io/xs_wire.h` for the lengths.
 
@@ -15,8 +15,8 @@ const ABSOLUTE_BYTES_MAX: usize = 3072;
 /// Longest path without a leading `/local/domain/N/` (`XENSTORE_REL_PATH_MAX`), in bytes.
 const RELATIVE_BYTES_MAX: usize = 2048;
 
-/// Names in the longest path that a guest may use. Real ones have ten or less; each costs every commit and
-/// lookup a step.
+/// Names in the longest path that a guest may use. Real ones have ten or less; each name costs
+/// every commit and lookup a step.
 pub(crate) const GUEST_NAMES_MAX: usize = 32;
 
 const HOMES: &str = "/local/domain/";
@@ -29,21 +29,21 @@ pub struct Path<'a>(&'a str);
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct OwnedPath(Arc<str>);
 
-/// A canonical path that was made from a request: the text itself, or a relative one put together.
+/// A canonical path from a request: the text itself, or a relative one with its prefix.
 #[derive(Clone, Debug)]
 pub struct CanonicalPath<'a>(Cow<'a, str>);
 
 impl<'a> CanonicalPath<'a> {
-    /// Checks a path from a request; one without a leading `/` or `@` begins at `home`.
+    /// Checks a path from a request; one without a leading `/` or `@` is relative to `home`.
     ///
     /// # Errors
-    /// `EINVAL` if it is no path or too long.
+    /// `EINVAL` if it is invalid or too long.
     pub fn new(text: &'a [u8], home: &str) -> Result<Self, Error> {
         let is_special = text.first() == Some(&b'@');
         if text.is_empty() || text.len() > ABSOLUTE_BYTES_MAX {
             return Err(Error::EINVAL);
         }
-        // Without a branch for each byte: every request begins with this.
+        // Branch-free per byte: this runs for every request.
         let (mut faults, mut previous) = (0, 0);
         for &byte in text {
             let class = CLASS[usize::from(byte)];
@@ -94,7 +94,7 @@ impl<'a> Path<'a> {
     pub(crate) const INTRODUCE_DOMAIN: Path<'static> = Path("@introduceDomain");
     pub(crate) const RELEASE_DOMAIN: Path<'static> = Path("@releaseDomain");
 
-    /// Takes text that is canonical by construction.
+    /// For text that is canonical by construction.
     pub(crate) fn from_canonical(text: &'a str) -> Self {
         debug_assert!(text == "/" || !text.ends_with('/'), "{text} is not canonical");
         Self(text)
@@ -110,7 +110,7 @@ impl<'a> Path<'a> {
         OwnedPath(self.0.into())
     }
 
-    /// Whether this names no node of the tree but one of the `@` nodes beside it.
+    /// Whether this is one of the special `@` nodes outside the tree.
     #[must_use]
     pub fn is_special(self) -> bool {
         self.0.starts_with('@')
@@ -121,14 +121,14 @@ impl<'a> Path<'a> {
         self.0 == "/"
     }
 
-    /// The names on the way from the root; none for the root itself.
+    /// The names from the root; none for the root itself.
     pub fn components(self) -> impl Iterator<Item = &'a str> {
         let mut rest = self.0.strip_prefix('/').unwrap_or(self.0);
         core::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
             }
-            // Names are short: a loop is over before a search has begun.
+            // Names are short: a loop is faster than a search function.
             let end = rest.bytes().position(|byte| byte == b'/').unwrap_or(rest.len());
             let name = &rest[..end];
             rest = rest.get(end + 1..).unwrap_or_default();
@@ -136,12 +136,12 @@ impl<'a> Path<'a> {
         })
     }
 
-    /// How many names there are on the way from the root.
+    /// Number of names from the root.
     pub(crate) fn depth(self) -> usize {
         if self.is_root() { 0 } else { self.0.bytes().filter(|&byte| byte == b'/').count() }
     }
 
-    /// The [components](Self::components) as bytes, for those who only compare them.
+    /// The [components](Self::components) as bytes, for comparisons.
     pub(crate) fn names(self) -> impl Iterator<Item = &'a [u8]> {
         let text = self.0.as_bytes();
         let mut rest = text.strip_prefix(b"/").unwrap_or(text);
@@ -182,7 +182,7 @@ impl<'a> Path<'a> {
         OwnedPath(self.join(name).into())
     }
 
-    /// This path followed by one more name.
+    /// This path with a name appended.
     pub(crate) fn join(self, name: &str) -> String {
         let mut text = self.0.to_owned();
         if !self.is_root() {

@@ -1,7 +1,6 @@
-//! Permissions as they travel: a letter and a domain.
+//! Permissions on the wire: a letter and a domid.
 //!
-//! What a list of them grants, and for how long, is decided in `acl.rs`.
-//! Source: xen `docs/misc/xenstore.txt`, `SET_PERMS`.
+//! Their meaning is implemented in `acl.rs`. Source: xen `docs/misc/xenstore.txt`, `SET_PERMS`.
 
 use alloc::format;
 use alloc::string::String;
@@ -58,7 +57,8 @@ impl Access {
 
 /// One entry of a node's permission list.
 ///
-/// The first entry names the owner, and its access is what everybody gets who is not named after it.
+/// The first entry names the owner, and its access is the default for all domains not listed after
+/// it.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Permission {
     pub access: Access,
@@ -71,10 +71,10 @@ impl Permission {
         Self { access, domid }
     }
 
-    /// Reads one entry, such as `r3`; a number may also be octal or hexadecimal, as in C.
+    /// Decodes one entry, such as `r3`; the number may also be octal or hexadecimal, as in C.
     ///
     /// # Errors
-    /// `EINVAL` if the letter or the number is not one.
+    /// `EINVAL` if the letter or the number is invalid.
     pub fn decode(text: &[u8]) -> Result<Self, Error> {
         let (&letter, number) = text.split_first().ok_or(Error::EINVAL)?;
         let access = Access::from_letter(letter).ok_or(Error::EINVAL)?;
@@ -91,10 +91,10 @@ impl Permission {
         Ok(Self { access, domid: DomId(domid) })
     }
 
-    /// Reads the list in the payload of a `GET_PERMS` reply.
+    /// Decodes the list in the payload of a `GET_PERMS` reply.
     ///
     /// # Errors
-    /// `EINVAL` if an entry is none.
+    /// `EINVAL` if an entry is invalid.
     pub fn decode_list(payload: &[u8]) -> Result<Vec<Self>, Error> {
         wire::strings(payload).map(Self::decode).collect()
     }

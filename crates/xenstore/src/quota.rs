@@ -1,13 +1,13 @@
-//! How much of the store a guest may use. The control domain and sockets have no limits.
+//! Quotas of guests. The control domain and sockets have no limits.
 //!
-//! Names and defaults are those of C xenstored (xen `tools/xenstored/domain.c`). A limit of N admits
-//! exactly N; 0 stands for no limit.
+//! Names and defaults are those of C xenstored (xen `tools/xenstored/domain.c`). A limit of N
+//! admits exactly N; 0 means no limit.
 
 use alloc::string::String;
 
 macro_rules! quotas {
     ($($(#[$doc:meta])* $field:ident: $name:literal = $default:literal, $text:literal;)*) => {
-        /// The limits of one guest, or those that new guests begin with.
+        /// The limits of one guest, or the defaults of new guests.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         pub struct Quota {
             $($(#[$doc])* pub $field: u32,)*
@@ -23,18 +23,18 @@ macro_rules! quotas {
             /// The names of all limits, as in `GET_QUOTA` and on the command line.
             pub const NAMES: &[&str] = &[$($name,)*];
 
-            /// What the limit of this name is about, for people.
+            /// Description of the limit with this name.
             pub(crate) fn text(name: &str) -> &'static str {
                 match name { $($name => $text,)* _ => "" }
             }
 
-            /// The limit of this name.
+            /// The limit with this name.
             #[must_use]
             pub fn get(&self, name: &str) -> Option<u32> {
                 match name { $($name => Some(self.$field),)* _ => None }
             }
 
-            /// The limit of this name, to be set.
+            /// The limit with this name, mutable.
             pub fn get_mut(&mut self, name: &str) -> Option<&mut u32> {
                 match name { $($name => Some(&mut self.$field),)* _ => None }
             }
@@ -48,10 +48,10 @@ quotas! {
     watches: "watches" = 128, "watches of a domain";
     /// Requests whose reply the guest has not read; it is not served beyond them.
     outstanding: "outstanding" = 20, "requests of a domain with an unread reply";
-    /// Bytes held for the guest. Requests that need more are refused, events beyond it dropped, and
-    /// the guest is not served before it has read what waits for it.
+    /// Bytes held for the guest. Requests that need more are refused, events beyond it are dropped,
+    /// and the guest is not served until it has read its replies.
     memory_bytes: "memory" = 2_621_440, "bytes held for a domain";
-    /// Above this the daemon tells the operator.
+    /// Above this the daemon logs a warning.
     memory_bytes_soft: "soft-memory" = 2_097_152, "bytes held for a domain (warning)";
     /// Transactions that are open at a time.
     transactions: "transactions" = 10, "open transactions of a domain";
@@ -65,10 +65,10 @@ quotas! {
     node_bytes: "node-size" = 2048, "size of a node";
 }
 
-/// In front of the name of a limit that only warns.
+/// Prefix of limits that only warn.
 pub(crate) const SOFT_PREFIX: &str = "soft-";
 
-/// What a guest uses of some limits, or the most that was seen.
+/// A guest's current or maximum use of some limits.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Seen {
     pub(crate) nodes: usize,
@@ -79,7 +79,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// The use of the limit of this name; `None` if a domain does not use it up bit by bit.
+    /// The use of the limit with this name; `None` if it is not cumulative.
     pub(crate) fn get(&self, name: &str) -> Option<usize> {
         match name {
             "nodes" => Some(self.nodes),
@@ -91,7 +91,7 @@ impl Seen {
         }
     }
 
-    /// The greater of each.
+    /// The maximum of each.
     pub(crate) fn max(&self, other: &Self) -> Self {
         Self {
             nodes: self.nodes.max(other.nodes),
@@ -108,7 +108,7 @@ pub(crate) fn admits(limit: u32, count: usize) -> bool {
     limit == 0 || usize::try_from(limit).is_ok_and(|limit| count <= limit)
 }
 
-/// The limit as a number that comparisons can use.
+/// The limit as a number for comparisons.
 pub(crate) fn maximum(limit: u32) -> usize {
     match usize::try_from(limit) {
         Ok(limit) if limit > 0 => limit,
@@ -116,7 +116,7 @@ pub(crate) fn maximum(limit: u32) -> usize {
     }
 }
 
-/// All names, blank separated.
+/// All names, separated by spaces.
 pub(crate) fn names() -> String {
     Quota::NAMES.join(" ")
 }

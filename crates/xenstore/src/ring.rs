@@ -1,22 +1,22 @@
 //! The shared page through which a domain talks to the store.
 //!
-//! Two rings of 1024 bytes with free-running indexes. Each index is loaded once and checked; what the
-//! other side writes afterwards changes nothing. Source: xen `docs/misc/xenstore-ring.txt`,
+//! Two rings of 1024 bytes with free-running indexes. Each index is loaded once and checked; later
+//! writes of the peer have no effect. Source: xen `docs/misc/xenstore-ring.txt`,
 //! `xen/include/public/io/xs_wire.h`, `struct xenstore_domain_interface`.
 
 /// Bytes in each of the two rings.
 pub const RING_BYTES: usize = 1024;
 
-/// The page can start anew without another `INTRODUCE`.
+/// The ring can be reset without another `INTRODUCE`.
 pub const FEATURE_RECONNECTION: u32 = 1;
 /// The page has an error field.
 pub const FEATURE_ERROR: u32 = 2;
 /// A watch may have a depth.
 pub const FEATURE_WATCH_DEPTH: u32 = 4;
-/// A permission may name every domain, by `DomId::ANY`.
+/// A permission may apply to every domain, by `DomId::ANY`.
 pub const FEATURE_DOMID_ANY: u32 = 8;
 
-/// Where the words of the page are, in bytes.
+/// Offsets of the page's fields, in bytes.
 pub mod field {
     pub const REQUEST_CONSUMER: usize = 2048;
     pub const REQUEST_PRODUCER: usize = 2052;
@@ -33,7 +33,7 @@ use field::{CONNECTION, ERROR, PORT, SERVER_FEATURES};
 const CONNECTED: u32 = 0;
 const RECONNECT: u32 = 1;
 
-/// A page that somebody else writes to at the same time.
+/// A page that the peer writes to concurrently.
 ///
 /// `load_u32` loads once and no later access of this thread moves before it; no earlier access moves
 /// after `store_u32`. Bytes may change at any moment.
@@ -108,7 +108,7 @@ const REQUESTS: Ring =
 const REPLIES: Ring =
     Ring { data: 1024, consumer: field::REPLY_CONSUMER, producer: field::REPLY_PRODUCER };
 
-/// Both indexes of a ring, as they were at one moment.
+/// A snapshot of both indexes of a ring.
 #[derive(Clone, Copy, Debug)]
 struct Indexes {
     consumer: u32,
@@ -136,7 +136,7 @@ impl Ring {
         Ok(bytes)
     }
 
-    /// Says how many bytes that were, and where the consumer's index is after them.
+    /// Returns the number of bytes, and the consumer's index after them.
     fn copy_out(self, page: &impl RingPage, into: &mut [u8]) -> Result<(usize, u32), RingError> {
         let indexes = self.indexes(page)?;
         let bytes = indexes.used_bytes.min(into.len());
@@ -176,12 +176,12 @@ fn advanced(index: u32, bytes: usize) -> u32 {
     index.wrapping_add(bytes)
 }
 
-/// How far the store came with a ring page.
+/// The store's positions in a ring page.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RingIndexes {
-    /// Where it took the next byte of a request.
+    /// Index of the next byte of a request.
     pub requests_taken: u32,
-    /// Where it puts the next byte of a reply.
+    /// Index of the next byte of a reply.
     pub replies_put: u32,
 }
 
@@ -200,7 +200,7 @@ impl<P: RingPage> ServerRing<P> {
         &self.page
     }
 
-    /// Tells the guest what it may use, and that it is served.
+    /// Sets the features, and marks the ring as connected.
     pub fn offer(&self, features: u32) {
         self.page.store_u32(SERVER_FEATURES, features);
         if self.page.load_u32(CONNECTION) == CONNECTED {
@@ -208,12 +208,12 @@ impl<P: RingPage> ServerRing<P> {
         }
     }
 
-    /// The event channel that the page itself names, instead of `INTRODUCE`'s; 0 if it names none.
+    /// The event channel in the page itself, instead of `INTRODUCE`'s; 0 if there is none.
     pub fn port(&self) -> u32 {
         self.page.load_u32(PORT)
     }
 
-    /// Its own indexes, as the page has them.
+    /// The store's own indexes, from the page.
     pub fn indexes(&self) -> RingIndexes {
         RingIndexes {
             requests_taken: self.page.load_u32(REQUESTS.consumer),
@@ -221,7 +221,7 @@ impl<P: RingPage> ServerRing<P> {
         }
     }
 
-    /// Copies bytes of requests out and leaves them in the ring: says how many, and the index after
+    /// Copies bytes of requests without consuming them: returns the number, and the index after
     /// them for [`release_requests`](Self::release_requests).
     ///
     /// # Errors
@@ -230,12 +230,12 @@ impl<P: RingPage> ServerRing<P> {
         REQUESTS.copy_out(&self.page, into)
     }
 
-    /// Gives the room of requests before this index back to the guest; notify it.
+    /// Frees the space of requests before this index; notify the guest.
     pub fn release_requests(&self, taken: u32) {
         self.page.store_u32(REQUESTS.consumer, taken);
     }
 
-    /// Takes bytes of requests out and says how many; notify the guest if there were any.
+    /// Consumes bytes of requests and returns the number; notify the guest if there were any.
     ///
     /// # Errors
     /// [`RingError::BadIndex`].
@@ -243,7 +243,7 @@ impl<P: RingPage> ServerRing<P> {
         REQUESTS.take(&self.page, into)
     }
 
-    /// Puts bytes of replies in and says how many fitted; notify the guest if there were any.
+    /// Puts bytes of replies in and returns how many fitted; notify the guest if there were any.
     ///
     /// # Errors
     /// [`RingError::BadIndex`].
@@ -251,12 +251,12 @@ impl<P: RingPage> ServerRing<P> {
         REPLIES.put(&self.page, from)
     }
 
-    /// Whether the guest asks for a new start.
+    /// Whether the guest requests a reconnection.
     pub fn wants_reconnect(&self) -> bool {
         self.page.load_u32(CONNECTION) == RECONNECT
     }
 
-    /// Starts anew: empties both rings and says so. Notify the guest.
+    /// Resets: empties both rings and marks them as connected. Notify the guest.
     pub fn reset(&self) {
         REQUESTS.clear(&self.page);
         REPLIES.clear(&self.page);
@@ -264,7 +264,7 @@ impl<P: RingPage> ServerRing<P> {
         self.page.store_u32(CONNECTION, CONNECTED);
     }
 
-    /// Tells the guest why it is not served any more. Notify the guest.
+    /// Sets the error for the guest, which is no longer served. Notify the guest.
     pub fn set_error(&self, error: RingError) {
         self.page.store_u32(ERROR, error as u32);
     }
@@ -285,12 +285,12 @@ impl<P: RingPage> ClientRing<P> {
         &self.page
     }
 
-    /// What the store offers, of the `FEATURE_` bits.
+    /// The store's `FEATURE_` bits.
     pub fn features(&self) -> u32 {
         self.page.load_u32(SERVER_FEATURES)
     }
 
-    /// Puts bytes of requests in and says how many fitted; notify the store if there were any.
+    /// Puts bytes of requests in and returns how many fitted; notify the store if there were any.
     ///
     /// # Errors
     /// [`RingError::BadIndex`].
@@ -298,7 +298,7 @@ impl<P: RingPage> ClientRing<P> {
         REQUESTS.put(&self.page, from)
     }
 
-    /// Takes bytes of replies out and says how many; notify the store if there were any.
+    /// Consumes bytes of replies and returns the number; notify the store if there were any.
     ///
     /// # Errors
     /// [`RingError::BadIndex`].
@@ -306,8 +306,8 @@ impl<P: RingPage> ClientRing<P> {
         REPLIES.take(&self.page, into)
     }
 
-    /// Asks for a new start; only if [`FEATURE_RECONNECTION`] is offered. Notify the store and wait
-    /// until [`is_connected`](Self::is_connected).
+    /// Requests a reconnection; only if [`FEATURE_RECONNECTION`] is offered. Notify the store and
+    /// wait until [`is_connected`](Self::is_connected).
     pub fn ask_reconnect(&self) {
         self.page.store_u32(CONNECTION, RECONNECT);
     }

@@ -1,7 +1,7 @@
 //! The messages of the xenstore protocol as bytes: header, types, payload limit.
 //!
-//! Bytes in, values out; who collects the bytes and what a message does is decided elsewhere.
-//! Source: xen `xen/include/public/io/xs_wire.h`, `struct xsd_sockmsg`; `docs/misc/xenstore.txt`.
+//! Encoding and decoding only; buffering and semantics are elsewhere. Source: xen
+//! `xen/include/public/io/xs_wire.h`, `struct xsd_sockmsg`; `docs/misc/xenstore.txt`.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 4096;
 /// Size of the header in front of each message, in bytes.
 pub const HEADER_BYTES: usize = 16;
 
-/// Who may make a request.
+/// Who may send a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Asker {
     ControlDomain,
@@ -27,7 +27,7 @@ pub(crate) enum Asker {
     Anybody,
 }
 
-/// What a request does to nodes or transactions.
+/// Effect of a request on nodes or transactions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Effect {
     /// Neither, so that a transaction does not have to know of it.
@@ -38,23 +38,23 @@ pub(crate) enum Effect {
     OfTransaction,
 }
 
-/// What the store, its journal and its clients have to know of a type of request.
+/// Traits of a request type, for the store, its journal and its clients.
 ///
-/// A type that says nothing is for the control domain alone, is not made again when its reply was lost,
-/// and is answered with `OK`.
+/// By default a type is for the control domain only, is not repeated when its reply was lost, and
+/// is answered with `OK`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Traits {
     pub(crate) asker: Asker,
-    /// Twice is as once, so a client may make it again if the reply was lost.
+    /// Idempotent, so a client may repeat it if the reply was lost.
     pub(crate) is_repeatable: bool,
     pub(crate) effect: Effect,
     /// The reply is data, which may be empty.
     pub(crate) replies_data: bool,
-    /// The transaction in the header means nothing.
+    /// The transaction in the header is ignored.
     pub(crate) ignores_transaction: bool,
-    /// No other store knows it, and no guest is offered it.
+    /// Only supported by this store, and not offered to guests.
     pub(crate) is_xylems_own: bool,
-    /// It is no request.
+    /// Not a request.
     pub(crate) is_from_store: bool,
 }
 
@@ -114,7 +114,7 @@ impl Traits {
 
 macro_rules! message_types {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $label:literal $(, $word:ident)*;)*) => {
-        /// What a message asks for, or, coming from the server, what it answers.
+        /// Type of a message.
         #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
         pub enum MessageType {
             $($(#[$doc])* $name = $code,)*
@@ -162,7 +162,7 @@ message_types! {
     Introduce = 8, "introduce";
     Release = 9, "release";
     GetDomainPath = 10, "get_domain_path", anybody, repeatable;
-    /// A node that is written, or removed, once more is as it was.
+    /// Writing or removing a node twice has the same result.
     Write = 11, "write", anybody, changes_nodes, repeatable;
     Mkdir = 12, "mkdir", anybody, changes_nodes, repeatable;
     Rm = 13, "rm", anybody, changes_nodes, repeatable;
@@ -186,10 +186,10 @@ message_types! {
     DomainChanges = 0x584c_0002, "domain_changes", xylems_own, repeatable, replies_data;
 }
 
-/// A header as it arrived: nothing in it has been judged but its payload's length.
+/// A received header: only its payload's length has been checked.
 ///
-/// Invariant: `payload_bytes` is at most [`PAYLOAD_BYTES_MAX`], or [`BATCH_PAYLOAD_BYTES_MAX`] where that
-/// was asked for; so a reader may set aside that much.
+/// Invariant: `payload_bytes` is at most [`PAYLOAD_BYTES_MAX`], or [`BATCH_PAYLOAD_BYTES_MAX`]
+/// where that was asked for; so a reader may allocate that much.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Header {
     /// A [`MessageType`] code, or a number the protocol does not have.
@@ -199,7 +199,7 @@ pub struct Header {
     payload_bytes: usize,
 }
 
-/// The announced payload is longer than the protocol allows; the stream cannot be followed further.
+/// The announced payload is longer than the protocol allows; the stream cannot be resynchronised.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("message announces a payload of {0} bytes, more than the protocol allows")]
 pub struct Oversized(pub u32);
@@ -274,7 +274,7 @@ pub fn payload_bytes_max(code: u32) -> usize {
 /// Appends a message whose payload is the concatenation of `parts`.
 ///
 /// # Panics
-/// If the payload exceeds [`payload_bytes_max`]: whoever composes a message checks that first.
+/// If the payload exceeds [`payload_bytes_max`], which the caller must check first.
 pub fn encode(out: &mut Vec<u8>, code: u32, request_id: u32, transaction_id: u32, parts: &[&[u8]]) {
     let payload_bytes: usize = parts.iter().map(|part| part.len()).sum();
     assert!(payload_bytes <= payload_bytes_max(code), "payload of {payload_bytes} bytes");

@@ -1,4 +1,4 @@
-//! Many requests in one round trip, and guards of those that change something.
+//! Batches: many requests in one round trip, and guards for changes.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,9 +12,9 @@ use crate::wire::batch::EntryKind;
 
 /// Requests that are sent together; the replies come back in the same order.
 ///
-/// [Run](super::Nodes::run), each takes effect in order, whatever became of those before it; others may
-/// see some of them done and some not. [Committed](super::Client::commit), all take effect as one, or
-/// none does.
+/// [Run](super::Nodes::run): each takes effect in order, independent of earlier failures; others
+/// may see intermediate states. [Committed](super::Client::commit): all take effect atomically, or
+/// none.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     pub(super) requests: Vec<BatchRequest>,
@@ -27,7 +27,7 @@ pub(super) struct BatchRequest {
     path_bytes: usize,
 }
 
-/// What a request of a batch is.
+/// The kind of a request in a batch.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Action {
     /// An entry of a batch message, and for all but the guards a message of its own.
@@ -47,8 +47,7 @@ impl Action {
         }
     }
 
-    /// The message that stands for it where there are no batches; a guard's is the one that it judges
-    /// by.
+    /// The message used instead without batches; for a guard, the one that it is evaluated with.
     pub(super) fn message(self) -> MessageType {
         match self {
             Self::Watch => MessageType::Watch,
@@ -96,7 +95,7 @@ impl BatchRequest {
         &self.payload[..self.path_bytes]
     }
 
-    /// What stands behind the path and its NUL.
+    /// The payload after the path and its NUL.
     fn rest(&self) -> &[u8] {
         &self.payload[self.path_bytes + 1..]
     }
@@ -117,7 +116,7 @@ impl BatchRequest {
         }
     }
 
-    /// The result of a guard, from the reply to its message.
+    /// Evaluates a guard by the reply to its message.
     pub(super) fn judge(&self, reply: Result<Vec<u8>, Error>) -> Result<Vec<u8>, Error> {
         let same = |is_same: bool| if is_same { Ok(b"OK\0".to_vec()) } else { Err(Error::EAGAIN) };
         match (self.action, reply) {
@@ -134,7 +133,7 @@ impl BatchRequest {
     }
 }
 
-/// An error message's words for a request.
+/// A request in an error message.
 pub(super) fn describe(label: &str, path: &[u8]) -> String {
     format!("{label} {}", String::from_utf8_lossy(path))
 }
@@ -205,22 +204,22 @@ impl Batch {
 
     // Guards: each refuses a `commit` unless it holds.
 
-    /// There is such a node; `ENOENT` otherwise.
+    /// The node exists; `ENOENT` otherwise.
     pub fn guard_present(&mut self, path: &str) -> usize {
         self.push(Action::Entry(EntryKind::GuardPresent), path, &[])
     }
 
-    /// There is no such node; `EEXIST` otherwise.
+    /// The node does not exist; `EEXIST` otherwise.
     pub fn guard_absent(&mut self, path: &str) -> usize {
         self.push(Action::Entry(EntryKind::GuardAbsent), path, &[])
     }
 
-    /// The node has this value; `EAGAIN` otherwise, `ENOENT` if it is not there.
+    /// The node has this value; `EAGAIN` otherwise, `ENOENT` if it does not exist.
     pub fn guard_value(&mut self, path: &str, value: impl AsRef<[u8]>) -> usize {
         self.push(Action::Entry(EntryKind::GuardValue), path, &[value.as_ref()])
     }
 
-    /// No child of the node came or went since [`Replies::generation`] gave this; `EAGAIN` otherwise.
+    /// No child of the node was added or removed since [`Replies::generation`]; `EAGAIN` otherwise.
     pub fn guard_children(&mut self, path: &str, generation: &str) -> usize {
         let rest = [generation.as_bytes(), b"\0"];
         self.push(Action::Entry(EntryKind::GuardChildren), path, &rest)
@@ -242,7 +241,7 @@ pub enum HasChildren {
     No,
 }
 
-/// What the store answered to a [`Batch`].
+/// The replies to a [`Batch`].
 #[derive(Clone, Debug)]
 pub struct Replies {
     pub(super) requests: Vec<String>,
@@ -269,7 +268,7 @@ impl Replies {
     /// As [`get`](Self::get), with a missing node as `None`.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] for any other refusal.
+    /// [`ClientError::Refused`] for any other error.
     pub fn get_optional(&self, index: usize) -> Result<Option<&[u8]>, ClientError> {
         match self.get(index) {
             Ok(payload) => Ok(Some(payload)),
@@ -291,7 +290,7 @@ impl Replies {
         Ok((String::from_utf8_lossy(&part[..end]).into_owned(), has_children))
     }
 
-    /// The first refusal, if there is one.
+    /// The first error, if there is one.
     ///
     /// # Errors
     /// [`ClientError::Refused`] with the request in it.

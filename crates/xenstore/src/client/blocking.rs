@@ -13,7 +13,7 @@ use crate::client::follow::Following;
 use crate::client::{Batch, ClientError, ClientMachine, Nodes, Replies, Transport, WatchEvent};
 use crate::wire::MessageType;
 
-/// What a client has done since the counters were last set to their default.
+/// Counters of a client since their last reset.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ClientCounters {
     /// Requests sent.
@@ -28,16 +28,16 @@ pub struct ClientCounters {
     pub events: u64,
     /// Messages about domains received.
     pub pushes: u64,
-    /// Times the store had gone away and was there again.
+    /// Reconnections.
     pub reconnects: u64,
 }
 
 /// A connection to a store.
 ///
-/// If the connection breaks and the [`Transport`] can connect again, the client goes on with the new
-/// one: it registers its watches again, whose first events say that everything must be looked at
-/// anew, and repeats what had no reply, as far as that does no harm. What it cannot know is reported
-/// as [`ClientError::OutcomeUnknown`].
+/// If the connection breaks and the [`Transport`] can reconnect, the client continues with the new
+/// one: it registers its watches again, whose first events cause a new read of everything, and
+/// repeats requests without a reply if that is safe. If the outcome is unknown, the error is
+/// [`ClientError::OutcomeUnknown`].
 #[derive(Debug)]
 pub struct Client<T> {
     pub(super) transport: T,
@@ -47,9 +47,9 @@ pub struct Client<T> {
     pub(super) watches: BTreeMap<(String, String), Option<u32>>,
     pub(super) serves_batches: ServesBatches,
     pub(super) following: Following,
-    /// The connection broke and has not been replaced.
+    /// The connection is broken and not replaced yet.
     pub(super) is_lost: bool,
-    /// The last request went out as a whole. If not, nobody has executed it.
+    /// The last request was sent completely. If not, it was not executed.
     pub(super) was_sent: bool,
     /// Take or reset them at any time.
     pub counters: ClientCounters,
@@ -70,7 +70,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// A client that sends no [batch messages](crate::wire::batch), as if the store were another's.
+    /// A client that sends no [batch messages](crate::wire::batch), as with another store.
     pub fn without_batches(transport: T) -> Self {
         Self { serves_batches: ServesBatches::Never, ..Self::new(transport) }
     }
@@ -99,7 +99,7 @@ impl<T: Transport> Client<T> {
     /// Registers a watch that ignores changes more than `depth` levels below `path`.
     ///
     /// # Errors
-    /// `EINVAL` from a store that does not know depths (before 4.22).
+    /// `EINVAL` from a store that does not support depths (before 4.22).
     pub fn watch_depth(&mut self, path: &str, token: &str, depth: u32) -> Result<(), ClientError> {
         let text = depth.to_string();
         let rest = [token.as_bytes(), b"\0", text.as_bytes(), b"\0"];
@@ -126,7 +126,7 @@ impl<T: Transport> Client<T> {
         self.request(MessageType::ResetWatches, 0, "", &[]).map(|_| ())
     }
 
-    /// An event that has arrived already; never waits.
+    /// An event that has arrived already; never blocks.
     pub fn poll_event(&mut self) -> Option<WatchEvent> {
         self.events.pop_front()
     }
@@ -134,7 +134,7 @@ impl<T: Transport> Client<T> {
     /// The next event, waiting for one if none has arrived.
     ///
     /// # Errors
-    /// What ends the connection.
+    /// An error that ends the connection.
     pub fn next_event(&mut self) -> Result<WatchEvent, ClientError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -144,11 +144,11 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Reads once from the transport: for an event loop that saw it readable. Says whether an event
-    /// is there to be [polled](Self::poll_event).
+    /// Reads once from the transport: for an event loop that saw it readable. Returns whether an
+    /// event can be [polled](Self::poll_event).
     ///
     /// # Errors
-    /// What ends the connection. `EAGAIN` of the transport is not one.
+    /// An error that ends the connection. `EAGAIN` of the transport is not one.
     pub fn receive(&mut self) -> Result<bool, ClientError> {
         match self.receive_or_reconnect() {
             Ok(()) | Err(ClientError::Transport(Errno::EAGAIN)) => Ok(!self.events.is_empty()),
@@ -158,7 +158,7 @@ impl<T: Transport> Client<T> {
 
     // Domains
 
-    /// Tells the store that a domain's ring page is ready. `gfn` is its frame.
+    /// Introduces a domain. `gfn` is the frame of its ring page.
     ///
     /// # Errors
     /// `EINVAL` if the ring cannot be mapped.
@@ -180,7 +180,7 @@ impl<T: Transport> Client<T> {
         self.domain_request(MessageType::Release, domid).map(|_| ())
     }
 
-    /// Says that a domain goes on after a shutdown (suspend that was cancelled).
+    /// Marks a domain as running again after a cancelled suspend.
     ///
     /// # Errors
     /// `ENOENT` if the domain was not introduced.
@@ -218,7 +218,7 @@ impl<T: Transport> Client<T> {
     /// Sets one limit of one domain.
     ///
     /// # Errors
-    /// `EINVAL` if the store does not know the limit, `ENOSYS` if it has none of single domains.
+    /// `EINVAL` if the store does not know the limit, `ENOSYS` if it has no limits per domain.
     pub fn set_quota(&mut self, domid: DomId, name: &str, value: u32) -> Result<(), ClientError> {
         let rest = format!("\0{name}\0{value}\0");
         let rest = rest.as_bytes();

@@ -1,5 +1,5 @@
-//! How requests of a [`Client`] get to the store: one by one, pipelined, or as batch messages; and what
-//! happens if the connection breaks meanwhile.
+//! How a [`Client`] sends requests: one by one, pipelined, or as batch messages; and recovery from
+//! a broken connection.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -12,28 +12,28 @@ use crate::client::{Batch, Client, ClientError, ClientMachine, ProtocolError, Re
 use crate::wire::batch::{self, Refusal};
 use crate::wire::{MessageType, PAYLOAD_BYTES_MAX};
 
-/// Requests sent before the first reply is read. Bounds what either side must hold while the other
-/// does not read.
+/// Requests sent before the first reply is read. Bounds what either side must buffer while the
+/// other does not read.
 const IN_FLIGHT_MAX: usize = 64;
 
-/// How many new connections may break at once before the store counts as gone.
+/// How many successive connections may break immediately before the store counts as gone.
 const RECONNECTS_MAX: u32 = 100;
 
 /// How many broken connections one call survives.
 pub(super) const LOSSES_MAX: u32 = 5;
 
-/// Whether the store knows batch messages.
+/// Whether the store supports batch messages.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ServesBatches {
-    /// Nobody has asked yet.
+    /// Not tried yet.
     Unknown,
     Yes,
     No,
-    /// We do not want to know.
+    /// Never used.
     Never,
 }
 
-/// What became of a batch that should be one message.
+/// Result of a batch sent as one message.
 pub(super) enum Committed {
     Done(Replies),
     /// It cannot be one message, or not with this store. Nothing took effect.
@@ -149,7 +149,7 @@ impl<T: Transport> Client<T> {
         if self.is_lost {
             return Err(ClientError::Closed);
         }
-        // A request that fits into no message has its result without being sent.
+        // A request that fits into no message fails without being sent.
         let mut queued = Vec::with_capacity(window.len());
         for request in window {
             let kind = request.action.message();
@@ -168,7 +168,7 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Sends as many of `requests` as fit into one batch message, each refused or done by itself.
+    /// Sends as many of `requests` as fit into one batch message, each with its own result.
     fn run_message(
         &mut self,
         transaction_id: u32,
@@ -183,7 +183,7 @@ impl<T: Transport> Client<T> {
             }
         }
         if message.is_empty() {
-            // It fits into no message at all.
+            // It fits into no message.
             results.push(Err(Error::E2BIG));
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Lets all of `batch` be answered by one message, if that is possible.
+    /// Runs all of `batch` as one message, if possible.
     pub(super) fn run_as_message(&mut self, batch: &Batch) -> Result<Committed, ClientError> {
         let requests = &batch.requests[..];
         let mut losses = 0;
@@ -222,7 +222,7 @@ impl<T: Transport> Client<T> {
         Ok(Committed::NotSent)
     }
 
-    /// Lets all of `batch` take effect by one message, if that is possible.
+    /// Commits all of `batch` as one message, if possible.
     pub(super) fn commit_as_message(&mut self, batch: &Batch) -> Result<Committed, ClientError> {
         let requests = &batch.requests[..];
         let mut message = batch::Request::default();
@@ -250,7 +250,7 @@ impl<T: Transport> Client<T> {
                     let was_sent = self.was_sent;
                     self.recover(error, 0, &mut losses)?;
                     if was_sent && requests.iter().any(|request| request.action.is_guard()) {
-                        // Had it taken effect, its guards might not hold a second time.
+                        // If it took effect, its guards might fail the second time.
                         let request = format!("batch of {} requests", requests.len());
                         return Err(ClientError::OutcomeUnknown { request });
                     }
@@ -264,7 +264,7 @@ impl<T: Transport> Client<T> {
                 let results = results.into_iter().map(owned).collect();
                 Ok(Committed::Done(Replies { requests, results }))
             }
-            // Its replies are too long for one message, or one of them is for any.
+            // Its replies are too long for one message, or a single one is too long for any.
             batch::Reply::Done(_) | batch::Reply::Refused { error: Error::E2BIG, .. } => {
                 Ok(Committed::NotSent)
             }
@@ -339,7 +339,7 @@ impl<T: Transport> Client<T> {
         let received = match self.transport.recv(&mut bytes) {
             Ok(0) => Err(ClientError::Closed),
             Ok(length) => self.machine.handle_bytes(&bytes[..length]).map_err(ClientError::from),
-            // Nothing is lost: a transport that does not wait has nothing now.
+            // Nothing is lost: a non-blocking transport has no data now.
             Err(Errno::EAGAIN) => return Err(ClientError::Transport(Errno::EAGAIN)),
             Err(errno) => Err(ClientError::Transport(errno)),
         };
@@ -358,7 +358,7 @@ impl<T: Transport> Client<T> {
         received
     }
 
-    /// Reads once; if the connection is gone, makes a new one, whose watches report at once.
+    /// Reads once; if the connection is broken, reconnects, which fires all watches.
     pub(super) fn receive_or_reconnect(&mut self) -> Result<(), ClientError> {
         let received = if self.is_lost { Err(ClientError::Closed) } else { self.receive_bytes() };
         match received {
@@ -369,7 +369,7 @@ impl<T: Transport> Client<T> {
 
     // A new connection
 
-    /// After `error`: with a new connection the caller may go on. What belongs to a transaction cannot.
+    /// Recovers from `error` with a new connection. Requests in a transaction cannot be recovered.
     fn recover(
         &mut self,
         error: ClientError,
@@ -381,16 +381,16 @@ impl<T: Transport> Client<T> {
             return Err(error);
         }
         self.reconnect().map_err(|later| match later {
-            // It is there, and stands still.
+            // It exists, but hangs.
             ClientError::Transport(Errno::ETIMEDOUT) => later,
             _ => error,
         })
     }
 
-    /// Connects again and registers the watches that there were.
+    /// Reconnects and registers the watches again.
     ///
-    /// A daemon that is killed closes its listening socket last: a new connection may still be to it,
-    /// and break at once. So one counts only when something was answered on it.
+    /// A killed daemon closes its listening socket last: a new connection may still be to it, and
+    /// break at once. So a connection counts only after an answer.
     pub(super) fn reconnect(&mut self) -> Result<(), ClientError> {
         let mut attempt = 1;
         loop {
@@ -413,7 +413,7 @@ impl<T: Transport> Client<T> {
     }
 
     fn begin_anew(&mut self) -> Result<(), ClientError> {
-        // Whatever the answer is: somebody is there.
+        // Any answer shows that the store is running.
         self.exchange(MessageType::Read, 0, &[b"/\0"])?.ok();
         let watches: Vec<_> =
             self.watches.iter().map(|(key, depth)| (key.clone(), *depth)).collect();
@@ -430,7 +430,7 @@ impl<T: Transport> Client<T> {
         self.follow_anew()
     }
 
-    /// Remembers a watch that a batch registered.
+    /// Records a watch that a batch registered.
     fn note_watch(&mut self, request: &BatchRequest, is_done: bool) {
         let watch = request.watch();
         match request.action {

@@ -1,4 +1,4 @@
-//! Following the changes of domains: [`crate::wire::changes`] has the messages.
+//! Following changes of domains; see [`crate::wire::changes`] for the messages.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -9,22 +9,22 @@ use crate::wire::changes::{
     DomainChange, DomainIdentity, Position, Push, PushKind, RELEASE_MAX, Request, decode_followed,
 };
 
-/// What a follower hears.
+/// An update for a follower.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DomainUpdate {
-    /// These changed, in this order.
+    /// Changes, in order.
     Changes(Vec<DomainChange>),
-    /// Domains as they are. Whatever is not among them is gone, or so new that the store has not seen it.
-    /// Comes first, and again whenever changes may have been missed.
+    /// All domains. Others do not exist, or are too new to be known to the store. Sent first, and
+    /// again whenever changes may have been missed.
     Everything(Vec<DomainChange>),
 }
 
-/// Where a follower is in the stream.
+/// A follower's position in the stream.
 #[derive(Debug, Default)]
 pub(super) struct Following {
     is_on: bool,
     position: Position,
-    /// Parts of everything, until its end comes.
+    /// Parts of a full list, until its end.
     parts: Vec<DomainChange>,
     updates: VecDeque<DomainUpdate>,
 }
@@ -53,8 +53,8 @@ impl Following {
 }
 
 impl<T: Transport> Client<T> {
-    /// Asks to be told of every domain that comes, stops, dies or goes. A new connection goes on where the
-    /// one before broke.
+    /// Subscribes to changes of domains: created, stopped, dead, gone. A new connection continues
+    /// at the old position.
     ///
     /// # Errors
     /// `ENOSYS` from a store that is not Xylem's.
@@ -67,10 +67,10 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Says that nothing more is done with these domains: their numbers may be given out again.
+    /// Releases these dead domains: their domids may be reused.
     ///
     /// # Errors
-    /// `ENOSYS` from a store that is not Xylem's, which keeps no numbers.
+    /// `ENOSYS` from a store that is not Xylem's, which does not keep domids.
     pub fn release_domains(&mut self, domains: &[DomainIdentity]) -> Result<(), ClientError> {
         for domains in domains.chunks(RELEASE_MAX) {
             let payload = Request::Release(domains.to_vec()).encode();
@@ -79,12 +79,12 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// What has been heard already; never waits.
+    /// An update that has arrived already; never blocks.
     pub fn poll_domain_update(&mut self) -> Option<DomainUpdate> {
         self.following.updates.pop_front()
     }
 
-    /// Goes on on a new connection.
+    /// Continues on a new connection.
     pub(super) fn follow_anew(&mut self) -> Result<(), ClientError> {
         if !self.following.is_on {
             return Ok(());

@@ -1,6 +1,6 @@
-//! Requests to bytes, bytes to replies and events. No I/O and no waiting.
+//! Encodes requests, decodes replies and events. No I/O.
 //!
-//! Replies come in the order of the requests; a store that breaks this is not followed further.
+//! Replies come in the order of the requests; otherwise the connection is given up.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -10,7 +10,7 @@ use crate::Error;
 use crate::wire::changes::Push;
 use crate::wire::{self, HEADER_BYTES, Header, MessageType, Oversized};
 
-/// A change that a watch reported.
+/// A watch event.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct WatchEvent {
     /// What changed: absolute, or relative if the watch was registered with a relative path.
@@ -19,7 +19,7 @@ pub struct WatchEvent {
     pub token: String,
 }
 
-/// The store's bytes make no sense; the connection is of no further use.
+/// The store violated the protocol; the connection is unusable.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ProtocolError {
     #[error("{0}")]
@@ -83,7 +83,7 @@ impl ClientMachine {
         Ok(())
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes to be sent.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         &self.outgoing
@@ -94,13 +94,13 @@ impl ClientMachine {
         self.outgoing.drain(..bytes);
     }
 
-    /// How many requests have no reply yet.
+    /// Number of requests without a reply.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.awaited.len()
     }
 
-    /// Takes bytes from the store and decodes every complete message in them.
+    /// Handles bytes from the store and decodes every complete message in them.
     ///
     /// # Errors
     /// [`ProtocolError`]: close the connection.

@@ -1,4 +1,4 @@
-//! The client's side of the store: a machine without I/O and a blocking adapter over it.
+//! The store's client: a sans-I/O machine and a blocking adapter over it.
 //!
 //! [`ClientMachine`] turns requests into bytes and bytes into replies and events. [`Client`] drives
 //! it over a [`Transport`], which is a socket, a ring, or the simulator calling the server directly.
@@ -22,25 +22,26 @@ use alloc::string::String;
 
 use crate::Error;
 
-/// A byte stream to a store. Both calls wait until they can do something.
+/// A blocking byte stream to a store.
 pub trait Transport {
     /// Sends all of `bytes`.
     ///
     /// # Errors
-    /// What went wrong, as an error number; the connection is of no further use.
+    /// The errno; the connection is unusable.
     fn send(&mut self, bytes: &[u8]) -> Result<(), xen::Errno>;
 
-    /// Receives at least one byte, and says how many; 0 means that the store closed the connection.
+    /// Receives at least one byte, and returns the number; 0 means that the store closed the
+    /// connection.
     ///
     /// # Errors
-    /// What went wrong, as an error number. `EAGAIN` from a transport that does not wait is passed
-    /// on by [`Client::receive`] as "nothing now"; elsewhere it ends the request.
+    /// The errno. `EAGAIN` from a non-blocking transport is passed on by [`Client::receive`];
+    /// elsewhere it ends the request.
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, xen::Errno>;
 
-    /// After the connection broke: makes a new one, waiting for the store as long as that makes sense.
+    /// Reconnects after a broken connection, waiting for the store within a timeout.
     ///
     /// # Errors
-    /// Why there is no new connection; `EOPNOTSUPP` where that is not possible.
+    /// The errno; `EOPNOTSUPP` if not supported.
     fn reconnect(&mut self) -> Result<(), xen::Errno> {
         Err(xen::Errno::EOPNOTSUPP)
     }
@@ -60,25 +61,25 @@ impl<T: Transport + ?Sized> Transport for &mut T {
     }
 }
 
-/// Why a request to the store has no result.
+/// Why a request to the store failed.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ClientError {
     /// The store answered with an error. `request` is such as `read /local/domain/3/name`.
     #[error("xenstore {request}: {error}")]
     Refused { request: String, error: Error },
-    /// Every attempt of a transaction met a conflicting change.
+    /// Every attempt of a transaction conflicted.
     #[error("a xenstore transaction met a conflicting change {attempts} times in a row")]
     Conflict { attempts: u32 },
-    /// The list of children changed whenever a part of it was read.
+    /// The list of children changed during every attempt to read it in parts.
     #[error("the children of xenstore node {path} changed {attempts} times while they were listed")]
     Unsteady { path: String, attempts: u32 },
-    /// The list of children is too long for this store to tell.
+    /// The list of children is too long for this store.
     #[error(
         "xenstore node {path} has more children than fit into one message, and this store cannot \
          list them in parts (DIRECTORY_PART)"
     )]
     TooManyChildren { path: String },
-    /// The connection broke before the reply came; there is a new one.
+    /// The connection broke before the reply; there is a new one.
     #[error(
         "the store was restarted during the request {request}: look whether it took effect before \
          you repeat it"
@@ -93,13 +94,13 @@ pub enum ClientError {
     /// The store closed the connection.
     #[error("xenstore closed the connection; see the store daemon's log")]
     Closed,
-    /// The store's bytes make no sense.
+    /// The store violated the protocol.
     #[error("xenstore broke its protocol: {0}")]
     Protocol(#[from] ProtocolError),
 }
 
 impl ClientError {
-    /// The error name that the store sent, if this is a refusal.
+    /// The store's error, if it sent one.
     #[must_use]
     pub fn refusal(&self) -> Option<Error> {
         match self {
@@ -108,7 +109,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the store said that a node does not exist.
+    /// Whether the error is that a node does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.refusal() == Some(Error::ENOENT)

@@ -1,4 +1,4 @@
-//! The operations on nodes that are the same inside and outside a transaction.
+//! Operations on nodes, inside and outside transactions.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -9,13 +9,13 @@ use crate::client::{Batch, ClientError, ProtocolError, Replies};
 use crate::permission::Permission;
 use crate::wire::{self, MessageType};
 
-/// How often a listing in parts is begun before its unrest is reported.
+/// Attempts to read a listing in parts.
 const LISTINGS_MAX: u32 = 100;
 
-/// Reading and changing nodes: by a [`Client`](super::Client), each request on its own, or by a
+/// Reading and changing nodes: with a [`Client`](super::Client), each request separately, or with a
 /// [`Transaction`](super::Transaction), all or nothing.
 pub trait Nodes {
-    /// Sends one request about `path` and waits for its reply.
+    /// Sends one request on `path` and waits for its reply.
     ///
     /// # Errors
     /// [`ClientError`]; every method below fails in the same ways.
@@ -26,12 +26,12 @@ pub trait Nodes {
         rest: &[&[u8]],
     ) -> Result<Vec<u8>, ClientError>;
 
-    /// Sends all requests of `batch` and collects the replies: in one round trip each 64 requests, or
-    /// each 60 kB if the store serves [batches](crate::wire::batch). A refused request is a value in
-    /// [`Replies`], as is a guard that does not hold.
+    /// Sends all requests of `batch` and collects the replies: in one round trip each 64 requests,
+    /// or each 60 kB if the store serves [batches](crate::wire::batch). A failed request is a value
+    /// in [`Replies`], as is a failed guard.
     ///
     /// # Errors
-    /// Only what ends the connection.
+    /// Only errors that end the connection.
     fn run(&mut self, batch: &Batch) -> Result<Replies, ClientError>;
 
     /// The node's value.
@@ -39,7 +39,7 @@ pub trait Nodes {
         self.call(MessageType::Read, path, &[])
     }
 
-    /// The node's value, or `None` if the store says that there is no such node.
+    /// The node's value, or `None` if it does not exist.
     fn read_optional(&mut self, path: &str) -> Result<Option<Vec<u8>>, ClientError> {
         match self.read(path) {
             Ok(value) => Ok(Some(value)),
@@ -54,7 +54,7 @@ pub trait Nodes {
             .map_err(|_| ClientError::NotText { path: path.to_owned() })
     }
 
-    /// Sets the value; the node and missing parents are created.
+    /// Sets the value; creates the node and missing parents.
     fn write(&mut self, path: &str, value: &[u8]) -> Result<(), ClientError> {
         self.call(MessageType::Write, path, &[value]).map(|_| ())
     }
@@ -64,7 +64,8 @@ pub trait Nodes {
         self.call(MessageType::Mkdir, path, &[]).map(|_| ())
     }
 
-    /// Removes the node and everything below it. A missing node is no error, a missing parent is.
+    /// Removes the node and everything below it. A missing node is no error, but a missing parent
+    /// is.
     fn rm(&mut self, path: &str) -> Result<(), ClientError> {
         self.call(MessageType::Rm, path, &[]).map(|_| ())
     }

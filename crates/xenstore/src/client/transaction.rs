@@ -1,4 +1,4 @@
-//! Transactions of a [`Client`]: tried again after a conflict, and after the connection was lost.
+//! Transactions of a [`Client`]: retried after a conflict and after a lost connection.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,7 +8,7 @@ use crate::client::exchange::{Committed, LOSSES_MAX};
 use crate::client::{Batch, Client, ClientError, Nodes, ProtocolError, Replies, Transport};
 use crate::wire::MessageType;
 
-/// How often a transaction is tried before its conflict is reported.
+/// Attempts of a transaction before a conflict is reported.
 const ATTEMPTS_MAX: u32 = 1000;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,7 +18,7 @@ enum Ended {
 }
 
 impl<T: Transport> Client<T> {
-    /// Runs `body` inside a transaction, again and again until no other change got in its way.
+    /// Runs `body` inside a transaction, and repeats it after conflicts.
     ///
     /// An error of `body` ends the transaction without effect. The body may run several times, so it
     /// should do nothing but use the transaction.
@@ -35,7 +35,7 @@ impl<T: Transport> Client<T> {
             let mut transaction = Transaction { client: self, id };
             let result = body(&mut transaction);
             if self.is_lost {
-                // The transaction is gone with the connection, whatever the body made of that.
+                // The transaction is lost with the connection, whatever the body returned.
                 losses += 1;
                 if losses < LOSSES_MAX && self.reconnect().is_ok() {
                     continue;
@@ -49,7 +49,7 @@ impl<T: Transport> Client<T> {
                     }
                 }
                 Err(error) => {
-                    // The body's error is the one to tell; this one is about the same connection.
+                    // Report the body's error; this one is of the same connection.
                     let _aborted = self.end(id, "F");
                     return Err(error);
                 }
@@ -58,14 +58,13 @@ impl<T: Transport> Client<T> {
         Err(ClientError::Conflict { attempts: ATTEMPTS_MAX }.into())
     }
 
-    /// Lets all of `batch` take effect as one: in one message if the store serves
-    /// [batches](crate::wire::batch), else as a transaction, again and again until no other change got
-    /// in its way.
+    /// Commits all of `batch` atomically: in one message if the store serves
+    /// [batches](crate::wire::batch), otherwise as a transaction, repeated after conflicts.
     ///
-    /// If a request is refused, or a guard does not hold, nothing takes effect.
+    /// If a request or a guard fails, nothing takes effect.
     ///
     /// # Errors
-    /// The first refusal, or what ends the connection.
+    /// The first error, or one that ends the connection.
     pub fn commit(&mut self, batch: &Batch) -> Result<Replies, ClientError> {
         match self.commit_as_message(batch)? {
             Committed::Done(replies) => return Ok(replies),
@@ -78,10 +77,10 @@ impl<T: Transport> Client<T> {
         })
     }
 
-    /// Lets all reads of `batch` be answered from one state of the store.
+    /// Runs all reads of `batch` on one state of the store.
     ///
     /// # Errors
-    /// What ends the connection. A refused read is a value in [`Replies`].
+    /// An error that ends the connection. A failed read is a value in [`Replies`].
     pub fn run_at_once(&mut self, batch: &Batch) -> Result<Replies, ClientError> {
         if batch.len() <= 1 {
             return self.run(batch);
@@ -118,7 +117,7 @@ fn number(reply: &[u8]) -> Option<u32> {
     core::str::from_utf8(reply.strip_suffix(b"\0")?).ok()?.parse().ok()
 }
 
-/// A transaction that is open; [`Client::transaction`] ends it.
+/// An open transaction; [`Client::transaction`] ends it.
 #[derive(Debug)]
 pub struct Transaction<'a, T> {
     client: &'a mut Client<T>,

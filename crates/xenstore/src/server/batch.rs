@@ -1,7 +1,7 @@
 //! The batch message: many requests of a socket client, executed as one.
 //!
-//! Changes go through a transaction that begins and ends here, so rights, limits, events and the
-//! commit are those of every other request. [`crate::wire::batch`] has the format.
+//! Changes use a transaction that begins and ends here, so rights, limits, events and the commit
+//! are the same as for other requests. [`crate::wire::batch`] has the format.
 
 use alloc::vec::Vec;
 
@@ -13,14 +13,14 @@ use crate::transaction::Facet;
 use crate::tree::Node;
 use crate::wire::batch::{self, BATCH_PAYLOAD_BYTES_MAX, Entry, EntryKind, Refusal, ReplyWriter};
 
-/// Which entry ended the batch, and why.
+/// The entry that failed the batch, and its error.
 struct Refused {
     entry: usize,
     error: Error,
 }
 
 impl Server {
-    /// Batches are longer than a ring may carry, and a guest has no need of them.
+    /// Batches are too long for a ring, and guests do not need them.
     pub(super) fn offers_batches(&self, id: ConnId) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.peer == Peer::Socket)
     }
@@ -65,7 +65,7 @@ impl Server {
         let inside = Request { transaction, ..request };
         let result = self.run_entries(host, inside, entries, writer, reply);
         let verdict: &[u8] = if result.is_ok() { b"T\0" } else { b"F\0" };
-        // No guest makes batches, so nobody's writes are counted here.
+        // Guests do not send batches, so no writes are charged here.
         let ended = self.transaction_end(inside, verdict).map(|_| ()).map_err(in_commit);
         result.and(ended)
     }
@@ -88,7 +88,7 @@ impl Server {
             }
             match writer.end_result(reply, at, result) {
                 Ok(()) => {}
-                // The client asks for the rest. What has no place in any reply is its own result.
+                // The client requests the rest. A result too long for any reply is an error itself.
                 Err(_) if !changes && index > 0 => return Ok(()),
                 Err(error) => return Err(refused(error)),
             }
@@ -112,7 +112,7 @@ impl Server {
             E::Directory => {
                 return self.examine(request, payload, Facet::Children, |node, rest| {
                     nothing(rest)?;
-                    // Longer than any reply: only its parts can be had.
+                    // Longer than any reply: it can only be read in parts.
                     if node.name_bytes() > BATCH_PAYLOAD_BYTES_MAX - 32 {
                         return Err(Error::E2BIG);
                     }
@@ -146,7 +146,7 @@ impl Server {
         Ok(())
     }
 
-    /// Lets `judge` see the node that the payload begins with, and what stands behind its name.
+    /// Calls `judge` with the node named in the payload, and the rest of the payload.
     fn examine(
         &mut self,
         request: Request,
@@ -161,7 +161,7 @@ impl Server {
     }
 }
 
-/// An entry that is a path alone has nothing behind it.
+/// An entry that is only a path has no further payload.
 fn nothing(rest: &[u8]) -> Result<(), Error> {
     if rest.is_empty() { Ok(()) } else { Err(Error::EINVAL) }
 }

@@ -1,7 +1,7 @@
 //! A table with one entry for each connection.
 //!
-//! Every request looks its client up several times. Connections are numbered one after the other, so a
-//! number's low bits are its place, or close to it, and a lookup compares one number.
+//! Every request looks its client up several times. Connections are numbered consecutively, so a
+//! number's low bits are its slot, or close to it, and a lookup compares one number.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,8 +12,8 @@ const SLOTS_MIN: usize = 16;
 
 /// A map from connections to `T`.
 ///
-/// Invariant: at most half of the slots are taken, and none is empty between the place of an entry's
-/// number and the entry.
+/// Invariant: at most half of the slots are used, and there is no empty slot between an entry's
+/// home slot and the entry.
 #[derive(Clone, Debug)]
 pub struct ByConnection<T> {
     slots: Vec<Option<(ConnId, Box<T>)>>,
@@ -57,7 +57,7 @@ impl<T> ByConnection<T> {
         self.get(id).is_some()
     }
 
-    /// Adds an entry and returns the one that had its number.
+    /// Adds an entry and returns the previous one with its number.
     pub fn insert(&mut self, id: ConnId, entry: T) -> Option<T> {
         if 2 * (self.length + 1) > self.slots.len() {
             self.grow();
@@ -72,7 +72,7 @@ impl<T> ByConnection<T> {
         let mut hole = self.find(*id);
         let (_, removed) = self.slots[hole].take()?;
         self.length -= 1;
-        // What was put behind its place because of the removed entry moves up.
+        // Entries displaced by the removed one move up.
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask();
@@ -148,7 +148,7 @@ fn empty<T>(slots: usize) -> Vec<Option<T>> {
     core::iter::repeat_with(|| None).take(slots).collect()
 }
 
-/// Connections to be looked at, each once, by ascending number.
+/// Connections to be handled, each once, by ascending number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ready {
     ids: Vec<ConnId>,
@@ -156,7 +156,7 @@ pub(super) struct Ready {
 
 impl Ready {
     pub(super) fn insert(&mut self, id: ConnId) {
-        // Mostly it is the client whose requests are being executed, again.
+        // Usually it is again the client whose requests are being executed.
         match self.ids.last() {
             Some(last) if *last == id => {}
             Some(last) if *last > id => {
@@ -178,7 +178,7 @@ impl Ready {
         self.ids.is_empty()
     }
 
-    /// Moves everything into `ids`, in place of what was there.
+    /// Moves everything into `ids`, replacing its contents.
     pub(super) fn take(&mut self, ids: &mut Vec<ConnId>) {
         ids.clear();
         core::mem::swap(&mut self.ids, ids);
@@ -200,7 +200,7 @@ mod tests {
             let mut table = ByConnection::new();
             let mut model = BTreeMap::new();
             for (value, (step, number)) in steps.into_iter().enumerate() {
-                // Numbers that share their low bits meet in one place.
+                // Numbers with equal low bits share a home slot.
                 let id = ConnId::for_test(number % 20 + (number / 20) * 64);
                 if step == 0 {
                     prop_assert_eq!(table.remove(&id), model.remove(&id));

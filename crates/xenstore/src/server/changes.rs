@@ -1,8 +1,8 @@
-//! Domains as they were seen last, what changed since, and who follows that.
+//! Last known states of domains, their changes, and followers.
 //!
-//! A look at all domains costs as much as there are; it is made once for everybody, here, and a follower
-//! gets what is new. Dead domains that a follower has not let go keep their ring page mapped, and so their
-//! numbers: see [`crate::wire::changes`].
+//! A poll of all domains costs O(domains); it is made here once for all, and followers get the
+//! changes. Dead domains that have not been released keep their ring page mapped, and so their
+//! domids in use: see [`crate::wire::changes`].
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -18,31 +18,31 @@ use crate::wire::changes::{
 };
 use crate::wire::{self, MessageType};
 
-/// Changes that are kept for a follower that comes back: a few for each domain that a busy host has.
+/// Changes kept for a follower that reconnects: a few for each domain of a busy host.
 const LOG_MAX: usize = 8192;
 
-/// What a look at the domains has found.
+/// Result of a poll of the domains.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum DomainNews {
-    /// Every domain there is.
+    /// All domains.
     All(Vec<DomainState>),
-    /// Those that changed since the last look; `None` is gone.
+    /// Those that changed since the last poll; `None` is gone.
     Changed(Vec<(DomId, Option<DomainState>)>),
 }
 
-/// What a look at the domains is for.
+/// Scope of a poll of the domains.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PollScope {
     Everything,
-    /// What changed since the look before, if Xen keeps that; else everything.
+    /// Changes since the previous poll, if Xen keeps them; otherwise everything.
     Changes,
 }
 
-/// Looks at the domains: one hypercall for all of them, or, where Xen keeps what changed, a few for each
-/// domain that did. Only for the owner of VIRQ_DOM_EXC.
+/// Polls the domains: one hypercall for all, or, where Xen keeps changes, a few for each changed
+/// domain. Only for the owner of VIRQ_DOM_EXC.
 ///
 /// # Errors
-/// What Xen says.
+/// The hypercall's errno.
 pub fn poll_domains<H: Hypervisor>(xen: &mut Xen<H>, what: PollScope) -> Result<DomainNews, Errno> {
     if !xen.abi().tells_unique_ids() {
         let listing = xen.domains()?;
@@ -54,7 +54,7 @@ pub fn poll_domains<H: Hypervisor>(xen: &mut Xen<H>, what: PollScope) -> Result<
     }
     match what {
         PollScope::Everything => {
-            // Now that what changed was taken, what is listed is at least as new.
+            // The changes were read first, so the list is at least as new.
             let known: BTreeMap<DomId, u64> =
                 changed.iter().map(|state| (state.domid, state.unique_id)).collect();
             let listing = xen.domains()?;
@@ -71,7 +71,7 @@ pub fn poll_domains<H: Hypervisor>(xen: &mut Xen<H>, what: PollScope) -> Result<
         PollScope::Changes => {
             let mut news = Vec::with_capacity(changed.len());
             for state in changed {
-                // It tells neither handle nor reason.
+                // It contains neither handle nor reason.
                 let info = if state.exists { xen.domain(state.domid)? } else { None };
                 let now = info.map(|info| state_of(&info, Some(state.unique_id)));
                 news.push((state.domid, now));
@@ -81,15 +81,15 @@ pub fn poll_domains<H: Hypervisor>(xen: &mut Xen<H>, what: PollScope) -> Result<
     }
 }
 
-/// Looks at one domain.
+/// Polls one domain.
 ///
 /// # Errors
-/// What Xen says, but for "no such domain".
+/// Any errno of the hypercall but ESRCH.
 pub fn poll_domain<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
 ) -> Result<Option<DomainState>, Errno> {
-    // Some of these numbers mean other questions to Xen.
+    // Some of these numbers have special meanings in Xen.
     if domid.0 >= DomId::FIRST_RESERVED {
         return Ok(None);
     }
@@ -130,7 +130,7 @@ impl DomainState {
 
 #[derive(Debug)]
 pub(super) struct DomainTracker {
-    /// Tells this run of the daemon from others.
+    /// Identifies this run of the daemon.
     epoch: u64,
     /// Number of the last change.
     seq: u64,
@@ -140,7 +140,7 @@ pub(super) struct DomainTracker {
     was_followed: bool,
     /// Dead, with their ring page mapped.
     kept: BTreeMap<DomId, DomainIdentity>,
-    /// Served domains that were let go before anybody here knew that they are dead.
+    /// Served domains that were released before their death was noticed.
     released_early: BTreeMap<DomId, DomainIdentity>,
 }
 
@@ -160,7 +160,7 @@ impl Default for DomainTracker {
 }
 
 impl DomainTracker {
-    /// Notes how a domain is now, and what that changes.
+    /// Records a domain's state and the resulting changes.
     fn note(&mut self, domid: DomId, now: Option<&DomainState>, out: &mut Vec<DomainChange>) {
         let was = self.known.get(&domid).copied();
         let is = now.map(|state| (state.identity(), state.standing()));
@@ -171,7 +171,7 @@ impl DomainTracker {
                 }
             }
             _ => {
-                // Another one may have its number by now.
+                // Another domain may have its domid by now.
                 if let Some((who, before)) = was {
                     out.push(DomainChange { who, before, after: Standing::Absent });
                 }
@@ -209,8 +209,8 @@ impl DomainTracker {
         changes
     }
 
-    /// A domain's record ends: whether its page stays mapped until somebody lets it go. Only that of a dead
-    /// one does.
+    /// At the end of a domain's record: whether its page stays mapped until the domain is released.
+    /// Only for dead domains.
     pub(super) fn keeps(&mut self, domid: DomId, dead: Option<DomainIdentity>) -> bool {
         let early = self.released_early.remove(&domid);
         let Some(who) = dead else { return false };
@@ -238,7 +238,7 @@ impl DomainTracker {
         messages
     }
 
-    /// All that a follower from `position` has to be told, and in which manner that is.
+    /// The messages for a follower from `position`, and their manner.
     fn messages_from(&self, position: Position) -> (Vec<Vec<u8>>, Manner) {
         let missed = self.seq.checked_sub(position.seq).and_then(|n| usize::try_from(n).ok());
         match missed {
@@ -271,31 +271,31 @@ fn message(push: &Push) -> Vec<u8> {
 }
 
 impl Server {
-    /// Names this run of the daemon, so that nobody takes its changes for those of another one.
+    /// Sets the epoch, which distinguishes this run of the daemon from others.
     pub fn begin_epoch(&mut self, epoch: u64) {
-        // 0 stands for no epoch at all.
+        // 0 means no epoch.
         self.changes.epoch = epoch.max(1);
     }
 
-    /// Clients that follow the changes of domains. What they were told is not handed over to another
-    /// process; they come back and go on from where they were.
+    /// Clients that follow changes of domains. Their positions are not passed on to a new process;
+    /// they reconnect and continue at their position.
     #[must_use]
     pub fn followers(&self) -> Vec<ConnId> {
         self.changes.followers.iter().copied().collect()
     }
 
-    /// Dead domains whose numbers are kept out of use.
+    /// Dead domains whose domids are kept in use.
     #[must_use]
     pub fn domains_kept(&self) -> usize {
         self.changes.kept.len()
     }
 
-    /// Takes in what a look has found: followers are told of all that changed.
+    /// Handles the result of a poll: sends all changes to followers.
     pub(super) fn tell_changes(&mut self, host: &mut dyn Host, news: &DomainNews) {
         let changes = self.changes.compare(news);
         for change in &changes {
             let domid = change.who.domid;
-            // Xen knows of the domain no more, whatever is mapped here.
+            // The domain no longer exists in Xen, whatever is mapped here.
             if change.after == Standing::Absent
                 && self.changes.kept.get(&domid).is_some_and(|kept| kept.is(&change.who))
             {
@@ -356,8 +356,8 @@ impl Server {
         let domid = who.domid;
         let is_served =
             |server: &Self| server.domains.introduced(domid).is_some() && domid != DomId::DOM0;
-        // Whoever lets a domain go knows that it is dead, maybe before the look that would tell us. He waits for
-        // its number.
+        // A client that releases a domain knows that it is dead, maybe before our poll, and waits
+        // for its domid.
         if is_served(self) && !self.changes.kept.contains_key(&domid) {
             let dead = host.domain(domid).filter(|state| state.dying && state.identity().is(&who));
             if dead.is_some() {
@@ -372,7 +372,7 @@ impl Server {
         }
     }
 
-    /// Who a dead domain was, as its last listing says.
+    /// The identity of a dead domain, from its last listing.
     pub(super) fn identity_of_dead(news: &DomainNews, domid: DomId) -> Option<DomainIdentity> {
         let dead = |state: &&DomainState| state.domid == domid && state.dying;
         match news {

@@ -1,4 +1,4 @@
-//! The whole state as records, from a snapshot: written in pieces while the store goes on.
+//! The whole state as records, from a snapshot: written in pieces while the store continues.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -14,9 +14,8 @@ use crate::server::{ConnId, Server};
 use crate::tree::Node;
 use crate::watch::Watch;
 
-/// Generations between those of a store and those after its restart. More lists of children than this
-/// cannot change between two checkpoints, so a client that reads a listing in parts never takes parts
-/// of two lists for one.
+/// Generations skipped at a restart. Fewer lists of children than this change between two
+/// checkpoints, so a client that reads a listing in parts never mixes parts of two lists.
 const GENERATION_STEP: u64 = 1 << 32;
 
 /// Whether there is more to write.
@@ -26,7 +25,7 @@ pub enum Progress {
     Done,
 }
 
-/// The state of a store at one moment.
+/// A snapshot of a store's state.
 ///
 /// Everything but the tree is encoded at once; the tree is a snapshot and costs one reference.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Appends about `bytes` more to `out`.
+    /// Appends about `bytes` bytes to `out`.
     pub fn write(&mut self, out: &mut Vec<u8>, bytes: usize) -> Progress {
         let end = out.len() + bytes;
         out.append(&mut self.head);
@@ -52,7 +51,7 @@ impl Checkpoint {
 }
 
 impl Server {
-    /// The state as it is now; what was [recorded](Self::recorded) up to now belongs before it.
+    /// The current state; what was [recorded](Self::recorded) so far precedes it.
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         let mut head = Vec::new();
@@ -94,7 +93,7 @@ impl Server {
     }
 }
 
-/// The list without rights of the dead, which have no life that could be named.
+/// The list without rights of dead domains, whose lives cannot be encoded.
 fn of_the_living(acl: &Arc<Acl>, lives: &BTreeMap<DomId, Life>) -> Arc<Acl> {
     let lives = |being: Being| lives.get(&being.domid) == Some(&being.life);
     if acl.guests().all(|(_, being)| lives(being)) {
@@ -122,7 +121,7 @@ fn encode_ring(id: ConnId, connection: &Connection, head: &mut Vec<u8>, tail: &m
     }
 }
 
-/// Where a ring stands, so that its output begins with what was not put in yet.
+/// A ring's indexes, so that its output begins with what was not put in yet.
 pub(super) fn indexes_record(id: ConnId, connection: &Connection) -> Option<Record<'static>> {
     let indexes = connection.seat.indexes?;
     let consumed = connection.output.consumed();
@@ -184,9 +183,9 @@ pub(super) fn watch_record(watch: &Watch) -> Record<'_> {
 #[derive(Debug)]
 struct Walk {
     levels: Vec<Level>,
-    /// Names to go up from the node that was written last.
+    /// Levels to go up from the last written node.
     up: u64,
-    /// Who lived: others may stand in lists for a while.
+    /// Live domains; lists may still contain others for a while.
     lives: BTreeMap<DomId, Life>,
 }
 

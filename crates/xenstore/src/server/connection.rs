@@ -1,4 +1,4 @@
-//! One client of the store: bytes that came in, messages that wait to go out.
+//! A client of the store: input bytes and output messages.
 
 pub(super) mod saved;
 
@@ -18,12 +18,12 @@ use crate::transaction::Transaction;
 use crate::watch::{Watch, WatchId};
 use crate::wire::{self, HEADER_BYTES, Header, MessageType, PAYLOAD_BYTES_MAX};
 
-/// A connection. A number comes again only after four billion others.
+/// A connection id, reused only after four billion others.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct ConnId(pub(super) u64);
 
 impl ConnId {
-    /// The number itself, for tables of the shell.
+    /// The number, for tables of the shell.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
@@ -41,7 +41,7 @@ impl ConnId {
     }
 }
 
-/// Messages are put into one piece up to about this size.
+/// Messages are collected into chunks of about this size.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,38 +55,38 @@ pub(super) enum Peer {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) peer: Peer,
-    /// What relative paths begin with.
+    /// Prefix of relative paths.
     pub(super) home: String,
-    /// Bytes of a message that is not complete, or that waits until replies were read.
+    /// Bytes of an incomplete message, or of one that waits until replies were read.
     pub(super) input: Vec<u8>,
     pub(super) output: Output,
     pub(super) watches: OwnWatches,
     pub(super) transactions: BTreeMap<u32, Box<Transaction>>,
     pub(super) last_transaction: u32,
-    /// Requests since it connected, or since this daemon took it over.
+    /// Requests since the connection, or since the takeover by this daemon.
     pub(super) requests: u64,
-    /// A request that is answered later. No other is executed before.
+    /// A request to be answered later. No other is executed before.
     pub(super) held: Option<Header>,
-    /// The next request begins a transaction, which may not begin now.
+    /// The next request begins a transaction, which must wait.
     pub(super) waits_with_transaction: bool,
-    /// The peer broke the protocol: nothing more is taken from it or sent to it.
+    /// The peer violated the protocol: it is no longer served.
     pub(super) broken: bool,
-    /// How, if that is known.
+    /// The fault, if known.
     pub(super) fault: Option<RingError>,
-    /// It is looked whether events wait for too long.
+    /// There is a deadline for its events.
     pub(super) events_have_deadline: bool,
     pub(super) seat: RingSeat,
 }
 
-/// Where a ring is and how far it was served. Without meaning for sockets.
+/// A ring's location and positions. Unused for sockets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RingSeat {
     pub(super) gfn: Gfn,
     pub(super) port: EvtchnPort,
-    /// Indexes of the ring: taken out of the requests, and put into the replies before the first byte
-    /// of the output was. `None` until the ring was looked at.
+    /// Indexes of the ring: taken out of the requests, and put into the replies before the first
+    /// byte of the output was. `None` until the ring was read.
     pub(super) indexes: Option<RingIndexes>,
-    /// The ring is to begin anew before it is served.
+    /// The ring must be reset before it is served.
     pub(super) must_reset: bool,
 }
 
@@ -110,8 +110,8 @@ impl Connection {
         }
     }
 
-    /// Drops the output that is in the ring when the replies' index is this. `None`: there is no such
-    /// output.
+    /// Drops output that is in the ring already, by the replies' index. `None`: the index does not
+    /// match.
     pub(super) fn consume_to(&mut self, replies_put: u32) -> Option<()> {
         let consumed = self.output.consumed().to_le_bytes();
         let consumed = u32::from_le_bytes([consumed[0], consumed[1], consumed[2], consumed[3]]);
@@ -128,7 +128,7 @@ impl Connection {
         Some(())
     }
 
-    /// Whether it is the control domain's, by a socket or by its own ring.
+    /// Whether it is the control domain's: a socket or its own ring.
     pub(super) fn is_privileged(&self) -> bool {
         match self.peer {
             Peer::Socket => true,
@@ -140,14 +140,13 @@ impl Connection {
         matches!(self.peer, Peer::Ring(_))
     }
 
-    /// Bytes that are held for this client: what it sent and has not finished, what it has not read,
-    /// its watches and its transactions.
+    /// Memory held for this client: unfinished input, unread output, watches and transactions.
     pub(super) fn held_bytes(&self) -> usize {
         let transactions = self.transactions.values().map(|open| open.held_bytes()).sum::<usize>();
         self.input.len() + self.output.held_bytes() + self.watches.bytes() + transactions
     }
 
-    /// Compares the sizes that are kept with a recount.
+    /// Compares the maintained sizes with a recount.
     pub(super) fn check(&self) -> Result<(), String> {
         self.output.check()?;
         self.watches.check()?;
@@ -155,12 +154,11 @@ impl Connection {
     }
 }
 
-/// A watch takes about this much beside its path and token, of which there are two copies, and what each
-/// name of its path takes in the index if no other watch has it.
+/// Size of a watch besides two copies of its path and token, and its path's names in the index.
 const WATCH_BYTES: usize = 640;
 const WATCHED_NAME_BYTES: usize = 512;
 
-/// The watches of one client by what it calls them, and how many bytes they take.
+/// The watches of one client by path and token, and their size.
 #[derive(Debug, Default)]
 pub(super) struct OwnWatches {
     by_name: BTreeMap<(OwnedPath, Box<[u8]>), WatchId>,
@@ -180,7 +178,7 @@ impl OwnWatches {
         self.by_name.values().copied()
     }
 
-    /// What one more watch would take.
+    /// Size of another watch.
     pub(super) fn bytes_of(path: Path<'_>, token: &[u8]) -> usize {
         let names = path.depth() * WATCHED_NAME_BYTES + path.as_str().len();
         WATCH_BYTES + names + 2 * (path.as_str().len() + token.len())
@@ -202,7 +200,7 @@ impl OwnWatches {
         Some(watch)
     }
 
-    /// Takes all of them.
+    /// Removes all of them.
     pub(super) fn take(&mut self) -> impl Iterator<Item = WatchId> + use<> {
         core::mem::take(self).by_name.into_values()
     }
@@ -217,31 +215,31 @@ impl OwnWatches {
     }
 }
 
-/// What became of an event.
+/// Result of queueing an event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EventFate {
     Queued,
-    /// The same event waits already.
+    /// The same event is queued already.
     Coalesced,
     /// It fits into no message.
     Oversized,
 }
 
-/// Messages to one client, in order. Events wait unencoded, so that equal ones become one.
+/// Messages to one client, in order. Events are queued unencoded, so that equal ones are merged.
 #[derive(Debug, Default)]
 pub(super) struct Output {
-    /// Encoded messages; those before `chunk_start` are gone.
+    /// Encoded messages; those before `chunk_start` were sent.
     chunk: Vec<u8>,
     chunk_start: usize,
     queue: VecDeque<Queued>,
     queued_bytes: usize,
     waiting: BTreeSet<(WatchId, OwnedPath)>,
-    /// Bytes ever appended and ever consumed, to know which replies were read.
+    /// Total bytes appended and consumed, to know which replies were read.
     appended: u64,
     consumed: u64,
     /// Where in the stream each unread reply ends.
     reply_ends: VecDeque<u64>,
-    /// The first bytes ever appended may belong to a message that was begun before.
+    /// The first bytes may belong to a message that was partly sent before.
     begins_within: bool,
 }
 
@@ -261,26 +259,26 @@ impl Queued {
     }
 }
 
-/// A message that waits takes about this much beside its own bytes.
+/// Overhead of a queued message.
 const QUEUED_BYTES: usize = 96;
 
 impl Output {
-    /// Bytes that wait, encoded or not.
+    /// Pending bytes, encoded or not.
     pub(super) fn bytes(&self) -> usize {
         self.chunk.len() - self.chunk_start + self.queued_bytes
     }
 
-    /// What it takes to keep them.
+    /// Memory held by them.
     pub(super) fn held_bytes(&self) -> usize {
         self.bytes() + QUEUED_BYTES * self.queue.len()
     }
 
-    /// What one more event would take.
+    /// Size of another event.
     pub(super) fn held_bytes_of(watch: &Watch, path: Path<'_>) -> usize {
         QUEUED_BYTES + HEADER_BYTES + event_bytes(watch, path)
     }
 
-    /// When the oldest event that is not on its way was queued.
+    /// Queueing time of the oldest event that is not encoded yet.
     pub(super) fn oldest_event(&self) -> Option<Duration> {
         self.queue.iter().find_map(|queued| match queued {
             Queued::Event { queued_at, .. } => Some(*queued_at),
@@ -288,10 +286,10 @@ impl Output {
         })
     }
 
-    /// Drops events that were queued at `time` or before and are not on their way; says how many.
+    /// Drops unencoded events queued at `time` or before; returns how many.
     pub(super) fn drop_events_until(&mut self, time: Duration) -> usize {
         let mut reply_ends = core::mem::take(&mut self.reply_ends).into_iter().peekable();
-        // Where each message ends in the stream as it was, and in the stream as it will be.
+        // The end of each message in the old and the new stream.
         let mut end_before = self.consumed + (self.chunk.len() - self.chunk_start) as u64;
         let mut end = end_before;
         let mut keep_ends = |end_before: u64, end: u64| {
@@ -321,7 +319,7 @@ impl Output {
         before - self.queue.len()
     }
 
-    /// Compares the sizes that are kept with a recount.
+    /// Compares the maintained sizes with a recount.
     fn check(&self) -> Result<(), String> {
         let recount: usize = self.queue.iter().map(Queued::bytes).sum();
         if recount != self.queued_bytes {
@@ -335,12 +333,12 @@ impl Output {
         }
     }
 
-    /// Replies that the client has not read to their end.
+    /// Number of replies that the client has not read completely.
     pub(super) fn unread_replies(&self) -> usize {
         self.reply_ends.len()
     }
 
-    /// Appends a reply: `compose` puts one message at the end of the buffer.
+    /// Appends a reply: `compose` appends one message to the buffer.
     pub(super) fn reply(&mut self, compose: impl FnOnce(&mut Vec<u8>)) {
         let length;
         if self.queue.is_empty() && self.chunk.len() < CHUNK_BYTES {
@@ -358,7 +356,7 @@ impl Output {
         self.reply_ends.push_back(self.appended);
     }
 
-    /// Appends an event. Events of special paths are never merged: each stands for one domain's fate.
+    /// Appends an event. Events of special paths are never merged: each is for one domain.
     pub(super) fn event(&mut self, watch: &Arc<Watch>, path: Path<'_>, now: Duration) -> EventFate {
         let payload_bytes = event_bytes(watch, path);
         if payload_bytes > PAYLOAD_BYTES_MAX {
@@ -374,19 +372,19 @@ impl Output {
         EventFate::Queued
     }
 
-    /// Appends a message of which nobody counts whether it was read.
+    /// Appends a message that does not count as a reply.
     pub(super) fn message(&mut self, bytes: Vec<u8>) {
         self.queued_bytes += bytes.len();
         self.appended += bytes.len() as u64;
         self.queue.push_back(Queued::Message(bytes));
     }
 
-    /// Bytes ever consumed.
+    /// Total bytes consumed.
     pub(super) fn consumed(&self) -> u64 {
         self.consumed
     }
 
-    /// Everything that was not consumed, encoded, and at which of these bytes replies end.
+    /// All pending output, encoded, and the ends of replies in it.
     pub(super) fn unsent(&self) -> (Vec<u8>, Vec<u64>) {
         let mut bytes = self.chunk[self.chunk_start..].to_vec();
         for queued in &self.queue {
@@ -400,7 +398,7 @@ impl Output {
         (bytes, self.reply_ends.iter().map(|end| end - self.consumed).collect())
     }
 
-    /// An output with what [`unsent`](Self::unsent) gave.
+    /// The inverse of [`unsent`](Self::unsent).
     pub(super) fn of_unsent(bytes: &[u8], reply_ends: Vec<u64>) -> Self {
         let begins_within = true;
         let mut output = Self { reply_ends: reply_ends.into(), begins_within, ..Self::default() };
@@ -414,7 +412,7 @@ impl Output {
             self.chunk.clear();
             self.chunk_start = 0;
             self.begins_within &= self.consumed == 0;
-            // One unusually long chunk should not stay for ever.
+            // Free the memory of an unusually long chunk.
             self.chunk.shrink_to(2 * CHUNK_BYTES);
         }
         while self.chunk.len() < CHUNK_BYTES
@@ -551,7 +549,7 @@ mod tests {
         assert_eq!(output.check(), Ok(()));
         assert_eq!(output.oldest_event(), Some(Duration::from_secs(2)));
         assert_eq!(output.unread_replies(), 4);
-        // What was dropped can be queued again.
+        // A dropped event can be queued again.
         assert_eq!(output.event(&watch, path("/a/0"), NOW), EventFate::Queued);
         assert_eq!(drain(&mut output).len() as u64, output.appended);
         assert_eq!((output.unread_replies(), output.held_bytes()), (0, 0));

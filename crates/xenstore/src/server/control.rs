@@ -1,4 +1,4 @@
-//! `CONTROL`: what `xenstore-control` can ask the daemon.
+//! `CONTROL`: commands of `xenstore-control`.
 
 use alloc::format;
 use alloc::string::String;
@@ -12,7 +12,7 @@ use crate::server::connection::Peer;
 use crate::server::{ConnId, Host, Server};
 use crate::wire::{self, PAYLOAD_BYTES_MAX};
 
-/// Commands with what may follow them, as `xenstore-control help` shows them.
+/// Commands and their arguments, as shown by `xenstore-control help`.
 const HELP: &[(&str, &str)] = &[
     ("check", ""),
     ("help", ""),
@@ -147,7 +147,7 @@ impl Server {
         format!("Max. seen accounting values:\n{lines}")
     }
 
-    /// Begins to look for the most that is used with what is used now.
+    /// Resets the maximum use to the current use.
     fn forget_most_seen(&mut self) {
         let domids: Vec<DomId> = self.domains.iter().map(|(domid, _)| domid).collect();
         self.most_seen = Seen::default();

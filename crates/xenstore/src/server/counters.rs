@@ -1,4 +1,4 @@
-//! What the store has done since it started.
+//! Counters since the start of the store.
 
 use alloc::format;
 use alloc::string::String;
@@ -6,10 +6,10 @@ use core::time::Duration;
 
 use crate::wire::MessageType;
 
-/// Counts of requests and of what became of transactions and events.
+/// Counters of requests, transactions and events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
-    /// By the code of the message type; Xylem's own, whose codes are far away, come last.
+    /// By message type code; Xylem's own types come last.
     requests: [u64; 29],
     /// Requests of a type that the protocol does not have.
     pub requests_unknown: u64,
@@ -21,19 +21,19 @@ pub struct Counters {
     pub transactions_conflicted: u64,
     pub transactions_aborted: u64,
     pub events_queued: u64,
-    /// Events that were not queued because the same one was waiting.
+    /// Events that were merged with a queued one.
     pub events_coalesced: u64,
     /// Events that were not queued because they fit into no message or a guest's memory was full.
     pub events_dropped: u64,
-    /// Events that were queued and given up, as the guest did not read.
+    /// Queued events that were dropped because the guest did not read.
     pub events_expired: u64,
-    /// Times that a guest was not served for a while because it wrote too fast.
+    /// Times that a guest was throttled because it wrote too fast.
     pub writers_held_back: u64,
-    /// Transactions of guests that were open for so long that their snapshot was given up.
+    /// Transactions of guests that were open for too long and lost their snapshot.
     pub snapshots_given_up: u64,
-    /// Looks at the domains, all or those that changed; not those at one domain alone.
+    /// Polls of all or of changed domains; not those of a single domain.
     pub looks: u64,
-    /// CPU time that they took, without what was done about deaths that they told of.
+    /// Their CPU time, without the handling of deaths.
     pub looks_cpu_us: u64,
 }
 

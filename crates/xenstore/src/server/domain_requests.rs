@@ -1,4 +1,4 @@
-//! Requests about domains, and what happens when Xen says that one stopped or died.
+//! Requests on domains, and handling of stopped and dead domains.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ use crate::server::{ConnId, DomainNews, DomainState, Host, Server, Topic};
 use crate::transaction::NodeChange;
 use crate::wire::{self, changes::DomainIdentity};
 
-/// `GET_DOMAIN_PATH`: anybody may ask, and the domain need not exist.
+/// `GET_DOMAIN_PATH`: allowed for everyone, also for domains that do not exist.
 pub(super) fn get_domain_path(payload: &[u8], reply: &mut Vec<u8>) -> Result<(), Error> {
     let domid = domid(wire::one_string(payload)?)?;
     reply.extend_from_slice(format!("{}\0", home(domid)).as_bytes());
@@ -40,7 +40,7 @@ fn domid(text: &[u8]) -> Result<DomId, Error> {
     number(text).map(DomId)
 }
 
-/// The strings of a payload, if there are exactly as many.
+/// The strings of a payload, if there are exactly N.
 fn exactly<const N: usize>(payload: &[u8]) -> Result<[&[u8]; N], Error> {
     let strings: Vec<&[u8]> = wire::strings(payload).collect();
     strings.try_into().map_err(|_| Error::EINVAL)
@@ -169,7 +169,7 @@ impl Server {
         Ok(())
     }
 
-    /// Features that the client was offered.
+    /// Features offered to the client.
     pub(super) fn own_features(&self, id: ConnId) -> u32 {
         match self.connections.get(&id).map(|connection| connection.peer) {
             Some(Peer::Ring(being)) => self.ring_features(being.domid),
@@ -194,7 +194,7 @@ impl Server {
         Ok(())
     }
 
-    /// The features that the domain's ring page shall offer.
+    /// The features to be offered in the domain's ring page.
     #[must_use]
     pub fn ring_features(&self, domid: DomId) -> u32 {
         self.domains.get(domid).map_or(FEATURES, |domain| domain.features)
@@ -253,20 +253,21 @@ impl Server {
         Ok(())
     }
 
-    /// The limit that guests begin with, to be set from the command line.
+    /// The default limits of guests, set from the command line.
     pub fn default_quota_mut(&mut self) -> &mut quota::Quota {
         &mut self.domains.quota
     }
 
-    /// Xen said that some domain stopped or died; `listing` names every domain there is.
+    /// Handles a complete listing after some domain stopped or died.
     ///
-    /// Each shutdown is reported once, until the domain is resumed. What dead domains had is removed.
+    /// Each shutdown is reported once, until the domain is resumed. Everything of dead domains is
+    /// removed.
     pub fn handle_domain_states(&mut self, host: &mut dyn Host, listing: &[DomainState]) {
         self.handle_domain_news(host, &DomainNews::All(listing.to_vec()));
     }
 
-    /// As [`handle_domain_states`](Self::handle_domain_states), of a look that need not name all. Domains
-    /// stand in the order of their numbers.
+    /// As [`handle_domain_states`](Self::handle_domain_states), for a poll that may be partial.
+    /// Domains are sorted by domid.
     pub fn handle_domain_news(&mut self, host: &mut dyn Host, news: &DomainNews) {
         self.tell_changes(host, news);
         let fates = self.domains.compare(news);
@@ -280,7 +281,7 @@ impl Server {
             }
         }
         for &(domid, _) in fates.iter().filter(|(_, fate)| *fate == Fate::Gone) {
-            // A death tells as well that there is something to look at.
+            // A death is reported as well.
             shutdown_is_told |= is_served(self, domid);
             self.end_domain(host, domid, Self::identity_of_dead(news, domid));
         }
@@ -289,8 +290,8 @@ impl Server {
         }
     }
 
-    /// Removes a domain with its ring, watches, transactions, nodes and rights, and reports it. Who it was
-    /// is told if it is dead and still there.
+    /// Removes a domain with its ring, watches, transactions, nodes and rights, and reports it.
+    /// `dead` is its identity if it is dead and still exists.
     fn end_domain(&mut self, host: &mut dyn Host, domid: DomId, dead: Option<DomainIdentity>) {
         let Some(domain) = self.domains.end(domid) else { return };
         let keeps = self.changes.keeps(domid, dead.filter(|_| domain.connection.is_some()));
@@ -332,7 +333,7 @@ impl Server {
         }
     }
 
-    /// The permission list of a request with each domain bound to its present life.
+    /// The permission list of a request with each domain bound to its current life.
     pub(super) fn bind_permissions(
         &mut self,
         host: &mut dyn Host,

@@ -1,4 +1,4 @@
-//! Domains that the store knows: introduced ones, and others that a permission list names.
+//! Domains known to the store: introduced ones, and others named in permission lists.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -21,13 +21,13 @@ pub(super) const FEATURES: u32 = crate::ring::FEATURE_RECONNECTION
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DomainState {
     pub domid: DomId,
-    /// It stopped, for whatever reason, and is still there.
+    /// It has shut down, for any reason, and still exists.
     pub shutdown: bool,
-    /// Why it stopped, if it did and Xen tells.
+    /// Why it shut down, if known.
     pub reason: Option<ShutdownReason>,
-    /// It is being taken apart: for the store it is gone.
+    /// It is being torn down: for the store it is gone.
     pub dying: bool,
-    /// What no other domain ever has, if Xen tells (since 4.20).
+    /// Xen's unique id, if available (since 4.20).
     pub unique_id: Option<u64>,
     pub handle: Uuid,
 }
@@ -35,19 +35,19 @@ pub struct DomainState {
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) life: Life,
-    /// What no other domain ever has, if Xen tells: the domid may be another domain's by now.
+    /// Xen's unique id, if available, since the domid may be reused.
     pub(super) unique_id: Option<u64>,
     /// Its ring, once it was introduced.
     pub(super) connection: Option<ConnId>,
     /// Its shutdown was reported; not again before `RESUME`.
     pub(super) shutdown: bool,
-    /// It has every right of this one.
+    /// It has all rights of this domain.
     pub(super) target: Option<Being>,
     pub(super) features: u32,
     pub(super) quota: Quota,
-    /// The most it ever used of each limit.
+    /// Its maximum use of each limit.
     pub(super) seen: Seen,
-    /// What it may still write; only while it is introduced.
+    /// Its write credit; only while it is introduced.
     pub(super) credit: Credit,
     /// It was told to the operator that the guest was slowed down.
     pub(super) slowed: bool,
@@ -72,7 +72,7 @@ impl Domain {
     }
 }
 
-/// What became of a domain since the last listing.
+/// A domain's change since the last listing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
     Shutdown,
@@ -82,10 +82,10 @@ pub(super) enum Fate {
 #[derive(Debug)]
 pub(super) struct Domains {
     by_id: BTreeMap<DomId, Domain>,
-    /// Domains that have the rights of another, by its number.
+    /// Domains that have the rights of another, by its domid.
     helpers: BTreeMap<DomId, BTreeSet<DomId>>,
     last_life: u64,
-    /// What new domains begin with.
+    /// Default quota of new domains.
     pub(super) quota: Quota,
 }
 
@@ -120,7 +120,7 @@ impl Domains {
         self.by_id.iter_mut().map(|(domid, domain)| (*domid, domain))
     }
 
-    /// The record of a domain that exists; a new one begins a life.
+    /// The record of an existing domain; a new one begins a life.
     pub(super) fn get_or_begin(&mut self, host: &mut dyn Host, domid: DomId) -> &mut Domain {
         self.get_or_begin_with(domid, || host.unique_id(domid))
     }
@@ -138,7 +138,7 @@ impl Domains {
         })
     }
 
-    /// The life that was given out last.
+    /// The last assigned life.
     pub(super) fn last_life(&self) -> u64 {
         self.last_life
     }
@@ -147,7 +147,7 @@ impl Domains {
         self.last_life = life;
     }
 
-    /// Puts a domain back as it was before a restart.
+    /// Restores a domain after a restart.
     pub(super) fn restore(&mut self, domid: DomId, domain: Domain) {
         self.last_life = self.last_life.max(domain.life.0);
         let target = domain.target;
@@ -158,7 +158,7 @@ impl Domains {
         }
     }
 
-    /// Gives a domain every right of another.
+    /// Gives a domain all rights of another.
     pub(super) fn set_target(&mut self, helper: DomId, target: Being) {
         self.forget_target(helper);
         if let Some(domain) = self.by_id.get_mut(&helper) {
@@ -178,7 +178,7 @@ impl Domains {
         }
     }
 
-    /// The rings of the domain and of those who have its rights.
+    /// The rings of the domain and of those with its rights.
     pub(super) fn rings_with_rights_of(&self, domid: DomId) -> impl Iterator<Item = ConnId> {
         let helpers = self.helpers.get(&domid).into_iter().flatten().copied();
         core::iter::once(domid).chain(helpers).filter_map(|domid| self.introduced(domid))
@@ -202,7 +202,7 @@ impl Domains {
         self.by_id.get(&domid).map_or(self.quota, |domain| domain.quota)
     }
 
-    /// Compares with what a look has found and notes what is new.
+    /// Compares with the result of a poll and records changes.
     pub(super) fn compare(&mut self, news: &DomainNews) -> Vec<(DomId, Fate)> {
         let mut fates = Vec::new();
         match news {
@@ -226,7 +226,7 @@ impl Domains {
     }
 }
 
-/// What became of a domain that is like this now, noted in its record.
+/// A domain's change to this state, recorded.
 fn fate(domid: DomId, domain: &mut Domain, state: Option<&DomainState>) -> Option<Fate> {
     if domid == DomId::DOM0 {
         return None;

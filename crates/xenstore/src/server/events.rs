@@ -1,7 +1,7 @@
-//! Watches, and who may learn of what.
+//! Watch events and their visibility.
 //!
-//! A client is told of a change if it may read the node or its parent: as they are now, as they were
-//! before a removal, or by the permission list that was replaced (XSA-115).
+//! A client is notified of a change if it may read the node or its parent: in their current state,
+//! in that before a removal, or by the replaced permission list (XSA-115).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -20,10 +20,10 @@ use crate::transaction::NodeChange;
 use crate::tree::Node;
 use crate::watch::{Audience, Watch, WatchRequest};
 
-/// Events that may wait for a guest whatever else is held for it, in bytes.
+/// Bytes of events that may be queued for a guest regardless of its other memory.
 const EVENT_BYTES_ALWAYS: usize = 8 * 1024;
 
-/// The special nodes of a new store: guests may learn of domains that went, not of those that came.
+/// The special nodes of a new store: guests may watch released domains, but not introduced ones.
 pub(super) fn special_nodes() -> BTreeMap<OwnedPath, Arc<Acl>> {
     let private = Permission::new(Access::None, DomId::DOM0);
     let everybody = Permission::new(Access::Read, DomId::ANY);
@@ -37,7 +37,7 @@ pub(super) fn special_nodes() -> BTreeMap<OwnedPath, Arc<Acl>> {
     ])
 }
 
-/// To queue an event, in [`work`].
+/// Cost of queueing an event, in [`work`].
 const STEPS_OF_EVENT: u64 = 3;
 
 impl Server {
@@ -92,7 +92,7 @@ impl Server {
         Ok(())
     }
 
-    /// The first event of a new watch, which tells nothing and so needs no right.
+    /// The initial event of a new watch, which reveals nothing and so needs no right.
     pub(super) fn announce(&mut self, watch: &Arc<Watch>) {
         self.queue(watch, watch.path.as_path());
     }
@@ -133,7 +133,7 @@ impl Server {
         self.report(&reaching, path, &acls);
     }
 
-    /// Who may read by one of the lists, and perhaps some others.
+    /// A superset of the guests that may read by one of the lists.
     fn audience(&self, acls: &[Option<Arc<Acl>>]) -> Audience {
         let mut clients = BTreeSet::new();
         for acl in acls.iter().flatten() {
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    /// Reports that some domain came or went, to those who do not ask which.
+    /// Reports that some domain was introduced or released, without its domid.
     pub(super) fn fire_some_domain(&mut self, base: Path<'_>) {
         let acls = [self.special.get(base.as_str()).cloned()];
         let audience = self.audience(&acls);
@@ -168,7 +168,7 @@ impl Server {
         self.report(&watches, base, &acls);
     }
 
-    /// Reports which domain came or went, to those who ask.
+    /// Reports which domain was introduced or released, to watches that request the domid.
     pub(super) fn fire_which_domain(&mut self, base: Path<'_>, domid: DomId) {
         let text = base.join(&alloc::format!("{domid}"));
         let which = Path::from_canonical(&text);
@@ -187,7 +187,7 @@ impl Server {
         let bytes = Output::held_bytes_of(watch, path);
         let has_room = !is_guest || self.has_room(id, bytes);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        // Nodes that others made for it shall not keep a guest that reads from its events.
+        // Nodes that others created for it must not keep events from a guest that reads.
         let fits = has_room || connection.output.held_bytes() + bytes <= EVENT_BYTES_ALWAYS;
         if connection.broken || !fits {
             self.counters.events_dropped += 1;

@@ -1,4 +1,4 @@
-//! Requests that are answered later than they are made: the client waits, and everybody else goes on.
+//! Requests with delayed answers: only their client waits.
 
 use alloc::vec::Vec;
 
@@ -25,14 +25,14 @@ impl Server {
         self.record_reply(id, header, header.code, &payload);
     }
 
-    /// From now on a client that has no transaction open waits with the next one it begins, so that in
-    /// the end none is open; everything else goes on.
+    /// From now on clients without an open transaction wait before beginning one, so that in the
+    /// end none is open; everything else continues.
     pub fn hold_transactions(&mut self) {
         self.holds_transactions = true;
     }
 
-    /// Transactions may begin again. Gives the clients that waited: call [`receive`](Self::receive) with
-    /// no bytes for each, then read what it sent meanwhile.
+    /// Allows transactions again. Returns the clients that waited: call [`receive`](Self::receive)
+    /// with no bytes for each, then read their input.
     pub fn resume_transactions(&mut self) -> Vec<ConnId> {
         self.holds_transactions = false;
         let ids: Vec<ConnId> = self.connections.iter().map(|(id, _)| *id).collect();
@@ -43,25 +43,24 @@ impl Server {
         ids.into_iter().filter(|id| waits(id)).collect()
     }
 
-    /// Whether the client waits with a transaction. It is not to be read meanwhile.
+    /// Whether the client waits to begin a transaction. Do not read from it meanwhile.
     #[must_use]
     pub fn waits_with_transaction(&self, id: ConnId) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.waits_with_transaction)
     }
 
-    /// Executes every whole request that waits, but for transactions that are put off: C xenstored
-    /// takes over whole requests, but the last of a client first.
+    /// Executes every complete pending request except delayed transactions: C xenstored takes over
+    /// complete requests, but the last of a client first.
     pub fn execute_waiting(&mut self, host: &mut dyn Host) {
         self.is_leaving = true;
         for id in self.connections.iter().map(|(id, _)| *id).collect::<Vec<_>>() {
-            // What is no request stays, for others to find.
+            // Invalid data remains, for the next daemon.
             let _oversized = self.receive(host, id, &[]);
         }
         self.is_leaving = false;
     }
 
-    /// Whether this request is one to wait with; then the client does. It does not if it has asked for
-    /// more already.
+    /// Whether this request must wait. Not if the client has sent further requests already.
     pub(super) fn is_put_off(&mut self, id: ConnId, header: Header, rest: &[u8]) -> bool {
         if !self.holds_transactions || header.code != MessageType::TransactionStart.code() {
             return false;
@@ -76,7 +75,7 @@ impl Server {
         connection.waits_with_transaction
     }
 
-    /// The most that waits of any client's requests, in bytes.
+    /// Maximum pending input of any client, in bytes.
     #[must_use]
     pub fn input_bytes_max(&self) -> usize {
         self.connections.iter().map(|(_, connection)| connection.input.len()).max().unwrap_or(0)

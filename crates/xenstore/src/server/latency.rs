@@ -1,20 +1,20 @@
-//! How long requests take to execute, by type, as a sample: looking at the clock costs as much as a
-//! small part of a request, so only one of [`SAMPLED_EACH`] is measured.
+//! Latencies of requests by type, sampled: reading the clock costs a noticeable part of a request,
+//! so only one in [`SAMPLED_EACH`] is measured.
 
 use core::time::Duration;
 
 use crate::server::Host;
 use crate::wire::MessageType;
 
-/// Of so many requests one is measured.
+/// One request in this many is measured.
 pub(super) const SAMPLED_EACH: u32 = 16;
 
 /// Bounds of the buckets double from this one.
 const FIRST_BOUND: Duration = Duration::from_nanos(250);
-/// The last bound is 131 ms; what takes longer is in the bucket behind it.
+/// The last bound is 131 ms; longer times are in a further bucket.
 const BOUNDS: usize = 20;
 
-/// Durations by size.
+/// A histogram of durations.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Histogram {
     buckets: [u64; BOUNDS + 1],
@@ -36,7 +36,7 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    /// How many took at most as long as each bound.
+    /// Counts by upper bound.
     pub(super) fn up_to(&self) -> impl Iterator<Item = (Duration, u64)> {
         let mut count = 0;
         Self::bounds().zip(self.buckets).map(move |(bound, here)| {
@@ -55,7 +55,7 @@ pub(super) struct Latencies {
 }
 
 impl Latencies {
-    /// A request begins: when, if it is one to be measured.
+    /// Begins a request: the start time, if it is measured.
     pub(super) fn begin(&mut self, host: &mut dyn Host) -> Option<Duration> {
         self.skipped += 1;
         if self.skipped < SAMPLED_EACH {
@@ -65,7 +65,7 @@ impl Latencies {
         host.clock()
     }
 
-    /// The request is done.
+    /// Ends a request.
     pub(super) fn end(&mut self, host: &mut dyn Host, kind: MessageType, begun: Duration) {
         let Some(now) = host.clock() else { return };
         let known = MessageType::ALL.iter().position(|known| *known == kind);
@@ -74,7 +74,7 @@ impl Latencies {
         }
     }
 
-    /// Types of which a request was measured.
+    /// Types with measured requests.
     pub(super) fn iter(&self) -> impl Iterator<Item = (MessageType, &Histogram)> {
         let all = MessageType::ALL.iter().copied().zip(&self.by_code);
         all.filter(|(_, histogram)| histogram.count() > 0)

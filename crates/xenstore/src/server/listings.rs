@@ -1,16 +1,16 @@
-//! Lists of children as they were sent last: putting one together needs every child, in order of age.
+//! Cache of lists of children: building one needs every child, sorted by age.
 
 use alloc::vec::Vec;
 
 use crate::tree::Node;
 
-/// Lists that are kept, at most; each has one place only.
+/// Number of slots; each list has only one possible slot.
 const SLOTS: usize = 256;
 
-/// Longer ones fit into no `DIRECTORY` reply.
+/// Longer ones do not fit into a `DIRECTORY` reply.
 const LISTING_BYTES_MAX: usize = crate::wire::PAYLOAD_BYTES_MAX;
 
-/// Listings by the generation of the list of children, which no other list ever has.
+/// Listings by the unique generation of the list of children.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     slots: Vec<Listing>,
@@ -18,7 +18,7 @@ pub(super) struct Listings {
 
 #[derive(Clone, Debug, Default)]
 struct Listing {
-    /// 0: there is nothing here.
+    /// 0: empty.
     generation: u64,
     bytes: Vec<u8>,
 }

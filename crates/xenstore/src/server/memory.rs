@@ -1,8 +1,8 @@
-//! What is held for guests, in bytes, and what the operator is told about it.
+//! Memory accounting of guests, and warnings about it.
 //!
-//! Nothing is charged or given back anywhere: what is held for a guest is the sum of what its
-//! connection, watches, transactions and nodes are made of, and each of these knows its own size. A
-//! guest that holds its limit gets nothing that needs more, but can read, remove and give up.
+//! Nothing is charged or refunded anywhere: the memory held for a guest is the sum of its
+//! connection, watches, transactions and nodes, which know their own sizes. A guest at its limit
+//! gets nothing that needs more, but can read, remove and abort.
 
 use alloc::format;
 use alloc::string::String;
@@ -16,10 +16,10 @@ use crate::quota::{Quota, Seen, admits};
 use crate::server::{ConnId, Host, Server};
 use crate::wire::PAYLOAD_BYTES_MAX;
 
-/// The operator is not told of a domain's memory more often than this, but for the limit itself.
+/// Minimum interval of warnings about a domain's memory, except about the limit itself.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the operator was told last about a domain's memory.
+/// The last warning about a domain's memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MemoryNotice {
     above_soft: bool,
@@ -28,7 +28,7 @@ pub(super) struct MemoryNotice {
 }
 
 impl Server {
-    /// What the domain uses of its limits now.
+    /// The domain's current use of its limits.
     pub(super) fn in_use(&self, domid: DomId) -> Seen {
         let connection = self.domains.introduced(domid).and_then(|id| self.connections.get(&id));
         let held = connection.map_or(0, |connection| connection.held_bytes());
@@ -41,16 +41,16 @@ impl Server {
         }
     }
 
-    /// Bytes that are held for the guest at this connection; 0 for the control domain.
+    /// Memory held for the guest at this connection; 0 for the control domain.
     pub(super) fn held_bytes(&self, id: ConnId) -> usize {
         let Some(guest) = self.subject(id).guest() else { return 0 };
         let held = self.connections.get(&id).map_or(0, |connection| connection.held_bytes());
         held + self.store.owned_bytes(guest.domid)
     }
 
-    /// Whether the client may have so many bytes more held for it.
+    /// Whether the client may use this many more bytes.
     pub(super) fn has_room(&self, id: ConnId, bytes: usize) -> bool {
-        // What was refused before is refused by its answer, which was recorded.
+        // Refusals before the restart are replayed by their recorded answers.
         if self.is_replaying {
             return true;
         }
@@ -58,7 +58,7 @@ impl Server {
         admits(quota.memory_bytes, self.held_bytes(id) + bytes)
     }
 
-    /// More is held for a guest: whoever has the host at hand shall look whether it is too much.
+    /// A guest uses more memory: its limits are checked where the host is available.
     pub(super) fn note_crowd(&mut self, id: ConnId) {
         let Some(quota) = self.guest_quota(id) else { return };
         if quota.memory_bytes_soft != 0 && !admits(quota.memory_bytes_soft, self.held_bytes(id)) {
@@ -66,14 +66,14 @@ impl Server {
         }
     }
 
-    /// Whether the operator knows of the guest's memory, and so wants to know when it has less.
+    /// Whether there was a warning about the guest's memory, so that its end is reported too.
     pub(super) fn was_told_of(&self, id: ConnId) -> bool {
         let Some(guest) = self.subject(id).guest() else { return false };
         let notice = self.domains.get(guest.domid).map(|domain| domain.memory_notice);
         notice.is_some_and(MemoryNotice::is_told)
     }
 
-    /// Refuses what would take more than the client may have.
+    /// Refuses what would exceed the client's memory limit.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -81,8 +81,8 @@ impl Server {
         if self.has_room(id, bytes) { Ok(()) } else { Err(Error::ENOMEM) }
     }
 
-    /// The guest at this connection may have come near its limits: notes the most it used, and tells the
-    /// operator if it passed a limit of memory.
+    /// Records the maximum use of the guest at this connection, and logs a warning if it passed a
+    /// memory limit.
     pub(super) fn note_use(&mut self, host: &mut dyn Host, id: ConnId) {
         let Some(guest) = self.subject(id).guest() else { return };
         let in_use = self.in_use(guest.domid);
@@ -105,7 +105,7 @@ impl MemoryNotice {
         self.above_soft || self.above_hard
     }
 
-    /// What the operator has to be told of a domain for which so much is held.
+    /// Warnings for a domain that holds this much.
     fn news(&mut self, bytes: usize, quota: &Quota, now: Duration) -> Vec<String> {
         let mut news = Vec::new();
         let (hard, soft) = (quota.memory_bytes, quota.memory_bytes_soft);

@@ -1,25 +1,25 @@
-//! When the domains are looked at, if Xen says again and again that some changed.
+//! Rate limit of polls of the domains, if Xen signals changes repeatedly.
 //!
-//! A look costs as much as there are domains, and Xen does not say which domain it means. So looks may take
-//! a small share of the time, and some of it in advance: who is alone is seen to at once, and when a
-//! thousand die, many share a look.
+//! A poll costs O(domains), and Xen does not say which domain changed. So polls may take a small
+//! share of the time, some of it in advance: a single change is polled at once, and when a thousand
+//! domains die, many share a poll.
 
 use core::time::Duration;
 
-/// A look may take this fraction of the time.
+/// Polls may take this fraction of the time.
 const SHARE: u64 = 2000;
-/// What may be used in advance, in nanoseconds.
+/// Time that may be used in advance, in nanoseconds.
 const CREDIT_MAX_NS: i64 = 4_000_000;
 
-/// However long looks take, one is made after this time: whoever let a dead domain go waits for it, and with him
-/// the domain's number.
+/// A poll is made at the latest after this time, however long polls take: a client that released a
+/// dead domain waits for it.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// Says when to look. Times count from any moment, the same for all of them.
+/// Decides when to poll. Times have an arbitrary common epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     is_wanted: bool,
-    /// What looks may still take, in nanoseconds, as of `at`.
+    /// Remaining time for polls, in nanoseconds, as of `at`.
     credit_ns: i64,
     at: Duration,
 }
@@ -36,7 +36,7 @@ impl Pace {
         self.is_wanted = true;
     }
 
-    /// When the next look is due, if one is wanted.
+    /// When the next poll is due, if one is wanted.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let missing = u64::try_from(1 - self.credit_ns.min(1)).unwrap_or(0);
@@ -44,13 +44,13 @@ impl Pace {
         self.is_wanted.then(|| self.at + delay)
     }
 
-    /// Whether the look that is wanted may be made now.
+    /// Whether a wanted poll is due.
     #[must_use]
     pub fn is_due(&self, now: Duration) -> bool {
         self.due().is_some_and(|due| due <= now)
     }
 
-    /// A look was made, and took so long.
+    /// Records a poll and its duration.
     pub fn polled(&mut self, now: Duration, took: Duration) {
         let earned = now.saturating_sub(self.at).as_nanos() / u128::from(SHARE);
         let earned = i64::try_from(earned).unwrap_or(i64::MAX);
@@ -83,7 +83,7 @@ mod tests {
     fn a_storm_takes_a_small_share_of_the_time() {
         let mut pace = Pace::default();
         let (mut now, mut spent) = (Duration::ZERO, Duration::ZERO);
-        // Something changes every millisecond for a minute, and a look takes one.
+        // A change every millisecond for a minute, and a poll takes one.
         while now < Duration::from_secs(60) {
             now += MS;
             pace.want();
@@ -93,7 +93,7 @@ mod tests {
                 pace.polled(now, MS);
             }
         }
-        // Its share, or one in each second, and what there was in advance.
+        // Its share, or one per second, and the time in advance.
         let most = 60 * MS + 6 * MS;
         assert!(spent >= 30 * MS && spent <= most, "{spent:?}");
     }

@@ -1,4 +1,4 @@
-//! Bytes of a client become requests, in its order.
+//! Input of clients: bytes become requests, in order.
 
 use crate::ring::{RING_BYTES, RingError};
 use crate::server::connection::Peer;

@@ -1,8 +1,8 @@
-//! What the shell does so that the store outlives it: take the records, and say where rings stand.
+//! The shell's interface for persistence: take the records, and report ring indexes.
 //!
 //! Requests are copied out of a ring first, executed, and their records kept together with
-//! [`Server::note_taken`]; only when these are safe the shell moves the ring's index and sends. After a
-//! restart the ring page itself tells how much of the recorded output was put in already.
+//! [`Server::note_taken`]; only when these are safe does the shell move the ring's index and send.
+//! After a restart the ring page itself shows how much of the recorded output was put in already.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ use crate::server::{ConnId, Server};
 use crate::wire::{Header, MessageType};
 use crate::{acl::Acl, watch::Watch};
 
-/// A ring that a restored store knows and the shell has to connect.
+/// A ring of a restored store that the shell must connect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct KnownRing {
     pub connection: ConnId,
@@ -25,11 +25,11 @@ pub struct KnownRing {
     /// As it was introduced. The control domain's ring is found otherwise.
     pub gfn: Gfn,
     pub port: EvtchnPort,
-    /// It is not served any more, but its domain is still there.
+    /// It is no longer served, but its domain still exists.
     pub broken: bool,
 }
 
-/// How to go on with a ring.
+/// How to resume a ring.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Resumption {
     /// Requests were taken out up to this index, which the page may not say yet.
@@ -40,18 +40,17 @@ pub enum Resumption {
 }
 
 impl Server {
-    /// Records every change from now on. What was before is in a
-    /// [`checkpoint`](Self::checkpoint).
+    /// Records every change from now on. The state before is in a [`checkpoint`](Self::checkpoint).
     pub fn start_recording(&mut self) {
         self.store.recorder.start();
     }
 
-    /// Records nothing more and forgets what was not taken.
+    /// Stops recording and drops pending records.
     pub fn stop_recording(&mut self) {
         self.store.recorder.stop();
     }
 
-    /// Records since [`clear_recorded`](Self::clear_recorded). To be safe before anything that was done
+    /// Records since [`clear_recorded`](Self::clear_recorded). They must be safe before any effect
     /// since then becomes visible.
     #[must_use]
     pub fn recorded(&self) -> &[u8] {
@@ -62,13 +61,13 @@ impl Server {
         self.store.recorder.clear();
     }
 
-    /// Whether nobody said yet where the ring's indexes stand.
+    /// Whether the ring's indexes are not known yet.
     #[must_use]
     pub fn needs_indexes(&self, id: ConnId) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.seat.indexes.is_none())
     }
 
-    /// Where a ring's indexes stand when it is served for the first time, or from its beginning.
+    /// Sets a ring's indexes when it is first served, or after a reset.
     pub fn note_indexes(&mut self, id: ConnId, indexes: RingIndexes) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.seat.indexes = Some(indexes);
@@ -108,10 +107,10 @@ impl Server {
         self.connections.iter().filter_map(known).collect()
     }
 
-    /// Goes on with a ring whose page has these indexes, after a restart.
+    /// Resumes a ring whose page has these indexes, after a restart.
     ///
     /// # Errors
-    /// [`RingError::BadIndex`] if they fit to nothing that we did: somebody else changed them.
+    /// [`RingError::BadIndex`] if they match no recorded state.
     pub fn resume_ring(&mut self, id: ConnId, page: RingIndexes) -> Result<Resumption, RingError> {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ok(Resumption::From(page.requests_taken));
@@ -186,7 +185,7 @@ impl Server {
         }
     }
 
-    /// What waits to be executed, if that is something else than before.
+    /// Pending input, if it has changed.
     pub(super) fn record_input(&mut self, id: ConnId, had_input: bool) {
         if !self.store.recorder.is_on() {
             return;
@@ -198,7 +197,7 @@ impl Server {
         }
     }
 
-    /// A part of a long message was added to what waits to be executed.
+    /// Part of a long message was added to the pending input.
     pub(super) fn record_more_input(&mut self, id: ConnId, bytes: &[u8]) {
         if !bytes.is_empty() && self.records(id) {
             self.store.recorder.record(&Record::MoreInput { connection: id.number(), bytes });

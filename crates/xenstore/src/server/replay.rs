@@ -1,4 +1,4 @@
-//! From records back to a store.
+//! Replay of records into a store.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -20,12 +20,12 @@ use crate::transaction::Transaction;
 use crate::watch::WatchRequest;
 use crate::wire::{self, Effect, MessageType, PAYLOAD_BYTES_MAX};
 
-/// The records make no sense from this byte on.
+/// The records are invalid from this byte on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the record at byte {0} of the journal cannot be read")]
 pub struct Corrupt(pub usize);
 
-/// A store that is being brought back, record by record.
+/// A store being restored, record by record.
 #[derive(Debug)]
 pub struct Replay {
     server: Server,
@@ -57,7 +57,7 @@ impl Replay {
     /// Takes records: a checkpoint, then what happened since, cut between records if at all.
     ///
     /// # Errors
-    /// [`Corrupt`]; the store is of no use then.
+    /// [`Corrupt`]; then the store is unusable.
     pub fn apply(&mut self, mut records: &[u8]) -> Result<(), Corrupt> {
         while !records.is_empty() {
             let before = records.len();
@@ -99,7 +99,7 @@ impl Replay {
         self.server.connections.get_mut(&ConnId(number))
     }
 
-    /// `None` if the record does not fit to the state.
+    /// `None` if the record does not match the state.
     fn apply_one(&mut self, record: Record<'_>) -> Option<()> {
         check_sizes(&record)?;
         match record {
@@ -413,7 +413,7 @@ fn check_connection(number: u64) -> Option<()> {
     u32::try_from(number).ok().map(drop)
 }
 
-/// Counters go on from here; one that is about to overflow was never counted.
+/// Counters continue from here; one about to overflow is invalid.
 fn check_count(count: u64) -> Option<()> {
     (count < 1 << 62).then_some(())
 }

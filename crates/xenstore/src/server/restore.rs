@@ -1,6 +1,6 @@
-//! A state stream becomes a running store: one of ours, or of another daemon that we take over from.
+//! Restores a running store from a state stream: ours, or that of another daemon.
 //!
-//! Whatever the bytes are, the result is a store whose counters are right, or a [`StateError`].
+//! For any bytes, the result is a store with correct counters, or a [`StateError`].
 
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -34,7 +34,7 @@ use crate::tree::Laid;
 use crate::watch::{Watch, WatchRequest, Watches};
 use crate::wire::Header;
 
-/// A store that comes to be from a stream.
+/// A store being restored from a stream.
 ///
 /// [`feed`](Self::feed) it in any pieces, then [`finish`](Self::finish).
 #[derive(Debug)]
@@ -83,7 +83,7 @@ struct Pieces {
     queue: Vec<(usize, u32)>,
 }
 
-/// A store that can go on, and what its shell has to connect it to.
+/// A restored store, and the endpoints that its shell must connect.
 #[derive(Debug)]
 pub struct Restored {
     pub server: Server,
@@ -92,7 +92,7 @@ pub struct Restored {
     /// The descriptor of the event channel device.
     pub event_channels: Option<i32>,
     pub peers: Vec<(ConnId, RestoredPeer)>,
-    /// What could not be taken over, for the operator.
+    /// What could not be restored, for the log.
     pub notes: Vec<String>,
 }
 
@@ -107,12 +107,12 @@ pub enum RestoredPeer {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Service {
     Served,
-    /// Its guest broke the protocol: it is left alone until it dies.
+    /// Its guest violated the protocol: it is not served until it dies.
     Stopped,
 }
 
 impl Restore {
-    /// `quota` are the limits of guests if the stream does not tell.
+    /// `quota` are the limits of guests if not in the stream.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         Self {
@@ -137,10 +137,10 @@ impl Restore {
         }
     }
 
-    /// Takes the next bytes of the stream. What follows the end is not looked at.
+    /// Handles the next bytes of the stream. Bytes after the end are ignored.
     ///
     /// # Errors
-    /// If they are none of a state stream, or contradict what came before.
+    /// If they are not a valid state stream.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), StateError> {
         let mut frames = core::mem::take(&mut self.frames);
         frames.push(bytes);
@@ -566,7 +566,7 @@ fn to_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// Counters go on from here; one that is about to overflow was never counted.
+/// Counters continue from here; one about to overflow is invalid.
 fn check_count(count: u64) -> Result<(), Fault> {
     if count < 1 << 62 { Ok(()) } else { Err("a counter is out of range".into()) }
 }
@@ -639,7 +639,7 @@ fn node_path(text: &[u8]) -> Result<Option<CanonicalPath<'_>>, Fault> {
     }
 }
 
-/// Limits that are not known here are passed over.
+/// Unknown limits are ignored.
 fn set_limit(quota: &mut Quota, name: &str, value: u32) {
     if let Some(limit) = quota.get_mut(name) {
         *limit = value;

@@ -1,7 +1,7 @@
 //! A running store as a state stream.
 //!
-//! What a save holds is the store at one moment: the tree by a snapshot, which costs nothing and is
-//! written in slices while the store goes on; everything else, which is little, at once.
+//! A save is a snapshot of the store: the tree by a persistent snapshot, which is free and written
+//! in slices while the store continues; everything else, which is small, at once.
 //!
 //! ```text
 //!   save                      all of it: head, nodes, tail
@@ -27,7 +27,7 @@ use crate::transaction::saved::{Owner, save_differences};
 use crate::tree::{Node, Tree, Walk};
 use crate::watch::WatchId;
 
-/// What the shell holds for the store, by the names that the next daemon finds it under.
+/// The shell's descriptors for the store, as found by the next daemon.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
     /// The descriptor that clients connect to, if there is one.
@@ -49,7 +49,7 @@ pub enum Endpoint {
     },
 }
 
-/// A store that is being written; it stands still while the server it was taken of goes on.
+/// A store being written; a snapshot that does not change while its server continues.
 #[derive(Debug)]
 pub struct Save {
     form: Form,
@@ -127,12 +127,12 @@ impl Server {
         out
     }
 
-    /// Lets go of a save. It may be the last to know what was removed meanwhile.
+    /// Drops a save. It may hold the last reference to removed nodes.
     pub fn end_save(&mut self, save: Save) {
         self.store.discard(save.tree);
     }
 
-    /// Transactions that are open now.
+    /// Number of open transactions.
     #[must_use]
     pub fn open_transactions(&self) -> usize {
         self.transactions_open

@@ -1,4 +1,4 @@
-//! How long a guest's transaction may keep nodes alive that everybody else has replaced.
+//! Limits on how long a guest's transaction keeps replaced nodes alive.
 //!
 //! What a transaction itself notes is charged to its guest. The nodes of its snapshot are not, as they
 //! are everybody's until they are replaced. So that they do not pile up, a guest's snapshot is
@@ -15,7 +15,7 @@ use crate::transaction::Transaction;
 /// Nodes that may be replaced or removed while a guest has a transaction open.
 const VERSIONS_MAX: u64 = 10_000;
 
-/// They are looked at once in so many.
+/// Checked once in this many.
 const VERSIONS_BETWEEN: u64 = 1_000;
 
 /// What the store may copy because of snapshots while a guest has one. A write copies the way to its node

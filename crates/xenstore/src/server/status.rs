@@ -1,7 +1,7 @@
-//! What the store tells about itself: everything as JSON, and as Prometheus' text.
+//! Status of the store: everything as JSON, and as Prometheus' text.
 //!
-//! The text follows "Exposition formats" of Prometheus, version 0.0.4. Neither has names or values of
-//! nodes in it. `CONTROL stats` has the short form, which fits into a message.
+//! The text follows "Exposition formats" of Prometheus, version 0.0.4. Neither contains names or
+//! values of nodes. `CONTROL stats` has the short form, which fits into a message.
 
 use alloc::format;
 use alloc::string::String;
@@ -15,10 +15,10 @@ use crate::server::latency::SAMPLED_EACH;
 use crate::server::{ConnId, Server};
 use crate::wire::MessageType;
 
-/// Why writing to a string is not looked at.
+/// Why the result of writing to a string is ignored.
 const NEVER_FAILS: &str = "a string takes everything";
 
-/// What a domain has in the store.
+/// A domain's use of the store.
 struct DomainStatus {
     domid: DomId,
     requests: u64,

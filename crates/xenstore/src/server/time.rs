@@ -1,7 +1,6 @@
-//! What the store does because time passed: it serves guests again that wrote too fast, and gives up
-//! events that a guest does not read.
+//! Timed work: resumes throttled guests, and drops events that a guest does not read.
 //!
-//! The shell says what time it is before it does anything else in a turn, and comes back by
+//! The shell sets the time at the beginning of a turn, and calls again by
 //! [`Server::next_deadline`].
 
 use alloc::format;
@@ -9,7 +8,7 @@ use core::time::Duration;
 
 use crate::server::{ConnId, Host, Server, Topic};
 
-/// Events wait so long for a guest that does not read. Source: xen `tools/xenstored/core.c`,
+/// Timeout of events for a guest that does not read. Source: xen `tools/xenstored/core.c`,
 /// `timeout_watch_event_msec`.
 pub(super) const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -23,7 +22,7 @@ pub(super) enum Task {
 }
 
 impl Server {
-    /// Time has passed: `now` is counted from any moment, and never goes back.
+    /// Advances the time: `now` has an arbitrary epoch, and is monotonic.
     pub fn advance(&mut self, host: &mut dyn Host, now: Duration) {
         self.now = self.now.max(now);
         while let Some(&(time, id, task)) = self.deadlines.first()
@@ -50,7 +49,7 @@ impl Server {
         self.write_rate.next_payment(self.domains.get(guest.domid)?.credit)
     }
 
-    /// How long events wait for a guest that does not read; `None` for ever.
+    /// Sets the timeout of events for a guest that does not read; `None` means never.
     pub fn set_event_timeout(&mut self, timeout: Option<Duration>) {
         self.event_timeout = timeout;
     }

@@ -1,17 +1,17 @@
-//! What is written to the trace, and in which words.
+//! Lines of the trace.
 
 use alloc::string::String;
 
 use crate::server::{ConnId, Header, Host, MessageType};
 
-/// A kind of lines in the trace, which can be switched on and off by `CONTROL log`.
+/// A topic of the trace, switched on and off by `CONTROL log`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Topic {
-    /// Domains that come and go.
+    /// Introduced and released domains.
     Domains,
     /// Requests and replies.
     Io,
-    /// Guests that are slowed down, and served again.
+    /// Guests that are throttled, and served again.
     WriteRate,
 }
 

@@ -1,4 +1,4 @@
-//! How much was done, in steps that do not depend on the machine's speed.
+//! Work done, in steps that are independent of the machine's speed.
 //!
 //! A step is a node or watch that is visited, about a tenth of a microsecond. What a request costs
 //! follows from what the client asked and may see, never from what is hidden from it. The shell uses it to

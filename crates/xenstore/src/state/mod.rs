@@ -1,4 +1,4 @@
-//! The state of a running store as bytes: what one daemon hands to the next, and what a crash leaves.
+//! The state of a running store as bytes, passed from one daemon to the next.
 //!
 //! ```text
 //!   "xenstore"  u32 version  u32 flags      big endian; bit 0 of the flags: the rest is, too
@@ -37,7 +37,7 @@ const FLAG_BIG_ENDIAN: u32 = 1;
 /// those of the control domain; this bounds what a damaged stream makes us wait for.
 const BODY_BYTES_MAX: usize = 1 << 30;
 
-/// Who shall read the stream.
+/// The reader of the stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Form {
     /// C xenstored up to 4.20: no quotas, no features.
@@ -54,16 +54,16 @@ impl Form {
     }
 }
 
-/// Why a stream cannot be used.
+/// Why a stream is invalid.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[error("the saved state cannot be used: {what} (byte {offset})")]
 pub struct StateError {
     pub what: String,
-    /// Where the record begins that is to blame.
+    /// Offset of the invalid record.
     pub offset: u64,
 }
 
-/// What is wrong with one record.
+/// The fault of one record.
 pub(crate) type Fault = String;
 
 /// Appends the beginning of a stream.

@@ -1,10 +1,10 @@
 //! The batch message: a read set, or a guarded write set, in one request and one reply.
 //!
-//! It is Xylem's own ([`MessageType::Batch`], far away from the protocol's other types) and offered to
-//! socket clients only; a ring, and every other store, answers `ENOSYS`. So a client just tries, first
-//! with a message of at most 4096 bytes, because other stores close a connection that announces more;
-//! a batch without entries asks nothing else. No bit of `GET_FEATURE` stands for it: toolstacks hand
-//! those bits on to guests.
+//! It is an extension of Xylem's ([`MessageType::Batch`], far from the protocol's other types) and
+//! offered to socket clients only; a ring, and every other store, answers `ENOSYS`. So a client
+//! just tries, first with a message of at most 4096 bytes, because other stores close a connection
+//! that announces more; an empty batch is a mere probe. There is no bit of `GET_FEATURE` for it:
+//! toolstacks pass those bits on to guests.
 //!
 //! # Request
 //!
@@ -32,10 +32,10 @@
 //! | 258 value | `path\|value` | `ENOENT`, or `EAGAIN` if the value is another |
 //! | 259 children | `path\|generation\|` as `DIRECTORY_PART` gave it | `ENOENT`, or `EAGAIN` if children came or went since |
 //!
-//! Entries are executed in their order and see what those before them changed. Nobody else is served
-//! meanwhile, so everything is read from one state of the store. If an entry is refused, and its flag
-//! does not say otherwise, none of the changes takes effect. The events of the changes are queued
-//! before the reply.
+//! Entries are executed in order and see the changes of earlier ones. No other client is served
+//! meanwhile, so everything is read from one state of the store. If an entry is refused, and its
+//! flag does not say otherwise, none of the changes takes effect. The events of the changes are
+//! queued before the reply.
 //!
 //! Inside a transaction (transaction id other than 0) the changes belong to it, and a refused batch
 //! makes its commit fail with `ENOMEM`.
@@ -49,11 +49,11 @@
 //! | 8 | 4 | number of results; none if the batch was refused |
 //! | 12 | | the results, in the order of the entries: error or 0 (4 bytes), length (4), payload as in the reply of the message |
 //!
-//! A reply has at most [`BATCH_PAYLOAD_BYTES_MAX`] bytes. A batch that only reads is answered as far
-//! as that reaches: fewer results than entries mean that the client asks again for the rest (inside a
-//! transaction if all must be of one state). One that changes something is refused with `E2BIG` then.
-//! The `ERROR` reply says that the batch itself makes no sense: `EINVAL`, or `E2BIG` for too many
-//! entries.
+//! A reply has at most [`BATCH_PAYLOAD_BYTES_MAX`] bytes. A batch that only reads is answered as
+//! far as that reaches: fewer results than entries mean that the client asks again for the rest
+//! (inside a transaction if all must be of one state). One that changes something is refused with
+//! `E2BIG` then. The `ERROR` reply means that the batch itself is invalid: `EINVAL`, or `E2BIG` for
+//! too many entries.
 //!
 //! [`MessageType::Batch`]: super::MessageType::Batch
 
@@ -66,7 +66,7 @@ use crate::wire::PAYLOAD_BYTES_MAX;
 /// 64 KiB: the state stream of a live update counts an unfinished message with 16 bits.
 pub const BATCH_PAYLOAD_BYTES_MAX: usize = 60 * 1024;
 
-/// Entries in one batch. Bounds how long others wait for it.
+/// Most entries in one batch. Bounds how long others wait for it.
 pub const ENTRIES_MAX: usize = 1024;
 
 const FORMAT: u32 = 1;
@@ -78,7 +78,7 @@ const FLAG_OPTIONAL: u32 = 1;
 
 macro_rules! entry_kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
-        /// What an entry of a batch is.
+        /// Kind of an entry of a batch.
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         pub enum EntryKind {
             $($(#[$doc])* $name = $code,)*
@@ -108,9 +108,9 @@ entry_kinds! {
     Rm = 13;
     SetPerms = 14;
     DirectoryPart = 22;
-    /// There is such a node.
+    /// The node exists.
     GuardPresent = 256;
-    /// There is no such node.
+    /// The node does not exist.
     GuardAbsent = 257;
     /// The node has this value.
     GuardValue = 258;
@@ -126,16 +126,16 @@ impl EntryKind {
     }
 }
 
-/// What the refusal of an entry is.
+/// Consequence of an entry's failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refusal {
-    /// The end of the whole batch: nothing takes effect.
+    /// The whole batch fails: nothing takes effect.
     OfAll,
-    /// The result of this entry alone.
+    /// Only this entry fails.
     OfItself,
 }
 
-/// An entry as it arrived; its payload has not been judged but for its length.
+/// A received entry; only its payload's length has been checked.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Entry<'a> {
     pub kind: EntryKind,
@@ -147,7 +147,7 @@ pub struct Entry<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Full;
 
-/// The payload of a batch while it is put together.
+/// The payload of a batch under construction.
 #[derive(Clone, Debug)]
 pub struct Request {
     bytes: Vec<u8>,
@@ -206,7 +206,7 @@ impl Request {
 /// Decodes the payload of a batch.
 ///
 /// # Errors
-/// `EINVAL` if it does not have the form of one; `E2BIG` if it has more than [`ENTRIES_MAX`] entries.
+/// `EINVAL` if it is malformed; `E2BIG` if it has more than [`ENTRIES_MAX`] entries.
 pub fn decode_request(payload: &[u8]) -> Result<Vec<Entry<'_>>, Error> {
     let mut rest = payload;
     if take(&mut rest).ok_or(Error::EINVAL)? != FORMAT {
@@ -234,7 +234,7 @@ fn decode_entry<'a>(rest: &mut &'a [u8]) -> Option<Entry<'a>> {
     (payload.len() <= PAYLOAD_BYTES_MAX).then_some(Entry { kind, refusal, payload })
 }
 
-/// The payload of a reply while it is put together: appended to what `out` holds.
+/// The payload of a reply under construction, appended to `out`.
 #[derive(Debug)]
 pub(crate) struct ReplyWriter {
     start: usize,
@@ -286,7 +286,7 @@ impl ReplyWriter {
             .copy_from_slice(&self.results.to_ne_bytes());
     }
 
-    /// The batch was refused: its results are of no interest.
+    /// The batch was refused: its results are dropped.
     pub(crate) fn refused(self, out: &mut Vec<u8>, entry: usize, error: Error) {
         out.truncate(self.start);
         put(out, error.code());
@@ -295,7 +295,7 @@ impl ReplyWriter {
     }
 }
 
-/// What a store answered to a batch.
+/// The reply to a batch.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Reply<'a> {
     /// Results of the first entries, in their order; of all, unless the reply would have been too long.
@@ -305,7 +305,7 @@ pub enum Reply<'a> {
     Refused { entry: usize, error: Error },
 }
 
-/// Decodes the payload of a reply; `None` if it does not have the form of one.
+/// Decodes the payload of a reply; `None` if it is malformed.
 #[must_use]
 pub fn decode_reply(payload: &[u8]) -> Option<Reply<'_>> {
     let mut rest = payload;

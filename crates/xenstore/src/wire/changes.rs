@@ -1,46 +1,49 @@
-//! The stream of domain changes: who follows it is told of every domain that came, stopped, died or went,
-//! and says when a dead one may be forgotten.
+//! The stream of domain changes: a follower is notified of every domain that is created, stops,
+//! dies or is gone, and releases dead ones.
 //!
-//! It is Xylem's own ([`MessageType::DomainChanges`]) and, as a [batch](super::batch), offered to socket
-//! clients only; a ring, and every other store, answers `ENOSYS`.
+//! It is an extension of Xylem's ([`MessageType::DomainChanges`]) and, like a
+//! [batch](super::batch), offered to socket clients only; a ring, and every other store, answers
+//! `ENOSYS`.
 //!
 //! # Requests
 //!
-//! All numbers are native endian; nothing is padded but where it says so.
+//! All numbers are native endian; there is no padding unless stated.
 //!
 //! | what | bytes |
 //! |--|--|
 //! | follow | format 1 (4), verb 1 (4), epoch (8), sequence number (8) |
-//! | let go | format 1 (4), verb 2 (4), then a domain (28) each |
+//! | release | format 1 (4), verb 2 (4), then a domain (28) each |
 //!
-//! Whoever *follows* has seen the changes of that epoch up to that number, or none: epoch 0. Other changes
-//! are sent from there if the store still has them, else everything as it is: the manner of the reply,
-//! epoch (8), number of the last change (8), manner (4: 1 resumed, 2 everything), says which. An epoch
-//! is a run of the store daemon. What is sent may arrive before the reply.
+//! *Follow*: the client has seen the changes of that epoch up to that number, or none (epoch 0).
+//! Later changes are sent from there if the store still has them, otherwise all domains: see the
+//! manner in the reply, which is epoch (8), number of the last change (8), manner (4: 1 resumed, 2
+//! everything). An epoch is a run of the store daemon. Messages may arrive before the reply.
 //!
-//! *Let go*: the client will do nothing more with these domains. While it follows, or anybody ever did, the
-//! store keeps the ring page of a dead domain mapped until then, and so its number out of use. It
-//! may be said before the store knows of the death. The reply is `OK|`.
+//! *Release*: the client no longer uses these domains. Once there has been a follower, the store
+//! keeps the ring page of a dead domain mapped until then, and so its domid in use. The request may
+//! precede the store's knowledge of the death. The reply is `OK|`.
 //!
 //! | offset in a domain | bytes | what |
 //! |--|--|--|
 //! | 0 | 4 | domid |
-//! | 4 | 8 | Xen's own number of the domain, which no other has (4.21 and later); 0: not known |
+//! | 4 | 8 | Xen's unique id of the domain (4.21 and later); 0: not known |
 //! | 12 | 16 | its handle |
 //!
-//! Two are the same domain if domid and number are the same, or the handle where a number is not known.
+//! Two are the same domain if domid and unique id are equal, or the handle where a unique id is not
+//! known.
 //!
 //! # Messages to followers
 //!
-//! Of the same type, with request id 0: epoch (8), number of the first change, or of the last one before
-//! everything (8), kind (4), count (4), then as many entries: a domain (28), what it was and what it is (1 each:
-//! 0 absent, 1 alive, 2 stopped, 3 dead), the reason why it stopped (1), one byte of nothing.
+//! Of the same type, with request id 0: epoch (8), number of the first change, or of the last one
+//! before everything (8), kind (4), count (4), then as many entries: a domain (28), its previous
+//! and its current state (1 each: 0 absent, 1 alive, 2 stopped, 3 dead), the shutdown reason (1),
+//! padding (1).
 //!
 //! | kind | entries |
 //! |--|--|
 //! | 1 changes | in order, numbered without gaps |
-//! | 2 part of everything | domains as they are; more follow |
-//! | 3 end of everything | as before; all that is not among them is absent |
+//! | 2 part of everything | current domains; more follow |
+//! | 3 end of everything | as before; all others are absent |
 //!
 //! [`MessageType::DomainChanges`]: super::MessageType::DomainChanges
 
@@ -62,20 +65,20 @@ const ENTRY_BYTES: usize = 32;
 
 /// Changes that fit into one message.
 pub const ENTRIES_MAX: usize = (PAYLOAD_BYTES_MAX - PUSH_HEADER_BYTES) / ENTRY_BYTES;
-/// Domains that fit into one request to let go.
+/// Domains that fit into one release request.
 pub const RELEASE_MAX: usize = (PAYLOAD_BYTES_MAX - 8) / DOMAIN_BYTES;
 
-/// One domain, as far as it can be told from others of its number.
+/// Identity of a domain, as far as it can be distinguished from others with its domid.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DomainIdentity {
     pub domid: DomId,
-    /// Xen's own number of it, where Xen has such.
+    /// Xen's unique id, if available.
     pub unique_id: Option<u64>,
     pub handle: Uuid,
 }
 
 impl DomainIdentity {
-    /// Whether both are one domain, as far as can be told.
+    /// Whether both are the same domain, as far as known.
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         self.domid == other.domid
@@ -96,19 +99,19 @@ impl From<DomainRef> for DomainIdentity {
     }
 }
 
-/// How a domain is, for those who do not run it.
+/// A domain's state, for followers.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Standing {
     #[default]
     Absent,
     Alive,
-    /// It stopped and is still there.
+    /// It shut down and still exists.
     Stopped(ShutdownReason),
-    /// It was torn down; only its number is still taken.
+    /// It was torn down; only its domid is still in use.
     Dead,
 }
 
-/// What became of a domain.
+/// A change of a domain.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct DomainChange {
     pub who: DomainIdentity,
@@ -116,11 +119,11 @@ pub struct DomainChange {
     pub after: Standing,
 }
 
-/// How far somebody has followed. The default is: not at all.
+/// A follower's position. The default is none.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Position {
     pub epoch: u64,
-    /// Number of the last change that was seen.
+    /// Number of the last seen change.
     pub seq: u64,
 }
 
@@ -131,7 +134,7 @@ pub enum Request {
     Release(Vec<DomainIdentity>),
 }
 
-/// What a follower is sent from where it asked to follow.
+/// What is sent to a follower from its position.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Manner {
     Resumed,
@@ -177,7 +180,7 @@ impl Request {
     /// Decodes a payload.
     ///
     /// # Errors
-    /// `EINVAL` if it does not have the form of one.
+    /// `EINVAL` if it is malformed.
     pub fn decode(payload: &[u8]) -> Result<Self, Error> {
         Self::try_decode(payload).ok_or(Error::EINVAL)
     }
@@ -250,7 +253,7 @@ impl Push {
         out
     }
 
-    /// Decodes a payload; `None` if it does not have the form of one.
+    /// Decodes a payload; `None` if it is malformed.
     #[must_use]
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut rest = payload;

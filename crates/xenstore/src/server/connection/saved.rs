@@ -1,4 +1,4 @@
-//! What waits for a client, in a state stream.
+//! Pending output of a client, in a state stream.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,25 +10,25 @@ use crate::state::Fault;
 use crate::watch::Watch;
 use crate::wire::{self, HEADER_BYTES, Header, MessageType};
 
-/// The messages to one client as bytes, and what the bytes do not tell.
+/// The messages to one client as bytes, with further data.
 #[derive(Debug)]
 pub(in crate::server) struct SavedOutput<'a> {
     pub(in crate::server) bytes: Vec<u8>,
-    /// The first bytes end a message that the client has the beginning of.
+    /// The first bytes are the rest of a partly sent message.
     pub(in crate::server) partial_bytes: usize,
-    /// Leading bytes in which events are on their way.
+    /// Leading bytes that are encoded already.
     pub(in crate::server) encoded_bytes: usize,
-    /// Where among the bytes replies end.
+    /// The ends of replies.
     pub(in crate::server) reply_ends: Vec<usize>,
-    /// What is behind the encoded bytes.
+    /// The queue after the encoded bytes.
     pub(in crate::server) queue: Vec<SavedPiece<&'a Arc<Watch>>>,
 }
 
-/// A part of the output that waits.
+/// A piece of queued output.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server) struct SavedPiece<W> {
     pub(in crate::server) bytes: usize,
-    /// If it is an event that equal ones can become one with.
+    /// The watch, if it is an event that can be merged.
     pub(in crate::server) watch: Option<W>,
 }
 
@@ -57,7 +57,7 @@ impl Output {
         SavedOutput { bytes, partial_bytes, encoded_bytes, reply_ends, queue }
     }
 
-    /// How much is left of a message that was sent in part, if the messages can be told apart.
+    /// The rest of a partly sent message, if message boundaries are known.
     fn partial_bytes(&self) -> Option<usize> {
         if self.begins_within {
             return None;
@@ -70,8 +70,7 @@ impl Output {
         Some(start - self.chunk_start)
     }
 
-    /// What waited when our own kind saved it.
-    /// Events wait from `now` on.
+    /// Restores output saved by our own daemon. Events count as queued `now`.
     pub(in crate::server) fn restore(saved: SavedOutput<'_>, now: Duration) -> Result<Self, Fault> {
         let SavedOutput { mut bytes, partial_bytes, encoded_bytes, reply_ends, queue } = saved;
         let fault = "what waits for a client is cut at a place that is not there";
@@ -106,7 +105,7 @@ impl Output {
         if rest.is_empty() { Ok(output) } else { Err(fault.into()) }
     }
 
-    /// What waited when another daemon saved it: the rest of a message, then messages.
+    /// Restores output saved by another daemon: the rest of a message, then messages.
     pub(in crate::server) fn restore_foreign(
         bytes: Vec<u8>,
         partial_bytes: usize,
