@@ -1,6 +1,7 @@
-//! Days of a host's life in virtual time: `churn [--hours N] [--seeds A,B,...]`. The hours are those of each seed.
+//! Simulates days of a host in virtual time: `churn [--hours N] [--seeds A,B,...]`. The hours are
+//! those of each seed.
 //!
-//! Ends with the first seed that breaks a rule, after the end of its trace.
+//! Stops at the first seed that violates an invariant, and prints the end of its trace.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ fn counts(counts: &BTreeMap<&'static str, u64>) -> String {
     words.join(", ")
 }
 
-/// The middle one and the last of a hundred, in milliseconds.
+/// Median and 99th percentile, in milliseconds.
 fn times(mut times: Vec<u64>) -> String {
     times.sort_unstable();
     let Some(last) = times.len().checked_sub(1) else { return "none".to_owned() };

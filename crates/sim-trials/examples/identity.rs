@@ -1,7 +1,8 @@
-//! Runs against a rival that takes domids: `identity [--first SEED] [--seeds N] [--operations N] [--no-pins]`.
+//! Runs against a rival that reuses domids: `identity [--first SEED] [--seeds N] [--operations N]
+//! [--no-pins]`.
 //!
-//! Ends with the first seed in which something met another domain than it was meant for. With `--no-pins` the store
-//! does not keep the numbers of dead domains, and such a seed must be found.
+//! Stops at the first seed in which an action reached another domain than intended. With
+//! `--no-pins` the store does not keep the domids of dead domains, and such a seed must be found.
 
 use sim::Pins;
 use sim_trials::identity;

@@ -1,4 +1,4 @@
-//! Lists while others create and destroy in the middle of them: `listings [--lists N] [--seed N]`.
+//! Lists domains while others create and destroy them: `listings [--lists N] [--seed N]`.
 
 use sim::{Release, Schedule};
 use sim_trials::listings;

@@ -1,4 +1,4 @@
-//! Many domains die at once: `mass [--vms N]`. Their death must cost as much as that many deaths.
+//! Many domains die at once: `mass [--vms N]`. The cost must be linear in their number.
 
 use sim::Release;
 use sim_trials::mass;

@@ -65,7 +65,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sample(&format!("storm-{name}-peer"), peer.create_many(vms, disks, PEER_POOL)?);
     }
 
-    // Does it matter how many run already? Disks are quick here, lest their time hide that of all else.
+    // Dependence on the number of running VMs. Disks are fast here, so that their time does not
+    // hide the rest.
     let quick_disks = AttachTimes { usual_ns: SECOND_NS / 10_000, ..even };
     let mut storm = BootStorm::new(quick_disks, &limits(64, 10))?;
     storm.create(0)?;

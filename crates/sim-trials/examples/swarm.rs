@@ -1,6 +1,6 @@
 //! Random runs on the embedded host: `swarm [--first SEED] [--seeds N] [--operations N] [--details]`.
 //!
-//! Ends with the first seed that breaks a rule, and its trace.
+//! Stops at the first seed that violates an invariant, and prints its trace.
 
 use sim_trials::swarm::{self, Tracing};
 

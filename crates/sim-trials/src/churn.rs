@@ -1,9 +1,10 @@
-//! Days of a host's life: VMs come and go, reboot, get and lose devices, crash; calls fail, storage hangs or refuses,
-//! memory runs short, the daemon is killed. All in virtual time and from one seed.
+//! Simulated days of a host: VMs are created and destroyed, reboot, get and lose devices, crash;
+//! calls fail, storage hangs or fails, memory runs short, the daemon is killed. All in virtual time
+//! and from one seed.
 //!
-//! Every virtual hour the trouble ends, and the host must come to rest with each VM as it is described; every
-//! sixth hour everything is taken down, and nothing may be left. At all times every request is answered within a
-//! bound, and one that only reads at once.
+//! Every virtual hour the faults end, and the host must become idle with each VM as configured;
+//! every six hours everything is destroyed, and nothing may be left. Every request is answered
+//! within a bound, and read-only ones at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,21 +36,21 @@ const NAMES: u64 = 24;
 const DISKS_MAX: u64 = 9;
 /// Memory for VMs, in pages: mostly enough, and not for all names at once.
 const MEMORY_PAGES: u64 = 448 << 8;
-/// Between two operations, on average twice as fast as that.
+/// Longest pause between two operations; half of that on average.
 const PAUSE_NS: u64 = 20 * SECOND_NS;
-/// Within this time everything is answered, whatever goes wrong.
+/// Every request is answered within this time, with any faults.
 const ANSWER_NS: u64 = 600 * SECOND_NS;
-/// Within this time a request is that only reads.
+/// A read-only request is answered within this time.
 const READ_NS: u64 = SECOND_NS;
-/// In which a host must come to rest.
+/// The host must become idle within this time.
 const REST_NS: u64 = 900 * SECOND_NS;
-/// Lines of the trace that are kept for whoever looks into a broken run.
+/// Lines of the trace kept for the analysis of a failure.
 const LINES: usize = 4000;
 
-/// Storage of all kinds of health: the first is never touched.
+/// Storage with different faults: the first has none.
 const FOLDERS: [&str; 3] = ["/good", "/far", "/odd"];
 
-/// How a guest may behave; mostly as it should.
+/// Behaviours of guests; mostly normal.
 const BEHAVIOURS: [&str; 7] =
     ["deaf", "silent", "never-connects", "holds-devices", "floods", "toggles", "powers-off"];
 
@@ -70,23 +71,23 @@ const FAILING: [&str; 13] = [
     "unpausedomain",
 ];
 
-/// What a run had in it.
+/// Statistics of a run.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
     pub hours: u64,
-    /// Requests, by what they were.
+    /// Requests by kind.
     pub requests: BTreeMap<&'static str, u64>,
     pub answered: u64,
-    /// Those that were carried out, by what they were.
+    /// Successful requests by kind.
     pub done: BTreeMap<&'static str, u64>,
-    /// The others, by why they were not.
+    /// Refused requests by reason.
     pub refusals: BTreeMap<&'static str, u64>,
     /// Requests whose daemon was killed.
     pub orphaned: u64,
     pub kills: u64,
-    /// By what it was.
+    /// Injected faults by kind.
     pub troubles: BTreeMap<&'static str, u64>,
-    /// Moments at which all VMs were looked at, and at which nothing was left of any.
+    /// Checks of all VMs, and checks that nothing was left.
     pub rests: u64,
     pub ends: u64,
     pub vms_checked: u64,
@@ -97,13 +98,13 @@ pub struct Tally {
     pub digest: u64,
 }
 
-/// A request whose answer is awaited.
+/// A pending request.
 #[derive(Debug)]
 struct Asked {
     at: Time,
     what: &'static str,
     only_reads: bool,
-    /// Its disks lie where nothing goes wrong.
+    /// Its disks are on storage without faults.
     is_on_good: bool,
 }
 
@@ -114,7 +115,7 @@ struct Churn {
     times: AttachTimes,
     before: Snapshot,
     asked: BTreeMap<ClientId, Asked>,
-    /// Folders that hang or refuse, and until when.
+    /// Folders that hang or fail, and until when.
     sick: BTreeMap<&'static str, Time>,
     uuids: u64,
     /// Devices that each name was last asked to have.
@@ -122,7 +123,7 @@ struct Churn {
     tally: Tally,
 }
 
-/// Of whom something is asked; now and then of anybody, as people and scripts do.
+/// The target of a request; sometimes any VM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Whom {
     Unknown,
@@ -174,7 +175,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// The kind of a refusal: mostly what was asked for does not fit what is there.
+/// The reason of a refusal.
 fn why(message: &str) -> &'static str {
     const KINDS: [(&str, &str); 9] = [
         ("MiB are free", "no memory"),
@@ -269,10 +270,10 @@ impl Churn {
         Ok(())
     }
 
-    /// Lets time pass.
+    /// Advances time.
     fn pass(&mut self, until: Time) -> Result<(), String> {
         loop {
-            // What was answered at once was answered now.
+            // Immediate answers count as of now.
             self.take_answers()?;
             let stepped = self.daemon.step(until);
             let more = matches!(stepped, Ok(true));
@@ -290,7 +291,7 @@ impl Churn {
         self.daemon.next_time().is_none_or(|next| next > until)
     }
 
-    /// Puts another daemon in the place of a killed one. Any other end of the connection is a fault.
+    /// Replaces a killed daemon. Any other end of the connection is a failure.
     fn survive(&mut self, outcome: Result<(), ClientError>) -> Result<(), String> {
         let dead = self.host.machine().get().faults().is_toolstack_dead()
             || !self.host.os().daemon_lives();
@@ -440,7 +441,7 @@ impl Churn {
         }
     }
 
-    /// Something about a VM that runs.
+    /// Changes a running VM.
     fn change(&mut self, roll: u64) -> Result<(), ClientError> {
         match roll {
             30..=38 => {
@@ -493,7 +494,7 @@ impl Churn {
         }
     }
 
-    /// Calls that fail, events that are lost, storage that hangs, a daemon that is killed.
+    /// Injects a fault: failing calls, lost events, hanging storage, a killed daemon.
     fn make_trouble(&mut self, roll: u64) {
         match roll {
             89..=92 => {
@@ -524,7 +525,7 @@ impl Churn {
         *self.tally.troubles.entry(what).or_default() += 1;
     }
 
-    /// Storage hangs, or refuses everything, for a while.
+    /// Makes storage hang or fail for a while.
     fn sicken(&mut self) {
         let folder = self.pick(&FOLDERS[1..]);
         let until = self.host.now().after(30 * SECOND_NS + self.prng.below(300 * SECOND_NS));
@@ -589,7 +590,7 @@ impl Churn {
         Uuid((u128::from(self.uuids) | 0xc4 << 120).to_be_bytes())
     }
 
-    /// A configuration, and whether its disks lie where nothing goes wrong.
+    /// A configuration, and whether its disks are on storage without faults.
     fn config(&mut self, name: u64) -> (toolstack::config::VmConfig, bool) {
         let kind = self.pick(&["pv", "pvh"]);
         let system = self.pick(&["unikernel", "unikernel", "linux"]);
@@ -662,19 +663,19 @@ impl Churn {
         if quiet { Ok(()) } else { Err("the host does not come to rest".to_owned()) }
     }
 
-    /// Makes everybody look: a VM comes and goes, and with it what a lost event told of.
+    /// Triggers a poll: creates and destroys a VM, which also makes up for a lost event.
     fn stir(&mut self) -> Result<(), String> {
         let memory = "name = 'stir'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 8\n";
         let source = xlcfg::Source { file: "stir.cfg", text: memory, overrides: &[] };
         let config = Box::new(xlcfg::parse(source).expect("a configuration of our own"));
         let fresh_uuid = self.uuid();
-        // There may be no memory left for it: then what goes has been looked at.
+        // There may be no memory for it, which is fine after a poll.
         self.ask_now(Request::Create { config, fresh_uuid, start: Start::Running })?;
         self.ask_now(Request::Destroy { target: "stir".to_owned() })?;
         self.settle()
     }
 
-    /// Ends all trouble and looks whether each VM is as described.
+    /// Ends all faults and checks that each VM is as configured.
     fn rest(&mut self) -> Result<(), String> {
         self.host.machine().get_mut().set_faults(Faults::default());
         self.host.os().restart_daemon();
@@ -686,7 +687,7 @@ impl Churn {
         if let Some(asked) = self.asked.values().next() {
             return Err(format!("{}, asked for at {}, has no answer", asked.what, asked.at));
         }
-        // What could not be taken down because of a fault is taken down now.
+        // Destroy what could not be destroyed because of a fault.
         for vm in self.vms()? {
             if vm.state == VmState::Stuck {
                 self.ask_now(Request::Destroy { target: vm.name })?;
@@ -726,8 +727,8 @@ impl Churn {
             if devices.len() != wanted {
                 return Err(format!("{name}: {wanted} devices wanted, {} found", devices.len()));
             }
-            // Asked for a device while it was paused, a guest lets go of it when the detach has failed long since.
-            // The device stays the VM's; its backend may be gone.
+            // If a device was detached while the guest was paused, the guest closes it long after
+            // the detach has failed. The device remains part of the VM; its backend may be gone.
             closed += devices.iter().filter(|reading| reading.state == 6).count();
             let obeys = config.cmdline.contains("sim.behaviour=normal");
             for reading in devices.iter().filter(|_| obeys && !row.info.flags.paused()) {
@@ -758,7 +759,7 @@ impl Churn {
         Ok(())
     }
 
-    /// Takes everything down; nothing may be left.
+    /// Destroys everything; nothing may be left.
     fn end(&mut self) -> Result<(), String> {
         for vm in self.vms()? {
             if vm.state != VmState::Down {
@@ -771,7 +772,7 @@ impl Churn {
         self.settle()?;
         self.stir()?;
         let mut now = self.host.snapshot().map_err(text)?;
-        // The kernel's notes about devices that failed are its log, and stay.
+        // The kernel's error nodes of failed devices remain.
         now.nodes.retain(|path, _| !path.starts_with("/local/domain/0/error"));
         let left = now.differences(&self.before);
         if !left.is_empty() {
@@ -782,7 +783,7 @@ impl Churn {
     }
 }
 
-/// The disk of this place: xvda and on.
+/// The letter of this disk: xvda and on.
 fn letter(disk: u64) -> String {
     format!("xvd{}", char::from(b'a' + u8::try_from(disk).expect("below 26")))
 }

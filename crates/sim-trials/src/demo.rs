@@ -1,4 +1,4 @@
-//! The whole story on the embedded host: many VMs are created, listed, read and shut down, and
+//! The demonstration on the simulated host: many VMs are created, listed, read and shut down, and
 //! nothing is left.
 //!
 //! Times in the report are the simulation's own; how long it took to simulate is the caller's to
@@ -25,9 +25,9 @@ use sim::{HostConfig, SimHost};
 pub struct DemoConfig {
     pub seed: u64,
     pub vms: usize,
-    /// Every so many VMs one is a Linux guest with a disk and a network interface.
+    /// One VM in this many is a Linux guest with a disk and a network interface.
     pub linux_every: usize,
-    /// Creates that are under way at once.
+    /// Concurrent creates.
     pub parallel: usize,
 }
 
@@ -37,10 +37,10 @@ impl Default for DemoConfig {
     }
 }
 
-/// What was seen.
+/// The report.
 #[derive(Clone, Debug)]
 pub struct DemoReport {
-    /// The story, line by line.
+    /// The output, line by line.
     pub lines: Vec<String>,
     /// What went wrong; empty if all went well.
     pub problems: Vec<String>,
@@ -64,7 +64,7 @@ pub enum DemoError {
 /// Virtual time that anything may take before it counts as hung, in nanoseconds.
 const PATIENCE_NS: u64 = 600_000_000_000;
 
-/// Tells of progress: what is being done, how many of how many.
+/// Progress callback: action, number done, total.
 pub type Progress<'a> = &'a mut dyn FnMut(&str, usize, usize);
 
 fn config_text(number: usize, linux: bool) -> String {
@@ -98,7 +98,7 @@ impl Story<'_> {
         self.lines.push(line);
     }
 
-    /// Sends one request for each number, `parallel` at a time, and takes the answers as they come.
+    /// Sends one request for each number, `parallel` at a time, and collects the answers.
     fn each(
         &mut self,
         what: &str,
@@ -137,7 +137,7 @@ impl Story<'_> {
 /// Runs the demonstration.
 ///
 /// # Errors
-/// [`DemoError`] if the daemon cannot run at all; what goes wrong with a VM is in the report.
+/// [`DemoError`] if the daemon cannot run at all; failures of VMs are in the report.
 pub fn run(config: DemoConfig, progress: Progress<'_>) -> Result<DemoReport, DemoError> {
     let host = SimHost::boot(HostConfig { seed: config.seed, ..HostConfig::default() });
     let os = host.os();
@@ -183,7 +183,7 @@ pub fn run(config: DemoConfig, progress: Progress<'_>) -> Result<DemoReport, Dem
     Ok(DemoReport { lines, problems, digest: host.digest(), trace: host.trace(), timeline })
 }
 
-/// The creates side by side: a track for each VM.
+/// The timeline of the creates: a track for each VM.
 fn timeline(created: &BTreeMap<usize, Created>) -> Timeline {
     let span = |it: &Created, step: &StepTime| Span {
         track: it.name.clone(),

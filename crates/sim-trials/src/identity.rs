@@ -1,10 +1,9 @@
-//! Runs in which domids are given out again in every gap of every operation, and the machine itself knows
-//! which domain was meant.
+//! Runs in which domids are reused between any two actions of every operation, and the machine
+//! itself knows the intended domain.
 //!
-//! A [rival](crate::rival) destroys domains of ours at any moment and takes their numbers as soon as it gets
-//! them; numbers go round, so that domains of ours follow each other under one number too; the daemon
-//! is killed; hypercalls are preempted in the middle, and calls fail. No action may meet another domain than
-//! the one it was meant for.
+//! A [rival](crate::rival) destroys domains of ours at any time and reuses their domids as soon as
+//! possible; domids wrap around, so that our own domains reuse them too; the daemon is killed;
+//! hypercalls are preempted, and calls fail. No action may reach another domain than intended.
 
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{Start, Unplug};
@@ -25,7 +24,7 @@ use sim::{MachineConfig, Release};
 /// Virtual time in which a host must come to rest, in nanoseconds.
 const PATIENCE_NS: u64 = 600_000_000_000;
 
-/// What a run had in it.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
     pub operations: u64,
@@ -84,15 +83,15 @@ const FAILING: [(&str, Errno); 8] = [
 /// Runs `operations` random operations against a rival.
 ///
 /// # Errors
-/// [`Broken`] as soon as something meets another domain than it was meant for.
+/// [`Broken`] as soon as an action reaches another domain than intended.
 pub fn run(seed: u64, operations: u64) -> Result<Tally, Box<Broken>> {
     run_on(seed, operations, Pins::Kept)
 }
 
-/// As [`run`], on a store that keeps dead domains' numbers or does not.
+/// As [`run`], on a store that keeps dead domains' domids or does not.
 ///
 /// # Errors
-/// As for that.
+/// As for [`run`].
 pub fn run_on(seed: u64, operations: u64, pins: Pins) -> Result<Tally, Box<Broken>> {
     let release = Release::ALL[usize::try_from(seed % 6).expect("below six")];
     let machine = MachineConfig { release, ..MachineConfig::default() };
@@ -143,9 +142,9 @@ impl Run {
             self.take_answers()?;
             self.judge()?;
         }
-        // What has yet to strike does not: then all comes to rest.
+        // Cancel pending faults, so that the host becomes idle.
         self.host.machine().get_mut().set_faults(Faults::default());
-        // Whoever waits for a guest that is paused waits as long as it is; so all are taken down.
+        // Requests waiting for a paused guest would wait forever, so all VMs are destroyed.
         for number in 0..operations {
             let target = format!("vm{number}");
             let asked = self.daemon.request(Request::Destroy { target });
@@ -163,7 +162,7 @@ impl Run {
         self.judge()
     }
 
-    /// Takes the answers that have come. Those that say no say why.
+    /// Collects answers. Refusals must have a reason.
     fn take_answers(&mut self) -> Result<(), String> {
         let daemon = &mut self.daemon;
         let mut silent = 0;
@@ -251,7 +250,7 @@ impl Run {
                 Request::Unplug { target, device, how }
             }
             20 => {
-                // By name, UUID or number, which may be somebody else's.
+                // A name, UUID or domid, which may belong to another VM.
                 let at = self.prng.below(self.uuids.len() as u64 * 2 + 4);
                 let target = match usize::try_from(at).expect("an index") {
                     0 => target,

@@ -1,7 +1,7 @@
 //! Kills of the daemon at every single action of an operation.
 //!
-//! The process dies in the middle of what it does, another takes its place, and the VM must be either as it
-//! is described, with every device connected, or shut down with nothing left of it.
+//! The process is killed during an operation, another takes its place, and the VM must be either as
+//! configured, with every device connected, or gone without a trace.
 
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{Start, Unplug};
@@ -15,12 +15,12 @@ use sim::add_hvm_files;
 use sim::kernel_image;
 use sim::{HostConfig, SimHost};
 
-/// What is under way when the daemon is killed.
+/// The operation during which the daemon is killed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Interrupted {
     Start,
     Destroy,
-    /// The guest stops by itself, as it was asked to.
+    /// The guest shuts down on request.
     Shutdown,
     Reboot,
     PlugDisk,
@@ -52,7 +52,7 @@ impl Interrupted {
         Self::RebootHvm,
     ];
 
-    /// The VM that it happens to.
+    /// The VM of the operation.
     fn vm(self) -> &'static str {
         match self {
             Self::StartHvm | Self::DestroyHvm | Self::RebootHvm => HVM,
@@ -84,13 +84,13 @@ impl Interrupted {
     }
 }
 
-/// What the kills of one operation led to.
+/// Results of the kills during one operation.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Outcomes {
     pub kills: u64,
-    /// After which the VM ran as described.
+    /// Kills after which the VM ran as configured.
     pub running: u64,
-    /// After which nothing was left of it.
+    /// Kills after which it was gone.
     pub gone: u64,
 }
 
@@ -143,8 +143,8 @@ impl Run {
         reply.ok_or_else(|| "no answer in time".to_owned())
     }
 
-    /// Lets the daemon be killed at its `k`-th action from now on, and another take its place. Says whether
-    /// there was such an action.
+    /// Kills the daemon at its `k`-th action from now on, and starts another. Returns whether there
+    /// was such an action.
     fn kill_at(&mut self, k: u64, request: Request) -> Result<bool, String> {
         self.host.machine().get_mut().faults_mut().kill_toolstack(k);
         let until = self.until();
@@ -167,7 +167,7 @@ impl Run {
         Ok(killed)
     }
 
-    /// Whether the VM runs; an error if it does so in another way than its configuration says.
+    /// Whether the VM runs; an error if it does not match its configuration.
     fn runs_as_described(&mut self) -> Result<bool, String> {
         let Reply::Domains(rows) = self.ask(Request::List)? else {
             return Err("no list".to_owned());
@@ -206,7 +206,7 @@ impl Run {
         Ok(true)
     }
 
-    /// Takes the VM down, if it is there, and looks what is left.
+    /// Destroys the VM, if it exists, and checks what is left.
     fn finish(&mut self, runs: bool) -> Result<(), String> {
         if runs {
             let gone = self.ask(Request::Destroy { target: "vm".to_owned() })?;
@@ -215,7 +215,7 @@ impl Run {
             }
         }
         self.settle()?;
-        // Directories that a killed daemon emptied go with the next VM.
+        // Empty directories left by a killed daemon are removed with the next VM.
         self.ask(create(self.what))?;
         self.ask(Request::Destroy { target: "vm".to_owned() })?;
         self.settle()?;
@@ -268,7 +268,7 @@ fn request(what: Interrupted) -> Request {
 /// Kills the daemon at each action of an operation, on a new host each time.
 ///
 /// # Errors
-/// The first kill after which the VM was neither as described nor gone, or after which something was left.
+/// The first kill after which the VM was neither as configured nor gone, or something was left.
 pub fn run(what: Interrupted, seed: u64) -> Result<Outcomes, String> {
     let mut outcomes = Outcomes::default();
     for k in 1.. {

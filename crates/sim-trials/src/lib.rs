@@ -1,7 +1,8 @@
-//! Trials: long runs on the simulated host, each from a seed, that look for broken promises.
+//! Trials: long seeded runs on the simulated host that check invariants.
 //!
-//! A trial only drives [`sim`] as a client would and checks what it sees; no product code is here, and none
-//! depends on it. `cargo xtask ci` runs them with fixed seeds, other commands with fresh ones.
+//! A trial only uses [`sim`] as a client would and checks the results; there is no product code
+//! here, and none depends on it. `cargo xtask ci` runs them with fixed seeds, other commands with
+//! fresh ones.
 
 pub mod churn;
 pub mod demo;

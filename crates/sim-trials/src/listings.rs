@@ -1,4 +1,4 @@
-//! Lists of all domains while others come and go in the middle of them.
+//! Lists of all domains while others are created and destroyed.
 
 use std::collections::BTreeSet;
 
@@ -7,28 +7,28 @@ use xen::{DomId, DomainInfo, Uuid, Xen};
 use sim::Faults;
 use sim::{Machine, MachineConfig, Release, Schedule, SimHypervisor, SimXen, UNREST_HANDLE};
 
-/// Domains that stay: neighbours, lone ones, and one above all that come and go.
+/// Permanent domains: neighbours, single ones, and one above all changing ones.
 const STABLE: [u16; 12] = [1, 2, 3, 20, 21, 37, 50, 64, 65, 66, 99, 150];
 const STABLE_HANDLE: Uuid = Uuid([1; 16]);
-/// Numbers up to this one come and go.
+/// Domids up to this one are created and destroyed.
 const LAST: DomId = DomId(100);
 
-/// What a run had in it.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
     pub lists: u64,
-    /// Domains that the lists told of.
+    /// Entries in all lists.
     pub entries: u64,
-    /// Domains that came or went in the middle of a list.
+    /// Domains created or destroyed during a list.
     pub unrests: u64,
-    /// Lists that told of as many domains as the one before.
+    /// Lists with as many entries as the previous one.
     pub same_sizes: u64,
 }
 
-/// Takes so many lists of a host of this release, with others at work as the schedule says.
+/// Makes this many lists on a host of this release, with concurrent changes by the schedule.
 ///
 /// # Errors
-/// What was wrong with the first list that was.
+/// The fault of the first wrong list.
 pub fn run(release: Release, schedule: Schedule, lists: u64, seed: u64) -> Result<Tally, String> {
     let config =
         MachineConfig { release, pages: 1 << 16, dom0_pages: 1 << 12, ..MachineConfig::default() };
@@ -56,7 +56,7 @@ pub fn run(release: Release, schedule: Schedule, lists: u64, seed: u64) -> Resul
     Ok(tally)
 }
 
-/// One list, looked through.
+/// Makes and checks one list.
 fn list(xen: &mut Xen<SimHypervisor>, stable: &BTreeSet<DomId>) -> Result<Vec<DomainInfo>, String> {
     let before = xen.counters().total();
     let listed = xen.domains().map_err(|errno| errno.to_string())?;

@@ -1,4 +1,4 @@
-//! Many domains die at once: what that costs everybody together.
+//! Many domains die at once: the total cost.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use sim::{MachineConfig, Release};
 /// Virtual time in which a host must come to rest, in nanoseconds.
 const PATIENCE_NS: u64 = 600_000_000_000;
 
-/// What the death of all VMs cost.
+/// Cost of the death of all VMs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Bill {
     pub vms: u64,
@@ -48,11 +48,11 @@ fn create(number: u16) -> Request {
     Request::Create { config, fresh_uuid: Uuid(uuid), start: Start::Running }
 }
 
-/// Makes so many VMs, destroys all their domains at once behind the toolstack's back, and says what it cost
-/// until nothing is left of them.
+/// Creates this many VMs, destroys all their domains at once without the toolstack, and returns the
+/// cost until nothing is left of them.
 ///
 /// # Errors
-/// A VM could not be made, or something was left.
+/// A VM could not be created, or something was left.
 pub fn run(release: Release, vms: u16) -> Result<Bill, String> {
     let machine = MachineConfig { release, ..MachineConfig::default() };
     let host = SimHost::boot(HostConfig { machine, ..HostConfig::default() });
@@ -102,10 +102,10 @@ pub fn run(release: Release, vms: u16) -> Result<Bill, String> {
     })
 }
 
-/// Whether the death of many cost no more for each than that of few.
+/// Checks that the cost per death does not grow with their number.
 ///
 /// # Errors
-/// What grew.
+/// The cost that grew.
 pub fn check(release: Release, few: &Bill, many: &Bill) -> Result<(), String> {
     let told = format!("{release:?}: {few:?}, {many:?}");
     let is_linear = |few_cost: u64, many_cost: u64| many_cost * few.vms <= few_cost * many.vms;
@@ -113,8 +113,8 @@ pub fn check(release: Release, few: &Bill, many: &Bill) -> Result<(), String> {
         ("somebody lists all domains for an event", few.lists == 0 && many.lists == 0),
         ("hypercalls grow", is_linear(few.hypercalls, many.hypercalls)),
         ("messages grow", is_linear(few.messages, many.messages)),
-        // Where Xen tells what changed: that, and what it is, twice for each that died and went. Elsewhere a
-        // few looks, each a list.
+        // If Xen reports changes: two polls per death, each with two calls. Otherwise a few polls,
+        // each a list.
         (
             "the store's looks grow",
             if release >= Release::Xen4_21 {

@@ -1,6 +1,6 @@
-//! A rival: another toolstack that destroys domains of ours and takes their numbers as soon as Xen gives
-//! them out, in every gap between two actions of ours. Whatever is done to its domains or their
-//! nodes then was meant for somebody else.
+//! A rival: another toolstack that destroys domains of ours and reuses their domids as soon as
+//! possible, between any two actions of ours. Any change of its domains or their nodes was intended
+//! for another domain.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,16 +14,16 @@ use sim::SimHost;
 use sim::SocketTransport;
 use sim::{Dying, Machine};
 
-/// What it has done.
+/// Statistics of its actions.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Deeds {
-    /// Gaps in which it could have done something.
+    /// Opportunities to act.
     pub gaps: u64,
     /// Domains of ours that it destroyed.
     pub kills: u64,
-    /// Numbers of ours that it took.
+    /// Domids of ours that it reused.
     pub taken: u64,
-    /// Numbers of the dead that it could not have.
+    /// Domids of dead domains that it could not get.
     pub refused: u64,
 }
 
@@ -31,15 +31,15 @@ struct Rival {
     host: SimHost,
     store: Client<SocketTransport>,
     prng: Prng,
-    /// Numbers that domains of ours have or had.
+    /// Domids that domains of ours have or had.
     numbers: BTreeSet<DomId>,
-    /// Its own domains and how often it made one.
+    /// Its own domains, with a count.
     own: BTreeMap<DomId, u64>,
     deeds: Deeds,
     wrongs: Vec<String>,
 }
 
-/// The handle on it.
+/// A handle of the rival.
 #[derive(Clone)]
 pub(crate) struct RivalHandle(Rc<RefCell<Rival>>);
 
@@ -50,7 +50,7 @@ fn handle(count: u64) -> Uuid {
     Uuid(bytes)
 }
 
-/// What a domain of it has in the store, besides [`link`]. None of it ever changes.
+/// Store nodes of its domains, besides [`link`]. They never change.
 fn nodes(domid: DomId) -> [(String, &'static str); 4] {
     [
         (format!("/local/domain/{domid}/name"), "theirs"),
@@ -60,7 +60,7 @@ fn nodes(domid: DomId) -> [(String, &'static str); 4] {
     ]
 }
 
-/// Directories with its domain's number in their names.
+/// Directories with its domain's domid in their names.
 fn directories(domid: DomId) -> [String; 4] {
     [
         format!("/local/domain/{domid}"),
@@ -96,12 +96,12 @@ impl RivalHandle {
         Self(rival)
     }
 
-    /// A gap that no action of ours begins: something happens on the host.
+    /// Acts without an action of ours.
     pub(crate) fn act(&self) {
         self.0.borrow_mut().act();
     }
 
-    /// Looks at all that it has. Every difference was meant for somebody else.
+    /// Checks all its domains and nodes. Every difference is an error.
     pub(crate) fn check(&self) -> Vec<String> {
         let rival = &mut *self.0.borrow_mut();
         for domid in rival.own.keys().copied().collect::<Vec<_>>() {
@@ -114,7 +114,7 @@ impl RivalHandle {
         self.0.borrow().deeds
     }
 
-    /// Gives up all it has and does nothing more.
+    /// Removes everything of its own and stops.
     pub(crate) fn retire(&self) {
         let rival = &mut *self.0.borrow_mut();
         rival.host.machine().set_gap(None);
@@ -142,7 +142,7 @@ impl Rival {
                     self.give_up(domid);
                 }
             }
-            // Numbers go round: ours get those of the dead as well.
+            // Domids wrap around: ours reuse those of dead domains too.
             2 => {
                 if let Some(domid) = self.numbers.iter().next() {
                     machine.get_mut().go_round_to(*domid);
@@ -153,12 +153,12 @@ impl Rival {
         }
     }
 
-    /// Destroys a domain of ours, as `xl destroy` does that somebody calls with the wrong number.
+    /// Destroys a domain of ours, like `xl destroy` with the wrong domid.
     fn kill_one(&mut self, machine: &Machine, theirs: &[DomId]) {
         let is_victim = |domid: &DomId| {
             let xen = machine.get();
             let lives = xen.domain(*domid).is_some_and(|it| it.dying == Dying::Alive);
-            // Nobody destroys what another toolstack is still making and never ran.
+            // Domains that another toolstack is still creating are not destroyed.
             lives && self.host.serves(*domid)
         };
         let victims: Vec<DomId> = theirs.iter().copied().filter(is_victim).collect();
@@ -170,7 +170,7 @@ impl Rival {
         self.deeds.kills += 1;
     }
 
-    /// Takes a number that was ours, if Xen gives it.
+    /// Reuses a domid of ours, if free.
     fn take_free(&mut self, machine: &Machine) {
         let wanted = self.numbers.iter().copied().find(|domid| {
             let xen = machine.get();
@@ -195,7 +195,7 @@ impl Rival {
 
     fn clear_nodes(&mut self, domid: DomId) {
         for directory in directories(domid) {
-            // What is not there need not go.
+            // It may not exist.
             let _missing = self.store.rm(&directory);
         }
     }

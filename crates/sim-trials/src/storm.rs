@@ -1,8 +1,8 @@
-//! How long attaches take all together: one VM with many disks, and many VMs at once, on storage whose
-//! attaches take long, in virtual time.
+//! Boot storms: total time of attaches for one VM with many disks, and for many VMs at once, on
+//! slow storage, in virtual time.
 //!
-//! The peer is the algorithm of xenopsd (`xenops_server.ml`), played with this toolstack's own work: chunks
-//! of ten with a barrier behind each, and a pool of four workers for the host.
+//! The peer is the algorithm of xenopsd (`xenops_server.ml`), simulated with this toolstack's own
+//! work: chunks of ten with a barrier after each, and a pool of four workers for the host.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,7 +31,7 @@ pub struct BootStorm {
     vms: u64,
 }
 
-/// Something did not go as it must.
+/// A failure.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Trouble(String);
@@ -40,7 +40,7 @@ fn trouble(error: impl std::fmt::Display) -> Trouble {
     Trouble(error.to_string())
 }
 
-/// The name of a disk by its place: xvda, xvdb and on to xvdiv.
+/// The name of a disk by index: xvda to xvdiv.
 #[must_use]
 pub fn vdev(disk: usize) -> String {
     let letter = |n: usize| char::from(b'a' + u8::try_from(n % 26).expect("below 26"));
@@ -83,7 +83,7 @@ impl BootStorm {
         format!("/disks/{vm}-{disk}.raw")
     }
 
-    /// The times that the attaches of a VM's disks take, in order.
+    /// Attach times of a VM's disks, in order.
     #[must_use]
     pub fn attach_times(&self, vm: u64, disks: usize) -> Vec<u64> {
         (0..disks).map(|disk| self.times.of(&self.path(vm, disk))).collect()
@@ -107,7 +107,7 @@ impl BootStorm {
         }
     }
 
-    /// A request for one more VM with so many disks.
+    /// A request for a further VM with this many disks.
     fn create_request(&mut self, disks: usize) -> Result<Request, Trouble> {
         let vm = self.vms;
         self.vms += 1;
@@ -139,7 +139,7 @@ impl BootStorm {
         }
     }
 
-    /// Creates VMs, so many at a time; how long all of them took.
+    /// Creates VMs, this many at a time; returns the total time.
     ///
     /// # Errors
     /// A create failed.
@@ -178,7 +178,7 @@ impl BootStorm {
         Ok(self.host.now().0 - began.0)
     }
 
-    /// Plugs disks into a running VM as xenopsd does: a chunk begins when all of the one before has ended.
+    /// Plugs disks into a running VM like xenopsd: a chunk begins when the previous one has ended.
     ///
     /// # Errors
     /// A plug failed.
@@ -205,7 +205,7 @@ impl BootStorm {
     }
 }
 
-/// From the first attach's begin to the last one's end, and how many ran at the same time at most.
+/// Time from the first attach's start to the last one's end, and the most that ran concurrently.
 #[must_use]
 pub fn attach_span(created: &Created) -> (u64, usize) {
     let steps = created
@@ -218,7 +218,7 @@ pub fn attach_span(created: &Created) -> (u64, usize) {
         let Some(ended) = step.ended else { continue };
         first = first.min(step.started.0);
         last = last.max(ended.0);
-        // Of one moment the ends come first.
+        // At equal times, ends come first.
         *changes.entry((step.started.0, true)).or_default() += 1;
         *changes.entry((ended.0, false)).or_default() += 1;
     }

@@ -1,8 +1,8 @@
-//! Random runs: VMs of all kinds come and go, calls fail, VIRQs are late, the daemon is killed; in
-//! the end everything is taken down and nothing may be left.
+//! Random runs: VMs of all kinds are created and destroyed, calls fail, VIRQs are late, the daemon
+//! is killed; in the end everything is destroyed and nothing may be left.
 //!
-//! A run follows from its seed alone. Which kinds of trouble it has is decided first, so that some
-//! runs have little of it and others all at once.
+//! A run is determined by its seed. Its kinds of faults are chosen first, so that some runs have
+//! few and others all at once.
 
 use toolstack::plan::Start;
 use toolstack::{ReplyWhen, Request, ShutdownRequest, xlcfg};
@@ -19,17 +19,17 @@ use sim::{HostConfig, SimHost};
 use sim::{MachineConfig, Release};
 use sim::{ModelFate, add_hvm_files};
 
-/// A rule was broken in a run. The seed brings it back.
+/// A violated invariant in a run, reproducible by the seed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("seed {seed}: {what}")]
 pub struct Broken {
     pub seed: u64,
     pub what: String,
-    /// Everything that happened.
+    /// The whole trace.
     pub trace: Vec<String>,
 }
 
-/// What a run had in it.
+/// Statistics of a run.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Tally {
     pub creates: u64,
@@ -74,7 +74,7 @@ const FAILING: [(&str, Errno); 16] = [
     ("destroydomain", Errno::EFAULT),
 ];
 
-/// Calls that may do what they are told and say that they failed.
+/// Calls that may fail after taking effect.
 const FAILING_AFTER: [&str; 5] =
     ["populate_physmap", "max_vcpus", "unpausedomain", "pausedomain", "destroydomain"];
 
@@ -88,7 +88,7 @@ struct Swarm {
     daemon: Daemon,
     before: Snapshot,
     tally: Tally,
-    /// Which kinds of trouble this run has.
+    /// Kinds of faults in this run.
     hostile: bool,
     faulty: bool,
     deadly: bool,
@@ -98,12 +98,12 @@ struct Swarm {
 /// Runs `operations` random operations.
 ///
 /// # Errors
-/// [`Broken`] as soon as a rule is broken.
+/// [`Broken`] as soon as an invariant is violated.
 pub fn run(seed: u64, operations: usize) -> Result<Tally, Box<Broken>> {
     run_traced(seed, operations, Tracing::Brief)
 }
 
-/// How much of a run its trace tells.
+/// Detail of the trace.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Tracing {
     Brief,
@@ -114,7 +114,7 @@ pub enum Tracing {
 /// As [`run`], with a trace of this detail.
 ///
 /// # Errors
-/// [`Broken`] as soon as a rule is broken.
+/// [`Broken`] as soon as an invariant is violated.
 pub fn run_traced(seed: u64, operations: usize, tracing: Tracing) -> Result<Tally, Box<Broken>> {
     let mut swarm = Swarm::start(seed)
         .map_err(|error| Box::new(Broken { seed, what: error.to_string(), trace: Vec::new() }))?;
@@ -182,7 +182,7 @@ impl Swarm {
         self.finish()
     }
 
-    /// Puts another daemon in the place of a killed one. Any other end of the connection is a fault.
+    /// Replaces a killed daemon. Any other end of the connection is a failure.
     fn survive(&mut self, outcome: Result<(), ClientError>) -> Result<(), String> {
         let dead = self.host.machine().get().faults().is_toolstack_dead();
         match outcome {
@@ -236,7 +236,7 @@ impl Swarm {
                 Ok(())
             }
             11 if self.lossy => {
-                // Whether this VIRQ arrives or not: whoever hears the next looks for both.
+                // A lost VIRQ is made up for by the next one.
                 self.host.machine().get_mut().faults_mut().virqs(&[VirqFate::Lost]);
                 Ok(())
             }
@@ -295,7 +295,7 @@ impl Swarm {
         Request::Create { config: Box::new(config), fresh_uuid, start: Start::Running }
     }
 
-    /// Ends all trouble, takes everything down and looks what is left.
+    /// Ends all faults, destroys everything and checks what is left.
     fn finish(&mut self) -> Result<(), String> {
         let healed = Faults::default();
         self.host.machine().get_mut().set_faults(healed);
@@ -306,7 +306,7 @@ impl Swarm {
             self.survive(asked)?;
         }
         self.settle()?;
-        // Directories that a killed daemon emptied go with the next VM.
+        // Empty directories left by a killed daemon are removed with the next VM.
         let text = "name = 'last'\ntype = 'pv'\nkernel = '/kernel'\nmemory = 8\n\
                     disk = ['/disk0.raw,raw,xvda,rw']\nvif = ['bridge=xenbr0']\n";
         let request = self.request(text);
@@ -317,7 +317,7 @@ impl Swarm {
         self.settle()?;
 
         let mut now = self.host.snapshot().map_err(|error| error.to_string())?;
-        // The kernel's notes about devices that failed are its log, and stay.
+        // The kernel's error nodes of failed devices remain.
         now.nodes.retain(|path, _| !path.starts_with("/local/domain/0/error"));
         let left = now.differences(&self.before);
         if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join("; "))) }

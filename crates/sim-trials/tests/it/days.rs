@@ -6,7 +6,7 @@ use sim_trials::churn;
 const SHORT_NS: u64 = 300_000_000_000;
 
 #[test]
-fn minutes_of_fixed_seeds_break_no_rule() {
+fn minutes_of_fixed_seeds_violate_no_invariant() {
     for seed in 1..=2 {
         let tally = churn::run_shortened(seed, 1, SHORT_NS).unwrap_or_else(|broken| {
             panic!("{broken}\n{}", broken.trace.join("\n"));
@@ -17,7 +17,7 @@ fn minutes_of_fixed_seeds_break_no_rule() {
 }
 
 #[test]
-fn minutes_follow_from_their_seed() {
+fn a_run_is_reproducible() {
     let digest = |seed| churn::run_shortened(seed, 1, SHORT_NS / 10).map(|tally| tally.digest).ok();
     assert!(digest(3).is_some());
     assert_eq!(digest(3), digest(3));

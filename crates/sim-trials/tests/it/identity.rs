@@ -1,10 +1,10 @@
-//! Domids are given out again: runs against a rival that takes them.
+//! Domids are reused: runs against a rival.
 
 use sim::Pins;
 use sim_trials::identity;
 
 #[test]
-fn nothing_meets_a_domain_it_was_not_meant_for() {
+fn no_action_reaches_another_domain_than_intended() {
     let mut total = identity::Tally::default();
     for seed in 0..40 {
         match identity::run(seed, 10) {
@@ -20,7 +20,7 @@ fn nothing_meets_a_domain_it_was_not_meant_for() {
 }
 
 #[test]
-fn a_run_against_a_rival_follows_from_its_seed() {
+fn a_run_against_a_rival_is_reproducible() {
     let run = |seed| identity::run(seed, 8).unwrap();
     for seed in 0..6 {
         assert_eq!(run(seed), run(seed));
@@ -29,7 +29,7 @@ fn a_run_against_a_rival_follows_from_its_seed() {
 }
 
 #[test]
-fn without_pinned_numbers_something_is_met_by_mistake() {
+fn without_kept_domids_an_action_reaches_another_domain() {
     let met = (0..40).find_map(|seed| identity::run_on(seed, 10, Pins::Dropped).err());
     let what = met.expect("forty runs, and nobody was mistaken for another").what;
     assert!(what.contains("met domain") || what.contains("of the rival"), "{what}");

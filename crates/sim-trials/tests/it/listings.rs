@@ -1,4 +1,4 @@
-//! What a list promises while others create and destroy in the middle of it.
+//! Guarantees of a list while others create and destroy domains.
 
 use sim::{Release, Schedule};
 use sim_trials::listings;

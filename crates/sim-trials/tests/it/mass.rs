@@ -4,7 +4,7 @@ use sim::Release;
 use sim_trials::mass;
 
 #[test]
-fn the_death_of_many_costs_as_much_as_that_many_deaths() {
+fn the_cost_of_many_deaths_is_linear() {
     for release in [Release::Xen4_17, Release::Xen4_22] {
         let (few, many) = (mass::run(release, 10).unwrap(), mass::run(release, 100).unwrap());
         assert_eq!(mass::check(release, &few, &many), Ok(()));

@@ -3,7 +3,7 @@
 use sim_trials::swarm;
 
 #[test]
-fn random_runs_of_fixed_seeds_break_no_rule() {
+fn random_runs_of_fixed_seeds_violate_no_invariant() {
     let mut total = swarm::Tally::default();
     for seed in 0..12 {
         match swarm::run(seed, 50) {
@@ -22,7 +22,7 @@ fn random_runs_of_fixed_seeds_break_no_rule() {
 }
 
 #[test]
-fn a_random_run_follows_from_its_seed() {
+fn a_random_run_is_reproducible() {
     assert_eq!(swarm::run(5, 30).unwrap(), swarm::run(5, 30).unwrap());
     assert_ne!(swarm::run(5, 30).unwrap().digest, swarm::run(6, 30).unwrap().digest);
 }

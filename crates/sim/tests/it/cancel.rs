@@ -1,5 +1,5 @@
-//! A start that is cancelled: whoever asks is answered at once, however slow the kernel or the storage, and what is
-//! still under way is released when it ends.
+//! Cancelled starts: the client is answered at once, however slow the kernel or the storage, and
+//! abandoned work is released when it ends.
 
 use sim::{AttachTimes, Time};
 use toolstack::plan::Start;
@@ -87,7 +87,7 @@ fn a_vm_that_is_starting_is_found_by_its_name_and_a_shutdown_cancels_the_start()
 }
 
 #[test]
-fn a_destroy_waits_for_no_slow_kernel() {
+fn a_destroy_does_not_wait_for_a_slow_kernel() {
     let mut lab = with_slow_kernels();
     let create = begin(&mut lab, &slow("a"));
     let gone = at_once(&mut lab, destroy("a"));
@@ -97,7 +97,7 @@ fn a_destroy_waits_for_no_slow_kernel() {
 }
 
 #[test]
-fn a_destroy_waits_for_no_slow_attach_and_the_disk_is_released_when_it_is_attached() {
+fn a_destroy_does_not_wait_for_a_slow_attach_whose_disk_is_detached_later() {
     let mut lab = with_slow_attaches();
     let create = begin(&mut lab, &with_disk("a"));
     let gone = at_once(&mut lab, destroy("a"));
@@ -131,7 +131,7 @@ fn a_vm_does_not_start_while_a_disk_of_its_cancelled_start_is_being_attached() {
 }
 
 #[test]
-fn slow_kernels_and_slow_disks_delay_no_other_start() {
+fn slow_kernels_and_disks_do_not_delay_other_starts() {
     let mut lab = with_slow_kernels();
     lab.create(&unikernel("quiet", "pv", "normal")).unwrap();
     for number in 0..20 {

@@ -1,4 +1,4 @@
-//! A check of a configuration: it tells all that a create would be refused for, and makes nothing.
+//! Checks of a configuration: they find all errors of a create, and create nothing.
 
 use expect_test::expect;
 use toolstack::{Reply, Request, xlcfg};
@@ -25,7 +25,7 @@ fn faults(lab: &mut Lab, text: &str) -> Vec<String> {
 }
 
 #[test]
-fn all_that_a_create_would_be_refused_for_is_told_at_once_and_nothing_is_made() {
+fn a_check_finds_all_errors_of_a_create_and_creates_nothing() {
     let mut lab = Lab::seeded(50);
     let domid = lab.create(&unikernel("web", "pv", "idle")).unwrap();
     lab.settle();
@@ -59,7 +59,7 @@ fn all_that_a_create_would_be_refused_for_is_told_at_once_and_nothing_is_made() 
 }
 
 #[test]
-fn a_check_and_a_create_say_the_same() {
+fn a_check_and_a_create_report_the_same_error() {
     let mut lab = Lab::seeded(51);
     for text in [
         "name = 'a'\nkernel = '/no-kernel'\nmemory = 8\n",

@@ -9,7 +9,7 @@ use crate::support::{Lab, unikernel};
 const RELEASES: [Release; 3] = [Release::Xen4_17, Release::Xen4_20, Release::Xen4_22];
 
 #[test]
-fn lists_that_are_asked_for_together_are_one() {
+fn concurrent_list_requests_share_one_list() {
     for release in RELEASES {
         let machine = MachineConfig { release, ..MachineConfig::default() };
         let mut lab = Lab::new(HostConfig { machine, ..HostConfig::default() });

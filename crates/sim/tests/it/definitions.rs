@@ -144,7 +144,7 @@ fn a_reader_that_waits_is_answered_by_the_next_change() {
 }
 
 #[test]
-fn many_are_started_in_waves_and_one_that_fails_holds_up_nobody() {
+fn a_bulk_start_runs_in_waves_and_a_failure_delays_no_others() {
     let mut lab = Lab::seeded(23);
     for (name, order) in [("c", 2), ("a", 1), ("b", 1), ("bad", 1)] {
         let text = unikernel(name, "pvh", "normal");
@@ -246,7 +246,7 @@ fn a_domain_is_preserved_if_its_policy_says_so() {
 }
 
 #[test]
-fn a_policy_that_is_not_done_is_refused_by_name() {
+fn an_unsupported_policy_is_refused_by_name() {
     let mut lab = Lab::seeded(28);
     for (policy, expected) in [
         ("on_crash = 'coredump-destroy'", "on_crash: coredump-destroy is not supported"),
@@ -265,7 +265,7 @@ fn a_policy_that_is_not_done_is_refused_by_name() {
 }
 
 #[test]
-fn a_vm_that_reboots_at_once_is_started_again_more_and_more_slowly() {
+fn a_vm_that_reboots_at_once_is_restarted_with_increasing_delays() {
     let mut lab = Lab::seeded(29);
     define(&mut lab, &unikernel("one", "pv", "reboots"), None);
     lab.ask(start("one"));
@@ -285,7 +285,7 @@ fn a_vm_that_reboots_at_once_is_started_again_more_and_more_slowly() {
 }
 
 #[test]
-fn a_reboot_that_somebody_asked_for_is_never_put_off() {
+fn a_requested_reboot_is_never_delayed() {
     let mut lab = Lab::seeded(30);
     lab.create(&unikernel("one", "pv", "normal")).unwrap();
     lab.settle();

@@ -1,4 +1,4 @@
-//! What is told of domains is what is, whoever made them.
+//! Reported facts of domains are correct, also for those of other toolstacks.
 
 use sim::Release;
 use toolstack::{Reply, Request};
@@ -19,7 +19,7 @@ fn identities(lab: &mut Lab) -> Vec<(DomId, Uuid)> {
 }
 
 #[test]
-fn vcpus_of_all_domains_are_told_with_where_they_may_run() {
+fn vcpus_of_all_domains_are_reported_with_their_affinity() {
     let mut lab = Lab::of_release(Release::Xen4_17);
     let ours = lab.create(&(unikernel("ours", "pv", "idle") + "vcpus = 2\n")).unwrap();
     let mut xen = Xen::probe(lab.host.machine().hypervisor()).unwrap();
@@ -52,7 +52,7 @@ fn vcpus_of_all_domains_are_told_with_where_they_may_run() {
 }
 
 #[test]
-fn the_start_of_a_domain_is_noted_and_told() {
+fn the_start_time_of_a_domain_is_recorded_and_reported() {
     let mut lab = Lab::seeded(52);
     let domid = lab.create(&unikernel("one", "pv", "idle")).unwrap();
     let of = identities(&mut lab);
@@ -64,7 +64,7 @@ fn the_start_of_a_domain_is_noted_and_told() {
 }
 
 #[test]
-fn an_interface_has_the_name_that_its_file_says_and_nobody_else_gets_it() {
+fn an_interface_has_its_configured_name_exclusively() {
     let mut lab = Lab::seeded(53);
     let text =
         unikernel("one", "pv", "idle") + "vif = ['bridge=xenbr0,vifname=lan0,ip=10.0.0.9']\n";

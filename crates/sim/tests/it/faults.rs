@@ -1,4 +1,4 @@
-//! What goes wrong below must end as a clear answer and leave nothing.
+//! Faults of lower layers must lead to a clear error and leave nothing behind.
 
 use sim::{Calls, Daemon, VirqFate};
 use toolstack::plan::Start;
@@ -42,7 +42,7 @@ fn a_virq_that_comes_late_delays_and_loses_nothing() {
 }
 
 #[test]
-fn a_lost_virq_is_made_good_by_the_next_one() {
+fn a_lost_virq_is_made_up_for_by_the_next_one() {
     let mut lab = Lab::seeded(2);
     lab.host.machine().get_mut().faults_mut().virqs(&[VirqFate::Lost]);
     lab.create(&unikernel("a", "pv", "powers-off")).unwrap();

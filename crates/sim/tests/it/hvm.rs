@@ -1,4 +1,4 @@
-//! HVM domains: their device model is there when they run, and gone when they are.
+//! HVM domains: their device model runs exactly as long as they do.
 
 use sim::{Daemon, HostConfig, ModelFate};
 use toolstack::plan::{CreateStep, Wait};
@@ -85,7 +85,7 @@ fn the_death_of_a_device_model_is_a_crash_of_its_domain() {
 }
 
 #[test]
-fn the_next_daemon_finds_the_device_model_and_hears_of_its_end() {
+fn the_next_daemon_finds_the_device_model_and_notices_its_exit() {
     let mut lab = lab();
     lab.create(VM).unwrap();
     lab.settle();
@@ -126,7 +126,7 @@ fn a_guest_that_reboots_gets_another_device_model() {
 }
 
 #[test]
-fn a_host_without_qemu_says_so_before_anything_is_made() {
+fn a_missing_qemu_is_reported_before_anything_is_created() {
     let mut lab = Lab::new(HostConfig::default());
     let error = lab.create(VM).unwrap_err();
     assert!(error.contains("hvmloader; on Debian it is in xen-utils"), "{error}");

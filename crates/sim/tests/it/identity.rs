@@ -1,4 +1,4 @@
-//! Domids are given out again; what was meant is told from what is there.
+//! Domids are reused; the intended domain is distinguished from the current one.
 
 use sim::{Faults, Machine, MachineConfig, Release, SimXen};
 use xen::{CreateDomain, CreateOptions, DomId, DomainKind, Life, Presence, Uuid, Xen};
@@ -25,7 +25,7 @@ fn wanted() -> CreateDomain {
 }
 
 #[test]
-fn a_domain_is_told_from_one_that_took_its_number_on_every_release() {
+fn a_domain_is_distinguished_from_one_that_reuses_its_domid_on_every_release() {
     for release in Release::ALL {
         let machine = machine_of(release);
         let mut xen = Xen::probe(machine.hypervisor()).unwrap();
@@ -53,7 +53,7 @@ fn a_domain_is_told_from_one_that_took_its_number_on_every_release() {
 }
 
 #[test]
-fn xen_4_21_tells_lives_of_one_number_and_one_handle_apart() {
+fn xen_4_21_distinguishes_lives_with_one_domid_and_one_handle() {
     let machine = machine_of(Release::Xen4_21);
     let mut xen = Xen::probe(machine.hypervisor()).unwrap();
     let domid = xen.create_domain(&wanted()).unwrap();

@@ -1,4 +1,4 @@
-//! The daemon's log: what became of VMs, who asked and how that ended.
+//! The daemon's log: state changes, requests, clients and results.
 
 use toolstack::{Asker, Reply, Request, ShutdownRequest};
 
@@ -21,7 +21,7 @@ fn logged(lab: &mut Lab) -> Vec<String> {
 }
 
 #[test]
-fn the_log_says_what_became_of_a_vm_and_who_asked() {
+fn the_log_has_state_changes_and_requests_with_their_clients() {
     let mut lab = Lab::seeded(61);
     lab.daemon.asker = Some(Asker { uid: 1000, pid: 77 });
     lab.create(&linux("one", "pv", "normal")).unwrap();

@@ -26,7 +26,7 @@ fn a_guest_of_either_type_reaches_its_devices_on_every_release() {
 }
 
 #[test]
-fn who_waits_is_told_of_every_step_and_of_what_is_waited_for() {
+fn a_waiting_client_gets_progress_of_every_step() {
     let mut lab = Lab::seeded(2);
     let create = lab.create_request(&linux("one", "pv", "normal"));
     let target = || "one".to_owned();
@@ -88,7 +88,7 @@ fn a_reboot_is_a_new_domain_of_the_same_vm() {
 }
 
 #[test]
-fn a_guest_that_stops_by_itself_is_cleaned_away() {
+fn a_guest_that_stops_by_itself_is_cleaned_up() {
     for behaviour in ["crashes", "powers-off"] {
         let mut lab = Lab::seeded(5);
         lab.create(&linux("one", "pvh", behaviour)).unwrap();
@@ -97,7 +97,7 @@ fn a_guest_that_stops_by_itself_is_cleaned_away() {
 }
 
 #[test]
-fn a_paused_guest_waits_and_goes_on() {
+fn a_paused_guest_waits_and_continues() {
     let mut lab = Lab::seeded(6);
     let domid = lab.create(&unikernel("one", "pv", "normal")).unwrap();
     let target = || "one".to_owned();
@@ -112,7 +112,7 @@ fn a_paused_guest_waits_and_goes_on() {
 }
 
 #[test]
-fn guests_that_misbehave_harm_nobody_else_and_can_be_destroyed() {
+fn misbehaving_guests_harm_no_others_and_can_be_destroyed() {
     for behaviour in
         ["deaf", "silent", "never-connects", "holds-devices", "breaks-ring", "floods", "toggles"]
     {

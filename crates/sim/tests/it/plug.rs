@@ -1,4 +1,4 @@
-//! Devices that come and go while the domain runs.
+//! Hotplug of devices.
 
 use sim::{BackendKind, Daemon, HostConfig};
 use toolstack::layout::{DeviceKind, DeviceRef};
@@ -51,7 +51,7 @@ fn number(disk: u32) -> u32 {
 }
 
 #[test]
-fn a_disk_and_a_vif_come_and_go_as_often_as_one_likes() {
+fn a_disk_and_a_vif_can_be_plugged_and_unplugged_repeatedly() {
     for kind in ["pv", "pvh"] {
         let mut lab = lab(HostConfig::default(), 1);
         let domid = lab.create(&linux("one", kind, "normal")).unwrap();
@@ -81,7 +81,7 @@ fn a_disk_and_a_vif_come_and_go_as_often_as_one_likes() {
 }
 
 #[test]
-fn what_was_plugged_is_there_after_a_reboot_and_goes_with_the_vm() {
+fn a_plugged_device_survives_a_reboot_and_is_removed_with_the_vm() {
     let mut lab = lab(HostConfig::default(), 1);
     lab.create(&linux("one", "pv", "normal")).unwrap();
     lab.settle();
@@ -101,7 +101,7 @@ fn what_was_plugged_is_there_after_a_reboot_and_goes_with_the_vm() {
 }
 
 #[test]
-fn as_many_disks_as_the_numbering_has_are_plugged_side_by_side() {
+fn the_maximum_number_of_disks_is_plugged_concurrently() {
     let mut lab = lab(HostConfig::default(), 256);
     lab.create(&unikernel("one", "pv", "never-connects")).unwrap();
     lab.settle();
@@ -143,7 +143,7 @@ fn as_many_disks_as_the_numbering_has_are_plugged_side_by_side() {
 }
 
 #[test]
-fn a_guest_that_never_lets_go_keeps_its_disk_until_it_is_forced() {
+fn a_guest_that_never_closes_keeps_its_disk_until_forced() {
     for behaviour in ["holds-devices", "silent", "never-connects"] {
         let mut lab = Lab::seeded(2);
         lab.create(&linux("one", "pv", behaviour)).unwrap();
@@ -241,7 +241,7 @@ fn a_destroy_does_not_wait_for_a_backend_that_has_not_seen_its_device() {
 }
 
 #[test]
-fn what_cannot_be_plugged_is_refused_by_name_and_leaves_nothing() {
+fn an_invalid_device_is_refused_by_name_and_leaves_nothing() {
     let config = HostConfig { backends_absent: vec![BackendKind::Vbd], ..HostConfig::default() };
     let mut lab = lab(config, 1);
     lab.create(&unikernel("one", "pv", "normal")).unwrap();
@@ -268,7 +268,7 @@ fn what_cannot_be_plugged_is_refused_by_name_and_leaves_nothing() {
 }
 
 #[test]
-fn the_graph_of_what_could_be_asked_is_told() {
+fn the_plan_of_a_possible_operation_is_shown() {
     let mut lab = Lab::seeded(5);
     lab.create(&linux("one", "pv", "normal")).unwrap();
     let what = [PlanOf::Reboot, PlanOf::Teardown, PlanOf::Unplug(vbd(51712), Unplug::Clean)];
@@ -282,7 +282,7 @@ fn the_graph_of_what_could_be_asked_is_told() {
 }
 
 #[test]
-fn a_daemon_that_starts_again_goes_on_with_a_detach() {
+fn a_restarted_daemon_continues_a_detach() {
     let mut lab = Lab::seeded(6);
     lab.create(&linux("one", "pv", "normal")).unwrap();
     lab.settle();

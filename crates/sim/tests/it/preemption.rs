@@ -1,4 +1,4 @@
-//! Long hypercalls that are preempted: others act in the middle, and the caller sees nothing of it but that.
+//! Preempted hypercalls: others act meanwhile, and the caller does not notice.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -82,7 +82,7 @@ fn a_preempted_destroy_shows_a_dying_domain_and_is_one_call_of_its_caller() {
 }
 
 #[test]
-fn a_destroy_that_goes_on_meets_whoever_bears_the_number_unless_a_page_is_held() {
+fn a_continued_destroy_reaches_the_current_owner_of_the_domid_unless_a_page_is_mapped() {
     for held in [false, true] {
         let machine = preempting();
         let mut xen = xen_on(&machine);
@@ -112,7 +112,7 @@ fn a_destroy_that_goes_on_meets_whoever_bears_the_number_unless_a_page_is_held()
 }
 
 #[test]
-fn population_goes_on_where_it_was_and_tells_what_was_done_before_the_domain_went() {
+fn population_continues_and_reports_progress_if_the_domain_is_destroyed() {
     let machine = preempting();
     let mut xen = xen_on(&machine);
     let domid = create(&mut xen, DomainKind::Pv, 1);
@@ -169,7 +169,7 @@ fn a_pool_is_found_half_grown_in_the_middle() {
 }
 
 #[test]
-fn while_dirty_pages_are_looked_at_another_look_is_busy_and_the_domain_does_not_run() {
+fn during_a_read_of_dirty_pages_another_is_busy_and_the_domain_does_not_run() {
     let machine = preempting();
     let mut xen = xen_on(&machine);
     let domid = create(&mut xen, DomainKind::Pvh, 1200);
@@ -217,7 +217,7 @@ fn between_the_entries_of_a_multicall_others_act() {
 }
 
 #[test]
-fn a_call_can_fail_after_it_did_what_it_was_told() {
+fn a_call_can_fail_after_taking_effect() {
     let machine = machine_with(Release::Xen4_17, |_| {});
     let mut xen = xen_on(&machine);
     let domid = create(&mut xen, DomainKind::Pv, 1);

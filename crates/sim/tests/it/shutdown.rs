@@ -1,4 +1,4 @@
-//! Guests that are asked to stop: who is meant, and those that cannot be asked.
+//! Shutdown requests: their targets, and guests without PV drivers.
 
 use sim::Daemon;
 use toolstack::{Fallback, Reply, ReplyWhen, Request, ShutdownRequest, Targets, Told};
@@ -19,7 +19,7 @@ fn runs(lab: &Lab, domid: DomId) -> bool {
 }
 
 #[test]
-fn all_are_asked_and_each_end_is_told() {
+fn all_are_shut_down_and_each_end_is_reported() {
     let mut lab = Lab::seeded(41);
     let a = lab.create(&linux("a", "pv", "normal")).unwrap();
     let b = lab.create(&unikernel("b", "pvh", "normal")).unwrap();
@@ -45,7 +45,7 @@ fn all_are_asked_and_each_end_is_told() {
 }
 
 #[test]
-fn nobody_is_asked_if_one_of_those_named_is_not_known() {
+fn no_vm_is_shut_down_if_one_of_the_named_does_not_exist() {
     let mut lab = Lab::seeded(42);
     let a = lab.create(&unikernel("a", "pv", "normal")).unwrap();
     let these = Targets::These(vec!["a".to_owned(), "nobody".to_owned()]);
@@ -62,7 +62,7 @@ fn nobody_is_asked_if_one_of_those_named_is_not_known() {
 /// Between the moment in which a VM is resolved and that in which its guest is asked, its domain dies and another VM
 /// has its number's nodes.
 #[test]
-fn a_domain_that_took_the_number_of_one_that_was_meant_is_not_asked() {
+fn a_domain_that_reuses_the_domid_of_the_target_is_not_shut_down() {
     for targets in
         [Targets::All, Targets::These(vec!["a".to_owned()]), Targets::These(vec!["1".to_owned()])]
     {

@@ -29,7 +29,7 @@ fn guest(name: &str, disk: &str) -> String {
 }
 
 #[test]
-fn a_vm_has_its_vdi_for_as_long_as_it_runs_and_nobody_else_has() {
+fn a_vm_has_its_vdi_exclusively_while_it_runs() {
     let mut lab = lab(1);
     let domid = lab.create(&guest("a", "s:one,,xvda,w")).unwrap();
     lab.settle();
@@ -125,7 +125,7 @@ fn slow_lab(seed: u64, settings: &[(&str, &str)]) -> Lab {
 }
 
 #[test]
-fn made_up_delays_pass_in_virtual_time_and_keep_no_other_vm() {
+fn simulated_delays_use_virtual_time_and_do_not_delay_other_vms() {
     let mut lab = slow_lab(5, &[("attach", "5s"), ("activate", "2s"), ("detach", "1s")]);
     let begin = lab.host.now();
     let slow = lab.create_request(&guest("slow", "slow:one,,xvda,w"));
@@ -142,7 +142,7 @@ fn made_up_delays_pass_in_virtual_time_and_keep_no_other_vm() {
 }
 
 #[test]
-fn storage_that_is_made_to_fail_or_hang_takes_its_vm_back() {
+fn a_start_on_failing_or_hanging_storage_is_undone() {
     for (settings, words, seconds) in [
         ([("attach", "1s"), ("fail", "attach:100%")], "attach was made to fail", 1),
         ([("attach", "1s"), ("hang", "activate:100%")], "no answer within 30 s", 31),
@@ -158,7 +158,7 @@ fn storage_that_is_made_to_fail_or_hang_takes_its_vm_back() {
 
 /// Requests about SRs are their clients' own work: what they need of the machine is a permit.
 #[test]
-fn requests_about_an_sr_take_turns_and_keep_no_vm_that_uses_it() {
+fn requests_on_an_sr_are_serialised_and_do_not_delay_its_vms() {
     let mut lab = lab(7);
     let begin = lab.host.now();
     let permit = |what| Request::Permit(PermitRequest::Sr { sr: "s".to_owned(), what });

@@ -1,5 +1,5 @@
-//! Somebody else fails: the operation ends in bounded time with a clear answer, nothing is left, and a VM beside it
-//! takes as long as ever.
+//! Faults of others: the operation ends in bounded time with a clear error, nothing is left, and
+//! other VMs are not delayed.
 
 use sim::{BackendKind, Calls, Daemon, Domain, HostConfig, MachineConfig, SimHypervisor};
 use toolstack::layout::{DeviceKind, DeviceRef};
@@ -208,7 +208,7 @@ fn lab_with_stranger(mib: u64) -> (Lab, Xen<SimHypervisor>, DomId) {
 }
 
 #[test]
-fn nobody_gets_the_memory_of_a_start_that_was_admitted() {
+fn the_memory_of_an_admitted_start_is_not_given_to_others() {
     for kind in ["pv", "pvh"] {
         let (mut lab, mut xen, stranger) = lab_with_stranger(96);
         let machine = lab.host.machine().clone();
@@ -232,7 +232,7 @@ fn nobody_gets_the_memory_of_a_start_that_was_admitted() {
 }
 
 #[test]
-fn what_others_have_claimed_is_told_apart() {
+fn memory_claimed_by_others_is_reported_separately() {
     let (mut lab, mut xen, domid) = lab_with_stranger(96);
     xen.claim_pages(domid, 80 << 8).unwrap();
     let large = unikernel("large", "pv", "normal").replace("memory = 8", "memory = 32");
@@ -246,7 +246,7 @@ fn what_others_have_claimed_is_told_apart() {
 }
 
 #[test]
-fn a_build_that_fails_gives_its_claim_back() {
+fn a_failed_build_releases_its_claim() {
     for call in ["populate_physmap", "map_foreign", "setvcpucontext"] {
         let mut lab = Lab::seeded(7);
         lab.host.machine().get_mut().faults_mut().fail(Calls::Named(call), 1, Errno::ENOMEM);
@@ -266,7 +266,7 @@ fn lab_with_transactions(seed: u64) -> Lab {
 }
 
 #[test]
-fn changes_of_somebody_else_are_met_again_and_again_but_not_for_ever() {
+fn conflicting_changes_are_retried_but_not_forever() {
     let disk = || Device::Disk(xlcfg::parse_disk("/more.raw,raw,xvdb,w").unwrap());
     let plug = || Request::Plug { target: "one".to_owned(), device: Box::new(disk()) };
     let mut lab = lab_with_transactions(5);
@@ -301,7 +301,7 @@ fn changes_of_somebody_else_are_met_again_and_again_but_not_for_ever() {
 }
 
 #[test]
-fn a_forced_unplug_that_met_changes_for_ever_leaves_nothing_once_the_vm_is_destroyed() {
+fn a_forced_unplug_with_endless_conflicts_leaves_nothing_after_a_destroy() {
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
     let mut lab = lab_with_transactions(6);
     lab.create(&linux("one", "pv", "normal")).unwrap();
@@ -389,7 +389,7 @@ fn a_domain_may_die_anywhere_in_its_start() {
 }
 
 #[test]
-fn a_domain_may_die_anywhere_in_what_is_done_with_it() {
+fn a_domain_may_die_anywhere_in_an_operation() {
     let disk = || Device::Disk(xlcfg::parse_disk("/more.raw,raw,xvdb,w").unwrap());
     let target = || "one".to_owned();
     let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: 51712 };
