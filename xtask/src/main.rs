@@ -32,6 +32,7 @@ cargo xtask COMMAND
   worlds  random worlds on the simulated host, in which as much goes wrong as can
   store-clients   packaged clients, run on our store and on the packaged one
   store-diff      a random script, asked of our store and of the packaged one
+  store-hostile   guests and clients that break every rule, and what the others notice of it
   store-scripts   conformance scripts, asked of our store and of the packaged one
   store-crash     kills our store again and again under guests and clients that must not notice
   store-take-over hands a running store from Xen's daemon to ours and back under clients and guests
@@ -66,6 +67,7 @@ fn dispatch() -> Result<ExitCode> {
             "images" => images::main(&mut parser),
             "store-clients" => store_trials::clients::main(&mut parser),
             "store-diff" => store_trials::diff::main(&mut parser),
+            "store-hostile" => store_trials::hostile::main(&mut parser),
             "store-crash" => store_trials::crash::main(&mut parser),
             "store-scripts" => store_trials::scripts::main(&mut parser),
             "store-take-over" => store_trials::take_over::main(&mut parser),

@@ -6,6 +6,7 @@
 pub mod clients;
 pub mod crash;
 pub mod diff;
+pub mod hostile;
 pub mod scripts;
 pub mod stores;
 pub mod take_over;
