@@ -29,6 +29,9 @@ const REQUESTS_TOGETHER: usize = 8;
 /// Files that one wait reports: who waits behind them is not answered before them.
 const EVENTS_MAX: usize = 64;
 
+/// Clients accepted in one turn: a crowd at the door does not keep those inside waiting.
+const ACCEPTED_IN_TURN: usize = 16;
+
 /// Pieces of removed subtrees that are freed between two turns: about a tenth of a millisecond.
 const PIECES_CLEARED_UP: usize = 1_000;
 
@@ -425,7 +428,8 @@ impl Daemon {
 
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        loop {
+        // Who still waits is reported again.
+        for _ in 0..ACCEPTED_IN_TURN {
             let fd = match net::accept_with(&self.listener, flags) {
                 Ok(fd) => fd,
                 Err(Errno::AGAIN) => return,

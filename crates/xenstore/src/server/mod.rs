@@ -502,35 +502,22 @@ impl Server {
             }
             None => Err(Error::ENOSYS),
         };
-        let (request_id, transaction_id) = (header.request_id, header.transaction_id);
         if matches!(result, Err(Error::ENOSPC | Error::ENOMEM))
             && kind.is_some_and(replay::is_replayed)
             && let Some(connection) = self.connections.get_mut(&id)
-            && let Some(transaction) = connection.transactions.get_mut(&transaction_id)
+            && let Some(transaction) = connection.transactions.get_mut(&header.transaction_id)
         {
             transaction.fail();
         }
-        if let Some(connection) = self.connections.get_mut(&id) {
+        if let Ok(AfterReply::Hold) = result
+            && let Some(connection) = self.connections.get_mut(&id)
+        {
             connection.requests += 1;
-            if let Ok(AfterReply::Hold) = result {
-                connection.held = Some(header);
-                self.scratch = scratch;
-                return;
-            }
-            connection.output.reply(|out| match &result {
-                Ok(_) => wire::encode(out, header.code, request_id, transaction_id, &[&scratch]),
-                Err(error) => wire::encode_error(out, request_id, transaction_id, *error),
-            });
-            self.ready.insert(id);
-            match &result {
-                Ok(_) => self.record_reply(id, header, header.code, &scratch),
-                Err(error) => {
-                    let mut name = Vec::from(error.name());
-                    name.push(0);
-                    self.record_reply(id, header, MessageType::Error.code(), &name);
-                }
-            }
+            connection.held = Some(header);
+            self.scratch = scratch;
+            return;
         }
+        self.queue_reply(id, header, result.as_ref().map(|_| &scratch[..]).map_err(|error| *error));
         if self.traces(Topic::Io) {
             let outcome = result.as_ref().map_or_else(|error| error.name(), |_| "OK");
             host.trace(format_args!("out {} {outcome}", id.number()));
@@ -548,6 +535,51 @@ impl Server {
         }
     }
 
+    /// Queues the reply to a request, and notes it for a restart.
+    fn queue_reply(&mut self, id: ConnId, header: Header, result: Result<&[u8], Error>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.requests += 1;
+        let (request_id, transaction_id) = (header.request_id, header.transaction_id);
+        connection.output.reply(|out| match result {
+            Ok(payload) => wire::encode(out, header.code, request_id, transaction_id, &[payload]),
+            Err(error) => wire::encode_error(out, request_id, transaction_id, error),
+        });
+        self.ready.insert(id);
+        match result {
+            Ok(payload) => self.record_reply(id, header, header.code, payload),
+            Err(error) => {
+                let mut name = Vec::from(error.name());
+                name.push(0);
+                self.record_reply(id, header, MessageType::Error.code(), &name);
+            }
+        }
+    }
+
+    /// Whether this client may ask this at all, and in this transaction.
+    fn admit(&mut self, request: Request, payload: &[u8]) -> Result<(), Error> {
+        let traits = request.kind.traits();
+        let is_privileged = self.subject(request.id) == Subject::Privileged;
+        let may_ask = match traits.asker {
+            Asker::Anybody => true,
+            Asker::Oneself => payload.is_empty() || is_privileged,
+            Asker::ControlDomain => is_privileged,
+        };
+        if !may_ask {
+            return Err(Error::EACCES);
+        }
+        if traits.is_from_store {
+            return Err(Error::ENOSYS);
+        }
+        if !traits.ignores_transaction && request.transaction != 0 {
+            let transaction = self.transaction_mut(request).ok_or(Error::ENOENT)?;
+            // It will never be committed: nothing more is kept for it.
+            if transaction.has_failed() && traits.effect == Effect::ChangesNodes {
+                return Err(Error::ENOMEM);
+            }
+        }
+        Ok(())
+    }
+
     fn execute(
         &mut self,
         host: &mut dyn Host,
@@ -556,27 +588,8 @@ impl Server {
         reply: &mut Vec<u8>,
     ) -> Result<AfterReply, Error> {
         use MessageType as M;
-        let subject = self.subject(request.id);
+        self.admit(request, payload)?;
         let traits = request.kind.traits();
-        let may_ask = match traits.asker {
-            Asker::Anybody => true,
-            Asker::Oneself => payload.is_empty() || subject == Subject::Privileged,
-            Asker::ControlDomain => subject == Subject::Privileged,
-        };
-        if !may_ask {
-            return Err(Error::EACCES);
-        }
-        if traits.is_from_store {
-            return Err(Error::ENOSYS);
-        }
-        let is_change = traits.effect == Effect::ChangesNodes;
-        if !traits.ignores_transaction && request.transaction != 0 {
-            let transaction = self.transaction_mut(request).ok_or(Error::ENOENT)?;
-            // It will never be committed: nothing more is kept for it.
-            if transaction.has_failed() && is_change {
-                return Err(Error::ENOMEM);
-            }
-        }
         match request.kind {
             M::Read => self.read(request, payload, reply)?,
             M::Directory => self.directory(request, payload, reply)?,
@@ -621,6 +634,7 @@ impl Server {
         if reply.is_empty() && !traits.replies_data {
             reply.extend_from_slice(b"OK\0");
         }
+        let is_change = traits.effect == Effect::ChangesNodes;
         Ok(if is_change && request.transaction == 0 {
             AfterReply::Changed
         } else {

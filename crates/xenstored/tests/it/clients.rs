@@ -34,6 +34,17 @@ fn a_batch_of_tens_of_kilobytes_is_one_message_each_way() {
 }
 
 #[test]
+fn clients_that_connect_all_at_once_are_all_served() {
+    let daemon = Daemon::start("crowd", &[]);
+    // More than are accepted in one turn, and all of them before the first is answered.
+    let mut clients: Vec<_> = (0..100).map(|_| connect(&daemon)).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.write(&format!("/crowd/{number}"), b"here").unwrap();
+    }
+    assert_eq!(clients[0].directory("/crowd").unwrap().len(), 100);
+}
+
+#[test]
 fn a_long_listing_and_a_long_value_arrive_whole() {
     let daemon = Daemon::start("long", &[]);
     let mut client = connect(&daemon);

@@ -104,13 +104,13 @@ fn special(scene: &mut Scene) -> Result<()> {
 
 fn unread(scene: &mut Scene) -> Result<()> {
     let mut attacker = scene.attacker(FIRST)?;
-    for number in 0..128 {
-        attacker.must(M::Watch, 0, format!("/local/domain/{FIRST}\0{number}\0").as_bytes())?;
-    }
     // These count for the guest, and dom0 has no limit: all are there before its memory is full.
     for node in 0..500 {
         let path = format!("/local/domain/{FIRST}/n{node}");
         scene.dom0.call(M::Write, 0, format!("{path}\0999999").as_bytes())?;
+    }
+    for number in 0..128 {
+        attacker.must(M::Watch, 0, format!("/local/domain/{FIRST}\0{number}\0").as_bytes())?;
     }
     scene.begin()?;
     let mut written = 0_u64;
