@@ -47,6 +47,7 @@ row() {
     if xy block-attach two "$3" raw xvdc "$4" >/tmp/row.out 2>&1; then
         came=taken
         xy block-detach --force two xvdc || came="taken, and not detached"
+        wait_unplugged 51744
     else
         came=$(cat /tmp/row.out)
     fi
@@ -59,8 +60,10 @@ row() {
     [ "$5" = taken ] || [ $verdict = WRONG ] || came="refused: ${came#*in use }"
     printf '%-5s | %-22s | %-14s | %-26s | %-2s | %s\n' "$verdict" "$1" "$2" "$3" "$4" "$came"
 }
+# dom0 drops the backend device a moment after the store nodes are gone, and misses a new one that comes before that.
+wait_unplugged() { wait_for "! ls /sys/bus/xen-backend/devices | grep -q 'vbd-.*-$1'" 20; }
 attach() { xy block-attach one "$1" raw xvdb "$2" || fail "one cannot have $1"; }
-detach() { xy block-detach --force one xvdb; }
+detach() { xy block-detach --force one xvdb; wait_unplugged 51728; }
 ours="by VM one (vbd xvdb)"
 
 echo "== ours: files"
