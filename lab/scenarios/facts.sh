@@ -80,12 +80,15 @@ xl uptime
 for name in Domain-0 theirs ours; do
     check "uptime of $name" same_uptime "$name"
 done
+short_uptime() { $1 uptime -s theirs | cut -d' ' -f3-; }
+check "uptime -s is xl's" wait_for '[ "$(short_uptime xy)" = "$(short_uptime xl)" ]' 20
 check "one domain's uptime" sh -c '[ "$(xy uptime ours | wc -l)" = 2 ]'
 
 # list -l.
 xl list -l >/tmp/long.xl
 xy list -l >/tmp/long.xy
-check "list -l has all that xl's has" sh -c 'for id in $(grep -o "\"domid\": [0-9]*" /tmp/long.xl | cut -d" " -f2); do grep -q "\"domid\": $id,\$" /tmp/long.xy || exit 1; done'
+grep -n '"domid"' /tmp/long.xl /tmp/long.xy
+check "list -l has all that xl's has" sh -c 'for id in $(grep -B 1 "\"config\": {" /tmp/long.xl | grep -o "\"domid\": [0-9]*" | cut -d" " -f2); do grep -q "\"domid\": $id,\$" /tmp/long.xy || exit 1; done'
 check "and all that list has" [ "$(grep -c '"domid": [0-9]*,$' /tmp/long.xy)" = "$(xl list | ids | wc -l)" ]
 # (Xen's limit of memory is 1 MiB above the max_memkb that xl was told.)
 for key in name uuid max_vcpus target_memkb; do

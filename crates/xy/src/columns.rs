@@ -220,11 +220,33 @@ pub(crate) fn uptime(rows: &[DomainRow], now_unix_s: u64) -> String {
     out
 }
 
+/// `uptime -s`.
+pub(crate) fn uptime_short(rows: &[DomainRow], now_unix_s: u64) -> String {
+    let now = now_unix_s % 86400;
+    let now = format!("{:02}:{:02}:{:02}", now / 3600, now / 60 % 60, now % 60);
+    let mut out = String::new();
+    for row in rows {
+        if let Some(start) = row.started_unix_s {
+            let minutes = now_unix_s.saturating_sub(start) / 60;
+            let up = with_days(minutes / 1440, &hours_and_minutes(minutes % 1440));
+            put!(out, " {now} up {up}, {} ({})\n", name(row.name.as_deref()), row.domid);
+        }
+    }
+    out
+}
+
+fn hours_and_minutes(minutes: u64) -> String {
+    format!("{:>2}:{:02}", minutes / 60, minutes % 60)
+}
+
 fn days_and_time(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
-    let time = format!("{:>2}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    with_days(days, &format!("{}:{:02}", hours_and_minutes(rest / 60), rest % 60))
+}
+
+fn with_days(days: u64, time: &str) -> String {
     match days {
-        0 => time,
+        0 => time.to_owned(),
         1 => format!("1 day, {time}"),
         _ => format!("{days} days, {time}"),
     }
@@ -500,6 +522,11 @@ mod tests {
             a?[2Jname-that-is-longer-than-its-forty-columns 32751 54 days, 20:20:56
         "#]]
         .assert_eq(&uptime(&domains(), 4_738_856));
+        expect![[r#"
+             20:20:56 up 54 days, 20:04, web (17)
+             20:20:56 up 54 days, 20:20, a?[2Jname-that-is-longer-than-its-forty-columns (32751)
+        "#]]
+        .assert_eq(&uptime_short(&domains(), 4_738_856));
         for (seconds, text) in [
             (0, " 0:00:00"),
             (86399, "23:59:59"),

@@ -222,9 +222,13 @@ const COMMANDS: &[Command] = &[
     },
     Command {
         name: "uptime",
-        usage: "[Domain ...]",
+        usage: "[-s] [Domain ...]",
         about: "Print uptime for all/some domains",
-        flags: &[],
+        flags: &[Flag::new(
+            's',
+            "",
+            "Print one line each, without seconds; the time of day is UTC.",
+        )],
         operands: (0, MANY),
         dry_run: DryRun::Impossible,
         run: domains::uptime,

@@ -78,7 +78,11 @@ pub(crate) fn uptime(session: &mut Session, options: &Options) -> Result<(), Fai
     for row in rows.iter_mut().filter(|row| row.domid == 0) {
         set_start_of_this_host(row, now_unix_s);
     }
-    session.print(&columns::uptime(&rows, now_unix_s));
+    let text = match options.has("s") {
+        true => columns::uptime_short(&rows, now_unix_s),
+        false => columns::uptime(&rows, now_unix_s),
+    };
+    session.print(&text);
     Ok(())
 }
 
