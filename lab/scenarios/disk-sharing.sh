@@ -97,7 +97,7 @@ done
 attach /img/node r
 row "VM one, r" /img/node /dev/mapper/shared-one r taken
 row "VM one, r" /img/node /dev/mapper/shared-one w "read-only $ours"
-row "VM one, r" /img/node "$pv" w "logical volume /dev/mapper/shared-"
+row "VM one, r" /img/node "$pv" w "read-only $ours"
 row "VM one, r" /img/node /dev/mapper/shared-two w taken
 detach
 
@@ -188,7 +188,9 @@ cat /tmp/three.out /tmp/four.out
 xy destroy three 2>/dev/null; xy destroy four 2>/dev/null
 
 echo "== xl's domains, and xl's own check of ours"
-xy block-detach --force one xvdb
+detach
+# xl gives dom0 10 s to serve a new disk, and dom0 begins only when the last one is gone.
+wait_unplugged 51712
 cat >/tmp/theirs.cfg <<CONFIG
 name = "theirs"
 type = "pv"
