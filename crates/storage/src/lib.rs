@@ -289,7 +289,16 @@ fn attach_vdi(
 ) -> Result<Attachment, AttachError> {
     check_can_share(wanted, ImageFormat::Raw)?;
     let access = wanted.mode.access();
-    let device = Repositories::new(system).attach_for(&name, wanted.owner, access)?;
+    let device = match Repositories::new(system).attach_for(&name, wanted.owner, access) {
+        Ok(device) => device,
+        Err(error) => {
+            // A lock on its file names nobody; a claim names who uses the file by its path.
+            return Err(match check_vdi(system, wanted, &name) {
+                Err(in_use @ AttachError::InUse(_)) => in_use,
+                _ => error.into(),
+            });
+        }
+    };
     let claimed = Repositories::new(system)
         .identity(&name, &device)
         .map_err(AttachError::from)
@@ -305,7 +314,8 @@ fn attach_vdi(
     Ok(Attachment::Vdi { name, owner: wanted.owner.to_owned(), device })
 }
 
-/// Finds errors of [`attach`] as far as possible without attaching anything.
+/// Finds errors of [`attach`] as far as possible without attaching anything. Returns what the disk is; nothing for a VDI
+/// that has neither a file nor, yet, a device.
 ///
 /// # Errors
 /// [`AttachError`].
@@ -313,14 +323,29 @@ pub fn check(
     system: &mut dyn System,
     wanted: &Wanted<'_>,
     format: ImageFormat,
-) -> Result<(), AttachError> {
+) -> Result<Option<DiskId>, AttachError> {
     if let Some(name) = VdiName::parse(wanted.target) {
         check_can_share(wanted, format)?;
-        let access = wanted.mode.access();
-        return Ok(Repositories::new(system).check(&name, wanted.owner, access)?);
+        return check_vdi(system, wanted, &name);
     }
     let (disk, device) = find(system, wanted, format)?;
-    sharing::check(system, wanted, disk, device.as_ref())
+    sharing::check(system, wanted, disk, device.as_ref())?;
+    Ok(Some(disk))
+}
+
+fn check_vdi(
+    system: &mut dyn System,
+    wanted: &Wanted<'_>,
+    name: &VdiName,
+) -> Result<Option<DiskId>, AttachError> {
+    let access = wanted.mode.access();
+    Repositories::new(system).check(name, wanted.owner, access)?;
+    let disk = Repositories::new(system).known_identity(name)?;
+    if let Some(disk) = disk {
+        // Not its device: while it is active, that is the SR's own.
+        sharing::check(system, wanted, disk, None)?;
+    }
+    Ok(disk)
 }
 
 /// Refuses `w!` for disks that cannot be shared.

@@ -633,6 +633,20 @@ impl<'a> Repositories<'a> {
         }
     }
 
+    /// The same as far as it is known without attaching the VDI: a file that can be reached now, or the device of an
+    /// active one.
+    ///
+    /// # Errors
+    /// The SR or the VDI's file of uses cannot be read.
+    pub fn known_identity(&mut self, name: &VdiName) -> Result<Option<DiskId>> {
+        let repository = self.get(name.sr())?;
+        let mut place = Place { system: self.system, sr: &repository };
+        if let Some(file) = repository.kind.driver().file(&mut place, name.vdi())? {
+            return Ok(self.system.identify(&file).ok());
+        }
+        Ok(self.attached(name)?.device.map(|device| DiskId::Device(device.number)))
+    }
+
     /// All uses of all VDIs, from the files. Does not ask an SR.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod device_model;
+pub mod domains;
 pub mod foreign;
 pub mod host;
 pub mod layout;

@@ -191,7 +191,7 @@ enum Purpose {
     Poll {
         domid: DomId,
     },
-    /// A domain that alone stands against a create.
+    /// A domain that is the only conflict of a create or start.
     Namesake {
         client: ClientId,
         domid: DomId,
@@ -542,11 +542,6 @@ impl Toolstack {
             Polling::Idle => {}
             Polling::Underway { again } => *again = true,
         }
-    }
-
-    /// The domains of our VMs.
-    pub(crate) fn own_domains(&self) -> BTreeSet<DomId> {
-        self.vms.values().filter_map(|vm| vm.facts.domid()).collect()
     }
 
     /// Domains whose names need not be read.

@@ -19,9 +19,8 @@ pub use devices::DeviceStep;
 pub use teardown::TeardownStep;
 pub use wait::Wait;
 
-use xen::DomId;
-
 use crate::config::VmConfig;
+use crate::domains::DomainSet;
 use crate::layout::DeviceRef;
 use crate::machine::{Action, Device, DomainUsers, Vm};
 use crate::scheduler::{Class, Track};
@@ -208,7 +207,7 @@ pub(crate) struct Preparation<'a> {
     /// That device.
     pub(crate) plugged: Option<&'a Device>,
     /// For an attach: the domains of our VMs.
-    pub(crate) own: BTreeSet<DomId>,
+    pub(crate) own: DomainSet,
     /// Unique among the domain identities of this machine.
     pub(crate) generation: u64,
     pub(crate) users: &'a mut DomainUsers,

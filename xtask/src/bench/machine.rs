@@ -8,11 +8,12 @@ use lab::cargo;
 
 const SIZES: [u32; 3] = [1, 1000, 10_000];
 /// Names of samples, and what they are.
-const OPERATIONS: [(&str, &str); 7] = [
+const OPERATIONS: [(&str, &str); 8] = [
     ("create-destroy", "create and destroy"),
     ("lookup", "lookup by name"),
     ("lookup-of-nobody", "lookup of a name that nobody has"),
     ("console", "request for a console"),
+    ("check", "check of a configuration with a disk"),
     ("change", "a change of another toolstack's domain"),
     ("introduction", "an introduction to the store"),
     ("waiters", "any event, while 100 clients wait"),

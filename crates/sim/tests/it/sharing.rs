@@ -1,10 +1,14 @@
 //! Many may read a disk, or one may write: by what it is, for all who use it.
 
+use std::collections::BTreeMap;
+
+use expect_test::expect;
 use sim::{Daemon, HostConfig};
-use storage::{Access, DeviceNumber};
+use storage::{Access, DeviceNumber, Kind, Repositories, VdiName};
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
 use toolstack::{Device, MediumChange, Reply, Request, ShutdownRequest, xlcfg};
+use xen::Uuid;
 use xenstore::client::Nodes as _;
 
 use crate::support::{Lab, linux, unikernel};
@@ -172,6 +176,72 @@ fn a_disk_of_another_toolstacks_domain_is_refused() {
     let refusal = outcome(lab.ask(plug("one", "/a.raw,,xvdb,w"))).unwrap();
     assert!(refusal.contains("read-only by domain 77 (theirs)"), "{refusal}");
     assert_eq!(outcome(lab.ask(plug("one", "/a.raw,,xvdb,r"))), None);
+}
+
+/// What a check of a VM with these disks finds. A create must agree: it fails for one of these.
+fn found(lab: &mut Lab, disks: &[&str]) -> String {
+    let specs: Vec<String> = disks.iter().map(|spec| format!("'{spec}'")).collect();
+    let disks = format!("disk = [ {} ]\n", specs.join(", "));
+    let text = format!("{}{disks}", unikernel("new", "pv", "never-connects"));
+    let source = xlcfg::Source { file: "vm.cfg", text: &text, overrides: &[] };
+    let config = Box::new(xlcfg::parse(source).unwrap());
+    let request = Request::Check { config, fresh_uuid: Uuid([7; 16]), is_whole: true };
+    let Reply::Checked { faults } = lab.ask(request) else { panic!("no check") };
+    match lab.create(&text) {
+        Ok(_) => {
+            assert_eq!(faults, Vec::<String>::new(), "{disks}");
+            lab.destroy("new");
+        }
+        Err(refused) => {
+            // A create attaches them side by side, so which of two meets the other is open.
+            let disk =
+                |it: &str| it.split_once("]: ").unwrap().1.split(" by ").next().map(str::to_owned);
+            let agrees = faults.iter().any(|it| disk(it) == disk(&refused));
+            assert!(agrees, "{refused}, but the check says {faults:?}");
+        }
+    }
+    lab.settle();
+    faults.join("\n")
+}
+
+#[test]
+fn a_check_finds_every_disk_that_is_in_use() {
+    let mut lab = lab();
+    let os = lab.host.os();
+    os.add_disk("/b.raw", 1 << 20);
+    os.add_link("/b-link.raw", "/b.raw");
+    let mounted = "29 1 8:17 / /mnt rw - ext4 /dev/sdb1 rw\n";
+    os.add_file("/proc/self/mountinfo", mounted.as_bytes().to_vec());
+    assert_eq!(outcome(lab.ask(plug("one", "/a.raw,,xvdb,w"))), None);
+    let all = found(&mut lab, &["/link.raw,,xvda,r", "/dev/sdb1,,xvdb,w", "/b.raw,,xvdc,w"]);
+    expect![[r#"
+        vm.cfg:6: disk[0]: /link.raw is in use read-write by VM one (vbd xvdb); detach it there first, or share it with mode w!
+        vm.cfg:6: disk[1]: /dev/sdb1 is in use read-write by dom0, mounted at /mnt; unmount it first"#]].assert_eq(&all);
+    // One disk twice: by two names, and in part.
+    let all = found(&mut lab, &["/b.raw,,xvda,w", "/b-link.raw,,xvdb,r", "/b.raw,,xvdc,w"]);
+    expect![[r#"
+        vm.cfg:6: disk[1]: /b-link.raw is in use read-write by VM new (vbd xvda); detach it there first, or share it with mode w!
+        vm.cfg:6: disk[2]: /b.raw is in use read-write by VM new (vbd xvda); detach it there first, or share it with mode w!"#]].assert_eq(&all);
+    assert_eq!(found(&mut lab, &["/b.raw,,xvda,r", "/b-link.raw,,xvdb,r"]), "");
+    lab.host.os().add_file("/proc/self/mountinfo", Vec::new());
+    let all = found(&mut lab, &["/dev/sdb,,xvda,w", "/dev/sdb1,,xvdb,r"]);
+    expect!["vm.cfg:6: disk[1]: /dev/sdb1 is in use read-write by VM new (vbd xvda); detach it there first, or share it with mode w!"].assert_eq(&all);
+}
+
+#[test]
+fn a_check_knows_a_vdi_by_its_file() {
+    let mut lab = lab();
+    let mut os = lab.host.os().clone();
+    let mut srs = Repositories::new(&mut os);
+    let config = BTreeMap::from([("path".to_owned(), "/srv/vdis".to_owned())]);
+    srs.create("s", Kind::File, config).unwrap();
+    srs.create_vdi(&VdiName::new("s", "v").unwrap(), 1 << 20).unwrap();
+    let file = "/srv/vdis/v.raw,,xvdb,w";
+    assert_eq!(outcome(lab.ask(plug("one", file))), None);
+    expect!["vm.cfg:6: disk[0]: s:v is in use read-write by VM one (vbd xvdb); detach it there first, or share it with mode w!"].assert_eq(&found(&mut lab, &["s:v,,xvda,w"]));
+    assert_eq!(outcome(lab.ask(unplug("one", 51728))), None);
+    assert_eq!(found(&mut lab, &["s:v,,xvda,w"]), "");
+    expect!["vm.cfg:6: disk[1]: /srv/vdis/v.raw is in use read-write by VM new (vbd xvda); detach it there first, or share it with mode w!"].assert_eq(&found(&mut lab, &["s:v,,xvda,w", file]));
 }
 
 #[test]

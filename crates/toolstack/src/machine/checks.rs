@@ -10,12 +10,11 @@ use crate::config::VmConfig;
 use crate::plan::Start;
 use crate::work::{Failure, Output, QueryWork};
 
-/// A create that waits for a poll of a domain with its VM's name.
+/// A create or start that waits for a poll of a domain with its VM's name.
 #[derive(Debug)]
-pub(super) struct WantedVm {
-    pub(super) config: Box<VmConfig>,
-    pub(super) fresh_uuid: Uuid,
-    pub(super) start: Start,
+pub(super) enum WantedVm {
+    New { config: Box<VmConfig>, fresh_uuid: Uuid, start: Start },
+    Defined { uuid: Uuid, start: Start },
 }
 
 impl Toolstack {
@@ -58,8 +57,8 @@ impl Toolstack {
         self.foreign.named(name).or_else(|| self.foreign.places(uuid).next())
     }
 
-    /// Handles the poll of a conflicting domain: the create continues if it is gone or has another
-    /// name, and is refused otherwise.
+    /// Handles the poll of a conflicting domain: the create or start continues if it is gone or has
+    /// another name, and is refused otherwise.
     pub(super) fn namesake_looked_at(
         &mut self,
         now: Instant,
@@ -69,22 +68,38 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
-        let WantedVm { config, fresh_uuid, start } = wanted;
-        let uuid = config.uuid.unwrap_or(fresh_uuid);
+        let (uuid, wanted_name) = match &wanted {
+            WantedVm::New { config, fresh_uuid, .. } => {
+                (config.uuid.unwrap_or(*fresh_uuid), config.name.clone())
+            }
+            WantedVm::Defined { uuid, .. } => match self.definitions.get(uuid) {
+                Some(definition) => (*uuid, definition.config.name.clone()),
+                None => return fail(client, format!("{uuid}: was undefined meanwhile"), out),
+            },
+        };
+        let mut is_gone = false;
         if let Ok(Output::Looked { info, name }) = result {
             let info = info.filter(|info| !info.flags.dying());
-            let is_namesake = info.as_ref().is_some_and(|info| {
-                info.handle == uuid || name.as_deref() == Some(config.name.as_str())
+            is_gone = info.as_ref().is_none_or(|info| {
+                info.handle != uuid && name.as_deref() != Some(wanted_name.as_str())
             });
-            if !is_namesake {
+            if is_gone {
                 self.foreign.remove(&domid);
                 self.handle_polled(now, domid, info.as_deref(), name, out);
-                return self.create(now, client, *config, fresh_uuid, start, out);
             }
         }
-        match self.refusals(&config, uuid).into_iter().next() {
-            Some(message) => fail(client, message, out),
-            None => self.create(now, client, *config, fresh_uuid, start, out),
+        match wanted {
+            WantedVm::New { config, fresh_uuid, start } => {
+                let refusal = self.refusals(&config, uuid).into_iter().next();
+                match refusal.filter(|_| !is_gone) {
+                    Some(message) => fail(client, message, out),
+                    None => self.create(now, client, *config, fresh_uuid, start, out),
+                }
+            }
+            WantedVm::Defined { uuid, start } => match self.may_start(uuid) {
+                Err(message) if !is_gone => fail(client, message, out),
+                _ => self.start_known(now, client, uuid, start, out),
+            },
         }
     }
 
@@ -100,7 +115,7 @@ impl Toolstack {
     ) {
         let uuid = config.uuid.unwrap_or(fresh_uuid);
         let faults = self.refusals(&config, uuid);
-        let own = self.own_domains();
+        let own = self.vms.domains().clone();
         let work = QueryWork::Check { config: Arc::new(config), uuid, is_whole, own };
         self.query(client, Query::Check { faults }, work, out);
     }

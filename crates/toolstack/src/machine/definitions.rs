@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use xen::{DomId, Uuid};
 
+use super::checks::WantedVm;
 use super::events::VmState;
 use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
 use crate::config::VmConfig;
 use crate::plan::{Start, plan_create};
-use crate::work::{DefinitionWork, Failure, Output};
+use crate::work::{DefinitionWork, Failure, Output, QueryWork};
 use crate::{record, xlcfg};
 
 /// A VM as it was defined.
@@ -321,8 +322,26 @@ impl Toolstack {
         let Some(uuid) = self.defined(target) else {
             return fail(client, self.not_defined(target), out);
         };
-        if let Err(message) = self.may_start(uuid) {
+        self.start_known(now, client, uuid, start, out);
+    }
+
+    /// Starts a defined VM, if need be after a poll of the foreign domain that has its name or UUID.
+    pub(super) fn start_known(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        uuid: Uuid,
+        start: Start,
+        out: &mut Vec<Action>,
+    ) {
+        if let Err(message) = self.is_startable(uuid) {
             return fail(client, message, out);
+        }
+        if let Some(domid) = self.foreign_namesake(uuid) {
+            let wanted = Box::new(WantedVm::Defined { uuid, start });
+            let purpose = Purpose::Namesake { client, domid, wanted };
+            self.give_out(purpose, QueryWork::Find { domid, known: None }, out);
+            return;
         }
         self.start_defined(now, uuid, start, Some(client), out);
     }
@@ -335,7 +354,27 @@ impl Toolstack {
     }
 
     /// Why a defined VM cannot be started now.
-    fn may_start(&self, uuid: Uuid) -> Result<(), String> {
+    pub(super) fn may_start(&self, uuid: Uuid) -> Result<(), String> {
+        self.is_startable(uuid)?;
+        match self.foreign_namesake(uuid) {
+            Some(domid) => {
+                let name = &self.definitions[&uuid].config.name;
+                Err(format!(
+                    "{name}: domain {domid}, which another toolstack made, has its name or UUID"
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The foreign domain with the name or UUID of a defined VM, as known since the last survey or poll.
+    fn foreign_namesake(&self, uuid: Uuid) -> Option<DomId> {
+        let name = &self.definitions[&uuid].config.name;
+        self.foreign.places(uuid).next().or_else(|| self.foreign.named(name))
+    }
+
+    /// Why a defined VM cannot be started now, foreign domains aside.
+    fn is_startable(&self, uuid: Uuid) -> Result<(), String> {
         let name = &self.definitions[&uuid].config.name;
         if let Some(vm) = self.vms.get(&uuid) {
             let state = self.state_of(uuid);
@@ -347,14 +386,8 @@ impl Toolstack {
         if let Some(unread) = self.unread.get(&uuid) {
             return Err(unread.refusal());
         }
-        if let Some(message) = self.abandoned_start(uuid, name) {
-            return Err(message);
-        }
-        let foreign = self.foreign.places(uuid).next().or_else(|| self.foreign.named(name));
-        match foreign {
-            Some(domid) => Err(format!(
-                "{name}: domain {domid}, which another toolstack made, has its name or UUID"
-            )),
+        match self.abandoned_start(uuid, name) {
+            Some(message) => Err(message),
             None => Ok(()),
         }
     }

@@ -9,6 +9,7 @@ use xen::{DomId, Uuid};
 use super::definitions::Definition;
 use super::{Foreign, Vm};
 use crate::device_model::Process;
+use crate::domains::DomainSet;
 
 /// Our VMs.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(super) struct Vms {
     /// While a domid is reused, both VMs.
     by_domid: BTreeSet<(DomId, Uuid)>,
     by_model: BTreeMap<Process, Uuid>,
+    /// All domids in `by_domid`.
+    domains: DomainSet,
 }
 
 impl Vms {
@@ -46,7 +49,10 @@ impl Vms {
 
     fn index(&mut self, uuid: Uuid) {
         let facts = &self.by_uuid[&uuid].facts;
-        self.by_domid.extend(facts.domid().map(|domid| (domid, uuid)));
+        if let Some(domid) = facts.domid() {
+            self.by_domid.insert((domid, uuid));
+            self.domains.insert(domid);
+        }
         self.by_model.extend(facts.model.map(|model| (model, uuid)));
     }
 
@@ -54,6 +60,9 @@ impl Vms {
         let facts = &self.by_uuid[&uuid].facts;
         if let Some(domid) = facts.domid() {
             self.by_domid.remove(&(domid, uuid));
+            if self.at(domid).is_none() {
+                self.domains.remove(domid);
+            }
         }
         if let Some(model) = facts.model {
             self.by_model.remove(&model);
@@ -94,6 +103,11 @@ impl Vms {
         by_domid.or_else(|| self.named(target)).or_else(|| self.get(&target.parse().ok()?))
     }
 
+    /// The domains of all VMs.
+    pub(super) fn domains(&self) -> &DomainSet {
+        &self.domains
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Uuid, &Vm)> {
         self.by_uuid.iter()
     }
@@ -108,10 +122,13 @@ impl Vms {
 
     /// Whether the indexes agree with the VMs.
     pub(super) fn is_consistent(&self) -> bool {
+        let mut domains = DomainSet::default();
+        self.values().filter_map(|vm| vm.facts.domid()).for_each(|it| domains.insert(it));
         let domids = self.values().filter_map(|vm| Some((vm.facts.domid()?, vm.uuid)));
         let names = self.values().map(|vm| (vm.config.name.clone(), vm.uuid));
         let models = self.values().filter_map(|vm| Some((vm.facts.model?, vm.uuid)));
-        self.by_domid == domids.collect()
+        self.domains == domains
+            && self.by_domid == domids.collect()
             && self.by_model == models.collect()
             && self.by_name.0 == names.collect()
     }

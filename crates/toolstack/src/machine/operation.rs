@@ -13,6 +13,7 @@ use super::{
     Toolstack, WorkId,
 };
 use crate::config::VmConfig;
+use crate::domains::DomainSet;
 use crate::layout::{DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
 use crate::scheduler::{Priority, Ticket};
@@ -434,9 +435,9 @@ impl Toolstack {
         let step = operation.plan.steps[index].step;
         let own = match step {
             Step::Device(DeviceStep::AttachDisk(_) | DeviceStep::CheckDisk(_)) => {
-                self.own_domains()
+                self.vms.domains().clone()
             }
-            _ => BTreeSet::new(),
+            _ => DomainSet::default(),
         };
         let plugged = match &operation.outcome {
             Outcome::Plugged { device, .. } => Some(device),

@@ -251,7 +251,7 @@ impl Toolstack {
     ) {
         let uuid = config.uuid.unwrap_or(fresh_uuid);
         if let Some(domid) = self.namesake(&config, uuid) {
-            let wanted = Box::new(WantedVm { config: Box::new(config), fresh_uuid, start });
+            let wanted = Box::new(WantedVm::New { config: Box::new(config), fresh_uuid, start });
             let purpose = Purpose::Namesake { client, domid, wanted };
             self.give_out(purpose, QueryWork::Find { domid, known: None }, out);
             return;

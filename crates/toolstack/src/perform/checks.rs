@@ -1,13 +1,12 @@
 //! Checks of a configuration against the host, shared by creates and checks.
 
-use std::collections::BTreeSet;
-
-use storage::HostError;
-use xen::{DomId, Hypervisor, Uuid};
+use storage::{DiskUse, HostError};
+use xen::{Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::{Performer, disks, failure};
 use crate::config::VmConfig;
+use crate::domains::DomainSet;
 use crate::host::Host;
 use crate::work::{Failure, loop_tag};
 
@@ -19,7 +18,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         config: &VmConfig,
         uuid: Uuid,
         is_whole: bool,
-        own: &BTreeSet<DomId>,
+        own: &DomainSet,
     ) -> Vec<Failure> {
         let mut failures = Vec::new();
         let images = match (is_whole, &config.hvm, &config.kernel) {
@@ -32,8 +31,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             (false, None, None) => Ok(()),
         };
         failures.extend(images.err());
+        // A create attaches one after the other, so a later disk meets the use by an earlier one.
+        let mut earlier = Vec::new();
         for index in 0..config.disks.len() {
-            failures.extend(self.check_disk(config, uuid, index, own).err());
+            match self.check_disk(config, uuid, index, own, &earlier) {
+                Ok(used) => earlier.extend(used),
+                Err(error) => failures.push(error),
+            }
         }
         for index in 0..config.vifs.len() {
             failures.extend(check_bridge(&mut self.host, config, index).err());
@@ -47,10 +51,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         config: &VmConfig,
         uuid: Uuid,
         index: usize,
-        own: &BTreeSet<DomId>,
-    ) -> Result<(), Failure> {
+        own: &DomainSet,
+        earlier: &[DiskUse],
+    ) -> Result<Option<DiskUse>, Failure> {
         let owner = loop_tag(uuid, config.disks[index].vdev.number);
-        disks::check(self.host.system(), &mut self.store, config, index, &owner, own)
+        disks::check(self.host.system(), &mut self.store, config, index, &owner, own, earlier)
             .map_err(|error| failure(config.origin.at(&format!("disk[{index}]")), error.0))
     }
 

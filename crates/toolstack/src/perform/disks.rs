@@ -10,6 +10,7 @@ use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
 
 use super::store::names;
 use crate::config::{DiskConfig, VmConfig};
+use crate::domains::DomainSet;
 use crate::work::Failure;
 
 /// Attaches a VM's disk, unless it is in use. `own` are the domains of our VMs.
@@ -19,7 +20,7 @@ pub(crate) fn attach<T: Transport>(
     config: &VmConfig,
     index: usize,
     owner: &str,
-    own: &BTreeSet<DomId>,
+    own: &DomainSet,
 ) -> Result<Attachment, Failure> {
     let disk = &config.disks[index];
     let others = others(system, store, disk, own)?;
@@ -27,22 +28,32 @@ pub(crate) fn attach<T: Transport>(
     storage::attach(system, &wanted(disk, owner, &who, &others), disk.format).map_err(told)
 }
 
-/// Finds errors of [`attach`].
+/// Finds errors of [`attach`] after which `earlier` would be in use too. Returns the use that the attach would make, if
+/// the disk is known before it is attached.
 pub(crate) fn check<T: Transport>(
     system: &mut dyn System,
     store: &mut Client<T>,
     config: &VmConfig,
     index: usize,
     owner: &str,
-    own: &BTreeSet<DomId>,
-) -> Result<(), Failure> {
+    own: &DomainSet,
+    earlier: &[DiskUse],
+) -> Result<Option<DiskUse>, Failure> {
     let disk = &config.disks[index];
     if disk.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let others = others(system, store, disk, own)?;
+    let mut others = others(system, store, disk, own)?;
+    others.extend_from_slice(earlier);
     let who = disk.user(&config.name);
-    storage::check(system, &wanted(disk, owner, &who, &others), disk.format).map_err(told)
+    let id = storage::check(system, &wanted(disk, owner, &who, &others), disk.format);
+    let id = id.map_err(told)?;
+    Ok(id.map(|disk_id| DiskUse {
+        disk: disk_id,
+        mode: disk.mode,
+        who,
+        advice: DETACH_THERE.to_owned(),
+    }))
 }
 
 // A function by value, for `map_err`.
@@ -72,7 +83,7 @@ fn others<T: Transport>(
     system: &mut dyn System,
     store: &mut Client<T>,
     disk: &DiskConfig,
-    own: &BTreeSet<DomId>,
+    own: &DomainSet,
 ) -> Result<Vec<DiskUse>, Failure> {
     if disk.mode == Mode::Shared {
         return Ok(Vec::new());
@@ -87,10 +98,7 @@ fn others<T: Transport>(
 }
 
 /// The disks' backends in dom0, the kernel's and QEMU's, of domains that are not ours.
-fn backends<T: Transport>(
-    store: &mut Client<T>,
-    own: &BTreeSet<DomId>,
-) -> Result<Vec<Backend>, Failure> {
+fn backends<T: Transport>(store: &mut Client<T>, own: &DomainSet) -> Result<Vec<Backend>, Failure> {
     let mut found = Vec::new();
     for kind in ["vbd", "qdisk"] {
         let folder = format!("/local/domain/0/backend/{kind}");
@@ -100,7 +108,7 @@ fn backends<T: Transport>(
             Err(error) => return Err(error.into()),
         };
         let domids = domids.iter().filter_map(|name| name.parse().ok().map(DomId));
-        let domids: Vec<DomId> = domids.filter(|domid| !own.contains(domid)).collect();
+        let domids: Vec<DomId> = domids.filter(|domid| !own.contains(*domid)).collect();
         let mut look = Batch::new();
         for domid in &domids {
             look.directory(&format!("{folder}/{domid}"));

@@ -1,6 +1,6 @@
 //! Work that reads, or sends requests to guests, and does not change a VM.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xen::{DomId, DomainInfo, DomainRef, Errno, HvmParam, Hypervisor, Trigger, Uuid};
@@ -8,6 +8,7 @@ use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
+use crate::domains::DomainSet;
 use crate::host::Host;
 use crate::layout::DeviceRef;
 use crate::machine::{Fallback, ShutdownRequest};
@@ -45,7 +46,7 @@ pub enum QueryWork {
         /// It is valid.
         is_whole: bool,
         /// The domains of our VMs.
-        own: BTreeSet<DomId>,
+        own: DomainSet,
     },
     ReadVcpus {
         domains: Vec<(DomId, Uuid)>,

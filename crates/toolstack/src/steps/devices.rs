@@ -1,6 +1,5 @@
 //! Steps about single devices: at a create or a teardown, and when one comes or goes while its domain runs.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use storage::Attachment;
@@ -10,6 +9,7 @@ use xenstore::client::Transport;
 use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::config::VmConfig;
 use crate::device_model;
+use crate::domains::DomainSet;
 use crate::host::{Host, Link};
 use crate::layout::{self, DeviceKind, DeviceRef, Nodes, Removal};
 use crate::machine::{Device, Pending, Vm, empty_drive, remove_from};
@@ -53,7 +53,7 @@ pub enum DeviceWork {
         /// Whether it is one of the disks that the configuration's file names.
         is_in_file: bool,
         /// The domains of our VMs.
-        own: BTreeSet<DomId>,
+        own: DomainSet,
     },
     DetachDisk {
         attachment: Attachment,
@@ -63,7 +63,7 @@ pub enum DeviceWork {
         config: Arc<VmConfig>,
         index: usize,
         tag: String,
-        own: BTreeSet<DomId>,
+        own: DomainSet,
     },
     CheckBridge {
         config: Arc<VmConfig>,
@@ -381,7 +381,7 @@ impl DeviceWork {
                     .map_err(|error| Failure(error.to_string()))?;
             }
             Self::CheckDisk { config, index, tag, own } => {
-                disks::check(host.system(), store, &config, index, &tag, &own).map_err(
+                disks::check(host.system(), store, &config, index, &tag, &own, &[]).map_err(
                     |error| {
                         failure(
                             format!("{}: {}", config.name, config.disks[index].vdev.name),

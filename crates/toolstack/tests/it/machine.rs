@@ -119,8 +119,8 @@ fn a_name_in_use_is_refused_by_file_line_and_key() {
     assert_eq!(failed(&second), Some("test.cfg:4: name: a domain named g exists already"));
 }
 
-/// A machine that knows of a domain `g` of another toolstack, and what it does when a VM `g` is to be created.
-fn create_beside_a_foreign_g() -> (Toolstack, Vec<Action>) {
+/// A machine that knows of a domain `g` of another toolstack.
+fn beside_a_foreign_g() -> Toolstack {
     let mut machine = Toolstack::new();
     let actions = handle(&mut machine, Event::Started);
     let info = DomainInfo { domid: DomId(5), handle: Uuid([5; 16]), ..DomainInfo::default() };
@@ -132,6 +132,12 @@ fn create_beside_a_foreign_g() -> (Toolstack, Vec<Action>) {
         models: Vec::new(),
     };
     let _ = end_first(&mut machine, &actions, Ok(observed));
+    machine
+}
+
+/// What such a machine does when a VM `g` is to be created.
+fn create_beside_a_foreign_g() -> (Toolstack, Vec<Action>) {
+    let mut machine = beside_a_foreign_g();
     let actions = handle(&mut machine, create("name = 'g'"));
     assert!(
         matches!(
@@ -165,6 +171,31 @@ fn the_name_of_a_foreign_domain_is_free_once_that_is_gone_or_renamed() {
     let (mut machine, actions) = create_beside_a_foreign_g();
     let actions = end_first(&mut machine, &actions, Err(Failure("no answer".to_owned())));
     assert_eq!(failed(&actions), Some("test.cfg:4: name: a domain named g exists already"));
+}
+
+#[test]
+fn a_defined_vm_starts_once_the_foreign_domain_of_its_name_is_gone_or_renamed() {
+    let info =
+        || Box::new(DomainInfo { domid: DomId(5), handle: Uuid([5; 16]), ..DomainInfo::default() });
+    for (info, name, is_free) in [
+        (None, None, true),
+        (Some(info()), Some("other"), true),
+        (Some(info()), None, true),
+        (Some(info()), Some("g"), false),
+    ] {
+        let mut machine = beside_a_foreign_g();
+        let config = Box::new(config("name = 'g'"));
+        let request = Request::Define { config, fresh_uuid: Uuid([7; 16]), autostart: None };
+        let actions = handle(&mut machine, Event::Request { client: CLIENT, request });
+        end_first(&mut machine, &actions, Ok(Output::Done));
+        let request = Request::Start { target: "g".to_owned(), start: Start::Running };
+        let actions = handle(&mut machine, Event::Request { client: CLIENT, request });
+        let looked = Output::Looked { info, name: name.map(str::to_owned) };
+        let actions = end_first(&mut machine, &actions, Ok(looked));
+        let refusal = "g: domain 5, which another toolstack made, has its name or UUID";
+        assert_eq!(failed(&actions), (!is_free).then_some(refusal), "{name:?}");
+        assert_eq!(works(&actions).is_empty(), !is_free, "{name:?}");
+    }
 }
 
 #[test]
