@@ -1,6 +1,6 @@
 //! Input of clients: bytes become requests, in order.
 
-use crate::ring::{RING_BYTES, RingError};
+use crate::ring::RingError;
 use crate::server::connection::Peer;
 use crate::server::{ConnId, Host, Server, clearing, work};
 use crate::wire::{self, HEADER_BYTES, Header, Oversized};
@@ -98,8 +98,8 @@ impl Server {
 
     /// As [`receive`](Self::receive), from what a ring holds: executes whole requests until the client's
     /// turn is over or it may make no more, and says how many bytes were taken. The others stay in the
-    /// ring, so a client that asks faster than it is served finds the ring full. Only of a message that is
-    /// longer than the ring a part is taken.
+    /// ring, so a client that asks faster than it is served finds the ring full. The beginning of a message
+    /// that is not complete yet is always taken.
     ///
     /// # Errors
     /// As for [`receive`](Self::receive).
@@ -190,26 +190,35 @@ impl Server {
             return Ok(taken);
         }
         while self.may_go_on(id, end_of_turn) {
-            let Some(header) = Header::decode(&bytes[taken..])? else { break };
-            let length = HEADER_BYTES + header.payload_bytes();
-            let Some(message) = bytes[taken..].get(..length) else {
-                if length > RING_BYTES
-                    && let Some(connection) = self.connections.get_mut(&id)
-                {
-                    connection.input.reserve_exact(length);
-                    connection.input.extend_from_slice(&bytes[taken..]);
-                    self.record_input(id, false);
-                    taken = bytes.len();
-                }
+            let rest = &bytes[taken..];
+            let header = Header::decode(rest)?;
+            let length =
+                header.map_or(HEADER_BYTES, |header| HEADER_BYTES + header.payload_bytes());
+            let (Some(header), Some(message)) = (header, rest.get(..length)) else {
+                // Linux sends a header and its payload one after the other, and an event only if the ring
+                // was empty: what stayed in the ring now would never be heard of again.
+                self.take_beginning(id, rest, length);
+                taken = bytes.len();
                 break;
             };
-            if self.is_put_off(id, header, &bytes[taken + length..]) {
+            if self.is_put_off(id, header, &rest[length..]) {
                 break;
             }
             self.handle_request(host, id, header, &message[HEADER_BYTES..]);
             taken += length;
         }
         Ok(taken)
+    }
+
+    /// Keeps the beginning of a message of this length until the rest of it arrives.
+    fn take_beginning(&mut self, id: ConnId, bytes: &[u8], length: usize) {
+        if !bytes.is_empty()
+            && let Some(connection) = self.connections.get_mut(&id)
+        {
+            connection.input.reserve_exact(length);
+            connection.input.extend_from_slice(bytes);
+            self.record_input(id, false);
+        }
     }
 
     fn note_crowded(&mut self, host: &mut dyn Host) {

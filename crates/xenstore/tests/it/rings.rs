@@ -149,6 +149,45 @@ fn a_guest_that_asks_faster_than_it_is_served_finds_its_ring_full() {
     world.assert_counts();
 }
 
+/// Linux writes a header and then its payload, and sends an event for either only if all that it wrote
+/// before has been taken (`xb_write`).
+#[test]
+fn a_guest_that_sends_events_only_into_an_empty_ring_is_served() {
+    let mut world = World::new(Quota { node_bytes: 0, ..Quota::default() });
+    let mut guest = Guest::new(&mut world, 1);
+    world.call("dom0", MessageType::Mkdir, 0, "/local/domain/1|").unwrap();
+    world.call("dom0", MessageType::SetPerms, 0, "/local/domain/1|n1|").unwrap();
+    for length in [1, 40, 1000, 1008, 1010, 4000] {
+        let mut messages = Vec::new();
+        let write = MessageType::Write.code();
+        xenstore::wire::encode(&mut messages, write, 1, 0, &[b"x\0", &vec![b'v'; length]]);
+        let first = messages.len();
+        xenstore::wire::encode(&mut messages, write, 2, 0, &[b"y\0", b"w"]);
+        let cuts = [1, 15, 16, 17, first - 1, first, first + 3, first + 16, messages.len() - 1];
+        for cut in cuts {
+            let mut replies = 0;
+            for mut piece in [&messages[..cut], &messages[cut..]] {
+                while !piece.is_empty() {
+                    let sent = guest.near.put_requests(piece).unwrap();
+                    assert!(sent > 0, "{length} bytes cut at {cut}: the ring stays full");
+                    piece = &piece[sent..];
+                    // The one event, and as many turns as the daemon gives a ring that it takes from.
+                    for _ in 0..4 {
+                        guest.serve(&mut world).unwrap();
+                    }
+                    let (held, _) = guest.far.copy_requests(&mut [0; 1024]).unwrap();
+                    assert_eq!(
+                        held, 0,
+                        "{length} bytes cut at {cut}: they stay in the ring, unheard"
+                    );
+                    replies += guest.near.take_replies(&mut [0; 200]).unwrap();
+                }
+            }
+            assert_eq!(replies, 2 * 19, "{length} bytes cut at {cut}");
+        }
+    }
+}
+
 #[test]
 fn a_message_that_comes_byte_by_byte_is_recorded_once() {
     let mut world = World::new(Quota { node_bytes: 0, ..Quota::default() });
