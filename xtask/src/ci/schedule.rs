@@ -12,8 +12,16 @@ use super::steps::{Load, Step};
 /// Steps of one CPU that run at a time.
 const AT_ONCE: usize = 2;
 
-/// How often the steps under way are looked at.
+/// How often the running steps are polled.
 const TICK: Duration = Duration::from_millis(100);
+
+/// A step that takes this many times what it typically takes, and [`SLACK`] more, hangs.
+const TIMES_TYPICAL: u32 = 4;
+const SLACK: Duration = Duration::from_secs(5 * 60);
+
+/// After this long the run ends: what has not ended by then has failed. An outer limit that kills the
+/// whole run would print neither which step it was nor the summary.
+const LONGEST: Duration = Duration::from_secs(80 * 60);
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
@@ -52,19 +60,35 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
         std::thread::sleep(TICK);
         let mut still = Vec::new();
         for mut step in running {
-            let Some(status) = step.child.try_wait()? else {
-                still.push(step);
-                continue;
+            let passed = match step.child.try_wait()? {
+                Some(status) => status.success(),
+                None if !is_overdue(&step, &steps[step.index], began) => {
+                    still.push(step);
+                    continue;
+                }
+                None => {
+                    kill_with_descendants(&mut step.child)?;
+                    println!("\nci: {}: killed, it took too long", steps[step.index].name);
+                    false
+                }
             };
             took[step.index] = step.started.elapsed();
-            states[step.index] = if status.success() { State::Passed } else { State::Failed };
+            states[step.index] = if passed { State::Passed } else { State::Failed };
             print_output(&step, &steps[step.index])?;
         }
         running = still;
+        if began.elapsed() > LONGEST {
+            println!("\nci: {} min are over: no further step begins", LONGEST.as_secs() / 60);
+            break;
+        }
     }
     println!("\n==== summary");
     for ((step, state), took) in steps.iter().zip(&states).zip(&took) {
-        let verdict = if *state == State::Passed { "ok" } else { "FAILED" };
+        let verdict = match state {
+            State::Passed => "ok",
+            State::Waiting => "NOT RUN",
+            State::Running | State::Failed => "FAILED",
+        };
         println!("{verdict:<7} {:>6.1} s  {}", took.as_secs_f32(), step.name);
     }
     let failed = states.iter().filter(|state| **state != State::Passed).count();
@@ -131,6 +155,40 @@ fn start(index: usize, step: &Step) -> Result<Running> {
     Ok(Running { index, child, started: Instant::now(), output })
 }
 
+fn is_overdue(step: &Running, of: &Step, began: Instant) -> bool {
+    let typical = Duration::from_secs(of.typical_seconds.into());
+    step.started.elapsed() > typical * TIMES_TYPICAL + SLACK || began.elapsed() > LONGEST
+}
+
+/// Kills a step's process and all that it started: cargo, emulators, daemons.
+///
+/// They stay in the terminal's process group, so that Ctrl-C reaches them too.
+fn kill_with_descendants(child: &mut Child) -> Result<()> {
+    let mut family = vec![child.id()];
+    let mut parents = Vec::new();
+    for process in std::fs::read_dir("/proc")?.flatten() {
+        let Ok(pid) = process.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let status = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // The name in parentheses may contain anything; the state and the parent follow it.
+        let parent = status.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1));
+        parents.push((pid, parent.and_then(|parent| parent.parse().ok()).unwrap_or(0)));
+    }
+    let mut next = 0;
+    while let Some(&parent) = family.get(next) {
+        family.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    for pid in family {
+        let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            // One that has ended meanwhile needs no signal.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    child.wait()?;
+    Ok(())
+}
+
 fn print_output(step: &Running, of: &Step) -> Result<()> {
     let Some(mut file) = step.output.as_ref() else { return Ok(()) };
     let mut text = Vec::new();
@@ -176,6 +234,21 @@ mod tests {
         assert_eq!(next(STEPS, &[Passed, Passed, Waiting, Running]), None);
         assert_eq!(next(STEPS, &[Passed, Passed, Waiting, Passed]), Some(2));
         assert_eq!(next(STEPS, &[Passed, Waiting, Running, Passed]), None);
+    }
+
+    #[test]
+    fn a_step_that_hangs_is_killed_with_all_it_started() {
+        let mut child = Command::new("sh")
+            .args(["-c", "sleep 1000 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        kill_with_descendants(&mut child).unwrap();
+        // The pipe is at its end only when nobody has it open any more.
+        assert_eq!(std::io::Read::read_to_string(&mut output, &mut line).unwrap(), 0);
     }
 
     #[test]
