@@ -274,6 +274,21 @@ fn config_chunks(text: &str) -> Vec<&str> {
     chunks
 }
 
+/// Nodes below a domain's own that its guest may write.
+const GUEST_WRITES: [&str; 11] = [
+    "control/shutdown",
+    "control/feature-poweroff",
+    "control/feature-reboot",
+    "control/feature-suspend",
+    "control/sysrq",
+    "device/suspend/event-channel",
+    "data",
+    "drivers",
+    "feature",
+    "attr",
+    "error",
+];
+
 /// All nodes of a built domain, its devices and the end of its record.
 #[must_use]
 pub fn domain_nodes(
@@ -303,19 +318,7 @@ pub fn domain_nodes(
     nodes.put(format!("{path}/store/ring-ref"), built.store_gfn.to_string());
     nodes.put(format!("{path}/control/platform-feature-multiprocessor-suspend"), "1");
     nodes.put(format!("{path}/control/platform-feature-xs_reset_watches"), "1");
-    for writable in [
-        "control/shutdown",
-        "control/feature-poweroff",
-        "control/feature-reboot",
-        "control/feature-suspend",
-        "control/sysrq",
-        "device/suspend/event-channel",
-        "data",
-        "drivers",
-        "feature",
-        "attr",
-        "error",
-    ] {
+    for writable in GUEST_WRITES {
         nodes.put_with(format!("{path}/{writable}"), "", &guest_owns);
     }
 

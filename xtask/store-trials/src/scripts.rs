@@ -346,28 +346,7 @@ impl Script {
             ["write", path, value @ ..] => (M::Write, format!("{path}\0{}", value.join(" "))),
             ["reset-watches"] => (M::ResetWatches, "\0".to_owned()),
             [verb, rest @ ..] => {
-                let kind = match *verb {
-                    "read" => M::Read,
-                    "ls" => M::Directory,
-                    "mkdir" => M::Mkdir,
-                    "rm" => M::Rm,
-                    "perms" => M::GetPerms,
-                    "chmod" => M::SetPerms,
-                    "watch" => M::Watch,
-                    "unwatch" => M::Unwatch,
-                    "introduce" => M::Introduce,
-                    "introduced" => M::IsDomainIntroduced,
-                    "release" => M::Release,
-                    "resume" => M::Resume,
-                    "target" => M::SetTarget,
-                    "path" => M::GetDomainPath,
-                    "features" => M::GetFeature,
-                    "set-feature" => M::SetFeature,
-                    "quota" => M::GetQuota,
-                    "set-quota" => M::SetQuota,
-                    "control" => M::Control,
-                    other => bail!("no such request '{other}'"),
-                };
+                let kind = kind(verb).with_context(|| format!("no such request '{verb}'"))?;
                 (kind, joined(rest))
             }
             [] => bail!("no request"),
@@ -378,6 +357,32 @@ impl Script {
         }
         Ok(spell(answer))
     }
+}
+
+/// The type of a request that a script names by its verb.
+fn kind(verb: &str) -> Option<M> {
+    Some(match verb {
+        "read" => M::Read,
+        "ls" => M::Directory,
+        "mkdir" => M::Mkdir,
+        "rm" => M::Rm,
+        "perms" => M::GetPerms,
+        "chmod" => M::SetPerms,
+        "watch" => M::Watch,
+        "unwatch" => M::Unwatch,
+        "introduce" => M::Introduce,
+        "introduced" => M::IsDomainIntroduced,
+        "release" => M::Release,
+        "resume" => M::Resume,
+        "target" => M::SetTarget,
+        "path" => M::GetDomainPath,
+        "features" => M::GetFeature,
+        "set-feature" => M::SetFeature,
+        "quota" => M::GetQuota,
+        "set-quota" => M::SetQuota,
+        "control" => M::Control,
+        _ => return None,
+    })
 }
 
 /// The answer without what always differs from the packaged server's.

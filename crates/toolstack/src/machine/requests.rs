@@ -7,12 +7,12 @@ use super::events::VmState;
 use super::operation::Outcome;
 use super::shutdown::Asking;
 use super::{
-    Action, ClientId, Facts, Fallback, Foreign, Instant, Purpose, Query, Reply, Request, Toolstack,
-    Vm,
+    Action, ClientId, Device, Facts, Fallback, Foreign, Instant, MediumChange, Purpose, Query,
+    Reply, Request, Toolstack, Vm,
 };
 use crate::config::VmConfig;
-use crate::layout;
-use crate::plan::{Start, plan_create};
+use crate::layout::{self, DeviceRef};
+use crate::plan::{Start, Unplug, plan_create};
 use crate::scheduler::Limits;
 use crate::work::{CreateWork, Failure, IdentityCheck, Output, QueryWork, TeardownWork, Work};
 
@@ -50,14 +50,7 @@ impl Toolstack {
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
             Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
-            Request::Resolve { target } => {
-                out.push(Action::Reply { client, reply: self.resolved(&target) });
-            }
-            Request::Destroy { target } => match (self.resolve(&target), self.unread(&target)) {
-                (Ok(uuid), _) => self.destroy(now, client, uuid, out),
-                (Err(_), Some(uuid)) => self.destroy_unread(now, client, uuid, out),
-                (Err(message), None) => fail(client, message, out),
-            },
+            Request::Destroy { target } => self.destroy_target(now, client, &target, out),
             Request::Shutdown { target, how, reply } => {
                 let asking = Asking { how, fallback: Fallback::Refuse, reply };
                 self.shut_down(now, client, &target, asking, out);
@@ -78,33 +71,90 @@ impl Toolstack {
                 self.query(client, Query::StartTimes, work, out);
             }
             Request::Plug { target, device } => {
-                self.with_domain(client, &target, out, |this, uuid, _, out| {
-                    this.plug(now, client, uuid, *device, out);
-                });
+                self.plug_target(now, client, &target, *device, out);
             }
             Request::ChangeMedium { target, change } => {
-                self.with_domain(client, &target, out, |this, uuid, _, out| {
-                    this.change_medium(now, client, uuid, *change, out);
-                });
+                self.change_medium_of(now, client, &target, *change, out);
             }
             Request::Unplug { target, device, how } => {
-                self.with_domain(client, &target, out, |this, uuid, _, out| {
-                    this.unplug(now, client, uuid, device, how, out);
-                });
+                self.unplug_target(now, client, &target, (device, how), out);
             }
+            Request::Resolve { target } => self.reply_resolved(client, &target, out),
             Request::Explain { target } => {
-                let reply = self.resolve(&target).map(|uuid| self.explain(now, uuid));
-                let reply = reply.map_or_else(Reply::Failed, Reply::Text);
-                out.push(Action::Reply { client, reply });
+                self.reply_text(client, &target, out, |this, uuid| this.explain(now, uuid));
             }
             Request::Plan { target, what } => {
-                let reply = self.resolve(&target).map(|uuid| self.plan_of(uuid, what));
-                let reply = reply.map_or_else(Reply::Failed, Reply::Text);
-                out.push(Action::Reply { client, reply });
+                self.reply_text(client, &target, out, |this, uuid| this.plan_of(uuid, what));
             }
             Request::Permit(request) => self.permit(now, client, request, out),
             Request::Limits { wanted } => self.limits(now, client, wanted, out),
         }
+    }
+
+    fn destroy_target(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        out: &mut Vec<Action>,
+    ) {
+        match (self.resolve(target), self.unread(target)) {
+            (Ok(uuid), _) => self.destroy(now, client, uuid, out),
+            (Err(_), Some(uuid)) => self.destroy_unread(now, client, uuid, out),
+            (Err(message), None) => fail(client, message, out),
+        }
+    }
+
+    fn plug_target(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        device: Device,
+        out: &mut Vec<Action>,
+    ) {
+        self.with_domain(client, target, out, |this, uuid, _, out| {
+            this.plug(now, client, uuid, device, out);
+        });
+    }
+
+    fn change_medium_of(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        change: MediumChange,
+        out: &mut Vec<Action>,
+    ) {
+        self.with_domain(client, target, out, |this, uuid, _, out| {
+            this.change_medium(now, client, uuid, change, out);
+        });
+    }
+
+    fn unplug_target(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        (device, how): (DeviceRef, Unplug),
+        out: &mut Vec<Action>,
+    ) {
+        self.with_domain(client, target, out, |this, uuid, _, out| {
+            this.unplug(now, client, uuid, device, how, out);
+        });
+    }
+
+    /// Answers with a text about a VM of ours.
+    fn reply_text(
+        &self,
+        client: ClientId,
+        target: &str,
+        out: &mut Vec<Action>,
+        text: impl FnOnce(&Self, Uuid) -> String,
+    ) {
+        let reply = self.resolve(target).map(|uuid| text(self, uuid));
+        let reply = reply.map_or_else(Reply::Failed, Reply::Text);
+        out.push(Action::Reply { client, reply });
     }
 
     fn pause(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
@@ -228,16 +278,17 @@ impl Toolstack {
         }
     }
 
-    /// What a name, domain number or UUID means, as a reply.
-    fn resolved(&self, target: &str) -> Reply {
+    /// Answers what a name, domain number or UUID means.
+    fn reply_resolved(&self, client: ClientId, target: &str, out: &mut Vec<Action>) {
         let ours = self.resolve(target).ok().map(|uuid| &self.vms[&uuid]);
-        if let Some(vm) = ours.filter(|vm| vm.facts.domain.is_none()) {
-            return Reply::Starting { name: vm.config.name.clone(), uuid: vm.uuid };
-        }
-        match self.resolve_any(target) {
-            Ok((domid, name, uuid)) => Reply::Resolved { domid, name, uuid },
-            Err(message) => Reply::Failed(message),
-        }
+        let reply = match ours.filter(|vm| vm.facts.domain.is_none()) {
+            Some(vm) => Reply::Starting { name: vm.config.name.clone(), uuid: vm.uuid },
+            None => match self.resolve_any(target) {
+                Ok((domid, name, uuid)) => Reply::Resolved { domid, name, uuid },
+                Err(message) => Reply::Failed(message),
+            },
+        };
+        out.push(Action::Reply { client, reply });
     }
 
     pub(super) fn create(

@@ -128,35 +128,25 @@ impl DeviceStep {
             if_cancelled: IfCancelled::Finish,
             permit: Some(permit),
         };
-        let vbd = |devid| DeviceRef { kind: DeviceKind::Vbd, devid };
+        let disk = |stage, text, track, devid| {
+            let vbd = DeviceRef { kind: DeviceKind::Vbd, devid };
+            step(stage, text, vbd, Permit::storage(track, devid))
+        };
         let vif = |devid| DeviceRef { kind: DeviceKind::Vif, devid };
         match self {
             Self::AttachDisk(devid) => StepInfo {
                 undo: Some(Self::DetachDisk(devid).into()),
                 if_cancelled: IfCancelled::Abandon,
-                ..step(
-                    "attach disks",
-                    "attach disk {number}",
-                    vbd(devid),
-                    Permit::storage(Track::Attach, devid),
-                )
+                ..disk("attach disks", "attach disk {number}", Track::Attach, devid)
             },
             Self::DetachDisk(devid) => StepInfo {
                 // A disk that is no longer the VM's and stays attached is tried again with the next end.
                 if_failed: IfFailed::FailUnlessReboot,
-                ..step(
-                    "detach disks",
-                    "detach disk {number}",
-                    vbd(devid),
-                    Permit::storage(Track::Teardown, devid),
-                )
+                ..disk("detach disks", "detach disk {number}", Track::Teardown, devid)
             },
-            Self::CheckDisk(devid) => step(
-                "check disks",
-                "check disk {number}",
-                vbd(devid),
-                Permit::storage(Track::Attach, devid),
-            ),
+            Self::CheckDisk(devid) => {
+                disk("check disks", "check disk {number}", Track::Attach, devid)
+            }
             Self::CheckBridge(devid) => {
                 step("check bridges", "check the bridge of {}", vif(devid), Permit::SHORT)
             }
@@ -381,26 +371,15 @@ impl DeviceWork {
                     .map_err(|error| Failure(error.to_string()))?;
             }
             Self::CheckDisk { config, index, tag, own } => {
-                disks::check(host.system(), store, &config, index, &tag, &own, &[]).map_err(
-                    |error| {
-                        failure(
-                            format!("{}: {}", config.name, config.disks[index].vdev.name),
-                            error.0,
-                        )
-                    },
-                )?;
+                let place = format!("{}: {}", config.name, config.disks[index].vdev.name);
+                disks::check(host.system(), store, &config, index, &tag, &own, &[])
+                    .map_err(|error| failure(place, error.0))?;
             }
             Self::CheckBridge { config, index } => {
                 checks::check_bridge(host, &config, index)?;
             }
             Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
-                let mut found = mtu;
-                for link in links {
-                    let joined = host.join_bridge(&bridge, &link, mtu);
-                    found = Some(joined.map_err(|error| {
-                        failure(format!("{} on bridge {bridge}", link.name), error)
-                    })?);
-                }
+                let found = put_on_bridge(host, &bridge, &links, mtu)?;
                 // A frontend waits for its backend, and that for the word below.
                 if let Some(bytes) = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU))) {
                     store::write_one(store, &format!("{frontend}/mtu"), &bytes.to_string())?;
@@ -434,4 +413,21 @@ impl DeviceWork {
         }
         Ok(Output::Done)
     }
+}
+
+/// Puts the interfaces on the bridge, and returns the MTU that they have by then.
+fn put_on_bridge(
+    host: &mut impl Host,
+    bridge: &str,
+    links: &[Link],
+    mtu: Option<u32>,
+) -> Result<Option<u32>, Failure> {
+    let mut found = mtu;
+    for link in links {
+        let joined = host.join_bridge(bridge, link, mtu);
+        found = Some(
+            joined.map_err(|error| failure(format!("{} on bridge {bridge}", link.name), error))?,
+        );
+    }
+    Ok(found)
 }

@@ -149,26 +149,7 @@ fn build_claimed<H: Hypervisor>(
     loader.put(layout.start_info_pfn << PAGE_SHIFT, &start_info)?;
     loader.flush()?;
 
-    /// Missed ticks of a descheduled vCPU are not delivered, as with libxl.
-    const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
-    for (param, value) in [
-        (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
-        (HvmParam::HpetEnabled, config.hpet.into()),
-        // Virtual timers are aligned where possible, as with libxl.
-        (HvmParam::VptAlign, 1),
-        (HvmParam::IdentPt, special::IDENT_PT << PAGE_SHIFT),
-        (HvmParam::StorePfn, special::STORE),
-        (HvmParam::StoreEvtchn, channels.store.port.0.into()),
-        (HvmParam::ConsolePfn, special::CONSOLE),
-        (HvmParam::ConsoleEvtchn, channels.console.port.0.into()),
-        (HvmParam::PagingRingPfn, special::PAGING),
-        (HvmParam::MonitorRingPfn, special::MONITOR),
-        (HvmParam::SharingRingPfn, special::SHARING),
-        (HvmParam::BufioreqPfn, special::BUFIOREQ),
-        (HvmParam::IoreqPfn, special::IOREQ),
-        (HvmParam::IoreqServerPfn, IOREQ_SERVER_PFN),
-        (HvmParam::IoreqServerPages, IOREQ_SERVER_PAGES),
-    ] {
+    for (param, value) in params(config, channels) {
         xen.set_hvm_param(domid, param, value).map_err(refused("set its parameters"))?;
     }
     if config.viridian != 0 {
@@ -189,6 +170,30 @@ fn build_claimed<H: Hypervisor>(
         entry: entry.into(),
         pages: config.ram_pages(),
     })
+}
+
+/// Parameters that are set for every domain.
+fn params(config: &HvmConfig<'_>, channels: &Channels) -> [(HvmParam, u64); 15] {
+    /// Missed ticks of a descheduled vCPU are not delivered, as with libxl.
+    const TIMER_NO_DELAY_FOR_MISSED_TICKS: u64 = 1;
+    [
+        (HvmParam::TimerMode, TIMER_NO_DELAY_FOR_MISSED_TICKS),
+        (HvmParam::HpetEnabled, config.hpet.into()),
+        // Virtual timers are aligned where possible, as with libxl.
+        (HvmParam::VptAlign, 1),
+        (HvmParam::IdentPt, special::IDENT_PT << PAGE_SHIFT),
+        (HvmParam::StorePfn, special::STORE),
+        (HvmParam::StoreEvtchn, channels.store.port.0.into()),
+        (HvmParam::ConsolePfn, special::CONSOLE),
+        (HvmParam::ConsoleEvtchn, channels.console.port.0.into()),
+        (HvmParam::PagingRingPfn, special::PAGING),
+        (HvmParam::MonitorRingPfn, special::MONITOR),
+        (HvmParam::SharingRingPfn, special::SHARING),
+        (HvmParam::BufioreqPfn, special::BUFIOREQ),
+        (HvmParam::IoreqPfn, special::IOREQ),
+        (HvmParam::IoreqServerPfn, IOREQ_SERVER_PFN),
+        (HvmParam::IoreqServerPages, IOREQ_SERVER_PAGES),
+    ]
 }
 
 /// Pages below 4 GiB that Xen, its tools and the device model share with the domain.

@@ -69,14 +69,7 @@ impl PvLayout {
         let ramdisk_pages = pages_of(ramdisk_bytes);
         // Do not plan page tables for an impossible size.
         check_memory(config, kernel_end_pfn + ramdisk_pages)?;
-        let entry_offset = entry.wrapping_sub(virt_base).wrapping_add(paddr_offset);
-        if !config.kernel.extent().contains(&entry_offset) {
-            return Err(match notes.entry {
-                Some(value) => ImageError::Note { note: "ENTRY", value },
-                None => ImageError::PvEntry(entry),
-            }
-            .into());
-        }
+        check_entry(config.kernel, entry.wrapping_sub(virt_base).wrapping_add(paddr_offset))?;
         let hypercall_pfn = notes
             .hypercall_page
             .map(|virt| page_in_kernel(virt, virt_base, kernel_end_pfn))
@@ -155,6 +148,17 @@ fn entry(kernel: &KernelImage) -> Result<u64, ImageError> {
         (ElfClass::Bits64, None) if notes.are_of_a_pv_kernel() => Ok(kernel.entry()),
         (ElfClass::Bits64, None) => Err(ImageError::NoPvNotes),
     }
+}
+
+/// Checks that the entry point is in the kernel, `offset` being its place in the image's memory.
+fn check_entry(kernel: &KernelImage, offset: u64) -> Result<(), ImageError> {
+    if kernel.extent().contains(&offset) {
+        return Ok(());
+    }
+    Err(match kernel.notes().entry {
+        Some(value) => ImageError::Note { note: "ENTRY", value },
+        None => ImageError::PvEntry(kernel.entry()),
+    })
 }
 
 /// Checks that the domain has enough memory and does not exceed the limit.
