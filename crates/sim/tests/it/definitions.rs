@@ -320,3 +320,32 @@ fn a_guest_that_suspends_itself_is_suspended_until_it_is_destroyed() {
     assert_eq!(state(&mut lab, "one"), VmState::Gone);
     lab.assert_nothing_left();
 }
+
+#[test]
+fn whoever_waits_for_a_vm_means_the_one_that_had_the_name_then() {
+    let mut lab = Lab::seeded(31);
+    lab.create(&unikernel("one", "pv", "normal")).unwrap();
+    let wait = |state| Request::Wait { target: "one".to_owned(), state };
+    let paused = lab.daemon.request(wait(VmState::Paused)).unwrap();
+    let gone = lab.daemon.request(wait(VmState::Gone)).unwrap();
+    lab.destroy("one");
+    // Another VM gets the name and is paused.
+    lab.create(&unikernel("one", "pv", "normal")).unwrap();
+    lab.ask(Request::Pause { target: "one".to_owned() });
+    lab.settle();
+    assert!(matches!(lab.daemon.take_reply(gone), Some(Reply::Ok)));
+    match lab.daemon.take_reply(paused) {
+        Some(Reply::Failed(message)) => {
+            assert_eq!(message, "one: was destroyed before it was paused");
+        }
+        other => panic!("{other:?}"),
+    }
+    // A VM that does not exist yet is the first to have the name.
+    let wait = Request::Wait { target: "two".to_owned(), state: VmState::Running };
+    let running = lab.daemon.request(wait).unwrap();
+    lab.create(&unikernel("two", "pv", "normal")).unwrap();
+    assert!(matches!(lab.wait(running), Reply::Ok));
+    lab.destroy("one");
+    lab.destroy("two");
+    lab.assert_nothing_left();
+}

@@ -166,6 +166,8 @@ struct Reader {
 struct Waiter {
     client: ClientId,
     target: String,
+    /// The VM that is meant. `None` until there is one; whoever has its name or domid later is not meant.
+    vm: Option<Uuid>,
     state: VmState,
 }
 
@@ -264,13 +266,22 @@ impl Toolstack {
         }
     }
 
-    /// Whether the VM that `target` means is in that state. One that is not known is gone; for those who
-    /// wait for its end it is down as well.
-    fn is_in(&self, target: &str, state: VmState) -> bool {
-        let ours = self.vms.meant(target).map(|vm| vm.uuid);
-        match ours.or_else(|| self.unread(target)).or_else(|| self.defined(target)) {
-            Some(uuid) => self.state_of(uuid) == state,
-            None => matches!(state, VmState::Gone | VmState::Down),
+    /// The answer to somebody who waits, if it is due. A VM that is not known is gone; for those who wait for its end
+    /// it is down as well.
+    fn awaited(&self, waiter: &mut Waiter) -> Option<Reply> {
+        let Waiter { target, vm, state, .. } = waiter;
+        if vm.is_none() {
+            let ours = self.vms.meant(target).map(|vm| vm.uuid);
+            *vm = ours.or_else(|| self.unread(target)).or_else(|| self.defined(target));
+        }
+        let ended = matches!(state, VmState::Gone | VmState::Down);
+        match vm.map(|uuid| self.state_of(uuid)) {
+            None | Some(VmState::Gone) if ended => Some(Reply::Ok),
+            None => None,
+            Some(VmState::Gone) => {
+                Some(Reply::Failed(format!("{target}: was destroyed before it was {state}")))
+            }
+            Some(now) => (now == *state).then_some(Reply::Ok),
         }
     }
 
@@ -402,8 +413,9 @@ impl Toolstack {
         state: VmState,
         out: &mut Vec<Action>,
     ) {
-        if self.is_in(&target, state) {
-            out.push(Action::Reply { client, reply: Reply::Ok });
+        let mut waiter = Waiter { client, target, vm: None, state };
+        if let Some(reply) = self.awaited(&mut waiter) {
+            out.push(Action::Reply { client, reply });
             return;
         }
         if self.log.waiters.len() == READERS_MAX {
@@ -411,7 +423,7 @@ impl Toolstack {
             let message = format!("more than {READERS_MAX} clients wait; this one waited longest");
             out.push(Action::Reply { client: longest.client, reply: Reply::Failed(message) });
         }
-        self.log.waiters.push_back(Waiter { client, target, state });
+        self.log.waiters.push_back(waiter);
     }
 
     /// Tells those who wait of what has happened.
@@ -425,11 +437,10 @@ impl Toolstack {
         if std::mem::replace(&mut self.log.waiters_revision, revision) == revision {
             return;
         }
-        for waiter in std::mem::take(&mut self.log.waiters) {
-            if self.is_in(&waiter.target, waiter.state) {
-                out.push(Action::Reply { client: waiter.client, reply: Reply::Ok });
-            } else {
-                self.log.waiters.push_back(waiter);
+        for mut waiter in std::mem::take(&mut self.log.waiters) {
+            match self.awaited(&mut waiter) {
+                Some(reply) => out.push(Action::Reply { client: waiter.client, reply }),
+                None => self.log.waiters.push_back(waiter),
             }
         }
     }
