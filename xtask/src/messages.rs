@@ -17,10 +17,10 @@ const HELP: &str = "\
 cargo xtask messages [CRATE ...]
 
   prints FILE:LINE: TEXT for every message in the sources of these crates
-  (default: xy xylemd toolstack storage api image-parser xen-build)";
+  (default: xy xylemd service toolstack storage api image-parser xen-build)";
 
-const CRATES: [&str; 7] =
-    ["xy", "xylemd", "toolstack", "storage", "api", "image-parser", "xen-build"];
+const CRATES: [&str; 8] =
+    ["xy", "xylemd", "service", "toolstack", "storage", "api", "image-parser", "xen-build"];
 
 /// Macros and methods whose texts only a developer meets, when a promise of our own is broken.
 const ASSERTIONS: [&str; 9] = [

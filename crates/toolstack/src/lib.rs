@@ -21,7 +21,7 @@ pub mod work;
 pub mod xlcfg;
 
 pub use machine::{
-    Action, Asker, Begin, Boot, ClientId, Created, DefinitionFile, Device, DomainRow, Event,
+    Action, Asker, Begin, Boot, ClientId, Created, Deed, DefinitionFile, Device, DomainRow, Event,
     Fallback, Instant, Level, LogRecord, MediumChange, PermitRequest, PlanOf, Progress, Reply,
     ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange, StateChanges, StepTime, Summary,
     Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,

@@ -71,7 +71,7 @@ pub use messages::{
 };
 use operation::{Operation, Outcome};
 use permits::Item;
-pub use permits::PermitRequest;
+pub use permits::{Deed, PermitRequest};
 pub use progress::Progress;
 use shutdown::{Asking, Groups};
 pub use shutdown::{Fallback, Targets, Told};

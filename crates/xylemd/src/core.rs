@@ -11,9 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
+use service::{Ask, Gone, News, Progress};
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, Failure, WorkClass};
-use toolstack::{Action, Asker, Begin, ClientId, Event, Instant, Reply, Request, Told, Toolstack};
+use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Toolstack};
 
 use crate::definitions::Definitions;
 use crate::models::Follow;
@@ -26,28 +27,9 @@ const QUEUED_MIN: Duration = Duration::from_micros(50);
 
 /// What a client hears.
 pub(crate) enum Answered {
-    Progress(Box<toolstack::Progress>),
-    /// One of many VMs was started, or was not.
-    Started {
-        vm: String,
-        done: usize,
-        total: usize,
-        failure: Option<String>,
-    },
-    Told(Told),
+    News(News),
     Reply(Reply),
 }
-
-/// Whether a client wants to hear of each step.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Progress {
-    Wanted,
-    Unwanted,
-}
-
-/// The daemon is about to end.
-#[derive(Debug)]
-pub(crate) struct Ended;
 
 pub(crate) struct Core {
     begin: std::time::Instant,
@@ -71,15 +53,23 @@ struct State {
 }
 
 struct Waiting {
-    asker: Option<Asker>,
     answers: Sender<Answered>,
     progress: Progress,
 }
 
+impl State {
+    fn tell(&self, client: ClientId, news: News) {
+        if let Some(waiting) = self.clients.get(&client) {
+            waiting.tell(news);
+        }
+    }
+}
+
 impl Waiting {
-    fn hear(&self, progress: Box<toolstack::Progress>) {
-        if self.progress == Progress::Wanted {
-            let _gone = self.answers.send(Answered::Progress(progress));
+    fn tell(&self, news: News) {
+        if self.progress == Progress::Wanted || !matches!(news, News::Progress(_)) {
+            // A client that has hung up no longer wants to know.
+            let _gone = self.answers.send(Answered::News(news));
         }
     }
 }
@@ -159,28 +149,21 @@ impl Core {
     }
 
     /// Puts a request in. All that follows from it is done elsewhere.
-    pub(crate) fn begin(
-        &self,
-        asker: Option<Asker>,
-        request: Request,
-        progress: Progress,
-    ) -> Receiver<Answered> {
+    pub(crate) fn begin(&self, ask: Ask) -> Receiver<Answered> {
         let (answers, answered) = mpsc::channel();
-        self.put(request, Waiting { asker, answers, progress }, |_| false);
+        self.put(ask, answers, |_| false);
         answered
     }
 
     /// Puts a request in and waits for the reply. What follows from it is done here, as far as a performer is
-    /// idle. `on_progress` hears of the steps, if the client wants that, and may give up.
+    /// idle. `hear` is told what comes before the reply, and may give up.
     pub(crate) fn ask(
         &self,
-        asker: Option<Asker>,
-        request: Request,
-        progress: Progress,
-        mut on_progress: impl FnMut(&toolstack::Progress) -> std::result::Result<(), Ended>,
-    ) -> std::result::Result<Reply, Ended> {
+        ask: Ask,
+        hear: &mut dyn FnMut(News) -> std::result::Result<(), Gone>,
+    ) -> std::result::Result<Reply, Gone> {
         let (answers, answered) = mpsc::channel();
-        let job = self.put(request, Waiting { asker, answers, progress }, |_| true);
+        let job = self.put(ask, answers, |_| true);
         let mut reply = None;
         if let Some(job) = job {
             match self.pool.take_idle(job.1.class()) {
@@ -188,11 +171,10 @@ impl Core {
                 Some(mut taken) => self.carry(&mut taken, job, || {
                     for answer in answered.try_iter() {
                         match answer {
-                            Answered::Progress(progress) => {
+                            Answered::News(news) => {
                                 // A client that has gone notices so when it gets its reply.
-                                let _gone = on_progress(&progress);
+                                let _gone = hear(news);
                             }
-                            Answered::Started { .. } | Answered::Told(_) => {}
                             Answered::Reply(last) => reply = Some(last),
                         }
                     }
@@ -204,9 +186,8 @@ impl Core {
         loop {
             match reply.take() {
                 Some(reply) => return Ok(reply),
-                None => match answered.recv().map_err(|_| Ended)? {
-                    Answered::Progress(progress) => on_progress(&progress)?,
-                    Answered::Started { .. } | Answered::Told(_) => {}
+                None => match answered.recv().map_err(|_| Gone)? {
+                    Answered::News(news) => hear(news)?,
                     Answered::Reply(last) => reply = Some(last),
                 },
             }
@@ -256,17 +237,17 @@ impl Core {
 
     fn put(
         &self,
-        request: Request,
-        waiting: Waiting,
+        Ask { asker, request, progress }: Ask,
+        answers: Sender<Answered>,
         may_stay: impl Fn(WorkClass) -> bool,
     ) -> Option<Job> {
         let mut state = self.lock();
         let client = ClientId(state.next_client);
         state.next_client += 1;
-        if let Some(asker) = waiting.asker {
+        if let Some(asker) = asker {
             state.machine.introduce(client, asker);
         }
-        state.clients.insert(client, waiting);
+        state.clients.insert(client, Waiting { answers, progress });
         self.handle(&mut state, Event::Request { client, request }, may_stay)
     }
 
@@ -303,29 +284,20 @@ impl Core {
                 Action::Unwatch { path } => self.orders.unwatch(path),
                 Action::Release { domains } => self.orders.release(domains),
                 Action::Follow { process, log } => self.follow.follow(process, log),
+                Action::Log(record) => crate::journal::write(&record),
+                Action::Note { message } => crate::log(message),
                 Action::Reply { client, reply } => {
                     if let Some(waiting) = state.clients.remove(&client) {
                         // A client that has hung up no longer wants to know.
                         let _gone = waiting.answers.send(Answered::Reply(reply));
                     }
                 }
-                Action::Log(record) => crate::journal::write(&record),
-                Action::Note { message } => crate::log(message),
                 Action::Started { client, vm, done, total, failure } => {
-                    if let Some(waiting) = state.clients.get(&client) {
-                        let started = Answered::Started { vm, done, total, failure };
-                        let _gone = waiting.answers.send(started);
-                    }
+                    state.tell(client, News::Started { vm, done, total, failure });
                 }
-                Action::Told { client, told } => {
-                    if let Some(waiting) = state.clients.get(&client) {
-                        let _gone = waiting.answers.send(Answered::Told(told));
-                    }
-                }
+                Action::Told { client, told } => state.tell(client, News::Told(told)),
                 Action::Progress { client, progress } => {
-                    if let Some(waiting) = state.clients.get(&client) {
-                        waiting.hear(progress);
-                    }
+                    state.tell(client, News::Progress(progress));
                 }
             }
         }

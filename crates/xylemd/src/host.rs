@@ -1,7 +1,6 @@
 //! The host: kernels, storage, bridges.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,12 +17,6 @@ use crate::models;
 
 /// How long an interface may take to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
-
-/// A path as it is seen from `cwd`.
-pub(crate) fn absolute(cwd: &Path, path: &str) -> String {
-    // Both came as text, so nothing is lost on the way back.
-    cwd.join(path).to_string_lossy().into_owned()
-}
 
 /// The words for what a file refuses.
 pub(crate) fn refusal(error: &io::Error) -> HostError {

@@ -9,17 +9,15 @@
 mod capabilities;
 mod clients;
 mod core;
+mod daemon;
 mod definitions;
-mod devices;
 mod host;
 mod images;
 mod journal;
 mod models;
 mod pool;
-mod render;
 mod stats;
 mod status;
-mod storage_requests;
 mod store;
 mod watch;
 
@@ -178,7 +176,8 @@ fn run(options: &Options) -> Result<()> {
     thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    clients::serve(listener, &core, &system).context("cannot serve clients")?;
+    let running = daemon::Running { core: Arc::clone(&core), system };
+    clients::serve(listener, running).context("cannot serve clients")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     notify_ready();
     Err(watcher.run(&core).context("the watches ended"))

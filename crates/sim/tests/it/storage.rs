@@ -161,7 +161,8 @@ fn a_start_on_failing_or_hanging_storage_is_undone() {
 fn requests_on_an_sr_are_serialised_and_do_not_delay_its_vms() {
     let mut lab = lab(7);
     let begin = lab.host.now();
-    let permit = |what| Request::Permit(PermitRequest::Sr { sr: "s".to_owned(), what });
+    let permit = |what| Request::Permit(PermitRequest::Sr { sr: "s".to_owned(), what, deed: None });
+    let give_back = |permit| Request::Permit(PermitRequest::GiveBack { permit, outcome: Ok(()) });
     let clients: Vec<_> =
         (0..100).map(|_| lab.daemon.request(permit(SrRequest::Change)).unwrap()).collect();
     let held = |lab: &mut Lab, client| match lab.daemon.take_reply(client) {
@@ -172,7 +173,7 @@ fn requests_on_an_sr_are_serialised_and_do_not_delay_its_vms() {
     let mut ticket = held(&mut lab, clients[0]).expect("the first goes at once");
     for next in &clients[1..] {
         assert!(held(&mut lab, *next).is_none(), "one at a time");
-        lab.ask(Request::Permit(PermitRequest::GiveBack(ticket)));
+        lab.ask(give_back(ticket));
         ticket = held(&mut lab, *next).expect("then the next");
         if *next == clients[50] {
             // While one is held, and 49 wait: looks and VMs on the same SR go.
@@ -180,10 +181,10 @@ fn requests_on_an_sr_are_serialised_and_do_not_delay_its_vms() {
             let look = held(&mut lab, look).expect("a look waits for no change");
             lab.create(&guest("a", "s:one,,xvda,w")).unwrap();
             lab.destroy("a");
-            lab.ask(Request::Permit(PermitRequest::GiveBack(look)));
+            lab.ask(give_back(look));
         }
     }
-    lab.ask(Request::Permit(PermitRequest::GiveBack(ticket)));
+    lab.ask(give_back(ticket));
     match lab.ask(Request::Limits { wanted: None }) {
         Reply::Limits { waiting: 0, held: 0, .. } => {}
         other => panic!("{other:?}"),

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use xen::{DomId, Uuid};
 
+use super::permits::PermitRequest;
 use super::{Action, ClientId, Instant, Reply, Request, StateChange, Toolstack, VmState};
+use crate::scheduler::Ticket;
 
 /// Who makes a request: the process at the other end of the connection, as the kernel tells it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,10 +41,20 @@ pub struct LogRecord {
 #[derive(Debug)]
 struct Asked {
     verb: String,
-    vm: String,
+    /// What is changed: a VM by its name, or an SR or VDI.
+    subject: Subject,
+    asker: Option<Asker>,
+    /// Why it failed, where the reply does not say so.
+    failure: Option<String>,
     uuid: Option<Uuid>,
     domid: Option<DomId>,
     began: Instant,
+}
+
+#[derive(Clone, Debug)]
+enum Subject {
+    Vm(String),
+    Storage(String),
 }
 
 /// What the next records need to know.
@@ -50,6 +62,8 @@ struct Asked {
 pub(super) struct Journal {
     askers: BTreeMap<ClientId, Asker>,
     asked: BTreeMap<ClientId, Asked>,
+    /// What clients do themselves, by their permits.
+    held: BTreeMap<Ticket, Asked>,
     /// When each VM came to the state it has.
     since: BTreeMap<Uuid, Instant>,
 }
@@ -80,7 +94,31 @@ impl Request {
             Self::Adopt { target, .. } => deed("adopt", target),
             Self::Plug { target, device } => Some((format!("attach {}", device.id()), target)),
             Self::Unplug { target, device, .. } => Some((format!("detach {device}"), target)),
-            _ => None,
+            Self::ChangeMedium { target, change } => {
+                let verb = if change.medium.is_some() { "insert a CD into" } else { "eject" };
+                Some((format!("{verb} {}", change.drive), target))
+            }
+            Self::Limits { wanted: Some(_) } => deed("change limits", "this host"),
+            // Noted where it is held and given back.
+            Self::Permit(_)
+            // What only reads.
+            | Self::Check { .. }
+            | Self::List
+            | Self::Console { .. }
+            | Self::Devices { .. }
+            | Self::Resolve { .. }
+            | Self::HostInfo
+            | Self::Find { .. }
+            | Self::Vcpus { .. }
+            | Self::StartTimes { .. }
+            | Self::Explain { .. }
+            | Self::Plan { .. }
+            | Self::Limits { wanted: None }
+            | Self::Events { .. }
+            | Self::Wait { .. }
+            | Self::Vms
+            | Self::Operations
+            | Self::Trace { .. } => None,
         }
     }
 }
@@ -98,12 +136,18 @@ impl Toolstack {
 
     /// A request begins.
     pub(super) fn note_request(&mut self, now: Instant, client: ClientId, request: &Request) {
+        if let Request::Permit(request) = request {
+            return self.journal.permit_asked(now, client, request);
+        }
         let Some((verb, target)) = request.deed() else { return };
         let meant = self.resolve(target).ok();
         let vm = meant.and_then(|uuid| self.vms.get(&uuid));
+        let name = vm.map_or(target, |vm| vm.config.name.as_str()).to_owned();
         let asked = Asked {
             verb,
-            vm: vm.map_or(target, |vm| vm.config.name.as_str()).to_owned(),
+            subject: Subject::Vm(name),
+            asker: self.journal.askers.get(&client).copied(),
+            failure: None,
             uuid: meant,
             domid: vm.and_then(|vm| vm.facts.domid()),
             began: now,
@@ -150,14 +194,44 @@ impl Journal {
         }
     }
 
+    /// What a client does itself begins when it asks for its permit, and ends when it gives that back.
+    fn permit_asked(&mut self, now: Instant, client: ClientId, request: &PermitRequest) {
+        let asked = match request {
+            PermitRequest::Sr { deed: Some(deed), .. } => Asked {
+                verb: deed.verb.to_owned(),
+                subject: Subject::Storage(deed.subject.clone()),
+                asker: self.askers.get(&client).copied(),
+                failure: None,
+                uuid: None,
+                domid: None,
+                began: now,
+            },
+            PermitRequest::Sr { deed: None, .. } => return,
+            PermitRequest::GiveBack { permit, outcome } => match self.held.remove(permit) {
+                Some(asked) => Asked { failure: outcome.clone().err(), ..asked },
+                None => return,
+            },
+        };
+        self.asked.insert(client, asked);
+    }
+
     fn answered(&mut self, now: Instant, client: ClientId, reply: &Reply) -> Option<LogRecord> {
-        let asker = self.askers.remove(&client);
-        let Asked { verb, vm, uuid, domid, began } = self.asked.remove(&client)?;
+        self.askers.remove(&client);
+        let asked = self.asked.remove(&client)?;
+        if let Reply::Permit(permit) = reply {
+            self.held.insert(*permit, asked);
+            return None;
+        }
+        let Asked { verb, subject, asker, failure, uuid, domid, began } = asked;
         let took_ns = now.0.saturating_sub(began.0);
         let by = asker.map_or(String::new(), |it| format!(" by uid {} (pid {})", it.uid, it.pid));
-        let (level, outcome) = match reply {
-            Reply::Failed(message) => (Level::Warning, format!("failed: {message}")),
-            _ => (Level::Info, "done".to_owned()),
+        let failure = match reply {
+            Reply::Failed(message) => Some(message),
+            _ => failure.as_ref(),
+        };
+        let (level, outcome) = match failure {
+            Some(message) => (Level::Warning, format!("failed: {message}")),
+            None => (Level::Info, "done".to_owned()),
         };
         let (uuid, domid) = match reply {
             Reply::Created(created) => (Some(created.uuid), Some(created.domid)),
@@ -165,7 +239,11 @@ impl Journal {
             Reply::Done { domid } | Reply::Gone { domid, .. } => (uuid, Some(*domid)),
             _ => (uuid, domid),
         };
-        let message = format!("{vm}: {verb}{by}, {}: {outcome}", seconds(took_ns));
-        Some(LogRecord { level, message, vm: Some(vm), uuid, domid, asker, took_ns: Some(took_ns) })
+        let (subject, vm) = match subject {
+            Subject::Vm(name) => (name.clone(), Some(name)),
+            Subject::Storage(name) => (name, None),
+        };
+        let message = format!("{subject}: {verb}{by}, {}: {outcome}", seconds(took_ns));
+        Some(LogRecord { level, message, vm, uuid, domid, asker, took_ns: Some(took_ns) })
     }
 }

@@ -21,10 +21,19 @@ pub(super) enum Item {
 /// What a client wants with a permit.
 #[derive(Clone, Debug)]
 pub enum PermitRequest {
-    /// To do something about an SR. Answered by [`Reply::Permit`] when there is room for it.
-    Sr { sr: String, what: SrRequest },
-    /// To give it back. Answered by [`Reply::GivenBack`].
-    GiveBack(Ticket),
+    /// To do something about an SR. Answered by [`Reply::Permit`] when there is room for it. What changes something is
+    /// logged once the permit is given back.
+    Sr { sr: String, what: SrRequest, deed: Option<Deed> },
+    /// To give it back, with what came of it. Answered by [`Reply::GivenBack`].
+    GiveBack { permit: Ticket, outcome: Result<(), String> },
+}
+
+/// Something that a client does itself, for the log.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Deed {
+    pub verb: &'static str,
+    /// What it is done to.
+    pub subject: String,
 }
 
 impl Toolstack {
@@ -36,10 +45,10 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         match request {
-            PermitRequest::Sr { sr, what } => {
+            PermitRequest::Sr { sr, what, deed: _ } => {
                 self.scheduler.put(Ask::for_sr(&sr, what), Item::Own(client));
             }
-            PermitRequest::GiveBack(permit) => {
+            PermitRequest::GiveBack { permit, outcome: _ } => {
                 self.scheduler.done(permit);
                 out.push(Action::Reply { client, reply: Reply::GivenBack });
             }

@@ -11,6 +11,8 @@ use toolstack::work::{DeviceReading, HostInfo, VcpuReading, VcpuReadings};
 use toolstack::{Created, DomainRow};
 use xen::{BitSet, DomId, Uuid};
 
+use crate::Kernel;
+
 const KIB_PER_PAGE: u64 = 4;
 const KIB_PER_MIB: u64 = 1024;
 
@@ -347,7 +349,7 @@ fn cpu_ranges(set: &BitSet, cpus: u32) -> String {
 }
 
 /// The lines of `xl info`, in its order.
-pub(crate) fn host_info(info: &HostInfo) -> Vec<(String, String)> {
+pub(crate) fn host_info(info: &HostInfo, kernel: Kernel) -> Vec<(String, String)> {
     /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's words for them.
     const HVM: u32 = 1;
     const PV: u32 = 1 << 1;
@@ -370,15 +372,13 @@ pub(crate) fn host_info(info: &HostInfo) -> Vec<(String, String)> {
     let caps: Vec<&str> = words.iter().filter(|(on, _)| *on).map(|(_, word)| *word).collect();
     let hw_caps: Vec<String> = physical.hw_caps.iter().map(|word| format!("{word:08x}")).collect();
     let mib = |pages: u64| (pages / (KIB_PER_MIB / KIB_PER_PAGE)).to_string();
-    let uname = rustix::system::uname();
-    let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
     let (major, minor) = (version.major, version.minor);
     let set_aside = set_aside.unwrap_or_default();
     let lines = [
-        ("host", text(uname.nodename())),
-        ("release", text(uname.release())),
-        ("version", text(uname.version())),
-        ("machine", text(uname.machine())),
+        ("host", kernel.host),
+        ("release", kernel.release),
+        ("version", kernel.version),
+        ("machine", kernel.machine),
         ("nr_cpus", physical.cpus.to_string()),
         ("max_cpu_id", physical.cpu_id_max.to_string()),
         ("nr_nodes", physical.nodes.to_string()),

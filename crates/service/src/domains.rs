@@ -1,0 +1,217 @@
+//! Requests about domains: lists, where they are found, shutdown and the console.
+
+use core::time::Duration;
+
+use api::{Target, Targets, Wait};
+use toolstack::work::DeviceReading;
+use toolstack::{DomainRow, Fallback, Reply, ReplyWhen, Request, ShutdownRequest, Told, Wanted};
+use xen::{DomId, Uuid};
+
+use crate::{Failed, News, Progress, Service, render, succeeded, unexpected};
+
+/// How long a console may take to get its terminal from xenconsoled, and how often it is looked at.
+const CONSOLE_WAIT: Duration = Duration::from_secs(10);
+const CONSOLE_INTERVAL: Duration = Duration::from_millis(50);
+
+impl Service<'_> {
+    pub(crate) fn list(&self, targets: &[Target]) -> Result<api::Reply, Failed> {
+        let rows = self.rows(targets)?;
+        Ok(api::Reply::Domains(rows.iter().map(render::domain_row).collect()))
+    }
+
+    pub(crate) fn configs(&self, targets: &[Target]) -> Result<api::Reply, Failed> {
+        let config = |row: &DomainRow| match &row.config {
+            Some(vm) => render::listed_config(Some(row.info.domid.0), Some(row.info.handle), vm),
+            None => render::listed_foreign(row),
+        };
+        Ok(api::Reply::Configs(self.rows(targets)?.iter().map(config).collect()))
+    }
+
+    pub(crate) fn domid(&self, name: &str) -> Result<api::Reply, Failed> {
+        let rows = self.rows(&[])?;
+        let row = rows.iter().find(|row| row.name.as_deref() == Some(name));
+        Ok(api::Reply::Domid(row.ok_or_else(|| no_such_domain(name))?.info.domid.0))
+    }
+
+    pub(crate) fn domname(&self, domid: u16) -> Result<api::Reply, Failed> {
+        let name = self.find(Wanted::Number(DomId(domid)))?.and_then(|row| row.name);
+        Ok(api::Reply::Domname(name.ok_or_else(|| no_such_domain(&domid.to_string()))?))
+    }
+
+    /// The rows of a listing: those of `targets` in their order, or all.
+    pub(crate) fn rows(&self, targets: &[Target]) -> Result<Vec<DomainRow>, Failed> {
+        if let [Target(target)] = targets
+            && let Some(wanted) = wanted(target)
+        {
+            let row = self.find(wanted)?.ok_or_else(|| no_such_domain(target))?;
+            return Ok(vec![row]);
+        }
+        let listing = match self.ask(Request::List)? {
+            Reply::Domains(listing) => listing,
+            other => return Err(unexpected(&other)),
+        };
+        let rows = &listing.rows;
+        if targets.is_empty() {
+            return Ok(rows.clone());
+        }
+        let row_of = |Target(target): &Target| {
+            let domid = target.parse().ok().map(DomId);
+            let uuid: Option<Uuid> = target.parse().ok();
+            rows.iter()
+                .find(|row| match domid {
+                    Some(domid) => row.info.domid == domid,
+                    None => {
+                        row.name.as_deref() == Some(target.as_str())
+                            || uuid == Some(row.info.handle)
+                    }
+                })
+                .cloned()
+                .ok_or_else(|| no_such_domain(target))
+        };
+        targets.iter().map(row_of).collect()
+    }
+
+    /// One domain, without a list of all.
+    fn find(&self, wanted: Wanted) -> Result<Option<DomainRow>, Failed> {
+        match self.ask(Request::Find { wanted })? {
+            Reply::Found(row) => Ok(row.map(|row| *row)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The client hears what becomes of each VM.
+    pub(crate) fn shut_down(
+        &self,
+        request: Request,
+        progress: Progress,
+    ) -> Result<api::Reply, Failed> {
+        let mut vm = String::new();
+        let mut hear = |news| match news {
+            News::Progress(far) => self.tell_far(&vm, &far),
+            News::Started { .. } => Ok(()),
+            News::Told(told) => {
+                if let Told::Waiting { vm: name, .. } = &told {
+                    vm.clone_from(name);
+                }
+                let answers = render::told(told, progress == Progress::Wanted);
+                answers.iter().try_for_each(|answer| self.door.tell(answer))
+            }
+        };
+        let ask = self.request(request, progress);
+        let reply = self.daemon.wait(ask, None, self.door, &mut hear)?.ok_or(Failed::Gone)?;
+        succeeded(reply).map(|_| api::Reply::Done)
+    }
+
+    /// xenconsoled makes the terminal some time after the domain was introduced.
+    pub(crate) fn console(&self, target: &str) -> Result<api::Reply, Failed> {
+        let uuid = self.resolve(target)?.to_string();
+        let mut waited = Duration::ZERO;
+        loop {
+            match self.ask(Request::Console { target: uuid.clone() })? {
+                Reply::Console { domid, tty: Some(tty) } => {
+                    return Ok(api::Reply::Console(api::Console { domid: domid.0, tty }));
+                }
+                Reply::Console { .. } if waited < CONSOLE_WAIT => {
+                    self.daemon.pause(CONSOLE_INTERVAL);
+                    waited += CONSOLE_INTERVAL;
+                }
+                Reply::Console { .. } => {
+                    return Err(Failed::Told(format!(
+                        "{target}: no terminal after {} s; is xenconsoled running?",
+                        CONSOLE_WAIT.as_secs()
+                    )));
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// The VM that is meant, for requests in several parts.
+    fn resolve(&self, target: &str) -> Result<Uuid, Failed> {
+        match self.ask(Request::Resolve { target: target.to_owned() })? {
+            Reply::Resolved { uuid, .. } => Ok(uuid),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn block_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
+        let mut rows = Vec::new();
+        for target in targets {
+            let (domid, readings) = self.devices(target)?;
+            rows.extend(render::block_rows(domid.0, &readings));
+        }
+        Ok(api::Reply::Blocks(rows))
+    }
+
+    pub(crate) fn network_list(&self, targets: Vec<Target>) -> Result<api::Reply, Failed> {
+        let mut rows = Vec::new();
+        for target in targets {
+            let (_, readings) = self.devices(target)?;
+            rows.extend(render::network_rows(&readings));
+        }
+        Ok(api::Reply::Networks(rows))
+    }
+
+    fn devices(&self, Target(target): Target) -> Result<(DomId, Vec<DeviceReading>), Failed> {
+        match self.ask(Request::Devices { target })? {
+            Reply::Devices { domid, devices } => Ok((domid, devices)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn vcpus(&self, targets: &[Target]) -> Result<api::Reply, Failed> {
+        let rows = self.rows(targets)?;
+        match self.ask(Request::Vcpus { of: identities(&rows) })? {
+            Reply::Vcpus(readings) => {
+                let of_row = |row| render::vcpu_rows(row, &readings);
+                Ok(api::Reply::Vcpus(rows.iter().flat_map(of_row).collect()))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) fn uptime(&self, targets: &[Target]) -> Result<api::Reply, Failed> {
+        let rows = self.rows(targets)?;
+        match self.ask(Request::StartTimes { of: identities(&rows) })? {
+            Reply::StartTimes(times) => {
+                let of_row = |row: &DomainRow| api::DomainRow {
+                    started_unix_s: times.get(&row.info.domid).copied(),
+                    ..render::domain_row(row)
+                };
+                Ok(api::Reply::Domains(rows.iter().map(of_row).collect()))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// What a shutdown or reboot asks of the machine.
+pub(crate) fn shutdown(targets: Targets, wait: Wait, how: ShutdownRequest, acpi: bool) -> Request {
+    let targets = match targets {
+        Targets::These(targets) => {
+            toolstack::Targets::These(targets.into_iter().map(|Target(it)| it).collect())
+        }
+        Targets::All => toolstack::Targets::All,
+    };
+    let reply = match wait {
+        Wait::Asked => ReplyWhen::Asked,
+        Wait::Shutdown | Wait::Gone => ReplyWhen::Gone,
+    };
+    let fallback = if acpi { Fallback::Acpi } else { Fallback::Refuse };
+    Request::ShutdownEach { targets, how, fallback, reply }
+}
+
+/// A target that is a domain's number or a VM's UUID, and no name.
+fn wanted(target: &str) -> Option<Wanted> {
+    let number = || target.parse().ok().map(DomId).map(Wanted::Number);
+    number().or_else(|| target.parse().ok().map(Wanted::Handle))
+}
+
+fn no_such_domain(target: &str) -> Failed {
+    Failed::Told(format!("{target}: no such domain; `xy list` shows them all"))
+}
+
+/// Which domains the rows are about.
+fn identities(rows: &[DomainRow]) -> Vec<(DomId, Uuid)> {
+    rows.iter().map(|row| (row.info.domid, row.info.handle)).collect()
+}

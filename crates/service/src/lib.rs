@@ -1,0 +1,338 @@
+//! Requests of clients, whichever door they come through: what each asks of the machine, and how the answer is told.
+//!
+//! A door (the unix socket, later a network's) decodes a request and hands it to a [`Service`] with the one who asks
+//! and a [`Door`] for the answers. Names, texts and relative paths of the API become what the machine knows here, and
+//! its replies become the API's, so every door has the same requests, refusals and log lines. Nothing here touches
+//! the operating system: what a service needs of the daemon around it is a [`Daemon`].
+
+mod configs;
+mod devices;
+mod domains;
+mod render;
+mod storage;
+mod vms;
+
+use core::time::Duration;
+
+use ::storage::System;
+use api::{Answer, Request};
+use toolstack::work::Cost;
+use toolstack::{Asker, Instant, Reply, ShutdownRequest, Told};
+use xen::Uuid;
+
+/// The client is gone, or the daemon is about to end: nobody waits for the answer.
+#[derive(Debug)]
+pub struct Gone;
+
+/// What a client hears before the reply.
+#[derive(Debug)]
+pub enum News {
+    Progress(Box<toolstack::Progress>),
+    /// One of many VMs was started, or was not.
+    Started {
+        vm: String,
+        done: usize,
+        total: usize,
+        failure: Option<String>,
+    },
+    Told(Told),
+}
+
+/// Whether a client wants to hear of each step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Progress {
+    Wanted,
+    Unwanted,
+}
+
+impl From<bool> for Progress {
+    fn from(wanted: bool) -> Self {
+        if wanted { Self::Wanted } else { Self::Unwanted }
+    }
+}
+
+/// A request to the machine.
+#[derive(Debug)]
+pub struct Ask {
+    /// Who is behind it, for the log.
+    pub asker: Option<Asker>,
+    pub request: toolstack::Request,
+    pub progress: Progress,
+}
+
+/// What `uname` says.
+#[derive(Clone, Debug, Default)]
+pub struct Kernel {
+    pub host: String,
+    pub release: String,
+    pub version: String,
+    pub machine: String,
+}
+
+/// Where the answers to a client's request go.
+pub trait Door {
+    /// Sends one answer.
+    ///
+    /// # Errors
+    /// [`Gone`] if the client is.
+    fn tell(&self, answer: &Answer) -> Result<(), Gone>;
+
+    /// Whether the client has hung up.
+    fn has_gone(&self) -> bool;
+}
+
+/// The daemon around the machine.
+pub trait Daemon {
+    /// Puts a request to the machine and waits for the reply. The calling thread may do the work that follows.
+    ///
+    /// # Errors
+    /// [`Gone`] if `hear` says so, or the daemon is about to end.
+    fn ask(&self, ask: Ask, hear: &mut dyn FnMut(News) -> Result<(), Gone>) -> Result<Reply, Gone>;
+
+    /// As [`Daemon::ask`], for what may take any time: only as long as the client is there, and for `patience` at most,
+    /// after which there is no reply.
+    ///
+    /// # Errors
+    /// [`Gone`] as for [`Daemon::ask`], or if the client is.
+    fn wait(
+        &self,
+        ask: Ask,
+        patience: Option<Duration>,
+        door: &dyn Door,
+        hear: &mut dyn FnMut(News) -> Result<(), Gone>,
+    ) -> Result<Option<Reply>, Gone>;
+
+    /// Puts a request whose reply says nothing.
+    fn put(&self, request: toolstack::Request);
+
+    /// Lets some time pass.
+    fn pause(&self, time: Duration);
+
+    /// A UUID that nobody has.
+    ///
+    /// # Errors
+    /// Says why there is none.
+    fn fresh_uuid(&self) -> Result<Uuid, String>;
+
+    /// A moment of the machine in milliseconds since 1970.
+    fn unix_ms(&self, at: Instant) -> u64;
+
+    /// What all work has cost since the start.
+    fn totals(&self) -> Cost;
+
+    /// What was done so far, and how long it took.
+    fn activity(&self) -> api::Activity;
+
+    /// Which daemon this is.
+    fn pong(&self) -> api::Pong;
+
+    /// The kernel of the daemon's domain.
+    fn kernel(&self) -> Kernel;
+
+    /// The host, for requests about SRs and VDIs.
+    fn storage(&self) -> Box<dyn System>;
+}
+
+/// Why a request has no result.
+enum Failed {
+    Gone,
+    /// One line for the client.
+    Told(String),
+}
+
+impl From<Gone> for Failed {
+    fn from(Gone: Gone) -> Self {
+        Self::Gone
+    }
+}
+
+/// Answers the requests of one client.
+pub struct Service<'a> {
+    pub daemon: &'a dyn Daemon,
+    pub door: &'a dyn Door,
+    pub asker: Option<Asker>,
+}
+
+impl Service<'_> {
+    /// The final answer to a request. What comes before it is told at the door.
+    ///
+    /// # Errors
+    /// [`Gone`] if nobody waits for it any more.
+    pub fn answer(&self, request: Request) -> Result<Answer, Gone> {
+        match self.reply(request) {
+            Ok(reply) => Ok(Answer::Ok(reply)),
+            Err(Failed::Told(message)) => Ok(Answer::Error(message)),
+            Err(Failed::Gone) => Err(Gone),
+        }
+    }
+
+    fn reply(&self, request: Request) -> Result<api::Reply, Failed> {
+        use toolstack::Request as Asked;
+        let target = |api::Target(target)| target;
+        match request {
+            Request::Ping => Ok(api::Reply::Pong(self.daemon.pong())),
+            Request::Create(create) => self.create(&create),
+            Request::Check(create) => self.check(&create).map(Box::new).map(api::Reply::Checked),
+            Request::List { targets } => self.list(&targets),
+            Request::Configs { targets } => self.configs(&targets),
+            Request::Adopt(adopt) => self.adopt(adopt),
+            Request::Destroy { target: it } => self.done(Asked::Destroy { target: target(it) }),
+            Request::Shutdown { targets, wait, acpi, progress } => {
+                let how = ShutdownRequest::Poweroff;
+                self.shut_down(domains::shutdown(targets, wait, how, acpi), progress.into())
+            }
+            Request::Reboot { targets, wait, acpi } => {
+                let how = ShutdownRequest::Reboot;
+                self.shut_down(domains::shutdown(targets, wait, how, acpi), Progress::Unwanted)
+            }
+            Request::Pause { target: it } => self.done(Asked::Pause { target: target(it) }),
+            Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
+            Request::Domid { name } => self.domid(&name),
+            Request::Domname { domid } => self.domname(domid),
+            Request::Console { target: it } => self.console(&target(it)),
+            Request::BlockList { targets } => self.block_list(targets),
+            Request::NetworkList { targets } => self.network_list(targets),
+            Request::VcpuList { targets } => self.vcpus(&targets),
+            Request::Uptime { targets } => self.uptime(&targets),
+            Request::BlockAttach { target: it, disk, cwd, progress } => {
+                self.block_attach(&target(it), &disk, &cwd, progress.into())
+            }
+            Request::BlockDetach { target: it, disk, force, progress } => {
+                self.block_detach(&target(it), &disk, force, progress.into())
+            }
+            Request::CdInsert { target: it, drive, path, cwd, force } => {
+                self.cd_insert(target(it), &drive, &path, &cwd, force)
+            }
+            Request::CdEject { target: it, drive, force } => {
+                self.cd_eject(target(it), &drive, force)
+            }
+            Request::NetworkAttach { target: it, vif } => self.network_attach(&it, &vif),
+            Request::NetworkDetach { target: it, vif, force } => {
+                self.network_detach(&it, &vif, force)
+            }
+            Request::Explain { target: it } => self.text(Asked::Explain { target: target(it) }),
+            Request::Plan { of } => self.plan(of),
+            Request::Limits(changes) => self.limits(changes),
+            Request::Info => self.info(),
+            Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
+            Request::Define(define) => self.define(&define),
+            Request::Undefine { target: it } => self.done(Asked::Undefine { target: target(it) }),
+            Request::Vms => self.vms(),
+            Request::Start { target: it, paused, progress } => {
+                self.start(&target(it), paused, progress.into())
+            }
+            Request::StartAll => self.start_all(),
+            Request::Events { since, wait } => self.events(since, wait),
+            Request::WaitFor { target: it, state, timeout_s } => {
+                self.wait_for(&target(it), &state, timeout_s)
+            }
+            Request::Operations => self.operations(),
+            Request::Trace { target } => self.trace(target),
+            Request::Storage(request) => {
+                self.storage(request).map_err(|error| Failed::Told(error.to_string()))
+            }
+            Request::Counters => Ok(self.counters()),
+        }
+    }
+
+    fn request(&self, request: toolstack::Request, progress: Progress) -> Ask {
+        Ask { asker: self.asker, request, progress }
+    }
+
+    fn ask(&self, request: toolstack::Request) -> Result<Reply, Failed> {
+        succeeded(self.daemon.ask(self.request(request, Progress::Unwanted), &mut |_| Ok(()))?)
+    }
+
+    /// As `ask`, where the client hears how far it is, if it wants that.
+    fn ask_telling(
+        &self,
+        vm: &str,
+        request: toolstack::Request,
+        progress: Progress,
+    ) -> Result<Reply, Failed> {
+        let ask = self.request(request, progress);
+        succeeded(self.daemon.ask(ask, &mut |news| match news {
+            News::Progress(far) => self.tell_far(vm, &far),
+            News::Started { .. } | News::Told(_) => Ok(()),
+        })?)
+    }
+
+    fn tell_far(&self, vm: &str, far: &toolstack::Progress) -> Result<(), Gone> {
+        self.door.tell(&Answer::Progress(render::progress(vm, far)))
+    }
+
+    /// For requests whose success needs no words.
+    fn done(&self, request: toolstack::Request) -> Result<api::Reply, Failed> {
+        self.ask(request).map(|_| api::Reply::Done)
+    }
+
+    fn text(&self, request: toolstack::Request) -> Result<api::Reply, Failed> {
+        match self.ask(request)? {
+            Reply::Text(text) => Ok(api::Reply::Text(text)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn info(&self) -> Result<api::Reply, Failed> {
+        match self.ask(toolstack::Request::HostInfo)? {
+            Reply::HostInfo(info) => {
+                Ok(api::Reply::Info(api::Info(render::host_info(&info, self.daemon.kernel()))))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn operations(&self) -> Result<api::Reply, Failed> {
+        match self.ask(toolstack::Request::Operations)? {
+            Reply::Operations { now, operations } => {
+                let rows = operations.iter().map(render::operation_row).collect();
+                Ok(api::Reply::Operations(api::Operations { now_ns: now.0, rows }))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn trace(&self, target: String) -> Result<api::Reply, Failed> {
+        match self.ask(toolstack::Request::Trace { target })? {
+            Reply::Trace { now, trace } => {
+                Ok(api::Reply::Trace(render::operation_trace(now, &trace)))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn counters(&self) -> api::Reply {
+        let cost = render::cost(&self.daemon.totals());
+        api::Reply::Counters(api::Counters { cost, ..Default::default() })
+    }
+
+    /// What is given is changed; all is told.
+    fn limits(&self, changes: api::LimitChanges) -> Result<api::Reply, Failed> {
+        let ask = |wanted| match self.ask(toolstack::Request::Limits { wanted })? {
+            Reply::Limits { limits, waiting, held } => Ok((limits, waiting, held)),
+            other => Err(unexpected(&other)),
+        };
+        let (mut limits, mut waiting, mut held) = ask(None)?;
+        if changes != api::LimitChanges::default() {
+            devices::change(&mut limits, changes);
+            (limits, waiting, held) = ask(Some(limits))?;
+        }
+        Ok(api::Reply::Limits(render::limits(&limits, waiting, held)))
+    }
+}
+
+/// A reply that is none is the client's to read.
+fn succeeded(reply: Reply) -> Result<Reply, Failed> {
+    match reply {
+        Reply::Failed(message) => Err(Failed::Told(message)),
+        reply => Ok(reply),
+    }
+}
+
+fn unexpected(reply: &Reply) -> Failed {
+    match reply {
+        // Destroyed by somebody else while it was being made.
+        Reply::Gone { .. } => Failed::Told("the domain was destroyed meanwhile".to_owned()),
+        other => Failed::Told(format!("unexpected reply: {other:?}")),
+    }
+}

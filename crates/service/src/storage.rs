@@ -1,0 +1,181 @@
+//! Requests about SRs and VDIs.
+//!
+//! Each is carried out by its client's own thread, with a permit of the scheduler: a slow SR keeps those who ask for it,
+//! and no VM. What is answered from files of ours needs none.
+
+use std::collections::BTreeMap;
+
+use ::storage::{InUse, Kind, Repositories, Repository, Stage, StorageError, VdiName};
+use api::{Reply, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+use toolstack::scheduler::{SrRequest, Ticket};
+use toolstack::{Deed, PermitRequest};
+
+use crate::{Daemon, Progress, Service};
+
+type Result<T> = std::result::Result<T, StorageError>;
+
+/// Given back when it is dropped, with what came of the work.
+struct Permit<'a> {
+    daemon: &'a dyn Daemon,
+    ticket: Ticket,
+    outcome: std::result::Result<(), String>,
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let outcome = std::mem::replace(&mut self.outcome, Ok(()));
+        let request = PermitRequest::GiveBack { permit: self.ticket, outcome };
+        self.daemon.put(toolstack::Request::Permit(request));
+    }
+}
+
+/// The SR that a request changes, and what the log says of it; `None` if it only reads.
+fn change(request: &StorageRequest) -> Result<Option<(String, Deed)>> {
+    use StorageRequest as R;
+    let (sr, verb, subject) = match request {
+        R::SrList | R::SrInfo { .. } | R::VdiList { .. } => return Ok(None),
+        R::SrCreate { name, .. } => (name.clone(), "sr-create", name),
+        R::SrIntroduce { name, .. } => (name.clone(), "sr-introduce", name),
+        R::SrForget { name } => (name.clone(), "sr-forget", name),
+        R::SrDestroy { name } => (name.clone(), "sr-destroy", name),
+        R::VdiCreate { vdi, .. } => (sr_of(vdi)?, "vdi-create", vdi),
+        R::VdiDestroy { vdi } => (sr_of(vdi)?, "vdi-destroy", vdi),
+        R::VdiResize { vdi, .. } => (sr_of(vdi)?, "vdi-resize", vdi),
+        R::VdiSnapshot { vdi, .. } => (sr_of(vdi)?, "vdi-snapshot", vdi),
+        R::VdiClone { vdi, .. } => (sr_of(vdi)?, "vdi-clone", vdi),
+    };
+    Ok(Some((sr, Deed { verb, subject: subject.clone() })))
+}
+
+fn sr_of(vdi: &str) -> Result<String> {
+    Ok(parse(vdi)?.sr().to_owned())
+}
+
+impl Service<'_> {
+    pub(crate) fn storage(&self, request: StorageRequest) -> Result<Reply> {
+        let mut system = self.daemon.storage();
+        let mut srs = Repositories::new(&mut *system);
+        let Some((sr, deed)) = change(&request)? else {
+            return match request {
+                StorageRequest::SrInfo { name } => self.sr_info(&mut srs, &name),
+                StorageRequest::VdiList { srs: names } => self.vdi_list(&mut srs, names),
+                _ => sr_list(&mut srs),
+            };
+        };
+        let mut permit = self.permit(&sr, SrRequest::Change, Some(deed))?;
+        let result = make_change(&mut srs, request);
+        permit.outcome = result.as_ref().copied().map_err(ToString::to_string);
+        result.map(|()| Reply::Done)
+    }
+
+    fn permit(&self, sr: &str, what: SrRequest, deed: Option<Deed>) -> Result<Permit<'_>> {
+        let request = PermitRequest::Sr { sr: sr.to_owned(), what, deed };
+        let ask = self.request(toolstack::Request::Permit(request), Progress::Unwanted);
+        match self.daemon.ask(ask, &mut |_| Ok(())) {
+            Ok(toolstack::Reply::Permit(ticket)) => {
+                Ok(Permit { daemon: self.daemon, ticket, outcome: Ok(()) })
+            }
+            _ => Err(StorageError::Refused(format!("{sr}: xylemd ends"))),
+        }
+    }
+
+    fn sr_info(&self, srs: &mut Repositories<'_>, name: &str) -> Result<Reply> {
+        let _permit = self.permit(name, SrRequest::Scan, None)?;
+        let row = sr_row(srs.get(name)?, &users(srs)?);
+        let space = srs.space(name)?;
+        let row = SrRow {
+            vdis: Some(srs.scan(name)?.len() as u64),
+            bytes: Some(space.bytes),
+            free_bytes: Some(space.free_bytes),
+            ..row
+        };
+        Ok(Reply::Srs(vec![row]))
+    }
+
+    fn vdi_list(&self, srs: &mut Repositories<'_>, names: Vec<String>) -> Result<Reply> {
+        let names = if names.is_empty() {
+            srs.list()?.into_iter().map(|sr| sr.name).collect()
+        } else {
+            names
+        };
+        let mut users = users(srs)?;
+        let mut list = VdiList::default();
+        for sr in names {
+            // An SR that there is not says so when it is scanned.
+            list.problems.extend(srs.troubles(&sr).unwrap_or_default());
+            let _permit = self.permit(&sr, SrRequest::Scan, None)?;
+            match srs.scan(&sr) {
+                Err(error) => list.problems.push(error.to_string()),
+                Ok(vdis) => list.vdis.extend(vdis.into_iter().map(|vdi| {
+                    let name = VdiName::new(&sr, &vdi.name);
+                    let users = name.ok().and_then(|name| users.remove(&name)).unwrap_or_default();
+                    VdiRow {
+                        sr: sr.clone(),
+                        name: vdi.name,
+                        bytes: vdi.bytes,
+                        used_bytes: vdi.used_bytes,
+                        snapshot_of: vdi.snapshot_of,
+                        users: users.into_iter().map(user).collect(),
+                    }
+                })),
+            }
+        }
+        Ok(Reply::Vdis(list))
+    }
+}
+
+fn make_change(srs: &mut Repositories<'_>, request: StorageRequest) -> Result<()> {
+    match request {
+        StorageRequest::SrCreate { name, kind, config } => {
+            srs.create(&name, Kind::parse(&kind)?, config)
+        }
+        StorageRequest::SrIntroduce { name, kind, config } => {
+            srs.introduce(&name, Kind::parse(&kind)?, config)
+        }
+        StorageRequest::SrForget { name } => srs.forget(&name),
+        StorageRequest::SrDestroy { name } => srs.destroy(&name),
+        StorageRequest::VdiCreate { vdi, bytes } => srs.create_vdi(&parse(&vdi)?, bytes),
+        StorageRequest::VdiDestroy { vdi } => srs.destroy_vdi(&parse(&vdi)?),
+        StorageRequest::VdiResize { vdi, bytes } => srs.resize_vdi(&parse(&vdi)?, bytes),
+        StorageRequest::VdiSnapshot { vdi, to } => srs.snapshot_vdi(&parse(&vdi)?, &to),
+        StorageRequest::VdiClone { vdi, to } => srs.clone_vdi(&parse(&vdi)?, &to),
+        StorageRequest::SrList | StorageRequest::SrInfo { .. } | StorageRequest::VdiList { .. } => {
+            Ok(())
+        }
+    }
+}
+
+fn parse(text: &str) -> Result<VdiName> {
+    let (sr, vdi) = text.split_once(':').ok_or_else(|| {
+        StorageError::Refused(format!("{text}: names no VDI; it is written SR:VDI"))
+    })?;
+    VdiName::new(sr, vdi)
+}
+
+fn users(srs: &mut Repositories<'_>) -> Result<BTreeMap<VdiName, Vec<InUse>>> {
+    let mut users: BTreeMap<VdiName, Vec<InUse>> = BTreeMap::new();
+    for it in srs.in_use()? {
+        users.entry(it.name.clone()).or_default().push(it);
+    }
+    Ok(users)
+}
+
+fn sr_row(sr: Repository, users: &BTreeMap<VdiName, Vec<InUse>>) -> SrRow {
+    let in_use = users.keys().filter(|vdi| vdi.sr() == sr.name).count() as u64;
+    let Repository { name, kind, config } = sr;
+    SrRow { name, kind: kind.to_string(), config, in_use, ..SrRow::default() }
+}
+
+fn sr_list(srs: &mut Repositories<'_>) -> Result<Reply> {
+    let users = users(srs)?;
+    Ok(Reply::Srs(srs.list()?.into_iter().map(|sr| sr_row(sr, &users)).collect()))
+}
+
+fn user(it: InUse) -> VdiUser {
+    VdiUser {
+        owner: it.owner,
+        access: it.access.as_str().to_owned(),
+        active: it.stage == Stage::Activated,
+        device: it.device.map(|device| device.path),
+    }
+}

@@ -1,0 +1,150 @@
+//! A client at a door of a daemon on a simulated host.
+
+use core::time::Duration;
+use std::cell::RefCell;
+
+use api::{Answer, Reply, Request};
+use service::{Ask, Daemon, Door, Gone, Kernel, News, Service};
+use sim::{HostConfig, SimHost, Time};
+use storage::System;
+use toolstack::work::Cost;
+use toolstack::{Asker, Instant};
+use xen::Uuid;
+
+/// Virtual time that a request may take at most.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+pub(crate) struct Client {
+    pub(crate) host: SimHost,
+    daemon: RefCell<sim::Daemon>,
+    heard: RefCell<Vec<Answer>>,
+    uuids: RefCell<u8>,
+}
+
+impl Client {
+    pub(crate) fn new(seed: u64) -> Self {
+        let host = SimHost::boot(HostConfig { seed, ..HostConfig::default() });
+        let os = host.os();
+        os.add_file("/vm/kernel", sim::kernel_image());
+        os.add_file("/vm/initrd", vec![0x1f; 20_000]);
+        os.add_disk("/vm/disk.raw", 1 << 20);
+        os.add_disk("/vm/cd.iso", 1 << 20);
+        os.add_bridge("xenbr0");
+        let mut daemon = sim::Daemon::start(&host).unwrap();
+        daemon.told = Some(Vec::new());
+        Self { host, daemon: daemon.into(), heard: RefCell::default(), uuids: RefCell::new(0) }
+    }
+
+    pub(crate) fn ask(&self, request: Request) -> Result<Reply, String> {
+        let asker = Some(Asker { uid: 1000, pid: 77 });
+        match (Service { daemon: self, door: self, asker }).answer(request).expect("nobody left") {
+            Answer::Ok(reply) => Ok(reply),
+            Answer::Error(message) => Err(message),
+            other => panic!("no final answer: {other:?}"),
+        }
+    }
+
+    /// What was told before the final answers, since the last look.
+    pub(crate) fn heard(&self) -> Vec<Answer> {
+        self.heard.take()
+    }
+
+    /// The lines of the log since the last look, without durations.
+    pub(crate) fn logged(&self) -> Vec<String> {
+        let is_time = |word: &str| word.contains('.') && word.parse::<f64>().is_ok();
+        let without = |line: String| {
+            let words = line.split(' ').map(|word| if is_time(word) { "T" } else { word });
+            words.collect::<Vec<_>>().join(" ")
+        };
+        std::mem::take(&mut self.daemon.borrow_mut().logged)
+            .into_iter()
+            .map(|it| without(it.message))
+            .collect()
+    }
+}
+
+impl Door for Client {
+    fn tell(&self, answer: &Answer) -> Result<(), Gone> {
+        self.heard.borrow_mut().push(answer.clone());
+        Ok(())
+    }
+
+    fn has_gone(&self) -> bool {
+        false
+    }
+}
+
+impl Daemon for Client {
+    fn ask(
+        &self,
+        ask: Ask,
+        hear: &mut dyn FnMut(News) -> Result<(), Gone>,
+    ) -> Result<toolstack::Reply, Gone> {
+        Ok(self.wait(ask, Some(PATIENCE), self, hear)?.expect("a reply in time"))
+    }
+
+    fn wait(
+        &self,
+        ask: Ask,
+        patience: Option<Duration>,
+        _: &dyn Door,
+        hear: &mut dyn FnMut(News) -> Result<(), Gone>,
+    ) -> Result<Option<toolstack::Reply>, Gone> {
+        let mut daemon = self.daemon.borrow_mut();
+        daemon.asker = ask.asker;
+        let client = daemon.request(ask.request).unwrap();
+        let ns = u64::try_from(patience.unwrap_or(PATIENCE).as_nanos()).unwrap();
+        let reply = daemon.wait(client, Time(self.host.now().0 + ns)).unwrap();
+        let told = std::mem::take(&mut daemon.told_of_each);
+        let progress = daemon.told.as_mut().map(std::mem::take).unwrap_or_default();
+        drop(daemon);
+        for (_, far) in progress {
+            if ask.progress == service::Progress::Wanted {
+                hear(News::Progress(Box::new(far)))?;
+            }
+        }
+        told.into_iter().try_for_each(|told| hear(News::Told(told)))?;
+        Ok(reply)
+    }
+
+    fn put(&self, request: toolstack::Request) {
+        let mut daemon = self.daemon.borrow_mut();
+        daemon.asker = None;
+        daemon.request(request).unwrap();
+    }
+
+    fn pause(&self, time: Duration) {
+        let until = Time(self.host.now().0 + u64::try_from(time.as_nanos()).unwrap());
+        self.daemon.borrow_mut().run_until_quiet(until).unwrap();
+        self.host.sleep_until(until);
+    }
+
+    fn fresh_uuid(&self) -> Result<Uuid, String> {
+        *self.uuids.borrow_mut() += 1;
+        Ok(Uuid([*self.uuids.borrow(); 16]))
+    }
+
+    fn unix_ms(&self, at: Instant) -> u64 {
+        at.0 / 1_000_000
+    }
+
+    fn totals(&self) -> Cost {
+        self.daemon.borrow().totals.clone()
+    }
+
+    fn activity(&self) -> api::Activity {
+        api::Activity::default()
+    }
+
+    fn pong(&self) -> api::Pong {
+        api::Pong { release: "1.2.3".to_owned(), pid: 1 }
+    }
+
+    fn kernel(&self) -> Kernel {
+        Kernel { host: "sim".to_owned(), ..Kernel::default() }
+    }
+
+    fn storage(&self) -> Box<dyn System> {
+        Box::new(self.host.os().clone())
+    }
+}

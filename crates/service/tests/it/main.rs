@@ -1,0 +1,4 @@
+//! Requests as clients make them, to the shipped machine on a simulated host.
+
+mod door;
+mod requests;

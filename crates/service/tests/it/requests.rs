@@ -1,0 +1,168 @@
+//! What requests are answered, and what the log says of them.
+
+use std::collections::BTreeMap;
+
+use api::{Answer, Create, Reply, Request, StorageRequest, Target, Targets, Wait};
+
+use crate::door::Client;
+
+fn target(name: &str) -> Target {
+    Target(name.to_owned())
+}
+
+/// Paths begin at the client's folder.
+fn linux(name: &str) -> Create {
+    let config_text = format!(
+        "name = '{name}'\ntype = 'pv'\nkernel = 'kernel'\nramdisk = 'initrd'\nmemory = 16\n\
+         extra = 'sim.kind=linux'\ndisk = ['cd.iso,raw,xvdc,r,cdrom']\nvif = ['bridge=xenbr0']\n"
+    );
+    let file = format!("{name}.cfg");
+    Create { file, config_text, cwd: "/vm".to_owned(), ..Create::default() }
+}
+
+fn names(client: &Client, targets: &[&str]) -> Result<Vec<String>, String> {
+    let targets = targets.iter().map(|it| target(it)).collect();
+    match client.ask(Request::List { targets })? {
+        Reply::Domains(rows) => Ok(rows.into_iter().filter_map(|row| row.name).collect()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn targets_are_names_numbers_or_uuids_and_answered_in_their_order() {
+    let client = Client::new(1);
+    for name in ["one", "two"] {
+        client.ask(Request::Create(linux(name))).unwrap();
+    }
+    let uuid = "01010101-0101-0101-0101-010101010101";
+    assert_eq!(names(&client, &["two", uuid, "0"]).unwrap(), ["two", "one", "Domain-0"]);
+    assert_eq!(names(&client, &[uuid]).unwrap(), ["one"]);
+    assert_eq!(names(&client, &[]).unwrap(), ["Domain-0", "one", "two"]);
+    let refused = "7: no such domain; `xy list` shows them all";
+    assert_eq!(names(&client, &["7"]).unwrap_err(), refused);
+    assert_eq!(names(&client, &["one", "7"]).unwrap_err(), refused);
+    assert_eq!(client.ask(Request::Domid { name: "two".to_owned() }), Ok(Reply::Domid(2)));
+    assert_eq!(client.ask(Request::Domname { domid: 2 }), Ok(Reply::Domname("two".to_owned())));
+    assert_eq!(client.ask(Request::Domname { domid: 7 }).unwrap_err(), refused);
+}
+
+#[test]
+fn a_dry_run_makes_nothing_and_a_check_tells_all_faults() {
+    let client = Client::new(2);
+    let dry = Create { dry_run: true, ..linux("one") };
+    match client.ask(Request::Create(dry.clone())) {
+        Ok(Reply::Configs(configs)) => assert_eq!(configs.len(), 1),
+        other => panic!("{other:?}"),
+    }
+    let text = dry.config_text.replace("cd.iso", "none.iso").replace("initrd", "none");
+    let bad = Create { config_text: text, ..dry };
+    let Ok(Reply::Checked(checked)) = client.ask(Request::Check(bad.clone())) else { panic!() };
+    assert_eq!(checked.faults.len(), 2, "{checked:?}");
+    assert!(checked.faults.iter().all(|it| it.contains("/vm/none")), "{checked:?}");
+    assert_eq!(client.ask(Request::Create(bad)).unwrap_err(), checked.faults[0]);
+    assert_eq!(names(&client, &[]).unwrap(), ["Domain-0"]);
+    assert!(client.logged().is_empty());
+}
+
+#[test]
+fn a_client_hears_warnings_and_steps_only_if_it_wants_them() {
+    let client = Client::new(3);
+    let text = linux("one").config_text + "parallel = 'none'\n";
+    let quiet = Create { config_text: text.clone(), ..linux("one") };
+    client.ask(Request::Create(quiet)).unwrap();
+    assert!(client.heard().is_empty());
+    let config_text = text.replace("'one'", "'two'");
+    let create = Create { config_text, progress: true, warnings: true, ..linux("two") };
+    client.ask(Request::Create(create)).unwrap();
+    let heard = client.heard();
+    assert!(matches!(&heard[0], Answer::Warning(line) if line.contains("parallel")), "{heard:?}");
+    let is_progress = |it: &Answer| matches!(it, Answer::Progress(it) if it.vm == "two");
+    assert!(heard.len() > 2 && heard[1..].iter().all(is_progress), "{heard:?}");
+}
+
+#[test]
+fn devices_come_and_go_by_the_names_that_clients_have_for_them() {
+    let client = Client::new(4);
+    client.ask(Request::Create(linux("one"))).unwrap();
+    let (disk, cwd) = ("disk.raw,raw,xvdb,w".to_owned(), "/vm".to_owned());
+    let attach = Request::BlockAttach { target: target("one"), disk, cwd, progress: false };
+    client.ask(attach).unwrap();
+    let vif = "bridge=xenbr0".to_owned();
+    client.ask(Request::NetworkAttach { target: target("one"), vif }).unwrap();
+    let blocks =
+        |client: &Client| match client.ask(Request::BlockList { targets: vec![target("one")] }) {
+            Ok(Reply::Blocks(rows)) => rows.iter().map(|row| row.vdev).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+    assert_eq!(blocks(&client), [51744, 51728]);
+    let (disk, force) = ("xvdb".to_owned(), false);
+    let detach = Request::BlockDetach { target: target("one"), disk, force, progress: false };
+    client.ask(detach).unwrap();
+    assert_eq!(blocks(&client), [51744]);
+    let (drive, force) = ("xvdb".to_owned(), false);
+    let refused = client.ask(Request::CdEject { target: target("one"), drive, force });
+    assert!(refused.unwrap_err().contains("xvdb"));
+    let drive = "xvdc".to_owned();
+    client.ask(Request::CdEject { target: target("one"), drive, force }).unwrap();
+    let vif = "9".to_owned();
+    let refused = client.ask(Request::NetworkDetach { target: target("one"), vif, force });
+    assert!(refused.unwrap_err().starts_with("one: "));
+    let mut logged = client.logged();
+    logged.retain(|line| line.contains(" by "));
+    assert_eq!(
+        logged[1..6],
+        [
+            "one: attach vbd 51728 by uid 1000 (pid 77), T s: done",
+            "one: attach vif 1 by uid 1000 (pid 77), T s: done",
+            "one: detach vbd 51728 by uid 1000 (pid 77), T s: done",
+            "one: eject vbd 51728 by uid 1000 (pid 77), T s: failed: one: has no CD drive xvdb",
+            "one: eject vbd 51744 by uid 1000 (pid 77), T s: done",
+        ]
+    );
+}
+
+#[test]
+fn a_shutdown_tells_of_each_domain_before_its_answer() {
+    let client = Client::new(5);
+    client.ask(Request::Create(linux("one"))).unwrap();
+    client.ask(Request::Create(linux("two"))).unwrap();
+    let (targets, wait) = (Targets::All, Wait::Gone);
+    let shutdown = Request::Shutdown { targets, wait, acpi: false, progress: false };
+    assert_eq!(client.ask(shutdown), Ok(Reply::Done));
+    let gone =
+        |it: &Answer| matches!(it, Answer::Event(it) if it.kind == api::EventKind::Destroyed);
+    let heard = client.heard();
+    assert_eq!(heard.iter().filter(|it| gone(it)).count(), 2, "{heard:?}");
+    assert_eq!(names(&client, &[]).unwrap(), ["Domain-0"]);
+}
+
+#[test]
+fn whoever_changes_storage_is_in_the_log() {
+    let client = Client::new(6);
+    let ask = |request| client.ask(Request::Storage(request));
+    let config = BTreeMap::from([("path".to_owned(), "/srv/vdis".to_owned())]);
+    let (name, kind) = ("s".to_owned(), "file".to_owned());
+    ask(StorageRequest::SrCreate { name: name.clone(), kind, config }).unwrap();
+    let create = StorageRequest::VdiCreate { vdi: "s:one".to_owned(), bytes: 1 << 20 };
+    ask(create.clone()).unwrap();
+    let why = ask(create).unwrap_err();
+    // What only reads leaves no line.
+    ask(StorageRequest::SrInfo { name }).unwrap();
+    ask(StorageRequest::VdiList { srs: Vec::new() }).unwrap();
+    assert_eq!(
+        client.logged(),
+        [
+            "s: sr-create by uid 1000 (pid 77), T s: done".to_owned(),
+            "s:one: vdi-create by uid 1000 (pid 77), T s: done".to_owned(),
+            format!("s:one: vdi-create by uid 1000 (pid 77), T s: failed: {why}"),
+        ]
+    );
+    let limits = Request::Limits(api::LimitChanges { vm: Some(3), ..Default::default() });
+    client.ask(limits).unwrap();
+    assert_eq!(client.logged(), ["this host: change limits by uid 1000 (pid 77), T s: done"]);
+    // No permit is kept.
+    match client.ask(Request::Limits(api::LimitChanges::default())) {
+        Ok(Reply::Limits(limits)) => assert_eq!((limits.waiting, limits.under_way), (0, 0)),
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,113 @@
+//! What the service of requests needs of this daemon.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use service::{Ask, Daemon, Door, Gone, Kernel, News};
+use storage_host::LinuxSystem;
+use toolstack::work::Cost;
+use toolstack::{Reply, Request};
+use xen::Uuid;
+
+use crate::core::{Answered, Core};
+
+/// How often a client that waits is checked: it may have gone.
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The running daemon, for all its doors.
+#[derive(Clone)]
+pub(crate) struct Running {
+    pub(crate) core: Arc<Core>,
+    pub(crate) system: LinuxSystem,
+}
+
+impl Daemon for Running {
+    fn ask(&self, ask: Ask, hear: &mut dyn FnMut(News) -> Result<(), Gone>) -> Result<Reply, Gone> {
+        self.core.ask(ask, hear)
+    }
+
+    fn wait(
+        &self,
+        ask: Ask,
+        patience: Option<Duration>,
+        door: &dyn Door,
+        hear: &mut dyn FnMut(News) -> Result<(), Gone>,
+    ) -> Result<Option<Reply>, Gone> {
+        let answered = self.core.begin(ask);
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        loop {
+            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            let interval = left.map_or(CLIENT_CHECK_INTERVAL, |it| it.min(CLIENT_CHECK_INTERVAL));
+            match answered.recv_timeout(interval) {
+                Ok(Answered::Reply(reply)) => return Ok(Some(reply)),
+                Ok(Answered::News(news)) => hear(news)?,
+                Err(RecvTimeoutError::Disconnected) => return Err(Gone),
+                Err(RecvTimeoutError::Timeout) if left.is_some_and(|it| it.is_zero()) => {
+                    return Ok(None);
+                }
+                Err(RecvTimeoutError::Timeout) if door.has_gone() => return Err(Gone),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    fn put(&self, request: Request) {
+        let ask = Ask { asker: None, request, progress: service::Progress::Unwanted };
+        let _reply = self.core.begin(ask);
+    }
+
+    fn pause(&self, time: Duration) {
+        thread::sleep(time);
+    }
+
+    fn fresh_uuid(&self) -> Result<Uuid, String> {
+        random_uuid().map_err(|error| format!("{error:#}"))
+    }
+
+    fn unix_ms(&self, at: toolstack::Instant) -> u64 {
+        self.core.unix_ms(at)
+    }
+
+    fn totals(&self) -> Cost {
+        self.core.totals()
+    }
+
+    fn activity(&self) -> api::Activity {
+        self.core.activity()
+    }
+
+    fn pong(&self) -> api::Pong {
+        api::Pong { release: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() }
+    }
+
+    fn kernel(&self) -> Kernel {
+        let uname = rustix::system::uname();
+        let text = |text: &CStr| text.to_string_lossy().into_owned();
+        Kernel {
+            host: text(uname.nodename()),
+            release: text(uname.release()),
+            version: text(uname.version()),
+            machine: text(uname.machine()),
+        }
+    }
+
+    fn storage(&self) -> Box<dyn storage::System> {
+        Box::new(self.system.clone())
+    }
+}
+
+/// A version 4 UUID.
+fn random_uuid() -> anyhow::Result<Uuid> {
+    let mut bytes = [0; 16];
+    let length = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    if length.context("no random numbers for a UUID")? < bytes.len() {
+        bail!("too few random numbers for a UUID");
+    }
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    Ok(Uuid(bytes))
+}
