@@ -1,4 +1,4 @@
-//! Going to the background: the program starts itself once more and waits until that one serves.
+//! Daemonising: the program executes itself again and waits until the child serves.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixDatagram;
@@ -10,7 +10,7 @@ use crate::options::READY_OPTION;
 
 const READY: &[u8] = b"ready\n";
 
-/// Starts the daemon with the same arguments and waits until it serves clients, or ends without.
+/// Starts the daemon with the same arguments and waits until it serves clients, or exits.
 pub(crate) fn start() -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut child = Command::new(program)
@@ -29,18 +29,18 @@ pub(crate) fn start() -> anyhow::Result<ExitCode> {
         std::io::stdout().write_all(before).context("cannot write to standard output")?;
         return Ok(ExitCode::SUCCESS);
     }
-    // It has said why on standard error, which both share.
+    // It has reported the reason on the shared standard error.
     child.wait().context("cannot wait for the daemon")?;
     Ok(ExitCode::FAILURE)
 }
 
-/// In the daemon: leaves the terminal.
+/// In the daemon: detaches from the terminal.
 pub(crate) fn leave_terminal() -> anyhow::Result<()> {
     rustix::process::setsid().context("cannot leave the terminal")?;
     std::env::set_current_dir("/").context("cannot leave the current folder")
 }
 
-/// In the daemon: tells the waiting parent, and keeps none of its files but a log.
+/// In the daemon: notifies the waiting parent, and closes its standard streams except a log.
 pub(crate) fn tell_parent() -> anyhow::Result<()> {
     std::io::stdout().write_all(READY).context("cannot tell that the daemon is ready")?;
     std::io::stdout().flush()?;
@@ -52,7 +52,7 @@ pub(crate) fn tell_parent() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells the service manager, if one started us, what it is to know. Source: sd_notify(3).
+/// Notifies the service manager, if there is one. Source: sd_notify(3).
 pub(crate) fn tell_service_manager(
     socket: Option<&std::ffi::OsStr>,
     line: &str,

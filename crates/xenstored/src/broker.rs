@@ -1,10 +1,10 @@
-//! The broker: a process that holds Xen's hypercalls for the daemon, which has none.
+//! The broker: a process that makes hypercalls for the daemon, which makes none.
 //!
-//! `/dev/xen/privcmd` knows no permissions: whoever has it open controls the host. The store daemon is what
-//! every guest talks to, and all that it needs of it is to look at domains. So the daemon starts itself again
-//! before it confines itself (`broker/process.rs`). That process opens the device, gives up everything else, and
-//! answers two questions: how the domains are, and how one domain is (`broker/protocol.rs`). There is no third
-//! one that it would understand; what it can be asked is what it allows.
+//! `/dev/xen/privcmd` has no permissions: a process that has it open controls the host. Every guest
+//! talks to the store daemon, and all that it needs is to poll domains. So the daemon executes
+//! itself again before it confines itself (`broker/process.rs`). That process opens the device,
+//! drops everything else, and serves two requests: the states of the domains, and the state of one
+//! domain (`broker/protocol.rs`). It understands no others, so the protocol is the policy.
 //!
 //! ```text
 //!   daemon (`Broker`)                      broker (`process::serve`)
@@ -14,8 +14,8 @@
 //!     │ <────────────────────────────────────┤
 //! ```
 //!
-//! It ends when the last daemon that has its socket does, however that ended. A daemon whose broker ends starts
-//! another one if it still may; see `Daemon::replace_broker`.
+//! It exits when the last daemon with its socket does, however that ends. A daemon whose broker
+//! exits starts another one if it still may; see `Daemon::replace_broker`.
 
 pub(crate) mod process;
 mod protocol;
@@ -41,33 +41,33 @@ use crate::broker::protocol::{Answer, ENTRY_BYTES, MESSAGE_BYTES_MAX, Question};
 use crate::confinement::Account;
 use crate::options::BROKER_ARGUMENT;
 
-/// How long the daemon, which serves nobody meanwhile, waits for an answer. A look at a full host takes some
+/// Timeout for an answer; the daemon serves no one meanwhile. A poll of a full host takes some
 /// milliseconds.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
 
-/// So many answers in a row that did not come in time, and the broker is given up.
+/// Timeouts in a row after which the broker counts as dead.
 const LATE_MAX: u32 = 3;
 
-/// How long a broker may take to start.
+/// Timeout for the start of a broker.
 const START_TIME: Duration = Duration::from_secs(60);
 
-/// How long a broker that was told to end is waited for.
+/// Timeout for the exit of a broker.
 const END_TIME: Duration = Duration::from_millis(100);
 
-/// The most entries of one look: there are half as many domains at most, and each may come up twice.
+/// Most entries of one poll: there are at most half as many domains, and each may appear twice.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// Name of the process, for whoever lists them.
+/// Name of the process in `ps`.
 const NAME: &str = "xylem-broker";
 
-/// Why a question has no answer.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum AskError {
-    /// Xen refused, for once.
+    /// A hypercall failed.
     Refused(xen::Errno),
-    /// There is no answer yet; one that comes later is passed over.
+    /// The request timed out; a late answer is ignored.
     Late,
-    /// There is no broker any more.
+    /// The broker is gone.
     Lost(anyhow::Error),
 }
 
@@ -81,26 +81,26 @@ impl From<anyhow::Error> for AskError {
 #[derive(Debug)]
 pub(crate) struct Broker {
     socket: OwnedFd,
-    /// What a look has found.
+    /// Shared memory for the result of a poll.
     entries: File,
-    /// Unless a daemon before this one started it.
+    /// `None` if a previous daemon started it.
     process: Option<Child>,
-    /// Questions have numbers: one that was given up may be answered later.
+    /// Number of the next request; one that timed out may be answered later.
     next: u64,
     is_ready: bool,
     has_answered: bool,
-    /// Answers in a row that did not come in time.
+    /// Timeouts in a row.
     late: u32,
-    /// What the last look has cost the broker.
+    /// CPU time of the last poll in the broker.
     poll_cpu: Duration,
 }
 
 impl Broker {
-    /// Starts a broker that will run as this account. It takes its time until it is [ready](Self::wait).
+    /// Starts a broker as this account. It is not [ready](Self::wait) immediately.
     pub(crate) fn start(account: Account) -> anyhow::Result<Self> {
         let (socket, theirs) = pair().context("cannot make a pair of sockets")?;
         let entries = memory().context("cannot make memory for a list of domains")?;
-        // This very program, whatever its file has become.
+        // This very program, even if its file was replaced.
         let process = Command::new("/proc/self/exe")
             .arg0(NAME)
             .arg(format!("{BROKER_ARGUMENT}={account}"))
@@ -115,7 +115,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Goes on with the broker of a daemon before this one, which [lent](Self::lend) it.
+    /// Takes over the broker of a previous daemon, which [lent](Self::lend) it.
     pub(crate) fn lent(socket: OwnedFd, entries: OwnedFd) -> Self {
         let mut broker = Self::with(socket, entries.into());
         broker.is_ready = true;
@@ -123,7 +123,7 @@ impl Broker {
     }
 
     fn with(socket: OwnedFd, entries: File) -> Self {
-        // No other daemon that has the same broker counts from there.
+        // Distinct from the numbers of other daemons with the same broker.
         let next = u64::from(std::process::id()) << 32;
         Self {
             socket,
@@ -137,7 +137,7 @@ impl Broker {
         }
     }
 
-    /// Waits until a broker that was just started has what it needs, and nothing else.
+    /// Waits until a new broker is ready and confined.
     pub(crate) fn wait(&mut self) -> anyhow::Result<()> {
         if self.is_ready {
             return Ok(());
@@ -155,7 +155,7 @@ impl Broker {
         }
     }
 
-    /// Looks at the domains.
+    /// Polls the domains.
     pub(crate) fn poll(&mut self, what: PollScope) -> Result<DomainNews, AskError> {
         let Answer::News { scope, count, cpu } = self.ask(Question::Poll(what))? else {
             return Err(nonsense().into());
@@ -169,12 +169,12 @@ impl Broker {
         Ok(protocol::news(scope, &bytes).ok_or_else(nonsense)?)
     }
 
-    /// What the last look has cost the broker.
+    /// CPU time of the last poll in the broker.
     pub(crate) fn poll_cpu(&self) -> Duration {
         self.poll_cpu
     }
 
-    /// Looks at one domain.
+    /// Polls one domain.
     pub(crate) fn domain(&mut self, domid: DomId) -> Result<Option<DomainState>, AskError> {
         match self.ask(Question::Domain(domid))? {
             Answer::Domain(state) => Ok(state),
@@ -187,7 +187,7 @@ impl Broker {
         let number = self.next;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         send(&self.socket, &question.encode(number), flags).map_err(|_| ended())?;
-        // Its first look may be at a full host, and nobody is served yet.
+        // The first poll may take longer, and no client is served yet.
         let time = if self.has_answered { ANSWER_TIME } else { START_TIME };
         let deadline = Instant::now() + time;
         loop {
@@ -202,7 +202,7 @@ impl Broker {
                 );
             };
             if answered != number {
-                // To a daemon that did not live to hear it, or too late.
+                // A late answer, or one for a previous daemon.
                 continue;
             }
             self.late = 0;
@@ -214,7 +214,7 @@ impl Broker {
         }
     }
 
-    /// What it says next; `None` if it says nothing until then.
+    /// Its next message; `None` after the deadline.
     fn receive(&self, deadline: Instant) -> anyhow::Result<Option<(u64, Answer)>> {
         let mut message = [0; MESSAGE_BYTES_MAX];
         loop {
@@ -237,17 +237,17 @@ impl Broker {
         }
     }
 
-    /// Whether it ever said anything of use.
+    /// Whether it has ever answered.
     pub(crate) fn has_answered(&self) -> bool {
         self.has_answered
     }
 
-    /// For a daemon that takes over: as [`lent`](Self::lent) takes them.
+    /// Descriptors for a daemon that takes over, see [`lent`](Self::lent).
     pub(crate) fn lend(&self) -> [BorrowedFd<'_>; 2] {
         [self.socket.as_fd(), self.entries.as_fd()]
     }
 
-    /// Whoever [borrowed](Self::lend) it has it now, and it does not end with this process.
+    /// Leaves it to the daemon that [borrowed](Self::lend) it: it does not exit with this process.
     pub(crate) fn leave(mut self) {
         self.process = None;
     }
@@ -263,7 +263,7 @@ impl AsFd for Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         let Some(process) = &mut self.process else { return };
-        // It is another user's process: what ends it is that nobody can ask any more.
+        // It is another user's process: it exits when its socket is closed.
         let _closed = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         let _others = process.kill();
         let deadline = Instant::now() + END_TIME;
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use crate::broker::protocol::Scope;
 
-    /// Has `body` talk to a broker over a simulated Xen with so many domains besides dom0.
+    /// Runs `body` with a broker over a simulated Xen with this many domains besides dom0.
     fn brokered<R>(release: Release, domains: u16, body: impl FnOnce(&mut Broker) -> R) -> R {
         let prepare = |machine: &Machine| {
             machine.get_mut().evtchn_bind_dom_exc(DomId::DOM0).unwrap();
@@ -371,7 +371,7 @@ mod tests {
                 assert!(states.iter().all(|state| state.unique_id.is_some() == tells));
                 assert_eq!(broker.domain(DomId(2)).unwrap(), Some(states[2]));
                 assert_eq!(broker.domain(DomId(9)).unwrap(), None);
-                // To Xen this number means another question.
+                // This number has a special meaning in Xen.
                 assert_eq!(broker.domain(DomId(0x7ff4)).unwrap(), None);
                 assert!(matches!(broker.poll(PollScope::Changes), Ok(DomainNews::All(_))) != tells);
             });
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn what_xen_refuses_is_no_loss() {
-        // Only who is told of changes may ask for them.
+        // Only the owner of VIRQ_DOM_EXC may query changes.
         brokered_after(
             |_| (),
             Release::Xen4_22,
@@ -411,7 +411,7 @@ mod tests {
     fn nothing_else_can_be_asked() {
         brokered(Release::Xen4_22, 1, |broker| {
             let mut question = Question::Domain(DomId(1)).encode(5);
-            // No kind of question has this number.
+            // An invalid request type.
             question[8] = 9;
             send(&broker.socket, &question, SendFlags::NOSIGNAL).unwrap();
             let lost = broker.domain(DomId(1));
@@ -448,12 +448,12 @@ mod tests {
         assert!(matches!(broker.domain(DomId(1)), Err(AskError::Late)));
         assert!(begun.elapsed() < ANSWER_TIME * 4, "{:?}", begun.elapsed());
         let late = broker.next;
-        // The late answer comes before the one to the next question.
+        // The late answer comes before that to the next request.
         for number in [late, late + 1] {
             send(&theirs, &Answer::Domain(None).encode(number), SendFlags::NOSIGNAL).unwrap();
         }
         assert!(matches!(broker.domain(DomId(2)), Ok(None)));
-        // One that stays silent is lost, however patient the daemon is each time.
+        // A broker that never answers counts as dead.
         for _ in 1..LATE_MAX {
             assert!(matches!(broker.domain(DomId(3)), Err(AskError::Late)));
         }
@@ -469,7 +469,7 @@ mod tests {
             assert!(broker.wait().is_err());
             drop(theirs);
         }
-        // More entries than were written, and more than there can be.
+        // More entries than written, and more than possible.
         for count in [1, u32::MAX] {
             let (socket, theirs) = pair().unwrap();
             let mut broker = Broker::with(socket, memory().unwrap());

@@ -1,4 +1,4 @@
-//! What the daemon gives up once it has all it needs: root, every capability, most system calls.
+//! Confinement: once started, the daemon drops root, all capabilities and most system calls.
 //!
 //! Sockets, ring pages and `/dev/xen` are open by then, and hypercalls are made by the broker, which gives up
 //! more. They are lent to a successor (live update), and are all that it needs. What it is started with stays: the
@@ -16,26 +16,26 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{self, CapabilitySet, CapabilitySets};
 
-/// Whom the daemon runs as from some moment on.
+/// An account to run as.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Account {
     uid: Uid,
     gid: Gid,
 }
 
-/// Whom the broker runs as if root started it: an account that nobody else has, so that neither a process of the daemon's
-/// user nor one of `nobody` may end it or look into it. One below those of device models.
+/// The broker's account if started by root: used by no other process, so that neither a process of
+/// the daemon's user nor one of `nobody` may kill or trace it. One below those of device models.
 const BROKER_ID: u32 = 1_899_999_999;
 
 impl fmt::Display for Account {
-    /// As [`find`](Self::find) takes it.
+    /// In the syntax of [`find`](Self::find).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.uid.as_raw(), self.gid.as_raw())
     }
 }
 
 impl Account {
-    /// Whom the broker runs as.
+    /// The broker's account.
     pub(crate) fn of_broker() -> Self {
         let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
         if uid.is_root() {
@@ -44,7 +44,7 @@ impl Account {
         Self { uid, gid }
     }
 
-    /// Finds a name of `/etc/passwd`, or takes `UID:GID`.
+    /// Finds a name in `/etc/passwd`, or parses `UID:GID`.
     pub(crate) fn find(name: &str) -> anyhow::Result<Self> {
         if let Some((uid, gid)) = name.split_once(':') {
             return Self::of_numbers(uid, gid)
@@ -82,10 +82,10 @@ impl Account {
         self.gid
     }
 
-    /// Does something with the rights of this account alone. Only root can; others have no rights to lay down.
+    /// Runs a function with the rights of this account only. Without root it just runs it.
     ///
     /// # Panics
-    /// If root's rights cannot be taken up again.
+    /// If root's rights cannot be restored.
     pub(crate) fn act<R, E: From<Errno>>(
         self,
         what: impl FnOnce() -> Result<R, E>,
@@ -106,7 +106,7 @@ impl Account {
     }
 }
 
-/// Gives up everything that serving does not need, for good.
+/// Drops everything that serving does not need, permanently.
 pub(crate) fn enter(account: Account) -> anyhow::Result<()> {
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     assert_eq!(threads, 1, "threads of before would keep what this one gives up");
@@ -116,12 +116,12 @@ pub(crate) fn enter(account: Account) -> anyhow::Result<()> {
     system_calls::allow_only_those_needed()
 }
 
-/// Gives up everything that a broker of hypercalls does not need: it has its socket, its memory and Xen open, and
-/// opens nothing more.
+/// Drops everything that the broker does not need: it has its socket, its memory and Xen open, and
+/// opens nothing else.
 pub(crate) fn enter_as_broker(account: Account) -> anyhow::Result<()> {
-    /// What it writes is a list of domains, of some MiB at most.
+    /// It only writes a list of domains, of some MiB at most.
     const FILE_BYTES_MAX: u64 = 16 << 20;
-    /// As many as it has, with some room for those of the language's runtime.
+    /// As many as it has, with some room for Rust's runtime.
     const DESCRIPTORS_MAX: u64 = 8;
     std::env::set_current_dir("/").context("cannot leave the current folder")?;
     for (resource, most) in [
@@ -134,7 +134,7 @@ pub(crate) fn enter_as_broker(account: Account) -> anyhow::Result<()> {
     }
     thread::set_name(c"xylem-broker").context("cannot give the broker a name")?;
     become_account(account)?;
-    // Nor may a daemon that is not root look into it, whose account it then has.
+    // A non-root daemon, whose account it shares then, must not trace it either.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .context("cannot hide the broker's memory")?;
     drop_capabilities().context("cannot give up all capabilities")?;
@@ -150,7 +150,7 @@ fn become_account(account: Account) -> anyhow::Result<()> {
     let (uid, gid) = (account.uid, account.gid);
     thread::set_thread_groups(&[])
         .and_then(|()| thread::set_thread_res_gid(gid, gid, gid))
-        // Last: afterwards nothing of this is allowed.
+        // Last, since it forbids all of this.
         .and_then(|()| {
             forget_capability_bounds();
             thread::set_thread_res_uid(uid, uid, uid)
@@ -161,11 +161,11 @@ fn become_account(account: Account) -> anyhow::Result<()> {
         })
 }
 
-/// No program that is started has a capability, whatever its file says.
+/// Programs that are started get no capabilities, whatever their file has.
 fn forget_capability_bounds() {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
-        // Refused for those that the kernel does not know; `no_new_privs` makes up for any other.
+        // Fails for capabilities unknown to the kernel; `no_new_privs` covers any others.
         let _unknown = thread::remove_capability_from_bounding_set(capability);
     }
 }

@@ -28,7 +28,7 @@ impl FilePlatform {
         Self::with_events(folder, events)
     }
 
-    /// Goes on with the socket for events of a daemon before this one.
+    /// Takes over the event socket of a previous daemon.
     pub(crate) fn adopt(path: PathBuf, events: OwnedFd) -> anyhow::Result<Self> {
         Self::with_events(HostFolder::existing(path), events.into())
     }
@@ -63,8 +63,8 @@ impl Platform for FilePlatform {
     fn notify(&mut self, port: EvtchnPort) -> anyhow::Result<()> {
         let Some(domid) = domain_of_port(port) else { return Ok(()) };
         match self.events.send_to(b"!", self.folder.guest_events(domid)) {
-            // Nobody listens, or has not looked since the last events: as an event channel, which
-            // says only "look", and to nobody if its other end is closed.
+            // The peer does not listen, or has not handled earlier events: as with an event
+            // channel, whose events merge, and are lost if the other end is closed.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -1,8 +1,8 @@
-//! Files that are opened while the daemon still is root, for the user that it becomes.
+//! Files opened while the daemon is still root, for the user that it becomes.
 //!
-//! In a folder that this user may write, links may lie, to files that are root's. So such a file is opened with
-//! the user's own rights, and a link leads nowhere that the user could not go. Elsewhere root opens the file, and
-//! gives away what it has opened, by its descriptor: never a path.
+//! A folder writable by this user may contain links to root's files. So such a file is opened with
+//! the user's own rights, which also apply to links. Elsewhere root opens the file and changes its
+//! owner by descriptor, never by path.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -15,34 +15,34 @@ use rustix::fs::{Mode, OFlags, fchown, fstat};
 
 use crate::confinement::Account;
 
-/// A folder whose files only their owners may remove.
+/// Sticky bit of a folder: only owners may remove files.
 const STICKY: u32 = 0o1000;
-/// May be written by others than the owner.
+/// Writable by others than the owner.
 const SHARED: u32 = 0o022;
-/// Links on the way to a file, as many as the kernel follows.
+/// Most links in a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// What becomes of what a file has.
+/// What to do with existing content.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Content {
     Replaced,
     Kept,
 }
 
-/// Who could have put a link on the way to a file.
+/// Who may have placed a link in a path.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Way {
     /// Only root.
     OfRoot,
-    /// Anybody, but in the last folder alone.
+    /// Anyone, but only in the last folder.
     Shared,
     /// The daemon's user.
     OfAccount,
-    /// Somebody else, in this folder.
+    /// Another user, in this folder.
     OfOthers(PathBuf),
 }
 
-/// Opens a file to write to, which `account` will go on writing to.
+/// Opens a file for writing, which `account` will continue to write.
 pub(crate) fn open(
     path: &Path,
     content: Content,
@@ -63,7 +63,7 @@ pub(crate) fn open(
     };
     if let Some(account) = account {
         let found = file.metadata()?;
-        // What is no file of its own, such as a terminal or a file with another name, is written to and not given away.
+        // Terminals, files with further links and the like are written, but keep their owner.
         if found.is_file() && found.nlink() == 1 && found.uid() == 0 {
             fchown(&file, Some(account.uid()), Some(account.gid()))?;
         }
@@ -77,7 +77,7 @@ fn options(content: Content) -> OpenOptions {
         Content::Replaced => options.write(true).truncate(true).create(true),
         Content::Kept => options.append(true).create(true),
     };
-    // A pipe that nobody reads is an error, not a wait.
+    // A pipe without a reader is an error instead of blocking.
     options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     options
 }
@@ -86,9 +86,9 @@ fn open_as_it_is(path: &Path, content: Content) -> std::io::Result<File> {
     options(content).open(path)
 }
 
-/// Opens a file of root's or of the account's where anybody could have put something else.
+/// Opens a file of root's or the account's in a world-writable folder.
 fn open_no_link(path: &Path, content: Content, account: Option<Account>) -> anyhow::Result<File> {
-    // Not cut off before it is known whose it is.
+    // Do not truncate it before its owner is known.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = options(Content::Kept).custom_flags(flags.bits().cast_signed()).open(path)?;
     let found = file.metadata()?;
@@ -104,7 +104,7 @@ fn open_no_link(path: &Path, content: Content, account: Option<Account>) -> anyh
     Ok(file)
 }
 
-/// Who could have put a link on the way to `path`, its own last part included.
+/// Who may have placed a link in `path`, including its last component.
 fn way_to(path: &Path, account: Option<Account>) -> anyhow::Result<Way> {
     let is_accounts =
         |found: &Metadata| account.is_some_and(|account| account.uid().as_raw() == found.uid());
@@ -155,7 +155,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     words.collect()
 }
 
-/// Gives the account the folder that it will write to, which is made if it is missing.
+/// Gives the account its folder, creating it if it is missing.
 pub(crate) fn give_folder(path: &Path, account: Account) -> anyhow::Result<()> {
     let context = || format!("cannot give the folder {} to the daemon's user", path.display());
     if !rustix::process::geteuid().is_root() {
@@ -166,12 +166,12 @@ pub(crate) fn give_folder(path: &Path, account: Account) -> anyhow::Result<()> {
 
 fn make_and_give(path: &Path, account: Account) -> anyhow::Result<()> {
     let there = path.ancestors().find(|folder| folder.symlink_metadata().is_ok());
-    // Before anything is made: links on the way lead to where root would make it.
+    // Check first: links in the path determine where root would create it.
     let first = there.context("there is no root folder")?;
     match way_to(&first.join("."), Some(account))? {
         Way::OfOthers(folder) => bail!("{} is another user's", folder.display()),
         Way::OfAccount => {
-            // It makes the folder itself, and what it has not made is not given to it.
+            // The account creates the folder itself; existing ones are not given to it.
             account.act(|| std::fs::create_dir_all(path))?;
             let found = account.act(|| std::fs::metadata(path))?;
             ensure!(
@@ -204,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder below one that everybody may write to, as `/run/xenstored` is not, removed at the end.
+    /// A temporary folder in a world-writable one.
     struct Place(PathBuf);
 
     impl Place {
@@ -242,7 +242,7 @@ mod tests {
             let link = run.join("pid");
             symlink(&victim, &link).unwrap();
             assert!(open(&link, content, Some(account)).is_err(), "{content:?}");
-            // Nor where the daemon stays root, in the folder of a user that it was before.
+            // Nor if the daemon stays root, in a user's folder.
             assert!(open(&link, content, None).is_err(), "{content:?}");
             std::fs::remove_file(&link).unwrap();
             std::fs::hard_link(&victim, &link).unwrap();
@@ -250,7 +250,7 @@ mod tests {
             assert!(open(&link, content, None).is_err(), "{content:?}");
             std::fs::remove_file(&link).unwrap();
         }
-        // A folder of root's behind a link of the user's, that is there and that is not.
+        // A folder of root's behind a user's link, existing and missing.
         std::fs::create_dir_all(place.0.join("behind/there")).unwrap();
         symlink(place.0.join("behind"), run.join("way")).unwrap();
         for last in ["there", "missing"] {
@@ -258,12 +258,12 @@ mod tests {
         }
         assert_eq!(place.0.join("behind/there").metadata().unwrap().uid(), 0);
         assert!(!place.0.join("behind/missing").exists());
-        // A pipe that nobody reads is not waited for.
+        // A pipe without a reader does not block.
         let pipe = run.join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::RWXU, 0)
             .unwrap();
         assert!(open(&pipe, Content::Kept, Some(account)).is_err());
-        // A whole folder of the user's that is a link.
+        // The user's folder itself is a link.
         let elsewhere = place.0.join("roots");
         std::fs::create_dir(&elsewhere).unwrap();
         symlink(&elsewhere, run.join("sub")).unwrap();

@@ -1,10 +1,10 @@
-//! A request that ends the daemon must not end every daemon after it.
+//! Protection against requests that crash the daemon, so that they do not crash its successors too.
 //!
-//! While a request is executed, the journal's header says so, with the beginning of the request: like
-//! the journal it survives the process. So a daemon knows what the one before it died of. A request in
-//! which the daemon panicked twice is refused from then on, and so is everything from a guest whose
-//! requests did that five times; everybody else is served. A daemon that was killed may have been in the
-//! middle of anything: then it takes three deaths, at the same place of the same ring.
+//! While a request is executed, the journal's header contains the beginning of the request: like
+//! the journal it survives the process. So a daemon knows during which request its predecessor
+//! died. A request in which the daemon panicked twice is refused from then on, and so is everything
+//! from a guest whose requests caused five panics; all others are served. A killed daemon may have
+//! been executing any request: then three deaths at the same position of the same ring are needed.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use xenstore::wire::MessageType;
 
 use crate::log;
 
-/// Of a request's payload, by which it is recognised.
+/// Bytes of a request's payload by which it is recognised.
 const BEGINNING_BYTES: usize = 40;
 const CULPRIT_BYTES: usize = 24 + BEGINNING_BYTES;
 const SUSPECT_BYTES: usize = CULPRIT_BYTES + 8;
@@ -31,15 +31,15 @@ const PANICKED: u8 = 2;
 /// Deaths until a request is refused.
 const PANICS_MAX: u8 = 2;
 const KILLS_MAX: u8 = 3;
-/// Panics until nothing more of a guest is executed.
+/// Panics until all requests of a guest are refused.
 const PANICS_OF_RING_MAX: u32 = 5;
 
-/// A request as it is recognised.
+/// Identification of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Culprit {
     /// The ring's connection; 0 for sockets, whose clients have another number after each restart.
     ring: u64,
-    /// Where the ring stood, and which request since then it is: the same after a restart.
+    /// The ring's position and the request's number since then: the same after a restart.
     place: u64,
     code: u32,
     payload_bytes: u32,
@@ -78,7 +78,7 @@ impl Culprit {
         Self { ring, place, code: word(16), payload_bytes: word(20), beginning }
     }
 
-    /// For the operator.
+    /// For the log.
     fn describe(&self) -> String {
         let kind = MessageType::from_code(self.code).map_or("unknown", MessageType::label);
         let length = self.beginning.len().min(self.payload_bytes as usize);
@@ -91,12 +91,12 @@ impl Culprit {
     }
 }
 
-/// What ended a daemon, and how often.
+/// A request that crashed daemons, and how often.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Suspect {
     culprit: Culprit,
     panics: u8,
-    /// Deaths of another kind while it was executed, at the same place.
+    /// Other deaths during its execution, at the same position.
     kills: u8,
 }
 
@@ -106,7 +106,7 @@ impl Suspect {
     }
 }
 
-/// What is known about requests that ended daemons.
+/// Known requests that crashed daemons.
 #[derive(Debug, Default)]
 pub(crate) struct Guard {
     suspects: Vec<Suspect>,
@@ -116,16 +116,16 @@ pub(crate) struct Guard {
     place: u64,
 }
 
-/// What becomes of a request.
+/// Decision on a request.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     Execute,
-    /// For the operator: which.
+    /// Description for the log.
     Refuse(String),
 }
 
 impl Guard {
-    /// Reads what the daemon before this one left; says what it died of, if it was a request.
+    /// Reads the notes of the previous daemon; returns the request during which it died, if any.
     pub(crate) fn read(notes: &[u8]) -> (Self, Option<String>) {
         let mut guard = Self::default();
         for bytes in notes[SUSPECTS_AT..].chunks_exact(SUSPECT_BYTES).take(SUSPECTS_MAX) {
@@ -142,7 +142,7 @@ impl Guard {
     }
 
     fn accuse(&mut self, culprit: Culprit, state: u8) -> Option<String> {
-        // A client on a socket is gone with its request, unless it is known that this was to blame.
+        // A socket client's request is gone with it, unless it is known to be the cause.
         if state == IDLE || (state == EXECUTING && culprit.ring == 0) {
             return None;
         }
@@ -159,7 +159,7 @@ impl Guard {
         }
         suspect.culprit = culprit;
         if self.suspects.len() == SUSPECTS_MAX {
-            // The oldest that is not refused, if there is one.
+            // Replace the oldest that is not refused, if there is one.
             let innocent = self.suspects.iter().position(|it| !it.is_refused());
             self.suspects.remove(innocent.unwrap_or(0));
         }
@@ -169,7 +169,7 @@ impl Guard {
         Some(format!("the daemon before this one {how} in {}{then}", culprit.describe()))
     }
 
-    /// Puts what is known into the header of a journal, where no request is executed yet.
+    /// Writes the notes into the header of a journal, without a current request.
     pub(crate) fn write(&self, file: &mut AppendFile) {
         file.set_note(STATE_AT, &[IDLE]);
         let mut bytes = [0; SUSPECTS_MAX * SUSPECT_BYTES];
@@ -181,17 +181,17 @@ impl Guard {
         file.set_note(SUSPECTS_AT, &bytes);
         match file.flag(STATE_AT) {
             Ok(flag) => *EXECUTED.lock().expect("nobody panics with it") = Some(flag),
-            // Then a panic counts as any other end.
+            // Then a panic counts like any other death.
             Err(_) => *EXECUTED.lock().expect("nobody panics with it") = None,
         }
     }
 
-    /// Requests of a ring follow, which stands here.
+    /// Begins requests of a ring at this index.
     pub(crate) fn begin_turn(&mut self, index: u32) {
         self.place = u64::from(index) << 32;
     }
 
-    /// A request is about to be executed. `ring` is 0 for sockets.
+    /// Begins the execution of a request. `ring` is 0 for sockets.
     pub(crate) fn begin(
         &mut self,
         file: &mut AppendFile,
@@ -217,22 +217,22 @@ impl Guard {
             || self.suspects.iter().any(|it| it.is_refused() && it.culprit.is_same_request(culprit))
     }
 
-    /// It was executed.
+    /// Ends its execution.
     pub(crate) fn end(file: &mut AppendFile) {
         file.set_note(STATE_AT, &[IDLE]);
     }
 }
 
-/// Whether a request is executed, for [`note_panics`].
+/// Whether a request is being executed, for [`note_panics`].
 static EXECUTED: Mutex<Option<Flag>> = Mutex::new(None);
 
-/// Lets go of the journal's header, as the end of the process does.
+/// Unmaps the journal's header, like the end of the process.
 #[cfg(test)]
 pub(crate) fn forget_file() {
     *EXECUTED.lock().expect("nobody panics with it") = None;
 }
 
-/// From now on a panic is told from any other end.
+/// From now on panics are distinguished from other deaths.
 pub(crate) fn note_panics() {
     std::panic::set_hook(Box::new(move |panic| {
         let is_ours = std::thread::current().name() == Some("main");
@@ -243,7 +243,7 @@ pub(crate) fn note_panics() {
         {
             flag.set(PANICKED);
         }
-        // The usual report would wait for whoever reads it.
+        // The default report could block on its reader.
         log::complain(&format!("{panic}").replace('\n', ": "));
     }));
 }
@@ -254,7 +254,7 @@ mod tests {
 
     const NOTES_BYTES: usize = AppendFile::NOTES_BYTES;
 
-    /// The notes after a daemon ended so, and what the next one makes of them.
+    /// Notes after a death, and how the next daemon reads them.
     struct Notes([u8; NOTES_BYTES]);
 
     impl Notes {
@@ -284,7 +284,7 @@ mod tests {
         for ring in [0, 7] {
             let (bad, good) = (request(ring, 1, "a\0bad"), request(ring, 1, "a\0good"));
             assert!(!notes.dies(bad, PANICKED).is_refused(&bad));
-            // An end between, with nothing executed, changes nothing.
+            // A death between requests changes nothing.
             assert!(!notes.dies(good, IDLE).is_refused(&bad));
             let guard = notes.dies(request(ring, 2, "a\0bad"), PANICKED);
             assert!(guard.refuses && guard.is_refused(&bad) && !guard.is_refused(&good));

@@ -1,10 +1,10 @@
-//! The journal's files: what of the store survives the process, and how it is found again.
+//! The journal's files, which let the store survive the process.
 //!
 //! `<rundir>/journal` has a checkpoint of the store and every change since, in the format of
-//! `xenstore::server::Replay`. It is written through memory ([`AppendFile`]), so a change is safe
-//! against the end of the process as soon as it was copied; nothing is ever synced, since the store of
-//! a host that lost its power has no guests. When the changes outgrow the state, a new checkpoint is
-//! written beside it, piece by piece between turns, and takes its place.
+//! `xenstore::server::Replay`. It is written through memory ([`AppendFile`]), so a change survives
+//! the process as soon as it is copied; nothing is ever synced, since after a power failure there
+//! are no guests. When the changes outgrow the state, a new journal is written next to it, piece by
+//! piece between turns, and replaces it.
 
 mod frame;
 
@@ -21,54 +21,55 @@ use xenstore::server::{Checkpoint, Progress, Replay, Server};
 use crate::guard::{Guard, Verdict};
 use crate::log::Log;
 
-/// A journal is not made anew before so many bytes of changes, however small the store is.
+/// Minimum size of changes before a journal is rewritten, however small the store is.
 const CHANGES_BYTES_MIN: u64 = 8 << 20;
-/// Changes may be so many times as long as the checkpoint before them.
+/// Maximum size of changes, relative to the checkpoint.
 const CHANGES_TIMES: u64 = 2;
-/// Of a checkpoint in one turn: a few hundred nodes, in less than a tenth of a millisecond.
+/// Bytes of a checkpoint per turn: a few hundred nodes, in less than a tenth of a millisecond.
 const PIECE_BYTES: usize = 32 * 1024;
-/// Changes while a checkpoint is written wait in memory, up to so many.
+/// Limit of changes buffered while a checkpoint is written.
 const TAIL_BYTES_MAX: usize = 64 << 20;
-/// Of these changes in one turn, beside twice as many as came in the meantime.
+/// Bytes of these changes per turn, in addition to twice the new ones.
 const TAIL_PIECE_BYTES: usize = 128 * 1024;
-/// Of an old journal in one turn, in about a tenth of a millisecond.
+/// Bytes of an old journal freed per turn, in about a tenth of a millisecond.
 const FREED_BYTES: u64 = 256 << 10;
-/// Until the next try after there was no room.
+/// Delay after running out of space.
 const PAUSE: Duration = Duration::from_secs(5);
 
 const MAGIC: &[u8; 8] = b"xyjournl";
-/// In the version: records are in frames with a checksum. A daemon that knows none refuses such a journal.
+/// Version flag: records are in frames with checksums. A daemon without support refuses such a
+/// journal.
 const FRAMED: u32 = 1 << 16;
 const BOOT_BYTES: usize = 36;
 
-/// Whether what the file says is the whole truth.
+/// Whether the file is complete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Validity {
     Whole,
-    /// Changes were lost, or the daemon goes on without it.
+    /// Changes were lost, or the daemon continues without it.
     Lost,
 }
 
-/// What to do about a journal that is there when the daemon starts.
+/// What to do with an existing journal at startup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Start {
-    /// Go on with the store that it describes.
+    /// Continue with its store.
     Continue,
     /// Begin with an empty store.
     Fresh,
-    /// The same, and keep no journal.
+    /// The same, without a journal.
     WithoutJournal,
 }
 
-/// What to do about a journal with changes that are damaged.
+/// What to do with a damaged journal.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Damage {
-    /// Go on with the store as it was before them.
+    /// Continue with the store before the damage.
     Continue,
     Refuse,
 }
 
-/// A journal that is there and cannot be gone on with: to start again is of no use.
+/// An existing journal that cannot be continued; a restart would not help.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Refused(String);
 
@@ -84,21 +85,21 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A journal in the making beside the present one.
+/// A new journal being written next to the current one.
 struct Next {
     file: AppendFile,
-    /// `None` when all of it is in the file.
+    /// `None` when it is completely in the file.
     checkpoint: Option<Checkpoint>,
     checkpoint_bytes: u64,
     tail: Tail,
 }
 
-/// Changes since a checkpoint's moment that are not in its file.
+/// Changes since a checkpoint's snapshot that are not in its file yet.
 #[derive(Default)]
 struct Tail {
     pieces: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Of them since the last turn.
+    /// New bytes since the last turn.
     came: usize,
 }
 
@@ -112,7 +113,7 @@ impl Tail {
         self.came += records.len();
     }
 
-    /// Writes more than came since the last turn. `Done`: the file has everything.
+    /// Writes more than was added since the last turn. `Done`: the file is complete.
     fn write_some(&mut self, file: &mut AppendFile) -> Result<Progress, HostError> {
         let wanted = TAIL_PIECE_BYTES + 2 * std::mem::take(&mut self.came);
         let mut written = 0;
@@ -127,16 +128,16 @@ impl Tail {
 }
 
 pub(crate) struct Journal {
-    /// `None`: crash safety is switched off.
+    /// `None`: crash safety is off.
     path: Option<PathBuf>,
     boot: [u8; BOOT_BYTES],
     /// `None` while it cannot be written.
     file: Option<AppendFile>,
-    /// Whether its records are in frames. Those of the first release are not.
+    /// Whether its records are in frames, which is not so for the first release.
     is_framed: bool,
     checkpoint_bytes: u64,
     next: Option<Next>,
-    /// The journal before this one, which is freed in pieces.
+    /// The previous journal, freed in pieces.
     old: Option<RetiredFile>,
     retry: Option<Instant>,
     piece: Vec<u8>,
@@ -159,14 +160,13 @@ impl Journal {
         }
     }
 
-    /// Waits until a daemon that was killed is gone. What it left is not looked at yet: it may have been anybody's.
+    /// Waits until a killed daemon has exited. Its file is not read yet: it may be another user's.
     pub(crate) fn wait_for_predecessor(path: &Path) -> anyhow::Result<()> {
         make_folder_of(path)?;
         Ok(AppendFile::wait_until_free(path)?)
     }
 
-    /// Takes the journal at `path`, waiting for a killed daemon to be gone, and gives the store that it
-    /// describes.
+    /// Opens the journal at `path`, waiting for a killed daemon to exit, and returns its store.
     pub(crate) fn open(
         path: &Path,
         start: Start,
@@ -184,7 +184,7 @@ impl Journal {
             Start::Continue => {}
             Start::Fresh => return Ok((journal, None)),
             Start::WithoutJournal => {
-                // It would be taken for the present store later.
+                // It would later be mistaken for the current store.
                 std::fs::remove_file(path).with_context(|| format!("cannot remove {name}"))?;
                 return Ok((Self::none(), None));
             }
@@ -198,7 +198,7 @@ impl Journal {
             Judgement::Refuse(why) => return Err(Refused(format!("{name} {why}")).into()),
         }
         let (guard, told) = Guard::read(&file.notes());
-        // Before anything else, as it may be what ends this one.
+        // First, since it may crash this daemon too.
         guard.write(&mut file);
         journal.guard = guard;
         if let Some(told) = told {
@@ -218,51 +218,51 @@ impl Journal {
             .apply(&records)
             .map_err(|error| Refused(format!("the records of {name} cannot be read: {error}")))?;
         journal.checkpoint_bytes = checkpoint_bytes(&file.header()).min(file.length());
-        // Behind damage nothing is found again: that journal is to be made anew.
+        // Nothing after the damage could be read: write a new journal.
         journal.file = (!is_damaged).then_some(file);
         Ok((journal, Some(replay.finish())))
     }
 
-    /// Goes on with the journal of the daemon before this one, which handed it over.
+    /// Takes over the journal of the previous daemon.
     pub(crate) fn adopt(path: &Path, file: OwnedFd) -> anyhow::Result<Self> {
         let mut journal = Self::without_file(path);
         let mut file = AppendFile::adopt(file)?;
-        // Another program: what ended the one before may be mended.
+        // Another program, in which the crash may be fixed.
         journal.guard.write(&mut file);
         if judge(&file.header(), &journal.boot) == Judgement::Continue {
             journal.is_framed = is_framed(&file.header());
-            // The next checkpoint tells what is the state and what are changes.
+            // Unknown until the next checkpoint.
             journal.checkpoint_bytes = file.length();
             journal.file = Some(file);
         }
         Ok(journal)
     }
 
-    /// A journal that is to [begin](Self::begin).
+    /// A journal before [`begin`](Self::begin).
     pub(crate) fn without_file(path: &Path) -> Self {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let boot = boot.first_chunk().copied().unwrap_or([b'-'; BOOT_BYTES]);
         Self { path: Some(path.to_owned()), boot, ..Self::none() }
     }
 
-    /// Whether there is a journal that records.
+    /// Whether the journal is recording.
     pub(crate) fn is_whole(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Another process is about to append: nothing is begun anew, and nothing may be recorded until
-    /// that process turns out to have failed. Gives the file.
+    /// Prepares the takeover by another process: nothing is rewritten or recorded until that
+    /// process has failed. Returns the file.
     pub(crate) fn lend(&mut self) -> Option<BorrowedFd<'_>> {
         if self.next.take().is_some()
             && let Some(path) = &self.path
         {
-            // It is made again when the journal is too long.
+            // It is written again when the journal is too long.
             let _gone = std::fs::remove_file(beside(path));
         }
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// Another daemon goes on with the store, without a journal: this one must not be continued.
+    /// Another daemon continues the store without a journal: this journal must not be used again.
     pub(crate) fn end(&mut self) {
         self.next = None;
         self.file = None;
@@ -274,7 +274,7 @@ impl Journal {
         }
     }
 
-    /// Records this store from now on, which did not come from the journal.
+    /// Records this store, which is not from the journal, from now on.
     pub(crate) fn begin(&mut self, server: &mut Server, log: &mut Log) {
         if self.path.is_none() {
             return;
@@ -286,7 +286,7 @@ impl Journal {
         }
     }
 
-    /// Makes safe what was recorded. To be called before anything that follows from it is visible.
+    /// Commits pending records. Call it before any of their effects are visible.
     pub(crate) fn commit(&mut self, server: &mut Server, log: &mut Log) {
         let records = server.recorded();
         if records.is_empty() {
@@ -309,13 +309,12 @@ impl Journal {
         server.clear_recorded();
     }
 
-    /// Requests of a ring follow, which stands here.
+    /// Begins requests of a ring at this index.
     pub(crate) fn begin_turn(&mut self, index: u32) {
         self.guard.begin_turn(index);
     }
 
-    /// Notes that a request is about to be executed, unless it is one that ends daemons. `ring` is 0
-    /// for sockets.
+    /// Begins the execution of a request, unless it crashes daemons. `ring` is 0 for sockets.
     pub(crate) fn begin_request(&mut self, ring: u64, code: u32, payload: &[u8]) -> Verdict {
         match &mut self.file {
             Some(file) => self.guard.begin(file, ring, code, payload),
@@ -329,7 +328,7 @@ impl Journal {
         }
     }
 
-    /// What there is to do besides, a little in each turn.
+    /// Background work, a little in each turn.
     pub(crate) fn work(&mut self, server: &Server, log: &mut Log) {
         self.old = self.old.take().and_then(|old| old.shrink(FREED_BYTES));
         if self.next.is_some() {
@@ -340,7 +339,7 @@ impl Journal {
         let is_long = changes.is_some_and(|changes| {
             changes > CHANGES_BYTES_MIN.max(CHANGES_TIMES * self.checkpoint_bytes)
         });
-        // One without checksums does not stay for long.
+        // One without checksums is replaced soon.
         let is_old = self.file.is_some() && !self.is_framed;
         let may_try = self.retry.is_none_or(|retry| retry <= Instant::now());
         let is_off = self.file.is_none() && self.path.is_some();
@@ -349,7 +348,7 @@ impl Journal {
         }
     }
 
-    /// When [`work`](Self::work) wants to be called again without other reason.
+    /// When [`work`](Self::work) must be called again.
     pub(crate) fn wakeup(&self) -> Option<Duration> {
         if self.next.is_some() || self.old.is_some() {
             return Some(Duration::ZERO);
@@ -384,7 +383,7 @@ impl Journal {
         }
     }
 
-    /// The new journal takes the place of the old one.
+    /// Replaces the old journal by the new one.
     fn switch(&mut self, log: &mut Log) {
         let (Some(path), Some(mut next)) = (&self.path, self.next.take()) else { return };
         next.file.set_header(&header(&self.boot, Validity::Whole, next.checkpoint_bytes));
@@ -397,18 +396,18 @@ impl Journal {
         }
         self.checkpoint_bytes = next.checkpoint_bytes;
         self.is_framed = true;
-        // Two in a row follow each other so soon only where there is little to free.
+        // Two replacements in quick succession only happen when there is little to free.
         self.old = self.file.replace(next.file).map(AppendFile::retire);
     }
 
-    /// A new journal could not be written; the old one, if there is one, goes on.
+    /// A new journal could not be written; the old one, if there is one, is continued.
     fn give_up(&mut self, why: &str, log: &mut Log) {
         self.next = None;
         if let Some(path) = &self.path {
-            // It may not be there; if it cannot be removed the next try says so.
+            // It may not exist; if it cannot be removed, the next attempt reports it.
             let _gone = std::fs::remove_file(beside(path));
             if self.file.is_none() {
-                // An old one must not be taken for the store that is served now.
+                // An old one must not be mistaken for the current store.
                 let _gone = std::fs::remove_file(path);
             }
         }
@@ -418,7 +417,7 @@ impl Journal {
         self.retry = Some(Instant::now() + PAUSE);
     }
 
-    /// Changes are lost from here on: what the file says must never be taken for the truth.
+    /// Changes are lost from here on: the file must never be used.
     fn lose(&mut self, why: &str, log: &mut Log) {
         if let Some(mut file) = self.file.take() {
             file.set_header(&header(&self.boot, Validity::Lost, 0));
@@ -435,7 +434,7 @@ fn make_folder_of(path: &Path) -> anyhow::Result<()> {
 }
 
 impl Next {
-    /// Writes a piece of the checkpoint, or of the changes behind it. `Done`: the file has everything.
+    /// Writes a piece of the checkpoint, or of the changes after it. `Done`: the file is complete.
     fn write_piece(&mut self, piece: &mut Vec<u8>) -> Result<Progress, HostError> {
         if let Some(checkpoint) = &mut self.checkpoint {
             piece.clear();
@@ -473,7 +472,7 @@ fn is_framed(header: &[u8; 64]) -> bool {
     version(header) & FRAMED != 0
 }
 
-/// The records before the first damaged frame, if there is one and they are enough to go on with.
+/// The records before the first damaged frame, if they are sufficient.
 fn whole_part(
     bytes: &[u8],
     checkpoint_bytes: u64,
@@ -503,13 +502,13 @@ fn checkpoint_bytes(header: &[u8; 64]) -> u64 {
     header.last_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Whether the store of a file may be continued.
+/// Whether a file's store may be continued.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Judgement {
     Continue,
-    /// What it describes is gone.
+    /// Its store is gone.
     Ignore(&'static str),
-    /// What it describes is there and cannot be read: an operator decides.
+    /// Its store exists but cannot be read: the operator must decide.
     Refuse(String),
 }
 

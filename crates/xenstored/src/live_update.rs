@@ -1,4 +1,4 @@
-//! Live update: the store goes on in another program, and nobody is disconnected.
+//! Live update: the store continues in another program without disconnecting clients.
 //!
 //! `xenstore-control live-update FILE` names a program, perhaps a command line, and starts. Two ways:
 //!
@@ -27,18 +27,18 @@ use xenstore::state::Form;
 /// In the file of every build that can be a successor of this one.
 pub(crate) const SUCCESSOR_MARK: &str = "xylem-xenstored successor, version 3";
 
-/// What C xenstored waits for transactions if nothing else is said.
+/// C xenstored's default timeout for transactions.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What to do about transactions that do not end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Patience {
     GiveUp,
-    /// Their clients will find them gone.
+    /// Drop them.
     Drop,
 }
 
-/// What an operator asked for, in several commands.
+/// An operator's settings, from several commands.
 #[derive(Clone, Debug)]
 pub(crate) struct Session {
     pub(crate) client: ConnId,
@@ -52,11 +52,11 @@ pub(crate) struct Start {
     pub(crate) since: Instant,
     pub(crate) timeout: Duration,
     pub(crate) patience: Patience,
-    /// What another daemon reads.
+    /// The form that the other daemon reads.
     pub(crate) form: Form,
 }
 
-/// Which way the program takes over.
+/// How the program takes over.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Way {
     Beside,
@@ -72,7 +72,7 @@ impl LiveUpdate {
     /// One command. `None`: it is answered when the update is over.
     ///
     /// # Errors
-    /// `EINVAL` for words that are no command.
+    /// `EINVAL` for an unknown command.
     pub(crate) fn command(
         &mut self,
         client: ConnId,
@@ -126,7 +126,7 @@ impl LiveUpdate {
         self.session.as_mut().filter(|session| session.client == client)
     }
 
-    /// What was started and is not over.
+    /// The update in progress.
     pub(crate) fn started(&self) -> Option<&Session> {
         self.session.as_ref().filter(|session| session.start.is_some())
     }
@@ -136,7 +136,7 @@ impl LiveUpdate {
     }
 }
 
-/// The words after `-s`.
+/// The arguments of `-s`.
 fn start(words: &[&str]) -> Option<Start> {
     let mut start = Start {
         since: Instant::now(),
@@ -163,7 +163,7 @@ fn start(words: &[&str]) -> Option<Start> {
 }
 
 impl Session {
-    /// The arguments that the program gets: those that were given, or ours.
+    /// The program's arguments: the given ones, or ours.
     pub(crate) fn arguments(&self) -> Vec<std::ffi::OsString> {
         match &self.command_line {
             Some(line) => line.split_whitespace().map(Into::into).collect(),
@@ -177,7 +177,8 @@ impl Session {
         }
     }
 
-    /// Whether the program can be started beside us: only our own kind has the mark in its file.
+    /// Whether the program can be started next to us: only our own builds have the mark in their
+    /// file.
     pub(crate) fn way(&self) -> std::io::Result<Way> {
         let file = std::fs::read(&self.program)?;
         let mark = SUCCESSOR_MARK.as_bytes();

@@ -1,7 +1,7 @@
-//! Lines for the operator, and the trace of requests.
+//! The log, and the trace of requests.
 //!
-//! Neither ever stops the store: standard error is written to without waiting, whatever is at its other end, and what
-//! it does not take is left out and counted. A guest can cause lines; of each only so many are written in a minute.
+//! Neither ever blocks the store: writes to standard error are non-blocking, and lines that do not
+//! fit are dropped and counted. Lines caused by guests are rate-limited per guest.
 
 mod outlet;
 
@@ -36,7 +36,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens the trace file, if there is to be one. `account` is whom the daemon is about to become.
+    /// Opens the trace file, if configured. `account` is the daemon's future account.
     pub(crate) fn open(path: Option<PathBuf>, account: Option<Account>) -> anyhow::Result<Self> {
         let first =
             |path| files::open(path, Content::Kept, account).with_context(|| no_trace(path));
@@ -45,12 +45,12 @@ impl Log {
         Ok(Self { path, trace, outlet: Outlet::of_standard_error(), all, by_domain })
     }
 
-    /// Standard error is another file now.
+    /// Standard error was redirected.
     pub(crate) fn errors_changed(&mut self) {
         self.outlet = Outlet::of_standard_error();
     }
 
-    /// Opens the trace file again: it was moved away.
+    /// Reopens the trace file after rotation.
     pub(crate) fn reopen(&mut self) {
         match self.path.as_deref().map(open).transpose() {
             Ok(trace) => self.trace = trace,
@@ -58,11 +58,11 @@ impl Log {
         }
     }
 
-    /// A client asks for another trace file, or for the one there is to be opened again.
+    /// Opens another trace file on a client's request, or reopens the current one.
     pub(crate) fn open_trace(&mut self, path: Option<&Path>) -> Result<(), Error> {
         let path = match path {
             Some(path) => path.to_path_buf(),
-            // Nowhere to write to: the lines are lost, and that is no error.
+            // Without a file the lines are dropped, which is no error.
             None => match &self.path {
                 Some(path) => path.clone(),
                 None => return Ok(()),
@@ -115,7 +115,7 @@ fn with_count(line: &str, left_out: u64) -> String {
     }
 }
 
-/// How many lines are still written in a period.
+/// Rate limit of lines in a period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Allowance {
     since: Option<Instant>,
@@ -124,7 +124,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// Whether there is room for one more; with the lines that were left out since the last one.
+    /// Whether a further line is allowed; with the number of lines dropped since the last one.
     fn take(&mut self, now: Instant, most: u32) -> Option<u64> {
         if self.since.is_none_or(|since| now.duration_since(since) >= PERIOD) {
             self.since = Some(now);
@@ -138,7 +138,7 @@ impl Allowance {
         Some(std::mem::take(&mut self.left_out))
     }
 
-    /// Whether nothing is lost by forgetting it.
+    /// Whether it can be removed.
     fn is_over(&self, now: Instant) -> bool {
         let is_old = self.since.is_some_and(|since| now.duration_since(since) >= PERIOD);
         is_old && self.left_out == 0
@@ -149,7 +149,7 @@ fn open(path: &Path) -> anyhow::Result<File> {
     appended(path).with_context(|| no_trace(path))
 }
 
-/// A pipe that nobody reads is an error, not a wait.
+/// A pipe without a reader is an error instead of blocking.
 fn appended(path: &Path) -> std::io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     OpenOptions::new().create(true).append(true).custom_flags(flags).open(path)

@@ -1,4 +1,4 @@
-//! Whether to look for the next request a moment longer before going to sleep.
+//! Whether to busy-poll for the next request before sleeping.
 //!
 //! Going to sleep and being woken costs more than most requests, above all where this host is itself
 //! a guest, and the client pays for it once more. A client in the middle of many requests sends the
@@ -8,22 +8,22 @@
 
 use std::time::Duration;
 
-/// How long to look: about what sleeping and waking costs.
+/// Duration of a busy-poll: about the cost of sleeping and waking.
 pub(crate) const LOOK: Duration = Duration::from_micros(50);
 
 const SHORT_WAITS_MIN: u32 = 4;
 const SHORT_WAITS_MAX: u32 = 8192;
 
-/// What the last waits were like.
+/// History of the last waits.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// Waits in a row that were shorter than a look.
+    /// Waits in a row that were shorter than a busy-poll.
     short_waits: u32,
-    /// So many of them are needed for the next look.
+    /// Number of them needed for the next busy-poll.
     needed: u32,
 }
 
-/// What a wait began with.
+/// How a wait began.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Manner {
     Looked,
@@ -40,7 +40,7 @@ impl Patience {
         if self.short_waits >= self.needed { Manner::Looked } else { Manner::Slept }
     }
 
-    /// Notes how long a wait took.
+    /// Records the duration of a wait.
     pub(crate) fn note(&mut self, manner: Manner, waited: Duration) {
         let is_short = waited < LOOK;
         self.short_waits = if is_short { self.short_waits.saturating_add(1) } else { 0 };

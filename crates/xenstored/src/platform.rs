@@ -1,4 +1,4 @@
-//! Where domains are: what the daemon needs of Xen, and a machine without it.
+//! The daemon's interface to Xen, or to a host without it.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub(crate) trait Platform {
     /// Maps the control domain's own ring, once at the start.
     fn map_control_ring(&mut self) -> anyhow::Result<Box<dyn RingPage>>;
 
-    /// The port that the control domain's kernel offers for its ring, for who binds to it anew.
+    /// The control domain's port for its ring, to bind to it again.
     fn control_port(&mut self) -> anyhow::Result<EvtchnPort>;
 
     /// Maps a guest's ring page.
@@ -25,61 +25,60 @@ pub(crate) trait Platform {
 
     fn notify(&mut self, port: EvtchnPort) -> anyhow::Result<()>;
 
-    /// Ports that fired. They can fire again from now on.
+    /// Ports that fired, unmasked again.
     fn fired(&mut self) -> anyhow::Result<Vec<EvtchnPort>>;
 
     /// The port that fires when a domain stopped or died.
     fn exception_port(&self) -> EvtchnPort;
 
-    /// Looks at the domains.
+    /// Polls the domains.
     fn poll_domains(&mut self, what: PollScope) -> anyhow::Result<DomainNews>;
 
-    /// What the last look at the domains has cost another process.
+    /// CPU time of the last poll in another process.
     fn poll_cpu(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// Looks at one domain.
+    /// Polls one domain.
     fn domain(&mut self, domid: DomId) -> Option<DomainState>;
 
-    /// Another process is about to be told when domains stop or die; see
-    /// [`claim_exceptions`](Self::claim_exceptions).
+    /// Releases VIRQ_DOM_EXC for another process; see [`claim_exceptions`](Self::claim_exceptions).
     fn yield_exceptions(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// This process is told again.
+    /// Binds VIRQ_DOM_EXC again.
     fn claim_exceptions(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Hangs up when the process that looks at domains for this one ends, where there is such a process.
+    /// The broker's descriptor, which hangs up when it exits, if there is a broker.
     fn broker(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// How that process was lost, if it was. Told once.
+    /// How the broker was lost, if it was. Returned once.
     fn take_loss(&mut self) -> Option<anyhow::Error> {
         None
     }
 
-    /// Starts that process, where there is to be one. Only while there is none.
+    /// Starts the broker, if needed. Only while there is none.
     fn start_broker(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Ends that process: another program follows in this one, and has no use for it.
+    /// Ends the broker: another program follows in this process and does not use it.
     fn end_broker(&mut self) {}
 
-    /// What another daemon of ours cannot open itself if this one is confined.
+    /// Descriptors that another daemon of ours cannot open itself if this one is confined.
     fn lend(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// Another daemon goes on with what was [lent](Self::lend), also when this process has ended.
+    /// Leaves what was [lent](Self::lend) to another daemon, also after this process has exited.
     fn leave_to_borrower(&mut self) {}
 
-    /// Whether a daemon of another kind that follows in this process has to open devices, which only root may.
+    /// Whether another kind of daemon in this process must open devices, which only root may.
     fn opens_devices(&self) -> bool {
         false
     }
@@ -91,6 +90,6 @@ pub(crate) trait Platform {
 /// CPU time of this thread since it began.
 pub(crate) fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    // Both parts of a clock that never goes back are positive.
+    // Both parts of a monotonic clock are positive.
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -1,12 +1,12 @@
-//! The status socket: whoever connects asks once, is told what the store is doing, and is let go.
+//! The status socket: one request per connection, answered with the store's status.
 //!
 //! ```text
 //!   json\n                      -> one JSON object and a line's end
 //!   metrics\n                   -> Prometheus' text
 //!   GET /metrics HTTP/1.1 ...   -> the same as an answer of HTTP; GET /status.json is the object
 //! ```
-//! It changes nothing, and tells no node's name or value. Prometheus reaches it through any proxy
-//! that connects to unix sockets. Few are served at once; they wait for the store, never it for them.
+//! It is read-only, and contains no names or values of nodes. Prometheus reaches it through any
+//! proxy that connects to unix sockets. Few clients are served at once; they never block the store.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -19,9 +19,9 @@ use xenstore::server::Server;
 /// Tokens of this module in the epoll of the daemon have this bit; the socket itself has no other.
 pub(crate) const TOKENS: u64 = 1 << 63;
 
-/// Who asks at once.
+/// Most concurrent clients.
 const CLIENTS_MAX: usize = 16;
-/// The longest question, an HTTP client's headers included.
+/// Longest request, including HTTP headers.
 const QUESTION_BYTES_MAX: usize = 8 * 1024;
 
 pub(crate) struct StatusSocket {
@@ -33,12 +33,12 @@ pub(crate) struct StatusSocket {
 struct Client {
     fd: OwnedFd,
     question: Vec<u8>,
-    /// Empty until the question is complete.
+    /// Empty until the request is complete.
     answer: Vec<u8>,
     sent: usize,
 }
 
-/// What is left to do for a client.
+/// Next action for a client.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Next {
     Wait,
@@ -54,21 +54,21 @@ impl StatusSocket {
         &self.listener
     }
 
-    /// Something happened to the file with this token, which has [`TOKENS`] in it.
+    /// Handles an event of the file with this token, which includes [`TOKENS`].
     pub(crate) fn handle(&mut self, epoll: &OwnedFd, server: &Server, token: u64) {
         if token == TOKENS {
             return self.accept(epoll);
         }
         let Some(client) = self.clients.get_mut(&token) else { return };
         if client.serve(server) == Next::Close {
-            // Its end is that of the epoll's entry as well.
+            // Closing it removes it from the epoll as well.
             self.clients.remove(&token);
         }
     }
 
     fn accept(&mut self, epoll: &OwnedFd) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // An error is told to nobody: who asks for the status sees the end of the connection.
+        // Errors are not reported: the client sees the end of the connection.
         while let Ok(fd) = net::accept_with(&self.listener, flags) {
             if self.clients.len() >= CLIENTS_MAX {
                 continue;
@@ -103,7 +103,7 @@ impl Client {
         Next::Close
     }
 
-    /// The answer, once the question is complete.
+    /// The answer, once the request is complete.
     fn hear(&mut self, server: &Server) -> Result<Vec<u8>, Next> {
         let mut bytes = [0; 1024];
         while self.question.len() < QUESTION_BYTES_MAX {
@@ -122,7 +122,7 @@ impl Client {
     }
 }
 
-/// The answer to a question; `None` if it is not complete.
+/// The answer to a request; `None` if it is incomplete.
 fn answer(question: &[u8], server: &Server) -> Option<Vec<u8>> {
     let end = question.iter().position(|&byte| byte == b'\n')?;
     let line = String::from_utf8_lossy(&question[..end]);
@@ -136,7 +136,7 @@ fn answer(question: &[u8], server: &Server) -> Option<Vec<u8>> {
         };
         return Some(text.into_bytes());
     }
-    // HTTP: up to the empty line, lest the client is cut off while it speaks.
+    // HTTP: read up to the empty line, so that the client is not interrupted.
     let is_complete = question.ends_with(b"\r\n\r\n") || question.ends_with(b"\n\n");
     if !is_complete {
         return None;

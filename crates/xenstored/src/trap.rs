@@ -1,6 +1,6 @@
-//! A fault to order, for the test of what happens after one: builds for use have none.
+//! Fault injection for tests; not in release builds.
 
-/// A request with these bytes in it ends the daemon.
+/// A request that contains these bytes crashes the daemon.
 #[derive(Debug)]
 pub(crate) struct Trap {
     #[cfg(debug_assertions)]

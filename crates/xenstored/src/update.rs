@@ -11,18 +11,18 @@ use crate::daemon::Daemon;
 use crate::live_update::handover::{Handover, Stage};
 use crate::live_update::{Patience, Session, Way, foreign};
 
-/// What a running update has got to.
+/// Progress of a running update.
 #[derive(Default)]
 pub(crate) struct Update {
     handover: Option<Handover>,
-    /// The program is looked at beside the store's service, as its file may be long.
+    /// The program's file is read on another thread, since it may be long.
     look: Option<JoinHandle<std::io::Result<Way>>>,
     way: Option<Way>,
-    /// Where the state is left for another daemon.
+    /// File of the state for another daemon.
     pub(crate) state_file: std::path::PathBuf,
 }
 
-/// What one step came to.
+/// Result of one step.
 enum Step {
     NotYet,
     /// The process that serves now.
@@ -30,14 +30,14 @@ enum Step {
 }
 
 impl Daemon {
-    /// Everybody is served again after another daemon: whoever waits for the update has the answer
-    /// before anybody else.
+    /// Serving resumes after another daemon: clients waiting for the update are answered first.
     pub(crate) fn answer_for_predecessor(&mut self) {
         for id in self.clients.iter().map(|(id, _)| *id).collect::<Vec<_>>() {
             if self.server.is_held(id) {
                 self.server.answer_held(id, "OK");
             }
-            // The other daemon may have left whole requests, such as those that waited for the update.
+            // The other daemon may have left complete requests, such as those that waited for the
+            // update.
             self.resume(id);
             self.flush(id);
         }
@@ -49,7 +49,7 @@ impl Daemon {
         self.rings.notify_all();
     }
 
-    /// One step of an update that was started. `Some`: this process serves no longer.
+    /// One step of an update. `Some`: this process no longer serves.
     pub(crate) fn work_on_update(&mut self) -> Option<u32> {
         let session = self.rings.live_update.started()?.clone();
         match self.step(&session) {
@@ -64,7 +64,7 @@ impl Daemon {
         }
     }
 
-    /// The client of an update has gone, and the update with it.
+    /// Cancels an update whose client has disconnected.
     pub(crate) fn end_update_of(&mut self, client: ConnId) {
         let session = self.rings.live_update.started().filter(|session| session.client == client);
         if let Some(session) = session.cloned() {
@@ -91,9 +91,9 @@ impl Daemon {
         }
     }
 
-    /// The client may have asked for more than it was answered.
+    /// The client may have sent further requests.
     fn resume(&mut self, client: ConnId) {
-        // A client that breaks the protocol does so with its next bytes as well.
+        // A protocol violation is noticed at the next bytes too.
         let _closed_later = self.server.receive(&mut self.rings, client, &[]);
     }
 
@@ -108,7 +108,7 @@ impl Daemon {
         }
     }
 
-    /// Which way it goes, as soon as it is known.
+    /// The kind of takeover, as soon as it is known.
     fn choose_way(&mut self, session: &Session) -> anyhow::Result<Option<Way>> {
         if self.update.way.is_some() {
             return Ok(self.update.way);
@@ -148,7 +148,7 @@ impl Daemon {
                 Ok(Step::HandedOver(successor))
             }
             Err(error) => {
-                // It must not be there any more when its events are ours again.
+                // It must have exited before its events are ours again.
                 if let Some(handover) = self.update.handover.take() {
                     handover.give_up(&mut self.server);
                 }
@@ -158,9 +158,9 @@ impl Daemon {
         }
     }
 
-    /// Everything that was done is safe, and nobody else is told of domains by us.
+    /// Commits everything, and stops sending domain changes.
     fn stop_serving(&mut self) -> anyhow::Result<()> {
-        // Another process counts changes anew: whoever follows them comes back and hears what is.
+        // Another process begins a new epoch: followers reconnect and get all domains.
         for id in self.server.followers() {
             self.close(id);
         }
@@ -178,7 +178,7 @@ impl Daemon {
         if let Err(error) = self.start_broker() {
             self.rings.log.line(&format!("{error:#}"));
         }
-        // Domains may have come and gone.
+        // Domains may have been created and destroyed.
         self.compare_domains(PollScope::Everything);
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The stream has 16 bits for how much a client has sent that waits.
+    /// The stream has 16 bits for the size of a client's pending input.
     fn check_inputs(&self) -> anyhow::Result<()> {
         let bytes = self.server.input_bytes_max();
         let fits = u16::try_from(bytes).is_ok();
@@ -250,14 +250,14 @@ impl Daemon {
         }
         self.stop_serving()?;
         if let Some(platform) = self.rings.platform() {
-            // The other program would never learn that it has a child.
+            // The other program would not know that it has a child.
             platform.end_broker();
         }
         let error = match self.write_and_exec(session, start.form) {
             Ok(never) => match never {},
             Err(error) => error,
         };
-        // It may not have been written.
+        // It may not exist.
         let _gone = std::fs::remove_file(&self.update.state_file);
         self.serve_again()?;
         self.rings.begin_journal(&mut self.server);

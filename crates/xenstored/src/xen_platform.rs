@@ -1,4 +1,4 @@
-//! Xen through Linux's devices: event channels and grants by ourselves, hypercalls by a broker.
+//! Xen through Linux's devices: event channels and grants directly, hypercalls by a broker.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::broker::{AskError, Broker};
 use crate::confinement::Account;
 use crate::platform::Platform;
 
-/// A mapped page as the ring code wants it.
+/// A mapped page for the ring code.
 struct Page(SharedPage);
 
 impl RingPage for Page {
@@ -35,25 +35,25 @@ impl RingPage for Page {
 }
 
 pub(crate) struct XenPlatform {
-    /// Whoever makes hypercalls: this process makes none.
+    /// The broker, which makes hypercalls: this process makes none.
     broker: Option<Broker>,
-    /// Whom the next broker runs as.
+    /// The next broker's account.
     account: Account,
-    /// What has changed may have been told and not heard: all domains have to be looked at.
+    /// Changes may have been lost: all domains must be polled.
     is_behind: bool,
     /// How the last broker was lost.
     loss: Option<anyhow::Error>,
-    /// One that was lost had been of use: another one may be as well.
+    /// A lost broker had worked: another one may work too.
     may_restart: bool,
     event_channels: EventChannels,
     grants: GrantDevice,
     own_ring: OwnStoreRing,
-    /// Where the control domain's kernel listens, if this process could read it: only root can.
+    /// The control domain's port, if this process could read it: only root can.
     control_port: Option<EvtchnPort>,
     exception_port: EvtchnPort,
 }
 
-/// What it takes besides event channels, which always come from the daemon before if there is one.
+/// Devices besides event channels, which always come from a previous daemon if there is one.
 pub(crate) struct Devices {
     broker: Broker,
     grants: GrantDevice,
@@ -61,12 +61,12 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// Only root may. The broker may have been started long before.
+    /// Only for root. The broker may have been started long before.
     pub(crate) fn open(broker: Broker) -> anyhow::Result<Self> {
         Ok(Self { broker, grants: GrantDevice::open()?, own_ring: OwnStoreRing::open()? })
     }
 
-    /// Goes on with those of a daemon before this one, if that one [lent](Platform::lend) them.
+    /// Takes over those of a previous daemon, if it [lent](Platform::lend) them.
     pub(crate) fn lent(descriptors: Vec<OwnedFd>) -> Option<Self> {
         let [grants, own_ring, socket, entries] = <[OwnedFd; 4]>::try_from(descriptors).ok()?;
         Some(Self {
@@ -83,7 +83,7 @@ impl XenPlatform {
         Self::with_event_channels(EventChannels::open()?, Devices::open(broker)?, account)
     }
 
-    /// Goes on with the event channels of a daemon before this one, which has yielded its exceptions.
+    /// Takes over the event channels of a previous daemon, which has released VIRQ_DOM_EXC.
     pub(crate) fn adopt(
         device: OwnedFd,
         ports: impl IntoIterator<Item = EvtchnPort>,
@@ -117,7 +117,7 @@ impl XenPlatform {
         })
     }
 
-    /// Has the broker answer, and notes it if there is none any more.
+    /// Sends a request to the broker, and records its loss.
     fn ask<R>(
         &mut self,
         question: impl FnOnce(&mut Broker) -> Result<R, AskError>,
@@ -127,7 +127,7 @@ impl XenPlatform {
             Ok(answer) => Ok(answer),
             Err(AskError::Refused(errno)) => Err(errno.into()),
             Err(AskError::Late) => {
-                // An answer that is passed over may have told of changes, which Xen tells once.
+                // An ignored answer may have contained changes, which Xen reports only once.
                 self.is_behind = true;
                 bail!("the broker of hypercalls does not answer in time")
             }
@@ -142,7 +142,7 @@ impl XenPlatform {
     }
 }
 
-/// Binds the port that tells of domains. A daemon that was killed holds it until it is quite gone.
+/// Binds VIRQ_DOM_EXC. A killed daemon holds it until it has completely exited.
 fn bind_exceptions(event_channels: &mut EventChannels) -> Result<EvtchnPort, HostError> {
     for _ in 0..100 {
         match event_channels.bind_virq(VIRQ_DOM_EXC) {
@@ -168,8 +168,7 @@ impl Platform for XenPlatform {
     }
 
     fn map_ring(&mut self, domid: DomId, gfn: Gfn) -> anyhow::Result<Box<dyn RingPage>> {
-        // Every toolstack grants the page by a fixed entry. Its frame alone would be of use to nobody but
-        // the owner of privcmd.
+        // Every toolstack grants the page by a fixed entry. Mapping it by frame would need privcmd.
         let page = self
             .grants
             .map_grant(domid, GrantRef::XENSTORE)
@@ -192,7 +191,7 @@ impl Platform for XenPlatform {
     fn fired(&mut self) -> anyhow::Result<Vec<EvtchnPort>> {
         let mut ports = [EvtchnPort(0); 256];
         let count = self.event_channels.pending(&mut ports)?;
-        // Unmasked before anybody looks at the rings: what arrives afterwards fires again.
+        // Unmasked before the rings are read: later events fire again.
         for port in &ports[..count] {
             self.event_channels.unmask(*port)?;
         }

@@ -1,4 +1,5 @@
-//! The broker's own process: opens the devices, gives up everything else, and answers until nobody is there.
+//! The broker's process: opens the devices, drops everything else, and serves until its socket is
+//! closed.
 
 use std::os::fd::BorrowedFd;
 use std::process::ExitCode;
@@ -12,15 +13,15 @@ use crate::broker::protocol::{self, Answer, MESSAGE_BYTES_MAX, Question};
 use crate::confinement::{self, Account};
 use crate::platform::cpu_time;
 
-/// Serves the socket that is the standard input; lists go to the memory that is the standard output. To be
-/// called first thing in a process.
+/// Serves the socket on standard input; lists are written to the memory on standard output. Must be
+/// called first in a process.
 pub(crate) fn serve(account: &str) -> ExitCode {
     let socket = rustix::stdio::stdin();
     let mut xen = match open(account) {
         Ok(xen) => xen,
         Err(error) => {
             let failed = Answer::Failed(format!("{error:#}"));
-            // Nobody may be there to hear it.
+            // The daemon may be gone.
             let _unheard = send(socket, &failed.encode(0), SendFlags::NOSIGNAL);
             return ExitCode::FAILURE;
         }
@@ -33,7 +34,8 @@ pub(crate) fn serve(account: &str) -> ExitCode {
 
 fn open(account: &str) -> anyhow::Result<Xen<LinuxHypervisor>> {
     drop(Inherited::take_all()?);
-    // They stay blocked: whoever ends daemon and broker together means the daemon, and with it this one ends.
+    // They stay blocked: a signal to daemon and broker is meant for the daemon, and the broker
+    // exits with it.
     drop((StopSignals::open()?, HangupSignals::open()?));
     let account = Account::find(account)?;
     let xen = Xen::probe(LinuxHypervisor::open(ARENA_BYTES_FULL)?)?;
@@ -41,7 +43,7 @@ fn open(account: &str) -> anyhow::Result<Xen<LinuxHypervisor>> {
     Ok(xen)
 }
 
-/// Answers until the other end closes, or says what makes no sense.
+/// Serves until the peer closes the socket or violates the protocol.
 pub(super) fn answer_all<H: Hypervisor>(
     socket: BorrowedFd<'_>,
     memory: BorrowedFd<'_>,

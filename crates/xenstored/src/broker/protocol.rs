@@ -1,20 +1,21 @@
-//! Questions and answers as bytes, and how Xen answers them. Pure: it is tried on the simulated Xen.
+//! Encoding of requests and answers, and their execution on Xen. Pure, and tested on the simulated
+//! Xen.
 //!
-//! A message is a number that its answer repeats (8 bytes), a kind (4), a value (4), and what the kind
-//! needs. What a look has found lies in memory beside it, [`ENTRY_BYTES`] for each domain, so that a host full of
-//! domains is one message.
+//! A message is a number repeated in its answer (8 bytes), a kind (4), a value (4), and further
+//! data. The result of a poll is in shared memory, [`ENTRY_BYTES`] for each domain, so that any
+//! number of domains is one message.
 
 use std::time::Duration;
 
 use xen::{DomId, Errno, Hypervisor, ShutdownReason, Uuid, Xen};
 use xenstore::server::{self, DomainNews, DomainState, PollScope};
 
-/// Bytes of a question, and of an answer before what its kind needs.
+/// Size of a request, and of an answer without further data.
 const HEADER_BYTES: usize = 16;
 
 pub(super) const MESSAGE_BYTES_MAX: usize = 512;
 
-/// domid (2 bytes), flags (1), why it stopped (1), nothing (4), Xen's own number (8), handle (16).
+/// domid (2 bytes), flags (1), shutdown reason (1), padding (4), unique id (8), handle (16).
 pub(super) const ENTRY_BYTES: usize = 32;
 
 const EXISTS: u8 = 1;
@@ -23,7 +24,7 @@ const DYING: u8 = 4;
 const HAS_REASON: u8 = 8;
 const HAS_UNIQUE_ID: u8 = 16;
 
-/// All that can be asked.
+/// All possible requests.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Question {
     Poll(PollScope),
@@ -54,7 +55,7 @@ impl Question {
     }
 }
 
-/// Which domains the entries of a look are about.
+/// Scope of a poll's entries.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Scope {
     All,
@@ -63,14 +64,14 @@ pub(super) enum Scope {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Answer {
-    /// The broker has all it needs. It says so once, unasked.
+    /// The broker is ready. Sent once, without a request.
     Ready,
-    /// It does not, and ends.
+    /// The broker failed to start, and exits.
     Failed(String),
     News {
         scope: Scope,
         count: usize,
-        /// What the look has cost the broker; who answers has no clock, and says nothing.
+        /// CPU time of the poll; zero where it is not measured.
         cpu: Duration,
     },
     Domain(Option<DomainState>),
@@ -78,7 +79,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// Tells this protocol from later ones.
+    /// Version of this protocol.
     const VERSION: u32 = 2;
     const READY: u32 = 1;
     const FAILED: u32 = 2;
@@ -129,7 +130,7 @@ impl Answer {
     }
 }
 
-/// Asks Xen. What a look has found goes to `entries`.
+/// Executes a request on Xen. The result of a poll goes to `entries`.
 pub(super) fn answer<H: Hypervisor>(
     xen: &mut Xen<H>,
     question: Question,
@@ -157,7 +158,7 @@ pub(super) fn answer<H: Hypervisor>(
     asked.unwrap_or_else(Answer::Refused)
 }
 
-/// What a look has found, of its entries.
+/// Decodes the result of a poll.
 pub(super) fn news(scope: Scope, entries: &[u8]) -> Option<DomainNews> {
     let mut entries = entries.chunks_exact(ENTRY_BYTES).map(decode_entry);
     match scope {
@@ -210,7 +211,7 @@ fn header(number: u64, kind: u32, value: u32) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Number, kind, value and what follows.
+/// Number, kind, value and further data.
 fn parts(message: &[u8]) -> Option<(u64, u32, u32, &[u8])> {
     let (header, rest) = message.split_first_chunk::<HEADER_BYTES>()?;
     let word = |at: usize| {
@@ -272,7 +273,7 @@ mod tests {
         for (kind, value) in [(0, 0), (1, 1), (3, 1), (4, 0), (5, 1), (5, 2), (7, 0)] {
             assert_eq!(Answer::decode(&header(1, kind, value)), None, "{kind} {value}");
         }
-        // An entry of a list of all must exist.
+        // An entry of a full list must exist.
         assert_eq!(news(Scope::All, &[0; ENTRY_BYTES]), None);
         let gone = DomainNews::Changed(vec![(DomId(0), None)]);
         assert_eq!(news(Scope::Changed, &[0; ENTRY_BYTES]), Some(gone));

@@ -1,12 +1,12 @@
-//! The filter of system calls (seccomp): what serving, logs, a journal and a successor need.
+//! The seccomp filter: allows what serving, logs, a journal and a successor need.
 //!
-//! A call that is not listed fails with `EPERM`. It does not end the daemon: an attacker gains
-//! nothing by it, and a rare path that was forgotten here costs one line in the log, not the store.
-//! The filter stays over an exec; so it lets a successor start: the loader's calls, and the same
-//! ways in and out again.
+//! A call that is not listed fails with `EPERM`. It does not kill the daemon: an attacker gains
+//! nothing by it, and a forgotten rare path costs a line in the log, not the store. The filter
+//! persists over an exec, so it must allow a successor to start: the loader's calls, and the same
+//! handover again.
 //!
-//! What it cannot do: a hypercall is one ioctl with a pointer, so no filter tells a look at domains from any other.
-//! The daemon makes none. Its broker has a filter of its own: that ioctl, its socket, its memory, its end.
+//! Limits: a hypercall is an ioctl with a pointer, so a filter cannot distinguish hypercalls. The
+//! daemon makes none. Its broker has its own filter: that ioctl, its socket, its memory, exit.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ use seccompiler::{
 };
 use xen_linux::{EventChannels, GrantDevice, LinuxHypervisor};
 
-/// Calls that are allowed whatever their arguments.
+/// Calls that are allowed with any arguments.
 const FREE: &[c_long] = &[
-    // Sockets and waiting. Which sockets can be made is said below.
+    // Sockets and waiting. Creation of sockets is restricted below.
     libc::SYS_accept4,
     libc::SYS_bind,
     libc::SYS_connect,
@@ -97,13 +97,13 @@ const FREE: &[c_long] = &[
     libc::SYS_unlinkat,
     libc::SYS_write,
     libc::SYS_writev,
-    // Memory. What may be mapped or made executable is said below.
+    // Memory. Executable mappings are restricted below.
     libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_msync,
     libc::SYS_munmap,
-    // Time, numbers, this process's own affairs.
+    // Time, random numbers, this process itself.
     libc::SYS_arch_prctl,
     libc::SYS_capget,
     libc::SYS_capset,
@@ -143,7 +143,7 @@ const FREE: &[c_long] = &[
     libc::SYS_sysinfo,
     libc::SYS_tgkill,
     libc::SYS_uname,
-    // A successor: started, watched, ended if it fails. Signals reach processes of this account only.
+    // A successor: start, wait, kill on failure. Signals reach processes of this account only.
     libc::SYS_clone3,
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -156,17 +156,17 @@ const FREE: &[c_long] = &[
     libc::SYS_waitid,
 ];
 
-/// Calls of the broker that are allowed whatever their arguments. None of them opens anything.
+/// Calls of the broker that are allowed with any arguments. None of them opens anything.
 const FREE_TO_BROKER: &[c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_recvfrom,
     libc::SYS_sendto,
-    // Memory. That it may not be run is said below.
+    // Memory. Executable mappings are refused below.
     libc::SYS_brk,
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,
-    // Time, and the end, also that of a failed assertion.
+    // Time and exit, also of a failed assertion.
     libc::SYS_clock_gettime,
     libc::SYS_close,
     libc::SYS_exit,
@@ -183,7 +183,7 @@ const FREE_TO_BROKER: &[c_long] = &[
     libc::SYS_tgkill,
 ];
 
-/// Requests on files that are no device of Xen.
+/// ioctls on files other than Xen's devices.
 const PLAIN_REQUESTS: [libc::c_ulong; 4] =
     [libc::FIONBIO, libc::FIOCLEX, libc::FIONREAD, libc::TCGETS];
 
@@ -195,11 +195,11 @@ const PROCESS_CONTROLS: [libc::c_int; 8] = [
     libc::PR_CAPBSET_DROP,
     libc::PR_CAP_AMBIENT,
     libc::PR_SET_DUMPABLE,
-    // Names of memory areas, which the allocator gives.
+    // The allocator names memory areas.
     libc::PR_SET_VMA,
 ];
 
-/// Any of these in a clone makes a namespace, and in it one would be root.
+/// Flags of clone that create namespaces, in which one would be root.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWNET
@@ -241,7 +241,7 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
     rules.insert(libc::SYS_socketpair, equal(0, local)?);
     rules.insert(libc::SYS_prctl, equal(0, words(PROCESS_CONTROLS))?);
     rules.insert(libc::SYS_clone, vec![without(0, NAMESPACES)?]);
-    // Nothing is ever both written and run.
+    // Memory is never both writable and executable.
     let (write, run) = (libc::PROT_WRITE, libc::PROT_EXEC);
     rules.insert(libc::SYS_mmap, vec![without(2, run)?, without(2, write)?]);
     rules.insert(libc::SYS_mprotect, vec![without(2, run)?]);
@@ -249,7 +249,7 @@ fn filters() -> Result<[BpfProgram; 2], seccompiler::Error> {
     let requests = requests.concat().into_iter();
     rules.insert(libc::SYS_ioctl, equal(1, requests.collect())?);
     let allowed = program(rules, refusal(libc::EPERM), SeccompAction::Allow)?;
-    // Its flags are in memory, where no filter sees them: without it the C library uses `clone`.
+    // Its flags are in memory, invisible to filters: without it the C library uses `clone`.
     let unseen = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     let unseen = program(unseen, SeccompAction::Allow, refusal(libc::ENOSYS))?;
     Ok([allowed, unseen])
@@ -289,7 +289,7 @@ fn condition(
     operator: SeccompCmpOp,
     value: u64,
 ) -> Result<SeccompRule, seccompiler::Error> {
-    // All of these arguments are `int` for the kernel; the rest of the register means nothing.
+    // These arguments are `int` in the kernel; upper bits of the register are ignored.
     let length = SeccompCmpArgLen::Dword;
     Ok(SeccompRule::new(vec![SeccompCondition::new(argument, length, operator, value)?])?)
 }
@@ -303,7 +303,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs in a thread of its own under the filter.
+    /// Runs in a separate thread under the filter.
     fn confined<R: Send>(body: impl FnOnce() -> R + Send) -> R {
         under(allow_only_those_needed, body)
     }
@@ -338,7 +338,7 @@ mod tests {
         }
     }
 
-    /// A call that is to be refused, by its name.
+    /// A call that must be refused, by name.
     type Forbidden = (&'static str, fn() -> Result<()>);
 
     #[test]

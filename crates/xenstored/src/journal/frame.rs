@@ -1,4 +1,4 @@
-//! Frames around the records of a journal: a length and a checksum, so that damage is found before it is believed.
+//! Frames around the records of a journal, with length and checksum, so that damage is detected.
 //!
 //! ```text
 //!   4 bytes  length of the records, little-endian
@@ -28,16 +28,16 @@ fn checksum(length: [u8; 4], records: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What the frames of a journal hold.
+/// The content of a journal's frames.
 #[derive(Debug, Default, Eq, PartialEq)]
 pub(super) struct Unframed {
     /// The records of all frames before the first damaged one.
     pub(super) records: Vec<u8>,
-    /// Where the first damaged one begins.
+    /// Offset of the first damaged one.
     pub(super) damaged_at: Option<usize>,
 }
 
-/// Takes records out of their frames, up to the first that is damaged.
+/// Extracts records from frames, up to the first damaged one.
 pub(super) fn unframe(bytes: &[u8]) -> Unframed {
     let mut unframed = Unframed::default();
     let mut rest = bytes;
@@ -56,7 +56,7 @@ pub(super) fn unframe(bytes: &[u8]) -> Unframed {
     unframed
 }
 
-/// The records of the first frame and what comes after it; `None` if it is damaged.
+/// The records of the first frame and the rest; `None` if it is damaged.
 fn first(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
     let (length, expected) = (*header.first_chunk()?, *header.last_chunk()?);

@@ -1,4 +1,4 @@
-//! What a daemon and its successor say to each other: messages on a pair of sockets.
+//! Messages between a daemon and its successor, on a pair of sockets.
 //!
 //! ```text
 //!   old                                  new
@@ -19,7 +19,7 @@
 //!    ┴ ends
 //! ```
 //!
-//! Until `Answered` the old one goes on if the new one ends or is silent for too long.
+//! Until `Answered` the old one continues if the new one exits or times out.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -88,7 +88,7 @@ pub(crate) struct Channel(OwnedFd);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Sent {
     Yes,
-    /// The other end has to read first.
+    /// The peer must read first.
     NoRoom,
 }
 
@@ -101,7 +101,7 @@ impl Channel {
         Ok((Self(own), other))
     }
 
-    /// The end that this process was started with.
+    /// The end inherited by this process.
     pub(crate) fn inherited() -> anyhow::Result<Self> {
         let own = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)
             .context("cannot talk to the daemon before this one")?;
@@ -112,7 +112,7 @@ impl Channel {
         self.send_with(kind, bytes, &[], SendFlags::DONTWAIT)
     }
 
-    /// Waits until there is room, but not for ever.
+    /// Waits for room, with a timeout.
     pub(crate) fn send(
         &self,
         kind: Kind,
@@ -151,7 +151,7 @@ impl Channel {
         }
     }
 
-    /// A message that is there already.
+    /// A message that has arrived already.
     pub(crate) fn try_receive(&self) -> anyhow::Result<Option<Message>> {
         let mut buffer = vec![0; BYTES_MAX + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -179,7 +179,7 @@ impl Channel {
         Ok(Some(Message { kind, bytes: bytes.to_vec(), descriptors }))
     }
 
-    /// Waits for a message, but not for ever.
+    /// Waits for a message, with a timeout.
     pub(crate) fn receive(&self, timeout: Duration) -> anyhow::Result<Message> {
         loop {
             if let Some(message) = self.try_receive()? {
@@ -189,7 +189,7 @@ impl Channel {
         }
     }
 
-    /// Waits for this message and no other.
+    /// Waits for this message; any other is an error.
     pub(crate) fn expect(&self, kind: Kind, timeout: Duration) -> anyhow::Result<()> {
         let found = self.receive(timeout)?.kind;
         if found == kind { Ok(()) } else { bail!("{found:?} came in place of {kind:?}") }

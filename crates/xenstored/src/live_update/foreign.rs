@@ -1,7 +1,7 @@
 //! Between this daemon and others, such as C xenstored: a file with the state, and an exec.
 //!
-//! The file and its descriptors are found by the same path and the same numbers in the program that
-//! follows; that one removes the file.
+//! The next program finds the file and descriptors by the same path and numbers; it removes the
+//! file.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -20,16 +20,16 @@ use xenstore::server::{Restore, Restored, RestoredPeer};
 
 use crate::live_update::Session;
 
-/// A store that came from another process, with what it is connected by.
+/// A store from another process, with its descriptors.
 pub(crate) struct Arrival {
     pub(crate) restored: Restored,
-    /// By the numbers that the store's description has.
+    /// By their numbers in the state.
     pub(crate) descriptors: BTreeMap<RawFd, OwnedFd>,
     /// What another daemon of ours lends: see [`Platform::lend`](crate::platform::Platform::lend).
     pub(crate) devices: Vec<OwnedFd>,
-    /// The journal to go on with.
+    /// The journal to continue.
     pub(crate) journal: Option<OwnedFd>,
-    /// The socket of the counters.
+    /// The status socket.
     pub(crate) status: Option<OwnedFd>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn state_file(rundir: &Path) -> PathBuf {
     rundir.join("state_dump")
 }
 
-/// Takes over from the program that this process was before.
+/// Takes over from the previous program of this process.
 pub(crate) fn arrive(file: &Path, quota: Quota, now: Duration) -> anyhow::Result<Arrival> {
     let mut inherited = Inherited::take_all()?;
     let context = || format!("cannot take over the store of {}", file.display());
@@ -56,12 +56,12 @@ pub(crate) fn arrive(file: &Path, quota: Quota, now: Duration) -> anyhow::Result
             descriptors.insert(number, descriptor);
         }
     }
-    // Only now: until here an operator can see what went wrong.
+    // Only now, so that an operator can inspect a failure.
     std::fs::remove_file(file).with_context(context)?;
     Ok(Arrival { restored, descriptors, devices: Vec::new(), journal: None, status: None })
 }
 
-/// Writes the state for the program that follows.
+/// Writes the state for the next program.
 pub(crate) fn write_state(file: &Path, state: &[u8]) -> anyhow::Result<()> {
     let write = || {
         if file.exists() {

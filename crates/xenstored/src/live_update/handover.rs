@@ -1,4 +1,4 @@
-//! The old daemon's part of an update: it starts its successor, feeds it, and steps back.
+//! The old daemon's part of an update: it starts its successor, sends the state, and exits.
 
 use std::os::fd::BorrowedFd;
 use std::process::{Child, Command};
@@ -11,16 +11,16 @@ use crate::live_update::Session;
 use crate::live_update::channel::{BYTES_MAX, Channel, DESCRIPTORS_MAX, Kind, Sent};
 use crate::options::SUCCESSOR_ARGUMENT;
 
-/// A successor that is silent for so long while nobody is served is given up.
+/// Timeout of a successor while no client is served.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A successor that failed has so long to end.
+/// Time for a failed successor to exit.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
-/// Of the nodes in one turn: a few hundred, in less than a tenth of a millisecond.
+/// Bytes of nodes per turn: a few hundred, in less than a tenth of a millisecond.
 const SLICE_BYTES: usize = 32 * 1024;
 
-/// A successor that is being fed.
+/// A successor that is receiving the state.
 pub(crate) struct Handover {
     channel: Channel,
     child: Child,
@@ -39,7 +39,7 @@ pub(crate) enum Stage {
 }
 
 impl Handover {
-    /// Starts the successor; it begins with the nodes of now.
+    /// Starts the successor, with a snapshot of the nodes.
     pub(crate) fn start(session: &Session, server: &Server) -> anyhow::Result<Self> {
         let (channel, other) = Channel::pair()?;
         let child = Command::new(&session.program)
@@ -96,7 +96,8 @@ impl Handover {
         &self.save
     }
 
-    /// Hands everything over and waits for the successor's first answer. Nobody is served meanwhile.
+    /// Hands everything over and waits for the successor's first answer. No client is served
+    /// meanwhile.
     pub(crate) fn finish(
         &mut self,
         rest: &[u8],
@@ -121,9 +122,9 @@ impl Handover {
         self.channel.expect(Kind::Answered, PATIENCE)
     }
 
-    /// Ends a successor that failed.
+    /// Kills a failed successor.
     pub(crate) fn give_up(mut self, server: &mut Server) {
-        // Most fail by themselves, and say why as the last thing they do.
+        // Most exit by themselves after reporting the reason.
         let end = Instant::now() + LAST_WORDS;
         while Instant::now() < end && !matches!(self.child.try_wait(), Ok(Some(_))) {
             std::thread::sleep(Duration::from_millis(1));

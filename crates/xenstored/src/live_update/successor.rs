@@ -11,14 +11,14 @@ use crate::live_update::SUCCESSOR_MARK;
 use crate::live_update::channel::{Channel, Kind};
 use crate::live_update::foreign::Arrival;
 
-/// The old daemon serves while it feeds us, and may be slow about it.
+/// The old daemon serves while it sends the state, and may be slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A successor that has everything and serves nobody yet.
+/// A successor with the complete state, before it serves.
 pub(crate) struct Successor(Channel);
 
 impl Successor {
-    /// Loads what the old daemon sends.
+    /// Receives the state from the old daemon.
     pub(crate) fn receive(quota: Quota, now: Duration) -> anyhow::Result<(Self, Arrival)> {
         let channel = Channel::inherited()?;
         let null = std::fs::File::open("/dev/null").context("cannot open /dev/null")?;
@@ -44,13 +44,13 @@ impl Successor {
         Ok((Self(channel), Arrival { restored, descriptors, devices, journal, status }))
     }
 
-    /// Everything is in place: waits until the old daemon has stepped back.
+    /// Everything is ready: waits until the old daemon has stopped serving.
     pub(crate) fn wait_for_go(&self) -> anyhow::Result<()> {
         self.0.send(Kind::Ready, &[], &[], PATIENCE)?;
         self.0.expect(Kind::Go, PATIENCE)
     }
 
-    /// The first answer is given: the old daemon may end.
+    /// The first answer was sent: the old daemon may exit.
     pub(crate) fn tell_answered(&self) -> anyhow::Result<()> {
         self.0.send(Kind::Answered, &[], &[], PATIENCE)
     }

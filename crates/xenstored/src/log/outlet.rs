@@ -1,4 +1,4 @@
-//! Standard error, written to without waiting: its other end may be full, gone, or stand still.
+//! Non-blocking standard error: its reader may be slow, gone, or hang.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd as _;
@@ -10,16 +10,16 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::stdio::stderr;
 
-/// Longest line in bytes: a pipe takes so many at once or none (`PIPE_BUF`).
+/// Longest line in bytes: a write up to `PIPE_BUF` is atomic.
 const LINE_BYTES_MAX: usize = 4000;
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// The way to standard error.
+/// Standard error.
 #[derive(Debug)]
 pub(super) struct Outlet {
     way: Way,
-    /// Lines that were not taken since the last one that was.
+    /// Lines dropped since the last written one.
     lost: u64,
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Outlet {
 enum Way {
     /// As journald's.
     Socket,
-    /// A pipe or a terminal, opened once more: that it is not waited for must not be another process's matter.
+    /// A pipe or a terminal, opened again, so that its O_NONBLOCK does not affect other processes.
     Again(File),
-    /// What is ready to be written to, or cannot be opened again.
+    /// Anything that does not block, or cannot be opened again.
     Other,
 }
 
@@ -49,7 +49,7 @@ impl Outlet {
         Self { way, lost: 0 }
     }
 
-    /// Writes a line, or counts it as lost.
+    /// Writes a line, or counts it as dropped.
     pub(super) fn write(&mut self, line: &str) {
         if self.lost > 0 {
             let told = format!("{} lines are missing here: nobody took them", self.lost);
@@ -63,9 +63,9 @@ impl Outlet {
     }
 }
 
-/// Writes a line before there is a log, or where it is out of reach.
+/// Writes a line before the log is open, or where it is not available.
 pub(crate) fn complain(line: &str) {
-    // Nobody can be told that nobody can be told.
+    // A failure here cannot be reported.
     let _lost = Way::Other.write(&framed(line));
 }
 
