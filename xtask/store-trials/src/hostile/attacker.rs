@@ -166,9 +166,12 @@ impl Attacker {
         Ok(taken)
     }
 
-    /// Reads until nothing comes for a while.
+    /// Reads until nothing comes for a while, or for a second: others may cause events without end.
     pub(super) fn drain(&mut self) -> Result<()> {
-        while self.take(|_, _| ())? > 0 || self.guest.wait(Duration::from_millis(30))? {}
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(1)
+            && (self.take(|_, _| ())? > 0 || self.guest.wait(Duration::from_millis(30))?)
+        {}
         Ok(())
     }
 
