@@ -82,7 +82,7 @@ for way in refuse hold; do
     check "its disk is connected" connected vbd "$domid" 51712
     case $way in
         refuse) words='refused.*in use, kept' ;;
-        hold) words='did not let go .* within 30 s' ;;
+        hold) words='did not release .* within 30 s' ;;
     esac
     check "$way: the detach fails and says why" refused_with "$words" xy block-detach $way xvda
     check "$way: the disk is still there" [ "$(xy block-list $way | wc -l)" = 2 ]

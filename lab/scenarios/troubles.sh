@@ -73,7 +73,7 @@ echo "== a guest never closes its frontend"
 unikernel_cfg holder "type = 'pv'" "extra = 'xylem.quiet xylem.hold'" "disk = ['/disk-a.raw,raw,xvda,w']"
 check "create" xy create -q /tmp/holder.cfg
 check "its disk is connected" connected "$(xy domid holder)" 51712
-trouble detach-held 45 'did not let go .* within 30 s' xy block-detach holder xvda
+trouble detach-held 45 'did not release .* within 30 s' xy block-detach holder xvda
 check "the disk is still there" [ "$(xy block-list holder | wc -l)" = 2 ]
 trouble destroy-held 20 - xy destroy holder
 nothing_left hold
