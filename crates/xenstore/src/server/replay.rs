@@ -223,30 +223,7 @@ impl Replay {
 
     fn apply_to_ring(&mut self, record: Record<'_>) -> Option<()> {
         match record {
-            Record::Ring {
-                connection: number,
-                domid,
-                gfn,
-                port,
-                broken,
-                must_reset,
-                last_transaction,
-            } => {
-                let being = self.being(Some(domid))??;
-                let is_its = self.server.domains.introduced(domid) == Some(ConnId(number));
-                if !is_its || self.server.connections.contains_key(&ConnId(number)) {
-                    return None;
-                }
-                let home = super::domain_requests::home(domid);
-                let mut connection = Connection::new(Peer::Ring(being), home);
-                connection.seat.gfn = Gfn(gfn);
-                connection.seat.port = EvtchnPort(port);
-                connection.seat.must_reset = must_reset;
-                connection.broken = broken;
-                connection.last_transaction = last_transaction;
-                self.server.connections.insert(ConnId(number), connection);
-                self.server.last_connection = self.server.last_connection.max(number);
-            }
+            ring @ Record::Ring { .. } => self.apply_ring(&ring)?,
             Record::RingIndexes { connection, requests_taken, replies_put } => {
                 let seat = &mut self.connection(connection)?.seat;
                 seat.indexes = Some(RingIndexes { requests_taken, replies_put });
@@ -297,6 +274,36 @@ impl Replay {
             }
             other => self.apply_to_client(&other)?,
         }
+        Some(())
+    }
+
+    fn apply_ring(&mut self, record: &Record<'_>) -> Option<()> {
+        let Record::Ring {
+            connection: number,
+            domid,
+            gfn,
+            port,
+            broken,
+            must_reset,
+            last_transaction,
+        } = *record
+        else {
+            return None;
+        };
+        let being = self.being(Some(domid))??;
+        let is_its = self.server.domains.introduced(domid) == Some(ConnId(number));
+        if !is_its || self.server.connections.contains_key(&ConnId(number)) {
+            return None;
+        }
+        let home = super::domain_requests::home(domid);
+        let mut connection = Connection::new(Peer::Ring(being), home);
+        connection.seat.gfn = Gfn(gfn);
+        connection.seat.port = EvtchnPort(port);
+        connection.seat.must_reset = must_reset;
+        connection.broken = broken;
+        connection.last_transaction = last_transaction;
+        self.server.connections.insert(ConnId(number), connection);
+        self.server.last_connection = self.server.last_connection.max(number);
         Some(())
     }
 

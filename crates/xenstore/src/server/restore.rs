@@ -187,21 +187,7 @@ impl Restore {
                 self.special = events::special_nodes();
                 self.acls.clear();
             }
-            Record::LivesOf(lives) => {
-                check_count(lives.life)?;
-                if !lives.domid.is_ordinary() || !self.connections.is_empty() {
-                    return Err(format!("the life of domain {} has no place here", lives.domid));
-                }
-                let target = lives.target.map(|(domid, life)| Being { domid, life: Life(life) });
-                let domain = Domain {
-                    unique_id: lives.unique_id,
-                    shutdown: lives.shutdown,
-                    target,
-                    ..Domain::new(Life(lives.life), self.domains.quota)
-                };
-                self.credits.insert(lives.domid, lives.credit);
-                self.domains.restore(lives.domid, domain);
-            }
+            Record::LivesOf(lives) => self.take_lives_of(&lives)?,
             Record::Domain(record) => {
                 let Some(domain) = self.domains.get_mut(record.domid) else { return Ok(()) };
                 domain.features = record.features & FEATURES;
@@ -216,31 +202,53 @@ impl Restore {
             Record::Node(node) if node.connection == 0 => self.take_node(node)?,
             // A transaction that another daemon carries tells less than a commit has to know.
             Record::Node(_) | Record::Transaction(_) | Record::Unknown(_) => {}
-            Record::TransactionState(state) => {
-                let key = (state.connection, state.transaction);
-                check_count(state.next_order.into())?;
-                check_count(state.owned_delta.unsigned_abs())?;
-                // Those of a transaction's own tree are marked by their highest bit.
-                check_count(state.snapshot_generation)?;
-                check_count(state.own_generation & !(1 << 63))?;
-                let transaction = Transaction::restore(&state, &self.store);
-                if !self.connections.contains_key(&key.0) || key.1 == 0 {
-                    return Err(format!("transaction {} belongs to nobody", key.1));
-                }
-                self.transactions.insert(key, (state, transaction, Layer::Snapshot));
-            }
+            Record::TransactionState(state) => self.take_transaction(state)?,
             Record::TreeNode(node) => self.take_tree_node(&node)?,
-            Record::Touch(touch) => {
-                let path =
-                    node_path(touch.path)?.ok_or("a transaction touched an unusable path")?;
-                let acl = touch.acl_before.map(|list| self.full_acl(list)).transpose()?;
-                let key = (touch.connection, touch.transaction);
-                let known = self.transactions.get_mut(&key);
-                let (state, transaction, layer) = known.ok_or("nobody's transaction")?;
-                enter_own_tree(state, transaction, layer);
-                transaction.restore_touch(path.as_path(), &touch, acl)?;
-            }
+            Record::Touch(touch) => self.take_touch(&touch)?,
         }
+        Ok(())
+    }
+
+    fn take_lives_of(&mut self, lives: &state::LivesOf) -> Result<(), Fault> {
+        check_count(lives.life)?;
+        if !lives.domid.is_ordinary() || !self.connections.is_empty() {
+            return Err(format!("the life of domain {} has no place here", lives.domid));
+        }
+        let target = lives.target.map(|(domid, life)| Being { domid, life: Life(life) });
+        let domain = Domain {
+            unique_id: lives.unique_id,
+            shutdown: lives.shutdown,
+            target,
+            ..Domain::new(Life(lives.life), self.domains.quota)
+        };
+        self.credits.insert(lives.domid, lives.credit);
+        self.domains.restore(lives.domid, domain);
+        Ok(())
+    }
+
+    fn take_transaction(&mut self, state: TransactionState) -> Result<(), Fault> {
+        let key = (state.connection, state.transaction);
+        check_count(state.next_order.into())?;
+        check_count(state.owned_delta.unsigned_abs())?;
+        // Those of a transaction's own tree are marked by their highest bit.
+        check_count(state.snapshot_generation)?;
+        check_count(state.own_generation & !(1 << 63))?;
+        let transaction = Transaction::restore(&state, &self.store);
+        if !self.connections.contains_key(&key.0) || key.1 == 0 {
+            return Err(format!("transaction {} belongs to nobody", key.1));
+        }
+        self.transactions.insert(key, (state, transaction, Layer::Snapshot));
+        Ok(())
+    }
+
+    fn take_touch(&mut self, touch: &state::Touch<'_>) -> Result<(), Fault> {
+        let path = node_path(touch.path)?.ok_or("a transaction touched an unusable path")?;
+        let acl = touch.acl_before.map(|list| self.full_acl(list)).transpose()?;
+        let key = (touch.connection, touch.transaction);
+        let known = self.transactions.get_mut(&key);
+        let (state, transaction, layer) = known.ok_or("nobody's transaction")?;
+        enter_own_tree(state, transaction, layer);
+        transaction.restore_touch(path.as_path(), touch, acl)?;
         Ok(())
     }
 
