@@ -44,7 +44,7 @@ impl Service<'_> {
         self.daemon.fresh_uuid().map_err(Failed::Told)
     }
 
-    /// All that is wrong with a configuration, whether its text or this host says so.
+    /// All faults of a configuration, by itself and on this host.
     pub(crate) fn check(&self, create: &api::Create) -> Result<api::Checked, Failed> {
         let api::Create { file, config_text, overrides, strict, .. } = create;
         let source = xlcfg::Source { file, text: config_text, overrides };
@@ -114,14 +114,14 @@ impl Service<'_> {
         self.text(Request::Plan { target, what })
     }
 
-    /// The VM that a client's file describes.
+    /// The configuration in a client's file.
     fn parsed(&self, create: &api::Create) -> Result<VmConfig, Failed> {
         let api::Create { file, config_text, overrides, cwd, strict, warnings, .. } = create;
         let source = xlcfg::Source { file, text: config_text, overrides };
         self.configuration(source, cwd, *strict, *warnings)
     }
 
-    /// What a client's file says; it hears the warnings if it wants them.
+    /// Parses a client's file, and sends warnings if requested.
     fn configuration(
         &self,
         source: xlcfg::Source<'_>,
@@ -156,7 +156,7 @@ pub(crate) fn absolute(cwd: &Path, path: &str) -> String {
     cwd.join(path).to_string_lossy().into_owned()
 }
 
-/// Relative paths begin where the client is.
+/// Relative paths are relative to the client's directory.
 fn resolve_paths(config: &mut VmConfig, cwd: &Path) {
     let resolve = |path: &mut String| *path = absolute(cwd, path);
     config.kernel.iter_mut().for_each(resolve);

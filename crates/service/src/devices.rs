@@ -115,7 +115,7 @@ fn unplug(force: bool) -> Unplug {
     if force { Unplug::Forced } else { Unplug::Clean }
 }
 
-/// A disk as in `disk=`; a relative path begins at `cwd`, `sr:vdi` is none.
+/// A disk as in `disk=`; a relative path is relative to `cwd`, `sr:vdi` is not a path.
 pub(crate) fn disk(spec: &str, cwd: &Path) -> Result<DiskConfig, String> {
     let mut disk = xlcfg::parse_disk(spec).map_err(|problem| format!("disk: {problem}"))?;
     if !disk.is_empty() && ::storage::VdiName::parse(&disk.target).is_none() {
@@ -130,7 +130,7 @@ pub(crate) fn disk_ref(name: &str) -> Result<DeviceRef, String> {
     Ok(DeviceRef { kind: DeviceKind::Vbd, devid })
 }
 
-/// An interface as in `vif=`, with the first free number unless it says one.
+/// An interface as in `vif=`, with the first free number unless one is given.
 pub(crate) fn vif(spec: &str, config: &VmConfig) -> Result<Device, String> {
     let is_free = |devid: &u32| config.vifs.iter().all(|vif| vif.devid != *devid);
     let free = (0..=u32::MAX).find(is_free).expect("numbers abound");
@@ -152,7 +152,7 @@ pub(crate) fn vif_ref(name: &str, config: &VmConfig, uuid: Uuid) -> Result<Devic
     Ok(DeviceRef { kind: DeviceKind::Vif, devid })
 }
 
-/// Puts the limits that are given in the place of the old.
+/// Replaces the given limits.
 pub(crate) fn change(limits: &mut Limits, changes: api::LimitChanges) {
     for (limit, change) in [
         (&mut limits.host, changes.host),

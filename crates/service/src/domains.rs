@@ -102,7 +102,7 @@ impl Service<'_> {
         succeeded(reply).map(|_| api::Reply::Done)
     }
 
-    /// xenconsoled makes the terminal some time after the domain was introduced.
+    /// xenconsoled creates the pty some time after the domain was introduced.
     pub(crate) fn console(&self, target: &str) -> Result<api::Reply, Failed> {
         let uuid = self.resolve(target)?.to_string();
         let mut waited = Duration::ZERO;
@@ -126,7 +126,7 @@ impl Service<'_> {
         }
     }
 
-    /// The VM that is meant, for requests in several parts.
+    /// Resolves a target, for requests in several parts.
     fn resolve(&self, target: &str) -> Result<Uuid, Failed> {
         match self.ask(Request::Resolve { target: target.to_owned() })? {
             Reply::Resolved { uuid, .. } => Ok(uuid),
@@ -201,7 +201,7 @@ pub(crate) fn shutdown(targets: Targets, wait: Wait, how: ShutdownRequest, acpi:
     Request::ShutdownEach { targets, how, fallback, reply }
 }
 
-/// A target that is a domain's number or a VM's UUID, and no name.
+/// A target that is a domid or a UUID, not a name.
 fn wanted(target: &str) -> Option<Wanted> {
     let number = || target.parse().ok().map(DomId).map(Wanted::Number);
     number().or_else(|| target.parse().ok().map(Wanted::Handle))
@@ -211,7 +211,7 @@ fn no_such_domain(target: &str) -> Failed {
     Failed::Told(format!("{target}: no such domain; `xy list` shows them all"))
 }
 
-/// Which domains the rows are about.
+/// The domains of the rows.
 fn identities(rows: &[DomainRow]) -> Vec<(DomId, Uuid)> {
     rows.iter().map(|row| (row.info.domid, row.info.handle)).collect()
 }

@@ -243,7 +243,7 @@ impl Service<'_> {
         succeeded(self.daemon.ask(self.request(request, Progress::Unwanted), &mut |_| Ok(()))?)
     }
 
-    /// As `ask`, where the client hears how far it is, if it wants that.
+    /// As `ask`, with progress for the client if requested.
     fn ask_telling(
         &self,
         vm: &str,
@@ -306,7 +306,7 @@ impl Service<'_> {
         api::Reply::Counters(api::Counters { cost, ..Default::default() })
     }
 
-    /// What is given is changed; all is told.
+    /// Applies the given changes and returns all limits.
     fn limits(&self, changes: api::LimitChanges) -> Result<api::Reply, Failed> {
         let ask = |wanted| match self.ask(toolstack::Request::Limits { wanted })? {
             Reply::Limits { limits, waiting, held } => Ok((limits, waiting, held)),
@@ -331,7 +331,7 @@ fn succeeded(reply: Reply) -> Result<Reply, Failed> {
 
 fn unexpected(reply: &Reply) -> Failed {
     match reply {
-        // Destroyed by somebody else while it was being made.
+        // Destroyed by another client while it was being created.
         Reply::Gone { .. } => Failed::Told("the domain was destroyed meanwhile".to_owned()),
         other => Failed::Told(format!("unexpected reply: {other:?}")),
     }

@@ -1,4 +1,4 @@
-//! The machine's values as the API's.
+//! Converts the machine's values to the API's.
 
 use api::{
     BlockRow, BuildInfo, Cost, CreateInfo, CreateReport, Disk, DomainConfig, ListedConfig,
@@ -41,13 +41,13 @@ pub(crate) fn limits(limits: &Limits, waiting: usize, under_way: usize) -> api::
     }
 }
 
-/// Stages in the order in which they began; steps of one stage that overlap are one span.
+/// Stages in the order of their start; overlapping steps of one stage are one span.
 pub(crate) fn create_report(created: &Created) -> CreateReport {
     let us = |moment: toolstack::Instant| moment.0.saturating_sub(created.started.0) / 1000;
     let mut stages: Vec<Stage> = Vec::new();
     for time in &created.steps {
         let ended = time.ended.unwrap_or(created.ended);
-        // A stage's time is what its creator waits: for workers as well.
+        // A stage's time includes waiting for workers.
         let (name, start_us, end_us) = (time.step.stage(), us(time.ready), us(ended));
         match stages.iter_mut().find(|stage| stage.name == name) {
             Some(stage) => {
@@ -67,7 +67,7 @@ pub(crate) fn create_report(created: &Created) -> CreateReport {
     }
 }
 
-/// How far an operation on a VM has come.
+/// Progress of an operation on a VM.
 pub(crate) fn progress(vm: &str, far: &toolstack::Progress) -> api::Progress {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     let names: Vec<String> = far.waits_for.iter().map(ToString::to_string).collect();
@@ -103,7 +103,7 @@ pub(crate) fn started_all(all: &toolstack::StartedAll) -> api::StartedAll {
     }
 }
 
-/// Changes of VMs' states; `unix_ms` turns the machine's time into the calendar's.
+/// Changes of VMs' states; `unix_ms` converts the machine's time.
 pub(crate) fn changes(
     it: &toolstack::StateChanges,
     unix_ms: impl Fn(toolstack::Instant) -> u64,
@@ -147,7 +147,7 @@ pub(crate) fn operation_row(it: &toolstack::Summary) -> api::TraceRow {
     }
 }
 
-/// An operation with all that is known of its steps.
+/// An operation with its steps.
 pub(crate) fn operation_trace(now: toolstack::Instant, it: &toolstack::Trace) -> api::Trace {
     let step = |step: &toolstack::StepTime| api::TraceStep {
         name: step.step.to_string(),
@@ -204,7 +204,7 @@ fn unless_default(action: ShutdownAction, default: ShutdownAction) -> Option<Str
     (action != default).then(|| action.as_str().to_owned())
 }
 
-/// What `list -l` and a dry run show of a VM.
+/// A VM for `list -l` and dry runs.
 pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfig) -> ListedConfig {
     let defaults = ShutdownPolicy::default();
     let uuid = uuid.or(vm.uuid).map(|uuid| uuid.to_string()).unwrap_or_default();
@@ -252,7 +252,7 @@ pub(crate) fn listed_config(domid: Option<u16>, uuid: Option<Uuid>, vm: &VmConfi
     ListedConfig { domid, config }
 }
 
-/// A domain of another toolstack: all that is known are its name and UUID.
+/// A domain of another toolstack: only its name and UUID are known.
 pub(crate) fn listed_foreign(row: &DomainRow) -> ListedConfig {
     let config = DomainConfig {
         c_info: CreateInfo {
@@ -305,7 +305,7 @@ pub(crate) fn network_rows(readings: &[DeviceReading]) -> Vec<NetworkRow> {
     .collect()
 }
 
-/// A domain's vCPUs; none if it is gone meanwhile.
+/// A domain's vCPUs; none if it no longer exists.
 pub(crate) fn vcpu_rows(row: &DomainRow, readings: &VcpuReadings) -> Vec<VcpuRow> {
     let domid = row.info.domid;
     let vcpus = readings.domains.get(&domid).map(Vec::as_slice).unwrap_or_default();
@@ -350,7 +350,7 @@ fn cpu_ranges(set: &BitSet, cpus: u32) -> String {
 
 /// The lines of `xl info`, in its order.
 pub(crate) fn host_info(info: &HostInfo, kernel: Kernel) -> Vec<(String, String)> {
-    /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's words for them.
+    /// Bits of `XEN_SYSCTL_PHYSCAP_*` and libxl's names for them.
     const HVM: u32 = 1;
     const PV: u32 = 1 << 1;
     const DIRECTIO: u32 = 1 << 2;
@@ -413,7 +413,7 @@ pub(crate) fn host_info(info: &HostInfo, kernel: Kernel) -> Vec<(String, String)
     lines.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// What a client hears of several VMs that it wants stopped.
+/// Reports to a client that shuts several VMs down.
 pub(crate) fn told(told: toolstack::Told, progress: bool) -> Vec<api::Answer> {
     use api::EventKind;
     use toolstack::{ShutdownRequest, Told};
@@ -459,7 +459,7 @@ mod tests {
             (&[0], 2, "0"),
             (&[1, 2, 5], 8, "1-2,5"),
             (&[0, 7], 8, "0,7"),
-            // Xen sets bits of CPUs that the host does not have.
+            // Xen also sets bits of absent CPUs.
             (&[0, 1, 2, 3, 4, 5], 4, "all"),
             (&[9], 4, "none"),
             (&[], 4, "none"),

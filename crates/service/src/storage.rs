@@ -1,7 +1,7 @@
-//! Requests about SRs and VDIs.
+//! Requests on SRs and VDIs.
 //!
-//! Each is carried out by its client's own thread, with a permit of the scheduler: a slow SR keeps those who ask for it,
-//! and no VM. What is answered from files of ours needs none.
+//! Each is performed by its client's own thread, with a permit of the scheduler: a slow SR delays
+//! its own requests only. Requests answered from our files need no permit.
 
 use std::collections::BTreeMap;
 
@@ -101,7 +101,7 @@ impl Service<'_> {
         let mut users = users(srs)?;
         let mut list = VdiList::default();
         for sr in names {
-            // An SR that there is not says so when it is scanned.
+            // A missing SR is reported by the scan.
             list.problems.extend(srs.troubles(&sr).unwrap_or_default());
             let _permit = self.permit(&sr, SrRequest::Scan, None)?;
             match srs.scan(&sr) {

@@ -1,4 +1,4 @@
-//! Requests about VMs that outlive their domains, and about how VMs change.
+//! Requests for defined VMs, and for events.
 
 use core::time::Duration;
 
@@ -30,7 +30,7 @@ impl Service<'_> {
         let mut hear = |news| {
             if let News::Started { vm, done, total, failure } = news {
                 let step = failure.map_or("started".to_owned(), |why| format!("failed: {why}"));
-                // A client that has gone changes nothing about the start.
+                // The start continues if the client has disconnected.
                 let _gone = self.tell_started(vm, done, total, step);
             }
             Ok(())

@@ -3,8 +3,8 @@
 //! Sources: xen `docs/misc/xenstore-paths.pandoc`, `xen/include/public/io/{blkif,netif,xenbus}.h`,
 //! Linux `drivers/block/xen-blkback/xenbus.c` and `drivers/net/xen-netback/xenbus.c`.
 //!
-//! A node inherits its parent's permissions when it is made, so permissions stand only where they
-//! change: the domain's directory (the guest reads) and the few places where the guest writes.
+//! A node inherits its parent's permissions when it is created, so permissions are set only where
+//! they change: the domain's directory (the guest reads) and the few places where the guest writes.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub struct Node {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Nodes(pub Vec<Node>);
 
-/// Owned by dom0, closed to everybody else.
+/// Owned by dom0, no access for others.
 const DOM0_ONLY: Permission = Permission::new(Access::None, DomId::DOM0);
 
 impl Nodes {
@@ -88,21 +88,21 @@ impl DeviceRef {
         format!("/local/domain/0/backend/{}/{domid}/{}", self.kind.as_str(), self.devid)
     }
 
-    /// Where the guest says what it has against something.
+    /// The frontend's error node.
     #[must_use]
     pub fn frontend_error(self, domid: DomId) -> String {
         let (kind, devid) = (self.kind.as_str(), self.devid);
         format!("/local/domain/{domid}/error/device/{kind}/{devid}/error")
     }
 
-    /// Where the kernel says what went wrong with the backend.
+    /// The backend's error node.
     #[must_use]
     pub fn backend_error(self, domid: DomId) -> String {
         let (kind, devid) = (self.kind.as_str(), self.devid);
         format!("/local/domain/0/error/backend/{kind}/{domid}/{devid}/error")
     }
 
-    /// libxl's own directory of the device, by which `xl` knows that it is there.
+    /// libxl's own directory of the device, by which `xl` finds it.
     #[must_use]
     pub fn libxl(self, domid: DomId) -> String {
         format!("/libxl/{domid}/device/{}/{}", self.kind.as_str(), self.devid)
@@ -110,7 +110,7 @@ impl DeviceRef {
 }
 
 impl DeviceRef {
-    /// As operators name it: `disk xvdb`, `vif 0`.
+    /// As in messages: `disk xvdb`, `vif 0`.
     #[must_use]
     pub fn spoken(self) -> String {
         match self.kind {
@@ -136,13 +136,14 @@ pub fn devices(config: &VmConfig) -> Vec<DeviceRef> {
     disks.chain(vifs).collect()
 }
 
-/// Says whose nodes a domain's are: its value is the VM's [`vm_path`], and no guest can write it.
+/// Identifies the VM of a domain's nodes: its value is the VM's [`vm_path`], and guests cannot
+/// write it.
 #[must_use]
 pub fn vm_link(domid: DomId) -> String {
     format!("/local/domain/{domid}/vm")
 }
 
-/// What a VM has in the store whatever its domain is.
+/// A VM's own directory, independent of its domain.
 #[must_use]
 pub fn vm_path(uuid: Uuid) -> String {
     format!("/vm/{uuid}")
@@ -154,26 +155,26 @@ pub fn start_time_path(uuid: Uuid) -> String {
     format!("{}/start_time", vm_path(uuid))
 }
 
-/// Where xen-netback puts the host's end of a vif.
+/// The host interface of a vif, as named by xen-netback.
 #[must_use]
 pub fn vif_link(domid: DomId, vif: &VifConfig) -> String {
     format!("vif{domid}.{}", vif.devid)
 }
 
-/// What the host's end of a vif is called once it is on its bridge.
+/// The name of a vif's host interface once it is on its bridge.
 #[must_use]
 pub fn host_link(domid: DomId, vif: &VifConfig) -> String {
     vif.name.clone().unwrap_or_else(|| vif_link(domid, vif))
 }
 
-/// What a frontend is told of a vif's MTU until its bridge is known to have another.
+/// A vif's MTU until its bridge's is known.
 pub(crate) const VIF_MTU: u32 = 1500;
 
-/// The address of a vif without a configured one: Xen's prefix and three bytes that follow from the
-/// VM's UUID and the vif's number, so that they are the same at every start.
+/// The address of a vif without a configured one: Xen's prefix and three bytes derived from the
+/// VM's UUID and the vif's number, so that it is the same at every start.
 #[must_use]
 pub fn default_mac(uuid: Uuid, devid: u32) -> Mac {
-    // FNV-1a: well spread, and fixed for ever.
+    // FNV-1a: well distributed, and must never change.
     let mut hash: u32 = 0x811c_9dc5;
     for byte in uuid.0.into_iter().chain(devid.to_le_bytes()) {
         hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
@@ -182,7 +183,7 @@ pub fn default_mac(uuid: Uuid, devid: u32) -> Mac {
     Mac([0x00, 0x16, 0x3e, (a ^ d) & 0x7f, b, c])
 }
 
-/// A domain that was built: what its nodes tell the guest and the daemons.
+/// What the nodes need to know of a built domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BuiltDomain {
     pub domid: DomId,
@@ -199,7 +200,7 @@ impl BuiltDomain {
     }
 }
 
-/// What a record says once the nodes are written: all that the steps still missing need to know.
+/// The completed part of a record: all that the remaining steps need to know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Completion {
     pub start: Start,
@@ -212,7 +213,7 @@ impl Completion {
         format!("{} {} {}", self.start.as_str(), self.store_port, self.store_gfn)
     }
 
-    /// `None` if it makes no sense.
+    /// `None` if it is invalid.
     pub(crate) fn decode(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let start = Start::decode(words.next()?)?;
@@ -225,7 +226,7 @@ impl Completion {
 /// Most bytes of a configuration in one node; the wire's limit is 4096 with path and framing.
 const CONFIG_CHUNK_BYTES: usize = 2048;
 
-/// Directory of our own record of a VM: what a restarted daemon adopts it from.
+/// Directory of a VM's record, from which a restarted daemon adopts it.
 #[must_use]
 pub fn record_path(uuid: Uuid) -> String {
     format!("{RECORDS}/{uuid}")
@@ -234,13 +235,13 @@ pub fn record_path(uuid: Uuid) -> String {
 /// Directory of all records.
 pub const RECORDS: &str = "/xylem/vm";
 
-/// The record of a VM whose domain is being made. Written first, so that nothing can be left that
-/// no record speaks of.
+/// The record of a VM whose domain is being created. Written first, so that nothing can be left
+/// without a record.
 #[must_use]
 pub fn record_nodes(uuid: Uuid, config_text: &str) -> Nodes {
     let mut nodes = Nodes::default();
     let path = record_path(uuid);
-    // Guests have no business here.
+    // No access for guests.
     nodes.put_with(&path, "", &[DOM0_ONLY]);
     nodes.put(format!("{path}/{FORMAT_NODE}"), record::FORMAT.to_string());
     let texts = Texts::of(config_text);
@@ -249,11 +250,11 @@ pub fn record_nodes(uuid: Uuid, config_text: &str) -> Nodes {
     nodes
 }
 
-/// A text in as many nodes as it needs, in the place of `before`.
+/// A text in as many nodes as it needs, replacing `before`.
 fn put_text(nodes: &mut Nodes, path: &str, node: &str, text: &str, before: &str) {
     let chunks = config_chunks(text);
     let left = config_chunks(before).len().saturating_sub(chunks.len());
-    // An empty chunk is the end of a text that was longer once.
+    // An empty chunk ends a text that was longer before.
     for (index, chunk) in chunks.into_iter().chain(std::iter::repeat_n("", left)).enumerate() {
         nodes.put(format!("{path}/{node}-{index}"), chunk);
     }
@@ -325,7 +326,7 @@ pub fn domain_nodes(
     nodes.put_with(vm_path(uuid), "", &guest_reads);
     nodes.put(format!("/vm/{uuid}/uuid"), uuid.to_string());
     nodes.put(format!("/vm/{uuid}/name"), &config.name);
-    // `xl console` and `xl shutdown` ask here what kind of domain they have before them.
+    // `xl console` and `xl shutdown` read the domain type here.
     nodes.put_with(format!("/libxl/{domid}"), "", &[DOM0_ONLY]);
     nodes.put(format!("/libxl/{domid}/type"), kind_name(config.kind));
 
@@ -352,12 +353,12 @@ pub fn domain_nodes(
     nodes
 }
 
-/// What Xen's loader reads, and whoever looks for the screen.
+/// Nodes for hvmloader and VNC viewers.
 fn hvm_nodes(nodes: &mut Nodes, domid: DomId, hvm: &HvmSettings) {
     let path = format!("/local/domain/{domid}");
     let flag = |on: bool| if on { "1" } else { "0" };
     nodes.put(format!("{path}/hvmloader/bios"), hvm.bios.as_str());
-    // Memory below 4 GiB stays where QEMU believes it to be.
+    // Memory below 4 GiB must stay where QEMU expects it.
     nodes.put(format!("{path}/hvmloader/allow-memory-relocate"), "0");
     nodes.put(format!("{path}/platform/acpi"), flag(hvm.acpi));
     nodes.put(format!("{path}/platform/acpi_s3"), flag(hvm.acpi_s3));
@@ -414,7 +415,7 @@ fn vbd_nodes(nodes: &mut Nodes, domid: DomId, disk: &DiskConfig, attachment: &At
     nodes.put(format!("{frontend}/device-type"), kind);
     nodes.put(format!("{frontend}/trusted"), "1");
     let removable = if disk.cdrom { "1" } else { "0" };
-    // What `xl block-list` and its like read of a disk, from libxl's copy.
+    // Keys that `xl block-list` and the like read, in libxl's copy.
     for (key, value) in [
         ("dev", disk.vdev.name.as_str()),
         ("type", "phy"),
@@ -455,7 +456,7 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
             nodes.put(format!("{backend}/{key}"), value);
         }
     }
-    // netback wants the key but not a script: the bridge port is ours to add.
+    // netback requires the key, but no script: we add the bridge port.
     nodes.put(format!("{backend}/script"), "");
     nodes.put(format!("{backend}/hotplug-status"), "");
     if let Some(mtu) = vif.mtu {
@@ -467,7 +468,7 @@ fn vif_nodes(nodes: &mut Nodes, domid: DomId, uuid: Uuid, vif: &VifConfig) {
     device_states(nodes, &frontend, &backend);
 }
 
-/// What must be removed when a domain goes, with the directories above that go when they are empty.
+/// Paths to remove with a domain, and the directories above to remove when empty.
 #[must_use]
 pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
     let mut removals = Vec::new();
@@ -493,20 +494,20 @@ pub fn removed_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec
     removals
 }
 
-/// What a device model leaves, which is there before the domain's own nodes may be.
+/// A device model's nodes, which may exist before the domain's own.
 #[must_use]
 pub fn removed_model_paths(domid: DomId) -> Vec<Removal> {
     vec![Removal::of_vm(device_model::folder(domid), 1)]
 }
 
-/// What says that a VM is whole.
+/// The nodes that mark a record as complete.
 #[must_use]
 pub fn condemned_paths(uuid: Uuid) -> Vec<Removal> {
     vec![Removal::of_vm(format!("{}/complete", record_path(uuid)), 0)]
 }
 
-/// What must be removed of a domain whose VM goes on in another. What says that the VM is whole goes first,
-/// and the domain's number last: whoever finds less than all of it can still take it down.
+/// Paths to remove of a domain whose VM continues in another. The completion mark goes first, and
+/// the domid last, so that a partly removed record can still be taken down.
 #[must_use]
 pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>) -> Vec<Removal> {
     let record = record_path(uuid);
@@ -519,7 +520,7 @@ pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>)
     removals
 }
 
-/// What must be removed of one device.
+/// Paths to remove for one device.
 #[must_use]
 pub fn removed_device_paths(domid: DomId, device: DeviceRef) -> Vec<Removal> {
     let above = |path: String, levels| {
@@ -535,7 +536,7 @@ pub fn removed_device_paths(domid: DomId, device: DeviceRef) -> Vec<Removal> {
     ]
 }
 
-/// The nodes of one more disk.
+/// The nodes of a hotplugged disk.
 #[must_use]
 pub fn plugged_vbd_nodes(domid: DomId, disk: &DiskConfig, attachment: &Attachment) -> Nodes {
     let mut nodes = Nodes::default();
@@ -543,7 +544,7 @@ pub fn plugged_vbd_nodes(domid: DomId, disk: &DiskConfig, attachment: &Attachmen
     nodes
 }
 
-/// The nodes of one more network interface.
+/// The nodes of a hotplugged network interface.
 #[must_use]
 pub fn plugged_vif_nodes(domid: DomId, uuid: Uuid, vif: &VifConfig) -> Nodes {
     let mut nodes = Nodes::default();
@@ -551,7 +552,7 @@ pub fn plugged_vif_nodes(domid: DomId, uuid: Uuid, vif: &VifConfig) -> Nodes {
     nodes
 }
 
-/// What makes a domain of another toolstack ours: a whole record.
+/// A complete record for an adopted domain.
 #[must_use]
 pub fn adopted_nodes(config_text: &str, uuid: Uuid, domid: DomId, made: Completion) -> Nodes {
     let mut nodes = record_nodes(uuid, config_text);
@@ -561,7 +562,7 @@ pub fn adopted_nodes(config_text: &str, uuid: Uuid, domid: DomId, made: Completi
     nodes
 }
 
-/// What libxl writes of a console and nobody reads: with it gone, an adopted domain's nodes are as those of ours.
+/// Unused console nodes of libxl: without them, an adopted domain's nodes are like those of ours.
 #[must_use]
 pub fn foreign_paths(domid: DomId) -> Vec<Removal> {
     vec![
@@ -573,7 +574,7 @@ pub fn foreign_paths(domid: DomId) -> Vec<Removal> {
 /// A record's node that names the devices being plugged or unplugged.
 pub const PENDING: &str = "pending";
 
-/// The changed part of a record: a configuration in the place of `before`, and what is pending.
+/// The changed part of a record: a configuration replacing `before`, and pending devices.
 #[must_use]
 pub fn changed_record_nodes(uuid: Uuid, before: &str, text: &str, pending: &str) -> Nodes {
     let path = record_path(uuid);
@@ -587,7 +588,7 @@ pub fn changed_record_nodes(uuid: Uuid, before: &str, text: &str, pending: &str)
     nodes
 }
 
-/// What of a record says which devices are pending.
+/// The part of a record with the pending devices.
 #[must_use]
 pub fn pending_nodes(uuid: Uuid, pending: &str) -> Nodes {
     let mut nodes = Nodes::default();
@@ -600,7 +601,7 @@ pub fn pending_nodes(uuid: Uuid, pending: &str) -> Nodes {
 pub struct Removal {
     pub path: String,
     pub levels_above: usize,
-    /// The path has the domain's number in it, and can be another domain's by now.
+    /// The path contains the domid, and may belong to another domain by now.
     pub of_domain: bool,
 }
 

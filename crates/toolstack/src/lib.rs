@@ -1,8 +1,8 @@
-//! The life of VMs: what is wanted, what is observed, and the steps in between.
+//! The lifecycle of VMs: wanted state, observed state, and the steps in between.
 //!
-//! [`Toolstack`] is a state machine: events in, actions out, time as an argument. It never learns
-//! whether it runs on Linux or in the simulator. What its work does to Xen, to the store and to the
-//! host is in [`perform`], over the traits it is handed.
+//! [`Toolstack`] is a state machine: events in, actions out, time as an argument. It does not know
+//! whether it runs on Linux or in the simulator. Its effects on Xen, the store and the host are in
+//! [`perform`], over traits that are passed in.
 
 pub mod config;
 pub mod device_model;

@@ -1,4 +1,4 @@
-//! The machine that owns the VMs: requests and observations in, work and replies out.
+//! The state machine that owns the VMs: requests and observations in, work and replies out.
 //!
 //! ```text
 //!            create                    all steps done
@@ -10,8 +10,8 @@
 //!                        v                                   v
 //!                     (none), or Starting again if the policy says restart
 //! ```
-//! One operation at a time works on a VM; reads never wait for it. Observations say "look again",
-//! never "do": what happens follows from what is found.
+//! There is one operation at a time on a VM; reads never wait for it. Events only trigger a poll;
+//! actions follow from the state that is found.
 
 mod adopt;
 mod adoption;
@@ -79,12 +79,12 @@ pub use trace::{Summary, Trace};
 use unread::Unread;
 pub(crate) use users::DomainUsers;
 
-/// A moment, in nanoseconds since some fixed one. The clock is the caller's.
+/// A point in time, in nanoseconds since a fixed epoch. The caller has the clock.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// The moment `seconds` later.
+    /// The time `seconds` later.
     #[must_use]
     pub fn plus_seconds(self, seconds: u64) -> Self {
         Self(self.0 + seconds * 1_000_000_000)
@@ -100,33 +100,33 @@ macro_rules! id {
 }
 
 id!(
-    /// A client that waits for a reply. Given out by the caller.
+    /// A client that waits for a reply. Assigned by the caller.
     ClientId
 );
 id!(
-    /// Work under way. Given out by the machine.
+    /// Work in progress. Assigned by the machine.
     WorkId
 );
-/// An operation under way.
+/// An operation in progress.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 struct OperationId(u64);
 
-/// A VM that is ours.
+/// A VM of ours.
 #[derive(Debug)]
 pub(crate) struct Vm {
     pub(crate) config: Arc<VmConfig>,
     pub(crate) uuid: Uuid,
     pub(crate) facts: Facts,
     operation: Option<OperationId>,
-    /// What it is while no operation starts it or takes it down.
+    /// Its state while no operation starts it or takes it down.
     rest: Rest,
-    /// What is under way for single devices, while nothing is for the VM as a whole.
+    /// Operations on single devices, while there is none on the VM as a whole.
     plugs: BTreeMap<DeviceRef, OperationId>,
-    /// What begins when those have ended.
+    /// What begins after those have ended.
     after_plugs: Option<Outcome>,
-    /// What a restarted daemon would have to go on with, as the record says.
+    /// What a restarted daemon would have to continue, as in the record.
     pub(crate) pending: BTreeMap<DeviceRef, Pending>,
-    /// CD drives that stay when what is in them goes.
+    /// CD drives that are being emptied.
     pub(crate) ejecting: BTreeSet<DeviceRef>,
     /// Clients to answer when the VM is gone.
     waiters: Vec<ClientId>,
@@ -134,19 +134,19 @@ pub(crate) struct Vm {
     poll_again: bool,
     /// The reason its domain last stopped with.
     stopped: Option<ShutdownReason>,
-    /// Its domain's guest was asked to stop or to reboot.
+    /// A shutdown or reboot was requested from its guest.
     is_asked: bool,
-    /// Somebody asked for destruction: no restart.
+    /// Destruction was requested: no restart.
     condemned: bool,
     /// When its domain began to run, if this process saw that.
     began: Option<Instant>,
-    /// How many of its domains in a row stopped by themselves soon after that.
+    /// Number of successive domains that stopped by themselves soon after.
     short_lives: u32,
-    /// When it starts again, if that was put off.
+    /// When it is restarted, if delayed.
     restart_at: Option<Instant>,
-    /// When its last domains stopped without being asked.
+    /// When its last domains stopped without a request.
     crashes: VecDeque<Instant>,
-    /// Why it goes down, if that is more than the reason it stopped with.
+    /// Why it goes down, if there is more than its shutdown reason.
     why: Option<String>,
 }
 
@@ -176,18 +176,18 @@ impl Vm {
     }
 }
 
-/// Why work was given out.
+/// The purpose of work in progress.
 #[derive(Debug)]
 enum Purpose {
     Step {
         operation: OperationId,
         index: usize,
     },
-    /// A list for all who wait for one.
+    /// A list for all waiting requests.
     List,
-    /// A survey after domains changed, for which nobody waits.
+    /// A survey after domains changed, without a client.
     PollAll,
-    /// One domain, about which something was heard.
+    /// A poll of one domain that has changed.
     Poll {
         domid: DomId,
     },
@@ -203,7 +203,7 @@ enum Purpose {
         client: ClientId,
         query: Query,
     },
-    /// A definition is written; what it takes the place of.
+    /// A definition is being written; what it replaces.
     Define {
         client: ClientId,
         uuid: Uuid,
@@ -213,13 +213,13 @@ enum Purpose {
         client: ClientId,
         uuid: Uuid,
     },
-    /// What is known of a domain that is to be adopted.
+    /// Reads a domain that is to be adopted.
     ReadForeign {
         client: ClientId,
         uuid: Uuid,
         base: Box<VmConfig>,
     },
-    /// The devices of a VM that is to go, and whose record cannot be read.
+    /// Reads the devices of a VM that is to be destroyed and whose record cannot be read.
     Left {
         uuid: Uuid,
     },
@@ -228,23 +228,23 @@ enum Purpose {
         client: ClientId,
         adoption: Box<Adoption>,
     },
-    /// A step's, whose operation was cancelled.
+    /// Work of a step whose operation was cancelled.
     Abandoned {
         ticket: Ticket,
-        /// The device that it leaves something of.
+        /// The device that it may leave attached.
         leaves: Option<(Uuid, DeviceRef)>,
     },
-    /// Releases what that brought back.
+    /// Releases its result.
     Discard {
         leaves: Option<(Uuid, DeviceRef)>,
     },
-    /// Nobody waits for the outcome.
+    /// No client waits for the result.
     Aside,
 }
 
 #[derive(Debug)]
 enum Query {
-    /// What is known already to be wrong with a configuration.
+    /// A check of a configuration, with the faults known so far.
     Check {
         faults: Vec<String>,
     },
@@ -268,7 +268,7 @@ enum Query {
     HostInfo,
     Vcpus,
     StartTimes,
-    /// If the reply comes when the domain is gone, only a failure is told.
+    /// If the reply comes when the domain is gone, only a failure is reported.
     Shutdown {
         uuid: Uuid,
         domid: DomId,
@@ -289,20 +289,20 @@ struct Foreign {
     name: Option<String>,
 }
 
-/// The machine. See the module's text.
+/// The state machine; see the module documentation.
 #[derive(Debug)]
 pub struct Toolstack {
     vms: Vms,
     operations: BTreeMap<OperationId, Operation>,
     works: BTreeMap<WorkId, (Purpose, Option<DomainRef>)>,
     users: DomainUsers,
-    /// Devices that abandoned work has still to do with.
+    /// Devices that abandoned work still uses.
     abandoned: BTreeSet<(Uuid, DeviceRef)>,
     /// Watched path to the step that waits for it.
     waits: BTreeMap<String, (OperationId, usize)>,
-    /// When each wait is over at the latest.
+    /// Deadlines of the waits.
     deadlines: BTreeSet<(Instant, OperationId, usize)>,
-    /// Restarts that were put off.
+    /// Delayed restarts.
     restarts: BTreeSet<(Instant, Uuid)>,
     /// Steps that wait for a permit.
     scheduler: Scheduler<Item>,
@@ -319,19 +319,19 @@ pub struct Toolstack {
     definitions: Definitions,
     /// Files of definitions that cannot be read, and why.
     left_aside: BTreeMap<String, String>,
-    /// Starts of many that are under way.
+    /// Bulk starts in progress.
     bulk_starts: Vec<BulkStart>,
     polling: Polling,
     lists: Lists,
     groups: Groups,
     journal: Journal,
-    /// Requests that came before the first observation was in.
+    /// Requests that arrived before the first observation.
     backlog: Option<Vec<(ClientId, Request)>>,
-    /// What was heard before that.
+    /// Domain updates that arrived before that.
     early_updates: Vec<DomainUpdate>,
     next_work: u64,
     next_operation: u64,
-    /// Of the domains that were spoken of.
+    /// Last generation used in a domain identity.
     last_generation: u64,
 }
 
@@ -342,7 +342,7 @@ impl Default for Toolstack {
 }
 
 impl Toolstack {
-    /// A machine that knows nothing yet; [`Event::Started`] makes it look.
+    /// An empty machine; [`Event::Started`] makes it observe the host.
     #[must_use]
     pub fn new() -> Self {
         Self::beginning(Begin::default())
@@ -383,26 +383,26 @@ impl Toolstack {
         }
     }
 
-    /// How many steps may be under way from now on.
+    /// Sets the limits of concurrent steps.
     pub fn set_limits(&mut self, limits: Limits) {
         self.scheduler.set_limits(limits);
     }
 
-    /// When [`Event::Tick`] is due, if nothing else happens before.
+    /// When [`Event::Tick`] is due, unless another event comes first.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
         let wait = self.deadlines.first().map(|(deadline, _, _)| *deadline);
         wait.into_iter().chain(self.restarts.first().map(|(at, _)| *at)).min()
     }
 
-    /// Whether nothing is under way: no operation and no work.
+    /// Whether there is no operation and no work in progress.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         debug_assert!(self.vms.is_consistent(), "a VM has changed behind its index");
         self.operations.is_empty() && self.works.is_empty()
     }
 
-    /// Takes one event in; everything that follows from it is appended to `out`.
+    /// Handles one event; all resulting actions are appended to `out`.
     pub fn handle(&mut self, now: Instant, event: Event, out: &mut Vec<Action>) {
         let revision = self.log.revision();
         match event {
@@ -423,7 +423,7 @@ impl Toolstack {
             }
             Event::Node { path, value } => self.handle_node(now, &path, value.as_deref(), out),
             Event::Introduced { domid } => {
-                // Our own creates are no news, and a list for each would make them O(domains).
+                // Our own creates need no poll; a list for each would make them O(domains).
                 let ours = domid.is_some_and(|domid| self.vms.at(domid).is_some());
                 match domid {
                     Some(_) if ours => {}
@@ -436,7 +436,7 @@ impl Toolstack {
             Event::ModelEnded { process, how } => self.model_ended(now, process, &how, out),
             Event::Tick => {}
         }
-        // Whatever else happens all the time, a deadline is kept.
+        // Deadlines are kept even under a constant stream of events.
         self.end_late_waits(now, out);
         self.begin_restarts(now, out);
         self.tell_of_changes(out);
@@ -484,7 +484,7 @@ impl Toolstack {
             Purpose::PollAll => {
                 let again = self.polling == Polling::Underway { again: true };
                 self.polling = Polling::Idle;
-                // A failed look is repeated at the next change; the domains stay as they were.
+                // A failed poll is repeated at the next change; the domains stay as they were.
                 if let Ok(Output::Survey(survey)) = result {
                     self.handle_survey(now, &survey, out);
                 }
@@ -493,7 +493,7 @@ impl Toolstack {
                 }
             }
             Purpose::Poll { domid } => {
-                // As for all: what could not be looked at stays as it was.
+                // As for all: a domain that could not be polled stays as it was.
                 if let Ok(Output::Looked { info, name }) = result {
                     self.handle_polled(now, domid, info.as_deref(), name, out);
                 }
@@ -531,7 +531,7 @@ impl Toolstack {
         }
     }
 
-    /// Lists the domains once more. Single-flight: changes during a look cause one more, not many.
+    /// Lists the domains again. Single-flight: changes during a list cause one more, not many.
     fn poll_all(&mut self, out: &mut Vec<Action>) {
         match &mut self.polling {
             Polling::Idle if self.backlog.is_none() => {
@@ -551,7 +551,7 @@ impl Toolstack {
         ours.chain(foreign).collect()
     }
 
-    /// Takes over what a survey says about domains that are not ours.
+    /// Updates the foreign domains from a survey.
     fn learn_foreign(&mut self, survey: &Survey) {
         let mut foreign = Foreigners::default();
         for info in &survey.domains {
@@ -565,7 +565,7 @@ impl Toolstack {
             let known = self.foreign.remove(&info.domid).filter(|f| f.handle == info.handle);
             let name = survey.names.get(&info.domid).cloned();
             let name = name.or_else(|| known.and_then(|f| f.name));
-            // A domain without a name yet is asked again.
+            // A domain without a name yet is read again.
             if name.is_some() {
                 foreign.insert(info.domid, Foreign { handle: info.handle, name });
             }
@@ -588,7 +588,7 @@ impl Toolstack {
         }
     }
 
-    /// Adopts what an earlier daemon left: complete VMs are kept, all others taken down.
+    /// Adopts VMs of an earlier daemon: complete ones are kept, others taken down.
     fn handle_observed(
         &mut self,
         now: Instant,
@@ -599,7 +599,7 @@ impl Toolstack {
             Ok(Output::Observed { survey, records, loops, unique_ids, models }) => {
                 (survey, records, loops, unique_ids, models)
             }
-            // Nothing can be decided unseen: look again, requests wait.
+            // Nothing can be decided without an observation: retry, requests wait.
             _ => {
                 self.give_out(Purpose::Observe, AdoptionWork::Observe, out);
                 return;

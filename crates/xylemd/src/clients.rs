@@ -22,15 +22,15 @@ use toolstack::Asker;
 
 use crate::daemon::Running;
 
-/// Connections served at a time; further ones are told so.
+/// Connections served at a time; further ones are refused.
 const CLIENTS_MAX: usize = 256;
-/// Threads that wait for a client while there is none. A thread that has to be made first keeps it waiting.
+/// Idle threads kept ready for clients, since creating a thread would delay them.
 const THREADS_WAITING: usize = 4;
-/// How long the lock is waited for: a program that a killed daemon was just starting has it until its exec.
+/// Timeout for the lock: a child that a killed daemon was just starting holds it until its exec.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// Makes sure that no other daemon serves this socket, now or later: of several that are started at once one gets the lock.
-/// It is held as long as the file is open.
+/// Makes sure that no other daemon serves this socket: of several that are started at once one gets
+/// the lock. It is held while the file is open.
 pub(crate) fn lock(socket: &Path) -> Result<File> {
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder)
@@ -56,7 +56,7 @@ pub(crate) fn lock(socket: &Path) -> Result<File> {
     }
 }
 
-/// Binds the socket. Whoever does has the [`lock`].
+/// Binds the socket. The caller must hold the [`lock`].
 pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
     // A daemon of an earlier release has no lock.
     if UnixStream::connect(path).is_ok() {
@@ -66,7 +66,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
     }
-    // Nobody answers there: what is left is a dead daemon's.
+    // The socket is stale.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(|| format!("cannot replace {}", path.display()));
@@ -80,7 +80,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener> {
     Ok(listener)
 }
 
-/// Accepts clients, on threads that serve them: whoever is accepted finds one that waits for work.
+/// Accepts clients on the threads that serve them, so that there is always one ready.
 pub(crate) fn serve(listener: UnixListener, daemon: Running) -> std::io::Result<()> {
     let door = Arc::new(Door {
         listener,
@@ -91,13 +91,13 @@ pub(crate) fn serve(listener: UnixListener, daemon: Running) -> std::io::Result<
     (0..THREADS_WAITING).try_for_each(|_| add_thread(&door))
 }
 
-/// Where clients come in.
+/// Accepts clients.
 struct Door {
     listener: UnixListener,
     daemon: Running,
     /// Threads that wait for a client, or are about to.
     waiting: AtomicUsize,
-    /// Clients that are being served.
+    /// Clients being served.
     open: AtomicUsize,
 }
 
@@ -107,21 +107,21 @@ fn add_thread(door: &Arc<Door>) -> std::io::Result<()> {
     thread::Builder::new().name("client".to_owned()).spawn(move || welcome(&door)).map(drop)
 }
 
-/// Serves one client after another, until enough other threads wait for the next.
+/// Serves clients one after another, until enough other threads are idle.
 fn welcome(door: &Arc<Door>) {
     loop {
         let Ok((stream, _)) = door.listener.accept() else {
-            // Out of descriptors: some client has to leave first.
+            // Out of descriptors: wait for a client to disconnect.
             thread::sleep(Duration::from_millis(100));
             continue;
         };
         if door.open.fetch_add(1, Ordering::Relaxed) < CLIENTS_MAX {
             if door.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
-                // Nobody waits at the door any more. Without a further thread the next client waits for this
-                // one, and that is all that goes wrong.
+                // No thread is idle any more. Without a further one the next client only waits for
+                // this one.
                 let _later = add_thread(door);
             }
-            // A connection that breaks ends the client, nothing else.
+            // A broken connection only ends this client.
             let asker = socket_peercred(&stream)
                 .ok()
                 .map(|peer| Asker { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get() });
@@ -207,10 +207,10 @@ mod tests {
         let expected = format!("another xylemd serves {} already", socket.display());
         assert!(refused.clone().all(|it| it.to_string() == expected), "{started:?}");
         assert_eq!(refused.count(), 15);
-        // The next one takes over when it has ended.
+        // The next one takes over when it has exited.
         drop(started);
         lock(&socket).and_then(|_| listen(&socket)).unwrap();
-        // Nobody's file is opened through a link.
+        // Links are not followed.
         std::fs::remove_file(socket.with_extension("lock")).unwrap();
         std::os::unix::fs::symlink("/dev/null", socket.with_extension("lock")).unwrap();
         assert!(lock(&socket).unwrap_err().to_string().starts_with("cannot open"));

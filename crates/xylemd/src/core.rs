@@ -1,8 +1,8 @@
-//! The core: the machine behind a lock, and what follows from each event.
+//! The core: the machine behind a lock, and execution of its actions.
 //!
-//! Whoever brings an event, a client, a worker or the watches, takes the lock, lets the machine decide and
-//! hands out its actions, which takes no time. Of the work that follows, one piece may stay with the
-//! thread that caused it: a create goes from step to step on one thread, without a switch between them.
+//! A thread with an event (a client, a worker or the watches) takes the lock, lets the machine
+//! decide and dispatches its actions, which is fast. One of the resulting works may stay with this
+//! thread: a create goes from step to step on one thread, without context switches.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -22,10 +22,10 @@ use crate::pool::{Job, LinuxPerformer, Pool, Taken};
 use crate::stats::{Ending, Stats, Took};
 use crate::watch::Orders;
 
-/// Less than this is the way to a worker, not waiting for one.
+/// Shorter times are the latency of a worker, not queueing.
 const QUEUED_MIN: Duration = Duration::from_micros(50);
 
-/// What a client hears.
+/// A message to a client.
 pub(crate) enum Answered {
     News(News),
     Reply(Reply),
@@ -33,7 +33,7 @@ pub(crate) enum Answered {
 
 pub(crate) struct Core {
     begin: std::time::Instant,
-    /// When that was, in milliseconds since 1970.
+    /// The same in milliseconds since 1970.
     begin_unix_ms: u64,
     state: Mutex<State>,
     pool: Pool<LinuxPerformer>,
@@ -48,7 +48,7 @@ struct State {
     clients: BTreeMap<ClientId, Waiting>,
     next_client: u64,
     totals: Cost,
-    /// Empty between events; kept for its room.
+    /// Empty between events; kept for its capacity.
     actions: Vec<Action>,
 }
 
@@ -85,7 +85,8 @@ impl Core {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let micros = u64::try_from(unix.as_micros()).unwrap_or(u64::MAX);
         let machine = Toolstack::beginning(Begin {
-            // Fewer than one change in a microsecond: no later daemon gives out the same revision.
+            // There is less than one change per microsecond, so a later daemon does not reuse
+            // revisions.
             revision: micros,
             definitions: definitions.load()?,
             boot: definitions.boot(),
@@ -95,45 +96,45 @@ impl Core {
         Ok(Self { begin, begin_unix_ms, state, pool, orders, follow, stats: Mutex::default() })
     }
 
-    /// A moment of the machine in milliseconds since 1970.
+    /// A machine time in milliseconds since 1970.
     pub(crate) fn unix_ms(&self, at: Instant) -> u64 {
         self.begin_unix_ms + at.0 / 1_000_000
     }
 
-    /// How many steps the machine lets go at a time: as many as there are performers for, of which no single
+    /// Sets the limits of concurrent steps: as many as there are performers, of which no single
     /// storage gets all.
     pub(crate) fn set_workers(&self, workers: usize) {
         self.lock().machine.set_limits(Limits::for_workers(workers));
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // The machine asserts what it cannot do without: after that nothing may go on with it.
+        // A failed assertion in the machine must stop the daemon.
         self.state.lock().expect("no thread has failed while it held the machine")
     }
 
-    /// Time since the daemon began. Asked for under the lock, so that the machine's time never runs back.
+    /// Time since the daemon's start. Read under the lock, so that the machine's time is monotonic.
     fn now(&self) -> Instant {
         Instant(u64::try_from(self.begin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Something happened that nobody here waits for.
+    /// Handles an event without a waiting client.
     pub(crate) fn happened(&self, event: Event) {
         self.handle(&mut self.lock(), event, |_| false);
     }
 
-    /// How long the machine can be left alone.
+    /// Time until the machine's next wakeup.
     pub(crate) fn until_wakeup(&self) -> Option<Duration> {
         let state = self.lock();
         let due = state.machine.next_wakeup()?;
         Some(Duration::from_nanos(due.0.saturating_sub(self.now().0)))
     }
 
-    /// What all work has cost since the start.
+    /// Total cost of all work since the start.
     pub(crate) fn totals(&self) -> Cost {
         self.lock().totals.clone()
     }
 
-    /// What was done so far, and how long it took.
+    /// Activity so far, with timings.
     pub(crate) fn activity(&self) -> api::Activity {
         self.stats().activity(self.begin.elapsed().as_secs(), self.pool.states())
     }
@@ -144,11 +145,11 @@ impl Core {
     }
 
     fn stats(&self) -> MutexGuard<'_, Stats> {
-        // Numbers that were being added to are of use all the same.
+        // Statistics remain useful after a panic.
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a request in. All that follows from it is done elsewhere.
+    /// Submits a request. The resulting work is done by other threads.
     pub(crate) fn begin(&self, ask: Ask) -> Receiver<Answered> {
         let (answers, answered) = mpsc::channel();
         self.put(ask, answers, |_| false);
@@ -172,13 +173,13 @@ impl Core {
                     for answer in answered.try_iter() {
                         match answer {
                             Answered::News(news) => {
-                                // A client that has gone notices so when it gets its reply.
+                                // A disconnected client is noticed at the reply.
                                 let _gone = hear(news);
                             }
                             Answered::Reply(last) => reply = Some(last),
                         }
                     }
-                    // With the reply the client is done: further work is not what it waits for.
+                    // The client does not wait for work after its reply.
                     if reply.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                 }),
             }
@@ -194,7 +195,7 @@ impl Core {
         }
     }
 
-    /// Works for ever, on what waits in the pool.
+    /// Does work from the pool, forever.
     pub(crate) fn work(&self, class: WorkClass) {
         loop {
             let (mut taken, job) = self.pool.next(class);
@@ -202,8 +203,7 @@ impl Core {
         }
     }
 
-    /// Carries out work and what follows from it, as long as that is for the same performer and
-    /// `between` lets it.
+    /// Performs work and resulting work, while it is for the same performer and `between` allows.
     fn carry(
         &self,
         taken: &mut Taken<'_, LinuxPerformer>,
@@ -251,7 +251,8 @@ impl Core {
         self.handle(&mut state, Event::Request { client, request }, may_stay)
     }
 
-    /// Takes one event in and hands out all actions, but for the first work that may stay with the caller.
+    /// Handles one event and dispatches all actions, except the first work that may stay with the
+    /// caller.
     fn handle(
         &self,
         state: &mut State,
@@ -305,14 +306,14 @@ impl Core {
         for work in withdrawn {
             let result = Err(Failure("cancelled before it began".to_owned()));
             let event = Event::Worked { work, result, cost: Cost::default() };
-            // Nobody waits for what follows.
+            // No client waits for the result.
             self.handle(state, event, never);
         }
         stays
     }
 }
 
-/// For those who carry out no work themselves.
+/// For callers that do no work themselves.
 fn never(_: WorkClass) -> bool {
     false
 }

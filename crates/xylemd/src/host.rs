@@ -15,10 +15,10 @@ use crate::definitions::Definitions;
 use crate::images::Images;
 use crate::models;
 
-/// How long an interface may take to appear.
+/// Timeout for an interface to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
 
-/// The words for what a file refuses.
+/// The message of a file error.
 pub(crate) fn refusal(error: &io::Error) -> HostError {
     match error.kind() {
         io::ErrorKind::NotFound => HostError::Missing,
@@ -26,7 +26,7 @@ pub(crate) fn refusal(error: &io::Error) -> HostError {
     }
 }
 
-/// The words of a refusal by the kernel.
+/// The message of a kernel error.
 fn refused(error: &xen_linux::HostError) -> HostError {
     match error.errno() {
         xen::Errno::ENOENT | xen::Errno::ENODEV => HostError::Missing,
@@ -107,10 +107,10 @@ impl Host for LinuxHost {
         let told = |error: xen_linux::HostError| HostError::Refused(error.to_string());
         let name = link.rename.as_ref().unwrap_or(&link.name);
         let there = self.links.find(name).map_err(told)?;
-        // What was renamed before has its first name as an alias.
+        // An interface renamed before has its original name as alias.
         let is_renamed = |it: &xen_linux::Link| it.alias.as_deref() == Some(&link.name);
         if !there.as_ref().is_some_and(is_renamed) {
-            // netback says InitWait a moment before it has made its interface.
+            // netback sets InitWait shortly before it has created its interface.
             self.links.wait_for(&link.name, LINK_WAIT).map_err(told)?;
             if *name != link.name {
                 self.links.rename(&link.name, name).map_err(told)?;

@@ -1,10 +1,10 @@
 //! `xylemd`, the toolstack daemon: threads, sockets and devices around [`toolstack::Toolstack`].
 //!
-//! The machine is behind a lock under which nothing blocks (`core`). Work needs a performer, of which
-//! there are few for each class of it (`pool`): a client's thread (`clients`) takes one for what its
-//! request causes, and threads of the pool do the rest. Watches have a connection of their own
-//! (`watch`). Kernels are parsed by a process that can do nothing else (`images`). Nothing here decides
-//! about VMs.
+//! The machine is behind a lock under which nothing blocks (`core`). Work needs a performer, of
+//! which there are few for each class of it (`pool`): a client's thread (`clients`) takes one for
+//! its request's work, and threads of the pool do the rest. Watches have their own connection
+//! (`watch`). Kernels are parsed by a confined process (`images`). There are no decisions about VMs
+//! here.
 
 mod capabilities;
 mod clients;
@@ -36,18 +36,18 @@ use crate::definitions::Definitions;
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) socket: PathBuf,
-    /// Where counters can be read.
+    /// Socket for counters.
     pub(crate) status_socket: PathBuf,
     pub(crate) store_socket: PathBuf,
-    /// Threads that make VMs.
+    /// Worker threads.
     pub(crate) workers: usize,
-    /// Where definitions of VMs lie.
+    /// Folder of VM definitions.
     pub(crate) vm_folder: PathBuf,
 }
 
 impl Options {
     pub(crate) fn definitions(&self) -> Definitions {
-        // Beside the socket: it goes with the host.
+        // Next to the socket, so that a reboot removes it.
         let marker = self.socket.with_file_name("started-with-the-host");
         Definitions { folder: self.vm_folder.clone(), marker }
     }
@@ -68,11 +68,11 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
   -V, --version        the release
 ";
 
-/// What a step takes of dom0's memory while it is under way: its thread's stack and arena, a loop device and
-/// what the store and the backend keep of it.
+/// Memory of dom0 for a step in progress: its thread's stack and arena, a loop device and state in
+/// the store and the backend.
 const STEP_MEMORY_KIB: u64 = 1024;
 
-/// As many as take a small part of dom0's memory. More than that only contend for its CPUs.
+/// As many as use a small part of dom0's memory. More would only contend for its CPUs.
 fn workers_by_memory() -> usize {
     const PART: u64 = 32;
     let kib = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
@@ -125,11 +125,11 @@ fn options() -> Result<Option<Options>> {
 
 fn print_line(text: &str) {
     use std::io::Write;
-    // Whoever closed our output does not want to read it.
+    // The reader may have closed our output.
     let _closed = writeln!(std::io::stdout(), "{text}");
 }
 
-/// A line for the daemon's log that is about no VM.
+/// Logs a line that is not about a VM.
 pub(crate) fn log(message: impl std::fmt::Display) {
     journal::write(&toolstack::LogRecord {
         level: toolstack::Level::Info,
@@ -142,15 +142,15 @@ pub(crate) fn log(message: impl std::fmt::Display) {
     });
 }
 
-/// Somebody waits for almost all that we do, and each piece of it is short; who only follows what happens,
-/// such as xenconsoled at each introduction, has time. Inherited by all threads.
+/// Clients wait for almost all our work, and each piece of it is short; processes that only follow
+/// events, such as xenconsoled at each introduction, are less urgent. Inherited by all threads.
 const NICENESS: i32 = -10;
 
 fn run(options: &Options) -> Result<()> {
-    // Where we may not, all is merely slower.
+    // Without permission everything is merely slower.
     let _refused = rustix::process::setpriority_process(None, NICENESS);
     capabilities::give_up().context("cannot give up what is not needed of root")?;
-    // Before there is anything that it must not have.
+    // Before anything is opened that it must not inherit.
     let itself = "/proc/self/exe";
     let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
         .context("cannot start the parser of kernels")?;
@@ -183,7 +183,7 @@ fn run(options: &Options) -> Result<()> {
     Err(watcher.run(&core).context("the watches ended"))
 }
 
-/// Tells a service manager that waits for it, as `sd_notify(3)` says.
+/// Notifies the service manager, see `sd_notify(3)`.
 fn notify_ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let told = std::os::unix::net::UnixDatagram::unbound()
@@ -193,7 +193,7 @@ fn notify_ready() {
     }
 }
 
-/// What this program is told when it starts itself to parse a kernel; for nobody else to say.
+/// Internal command with which this program executes itself to parse a kernel.
 const PARSER_COMMAND: &str = "parse-kernel";
 
 fn main() -> ExitCode {

@@ -1,8 +1,8 @@
-//! Events: how the states of VMs change, each change with a revision from which a reader can go on.
+//! Events: changes of VMs' states, each with a revision from which a reader can continue.
 //!
-//! The last changes are kept, no matter who reads. A reader asks for what came after a revision and is
-//! answered at once, or when something happens; one that asks too late is told so and gets the states as
-//! they are. So a slow reader costs nobody anything.
+//! The last changes are kept, with no state per reader. A reader requests the changes after a
+//! revision and is answered at once, or with the next change; one that is too late gets the current
+//! states instead. So a slow reader costs nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,27 +18,27 @@ use crate::work::Survey;
 const EVENTS_MAX: usize = 4096;
 /// Changes in one answer.
 const EVENTS_PER_ANSWER: usize = 512;
-/// Clients that may wait for changes or states at a time; the one that has waited longest is answered
-/// early when another comes.
+/// Clients that may wait for changes or states at a time; if another comes, the one that has waited
+/// longest is answered early.
 const READERS_MAX: usize = 256;
 
-/// What a VM is doing.
+/// State of a VM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum VmState {
     Starting,
     Running,
     Paused,
-    /// Its guest has suspended itself; its domain waits for whoever asked for that.
+    /// Its guest has suspended itself; its domain is kept.
     Suspended,
     Stopping,
-    /// Its domain has stopped and is kept for whoever wants to look at it.
+    /// Its domain has stopped and is kept for inspection.
     Preserved,
     /// Its domain could not be taken down, and a further destroy tries again; or its record or its definition
     /// cannot be read.
     Stuck,
     /// It is defined and has no domain.
     Down,
-    /// It is not known, or not any more.
+    /// It does not exist, or no longer.
     Gone,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for VmState {
     }
 }
 
-/// What a VM is while nothing starts it or takes it down.
+/// A VM's state between operations.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Rest {
     Running,
@@ -118,7 +118,7 @@ impl Rest {
     }
 }
 
-/// A VM as it is.
+/// A VM's current state.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct VmStatus {
     pub uuid: Uuid,
@@ -139,18 +139,18 @@ pub struct StateChange {
     pub domid: Option<DomId>,
     pub before: VmState,
     pub after: VmState,
-    /// Why, in words; empty if the states say it all.
+    /// The reason as text; empty if the states are enough.
     pub reason: String,
 }
 
-/// What a reader gets.
+/// Answer to a reader.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct StateChanges {
-    /// Where to go on from.
+    /// The revision to continue from.
     pub revision: u64,
-    /// Present if no revision was named, or one from which no way leads here any more.
+    /// Present if no revision was given, or if it is too old.
     pub snapshot: Option<Vec<VmStatus>>,
-    /// The revision that was named lies before those that are kept, or is another daemon's.
+    /// The given revision is older than the kept ones, or another daemon's.
     pub too_old: bool,
     pub changes: Vec<StateChange>,
 }
@@ -161,7 +161,7 @@ struct Reader {
     since: u64,
 }
 
-/// Somebody who waits for a VM to come to a state.
+/// A client that waits for a VM's state.
 #[derive(Debug)]
 struct Waiter {
     client: ClientId,
@@ -171,25 +171,26 @@ struct Waiter {
     state: VmState,
 }
 
-/// The last changes, and what readers know of VMs by them. Nothing is decided by it: see [`Toolstack::state_of`].
+/// The last changes, and the states as reported to readers. Not used for decisions: see
+/// [`Toolstack::state_of`].
 #[derive(Debug, Default)]
 pub(super) struct Log {
     changes: VecDeque<StateChange>,
     /// Of the last change.
     revision: u64,
-    /// Of the moment before the first change that is kept.
+    /// Revision before the first kept change.
     oldest: u64,
-    /// VMs that are not gone, as they were told last.
+    /// VMs that exist, with the state last reported.
     told: BTreeMap<Uuid, VmStatus>,
     readers: VecDeque<Reader>,
     waiters: VecDeque<Waiter>,
-    /// Up to which they were told.
+    /// Revision up to which waiters were notified.
     waiters_revision: u64,
 }
 
 impl Log {
-    /// A log whose revisions come after `revision`. Revisions of a daemon must be above those of the one
-    /// before it.
+    /// A log whose revisions are above `revision`. Revisions of a daemon must be above those of its
+    /// predecessor.
     pub(super) fn after(revision: u64) -> Self {
         Self { revision, oldest: revision, ..Self::default() }
     }
@@ -199,7 +200,7 @@ impl Log {
         self.revision
     }
 
-    /// The changes after a revision, as far as they are kept.
+    /// The kept changes after a revision.
     pub(super) fn after_revision(&self, revision: u64) -> impl Iterator<Item = &StateChange> {
         let first = self.changes.partition_point(|change| change.revision <= revision);
         self.changes.iter().skip(first)
@@ -245,13 +246,13 @@ impl Log {
 }
 
 impl Toolstack {
-    /// The state of a VM, as follows from what it is and what works on it.
+    /// The state of a VM, derived from its resting state and its operation.
     pub(super) fn state_of(&self, uuid: Uuid) -> VmState {
         match self.vms.get(&uuid) {
             Some(vm) => match vm.operation.map(|id| &self.operations[&id].outcome) {
                 Some(Outcome::Created { .. } | Outcome::Rebooted) => VmState::Starting,
                 Some(Outcome::Gone | Outcome::Failed { .. }) => VmState::Stopping,
-                // Its next start is due later.
+                // Its restart is delayed.
                 None if vm.restart_at.is_some() => VmState::Starting,
                 Some(
                     Outcome::Plugged { .. }
@@ -285,7 +286,7 @@ impl Toolstack {
         }
     }
 
-    /// Notes that a VM is in this state now. That it was already is no event.
+    /// Records a VM's new state. The same state is not an event.
     pub(super) fn changed(
         &mut self,
         now: Instant,
@@ -313,14 +314,14 @@ impl Toolstack {
         self.log.put(StateChange { revision, at: now, uuid, name, domid, before, after, reason });
     }
 
-    /// What a running VM was asked to be has come about; not if something else is under way meanwhile.
+    /// Records a requested state of a running VM, unless an operation is in progress.
     pub(super) fn came_to(&mut self, now: Instant, uuid: Uuid, state: VmState) {
         if self.vms.get(&uuid).is_some_and(|vm| vm.operation.is_none()) {
             self.changed(now, uuid, state, "asked for");
         }
     }
 
-    /// What an earlier daemon left whole.
+    /// Records complete VMs of an earlier daemon.
     pub(super) fn found_whole(&mut self, now: Instant, survey: &Survey, half_made: &[Uuid]) {
         for info in survey.domains.iter().filter(|info| !info.flags.dying()) {
             if self.vms.contains_key(&info.handle) && !half_made.contains(&info.handle) {
@@ -330,7 +331,7 @@ impl Toolstack {
         }
     }
 
-    /// What an earlier daemon left and this one cannot read.
+    /// Records VMs of an earlier daemon that this one cannot read.
     pub(super) fn found_unread(&mut self, now: Instant, out: &mut Vec<Action>) {
         let found = self.unread.iter().map(|(uuid, it)| (*uuid, it.why.clone(), it.refusal()));
         for (uuid, why, message) in found.collect::<Vec<_>>() {
@@ -377,7 +378,7 @@ impl Toolstack {
         self.changed(now, uuid, state, reason);
     }
 
-    /// Answers with the changes after a revision. If there are none, and the client wants to wait, the
+    /// Answers with the changes after a revision. If there are none and the client waits, the
     /// answer comes with the next.
     pub(super) fn read_events(
         &mut self,
@@ -426,7 +427,7 @@ impl Toolstack {
         self.log.waiters.push_back(waiter);
     }
 
-    /// Tells those who wait of what has happened.
+    /// Notifies waiting clients of changes.
     pub(super) fn tell_of_changes(&mut self, out: &mut Vec<Action>) {
         let revision = self.log.revision;
         if self.log.readers.front().is_some_and(|reader| reader.since != revision) {

@@ -1,7 +1,7 @@
-//! The daemon's log: what became of VMs, who asked for what, and how that ended.
+//! The daemon's log: state changes of VMs, and requests with client and result.
 //!
-//! Records are made in two places only: of each change of a VM's state, and of each answer to a request that
-//! changes something. What else there is to say is a note.
+//! Records are made in two places only: for each change of a VM's state, and for each answer to a
+//! request that changes something. Everything else is a note.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::permits::PermitRequest;
 use super::{Action, ClientId, Instant, Reply, Request, StateChange, Toolstack, VmState};
 use crate::scheduler::Ticket;
 
-/// Who makes a request: the process at the other end of the connection, as the kernel tells it.
+/// The client of a request: the peer process, from the kernel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Asker {
     pub uid: u32,
@@ -24,7 +24,7 @@ pub enum Level {
     Warning,
 }
 
-/// A line of the log. The message says all of it in words; the rest is for those who search.
+/// A line of the log. The message is complete; the other fields are for searching.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LogRecord {
     pub level: Level,
@@ -57,19 +57,19 @@ enum Subject {
     Storage(String),
 }
 
-/// What the next records need to know.
+/// State for the next records.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     askers: BTreeMap<ClientId, Asker>,
     asked: BTreeMap<ClientId, Asked>,
     /// What clients do themselves, by their permits.
     held: BTreeMap<Ticket, Asked>,
-    /// When each VM came to the state it has.
+    /// When each VM entered its state.
     since: BTreeMap<Uuid, Instant>,
 }
 
 impl Request {
-    /// What is done with which VM, if the request changes something.
+    /// The action and VM of a request that changes something.
     fn deed(&self) -> Option<(String, &str)> {
         fn deed<'a>(verb: &str, vm: &'a str) -> Option<(String, &'a str)> {
             Some((verb.to_owned(), vm))
@@ -129,7 +129,7 @@ fn seconds(nanoseconds: u64) -> String {
 }
 
 impl Toolstack {
-    /// Says who a client is, before its request comes.
+    /// Introduces a client before its request.
     pub fn introduce(&mut self, client: ClientId, asker: Asker) {
         self.journal.askers.insert(client, asker);
     }
@@ -155,7 +155,7 @@ impl Toolstack {
         self.journal.asked.insert(client, asked);
     }
 
-    /// Adds the records that follow from what is told to clients, and from changes after `revision`.
+    /// Adds records for answers to clients, and for changes after `revision`.
     pub(super) fn keep_journal(&mut self, now: Instant, revision: u64, out: &mut Vec<Action>) {
         let journal = &mut self.journal;
         let mut records: Vec<LogRecord> =

@@ -1,4 +1,4 @@
-//! What is asked of the scheduler: permits for steps, and for what clients do themselves about SRs.
+//! Requests to the scheduler: permits for steps, and for clients' own work on SRs.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use crate::config::VmConfig;
 use crate::scheduler::{Ask, Priority, SrRequest, Ticket};
 use crate::steps::{Permit, StorageOf};
 
-/// What the scheduler lets go.
+/// What the scheduler grants permits to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Item {
     Step(OperationId, usize),
-    /// Something that a client does itself.
+    /// Work of a client.
     Own(ClientId),
 }
 
-/// What a client wants with a permit.
+/// A client's request for a permit.
 #[derive(Clone, Debug)]
 pub enum PermitRequest {
-    /// To do something about an SR. Answered by [`Reply::Permit`] when there is room for it. What changes something is
+    /// For work on an SR. Answered by [`Reply::Permit`] when granted. What changes something is
     /// logged once the permit is given back.
     Sr { sr: String, what: SrRequest, deed: Option<Deed> },
     /// To give it back, with what came of it. Answered by [`Reply::GivenBack`].
@@ -57,10 +57,10 @@ impl Toolstack {
     }
 }
 
-/// Where the backends of all devices are. The only domain that serves any, so far.
+/// The backend domain of all devices; only dom0 is supported.
 const BACKEND: &str = "domain 0";
 
-/// What a step of a VM's asks the scheduler for.
+/// The scheduler request of a VM's step.
 pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Priority) -> Ask {
     let Permit { track, class, storage, backend } = permit;
     let sr = match storage {
@@ -72,7 +72,7 @@ pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Pri
     Ask { vm, track, priority, class, sr, backend }
 }
 
-/// The storage that a disk lies on, for its limit: its SR, or the folder, or volume group, of its path.
+/// The storage of a disk, for its limit: its SR, or the folder or volume group of its path.
 fn storage_of_disk(config: &VmConfig, devid: u32) -> Option<Arc<str>> {
     let disk = config.disks.iter().find(|disk| disk.vdev.number == devid)?;
     match VdiName::parse(&disk.target) {

@@ -1,4 +1,4 @@
-//! Requests of clients, and the answers to those that only read.
+//! Requests of clients, and answers to read-only ones.
 
 use xen::{DomId, DomainRef, Uuid};
 
@@ -189,7 +189,7 @@ impl Toolstack {
         });
     }
 
-    /// Answers with the limits, after they were changed if they are given.
+    /// Answers with the limits, after applying the given changes.
     fn limits(
         &mut self,
         now: Instant,
@@ -217,7 +217,7 @@ impl Toolstack {
         self.give_out(Purpose::Query { client, query }, work, out);
     }
 
-    /// Runs `then` for a VM of ours that has a domain; otherwise the client is told why not.
+    /// Runs `then` for a VM of ours that has a domain; otherwise answers with the reason.
     fn with_domain(
         &mut self,
         client: ClientId,
@@ -242,7 +242,7 @@ impl Toolstack {
         domain.ok_or_else(|| format!("{target}: has no domain yet; try again when it has started"))
     }
 
-    /// The VM of ours that a name, domain number or UUID means.
+    /// Our VM with this name, domid or UUID.
     pub(super) fn resolve(&self, target: &str) -> Result<Uuid, String> {
         if let Some(vm) = self.vms.meant(target) {
             return Ok(vm.uuid);
@@ -318,7 +318,7 @@ impl Toolstack {
         self.begin(now, uuid, plan, Outcome::Created { client: Some(client) }, out);
     }
 
-    /// Why a VM cannot be started although it does not run: work of a start that was cancelled has not ended.
+    /// Why a VM that is not running cannot be started: work of a cancelled start has not ended.
     pub(super) fn abandoned_start(&self, uuid: Uuid, name: &str) -> Option<String> {
         let device = self.abandoned_device(uuid)?.spoken();
         Some(format!(
@@ -327,7 +327,7 @@ impl Toolstack {
         ))
     }
 
-    /// Destruction overtakes: a create under way begins no further step and is taken down.
+    /// A destroy overtakes: a create in progress begins no further step and is taken down.
     pub(super) fn destroy(
         &mut self,
         now: Instant,
@@ -346,7 +346,7 @@ impl Toolstack {
         }
     }
 
-    /// Answers a client whose read has come back.
+    /// Answers a client with the result of its read.
     pub(super) fn answer(
         &mut self,
         client: ClientId,

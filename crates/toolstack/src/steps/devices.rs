@@ -1,4 +1,4 @@
-//! Steps about single devices: at a create or a teardown, and when one comes or goes while its domain runs.
+//! Steps of single devices: at a create, a teardown, or hotplug.
 
 use std::sync::Arc;
 
@@ -18,26 +18,26 @@ use crate::plan::Unplug;
 use crate::scheduler::Track;
 use crate::work::{Failure, Output, OwnLoop, Quota, WorkClass, WorkInfo, loop_tag};
 
-/// See the module's text. Disks go by their `virtual-device`, vifs by their number.
+/// Steps of devices. Disks are identified by `virtual-device`, vifs by number.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum DeviceStep {
     AttachDisk(u32),
     DetachDisk(u32),
-    /// See that a disk could be attached.
+    /// Check that a disk can be attached.
     CheckDisk(u32),
-    /// See that the bridge of this vif exists.
+    /// Check that the bridge of this vif exists.
     CheckBridge(u32),
-    /// Put the host's end of this vif on its bridge.
+    /// Add the host's end of this vif to its bridge.
     JoinBridge(u32),
-    /// Tell all backends that their devices go.
+    /// Tell all backends to close their devices.
     CloseAll,
-    /// Write the nodes of one more device, and the record with it.
+    /// Write the nodes of a hotplugged device, and the record with it.
     Add(DeviceRef),
-    /// Write down that a device is there for its user.
+    /// Record that a device is complete.
     Settle(DeviceRef),
     /// Ask the guest to close a device.
     AskToClose(DeviceRef),
-    /// Take a device from its guest.
+    /// Remove a device from its guest.
     Close(DeviceRef),
     /// Remove the nodes of one device, and write the record without it.
     Remove(DeviceRef),
@@ -69,10 +69,10 @@ pub enum DeviceWork {
         config: Arc<VmConfig>,
         index: usize,
     },
-    /// Puts the links on the bridge, then tells netback so.
+    /// Adds the links to the bridge, then notifies netback.
     JoinBridge {
         bridge: String,
-        /// That of netback, and maybe that of an emulated card.
+        /// netback's link, and that of an emulated card if there is one.
         links: Vec<Link>,
         mtu: Option<u32>,
         frontend: String,
@@ -83,14 +83,14 @@ pub enum DeviceWork {
         uuid: Uuid,
         devices: Vec<DeviceRef>,
     },
-    /// Writes the nodes of one more device of a domain that is there.
+    /// Writes the nodes of a hotplugged device.
     Add {
         domain: DomainRef,
         uuid: Uuid,
         nodes: Nodes,
         quota: Option<Quota>,
     },
-    /// Writes what is left to do for devices.
+    /// Writes the pending operations on devices.
     Settle {
         nodes: Nodes,
     },
@@ -101,7 +101,7 @@ pub enum DeviceWork {
         device: DeviceRef,
         nodes: Nodes,
     },
-    /// Takes a device from its guest, after `nodes` were written.
+    /// Removes a device from its guest, after `nodes` were written.
     Close {
         domain: DomainRef,
         uuid: Uuid,
@@ -140,7 +140,8 @@ impl DeviceStep {
                 ..disk("attach disks", "attach disk {number}", Track::Attach, devid)
             },
             Self::DetachDisk(devid) => StepInfo {
-                // A disk that is no longer the VM's and stays attached is tried again with the next end.
+                // A disk that stays attached after removal from the VM is detached again at the
+                // next teardown.
                 if_failed: IfFailed::FailUnlessReboot,
                 ..disk("detach disks", "detach disk {number}", Track::Teardown, devid)
             },
@@ -269,7 +270,7 @@ impl DeviceStep {
     }
 }
 
-/// What is left to do for devices, as the record has it.
+/// The pending operations on devices, as in the record.
 pub(crate) fn pending_nodes(vm: &Vm) -> Nodes {
     layout::pending_nodes(vm.uuid, &Pending::encode_all(&vm.pending))
 }
@@ -279,7 +280,7 @@ fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
     let vif = vif.expect("a planned vif is configured");
     let mut links = vec![Link { name: layout::vif_link(domid, vif), rename: vif.name.clone() }];
     if vif.model.is_some() {
-        // The device model has given it its name.
+        // The device model has named it.
         links.push(Link { name: device_model::vif_link(domid, vif), rename: None });
     }
     let device = DeviceRef { kind: DeviceKind::Vif, devid };
@@ -292,7 +293,7 @@ fn join_bridge(config: &VmConfig, devid: u32, domid: DomId) -> DeviceWork {
     }
 }
 
-/// Changes of a VM's record come one at a time, so what each writes is all there is.
+/// Changes of a VM's record are serialised, so each writes the whole state.
 fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
     let (uuid, domid) = (vm.uuid, domain.domid);
     let before = vm.config.to_cfg_text();
@@ -315,7 +316,7 @@ fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
 
 fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
     let uuid = vm.uuid;
-    // The VM has it until it is gone: whoever takes the VM down meanwhile closes it too.
+    // The VM has it until it is removed: a teardown meanwhile closes it too.
     let mut config = VmConfig::clone(&vm.config);
     match vm.ejecting.contains(&device) {
         true => empty_drive(&mut config, device),
@@ -380,7 +381,7 @@ impl DeviceWork {
             }
             Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
                 let found = put_on_bridge(host, &bridge, &links, mtu)?;
-                // A frontend waits for its backend, and that for the word below.
+                // The frontend waits for its backend, which waits for the node below.
                 if let Some(bytes) = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU))) {
                     store::write_one(store, &format!("{frontend}/mtu"), &bytes.to_string())?;
                 }
