@@ -90,7 +90,8 @@ host_state() {
     echo "# domains"
     xl list | awk '{ print $1, $2 }'
     echo "# store"
-    xenstore-ls -fp /
+    # xl leaves an empty /vm behind, which the next VM's end removes.
+    xenstore-ls -fp / | grep -v '^/vm = ""'
     echo "# loop devices"
     losetup -a
     echo "# bridge ports and interfaces"

@@ -63,7 +63,9 @@ impl HostFolder {
         fs::create_dir_all(&folder.path).map_err(|error| named(&folder.path, &error))?;
         folder.make_ring(DomId::DOM0)?;
         let port = folder.path.join("port.0");
-        fs::write(&port, b"1").map_err(|error| named(&port, &error))?;
+        if !port.exists() {
+            fs::write(&port, b"1").map_err(|error| named(&port, &error))?;
+        }
         Ok(folder)
     }
 
@@ -261,8 +263,15 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
 
 /// A daemon that has dropped root still reaches its guests.
 fn open_to_all(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666))
-        .map_err(|error| named(path, &error))
+    const MODE: u32 = 0o666;
+    let change = |metadata: fs::Metadata| {
+        if metadata.permissions().mode() & 0o777 == MODE {
+            // It may belong to root, and we may be a user who may not change it.
+            return Ok(());
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(MODE))
+    };
+    fs::metadata(path).and_then(change).map_err(|error| named(path, &error))
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {

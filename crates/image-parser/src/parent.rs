@@ -329,7 +329,7 @@ mod tests {
             assert_eq!(told(answer, result), format!("{begin}{expected}"));
         }
         let nonsense = told(&length(3), b"abcXYKERNEL");
-        assert!(nonsense.starts_with(&format!("{begin}the description")), "{nonsense}");
+        assert!(nonsense.starts_with(&format!("{begin}invalid description")), "{nonsense}");
     }
 
     #[test]

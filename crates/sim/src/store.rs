@@ -387,6 +387,17 @@ impl Store {
         ready.into_iter().filter(|id| !shell.server.output(*id).is_empty()).collect()
     }
 
+    /// As [`serve_ring`](Self::serve_ring), if the guest has sent an event.
+    pub(crate) fn serve_notified_ring(&self, domid: DomId) {
+        let mut shell = self.0.borrow_mut();
+        let port = shell.host.rings.get(&domid).map(|ring| ring.port);
+        let is_notified =
+            port.is_some_and(|port| shell.host.machine.get_mut().evtchn_take(DomId::DOM0, port));
+        if is_notified {
+            shell.serve_ring(domid);
+        }
+    }
+
     pub(crate) fn serve_ring(&self, domid: DomId) {
         self.0.borrow_mut().serve_ring(domid);
     }

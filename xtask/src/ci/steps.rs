@@ -50,7 +50,9 @@ pub(super) const STEPS: &[Step] = &[
     step("format", Load::OneCpu, 2, format),
     step(PROGRAMS, Load::OneCpu, 260, programs),
     step("lints", Load::OneCpu, 130, lints),
-    step("tests", Load::OneCpu, 330, || run_cargo(&["test", "--workspace", "--quiet"])),
+    step("tests", Load::OneCpu, 330, || {
+        run_cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"])
+    }),
     step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
     step("layouts against newer headers", Load::OneCpu, 20, || {
         crate::layouts::main().and_then(ensure_success)

@@ -5,6 +5,7 @@
 
 use xen::{DomId, Errno, EvtchnPort, PAGE_BYTES};
 use xenstore::client::Transport;
+use xenstore::wire::HEADER_BYTES;
 
 use crate::bytes::{put_u32, u32_at};
 use crate::machine::Machine;
@@ -23,9 +24,10 @@ fn slot(index: u32) -> usize {
     usize::try_from(index % RING_BYTES).expect("below the ring's size")
 }
 
-/// Puts as many bytes into the request ring as fit; returns how many.
-fn put_requests(page: &mut [u8; PAGE_BYTES], bytes: &[u8]) -> usize {
+/// Puts as many bytes into the request ring as fit; returns how many, and whether the ring was empty.
+fn put_requests(page: &mut [u8; PAGE_BYTES], bytes: &[u8]) -> (usize, bool) {
     let (consumer, mut producer) = (u32_at(page, REQUEST_CONSUMER), u32_at(page, REQUEST_PRODUCER));
+    let was_empty = producer == consumer;
     let mut done = 0;
     while done < bytes.len() && producer.wrapping_sub(consumer) < RING_BYTES {
         page[REQUESTS + slot(producer)] = bytes[done];
@@ -33,12 +35,13 @@ fn put_requests(page: &mut [u8; PAGE_BYTES], bytes: &[u8]) -> usize {
         done += 1;
     }
     put_u32(page, REQUEST_PRODUCER, producer);
-    done
+    (done, was_empty)
 }
 
-/// Takes bytes from the reply ring; returns how many.
-fn take_replies(page: &mut [u8; PAGE_BYTES], into: &mut [u8]) -> usize {
+/// Takes bytes from the reply ring; returns how many, and whether the ring was full.
+fn take_replies(page: &mut [u8; PAGE_BYTES], into: &mut [u8]) -> (usize, bool) {
     let (mut consumer, producer) = (u32_at(page, REPLY_CONSUMER), u32_at(page, REPLY_PRODUCER));
+    let was_full = producer.wrapping_sub(consumer) >= RING_BYTES;
     let mut done = 0;
     while done < into.len() && consumer != producer {
         into[done] = page[REPLIES + slot(consumer)];
@@ -46,11 +49,13 @@ fn take_replies(page: &mut [u8; PAGE_BYTES], into: &mut [u8]) -> usize {
         done += 1;
     }
     put_u32(page, REPLY_CONSUMER, consumer);
-    done
+    (done, was_full)
 }
 
-/// The store ring as a client's transport. Waiting lets the store work; if there is still no reply,
-/// the result is `EAGAIN`.
+/// The store ring as a client's transport. As Linux does it (`xb_write`, `xb_read`), a header and its
+/// payload are written one after the other, an event is sent for either only if the ring was empty, and
+/// for replies taken only if theirs was full. Waiting lets the store work if it has an event; if there is
+/// still no reply, the result is `EAGAIN`.
 #[derive(Debug)]
 pub(crate) struct RingTransport {
     pub(crate) machine: Machine,
@@ -68,22 +73,20 @@ impl RingTransport {
 
 impl Transport for RingTransport {
     fn send(&mut self, bytes: &[u8]) -> Result<(), Errno> {
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let done = put_requests(self.machine.get_mut().frame_mut(self.mfn), rest);
-            self.notify()?;
-            rest = &rest[done..];
-            if !rest.is_empty() {
-                self.store.serve_ring(self.domid);
-                let stuck = {
-                    let mut xen = self.machine.get_mut();
-                    let page = xen.frame_mut(self.mfn);
-                    u32_at(page, REQUEST_PRODUCER).wrapping_sub(u32_at(page, REQUEST_CONSUMER))
-                        >= RING_BYTES
-                };
-                if stuck {
+        let (header, payload) = bytes.split_at(bytes.len().min(HEADER_BYTES));
+        for mut rest in [header, payload] {
+            while !rest.is_empty() {
+                let (done, was_empty) =
+                    put_requests(self.machine.get_mut().frame_mut(self.mfn), rest);
+                if done == 0 {
                     return Err(Errno::EAGAIN);
                 }
+                if was_empty {
+                    self.notify()?;
+                }
+                rest = &rest[done..];
+                // The store runs on another CPU.
+                self.store.serve_notified_ring(self.domid);
             }
         }
         Ok(())
@@ -91,12 +94,14 @@ impl Transport for RingTransport {
 
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         for _ in 0..2 {
-            let done = take_replies(self.machine.get_mut().frame_mut(self.mfn), into);
+            let (done, was_full) = take_replies(self.machine.get_mut().frame_mut(self.mfn), into);
             if done > 0 {
-                self.notify()?;
+                if was_full {
+                    self.notify()?;
+                }
                 return Ok(done);
             }
-            self.store.serve_ring(self.domid);
+            self.store.serve_notified_ring(self.domid);
         }
         Err(Errno::EAGAIN)
     }
@@ -157,9 +162,9 @@ mod tests {
         for start in [0, u32::MAX - 3] {
             put_u32(&mut page, REQUEST_CONSUMER, start);
             put_u32(&mut page, REQUEST_PRODUCER, start);
-            assert_eq!(put_requests(&mut page, &[7; 1500]), 1024);
+            assert_eq!(put_requests(&mut page, &[7; 1500]), (1024, true));
             assert_eq!(u32_at(&page, REQUEST_PRODUCER), start.wrapping_add(1024));
-            assert_eq!(put_requests(&mut page, &[7]), 0);
+            assert_eq!(put_requests(&mut page, &[7]), (0, false));
         }
     }
 

@@ -193,10 +193,13 @@ fn found(lab: &mut Lab, disks: &[&str]) -> String {
             lab.destroy("new");
         }
         Err(refused) => {
-            // A create attaches them side by side, so which of two meets the other is open.
+            // A create attaches them side by side, so which of two of its own meets the other is open.
+            let clashes = |it: &str| it.contains("in use") && it.contains(" by VM new ");
             let disk =
                 |it: &str| it.split_once("]: ").unwrap().1.split(" by ").next().map(str::to_owned);
-            let agrees = faults.iter().any(|it| disk(it) == disk(&refused));
+            let agrees =
+                |it: &String| disk(it) == disk(&refused) || (clashes(it) && clashes(&refused));
+            let agrees = faults.iter().any(agrees);
             assert!(agrees, "{refused}, but the check says {faults:?}");
         }
     }
