@@ -90,8 +90,8 @@ host_state() {
     echo "# domains"
     xl list | awk '{ print $1, $2 }'
     echo "# store"
-    # xl leaves an empty /vm behind, which the next VM's end removes.
-    xenstore-ls -fp / | grep -v '^/vm = ""'
+    # xl leaves these empty; the end of the next VM removes them.
+    xenstore-ls -fp / | grep -v -E '^/(vm|libxl) = ""'
     echo "# loop devices"
     losetup -a
     echo "# bridge ports and interfaces"
