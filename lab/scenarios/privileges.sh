@@ -9,7 +9,7 @@ restart_store() {
     kill -9 "$(store_pid)"
     check "no broker outlives its daemon" wait_for '! pidof xylem-broker' 60
     xylem-xenstored "$@" >>/results/xylem-xenstored.log 2>&1 </dev/null &
-    check "the store is served again" wait_for 'xenstore-read -s /local/domain/0/name' 60
+    check "the store is served again" wait_for 'timeout 10 xenstore-read -s /local/domain/0/name' 60
     check "it has a broker" wait_for '[ "$(pidof xylem-broker | wc -w)" = 1 ]' 60
     killall xenconsoled
     wait_for '! pidof xenconsoled' 30

@@ -21,7 +21,8 @@ use crate::mapping::{Access, Mapping};
 const WINDOW_BYTES: u64 = 256 << 10;
 const WINDOW_PAGES: usize = 64;
 
-/// Bytes of the header for the caller.
+/// Bytes of the header for the caller, after the length.
+const OWN_AT: usize = 8;
 const OWN_BYTES: usize = 64;
 
 /// Offset in the header of data that changes all the time.
@@ -211,7 +212,7 @@ impl AppendFile {
     #[must_use]
     pub fn header(&self) -> [u8; OWN_BYTES] {
         let mut header = [0; OWN_BYTES];
-        let from = self.header.at(8, OWN_BYTES);
+        let from = self.header.at(OWN_AT, OWN_BYTES);
         // SAFETY: `at` checked the range; only this process writes to it.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), header.as_mut_ptr(), OWN_BYTES) };
         header
@@ -219,6 +220,9 @@ impl AppendFile {
 
     /// Size of the notes, which [`set_note`](Self::set_note) changes in place.
     pub const NOTES_BYTES: usize = 1024;
+
+    /// Where [`header`](Self::header) is in the file.
+    pub const HEADER_AT: u64 = OWN_AT as u64;
 
     #[must_use]
     pub fn notes(&self) -> [u8; Self::NOTES_BYTES] {
@@ -265,7 +269,7 @@ impl AppendFile {
     }
 
     pub fn set_header(&mut self, header: &[u8; OWN_BYTES]) {
-        let to = self.header.at(8, OWN_BYTES);
+        let to = self.header.at(OWN_AT, OWN_BYTES);
         // SAFETY: `at` checked the range; only this process writes to it.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to.as_ptr(), OWN_BYTES) };
     }

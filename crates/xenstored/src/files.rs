@@ -12,6 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use rustix::fs::{Mode, OFlags, fchown, fstat};
+use rustix::io::Errno;
 
 use crate::confinement::Account;
 
@@ -198,6 +199,36 @@ fn make_and_give(path: &Path, account: Account) -> anyhow::Result<()> {
     Ok(fchown(&folder, Some(account.uid()), Some(account.gid()))?)
 }
 
+/// Gives the account a file in its folder that a daemon running as root left there. `is_ours` judges
+/// its content. Other files stay as they are, and a missing one is no error.
+pub(crate) fn give_file(
+    path: &Path,
+    account: Account,
+    is_ours: impl FnOnce(&File) -> bool,
+) -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let (folder, name) = path.parent().zip(path.file_name()).context("it has no folder")?;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = account.act(|| rustix::fs::open(folder, flags, Mode::empty()))?;
+    // A link on the way leads to a folder of another's, where this file is not ours to give.
+    if fstat(&folder)?.st_uid != account.uid().as_raw() {
+        return Ok(());
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    };
+    let found = file.metadata()?;
+    if found.is_file() && found.nlink() == 1 && found.uid() == 0 && is_ours(&file) {
+        fchown(&file, Some(account.uid()), Some(account.gid()))?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
@@ -294,6 +325,37 @@ mod tests {
             drop(open(&path, content, Some(account)).unwrap());
             assert_eq!(path.metadata().unwrap().uid(), 65534, "{}", path.display());
         }
+    }
+
+    #[test]
+    fn a_file_of_roots_is_given_only_if_it_is_the_daemons_and_in_the_users_folder() {
+        if !is_root() {
+            return;
+        }
+        let place = Place::new("left");
+        let account = Account::find("65534:65534").unwrap();
+        let (run, other) = (place.0.join("run"), place.0.join("other"));
+        give_folder(&run, account).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        symlink(&other, run.join("way")).unwrap();
+        for name in ["run/journal", "run/not-ours", "other/twice", "other/journal", "other/linked"] {
+            std::fs::write(place.0.join(name), "ours").unwrap();
+        }
+        std::fs::hard_link(other.join("twice"), run.join("twice")).unwrap();
+        symlink(other.join("linked"), run.join("linked")).unwrap();
+        for (name, is_ours, given) in [
+            ("run/journal", true, true),
+            ("run/not-ours", false, false),
+            ("run/twice", true, false),
+            ("run/linked", true, false),
+            ("run/way/journal", true, false),
+            ("other/journal", true, false),
+        ] {
+            let path = place.0.join(name);
+            give_file(&path, account, |_| is_ours).unwrap();
+            assert_eq!(path.metadata().unwrap().uid() == 65534, given, "{name}");
+        }
+        give_file(&run.join("missing"), account, |_| true).unwrap();
     }
 
     #[test]

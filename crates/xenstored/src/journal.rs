@@ -10,6 +10,7 @@ mod frame;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -164,6 +165,12 @@ impl Journal {
     pub(crate) fn wait_for_predecessor(path: &Path) -> anyhow::Result<()> {
         make_folder_of(path)?;
         Ok(AppendFile::wait_until_free(path)?)
+    }
+
+    /// Whether this file begins as a journal does.
+    pub(crate) fn is_journal(file: &std::fs::File) -> bool {
+        let mut magic = [0; MAGIC.len()];
+        file.read_exact_at(&mut magic, AppendFile::HEADER_AT).is_ok() && magic == *MAGIC
     }
 
     /// Opens the journal at `path`, waiting for a killed daemon to exit, and returns its store.

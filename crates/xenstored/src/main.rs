@@ -99,6 +99,9 @@ fn serve(options: &Options) -> anyhow::Result<()> {
             let folder = path.parent().context("the root folder is no socket")?;
             files::give_folder(folder, account)?;
         }
+        files::give_file(&paths.journal, account, Journal::is_journal).with_context(|| {
+            format!("cannot give {} to the daemon's user", paths.journal.display())
+        })?;
     }
     let log = Log::open(paths.trace_file.clone(), account)?;
     // The one before us has the file until it has ended.

@@ -64,12 +64,14 @@ run() {
     lab_began=$(cut -d . -f 1 /proc/uptime)
     timeout -s KILL "$2" sh "/tmp/scenarios/$1.sh"
     lab_status=$?
-    for lab_name in $(xl list 2>/dev/null | awk 'NR > 2 { print $1 }'); do
-        xy destroy "$lab_name" >/dev/null 2>&1
+    for lab_name in $(timeout 60 xl list 2>/dev/null | awk 'NR > 2 { print $1 }'); do
+        timeout 60 xy destroy "$lab_name" >/dev/null 2>&1
     done
     lab_pids=$(pidof xylemd) && kill $lab_pids
     echo "== ended: $1 $lab_status $(($(cut -d . -f 1 /proc/uptime) - lab_began))"
     [ "$lab_status" = 0 ] || failed=1
+    # Without a store every client waits for ever.
+    timeout 60 xenstore-read -s /local/domain/0/name >/dev/null || { echo "the store is gone"; exit 1; }
 }
 failed=0
 "#;

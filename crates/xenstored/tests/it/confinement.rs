@@ -61,6 +61,24 @@ fn a_daemon_without_root_still_owns_its_folder_and_its_trace() {
     while client.read("/").is_ok() {}
 }
 
+#[test]
+fn the_store_of_a_daemon_of_roots_is_continued_by_one_with_a_user() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start("root-before", &[]);
+    // Each of the two leaves its files to the other.
+    let user = unprivileged_user();
+    for (round, arguments) in [&["--user", &*user][..], &[], &["--user", &user]].iter().enumerate() {
+        daemon.client().write(&format!("/kept/{round}"), b"yes").unwrap();
+        daemon.kill();
+        daemon.restart(arguments);
+        for before in 0..=round {
+            assert_eq!(daemon.client().read(&format!("/kept/{before}")).unwrap(), b"yes", "{round}");
+        }
+    }
+}
+
 /// A daemon that is started in a folder which its user has prepared, until it serves or has ended; what it said.
 fn started_in(folder: &Folder, arguments: &[&str]) -> String {
     let words = [&["--user", "65534:65534"], arguments].concat();
