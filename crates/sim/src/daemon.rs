@@ -1,12 +1,13 @@
 //! The toolstack daemon on the simulated host: the machine that owns the VMs, the performer of its
 //! work and its watches. Like `xylemd`'s loop it makes no decisions.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::ControlFlow;
 
 use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
-use toolstack::work::{Cost, CreateWork, DeviceWork, Failure, Output, Work};
+use toolstack::work::{Cost, CreateWork, DeviceWork, Failure, Output, Part, Work, WorkMonitor};
 use toolstack::{
     Action, Asker, ClientId, Event, Instant, LogRecord, Progress, Reply, Request, Told, Toolstack,
     WorkId,
@@ -86,6 +87,8 @@ pub struct Daemon {
     works: Agenda<Job>,
     /// Device models whose exit is to be reported.
     followed: Vec<Process>,
+    /// Work that was cancelled.
+    cancelled: BTreeSet<WorkId>,
     replies: BTreeMap<ClientId, Reply>,
     /// Answered requests, in order.
     answered: VecDeque<ClientId>,
@@ -101,6 +104,22 @@ pub struct Daemon {
     pub asker: Option<Asker>,
     /// The last lines of its log.
     pub logged: Vec<LogRecord>,
+}
+
+/// Records how far work came; ends cancelled work at its first report.
+struct Monitor {
+    reached: Vec<Part>,
+    is_cancelled: bool,
+}
+
+impl WorkMonitor for Monitor {
+    fn reached(&mut self, part: Part) -> ControlFlow<()> {
+        // As the real daemon, which tells of nothing at once.
+        if part.done > 0 {
+            self.reached.push(part);
+        }
+        if self.is_cancelled { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
 }
 
 impl Daemon {
@@ -136,6 +155,7 @@ impl Daemon {
             watches,
             works: Agenda::new(),
             followed: Vec::new(),
+            cancelled: BTreeSet::new(),
             replies: BTreeMap::new(),
             answered: VecDeque::new(),
             next_client: 0,
@@ -281,11 +301,15 @@ impl Daemon {
     fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
         self.host.detail(format_args!("toolstack: {}", work.name()));
         self.host.machine().get_mut().mean(work.info().domain);
-        let (result, cost) = self.performer.perform(work);
+        let mut monitor = Monitor { reached: Vec::new(), is_cancelled: self.cancelled.remove(&id) };
+        let (result, cost) = self.performer.perform(work, &mut monitor);
         self.host.machine().get_mut().mean(None);
         self.totals.add(&cost);
         if let Err(failure) = &result {
             self.host.note(format_args!("toolstack: {failure}"));
+        }
+        for part in monitor.reached {
+            self.handle(Event::Reached { work: id, part })?;
         }
         let slept = self.host.os().take_slept();
         if slept > 0 {
@@ -345,8 +369,10 @@ impl Daemon {
                     Ok(()) | Err(ClientError::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 },
-                // Here all work starts immediately.
-                Action::Cancel { .. } => {}
+                // Work that has begun has ended already.
+                Action::Cancel { work } => {
+                    self.cancelled.insert(work);
+                }
                 Action::Release { domains } => self.watches.release_domains(&domains)?,
                 Action::Follow { process, .. } => self.followed.push(process),
                 Action::Reply { client, reply } => {

@@ -292,9 +292,11 @@ fn attach_vdi(
     let device = match Repositories::new(system).attach_for(&name, wanted.owner, access) {
         Ok(device) => device,
         Err(error) => {
-            // A lock on its file names nobody; a claim names who uses the file by its path.
-            return Err(match check_vdi(system, wanted, &name) {
-                Err(in_use @ AttachError::InUse(_)) => in_use,
+            // A lock on its file names nobody; a claim names who uses the file by its path. The SR is
+            // not asked again: if it hangs, so would the question.
+            let is_free = Repositories::new(system).check_uses(&name, wanted.owner, access).is_ok();
+            return Err(match check_known_identity(system, wanted, &name) {
+                Err(in_use @ AttachError::InUse(_)) if is_free => in_use,
                 _ => error.into(),
             });
         }
@@ -340,6 +342,15 @@ fn check_vdi(
 ) -> Result<Option<DiskId>, AttachError> {
     let access = wanted.mode.access();
     Repositories::new(system).check(name, wanted.owner, access)?;
+    check_known_identity(system, wanted, name)
+}
+
+/// Finds other users of a VDI that is known before it is attached.
+fn check_known_identity(
+    system: &mut dyn System,
+    wanted: &Wanted<'_>,
+    name: &VdiName,
+) -> Result<Option<DiskId>, AttachError> {
     let disk = Repositories::new(system).known_identity(name)?;
     if let Some(disk) = disk {
         // Not its device: while it is active, that is the SR's own.

@@ -390,6 +390,14 @@ impl<'a> Repositories<'a> {
         let changing = self.lock("sr", name.sr())?;
         self.find(name)?;
         drop(changing);
+        self.check_uses(name, owner, access)
+    }
+
+    /// The same without asking the SR: finds conflicting users only.
+    ///
+    /// # Errors
+    /// The error.
+    pub(crate) fn check_uses(&mut self, name: &VdiName, owner: &str, access: Access) -> Result<()> {
         let before = self.attached(name)?;
         before.uses.attach(owner, access).map(drop).map_err(|unfit| refusal(name, owner, &unfit))
     }

@@ -22,7 +22,7 @@ pub mod xlcfg;
 
 pub use machine::{
     Action, Asker, Begin, Boot, ClientId, Created, Deed, DefinitionFile, Device, DomainRow, Event,
-    Fallback, Instant, Level, LogRecord, MediumChange, PermitRequest, PlanOf, Progress, Reply,
-    ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange, StateChanges, StepTime, Summary,
-    Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
+    Fallback, Instant, Level, LogRecord, MediumChange, OpenStep, PermitRequest, PlanOf, Progress,
+    Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange, StateChanges, StepTime,
+    Summary, Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

@@ -72,7 +72,7 @@ pub use messages::{
 use operation::{Operation, Outcome};
 use permits::Item;
 pub use permits::{Deed, PermitRequest};
-pub use progress::Progress;
+pub use progress::{OpenStep, Progress};
 use shutdown::{Asking, Groups};
 pub use shutdown::{Fallback, Targets, Told};
 pub use trace::{Summary, Trace};
@@ -421,6 +421,7 @@ impl Toolstack {
             Event::Worked { work, result, cost } => {
                 self.handle_worked(now, work, result, &cost, out);
             }
+            Event::Reached { work, part } => self.work_reached(work, part, out),
             Event::Node { path, value } => self.handle_node(now, &path, value.as_deref(), out),
             Event::Introduced { domid } => {
                 // Our own creates need no poll; a list for each would make them O(domains).

@@ -18,7 +18,7 @@ use xen::{DomId, DomainRef, Errno, Hypervisor, Presence, Xen};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
 use crate::host::Host;
-use crate::work::{Cost, Failure, IdentityCheck, Output, Work};
+use crate::work::{Cost, Failure, IdentityCheck, Output, Work, WorkMonitor};
 
 /// A performer: a connection each to Xen, the store and the host.
 #[derive(Debug)]
@@ -45,11 +45,15 @@ pub(crate) fn refused(action: &'static str, domid: DomId) -> impl Fn(Errno) -> F
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// Performs one work; also returns its cost.
-    pub fn perform(&mut self, work: Work) -> (Result<Output, Failure>, Cost) {
+    pub fn perform(
+        &mut self,
+        work: Work,
+        monitor: &mut dyn WorkMonitor,
+    ) -> (Result<Output, Failure>, Cost) {
         self.xen.take_counters();
         self.store.counters = ClientCounters::default();
         let result = match work {
-            Work::Create(work) => work.perform(self),
+            Work::Create(work) => work.perform(self, monitor),
             Work::Device(work) => work.perform(self),
             Work::Teardown(work) => work.perform(self),
             Work::Adoption(work) => work.perform(self),

@@ -98,6 +98,8 @@ pub enum IfFailed {
 pub enum IfCancelled {
     /// It ends soon by itself; later steps wait for that.
     Finish,
+    /// It may take long, but ends early when it is told to; later steps wait for that.
+    Interrupt,
     /// It may take long: it is abandoned, and its result is released when it ends.
     Abandon,
 }

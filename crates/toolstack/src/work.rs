@@ -1,6 +1,8 @@
 //! Work: a step prepared for a performer, with all its data, and its result.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use storage::Attachment;
@@ -346,6 +348,33 @@ impl Output {
     /// The work brought back what belongs to other work.
     pub(crate) fn misplaced(&self) -> ! {
         unreachable!("this work does not bring back {self:?}")
+    }
+}
+
+/// How far work in progress is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Part {
+    pub done: u64,
+    pub total: u64,
+    pub unit: &'static str,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} {}", self.done, self.total, self.unit)
+    }
+}
+
+/// Watches work in progress, for whoever waits for it.
+pub trait WorkMonitor {
+    /// So far it has done this; it ends early if this returns `Break`.
+    fn reached(&mut self, part: Part) -> ControlFlow<()>;
+}
+
+/// Nobody watches.
+impl WorkMonitor for () {
+    fn reached(&mut self, _part: Part) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
 

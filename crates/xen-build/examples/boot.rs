@@ -52,7 +52,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         println!("boot: needs {:?}", xen_build::check_hvm(&config)?);
         return run_domain(DomainKind::Hvm, vcpus, seconds, cmdline, |xen, domid, channels| {
             xen_build::prepare_hvm(xen, domid, &config)?;
-            xen_build::build_hvm(xen, domid, &config, channels)
+            xen_build::build_hvm(xen, domid, &config, channels, &mut ())
         });
     }
     let kind = if kind == "pv" { DomainKind::Pv } else { DomainKind::Pvh };
@@ -73,7 +73,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     };
     println!("boot: needs {:?}", xen_build::check(&config)?);
     run_domain(kind, vcpus, seconds, &[], |xen, domid, channels| {
-        xen_build::build(xen, domid, &config, channels)
+        xen_build::build(xen, domid, &config, channels, &mut ())
     })
 }
 

@@ -48,6 +48,9 @@ pub enum BuildError {
     Hypercall { action: &'static str, domid: DomId, errno: Errno },
     #[error("domain {0} was destroyed while it was being built")]
     Gone(DomId),
+    /// The build's [`Monitor`](crate::Monitor) ended it.
+    #[error("the build of domain {0} was cancelled")]
+    Interrupted(DomId),
     #[error("{0}")]
     Foreign(#[from] ForeignError),
     /// Xen's own save records are not as this builder expects.

@@ -22,6 +22,7 @@ mod error;
 mod hvm;
 mod image;
 mod memory;
+mod monitor;
 mod pv;
 mod pvh;
 mod record;
@@ -35,6 +36,7 @@ pub use hvm::{FIRMWARE_BYTES_MAX, HvmConfig, HvmLoader, build_hvm, check_hvm, pr
 pub use image::{
     Compression, DescriptionError, ElfClass, ImageError, KernelImage, Notes, Relocation,
 };
+pub use monitor::Monitor;
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 
@@ -66,6 +68,7 @@ pub fn build<H: Hypervisor>(
     domid: DomId,
     config: &BuildConfig<'_>,
     channels: &Channels,
+    monitor: &mut dyn Monitor,
 ) -> Result<Built, BuildError> {
     config.check()?;
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
@@ -76,8 +79,8 @@ pub fn build<H: Hypervisor>(
             .map_err(refused("set the time stamp counter mode"))?;
     }
     let built = match config.kind {
-        DomainKind::Pv => pv::build(xen, domid, config, channels),
-        DomainKind::Pvh => pvh::build(xen, domid, config, channels),
+        DomainKind::Pv => pv::build(xen, domid, config, channels, monitor),
+        DomainKind::Pvh => pvh::build(xen, domid, config, channels, monitor),
         DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
     };
     // A built domain has used up its claim.

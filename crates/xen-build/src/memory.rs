@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use xen::{DomId, Errno, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Piece, Xen};
 
-use crate::BuildError;
+use crate::{BuildError, Monitor};
 
 /// Pages of a byte count, rounded up.
 pub(crate) fn pages_of(bytes: u64) -> u64 {
@@ -45,6 +45,9 @@ pub(crate) fn unclaim<H: Hypervisor>(xen: &mut Xen<H>, domid: DomId) {
 /// Orders of extents to try, largest first: 1 GiB, 2 MiB and 4 KiB.
 const ORDERS: [u32; 3] = [18, 9, 0];
 
+/// Pages allocated by one hypercall, which cannot be interrupted: 1 GiB, in about a tenth of a second.
+const PAGES_PER_CALL: u64 = 1 << ORDERS[0];
+
 /// Allocates pseudo-physical frames and calls `populated` with the machine frame and order of each
 /// extent, in order.
 ///
@@ -53,15 +56,20 @@ pub(crate) fn populate<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
     ranges: &[Range<u64>],
+    monitor: &mut dyn Monitor,
     mut populated: impl FnMut(u64, u32),
 ) -> Result<(), BuildError> {
+    let wanted_pages = ranges.iter().map(|range| range.end - range.start).sum();
     let mut orders = ORDERS.as_slice();
     let mut got_pages = 0;
     for pfns in ranges {
         let mut next = pfns.start;
         while next < pfns.end {
+            if monitor.allocated(got_pages, wanted_pages).is_break() {
+                return Err(BuildError::Interrupted(domid));
+            }
             let (order, count) = next_extents(next, pfns.end, orders);
-            let count = count.min(Xen::<H>::EXTENTS_MAX as u64);
+            let count = count.min(Xen::<H>::EXTENTS_MAX as u64).min(PAGES_PER_CALL >> order);
             let firsts: Vec<u64> = (0..count).map(|extent| next + (extent << order)).collect();
             let done = xen.populate(domid, order, &firsts).map_err(|errno| {
                 BuildError::Hypercall { action: "allocate memory", domid, errno }
@@ -71,7 +79,6 @@ pub(crate) fn populate<H: Hypervisor>(
             got_pages += (done.len() as u64) << order;
             if done.len() < firsts.len() {
                 let smaller = ORDERS.iter().position(|&other| other < order);
-                let wanted_pages = ranges.iter().map(|range| range.end - range.start).sum();
                 orders = smaller.map(|first| &ORDERS[first..]).ok_or(BuildError::HostMemory {
                     domid,
                     got_pages,

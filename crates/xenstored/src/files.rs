@@ -338,7 +338,8 @@ mod tests {
         give_folder(&run, account).unwrap();
         std::fs::create_dir(&other).unwrap();
         symlink(&other, run.join("way")).unwrap();
-        for name in ["run/journal", "run/not-ours", "other/twice", "other/journal", "other/linked"] {
+        for name in ["run/journal", "run/not-ours", "other/twice", "other/journal", "other/linked"]
+        {
             std::fs::write(place.0.join(name), "ours").unwrap();
         }
         std::fs::hard_link(other.join("twice"), run.join("twice")).unwrap();

@@ -4,7 +4,7 @@
 //! decide and dispatches its actions, which is fast. One of the resulting works may stay with this
 //! thread: a create goes from step to step on one thread, without context switches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::Result;
 use service::{Ask, Gone, News, Progress};
 use toolstack::scheduler::Limits;
-use toolstack::work::{Cost, Failure, WorkClass};
-use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Toolstack};
+use toolstack::work::{Cost, Failure, Part, WorkClass, WorkMonitor};
+use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Toolstack, WorkId};
 
 use crate::definitions::Definitions;
 use crate::models::Follow;
 use crate::pool::{Job, LinuxPerformer, Pool, Taken};
 use crate::stats::{Ending, Stats, Took};
 use crate::watch::Orders;
+
+/// Least time between two reports of the same work.
+const REPORT_EVERY: Duration = Duration::from_millis(250);
 
 /// Shorter times are the latency of a worker, not queueing.
 const QUEUED_MIN: Duration = Duration::from_micros(50);
@@ -36,6 +39,8 @@ pub(crate) struct Core {
     /// The same in milliseconds since 1970.
     begin_unix_ms: u64,
     state: Mutex<State>,
+    /// Work in progress that is to end early. Entries are added and removed while `state` is locked.
+    interrupted: Mutex<BTreeSet<WorkId>>,
     pool: Pool<LinuxPerformer>,
     orders: Orders,
     follow: Follow,
@@ -93,7 +98,8 @@ impl Core {
         });
         let state = Mutex::new(State { machine, ..State::default() });
         let begin_unix_ms = micros / 1000;
-        Ok(Self { begin, begin_unix_ms, state, pool, orders, follow, stats: Mutex::default() })
+        let (interrupted, stats) = (Mutex::default(), Mutex::default());
+        Ok(Self { begin, begin_unix_ms, state, interrupted, pool, orders, follow, stats })
     }
 
     /// A machine time in milliseconds since 1970.
@@ -142,6 +148,11 @@ impl Core {
     /// The same for Prometheus.
     pub(crate) fn metrics(&self) -> String {
         self.stats().metrics(self.pool.states())
+    }
+
+    fn interrupted(&self) -> MutexGuard<'_, BTreeSet<WorkId>> {
+        // Every change of it is a single call.
+        self.interrupted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stats(&self) -> MutexGuard<'_, Stats> {
@@ -214,7 +225,8 @@ impl Core {
         while let Some((work, what, given_out)) = next.take() {
             let (name, began, cpu) = (what.name(), self.now(), thread_cpu_ns());
             let queued = given_out.elapsed();
-            let (result, mut cost) = taken.performer().perform(what);
+            let mut monitor = Monitor { core: self, work, told: given_out, between: &mut between };
+            let (result, mut cost) = taken.performer().perform(what, &mut monitor);
             if queued > QUEUED_MIN {
                 cost.queued_ns = u64::try_from(queued.as_nanos()).unwrap_or(u64::MAX);
             }
@@ -225,6 +237,7 @@ impl Core {
             let ending = if result.is_ok() { Ending::Done } else { Ending::Failed };
             self.stats().record(name, took, ending, taken.performer().xen.counters());
             let mut state = self.lock();
+            self.interrupted().remove(&work);
             state.totals.add(&cost);
             let event = Event::Worked { work, result, cost };
             next = self.handle(&mut state, event, |class| taken.carries(class));
@@ -279,6 +292,8 @@ impl Core {
                 Action::Cancel { work } => {
                     if self.pool.withdraw(work) {
                         withdrawn.push(work);
+                    } else {
+                        self.interrupted().insert(work);
                     }
                 }
                 Action::Watch { path } => self.orders.watch(path),
@@ -310,6 +325,29 @@ impl Core {
             self.handle(state, event, never);
         }
         stays
+    }
+}
+
+/// Watches work in progress for the machine, and lets the thread's own client hear of it.
+struct Monitor<'a> {
+    core: &'a Core,
+    work: WorkId,
+    told: std::time::Instant,
+    between: &'a mut dyn FnMut() -> ControlFlow<()>,
+}
+
+impl WorkMonitor for Monitor<'_> {
+    fn reached(&mut self, part: Part) -> ControlFlow<()> {
+        if self.core.interrupted().contains(&self.work) {
+            return ControlFlow::Break(());
+        }
+        if self.told.elapsed() >= REPORT_EVERY {
+            self.told = std::time::Instant::now();
+            self.core.happened(Event::Reached { work: self.work, part });
+            // The work goes on, even if its client has had its reply.
+            let _end = (self.between)();
+        }
+        ControlFlow::Continue(())
     }
 }
 

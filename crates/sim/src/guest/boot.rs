@@ -394,7 +394,7 @@ mod tests {
             store: Backend { port: store, backend: DomId::DOM0 },
             console: Backend { port: console, backend: DomId::DOM0 },
         };
-        let built = xen_build::build(&mut xen, domid, &config, &channels).unwrap();
+        let built = xen_build::build(&mut xen, domid, &config, &channels, &mut ()).unwrap();
         (domid, built)
     }
 

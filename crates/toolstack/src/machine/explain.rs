@@ -69,7 +69,10 @@ impl Toolstack {
         match &operation.states[index] {
             State::Ended => "ended".to_owned(),
             State::Failed => "failed".to_owned(),
-            State::Underway { started, .. } => format!("under way for {}", seconds(*started, now)),
+            State::Underway { started, part, .. } => {
+                let part = part.map_or(String::new(), |part| format!(", {part}"));
+                format!("under way for {}{part}", seconds(*started, now))
+            }
             State::Watching { started, deadline, .. } => format!(
                 "waits for {}, at most {} more",
                 seconds(*started, now),

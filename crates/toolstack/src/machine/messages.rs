@@ -17,7 +17,7 @@ use crate::layout::DeviceRef;
 use crate::listing::Listing;
 use crate::plan::{Start, Step, Unplug};
 use crate::scheduler::{Limits, Ticket};
-use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, VcpuReadings, Work};
+use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, Part, VcpuReadings, Work};
 
 /// A client's request.
 #[derive(Clone, Debug)]
@@ -305,6 +305,11 @@ pub enum Event {
         work: WorkId,
         result: Result<Output, Failure>,
         cost: Cost,
+    },
+    /// Work in progress has come this far. Reports are optional, and may come at any rate.
+    Reached {
+        work: WorkId,
+        part: Part,
     },
     /// A watched node changed, or the watch was just set; its value now.
     Node {

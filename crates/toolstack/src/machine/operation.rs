@@ -21,7 +21,7 @@ use crate::steps::{
     Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep,
     Wait,
 };
-use crate::work::{Cost, Failure, Output, Work};
+use crate::work::{Cost, Failure, Output, Part, Work};
 
 /// What follows the end of an operation.
 #[derive(Clone, Debug)]
@@ -80,6 +80,8 @@ pub(super) enum State {
         work: WorkId,
         ticket: Ticket,
         why: Option<String>,
+        /// As last reported.
+        part: Option<Part>,
     },
     /// It watches nodes and holds no permit.
     Watching {
@@ -305,10 +307,14 @@ impl Toolstack {
                 State::Watching { .. } => self.end_step(now, id, index, State::Failed, 0, out),
                 State::Underway { work, ticket, .. } => {
                     let (work, ticket) = (*work, *ticket);
-                    if step.info().if_cancelled == IfCancelled::Abandon {
-                        let uuid = operation.uuid;
-                        self.abandon(uuid, step, work, ticket, out);
-                        self.end_step(now, id, index, State::Failed, 0, out);
+                    match step.info().if_cancelled {
+                        IfCancelled::Finish => {}
+                        IfCancelled::Interrupt => out.push(Action::Cancel { work }),
+                        IfCancelled::Abandon => {
+                            let uuid = operation.uuid;
+                            self.abandon(uuid, step, work, ticket, out);
+                            self.end_step(now, id, index, State::Failed, 0, out);
+                        }
                     }
                 }
                 State::Waiting | State::Ended | State::Failed => {}
@@ -424,7 +430,8 @@ impl Toolstack {
             let work = self.prepare(id, index);
             let work = self.give_out(Purpose::Step { operation: id, index }, work, out);
             let operation = self.operations.get_mut(&id).expect("as before");
-            operation.states[index] = State::Underway { ready, started: now, work, ticket, why };
+            operation.states[index] =
+                State::Underway { ready, started: now, work, ticket, why, part: None };
         }
     }
 

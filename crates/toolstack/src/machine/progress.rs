@@ -1,8 +1,11 @@
 //! Progress of operations, for waiting clients.
 
+use std::fmt;
+
 use super::operation::{Operation, Outcome, State};
-use super::{Action, ClientId, OperationId, Toolstack};
+use super::{Action, ClientId, OperationId, Purpose, Toolstack, WorkId};
 use crate::plan::Step;
+use crate::work::Part;
 
 /// Steps in one report.
 const STEPS_MAX: usize = 3;
@@ -15,22 +18,58 @@ pub struct Progress {
     /// The step that just ended; none at the beginning.
     pub ended: Option<Step>,
     /// The first few steps in progress or about to begin, in the plan's order.
-    pub waits_for: Vec<Step>,
+    pub waits_for: Vec<OpenStep>,
+}
+
+/// A step in progress or about to begin, and how far its work is, if that says so.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct OpenStep {
+    pub step: Step,
+    pub part: Option<Part>,
+}
+
+impl fmt::Display for OpenStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.part {
+            None => self.step.fmt(f),
+            Some(part) => write!(f, "{} ({part})", self.step),
+        }
+    }
 }
 
 impl Operation {
     /// The steps that are in progress, wait for a permit, or are about to begin.
-    fn open_steps(&self) -> impl Iterator<Item = Step> + '_ {
+    fn open_steps(&self) -> impl Iterator<Item = OpenStep> + '_ {
         let is_open = |index: &usize| match self.states[*index] {
             State::Queued { .. } | State::Underway { .. } | State::Watching { .. } => true,
             State::Waiting => self.may_begin(*index),
             State::Ended | State::Failed => false,
         };
-        (0..self.states.len()).filter(is_open).map(|index| self.plan.steps[index].step)
+        let open = |index: usize| OpenStep {
+            step: self.plan.steps[index].step,
+            part: match self.states[index] {
+                State::Underway { part, .. } => part,
+                _ => None,
+            },
+        };
+        (0..self.states.len()).filter(is_open).map(open)
     }
 }
 
 impl Toolstack {
+    /// Work in progress has come this far. Work that nobody waits for is not reported.
+    pub(super) fn work_reached(&mut self, work: WorkId, part: Part, out: &mut Vec<Action>) {
+        let Some((Purpose::Step { operation: id, index }, _)) = self.works.get(&work) else {
+            return;
+        };
+        let (id, index) = (*id, *index);
+        let operation = self.operations.get_mut(&id).expect("operations outlive their work");
+        if let State::Underway { part: known, .. } = &mut operation.states[index] {
+            *known = Some(part);
+        }
+        self.tell_progress(id, None, out);
+    }
+
     /// Reports progress to waiting clients.
     pub(super) fn tell_progress(
         &self,

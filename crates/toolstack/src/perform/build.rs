@@ -1,5 +1,7 @@
 //! Loading of images and creation of domains.
 
+use std::ops::ControlFlow;
+
 use xen::{
     CreateDomain, CreateOptions, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Uuid,
 };
@@ -11,7 +13,7 @@ use xenstore::client::Transport;
 use super::{Performer, failure, refused};
 use crate::config::VmConfig;
 use crate::host::{Host, KernelError};
-use crate::work::{Failure, Images, NewDomain};
+use crate::work::{Failure, Images, NewDomain, Part, WorkMonitor};
 
 /// Pages of a MiB.
 const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
@@ -19,6 +21,16 @@ const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
 const EVTCHN_PORT_MAX: u32 = 1023;
 /// Attempts to destroy an incomplete domain if Xen refuses.
 const DESTROY_ATTEMPTS_MAX: u32 = 5;
+
+/// Reports a build's memory in MiB.
+struct Allocation<'a>(&'a mut dyn WorkMonitor);
+
+impl xen_build::Monitor for Allocation<'_> {
+    fn allocated(&mut self, pages: u64, total: u64) -> ControlFlow<()> {
+        let (done, total) = (pages / PAGES_PER_MIB, total.div_ceil(PAGES_PER_MIB));
+        self.0.reached(Part { done, total, unit: "MiB" })
+    }
+}
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(crate) fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
@@ -125,6 +137,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         config: &VmConfig,
         images: &Images,
         domain: NewDomain,
+        monitor: &mut dyn WorkMonitor,
     ) -> Result<Built, Failure> {
         let channels = Channels {
             store: Channel { port: domain.store_port, backend: DomId::DOM0 },
@@ -132,10 +145,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         let domid = domain.domain.domid;
         let materials = materials(config, images);
+        let monitor = &mut Allocation(monitor);
         let built = match &materials {
-            Materials::Kernel(build) => xen_build::build(&mut self.xen, domid, build, &channels),
+            Materials::Kernel(build) => {
+                xen_build::build(&mut self.xen, domid, build, &channels, monitor)
+            }
             Materials::Firmware(build) => {
-                xen_build::build_hvm(&mut self.xen, domid, build, &channels)
+                xen_build::build_hvm(&mut self.xen, domid, build, &channels, monitor)
             }
         };
         built.map_err(|error| self.build_failure(config, &materials, &error))

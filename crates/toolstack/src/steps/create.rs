@@ -13,7 +13,9 @@ use crate::host::Host;
 use crate::layout::{self, BuiltDomain, Nodes};
 use crate::machine::Action;
 use crate::perform::{Performer, refused, store};
-use crate::work::{Failure, IdentityCheck, Images, NewDomain, Output, Quota, WorkClass, WorkInfo};
+use crate::work::{
+    Failure, IdentityCheck, Images, NewDomain, Output, Quota, WorkClass, WorkInfo, WorkMonitor,
+};
 
 /// Steps of a create.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -96,7 +98,10 @@ impl CreateStep {
             Self::CreateDomain => {
                 step("create domain", Permit::BUILD, Some(TeardownStep::DestroyDomain))
             }
-            Self::Build => step("build", Permit::BUILD, None),
+            Self::Build => StepInfo {
+                if_cancelled: IfCancelled::Interrupt,
+                ..step("build", Permit::BUILD, None)
+            },
             Self::StartModel => {
                 step("start device model", Permit::BUILD, Some(TeardownStep::EndModel))
             }
@@ -209,6 +214,7 @@ impl CreateWork {
     pub(crate) fn perform<H: Hypervisor, T: Transport, O: Host>(
         self,
         by: &mut Performer<H, T, O>,
+        monitor: &mut dyn WorkMonitor,
     ) -> Result<Output, Failure> {
         match self {
             Self::LoadImages { config } => return by.load_images(&config).map(Output::Images),
@@ -217,7 +223,7 @@ impl CreateWork {
                 return by.create_domain(&config, uuid, &images, generation).map(Output::Domain);
             }
             Self::Build { config, images, domain } => {
-                return by.build(&config, &images, domain).map(Output::Built);
+                return by.build(&config, &images, domain, monitor).map(Output::Built);
             }
             Self::StartModel { domain, launch } => {
                 return by.start_model(domain, &launch).map(Output::Model);

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use storage::{Attachment, BlockDevice, DeviceNumber};
 use toolstack::plan::{CreateStep, Start};
 use toolstack::work::{
-    AdoptionWork, Cost, Failure, Output, OwnLoop, QueryWork, Record, Survey, TeardownWork, Work,
-    loop_tag,
+    AdoptionWork, Cost, CreateWork, Failure, Output, OwnLoop, Part, QueryWork, Record, Survey,
+    TeardownWork, Work, loop_tag,
 };
-use toolstack::{Action, ClientId, Event, Instant, Reply, Request, StepTime, Toolstack, Trace};
+use toolstack::{
+    Action, ClientId, Event, Instant, Reply, Request, StepTime, Toolstack, Trace, WorkId,
+};
 use xen::{DomId, DomainInfo, Uuid};
 
 use crate::plan::config;
@@ -66,11 +68,7 @@ pub(crate) fn end_first(
     actions: &[Action],
     result: Result<Output, Failure>,
 ) -> Vec<Action> {
-    let id = actions.iter().find_map(|action| match action {
-        Action::Work { id, .. } => Some(*id),
-        _ => None,
-    });
-    let work = id.expect("there is work");
+    let work = work_id(actions);
     handle(machine, Event::Worked { work, result, cost: Cost::default() })
 }
 
@@ -217,6 +215,53 @@ fn destruction_overtakes_a_create() {
     let result = Ok(crate::heard::output_of(work, 1));
     let event = Event::Worked { work: *images, result, cost: Cost::default() };
     assert!(handle(&mut machine, event).is_empty() && machine.is_quiet());
+}
+
+#[test]
+fn a_build_reports_how_far_it_is_and_ends_early_when_its_vm_is_destroyed() {
+    let (mut machine, _) = started(Vec::new(), Vec::new());
+    let mut actions = handle(&mut machine, create("name = 'g'"));
+    let build = loop {
+        match works(&actions)[..] {
+            [Work::Create(CreateWork::Build { .. })] => break work_id(&actions),
+            [work] => {
+                let output = crate::heard::output_of(work, 1);
+                actions = end_first(&mut machine, &actions, Ok(output));
+            }
+            _ => panic!("one after the other: {actions:?}"),
+        }
+    };
+    let reached =
+        |done| Event::Reached { work: build, part: Part { done, total: 64, unit: "MiB" } };
+    let told = handle(&mut machine, reached(32));
+    let [Action::Progress { client: CLIENT, progress }] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(progress.waits_for[0].to_string(), "build (32 of 64 MiB)");
+
+    // It is told to end; the domain is destroyed once it has.
+    let request = Request::Destroy { target: "g".to_owned() };
+    let destroyer = Event::Request { client: ClientId(2), request };
+    let cancelled = handle(&mut machine, destroyer);
+    assert!(matches!(cancelled[..], [Action::Cancel { work }] if work == build), "{cancelled:?}");
+    let ended = Event::Worked {
+        work: build,
+        result: Err(Failure("the build was cancelled".to_owned())),
+        cost: Cost::default(),
+    };
+    let actions = handle(&mut machine, ended);
+    assert!(
+        matches!(works(&actions)[..], [Work::Teardown(_)]) && failed(&actions).is_none(),
+        "{actions:?}"
+    );
+    // A report that comes late means nothing.
+    assert!(handle(&mut machine, reached(64)).is_empty());
+}
+
+fn work_id(actions: &[Action]) -> WorkId {
+    let id = actions.iter().find_map(|action| match action {
+        Action::Work { id, .. } => Some(*id),
+        _ => None,
+    });
+    id.expect("there is work")
 }
 
 fn record(uuid: Uuid, complete: Option<String>) -> Record {

@@ -16,7 +16,8 @@ use crate::memory::{
     FrameNames, Loader, claim, mib_of, pages_of, populate, populate_special, unclaim,
 };
 use crate::{
-    BuildError, Built, Channels, EXTRA_PAGES, Needs, TscMode, grant_rings, identity_page_table, pvh,
+    BuildError, Built, Channels, EXTRA_PAGES, Monitor, Needs, TscMode, grant_rings,
+    identity_page_table, pvh,
 };
 use layout::{HvmLayout, IOREQ_SERVER_PAGES, IOREQ_SERVER_PFN, SPECIAL_PAGES, special};
 pub use loader::HvmLoader;
@@ -115,8 +116,9 @@ pub fn build_hvm<H: Hypervisor>(
     domid: DomId,
     config: &HvmConfig<'_>,
     channels: &Channels,
+    monitor: &mut dyn Monitor,
 ) -> Result<Built, BuildError> {
-    build_claimed(xen, domid, config, channels).inspect_err(|_| unclaim(xen, domid))
+    build_claimed(xen, domid, config, channels, monitor).inspect_err(|_| unclaim(xen, domid))
 }
 
 fn build_claimed<H: Hypervisor>(
@@ -124,6 +126,7 @@ fn build_claimed<H: Hypervisor>(
     domid: DomId,
     config: &HvmConfig<'_>,
     channels: &Channels,
+    monitor: &mut dyn Monitor,
 ) -> Result<Built, BuildError> {
     let layout = plan(config)?;
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
@@ -132,7 +135,7 @@ fn build_claimed<H: Hypervisor>(
             .map_err(refused("set the time stamp counter mode"))?;
     }
     xen.set_memory_map(domid, &layout.e820()).map_err(refused("set the memory map"))?;
-    populate(xen, domid, &layout.ram(), |_, _| {})?;
+    populate(xen, domid, &layout.ram(), monitor, |_, _| {})?;
     special_pages(xen, domid)?;
 
     let info = layout.info(config.vcpus);

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use xen::{DomId, E820Entry, E820Kind, Hypervisor, Mfn, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::memory::{FrameNames, Loader, claim, index, populate};
-use crate::{BuildConfig, BuildError, Built, Channels, grant_rings};
+use crate::{BuildConfig, BuildError, Built, Channels, Monitor, grant_rings};
 use layout::PvLayout;
 
 pub(crate) use start::CMDLINE_BYTES_MAX;
@@ -27,6 +27,7 @@ pub(crate) fn build<H: Hypervisor>(
     domid: DomId,
     config: &BuildConfig<'_>,
     channels: &Channels,
+    monitor: &mut dyn Monitor,
 ) -> Result<Built, BuildError> {
     let layout = PvLayout::plan(config)?;
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
@@ -37,7 +38,7 @@ pub(crate) fn build<H: Hypervisor>(
     claim(xen, domid, config.memory_pages)?;
     let mut machine = Vec::with_capacity(index(config.memory_pages));
     let pfns = 0..config.memory_pages;
-    populate(xen, domid, &[pfns], |first, order| {
+    populate(xen, domid, &[pfns], monitor, |first, order| {
         machine.extend(first..first + (1 << order));
     })?;
     let info = xen.domain(domid).map_err(refused("read the shared info frame"))?;

@@ -10,7 +10,9 @@ use xen::{DomId, Errno, HvmParam, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use crate::context::{self, MemoryTypes};
 use crate::memory::{FrameNames, Loader, claim, pages_of, populate, populate_special};
-use crate::{BuildConfig, BuildError, Built, Channels, acpi, grant_rings, identity_page_table};
+use crate::{
+    BuildConfig, BuildError, Built, Channels, Monitor, acpi, grant_rings, identity_page_table,
+};
 use layout::{ACPI_PFN, CONSOLE_PFN, IDENT_PT_PFN, PvhLayout, STORE_PFN};
 
 pub(crate) use layout::paging_pool_bytes;
@@ -35,6 +37,7 @@ pub(crate) fn build<H: Hypervisor>(
     domid: DomId,
     config: &BuildConfig<'_>,
     channels: &Channels,
+    monitor: &mut dyn Monitor,
 ) -> Result<Built, BuildError> {
     let layout = PvhLayout::plan(config)?;
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
@@ -43,7 +46,7 @@ pub(crate) fn build<H: Hypervisor>(
     set_paging_pool(xen, domid, paging_pool_bytes(config.vcpus, config.memory_pages_max))?;
     claim(xen, domid, config.memory_pages + SPECIAL_PFNS.len() as u64)?;
     let ram = [layout.ram_low.clone(), layout.ram_high.clone()];
-    populate(xen, domid, &ram, |_, _| {})?;
+    populate(xen, domid, &ram, monitor, |_, _| {})?;
     special_pages(xen, domid, config.vcpus)?;
 
     let start_info_bytes = start::start_info(config, &layout, &e820);

@@ -20,7 +20,7 @@ fn try_to_build(kernel: &KernelImage) {
         let config = BuildConfig { ramdisk: Some(&[1; 100]), ..config(kind, kernel, 5) };
         let mut xen = Fake::xen(kind != DomainKind::Pv);
         let checked = xen_build::check(&config).map(drop);
-        let built = xen_build::build(&mut xen, DOMAIN, &config, &CHANNELS).map(drop);
+        let built = xen_build::build(&mut xen, DOMAIN, &config, &CHANNELS, &mut ()).map(drop);
         assert_eq!(checked, built);
     }
 }

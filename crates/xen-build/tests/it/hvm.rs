@@ -57,7 +57,7 @@ impl Guest {
     fn build(config: &HvmConfig<'_>) -> Self {
         let mut xen: Xen<Fake> = Fake::xen(true);
         prepare_hvm(&mut xen, DOMAIN, config).unwrap();
-        let built = build_hvm(&mut xen, DOMAIN, config, &CHANNELS).unwrap();
+        let built = build_hvm(&mut xen, DOMAIN, config, &CHANNELS, &mut ()).unwrap();
         Self { fake: std::mem::take(xen.hypervisor()), built }
     }
 }

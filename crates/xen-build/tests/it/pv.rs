@@ -42,7 +42,7 @@ struct Reached {
 impl Guest {
     fn build(config: &BuildConfig<'_>) -> Self {
         let mut xen: Xen<Fake> = Fake::xen(false);
-        let built = xen_build::build(&mut xen, DOMAIN, config, &CHANNELS).unwrap();
+        let built = xen_build::build(&mut xen, DOMAIN, config, &CHANNELS, &mut ()).unwrap();
         let calls = xen.counters().iter().map(|(name, n)| format!("{name} {n}\n")).collect();
         let fake = std::mem::take(xen.hypervisor());
         Self { fake, built, calls }

@@ -1,8 +1,10 @@
 //! Configurations that cannot be built, and errors of the host.
 
+use std::ops::ControlFlow;
+
 use expect_test::{Expect, expect};
 use xen::{DomainKind, Xen};
-use xen_build::{BuildConfig, KernelImage};
+use xen_build::{BuildConfig, BuildError, KernelImage};
 
 use crate::fake::{DOMAIN, Fake};
 use crate::kernels::{self, Elf};
@@ -12,7 +14,7 @@ use crate::pv::{CHANNELS, config};
 fn check(config: &BuildConfig<'_>, expected: &Expect) {
     let checked = xen_build::check(config).unwrap_err();
     let mut xen: Xen<Fake> = Fake::xen(config.kind != DomainKind::Pv);
-    let built = xen_build::build(&mut xen, DOMAIN, config, &CHANNELS).unwrap_err();
+    let built = xen_build::build(&mut xen, DOMAIN, config, &CHANNELS, &mut ()).unwrap_err();
     assert_eq!(checked, built);
     expected.assert_eq(&checked.to_string());
 }
@@ -172,7 +174,7 @@ fn build_on(pages: u64, order_max: u32, config: &BuildConfig<'_>) -> (Fake, Stri
     let mut xen: Xen<Fake> = Fake::xen(config.kind != DomainKind::Pv);
     xen.hypervisor().pages_left = pages;
     xen.hypervisor().order_max = order_max;
-    let outcome = match xen_build::build(&mut xen, DOMAIN, config, &CHANNELS) {
+    let outcome = match xen_build::build(&mut xen, DOMAIN, config, &CHANNELS, &mut ()) {
         Ok(_) => "built".to_owned(),
         Err(error) => error.to_string(),
     };
@@ -185,12 +187,44 @@ fn smaller_extents_are_used_when_large_ones_run_out() {
     let config = config(DomainKind::Pvh, &kernel, 1100);
     let (fake, outcome) = build_on(u64::MAX, 9, &config);
     assert_eq!(outcome, "built");
-    assert_eq!(fake.extents, [(18, 1, 0), (9, 550, 550), (0, 4, 4)]);
+    assert_eq!(fake.extents, [(18, 1, 0), (9, 512, 512), (9, 38, 38), (0, 4, 4)]);
     let (fake, outcome) = build_on(u64::MAX, 0, &config);
     assert_eq!(outcome, "built");
     let single: u64 = fake.extents.iter().filter(|(order, ..)| *order == 0).map(|e| e.2).sum();
     assert_eq!(single, 1100 * 256 + 4);
     assert!(fake.extents.len() < 45, "{:?}", fake.extents);
+}
+
+/// Notes how far a build is, and ends it there.
+struct EndsAt {
+    pages: u64,
+    seen: Vec<(u64, u64)>,
+}
+
+impl xen_build::Monitor for EndsAt {
+    fn allocated(&mut self, pages: u64, total: u64) -> ControlFlow<()> {
+        self.seen.push((pages, total));
+        if pages >= self.pages { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[test]
+fn a_build_reports_each_gib_and_ends_there_if_it_is_told_to() {
+    let kernel = parse(&kernels::unikernel());
+    let config = config(DomainKind::Pvh, &kernel, 2560);
+    let total = 2560 * 256;
+    for (pages, seen) in [(0, &[0][..]), (1, &[0, 1 << 18]), (u64::MAX, &[0, 1 << 18, 1 << 19])] {
+        let mut xen: Xen<Fake> = Fake::xen(true);
+        let mut monitor = EndsAt { pages, seen: Vec::new() };
+        let built = xen_build::build(&mut xen, DOMAIN, &config, &CHANNELS, &mut monitor);
+        let expected: Vec<(u64, u64)> = seen.iter().map(|&pages| (pages, total)).collect();
+        assert_eq!(monitor.seen, expected);
+        match built {
+            Ok(_) => assert_eq!(pages, u64::MAX),
+            Err(error) => assert_eq!(error, BuildError::Interrupted(DOMAIN)),
+        }
+        assert_eq!(xen.hypervisor().claimed, 0, "the host has what was not allocated");
+    }
 }
 
 #[test]

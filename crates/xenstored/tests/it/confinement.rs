@@ -69,12 +69,17 @@ fn the_store_of_a_daemon_of_roots_is_continued_by_one_with_a_user() {
     let mut daemon = Daemon::start("root-before", &[]);
     // Each of the two leaves its files to the other.
     let user = unprivileged_user();
-    for (round, arguments) in [&["--user", &*user][..], &[], &["--user", &user]].iter().enumerate() {
+    for (round, arguments) in [&["--user", &*user][..], &[], &["--user", &user]].iter().enumerate()
+    {
         daemon.client().write(&format!("/kept/{round}"), b"yes").unwrap();
         daemon.kill();
         daemon.restart(arguments);
         for before in 0..=round {
-            assert_eq!(daemon.client().read(&format!("/kept/{before}")).unwrap(), b"yes", "{round}");
+            assert_eq!(
+                daemon.client().read(&format!("/kept/{before}")).unwrap(),
+                b"yes",
+                "{round}"
+            );
         }
     }
 }
