@@ -59,7 +59,7 @@ pub(crate) use devices::{Pending, empty_drive, remove_from};
 use events::Rest;
 pub use events::{StateChange, StateChanges, VmState, VmStatus};
 pub use explain::PlanOf;
-pub(crate) use facts::Facts;
+pub(crate) use facts::{Facts, Incarnation};
 use index::{Definitions, Foreigners, Vms};
 use journal::Journal;
 pub use journal::{Asker, Level, LogRecord};

@@ -8,7 +8,7 @@ use xen::{DomId, Uuid};
 
 use super::events::VmState;
 use super::requests::fail;
-use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
+use super::{Action, ClientId, Facts, Incarnation, Instant, Purpose, Reply, Toolstack, Vm, policy};
 use crate::config::VmConfig;
 use crate::device_model;
 use crate::foreign::Adoption;
@@ -127,15 +127,14 @@ impl Toolstack {
             out.push(Action::Follow { process, log: device_model::log_file(&config) });
         }
         let domid = domain.domid;
-        let facts = Facts {
-            recorded: true,
-            disks,
+        let incarnation = Incarnation {
             model,
             domain: Some(domain),
             nodes: true,
             completion: Some(completion),
-            ..Facts::default()
+            ..Incarnation::default()
         };
+        let facts = Facts { recorded: true, disks, incarnation, ..Facts::default() };
         self.foreign.remove(&domid);
         self.vms.insert(uuid, Vm::new(config, uuid, facts));
         let state = match completion.start {

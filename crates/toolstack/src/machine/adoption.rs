@@ -6,7 +6,7 @@ use xen::{DomId, DomainInfo, DomainRef, Life, Uuid};
 
 use super::devices::Pending;
 use super::unread::stand_in;
-use super::{Facts, Toolstack, Unread, Vm};
+use super::{Facts, Incarnation, Toolstack, Unread, Vm};
 use crate::layout::{Completion, DeviceRef};
 use crate::plan::Start;
 use crate::record::Understood;
@@ -54,13 +54,13 @@ impl Toolstack {
                 }
                 _ => adopted.half_made.push(record.uuid),
             }
-            let facts = Facts {
-                recorded: true,
+            let incarnation = Incarnation {
                 domain: domain_ref,
                 nodes: domid.is_some(),
                 completion: read.complete,
-                ..Facts::default()
+                ..Incarnation::default()
             };
+            let facts = Facts { recorded: true, incarnation, ..Facts::default() };
             let vm = Vm::new(read.config, record.uuid, facts);
             self.vms.insert(record.uuid, vm);
         }

@@ -93,7 +93,7 @@ impl Toolstack {
     /// The VM of this very domain.
     fn holder(&self, who: &DomainIdentity) -> Option<Uuid> {
         let vm = self.vms.at(who.domid)?;
-        DomainIdentity::from(vm.facts.domain?).is(who).then_some(vm.uuid)
+        DomainIdentity::from(vm.facts.incarnation.domain?).is(who).then_some(vm.uuid)
     }
 
     /// Handles the end of a VM's domain; during an operation, the domain is polled again after it.

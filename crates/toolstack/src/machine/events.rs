@@ -363,7 +363,7 @@ impl Toolstack {
         vm.began = Some(now);
         vm.is_asked = false;
         let name = vm.config.name.clone();
-        let state = match vm.facts.completion.map(|it| it.start) {
+        let state = match vm.facts.incarnation.completion.map(|it| it.start) {
             Some(Start::Paused) => VmState::Paused,
             _ => VmState::Running,
         };

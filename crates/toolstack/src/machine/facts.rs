@@ -12,12 +12,22 @@ use crate::plan::Reached;
 use crate::work::{Images, NewDomain};
 
 /// What exists of a VM on the host.
+///
+/// What outlives a reboot is the VM's; the rest is of its domain, an [`Incarnation`]. A reboot begins the next
+/// one; images and disks are kept for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) recorded: bool,
     pub(crate) images: Option<Images>,
     /// By `virtual-device`.
     pub(crate) disks: BTreeMap<u32, Attachment>,
+    /// Its domain, or the one that is being made or taken down.
+    pub(crate) incarnation: Incarnation,
+}
+
+/// One domain of a VM, from its making until nothing of it is left.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Incarnation {
     pub(crate) domain: Option<DomainRef>,
     /// Present if this process made the domain.
     pub(crate) new: Option<NewDomain>,
@@ -36,26 +46,16 @@ impl Facts {
         self.disks.keys().copied().collect()
     }
 
-    /// The facts without the domain; images are kept for the next one.
-    pub(crate) fn without_domain(&self) -> Self {
-        Self {
-            recorded: self.recorded,
-            images: self.images.clone(),
-            disks: self.disks.clone(),
-            ..Self::default()
-        }
-    }
-
     pub(crate) fn domid(&self) -> Option<DomId> {
-        Some(self.domain?.domid)
+        Some(self.incarnation.domain?.domid)
     }
 
     pub(crate) fn reached<'a>(&self, disks: &'a [u32], is_condemned: bool) -> Reached<'a> {
         Reached {
             recorded: self.recorded,
-            domain: self.domain.is_some(),
-            nodes: self.nodes,
-            condemned: is_condemned && self.completion.is_some(),
+            domain: self.incarnation.domain.is_some(),
+            nodes: self.incarnation.nodes,
+            condemned: is_condemned && self.incarnation.completion.is_some(),
             disks,
         }
     }

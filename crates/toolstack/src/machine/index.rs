@@ -53,7 +53,7 @@ impl Vms {
             self.by_domid.insert((domid, uuid));
             self.domains.insert(domid);
         }
-        self.by_model.extend(facts.model.map(|model| (model, uuid)));
+        self.by_model.extend(facts.incarnation.model.map(|model| (model, uuid)));
     }
 
     fn forget(&mut self, uuid: Uuid) {
@@ -64,7 +64,7 @@ impl Vms {
                 self.domains.remove(domid);
             }
         }
-        if let Some(model) = facts.model {
+        if let Some(model) = facts.incarnation.model {
             self.by_model.remove(&model);
         }
     }
@@ -126,7 +126,7 @@ impl Vms {
         self.values().filter_map(|vm| vm.facts.domid()).for_each(|it| domains.insert(it));
         let domids = self.values().filter_map(|vm| Some((vm.facts.domid()?, vm.uuid)));
         let names = self.values().map(|vm| (vm.config.name.clone(), vm.uuid));
-        let models = self.values().filter_map(|vm| Some((vm.facts.model?, vm.uuid)));
+        let models = self.values().filter_map(|vm| Some((vm.facts.incarnation.model?, vm.uuid)));
         self.domains == domains
             && self.by_domid == domids.collect()
             && self.by_model == models.collect()

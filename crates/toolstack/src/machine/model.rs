@@ -30,10 +30,10 @@ impl Toolstack {
             }
             let vm = self.vms.get(&uuid).filter(|vm| vm.facts.domid() == Some(domid));
             match vm {
-                Some(vm) if vm.facts.model.is_none() => {
+                Some(vm) if vm.facts.incarnation.model.is_none() => {
                     let log = device_model::log_file(&vm.config);
                     out.push(Action::Follow { process, log });
-                    self.vms.change(uuid, |vm| vm.facts.model = Some(process));
+                    self.vms.change(uuid, |vm| vm.facts.incarnation.model = Some(process));
                 }
                 _ => orphans.push(model),
             }
@@ -43,7 +43,7 @@ impl Toolstack {
         }
         let lacks = |uuid: &Uuid| {
             let vm = &self.vms[uuid];
-            vm.config.hvm.is_some() && vm.facts.model.is_none()
+            vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none()
         };
         let (without, unfinished) = adopted.unfinished.drain(..).partition(|(uuid, _)| lacks(uuid));
         adopted.unfinished = unfinished;
@@ -61,7 +61,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let Some(uuid) = self.vms.of_model(process) else { return };
-        self.vms.change(uuid, |vm| vm.facts.model = None);
+        self.vms.change(uuid, |vm| vm.facts.incarnation.model = None);
         let why = format!("its device model (pid {}) {how}", process.pid);
         self.lost_model(now, uuid, &why, out);
     }

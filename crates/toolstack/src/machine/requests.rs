@@ -235,10 +235,10 @@ impl Toolstack {
     pub(super) fn resolve_domain(&self, target: &str) -> Result<(Uuid, DomainRef), String> {
         let uuid = self.resolve(target)?;
         let facts = &self.vms[&uuid].facts;
-        if facts.is_released {
+        if facts.incarnation.is_released {
             return Err(format!("{target}: is being taken down"));
         }
-        let domain = facts.domain.map(|domain| (uuid, domain));
+        let domain = facts.incarnation.domain.map(|domain| (uuid, domain));
         domain.ok_or_else(|| format!("{target}: has no domain yet; try again when it has started"))
     }
 
@@ -281,7 +281,7 @@ impl Toolstack {
     /// Answers what a name, domain number or UUID means.
     fn reply_resolved(&self, client: ClientId, target: &str, out: &mut Vec<Action>) {
         let ours = self.resolve(target).ok().map(|uuid| &self.vms[&uuid]);
-        let reply = match ours.filter(|vm| vm.facts.domain.is_none()) {
+        let reply = match ours.filter(|vm| vm.facts.incarnation.domain.is_none()) {
             Some(vm) => Reply::Starting { name: vm.config.name.clone(), uuid: vm.uuid },
             None => match self.resolve_any(target) {
                 Ok((domid, name, uuid)) => Reply::Resolved { domid, name, uuid },

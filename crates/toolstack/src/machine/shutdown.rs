@@ -173,8 +173,8 @@ impl Toolstack {
         let Targets::These(targets) = targets else {
             let meant = |vm: &Vm| match self.start_of(vm.uuid) {
                 Some(operation) => Some(Meant::Start(vm.uuid, operation)),
-                None if vm.facts.is_released => None,
-                None => Some(Meant::Domain(vm.uuid, vm.facts.domain?)),
+                None if vm.facts.incarnation.is_released => None,
+                None => Some(Meant::Domain(vm.uuid, vm.facts.incarnation.domain?)),
             };
             let mut found: Vec<Meant> = self.vms.values().filter_map(meant).collect();
             found.sort_by_key(|it| self.vms[&it.uuid()].facts.domid());

@@ -10,7 +10,7 @@ use xen::{DomId, DomainKind, DomainRef, EvtchnPort, Uuid};
 
 use super::operation::Outcome;
 use super::requests::fail;
-use super::{Action, ClientId, Facts, Instant, Purpose, Toolstack, Vm, policy};
+use super::{Action, ClientId, Facts, Incarnation, Instant, Purpose, Toolstack, Vm, policy};
 use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::foreign::{Adoption, ForeignReading};
@@ -177,15 +177,14 @@ impl Toolstack {
         // Removes the record's completion mark, whatever else it contains.
         let completion =
             Completion { start: Start::Running, store_port: EvtchnPort(0), store_gfn: 0 };
-        let facts = Facts {
-            recorded: true,
+        let incarnation = Incarnation {
             domain: it.domain,
             nodes: it.domain.is_some(),
             completion: Some(completion),
-            disks: it.disks,
             model: it.model,
-            ..Facts::default()
+            ..Incarnation::default()
         };
+        let facts = Facts { recorded: true, disks: it.disks, incarnation, ..Facts::default() };
         let mut vm = Vm::new(config, uuid, facts);
         vm.waiters = it.waiters;
         vm.condemned = true;

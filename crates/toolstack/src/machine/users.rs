@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xen::DomainRef;
 
-use super::Facts;
+use super::Incarnation;
 use crate::work::Release;
 
 /// Users of domains; see the module documentation.
@@ -42,9 +42,9 @@ impl DomainUsers {
     }
 
     /// Releases a VM's domain with its nodes, or when the last work on it has ended.
-    pub(crate) fn release(&mut self, facts: &mut Facts) -> Release {
-        facts.is_released = true;
-        match facts.domain {
+    pub(crate) fn release(&mut self, incarnation: &mut Incarnation) -> Release {
+        incarnation.is_released = true;
+        match incarnation.domain {
             Some(domain) if self.is_used(domain) => {
                 self.release_later(domain);
                 Release::Later

@@ -114,10 +114,13 @@ impl CreateStep {
     pub(super) fn prepare(self, with: Preparation<'_>) -> CreateWork {
         let Preparation { vm, config, generation, .. } = with;
         let (uuid, facts) = (vm.uuid, &mut vm.facts);
-        let domain = facts.domain;
+        let domain = facts.incarnation.domain;
         let domain = || domain.expect("planned after the domain was created");
-        let check =
-            if facts.new.is_some() { IdentityCheck::Needless } else { IdentityCheck::Needed };
+        let check = if facts.incarnation.new.is_some() {
+            IdentityCheck::Needless
+        } else {
+            IdentityCheck::Needed
+        };
         match self {
             Self::LoadImages => CreateWork::LoadImages { config },
             Self::Record => {
@@ -132,7 +135,7 @@ impl CreateStep {
             Self::Build => {
                 // The builder is the last user of the images.
                 let images = facts.images.take().expect("planned after the images");
-                let domain = facts.new.expect("planned after the domain");
+                let domain = facts.incarnation.new.expect("planned after the domain");
                 CreateWork::Build { config, images, domain }
             }
             Self::StartModel => {
@@ -140,8 +143,8 @@ impl CreateStep {
                 CreateWork::StartModel { domain: domain(), launch }
             }
             Self::WriteNodes(start) => {
-                let domain = facts.new.expect("planned after the domain");
-                let built = facts.built.expect("planned after the build");
+                let domain = facts.incarnation.new.expect("planned after the domain");
+                let built = facts.incarnation.built.expect("planned after the build");
                 let built = BuiltDomain {
                     domid: domain.domain.domid,
                     store_port: domain.store_port,
@@ -149,14 +152,14 @@ impl CreateStep {
                     console_port: domain.console_port,
                     console_gfn: built.console_frame,
                 };
-                facts.nodes = true;
-                facts.completion = Some(built.completion(start));
+                facts.incarnation.nodes = true;
+                facts.incarnation.completion = Some(built.completion(start));
                 let nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
                 let quota = Quota::for_devices(domain.domain.domid, &config);
                 CreateWork::WriteNodes { uuid, nodes, quota }
             }
             Self::Introduce => {
-                let completion = facts.completion.expect("planned after the nodes");
+                let completion = facts.incarnation.completion.expect("planned after the nodes");
                 let (store_port, store_gfn) = (completion.store_port, completion.store_gfn);
                 CreateWork::Introduce { domain: domain(), check, store_port, store_gfn }
             }
@@ -174,16 +177,16 @@ impl CreateStep {
             }
             Self::CreateDomain => {
                 let Output::Domain(domain) = output else { output.misplaced() };
-                facts.domain = Some(domain.domain);
-                facts.new = Some(domain);
+                facts.incarnation.domain = Some(domain.domain);
+                facts.incarnation.new = Some(domain);
             }
             Self::Build => {
                 let Output::Built(built) = output else { output.misplaced() };
-                facts.built = Some(built);
+                facts.incarnation.built = Some(built);
             }
             Self::StartModel => {
                 let Output::Model(process) = output else { output.misplaced() };
-                facts.model = Some(process);
+                facts.incarnation.model = Some(process);
                 let log = device_model::log_file(&vm.config);
                 out.push(Action::Follow { process, log });
             }

@@ -186,7 +186,7 @@ impl DeviceStep {
     pub(super) fn prepare(self, with: Preparation<'_>) -> DeviceWork {
         let Preparation { vm, config, plugged, own, .. } = with;
         let uuid = vm.uuid;
-        let existing = vm.facts.domain;
+        let existing = vm.facts.incarnation.domain;
         let domain = || existing.expect("planned while there is a domain");
         match self {
             Self::AttachDisk(devid) => {

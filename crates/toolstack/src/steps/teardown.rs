@@ -7,6 +7,7 @@ use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
 use crate::device_model::Process;
 use crate::host::Host;
 use crate::layout::{self, Removal};
+use crate::machine::Incarnation;
 use crate::perform::{Performer, refused, store};
 use crate::work::{Failure, IdentityCheck, Output, Release, WorkClass, WorkInfo};
 
@@ -78,7 +79,7 @@ impl TeardownStep {
     pub(super) fn prepare(self, with: Preparation<'_>) -> TeardownWork {
         let Preparation { vm, config, users, .. } = with;
         let (uuid, facts) = (vm.uuid, &mut vm.facts);
-        let domain = facts.domain;
+        let domain = facts.incarnation.domain;
         let existing = || domain.expect("planned after the domain was created");
         match self {
             Self::Condemn => TeardownWork::RemoveNodes {
@@ -90,18 +91,18 @@ impl TeardownStep {
             Self::Pause => TeardownWork::Pause { domain: existing() },
             Self::EndModel => {
                 // From here on its exit is expected.
-                let process = facts.model.take();
+                let process = facts.incarnation.model.take();
                 TeardownWork::EndModel { domain: existing(), uuid, process }
             }
             Self::DestroyDomain => TeardownWork::DestroyDomain { domain: existing() },
             Self::RemoveNodes => {
                 let removals = layout::removed_paths(&config, uuid, facts.domid());
-                let release = users.release(facts);
+                let release = users.release(&mut facts.incarnation);
                 TeardownWork::RemoveNodes { domain, uuid, removals, release }
             }
             Self::RemoveDomainNodes => {
                 let removals = layout::removed_domain_paths(&config, uuid, facts.domid());
-                let release = users.release(facts);
+                let release = users.release(&mut facts.incarnation);
                 TeardownWork::RemoveNodes { domain, uuid, removals, release }
             }
         }
@@ -111,7 +112,7 @@ impl TeardownStep {
         output.expect_done();
         let Completing { vm, .. } = with;
         match self {
-            Self::RemoveDomainNodes => vm.facts = vm.facts.without_domain(),
+            Self::RemoveDomainNodes => vm.facts.incarnation = Incarnation::default(),
             Self::Condemn
             | Self::Pause
             | Self::EndModel
