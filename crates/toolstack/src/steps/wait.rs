@@ -131,7 +131,7 @@ impl Wait {
         // An error message for a device.
         match value {
             None | Some(b"") => Verdict::Pending,
-            Some(words) => self.judge_words(device, &String::from_utf8_lossy(words)),
+            Some(words) => self.judge_words(device, &spoken_words(words)),
         }
     }
 
@@ -200,5 +200,38 @@ impl Wait {
             // The domain is destroyed next, and removing its nodes removes the backend's device.
             Self::Closed(_) => Late::GoOnWithNote,
         }
+    }
+}
+
+/// Words of a guest or backend for one line of a message: without control characters, which would
+/// be a guest's on the operator's terminal, and not longer than a line can be.
+fn spoken_words(words: &[u8]) -> String {
+    const CHARS_MAX: usize = 200;
+    let words = String::from_utf8_lossy(words);
+    let mut chars = words.chars().flat_map(char::escape_debug);
+    let mut spoken: String = chars.by_ref().take(CHARS_MAX).collect();
+    if chars.next().is_some() {
+        spoken.push_str("...");
+    }
+    spoken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::DeviceKind;
+
+    #[test]
+    fn a_guests_words_are_one_short_line_without_control_characters() {
+        let wait = Wait::Consent(DeviceRef { kind: DeviceKind::Vbd, devid: 51712 });
+        let refusal = |words: &[u8]| match wait.judge("/x/error", Some(words)) {
+            Verdict::Refused(message) => message,
+            _ => panic!("not refused"),
+        };
+        let message = refusal(b"16 busy\n\x1b]0;owned\x07\x1b[2J\xff");
+        assert!(message.contains(r"16 busy\n\u{1b}]0;owned\u{7}\u{1b}[2J"), "{message}");
+        assert!(!message.contains(char::is_control), "{message}");
+        let long = refusal(&[b'x'; 2048]);
+        assert!(long.contains("xxx...; --force") && long.len() < 320, "{long}");
     }
 }
