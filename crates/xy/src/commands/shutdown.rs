@@ -1,5 +1,7 @@
 //! `shutdown` and `reboot`, with xl's messages.
 
+use std::collections::BTreeSet;
+
 use api::{DomainEvent, EventKind, Request, Targets, Wait};
 
 use super::expect_done;
@@ -45,6 +47,7 @@ fn request(
         },
         requested: 0,
         announced: false,
+        over: BTreeSet::new(),
     };
     let progress = wait != Wait::Asked && session.draws_progress();
     let reply = session.call_with(&request(targets, wait, progress), |session, event| {
@@ -63,6 +66,8 @@ struct Messages {
     requested: usize,
     /// "Waiting for" has been printed.
     announced: bool,
+    /// Domains of which there is no more to tell.
+    over: BTreeSet<u16>,
 }
 
 impl Messages {
@@ -94,8 +99,11 @@ impl Messages {
                 lines.push(format!("Domain {domid} has been shut down, reason code {reason}"));
                 if self.wait == Wait::Gone {
                     lines.push(format!("Domain {domid} continue waiting for death"));
+                } else {
+                    self.over.insert(domid);
                 }
             }
+            EventKind::Destroyed if self.over.contains(&domid) => {}
             EventKind::Destroyed => {
                 self.announce(&mut lines);
                 lines.push(format!("Domain {domid} has been destroyed"));
@@ -119,7 +127,8 @@ mod tests {
     use super::*;
 
     fn check(wait: Wait, named: Option<usize>, events: &[(u16, EventKind)], expected: &Expect) {
-        let mut messages = Messages { wait, named, requested: 0, announced: false };
+        let over = BTreeSet::new();
+        let mut messages = Messages { wait, named, requested: 0, announced: false, over };
         let lines: Vec<_> = events
             .iter()
             .flat_map(|&(domid, kind)| messages.lines(&DomainEvent { domid, kind }))
@@ -146,6 +155,7 @@ mod tests {
             (3, EventKind::RebootRequested),
             (4, EventKind::RebootRequested),
             (4, EventKind::ShutDown { reason: 1 }),
+            (4, EventKind::Destroyed),
             (3, EventKind::Destroyed),
         ];
         check(
