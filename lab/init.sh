@@ -18,6 +18,7 @@ export HOME=/root TERM=linux LANG=C
 mkdir -p /proc /sys /dev /tmp
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/pts /dev/shm /run /var /tmp /root /results
 # xenconsoled gives every guest a pseudo terminal.

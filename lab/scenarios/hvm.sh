@@ -47,6 +47,7 @@ check "one device model runs" [ "$(echo "$model" | wc -w)" = 1 ]
 tr '\0' ' ' <"/proc/$model/cmdline"; echo
 check "as a user of its own" grep -q '^Uid:.19000000' "/proc/$model/status"
 check "without capabilities" grep -q '^CapEff:.0000000000000000' "/proc/$model/status"
+check "with a filter of system calls" confined "$model" /xylem/xylem-model-1
 check "it sees no files" [ -z "$(ls "/proc/$model/root/")" ]
 check "its card is on the bridge" ls /sys/class/net/xenbr0/brif/vif1.0-emu
 check "the boot sector speaks" wait_for 'grep -q XYLEM-BOOT-SECTOR /tmp/one.serial' 180

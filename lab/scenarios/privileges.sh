@@ -47,8 +47,8 @@ comes_and_goes() {
     check "$1 goes" xy destroy "$1"
     check "dom0 is as before $1" wait_for 'same_state /results/state.before' 60
 }
-# confined PID NAME [UID]
-confined() {
+# is_confined PID NAME [UID]
+is_confined() {
     check "$2 is not root" status_has "$1" "Uid:.${3:-65534}.${3:-65534}.${3:-65534}.${3:-65534}"
     check "$2 has no capability" status_has "$1" 'CapEff:.0000000000000000'
     check "$2 can get none" status_has "$1" 'CapBnd:.0000000000000000'
@@ -72,9 +72,9 @@ broker=$(pidof xylem-broker)
     report "xylem-xenstored's broker of hypercalls" "$broker"
 } | tee /results/privileges.txt
 
-confined "$store" "the store"
-confined "$parser" "the parser"
-confined "$broker" "the broker" 1899999999
+is_confined "$store" "the store"
+is_confined "$parser" "the parser"
+is_confined "$broker" "the broker" 1899999999
 # holds_its_devices PID
 holds_its_devices() {
     [ "$(holds "$1" | awk '$2 ~ "^/dev/xen|^/proc/xen" { print $2 }' | tr '\n' ' ')" = "/dev/xen/evtchn /dev/xen/gntdev /proc/xen/xsd_kva " ]
@@ -110,7 +110,7 @@ for lab_round in 1 2; do
     check "live update $lab_round of a confined store" xenstore-control live-update /usr/local/bin/xylem-xenstored
     check "another process serves" wait_for '[ "$(store_pid)" != "$before" ] && ! kill -0 "$before"' 60
     store=$(store_pid)
-    confined "$store" "store $lab_round"
+    is_confined "$store" "store $lab_round"
     check "store $lab_round holds no other devices" holds_its_devices "$store"
     check "the broker is the same" [ "$(pidof xylem-broker)" = "$broker" ]
     check "dom0's kernel and the VM have their rings" xy block-attach one /tmp/disk1.img,raw,xvdb,r

@@ -28,6 +28,16 @@ kills_create="program:1 renameat2:1"
 kills_resize="program:1"
 storage_suite qcow2 path=/srv/vdis
 
+# What reads the image has few rights.
+qemu-img create -q -f qcow2 /tmp/image.qcow2 4M
+unikernel_cfg image "disk = ['/tmp/image.qcow2,qcow2,xvda,w']"
+check "an image without an SR" xy create -q /tmp/image.cfg
+server=$(pids_of '[q]emu-nbd')
+device=$(basename "$(find /sys/block -maxdepth 1 -name 'nbd*' -exec test -e {}/pid ';' -print)")
+check "its server is confined" confined "$server" "/xylem/xylem-$device"
+check "it has no network" [ "$(awk 'NR > 2 { print $1 }' "/proc/$server/net/dev")" = lo: ]
+check "it goes with its VM" xy destroy image
+
 check "no qemu-nbd is left" [ -z "$(pids_of '[q]emu-nbd')" ]
 check "no mark is left" [ -z "$(ls /run/xylem/nbd)" ]
 check "no device is connected" sh -c '! ls /sys/block/nbd*/pid'

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use jail::Jail;
 use storage::{
     Access, BlockDevice, BlockHost, Command, Connection, Copying, DeviceNumber, DiskId, FileKind,
     HostError, Lock, LoopUse, Mode, NbdExport, Space, System, TaggedLoop,
@@ -64,11 +65,26 @@ pub struct LinuxSystem {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// If programs are confined.
+    jail: Option<Jail>,
     locks: Locks,
     conversations: Conversations,
     joined: Joined,
     bounded: Bounded,
     counts: Mutex<BTreeMap<String, u64>>,
+}
+
+impl LinuxSystem {
+    /// A host that confines the programs that ask for it.
+    #[must_use]
+    pub fn confining(jail: Jail) -> Self {
+        Self { shared: Arc::new(Shared { jail: Some(jail), ..Shared::default() }) }
+    }
+
+    #[must_use]
+    pub fn jail(&self) -> Option<&Jail> {
+        self.shared.jail.as_ref()
+    }
 }
 
 /// The message of a kernel error.
@@ -297,7 +313,7 @@ fn replace(path: &str, bytes: &[u8]) -> io::Result<()> {
 
 impl System for LinuxSystem {
     fn run(&mut self, command: &Command) -> Result<String, HostError> {
-        program::run(command)
+        program::run(command, self.shared.jail.as_ref())
     }
 
     fn run_with(
@@ -306,7 +322,9 @@ impl System for LinuxSystem {
         command: &Command,
         argument: &str,
     ) -> Result<String, HostError> {
-        self.shared.joined.run(among, command, argument, joined::gather, program::run)
+        let jail = self.shared.jail.as_ref();
+        let run = |command: &Command| program::run(command, jail);
+        self.shared.joined.run(among, command, argument, joined::gather, run)
     }
 
     fn converse(&mut self, command: &Command, line: &str) -> Result<String, HostError> {

@@ -10,6 +10,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use jail::{Jail, Kind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -27,7 +28,14 @@ fn told(what: &str, error: impl std::fmt::Display) -> HostError {
 
 /// Environment of a program.
 pub(crate) fn prepare(command: &Command) -> std::process::Command {
-    let mut prepared = std::process::Command::new(&command.program);
+    prepare_in(command, None)
+}
+
+fn prepare_in(command: &Command, jail: Option<&Jail>) -> std::process::Command {
+    let mut prepared = match (jail, &command.confined_as) {
+        (Some(jail), Some(name)) => jail.command(Kind::ImageServer, name, &command.program),
+        _ => std::process::Command::new(&command.program),
+    };
     prepared
         .args(&command.arguments)
         .env_clear()
@@ -39,17 +47,23 @@ pub(crate) fn prepare(command: &Command) -> std::process::Command {
     prepared
 }
 
-pub(crate) fn run(command: &Command) -> Result<String, HostError> {
+/// With a jail, commands that ask for it are confined.
+pub(crate) fn run(command: &Command, jail: Option<&Jail>) -> Result<String, HostError> {
     let name = command.program.rsplit('/').next().unwrap_or_default();
     let memory = || memfd_create("output", MemfdFlags::CLOEXEC).map_err(|e| told(name, e));
     let (output, errors) = (memory()?, memory()?);
     let copy = |fd: &OwnedFd| fd.try_clone().map(Stdio::from).map_err(|e| told(name, e));
-    let mut child = prepare(command)
+    let cannot_run = |error| told(&format!("cannot run {}", command.program), error);
+    if jail.is_some() {
+        // Otherwise only the confined process would find that it is missing.
+        std::fs::metadata(&command.program).map_err(cannot_run)?;
+    }
+    let mut child = prepare_in(command, jail)
         .stdin(Stdio::null())
         .stdout(copy(&output)?)
         .stderr(copy(&errors)?)
         .spawn()
-        .map_err(|error| told(&format!("cannot run {}", command.program), error))?;
+        .map_err(cannot_run)?;
     let Some(status) = wait(&mut child, Duration::from_secs(command.seconds))
         .map_err(|error| told(name, error))?
     else {
@@ -122,7 +136,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, seconds: u64) -> Result<String, HostError> {
-        run(&Command::new("/bin/sh", &["-c", script], seconds))
+        run(&Command::new("/bin/sh", &["-c", script], seconds), None)
     }
 
     #[test]
@@ -131,7 +145,7 @@ mod tests {
         let error = shell("echo out; echo ' no room' >&2; echo left >&2; exit 5", 600).unwrap_err();
         assert_eq!(error.to_string(), "sh failed with status 5: no room; left");
         assert_eq!(shell("kill -9 $$", 600).unwrap_err().to_string(), "sh was ended by signal 9: ");
-        let error = run(&Command::new("/nowhere/program", &[], 1)).unwrap_err();
+        let error = run(&Command::new("/nowhere/program", &[], 1), None).unwrap_err();
         assert!(
             error.to_string().starts_with("cannot run /nowhere/program: No such file"),
             "{error}"
@@ -141,7 +155,7 @@ mod tests {
     #[test]
     fn arguments_are_not_read_by_a_shell_and_the_environment_is_bare() {
         let echo = Command::new("/bin/echo", &["a b", "$HOME", ";", "'"], 600);
-        assert_eq!(run(&echo), Ok("a b $HOME ; '\n".to_owned()));
+        assert_eq!(run(&echo, None), Ok("a b $HOME ; '\n".to_owned()));
         assert_eq!(shell("echo $LC_ALL $HOME$USER", 600), Ok("C\n".to_owned()));
     }
 

@@ -10,13 +10,22 @@ pub struct Command {
     pub program: String,
     pub arguments: Vec<String>,
     pub seconds: u64,
+    /// For a program that reads a guest's bytes and runs on: a name for it, unique on the host. It is
+    /// started without the rights that it does not need.
+    pub confined_as: Option<String>,
 }
 
 impl Command {
     #[must_use]
     pub fn new(program: &str, arguments: &[&str], seconds: u64) -> Self {
         let arguments = arguments.iter().map(|&word| word.to_owned()).collect();
-        Self { program: program.to_owned(), arguments, seconds }
+        Self { program: program.to_owned(), arguments, seconds, confined_as: None }
+    }
+
+    /// The same program, confined.
+    #[must_use]
+    pub fn confined_as(self, name: &str) -> Self {
+        Self { confined_as: Some(name.to_owned()), ..self }
     }
 }
 

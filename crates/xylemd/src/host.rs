@@ -124,7 +124,7 @@ impl Host for LinuxHost {
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {
-        models::start(program, launch)
+        models::start(program, launch, self.system.jail())
     }
 
     fn end_model(&mut self, process: Process) -> Result<(), HostError> {

@@ -28,6 +28,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use image_parser::{Limits, Parser};
+use jail::{Groups, Jail};
 
 use crate::core::Core;
 use crate::definitions::Definitions;
@@ -158,7 +159,7 @@ fn run(options: &Options) -> Result<()> {
     let listener = clients::listen(&options.socket)?;
     let status = clients::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
-    let system = storage_host::LinuxSystem::default();
+    let system = storage_host::LinuxSystem::confining(confinement());
     storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
     let pool = pool::Pool::open(options, &images, &system).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
@@ -183,6 +184,16 @@ fn run(options: &Options) -> Result<()> {
     Err(watcher.run(&core).context("the watches ended"))
 }
 
+/// Confinement of device models and servers of images.
+fn confinement() -> Jail {
+    let groups = Groups::prepare().map_err(|error| {
+        log(format_args!(
+            "device models and servers of images run without limits of memory and CPU: {error}"
+        ));
+    });
+    Jail { groups: groups.ok() }
+}
+
 /// Notifies the service manager, see `sd_notify(3)`.
 fn notify_ready() {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
@@ -199,6 +210,9 @@ const PARSER_COMMAND: &str = "parse-kernel";
 fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|word| word == PARSER_COMMAND) {
         return image_parser::serve();
+    }
+    if let Some(status) = jail::become_program(std::env::args_os()) {
+        return status;
     }
     let outcome = options().and_then(|options| match options {
         Some(options) => run(&options),

@@ -12,6 +12,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use jail::Jail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
     Pid, PidfdFlags, Resource, Rlimit, Signal, WaitId, WaitIdOptions, pidfd_open,
@@ -36,7 +37,11 @@ const END_TIME: Duration = Duration::from_secs(30);
 const LAST_BYTES: u64 = 4096;
 
 /// Starts a device model.
-pub(crate) fn start(program: &str, launch: &Launch) -> Result<Process, HostError> {
+pub(crate) fn start(
+    program: &str,
+    launch: &Launch,
+    jail: Option<&Jail>,
+) -> Result<Process, HostError> {
     if !Path::new(program).exists() {
         return Err(HostError::Missing);
     }
@@ -49,7 +54,14 @@ pub(crate) fn start(program: &str, launch: &Launch) -> Result<Process, HostError
     let log = open_log(&launch.log).map_err(|error| told(&launch.log, error))?;
     let errors = log.try_clone().map_err(|error| told(&launch.log, error))?;
     let input = if launch.input.is_some() { Stdio::piped() } else { Stdio::null() };
-    let mut child = Command::new(program)
+    let mut command = match jail {
+        Some(jail) => {
+            let (_, domid) = parse_command_line(&launch.arguments).unwrap_or_default();
+            jail.command(jail::Kind::DeviceModel, &format!("model-{domid}"), program)
+        }
+        None => Command::new(program),
+    };
+    let mut child = command
         .args(&launch.arguments)
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
@@ -333,7 +345,7 @@ mod tests {
         }
         let log = log("found");
         let process =
-            start("/bin/sh", &launch("read word; echo $word; sleep 1000; :", &log)).unwrap();
+            start("/bin/sh", &launch("read word; echo $word; sleep 1000; :", &log), None).unwrap();
         let found = || all().unwrap().into_iter().filter(|it| it.process == process).count();
         // A program's command line is visible shortly after its start.
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -408,6 +420,6 @@ mod tests {
     #[test]
     fn a_program_that_is_missing_is_said_to_be() {
         let launch = launch("", "/nowhere/log");
-        assert_eq!(start("/nowhere/qemu", &launch), Err(HostError::Missing));
+        assert_eq!(start("/nowhere/qemu", &launch, None), Err(HostError::Missing));
     }
 }

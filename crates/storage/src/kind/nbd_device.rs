@@ -104,7 +104,8 @@ pub(super) fn connect_program(
         arguments.push("--read-only");
     }
     arguments.extend(source);
-    place.system.run(&Command::new(PROGRAM, &arguments, SECONDS)).of(&name)?;
+    let command = Command::new(PROGRAM, &arguments, SECONDS).confined_as(&device);
+    place.system.run(&command).of(&name)?;
     await_connected(place, vdi, &device)
 }
 

@@ -1,0 +1,113 @@
+//! Confinement of others' programs that read a guest's bytes: device models, and servers of disk images.
+//!
+//! Such a program is started through the daemon's own executable, with [`WORD`] as its first argument: that process gives
+//! up what the program must not have and then becomes the program. Its process id, start time and parent stay as they
+//! are, so a later daemon finds it as it finds any other.
+//!
+//! Capabilities, resource limits, `no_new_privs` and the filter of system calls are required: without them the program
+//! is not started. Namespaces and a control group are used where the kernel has them; what is missing is said on standard
+//! error, which is the program's log.
+
+mod filter;
+mod group;
+mod rights;
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
+
+pub use group::Groups;
+
+/// The first argument of a process that is to confine itself.
+pub const WORD: &str = "--confine";
+/// Ends the arguments of the confinement.
+const END: &str = "--";
+/// Says that there is no control group.
+const NO_GROUP: &str = "-";
+/// The exit status if the program could not be confined or started, as in shells.
+const NOT_STARTED: u8 = 126;
+
+/// What a program is for, and so what it needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// QEMU for an HVM domain: opens the host's network interfaces and listens for VNC, and takes another user and root
+    /// folder itself.
+    DeviceModel,
+    /// `qemu-nbd` for an image in a file: a block device of the kernel, no network.
+    ImageServer,
+}
+
+impl Kind {
+    const ALL: [Self; 2] = [Self::DeviceModel, Self::ImageServer];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::DeviceModel => "device-model",
+            Self::ImageServer => "image-server",
+        }
+    }
+}
+
+/// How programs of others are started by this process, which must begin with [`become_program`].
+#[derive(Clone, Debug, Default)]
+pub struct Jail {
+    /// Their control groups, if the host has such.
+    pub groups: Option<Groups>,
+}
+
+impl Jail {
+    /// A command that starts `program` confined. `name` names its control group and is unique on the host.
+    #[must_use]
+    pub fn command(&self, kind: Kind, name: &str, program: &str) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        let group = self.groups.as_ref().map_or(NO_GROUP.to_owned(), |it| it.path(name));
+        command.arg0("xylem-jail").args([WORD, kind.word(), &group, END, program]);
+        command
+    }
+}
+
+/// If the arguments of this process ask for it, confines it and executes the program. Returns only if they do not, or
+/// with the exit status of a failure, which has been printed.
+#[must_use]
+pub fn become_program(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+    let mut words = arguments.into_iter().skip(1);
+    if words.next()? != WORD {
+        return None;
+    }
+    let error = match parse(words) {
+        Some((kind, group, program, rest)) => match enter(kind, &group) {
+            Ok(()) => {
+                let error = Command::new(&program).args(rest).exec();
+                format!("cannot execute {}: {error}", program.display())
+            }
+            Err(error) => error,
+        },
+        None => format!("{WORD} is for this daemon's own use"),
+    };
+    eprintln!("xylem-jail: {error}");
+    Some(ExitCode::from(NOT_STARTED))
+}
+
+type Parsed = (Kind, String, OsString, Vec<OsString>);
+
+fn parse(mut words: impl Iterator<Item = OsString>) -> Option<Parsed> {
+    let kind = words.next()?;
+    let kind = Kind::ALL.into_iter().find(|it| kind == it.word())?;
+    let group = words.next()?.into_string().ok()?;
+    if words.next()? != END {
+        return None;
+    }
+    Some((kind, group, words.next()?, words.collect()))
+}
+
+fn enter(kind: Kind, group: &str) -> Result<(), String> {
+    if group != NO_GROUP {
+        group::join(group).unwrap_or_else(|error| {
+            eprintln!("xylem-jail: without limits of memory and CPU: {group}: {error}");
+        });
+    }
+    rights::leave_namespaces(kind);
+    rights::limit_resources().map_err(|error| format!("cannot limit resources: {error}"))?;
+    rights::keep_capabilities(kind).map_err(|error| format!("cannot give up rights: {error}"))?;
+    filter::apply().map_err(|error| format!("cannot filter system calls: {error}"))
+}

@@ -1,0 +1,3 @@
+//! The daemon's program as others start it.
+
+mod confined;
