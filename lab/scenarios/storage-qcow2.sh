@@ -29,8 +29,8 @@ kills_resize="program:1"
 storage_suite qcow2 path=/srv/vdis
 
 # What reads the image has few rights.
-qemu-img create -q -f qcow2 /tmp/image.qcow2 4M
-unikernel_cfg image "disk = ['/tmp/image.qcow2,qcow2,xvda,w']"
+qemu-img create -q -f qcow2 /srv/image.qcow2 4M
+unikernel_cfg image "disk = ['/srv/image.qcow2,qcow2,xvda,w']"
 check "an image without an SR" xy create -q /tmp/image.cfg
 server=$(pids_of '[q]emu-nbd')
 device=$(basename "$(find /sys/block -maxdepth 1 -name 'nbd*' -exec test -e {}/pid ';' -print)")

@@ -191,10 +191,19 @@ impl AppendFile {
     /// Copies bytes into allocated space. They do not count yet.
     fn store(&mut self, mut at: u64, mut rest: &[u8]) -> Result<(), Errno> {
         while !rest.is_empty() {
-            if at >= self.window_start + WINDOW_BYTES {
-                let start = self.window_start + WINDOW_BYTES;
-                self.window = Mapping::populated(&self.file, WINDOW_PAGES, start)?;
-                self.window_start = start;
+            let start = at / WINDOW_BYTES * WINDOW_BYTES;
+            if start != self.window_start {
+                match Mapping::populated(&self.file, WINDOW_PAGES, start) {
+                    Ok(window) => (self.window, self.window_start) = (window, start),
+                    // The process has no address space left: writing the file needs none.
+                    Err(Errno::NOMEM) => {
+                        let count = rustix::io::pwrite(&self.file, rest, at)?;
+                        rest = &rest[count..];
+                        at += count as u64;
+                        continue;
+                    }
+                    Err(errno) => return Err(errno),
+                }
             }
             let offset = usize::try_from(at - self.window_start).expect("inside the window");
             let piece = rest.len().min(self.window.bytes() - offset);

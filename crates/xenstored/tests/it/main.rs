@@ -7,5 +7,6 @@ mod daemon;
 mod errors;
 mod guests;
 mod live_update;
+mod memory;
 mod process;
 mod status;
