@@ -26,7 +26,7 @@ const PURE: [&str; 9] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 21] = [
+const EDGES: [(&str, &[&str]); 22] = [
     ("xen", &[]),
     ("xenstore", &["xen"]),
     ("xen-build", &["xen"]),
@@ -39,7 +39,8 @@ const EDGES: [(&str, &[&str]); 21] = [
     ("sim-trials", &["sim", "storage", "timeline", "toolstack", "xen", "xenstore"]),
     ("xen-linux", &["xen"]),
     ("image-parser", &["xen-build", "xen-linux"]),
-    ("storage-host", &["storage", "xen", "xen-linux"]),
+    ("jail", &["xen-linux"]),
+    ("storage-host", &["jail", "storage", "xen", "xen-linux"]),
     ("xenstore-socket", &["xen", "xenstore"]),
     ("file-host", &["xen", "xen-linux", "xenstore"]),
     ("xenstored", &["file-host", "xen", "xen-linux", "xenstore"]),
@@ -48,6 +49,7 @@ const EDGES: [(&str, &[&str]); 21] = [
         &[
             "api",
             "image-parser",
+            "jail",
             "service",
             "storage",
             "storage-host",
