@@ -44,6 +44,8 @@ pub struct AppendFile {
     length: u64,
     /// Allocated length of the file.
     allocated: u64,
+    /// Bytes that were appended once and that the file no longer has.
+    missing: u64,
 }
 
 impl AppendFile {
@@ -69,8 +71,7 @@ impl AppendFile {
     /// it when it has exited.
     ///
     /// # Errors
-    /// If it cannot be opened, another process has locked it, or it is shorter than its header
-    /// says.
+    /// If it cannot be opened, another process has locked it, or it has no header.
     pub fn open(path: &Path) -> Result<Option<Self>, HostError> {
         let context = || format!("cannot use {}", path.display());
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -87,10 +88,10 @@ impl AppendFile {
         let mut word = [0; 8];
         rustix::io::pread(&file, &mut word[..], 0).refused(context)?;
         let length = u64::from_ne_bytes(word);
-        if length > size - HEADER_BYTES {
-            return Err(Errno::INVAL).refused(|| format!("{}: its end is missing", context()));
-        }
-        Self::with_file(file, length).refused(context).map(Some)
+        // Somebody truncated it.
+        let missing = length.saturating_sub(size - HEADER_BYTES);
+        let opened = Self::with_file(file, length - missing).refused(context)?;
+        Ok(Some(Self { missing, ..opened }))
     }
 
     /// Waits a few seconds until no other process has locked the file at `path`, if there is one.
@@ -125,7 +126,13 @@ impl AppendFile {
         let header = Mapping::new(&file, 1, 0, Access::ReadWrite)?;
         let window_start = window_start(length);
         let window = Mapping::populated(&file, WINDOW_PAGES, window_start)?;
-        Ok(Self { file, header, window, window_start, length, allocated })
+        Ok(Self { file, header, window, window_start, length, allocated, missing: 0 })
+    }
+
+    /// How many of the appended bytes the file no longer has, since somebody truncated it.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.missing
     }
 
     /// Number of appended bytes.
@@ -463,14 +470,16 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_or_foreign_file_is_refused() {
+    fn a_truncated_file_says_what_is_missing_and_a_foreign_one_is_refused() {
         let place = Place::new("short");
         let mut file = AppendFile::create(&place.0).unwrap();
         file.append(&[7; 5000]).unwrap();
         drop(file);
         let plain = std::fs::OpenOptions::new().write(true).open(&place.0).unwrap();
-        plain.set_len(PAGE_BYTES as u64 + 4999).unwrap();
-        assert!(AppendFile::open(&place.0).is_err());
+        plain.set_len(PAGE_BYTES as u64 + 4997).unwrap();
+        let file = AppendFile::open(&place.0).unwrap().unwrap();
+        assert_eq!((file.missing(), file.read_all().unwrap()), (3, vec![7; 4997]));
+        drop(file);
         plain.set_len(10).unwrap();
         assert!(AppendFile::open(&place.0).is_err());
     }

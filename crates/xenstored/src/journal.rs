@@ -42,6 +42,8 @@ const MAGIC: &[u8; 8] = b"xyjournl";
 /// journal.
 const FRAMED: u32 = 1 << 16;
 const BOOT_BYTES: usize = 36;
+/// Where the header's checksum is in it.
+const CHECKSUM_AT: usize = 16 + BOOT_BYTES;
 
 /// Whether the file is complete.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -182,20 +184,23 @@ impl Journal {
     ) -> anyhow::Result<(Self, Option<Server>)> {
         make_folder_of(path)?;
         let mut journal = Self::without_file(path);
-        let opened = AppendFile::open(path).map_err(|error| Refused(error.to_string()))?;
-        let Some(mut file) = opened else {
-            return Ok((if start == Start::WithoutJournal { Self::none() } else { journal }, None));
-        };
         let name = path.display();
-        match start {
-            Start::Continue => {}
-            Start::Fresh => return Ok((journal, None)),
-            Start::WithoutJournal => {
-                // It would later be mistaken for the current store.
-                std::fs::remove_file(path).with_context(|| format!("cannot remove {name}"))?;
-                return Ok((Self::none(), None));
+        if start != Start::Continue {
+            // Whatever is in the file: it may be what keeps a daemon from starting.
+            AppendFile::wait_until_free(path)?;
+            if start == Start::Fresh {
+                return Ok((journal, None));
             }
+            // It would later be mistaken for the current store.
+            return match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    Err(error).with_context(|| format!("cannot remove {name}"))
+                }
+                _ => Ok((Self::none(), None)),
+            };
         }
+        let opened = AppendFile::open(path).map_err(|error| Refused(error.to_string()))?;
+        let Some(mut file) = opened else { return Ok((journal, None)) };
         match judge(&file.header(), &journal.boot) {
             Judgement::Continue => {}
             Judgement::Ignore(why) => {
@@ -217,7 +222,13 @@ impl Journal {
             return Err(Refused(format!("{name} has lost its beginning")).into());
         }
         let (records, is_damaged) = match journal.is_framed {
-            true => whole_part(&records, checkpoint_bytes(&file.header()), damage, path, log)?,
+            true => {
+                let checkpoint_bytes = checkpoint_bytes(&file.header());
+                whole_part(&records, file.missing(), checkpoint_bytes, damage, path, log)?
+            }
+            false if file.missing() > 0 => {
+                return Err(Refused(format!("{name} has lost its end")).into());
+            }
             false => (records, false),
         };
         let mut replay = Replay::new();
@@ -468,7 +479,23 @@ fn header(boot: &[u8; BOOT_BYTES], validity: Validity, checkpoint_bytes: u64) ->
     header[12] = u8::from(validity == Validity::Whole);
     header[16..16 + BOOT_BYTES].copy_from_slice(boot);
     header[56..].copy_from_slice(&checkpoint_bytes.to_le_bytes());
+    let checksum = header_checksum(&header);
+    header[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&checksum.to_le_bytes());
     header
+}
+
+/// Of the header without itself. Never 0, which says that there is none, as in journals of earlier
+/// daemons.
+fn header_checksum(header: &[u8; 64]) -> u32 {
+    let mut bare = *header;
+    bare[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
+    crc32fast::hash(&bare).max(1)
+}
+
+fn is_header_damaged(header: &[u8; 64]) -> bool {
+    let found = *header[CHECKSUM_AT..].first_chunk().expect("inside");
+    let found = u32::from_le_bytes(found);
+    found != 0 && found != header_checksum(header)
 }
 
 fn version(header: &[u8; 64]) -> u32 {
@@ -482,15 +509,21 @@ fn is_framed(header: &[u8; 64]) -> bool {
 /// The records before the first damaged frame, if they are sufficient.
 fn whole_part(
     bytes: &[u8],
+    missing: u64,
     checkpoint_bytes: u64,
     damage: Damage,
     path: &Path,
     log: &mut Log,
 ) -> anyhow::Result<(Vec<u8>, bool)> {
     let unframed = frame::unframe(bytes);
-    let Some(at) = unframed.damaged_at else { return Ok((unframed.records, false)) };
-    let lost = bytes.len() - at;
-    let found = format!("{} is damaged at byte {at} of {}", path.display(), bytes.len());
+    let at = match unframed.damaged_at {
+        None if missing == 0 => return Ok((unframed.records, false)),
+        None => bytes.len(),
+        Some(at) => at,
+    };
+    let total = bytes.len() as u64 + missing;
+    let lost = total - at as u64;
+    let found = format!("{} is damaged at byte {at} of {total}", path.display());
     if (at as u64) < checkpoint_bytes {
         return Err(Refused(format!("{found}, in the state that its changes begin with")).into());
     }
@@ -523,6 +556,10 @@ fn judge(found: &[u8; 64], boot: &[u8; BOOT_BYTES]) -> Judgement {
     let version = version(found) & !FRAMED;
     if found[..8] != *MAGIC {
         return Judgement::Refuse("is no journal of this daemon".to_owned());
+    }
+    // Before anything in it is believed: otherwise a changed bit could make it another boot's.
+    if is_header_damaged(found) {
+        return Judgement::Refuse("has a damaged header".to_owned());
     }
     if found[16..16 + BOOT_BYTES] != *boot {
         return Judgement::Ignore("it is from before the host was started");
@@ -647,6 +684,7 @@ mod tests {
         file.append(&piece).unwrap();
         let mut bare = header(&boot, Validity::Whole, file.length());
         bare[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
+        bare[CHECKSUM_AT..CHECKSUM_AT + 4].fill(0);
         file.set_header(&bare);
         drop(file);
 

@@ -183,6 +183,8 @@ fn a_journal_that_cannot_be_read_is_not_taken_for_an_empty_store() {
     // Of an earlier boot: there is nothing left that it describes.
     daemon.kill();
     file.write_all_at(b"earlier", 24).unwrap();
+    // As a header without a checksum, which has none to be wrong.
+    file.write_all_at(&[0; 4], 60).unwrap();
     daemon.restart(&[]);
     assert_eq!(daemon.client().read_optional("/kept"), Ok(None));
 }
@@ -281,4 +283,71 @@ fn a_journal_that_cannot_be_gone_on_with_ends_the_daemon_with_a_status_of_its_ow
     damage(&daemon, 10);
     let (status, said) = try_with(&daemon, &[]);
     assert!(status == Some(78) && said.contains("--fresh"), "{status:?} {said}");
+}
+
+#[test]
+fn a_journal_that_somebody_truncates_is_continued_as_far_as_it_goes_or_refused() {
+    let mut daemon = Daemon::start("truncated", &[]);
+    daemon.client().write("/good", b"before").unwrap();
+    let path = daemon.folder.path().join("journal");
+    let length_of = |path: &std::path::Path| {
+        let head = std::fs::read(path).unwrap();
+        4096 + u64::from_ne_bytes(*head.first_chunk().unwrap())
+    };
+    let whole = length_of(&path);
+    daemon.client().write("/lost", b"after").unwrap();
+    daemon.kill();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(whole).unwrap();
+    let refused = command(&daemon.folder, &["--no-fork", "--damaged-journal", "refuse"]);
+    assert_eq!(exit_of(refused), (Some(78), true));
+    daemon.restart(&[]);
+    assert_eq!(daemon.client().read("/good").unwrap(), b"before");
+    assert!(daemon.client().read("/lost").is_err());
+    // The state that its changes begin with is cut.
+    daemon.kill();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(4100).unwrap();
+    assert_eq!(exit_of(command(&daemon.folder, &["--no-fork"])), (Some(78), true));
+}
+
+#[test]
+fn a_running_daemon_whose_journal_is_truncated_ends_and_the_next_one_says_what_it_found() {
+    let mut daemon = Daemon::start("cut-off", &[]);
+    daemon.client().write("/good", b"before").unwrap();
+    let path = daemon.folder.path().join("journal");
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    // Writing to what is no longer there.
+    assert!(daemon.client().write("/more", &[b'v'; 3000]).is_err());
+    daemon.wait_for_end();
+    assert_eq!(exit_of(command(&daemon.folder, &["--no-fork"])), (Some(78), true));
+    // The operator decides.
+    daemon.restart(&["--fresh"]);
+    assert!(daemon.client().read("/good").is_err());
+}
+
+#[test]
+fn a_changed_bit_in_the_journals_header_does_not_make_the_store_empty() {
+    let mut daemon = Daemon::start("header", &[]);
+    daemon.client().write("/good", b"before").unwrap();
+    daemon.kill();
+    let path = daemon.folder.path().join("journal");
+    let sound = std::fs::read(&path).unwrap();
+    // Version, validity, boot, length of the checkpoint.
+    for at in [16, 20, 24, 40, 59, 64, 71] {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 1;
+        std::fs::write(&path, damaged).unwrap();
+        assert_eq!(exit_of(command(&daemon.folder, &["--no-fork"])), (Some(78), true), "{at}");
+    }
+    std::fs::write(&path, sound).unwrap();
+    daemon.restart(&[]);
+    assert_eq!(daemon.client().read("/good").unwrap(), b"before");
+}
+
+/// The status that a daemon ends with, and whether it said why in one line that names the journal.
+fn exit_of(mut command: std::process::Command) -> (Option<i32>, bool) {
+    let output = command.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), said.lines().count() == 1 && said.contains("journal"))
 }
