@@ -39,6 +39,7 @@ use crate::log::Log;
 use crate::options::{Domains, Environment, Options, Origin, Output, Place, Wanted};
 use crate::platform::Platform;
 use crate::rings::Rings;
+use crate::trap::Trap;
 use crate::xen_platform::{Devices, XenPlatform};
 
 /// Ends a daemon that an operator has to help: to start it again is of no use. Source: `sysexits.h`, `EX_CONFIG`.
@@ -103,7 +104,8 @@ fn serve(options: &Options) -> anyhow::Result<()> {
             format!("cannot give {} to the daemon's user", paths.journal.display())
         })?;
     }
-    let log = Log::open(paths.trace_file.clone(), account)?;
+    let mut log = Log::open(paths.trace_file.clone(), account)?;
+    warn_of_memory_limit(&mut log);
     // The one before us has the file until it has ended.
     let mut pid_file = None;
     if successor.is_none() {
@@ -130,6 +132,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     daemon.is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
     daemon.server.set_tracing(daemon.rings.log.trace.is_some());
     if let Some(channel) = &successor {
+        Trap::hang_as_successor();
         channel.wait_for_go()?;
     }
     if options.origin != Origin::Own {
@@ -382,6 +385,18 @@ impl PidFile {
     fn write(mut self, id: u32) -> anyhow::Result<()> {
         writeln!(self.file, "{id}")
             .with_context(|| format!("cannot write the pid file {}", self.path.display()))
+    }
+}
+
+/// A failed allocation ends the daemon. The next one continues from the journal, but with the same
+/// limit.
+fn warn_of_memory_limit(log: &mut Log) {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::As);
+    if let Some(bytes) = limit.current {
+        let mib = bytes >> 20;
+        log.line(&format!(
+            "the address space is limited to {mib} MiB (ulimit -v): the daemon ends when its guests need more"
+        ));
     }
 }
 

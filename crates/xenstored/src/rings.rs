@@ -475,6 +475,10 @@ impl Host for Rings {
         self.log.line(line);
     }
 
+    fn log_about(&mut self, domid: DomId, line: &str) {
+        self.log.about(domid, line);
+    }
+
     fn open_trace(&mut self, file: Option<&str>) -> Result<(), Error> {
         self.log.open_trace(file.map(Path::new))
     }

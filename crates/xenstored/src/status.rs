@@ -6,7 +6,8 @@
 //!   GET /metrics HTTP/1.1 ...   -> the same as an answer of HTTP; GET /status.json is the object
 //! ```
 //! It is read-only, and contains no names or values of nodes. Prometheus reaches it through any
-//! proxy that connects to unix sockets. Few clients are served at once; they never block the store.
+//! proxy that connects to unix sockets. Few clients are served at once, the oldest makes room for
+//! the newest, and they never block the store.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -71,7 +72,8 @@ impl StatusSocket {
         // Errors are not reported: the client sees the end of the connection.
         while let Ok(fd) = net::accept_with(&self.listener, flags) {
             if self.clients.len() >= CLIENTS_MAX {
-                continue;
+                // Who is answered at all is so at once: the oldest says nothing or does not read.
+                self.clients.pop_first();
             }
             self.last_token += 1;
             let token = self.last_token;

@@ -19,6 +19,15 @@ impl Trap {
         Self {}
     }
 
+    /// A successor that has taken everything and does not go on.
+    pub(crate) fn hang_as_successor() {
+        if cfg!(debug_assertions) && std::env::var_os("XENSTORED_TRAP_SUCCESSOR").is_some() {
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+
     #[cfg(debug_assertions)]
     pub(crate) fn check(&self, payload: &[u8]) {
         let length = self.bytes.len();

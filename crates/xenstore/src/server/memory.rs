@@ -92,10 +92,9 @@ impl Server {
         self.most_seen = self.most_seen.max(&in_use);
         let news = domain.memory_notice.news(in_use.memory_bytes, &domain.quota, now);
         for news in news {
-            host.log(&format!(
-                "domain {} holds {} bytes, {news}",
-                guest.domid, in_use.memory_bytes
-            ));
+            let line =
+                format!("domain {} holds {} bytes, {news}", guest.domid, in_use.memory_bytes);
+            host.log_about(guest.domid, &line);
         }
     }
 }

@@ -72,7 +72,8 @@ impl Server {
         let Some(domain) = self.domains.get_mut(guest.domid) else { return };
         if !core::mem::replace(&mut domain.slowed, true) {
             let domid = guest.domid;
-            host.log(&format!("domain {domid} writes so fast that it is slowed down"));
+            let line = format!("domain {domid} writes so fast that it is slowed down");
+            host.log_about(domid, &line);
         }
     }
 
@@ -113,7 +114,8 @@ impl Server {
             self.record_output(id);
             if let Some(guest) = self.subject(id).guest() {
                 let domid = guest.domid;
-                host.log(&format!("domain {domid} does not read; {dropped} events are dropped"));
+                let line = format!("domain {domid} does not read; {dropped} events are dropped");
+                host.log_about(domid, &line);
             }
             if self.accepts_requests(id) {
                 self.ready.insert(id);

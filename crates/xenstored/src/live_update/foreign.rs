@@ -41,7 +41,7 @@ pub(crate) fn state_file(rundir: &Path) -> PathBuf {
 pub(crate) fn arrive(file: &Path, quota: Quota, now: Duration) -> anyhow::Result<Arrival> {
     let mut inherited = Inherited::take_all()?;
     let context = || format!("cannot take over the store of {}", file.display());
-    let bytes = std::fs::read(file).with_context(context)?;
+    let bytes = read_state(file).with_context(context)?;
     let mut restore = Restore::new(quota);
     restore.feed(&bytes).with_context(context)?;
     let restored = restore.finish(now).with_context(context)?;
@@ -59,6 +59,20 @@ pub(crate) fn arrive(file: &Path, quota: Quota, now: Duration) -> anyhow::Result
     // Only now, so that an operator can inspect a failure.
     std::fs::remove_file(file).with_context(context)?;
     Ok(Arrival { restored, descriptors, devices: Vec::new(), journal: None, status: None })
+}
+
+/// Reads the file, unless somebody else than this process's user could have put it there: its
+/// folder may be another user's.
+fn read_state(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+    let (found, own) = (rustix::fs::fstat(&file)?, rustix::process::geteuid());
+    let (owner, own) = (found.st_uid, own.as_raw());
+    anyhow::ensure!(owner == own, "the file belongs to user {owner}, not to user {own}");
+    anyhow::ensure!(found.st_nlink == 1, "the file has several names (hard links)");
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut bytes)?;
+    Ok(bytes)
 }
 
 /// Writes the state for the next program.

@@ -11,7 +11,7 @@ use xenstore::client::Nodes;
 use xenstore::wire::{self, HEADER_BYTES, Header, MessageType as M};
 use xenstore::{Access, Permission};
 
-use crate::process::{Daemon, signal};
+use crate::process::{Daemon, Folder, command, signal};
 
 /// A client that sees every byte.
 struct Raw(UnixStream);
@@ -268,4 +268,53 @@ fn a_program_that_fails_leaves_the_old_one_serving() {
         let answer = operator.live_update(&["-s", "-t", "0", "-F"]);
         assert!(answer.contains("cannot start"), "{answer}");
     });
+}
+
+#[test]
+fn a_program_that_hangs_leaves_the_old_one_serving() {
+    carries_everything("hangs", Carried::Yes, |served, operator| {
+        let mark = "xylem-xenstored successor, version 3";
+        let before = served.process();
+        // It loads nothing; clients are served meanwhile.
+        let program = served.script(&format!("#!/bin/sh\n# {mark}\nexec sleep 600\n"));
+        assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+        let answer = operator.live_update(&["-s", "-t", "0"]);
+        assert!(answer.contains("did not load the store in time"), "{answer}");
+        // It loads everything and does not begin to serve.
+        let program = served.script(&format!(
+            "#!/bin/sh\n# {mark}\nXENSTORED_TRAP_SUCCESSOR=1 exec '{OURS}' \"$@\"\n"
+        ));
+        assert_eq!(operator.live_update(&["-f", &program]), "OK|");
+        let answer = operator.live_update(&["-s"]);
+        assert!(answer.contains("the other daemon does not answer"), "{answer}");
+        assert_eq!(served.process(), before);
+    });
+}
+
+#[test]
+fn a_state_that_somebody_else_could_have_written_is_not_taken_over() {
+    let folder = Folder::new("planted");
+    let state = folder.path().join("state_dump");
+    let elsewhere = folder.path().join("elsewhere");
+    std::fs::write(&elsewhere, b"secret").unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &state).unwrap();
+    let refused = || {
+        let output = command(&folder, &["--no-fork", "-U"]).output().unwrap();
+        assert!(!output.status.success());
+        assert_eq!(std::fs::read(&elsewhere).unwrap(), b"secret");
+        assert!(std::fs::symlink_metadata(&state).is_ok(), "it is left for the operator");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let said = refused();
+    assert!(said.contains("Too many levels of symbolic links"), "{said}");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::hard_link(&elsewhere, &state).unwrap();
+    assert!(refused().contains("hard links"));
+    if rustix::process::getuid().is_root() {
+        std::fs::remove_file(&state).unwrap();
+        std::fs::write(&state, b"state").unwrap();
+        std::os::unix::fs::chown(&state, Some(65534), None).unwrap();
+        let said = refused();
+        assert!(said.contains("the file belongs to user 65534"), "{said}");
+    }
 }
