@@ -1,5 +1,7 @@
 //! A running server in a folder of its own, with the domains of its fake host.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -216,6 +218,17 @@ impl Daemon {
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()).context("no VmRSS")?;
         Ok(kib.parse::<u64>()? * 1024)
+    }
+
+    /// How often it has polled the domains; `None` if it does not say.
+    #[must_use]
+    pub fn polls(&self) -> Option<u64> {
+        let mut status = UnixStream::connect(self.folder().join("status")).ok()?;
+        status.write_all(b"json\n").ok()?;
+        let mut text = String::new();
+        status.read_to_string(&mut text).ok()?;
+        let (_, rest) = text.split_once("\"looks\":")?;
+        rest.split(|it: char| !it.is_ascii_digit()).next()?.parse().ok()
     }
 
     /// Makes a domain and what it needs to talk; the store does not know it yet.

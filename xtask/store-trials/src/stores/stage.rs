@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use file_host::State;
 use xenstore::wire::MessageType;
 
@@ -12,6 +13,9 @@ use super::daemon::{Daemon, Placement, Programs};
 use super::guest::Guest;
 use super::message::{Answer, Event};
 use lab::Store;
+
+/// How long a poll of the domains may take to come: a second at most, and more is for a loaded machine.
+const POLL_WITHIN: Duration = Duration::from_secs(30);
 
 /// What happens to a domain.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -216,11 +220,22 @@ impl Stage {
         self.change_all(&domids.iter().map(|&domid| (change, domid)).collect::<Vec<_>>())
     }
 
+    /// Waits until ours has polled the domains again. After a slow poll it pauses for a second at most.
+    fn wait_for_poll(&self, before: Option<u64>) -> Result<()> {
+        let end = Instant::now() + POLL_WITHIN;
+        while before.is_some() && self.server.fake()?.polls() == before {
+            ensure!(Instant::now() < end, "the {} server does not poll the domains", self.store());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// As [`change`](Self::change), each in a way of its own.
     ///
     /// # Errors
     /// There is no such domain.
     pub fn change_all(&mut self, changes: &[(Transition, u16)]) -> Result<()> {
+        let polls = self.server.fake()?.polls();
         for (change, domid) in changes {
             let guest = self.domains.get(domid).with_context(|| format!("no domain {domid}"))?;
             match change {
@@ -238,6 +253,7 @@ impl Stage {
         }
         if changes.iter().any(|(change, _)| *change != Transition::Running) {
             self.server.fake()?.raise()?;
+            self.wait_for_poll(polls)?;
         }
         // The datagram was there before the requests, but one turn may take sockets alone.
         self.settle()?;
