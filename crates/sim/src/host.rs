@@ -75,6 +75,10 @@ impl SimHost {
                 world.borrow_mut().catch_up();
             }
         })));
+        let world = Rc::downgrade(&host.world);
+        host.machine.set_passing(Box::new(move |until| {
+            world.upgrade().is_some_and(|world| world.borrow_mut().step(until))
+        }));
         host.run_until_quiet(Time(2_000_000_000));
         host
     }

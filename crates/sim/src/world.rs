@@ -179,6 +179,7 @@ impl World {
                 None if self.consoled.owns(port) => {
                     self.put(DAEMON_NS, Happening::Console(port));
                 }
+                None if self.machine.get().toolstack_ports.contains(&port) => {}
                 // A backend's data path is not simulated: the event is consumed.
                 None => drop(self.machine.get_mut().evtchn_take(DomId::DOM0, port)),
             },

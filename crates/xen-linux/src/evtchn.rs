@@ -3,10 +3,11 @@
 //! A port that fired stays masked until [`EventChannels::unmask`]: events of one port do not queue
 //! up.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::c_ulong;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use xen::{DomId, EvtchnPort};
@@ -213,5 +214,65 @@ impl AsFd for EventChannels {
     /// Readable when a port fired.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Channels of one operation, which waits for their events itself.
+#[derive(Debug)]
+pub(crate) struct OwnChannels {
+    device: EventChannels,
+    fired: VecDeque<EvtchnPort>,
+}
+
+impl OwnChannels {
+    pub(crate) fn open() -> Result<Self, HostError> {
+        Ok(Self { device: EventChannels::open()?, fired: VecDeque::new() })
+    }
+
+    /// `None` if no port is bound: the device is closed.
+    pub(crate) fn in_use(self) -> Option<Self> {
+        (!self.device.bound.is_empty()).then_some(self)
+    }
+
+    pub(crate) fn bind(
+        &mut self,
+        domid: DomId,
+        port: EvtchnPort,
+    ) -> Result<EvtchnPort, HostError> {
+        self.device.bind_interdomain(domid, port)
+    }
+
+    pub(crate) fn notify(&self, port: EvtchnPort) -> Result<(), HostError> {
+        self.device.notify(port)
+    }
+
+    pub(crate) fn close(&mut self, port: EvtchnPort) -> Result<(), HostError> {
+        self.fired.retain(|fired| *fired != port);
+        self.device.unbind(port)
+    }
+
+    /// Waits until a port is signalled, and takes its event.
+    pub(crate) fn wait(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, HostError> {
+        const PORTS: usize = 8;
+        let refused = || "cannot wait for an event channel".to_owned();
+        if let Some(port) = self.fired.pop_front() {
+            return Ok(Some(port));
+        }
+        let timeout = std::time::Duration::from_nanos(timeout_ns);
+        let timeout = Timespec::try_from(timeout).map_err(|_| Errno::INVAL).refused(refused)?;
+        match poll(&mut [PollFd::new(&self.device, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Ok(None),
+            // Interrupted: the caller looks at the clock and waits again.
+            Err(Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(errno) => return Err(errno).refused(refused),
+        }
+        let mut ports = [EvtchnPort(0); PORTS];
+        let found = self.device.pending(&mut ports)?;
+        for port in &ports[..found] {
+            self.device.unmask(*port)?;
+            self.fired.push_back(*port);
+        }
+        Ok(self.fired.pop_front())
     }
 }

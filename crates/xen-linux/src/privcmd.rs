@@ -8,10 +8,13 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use xen::{ARENA_BYTES_MIN, DomId, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, Resource};
+use xen::{
+    ARENA_BYTES_MIN, DomId, EvtchnPort, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, Resource,
+};
 
 use crate::HostError;
 use crate::error::Refused;
+use crate::evtchn::OwnChannels;
 use crate::foreign::{PRIVCMD_ADVICE, PRIVCMD_PATH, map_frames};
 use crate::ioctl::{ioctl, open_device, request};
 use crate::mapping::{Access, Mapping};
@@ -47,6 +50,8 @@ pub struct LinuxHypervisor {
     privcmd: OwnedFd,
     arena: Mapping,
     arena_bytes: usize,
+    /// Open only while a port is bound.
+    channels: Option<OwnChannels>,
 }
 
 impl LinuxHypervisor {
@@ -67,7 +72,7 @@ impl LinuxHypervisor {
         let pages = arena_bytes.max(ARENA_BYTES_MIN).div_ceil(PAGE_BYTES);
         let arena = Mapping::new(&hypercall, pages + 1, 0, Access::ReadWrite)
             .refused(|| format!("cannot map {} pages of {}", pages + 1, Self::HYPERCALL_PATH))?;
-        Ok(Self { privcmd, arena, arena_bytes: pages * PAGE_BYTES })
+        Ok(Self { privcmd, arena, arena_bytes: pages * PAGE_BYTES, channels: None })
     }
 
     fn issue(&mut self, op: Op, args: [u64; 5]) -> Result<u64, Errno> {
@@ -282,5 +287,32 @@ impl Hypervisor for LinuxHypervisor {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
         let number = |part: i64| u64::try_from(part).unwrap_or_default();
         number(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(number(now.tv_nsec))
+    }
+
+    fn bind_channel(&mut self, domid: DomId, port: EvtchnPort) -> Result<EvtchnPort, xen::Errno> {
+        let mut channels = match self.channels.take() {
+            Some(channels) => channels,
+            None => OwnChannels::open().map_err(|error| error.errno())?,
+        };
+        let bound = channels.bind(domid, port);
+        self.channels = channels.in_use();
+        bound.map_err(|error| error.errno())
+    }
+
+    fn notify_channel(&mut self, port: EvtchnPort) -> Result<(), xen::Errno> {
+        let channels = self.channels.as_ref().ok_or(xen::Errno::EINVAL)?;
+        channels.notify(port).map_err(|error| error.errno())
+    }
+
+    fn unbind_channel(&mut self, port: EvtchnPort) -> Result<(), xen::Errno> {
+        let mut channels = self.channels.take().ok_or(xen::Errno::EINVAL)?;
+        let closed = channels.close(port);
+        self.channels = channels.in_use();
+        closed.map_err(|error| error.errno())
+    }
+
+    fn wait_channel(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, xen::Errno> {
+        let channels = self.channels.as_mut().ok_or(xen::Errno::EINVAL)?;
+        channels.wait(timeout_ns).map_err(|error| error.errno())
     }
 }

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{DomId, Errno};
+use crate::{DomId, Errno, EvtchnPort};
 
 /// Hypercall numbers. Source: `xen/include/public/xen.h`.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -158,5 +158,43 @@ pub trait Hypervisor {
     /// A monotonic clock to time calls with. Without one, all calls take no time.
     fn now_ns(&self) -> u64 {
         0
+    }
+
+    /// Binds to an unbound port that `domid` has for the caller's domain; returns our end, which is
+    /// pending at first. All of them close with this value.
+    ///
+    /// # Errors
+    /// The errno of `EVTCHNOP_bind_interdomain`; EOPNOTSUPP without event channels.
+    fn bind_channel(&mut self, domid: DomId, port: EvtchnPort) -> Result<EvtchnPort, Errno> {
+        let _none_here = (domid, port);
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Sends an event to the other end of a port bound by [`bind_channel`](Self::bind_channel).
+    ///
+    /// # Errors
+    /// The errno of `EVTCHNOP_send`.
+    fn notify_channel(&mut self, port: EvtchnPort) -> Result<(), Errno> {
+        let _none_here = port;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Closes a bound port. The other end becomes unbound again.
+    ///
+    /// # Errors
+    /// The errno of `EVTCHNOP_close`.
+    fn unbind_channel(&mut self, port: EvtchnPort) -> Result<(), Errno> {
+        let _none_here = port;
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Waits until one of the bound ports is signalled, and takes that event; `None` if that does not
+    /// happen within `timeout_ns`.
+    ///
+    /// # Errors
+    /// The errno of the device.
+    fn wait_channel(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, Errno> {
+        let _none_here = timeout_ns;
+        Err(Errno::EOPNOTSUPP)
     }
 }

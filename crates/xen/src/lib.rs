@@ -12,6 +12,7 @@ mod batch;
 mod bitset;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod channel;
 mod cpuid;
 mod devices;
 mod domain;

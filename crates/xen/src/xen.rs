@@ -214,7 +214,7 @@ impl<H: Hypervisor> Xen<H> {
     }
 
     /// Counts a call and the time it takes.
-    fn timed<R>(&mut self, name: &'static str, call: impl FnOnce(&mut H) -> R) -> R {
+    pub(crate) fn timed<R>(&mut self, name: &'static str, call: impl FnOnce(&mut H) -> R) -> R {
         self.counters.count(name);
         let begun = self.hypervisor.now_ns();
         let result = call(&mut self.hypervisor);

@@ -131,6 +131,9 @@ impl SimXen {
         let ports = &mut self.live(domid)?.ports;
         let channel = ports.channels.remove(&port).ok_or(Errno::EINVAL)?;
         ports.pending.remove(&port);
+        if domid == DomId::DOM0 {
+            self.toolstack_ports.remove(&port);
+        }
         if let Channel::Interdomain { remote, port } = channel
             && let Some(peer) = self.domains.get_mut(&remote)
         {

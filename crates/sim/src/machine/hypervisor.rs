@@ -4,11 +4,13 @@ use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
 
 use xen::{
-    ARENA_BYTES_FULL, DomId, Errno, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece, Resource,
+    ARENA_BYTES_FULL, DomId, Errno, EvtchnPort, ForeignRange, Hypervisor, Op, PAGE_BYTES, Piece,
+    Resource,
 };
 
 use super::hypercall::{Arena, Call, Progress};
 use super::{Release, SimXen};
+use crate::agenda::Time;
 
 /// The machine, shared by everything that runs on it. Single-threaded: borrows never overlap.
 #[derive(Clone, Debug)]
@@ -18,6 +20,21 @@ pub struct Machine {
     gap: Gap,
     /// Runs while one of its hypercalls is preempted: the rest of the host continues.
     meanwhile: Gap,
+    /// Runs the host's next event while the toolstack waits for an event channel.
+    passing: Passing,
+}
+
+/// Runs the host's next event up to this time; false if there is none.
+pub(crate) type Step = Box<dyn FnMut(Time) -> bool>;
+
+/// The host's events, for the toolstack's waits.
+#[derive(Clone, Default)]
+struct Passing(Rc<RefCell<Option<Step>>>);
+
+impl std::fmt::Debug for Passing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Passing")
+    }
 }
 
 /// A hook in which others act.
@@ -52,7 +69,7 @@ impl Machine {
     #[must_use]
     pub fn new(xen: SimXen) -> Self {
         let xen = Rc::new(RefCell::new(xen));
-        Self { xen, gap: Gap::default(), meanwhile: Gap::default() }
+        Self { xen, gap: Gap::default(), meanwhile: Gap::default(), passing: Passing::default() }
     }
 
     /// Sets or clears the hook before each action of the toolstack.
@@ -63,6 +80,20 @@ impl Machine {
     /// Sets or clears the hook for preempted hypercalls of the toolstack.
     pub fn set_meanwhile(&self, meanwhile: Option<Doing>) {
         self.meanwhile.set(meanwhile);
+    }
+
+    /// Sets what runs the host's events while the toolstack waits.
+    pub(crate) fn set_passing(&self, step: Step) {
+        *self.passing.0.borrow_mut() = Some(step);
+    }
+
+    /// Runs the host's next event up to this time; false if there is none.
+    fn pass_event(&self, until: Time) -> bool {
+        let step = self.passing.0.borrow_mut().take();
+        let Some(mut step) = step else { return false };
+        let happened = step(until);
+        self.passing.0.borrow_mut().get_or_insert(step);
+        happened
     }
 
     /// The toolstack is about to act.
@@ -98,12 +129,20 @@ impl Machine {
     #[must_use]
     pub fn hypervisor_of(&self, caller: DomId) -> SimHypervisor {
         let arena = vec![0; ARENA_BYTES_FULL];
-        SimHypervisor { machine: self.clone(), caller, process: Process::Toolstack, arena }
+        SimHypervisor {
+            machine: self.clone(),
+            caller,
+            process: Process::Toolstack,
+            arena,
+            channels: Vec::new(),
+        }
     }
 
     /// The store daemon's hypercall interface: faults are for the toolstack alone.
     pub(crate) fn hypervisor_of_store(&self) -> SimHypervisor {
-        SimHypervisor { process: Process::Store, ..self.hypervisor() }
+        let mut hypervisor = self.hypervisor();
+        hypervisor.process = Process::Store;
+        hypervisor
     }
 }
 
@@ -114,6 +153,17 @@ pub struct SimHypervisor {
     caller: DomId,
     process: Process,
     arena: Vec<u8>,
+    /// Its own event channels.
+    channels: Vec<EvtchnPort>,
+}
+
+impl Drop for SimHypervisor {
+    /// The kernel closes a process's channels.
+    fn drop(&mut self) {
+        for port in std::mem::take(&mut self.channels) {
+            let _closed = self.machine.get_mut().evtchn_close(self.caller, port);
+        }
+    }
 }
 
 /// The process that issues the hypercalls.
@@ -189,6 +239,29 @@ fn as_int(result: Result<u64, Errno>) -> Result<u64, Errno> {
     let [a, b, c, d, ..] = result?.to_le_bytes();
     let kept = i32::from_le_bytes([a, b, c, d]);
     u64::try_from(kept).map_err(|_| Errno(kept.wrapping_neg()))
+}
+
+impl SimHypervisor {
+    /// An action on event channels, which may be the last or fail.
+    fn channel_call<R>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce(&mut SimXen) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
+        const NS: u64 = 2_000;
+        self.machine.gap();
+        let xen = &mut *self.machine.get_mut();
+        if !xen.faults.count_action() {
+            return Err(Errno::EIO);
+        }
+        *xen.calls.entry(name).or_default() += 1;
+        if let Some(errno) = xen.faults.strike(name) {
+            xen.trace.note(xen.now, format_args!("fault: {name} fails with {errno:?}"));
+            return Err(errno);
+        }
+        xen.spend(NS);
+        call(xen)
+    }
 }
 
 impl Hypervisor for SimHypervisor {
@@ -287,6 +360,59 @@ impl Hypervisor for SimHypervisor {
         xen.spend(MAP_NS);
         match resource {
             Resource::GrantTable => xen.write_grant_table(domid, offset_bytes, bytes),
+        }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.machine.get().now().0
+    }
+
+    fn bind_channel(&mut self, domid: DomId, port: EvtchnPort) -> Result<EvtchnPort, Errno> {
+        let caller = self.caller;
+        let bound = self.channel_call("bind_interdomain", |xen| {
+            xen.judge("bind_interdomain", domid);
+            let bound = xen.evtchn_bind_interdomain(caller, domid, port)?;
+            xen.toolstack_ports.insert(bound);
+            Ok(bound)
+        })?;
+        self.channels.push(bound);
+        Ok(bound)
+    }
+
+    fn notify_channel(&mut self, port: EvtchnPort) -> Result<(), Errno> {
+        let caller = self.caller;
+        self.channel_call("evtchn_send", |xen| xen.evtchn_send(caller, port))
+    }
+
+    fn unbind_channel(&mut self, port: EvtchnPort) -> Result<(), Errno> {
+        let caller = self.caller;
+        self.channel_call("evtchn_close", |xen| {
+            xen.evtchn_close(caller, port)
+        })?;
+        self.channels.retain(|channel| *channel != port);
+        Ok(())
+    }
+
+    fn wait_channel(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, Errno> {
+        let until = self.machine.get().now().after(timeout_ns);
+        loop {
+            if self.machine.get().faults.is_toolstack_dead() {
+                return Err(Errno::EIO);
+            }
+            let caller = self.caller;
+            let fired = self.channels.iter().copied();
+            let mut xen = self.machine.get_mut();
+            let fired: Vec<EvtchnPort> =
+                fired.filter(|port| xen.evtchn_take(caller, *port)).take(1).collect();
+            drop(xen);
+            if let Some(port) = fired.first() {
+                return Ok(Some(*port));
+            }
+            if !self.machine.pass_event(until) {
+                let mut xen = self.machine.get_mut();
+                xen.now = xen.now.max(until);
+                return Ok(None);
+            }
         }
     }
 }

@@ -170,6 +170,8 @@ pub struct SimXen {
     shutdowns_deferred: Vec<Retired>,
     /// Domains hidden from dom0's toolstack by a security policy.
     hidden: BTreeSet<DomId>,
+    /// Ports of dom0 whose events the toolstack takes itself.
+    pub(crate) toolstack_ports: BTreeSet<xen::EvtchnPort>,
 }
 
 /// How long readers of the domain list keep an unlinked domain alive, in nanoseconds.
@@ -208,6 +210,7 @@ impl SimXen {
             preemptions: 0,
             shutdowns_deferred: Vec::new(),
             hidden: BTreeSet::new(),
+            toolstack_ports: BTreeSet::new(),
         };
         xen.boot_dom0();
         xen

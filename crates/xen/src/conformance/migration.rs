@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::{Case, Checked, Doing, distinct, same, unused, with_domain};
 use crate::{
     Debugging, DirtyRead, DomId, DomainKind, Errno, EvtchnPeer, EvtchnPort, FrameUse, Hypervisor,
-    TscInfo, Vnuma, Xen,
+    ShutdownReason, TscInfo, Vnuma, Xen,
 };
 
 pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
@@ -18,6 +18,7 @@ pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
         ("the time stamp counter's settings read back", tsc),
         ("a domain's clock can be moved", time_offset),
         ("a suspend can be announced to any port", subscribe),
+        ("a suspend is announced to a channel of our own, once", announced),
         ("only a domain that shut down for soft reset can be soft-reset", soft_reset),
         ("a domain does not debug itself", debugging),
         ("a VIRQ of each vCPU has no handler for the host", virq_handler),
@@ -128,6 +129,33 @@ fn subscribe<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         xen.close_channel(port).doing("close")?;
         same("closed twice", &xen.close_channel(port), &Err(Errno::EINVAL))
     })
+}
+
+fn announced<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    const SECOND_NS: u64 = 1_000_000_000;
+    for kind in [DomainKind::Pv, DomainKind::Pvh] {
+        with_domain(xen, kind, |xen, domid| {
+            let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
+            let port = xen.alloc_unbound(peer).doing("alloc_unbound")?;
+            let ours = xen.bind_channel(domid, port).doing("bind_interdomain")?;
+            same("bound twice", &xen.bind_channel(domid, port), &Err(Errno::EINVAL))?;
+            same("after the bind", &xen.wait_channel(SECOND_NS), &Ok(Some(ours)))?;
+            same("nothing yet", &xen.wait_channel(0), &Ok(None))?;
+            xen.subscribe_suspend(domid, port).doing("subscribe")?;
+            for _ in 0..2 {
+                xen.remote_shutdown(domid, ShutdownReason::Suspend).doing("remote_shutdown")?;
+                same("suspended", &xen.wait_channel(SECOND_NS), &Ok(Some(ours)))?;
+                same("told once", &xen.wait_channel(0), &Ok(None))?;
+                xen.resume_domain(domid).doing("resumedomain")?;
+            }
+            // Unbound, the port stays the domain's and can be bound again.
+            xen.unbind_channel(ours).doing("close")?;
+            let ours = xen.bind_channel(domid, port).doing("bind_interdomain again")?;
+            xen.unbind_channel(ours).doing("close")?;
+            xen.subscribe_suspend(domid, EvtchnPort(0)).doing("no subscription")
+        })?;
+    }
+    Ok(())
 }
 
 fn soft_reset<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
