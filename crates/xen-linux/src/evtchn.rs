@@ -234,11 +234,7 @@ impl OwnChannels {
         (!self.device.bound.is_empty()).then_some(self)
     }
 
-    pub(crate) fn bind(
-        &mut self,
-        domid: DomId,
-        port: EvtchnPort,
-    ) -> Result<EvtchnPort, HostError> {
+    pub(crate) fn bind(&mut self, domid: DomId, port: EvtchnPort) -> Result<EvtchnPort, HostError> {
         self.device.bind_interdomain(domid, port)
     }
 

@@ -10,9 +10,9 @@ extern crate alloc;
 mod abi;
 mod batch;
 mod bitset;
+mod channel;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-mod channel;
 mod cpuid;
 mod devices;
 mod domain;

@@ -386,9 +386,7 @@ impl Hypervisor for SimHypervisor {
 
     fn unbind_channel(&mut self, port: EvtchnPort) -> Result<(), Errno> {
         let caller = self.caller;
-        self.channel_call("evtchn_close", |xen| {
-            xen.evtchn_close(caller, port)
-        })?;
+        self.channel_call("evtchn_close", |xen| xen.evtchn_close(caller, port))?;
         self.channels.retain(|channel| *channel != port);
         Ok(())
     }
