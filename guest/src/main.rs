@@ -27,6 +27,7 @@ mod store;
 use core::arch::global_asm;
 use core::panic::PanicInfo;
 
+use guest_proto::options::SuspendBy;
 use guest_proto::text::Text;
 use guest_proto::xenbus::Shutdown;
 
@@ -74,9 +75,10 @@ fn run(machine: Machine, started: u64) -> ! {
         grants: GrantTable::new(),
         pool: Pool::new(),
         devices: Devices::new(),
+        suspend_port: None,
     };
     hello(&guest.machine, &mut guest.store, started);
-    set_up_watches(&guest.machine, &mut guest.store);
+    guest.set_up();
     loop {
         guest.turn();
     }
@@ -88,11 +90,24 @@ struct Guest {
     grants: GrantTable,
     pool: Pool,
     devices: Devices,
+    /// An event on it asks to suspend.
+    suspend_port: Option<u32>,
 }
 
 impl Guest {
+    fn set_up(&mut self) {
+        set_up_watches(&self.machine, &mut self.store);
+        self.suspend_port = match self.machine.options.suspend {
+            SuspendBy::EventChannel => offer_suspend_port(&mut self.store),
+            SuspendBy::Store | SuspendBy::Never => None,
+        };
+    }
+
     /// Does what there is to do, then sleeps.
     fn turn(&mut self) {
+        if self.suspend_port.is_some_and(evtchn::take) {
+            self.suspend();
+        }
         self.store.service();
         if self.store.take_fired(TOKEN_SHUTDOWN) {
             if let Some(shutdown) = shutdown_request(&mut self.store) {
@@ -102,7 +117,7 @@ impl Guest {
         let (devices, mut context) = self.devices();
         devices.service(&mut context);
         if self.store.is_idle() {
-            sleep(&self.store, &self.devices);
+            sleep(&self.store, &self.devices, self.suspend_port);
         }
     }
 
@@ -121,6 +136,7 @@ impl Guest {
             Shutdown::Poweroff => Reason::Poweroff,
             Shutdown::Reboot => Reason::Reboot,
             Shutdown::Crash => panic!("crash, as control/shutdown asked for"),
+            Shutdown::Suspend if self.machine.options.suspend == SuspendBy::Never => return,
             Shutdown::Suspend => return self.suspend(),
         };
         tell!("shutdown reason={reason:?}");
@@ -143,7 +159,7 @@ impl Guest {
                 self.devices = Devices::new();
                 let domid = domid(&mut self.store);
                 say!("resumed elsewhere domid={domid}");
-                set_up_watches(&self.machine, &mut self.store);
+                self.set_up();
             }
         }
     }
@@ -180,15 +196,29 @@ fn set_up_watches(machine: &Machine, store: &mut Store) {
         }
     }
     // Not every toolstack lets a guest write these.
-    for feature in ["feature-poweroff", "feature-reboot"] {
+    for feature in ["feature-poweroff", "feature-reboot", "feature-suspend"] {
         store.post_write(format_args!("control/{feature}"), "1", Matters::No);
     }
 }
 
-fn sleep(store: &Store, devices: &Devices) {
-    let mut ports = [store.port(); DEVICES_MAX + 1];
+/// A port by which dom0 can ask us to suspend without the store.
+fn offer_suspend_port(store: &mut Store) -> Option<u32> {
+    const DOM0: u16 = 0;
+    let port = hypercall::alloc_unbound(DOM0).ok()?;
+    let number = Text::<16>::of(format_args!("{port}"));
+    // Where a toolstack does not let us write this, it asks by `control/shutdown`.
+    store.post_write(
+        format_args!("device/suspend/event-channel"),
+        number.as_str(),
+        Matters::No,
+    );
+    Some(port)
+}
+
+fn sleep(store: &Store, devices: &Devices, suspend_port: Option<u32>) {
+    let mut ports = [store.port(); DEVICES_MAX + 2];
     let mut used = 1;
-    for port in devices.ports() {
+    for port in devices.ports().chain(suspend_port) {
         ports[used] = port;
         used += 1;
     }

@@ -130,6 +130,10 @@ pub enum Request {
     Pause { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done).
     Unpause { target: Target },
+    /// Answered by [`Reply::Done`](crate::Reply::Done), once the guest has suspended.
+    Suspend { target: Target },
+    /// Answered by [`Reply::Done`](crate::Reply::Done).
+    Resume { target: Target },
     /// Answered by [`Reply::Domid`](crate::Reply::Domid).
     Domid { name: String },
     /// Answered by [`Reply::Domname`](crate::Reply::Domname).

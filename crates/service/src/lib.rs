@@ -187,6 +187,8 @@ impl Service<'_> {
             }
             Request::Pause { target: it } => self.done(Asked::Pause { target: target(it) }),
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
+            Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
+            Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
             Request::Domid { name } => self.domid(&name),
             Request::Domname { domid } => self.domname(domid),
             Request::Console { target: it } => self.console(&target(it)),

@@ -185,7 +185,8 @@ impl World {
             },
             Occurrence::Event(domid, port) => {
                 self.machine.get_mut().evtchn_take(domid, port);
-                if self.guests.contains_key(&domid) {
+                if let Some((_, guest)) = self.guests.get_mut(&domid) {
+                    guest.note_event(port);
                     self.wake_guest(domid, GUEST_NS);
                 }
             }

@@ -513,6 +513,7 @@ pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>)
     let record = record_path(uuid);
     let mut removals = vec![Removal::of_vm(format!("{record}/complete"), 0)];
     removals.push(Removal::of_vm(format!("{record}/{PENDING}"), 0));
+    removals.push(Removal::of_vm(suspend_port_path(uuid), 0));
     let mut paths = removed_paths(config, uuid, domid);
     paths.pop().expect("the record itself is the last");
     removals.extend(paths);
@@ -573,6 +574,12 @@ pub fn foreign_paths(domid: DomId) -> Vec<Removal> {
 
 /// A record's node that names the devices being plugged or unplugged.
 pub const PENDING: &str = "pending";
+
+/// The port in the VM's domain that is ours, once there is one.
+#[must_use]
+pub fn suspend_port_path(uuid: Uuid) -> String {
+    format!("{}/suspend-port", record_path(uuid))
+}
 
 /// The changed part of a record: a configuration replacing `before`, and pending devices.
 #[must_use]

@@ -33,6 +33,7 @@ mod policy;
 mod progress;
 mod requests;
 mod shutdown;
+mod suspend;
 mod trace;
 mod unread;
 mod users;
@@ -49,7 +50,7 @@ use crate::foreign::Adoption;
 use crate::layout::DeviceRef;
 use crate::plan::plan_finish;
 use crate::scheduler::{Limits, Scheduler, Ticket};
-use crate::work::{AdoptionWork, Cost, Failure, Output, QueryWork, Survey, Work};
+use crate::work::{AdoptionWork, Cost, Failure, Output, QueryWork, Survey, SuspendWork, Work};
 use adoption::Adopted;
 use checks::WantedVm;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
@@ -148,6 +149,8 @@ pub(crate) struct Vm {
     crashes: VecDeque<Instant>,
     /// Why it goes down, if there is more than its shutdown reason.
     why: Option<String>,
+    /// A suspend of its guest was given up, and may still happen.
+    suspends_late: bool,
 }
 
 impl Vm {
@@ -172,6 +175,7 @@ impl Vm {
             condemned: false,
             crashes: VecDeque::new(),
             why: None,
+            suspends_late: false,
         }
     }
 }
@@ -608,7 +612,10 @@ impl Toolstack {
         };
         let mut adopted = self.adopt(&survey, records, &unique_ids);
         let without_model = self.adopt_models(models, &mut adopted, out);
-        let Adopted { half_made, unfinished, pending } = adopted;
+        let Adopted { half_made, unfinished, pending, subscribed } = adopted;
+        for domain in subscribed {
+            self.give_out(Purpose::Aside, SuspendWork::EndSubscription { domain }, out);
+        }
         let orphans = self.adopt_loops(loops, &survey);
         if !orphans.is_empty() {
             self.give_out(Purpose::Aside, AdoptionWork::DetachOrphans { orphans }, out);

@@ -10,6 +10,7 @@ pub(crate) mod disks;
 mod hvm;
 mod queries;
 pub(crate) mod store;
+pub(crate) mod suspend;
 
 pub use adoption::AdoptionWork;
 pub use definitions::DefinitionWork;
@@ -56,6 +57,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Work::Create(work) => work.perform(self, monitor),
             Work::Device(work) => work.perform(self),
             Work::Teardown(work) => work.perform(self),
+            Work::Suspend(work) => work.perform(self, monitor),
             Work::Adoption(work) => work.perform(self),
             Work::Query(work) => work.perform(self),
             Work::Definition(work) => work.perform(self),

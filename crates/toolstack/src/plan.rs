@@ -8,7 +8,7 @@ use std::fmt;
 pub use crate::config::Start;
 use crate::config::{Access, VmConfig};
 use crate::layout::{self, DeviceKind, DeviceRef};
-pub use crate::steps::{CreateStep, DeviceStep, Step, TeardownStep, Wait};
+pub use crate::steps::{CreateStep, DeviceStep, Step, SuspendStep, TeardownStep, Wait};
 
 /// A step and its dependencies.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -265,6 +265,14 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
     add_finish(&mut plan, config, start, &[nodes], model);
+    plan
+}
+
+/// Suspends a running guest.
+#[must_use]
+pub fn plan_suspend() -> Plan {
+    let mut plan = Plan::default();
+    plan.add(SuspendStep::Suspend, &[]);
     plan
 }
 

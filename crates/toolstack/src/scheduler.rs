@@ -27,6 +27,8 @@ pub enum Track {
     /// Reading and parsing of kernels, which may be slow and are untrusted. Nothing else waits for
     /// them.
     Load,
+    /// Suspends, for which guests may take as long as they like.
+    Suspend,
     /// Scans of SRs. They do not wait for changes.
     Scan,
     /// Changes of SRs and VDIs, which may take hours.
@@ -34,12 +36,13 @@ pub enum Track {
 }
 
 impl Track {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Short,
         Self::Teardown,
         Self::Build,
         Self::Attach,
         Self::Load,
+        Self::Suspend,
         Self::Scan,
         Self::Change,
     ];
@@ -58,6 +61,8 @@ pub enum Class {
     Record,
     /// Reading and parsing of kernels.
     Image,
+    /// Suspends.
+    Suspend,
     /// Scans of SRs.
     Scan,
     /// Changes of an SR and its VDIs: one at a time for each SR.
@@ -65,12 +70,13 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Storage,
         Self::Domain,
         Self::Short,
         Self::Record,
         Self::Image,
+        Self::Suspend,
         Self::Scan,
         Self::Change,
     ];
@@ -83,6 +89,7 @@ impl Class {
             Self::Short => "short",
             Self::Record => "record",
             Self::Image => "image",
+            Self::Suspend => "suspend",
             Self::Scan => "scan",
             Self::Change => "change",
         }

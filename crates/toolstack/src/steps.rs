@@ -7,6 +7,7 @@
 
 pub mod create;
 pub mod devices;
+pub mod suspend;
 pub mod teardown;
 pub mod wait;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 pub use create::CreateStep;
 pub use devices::DeviceStep;
+pub use suspend::SuspendStep;
 pub use teardown::TeardownStep;
 pub use wait::Wait;
 
@@ -35,6 +37,8 @@ pub enum Step {
     Device(DeviceStep),
     /// On the way back to nothing.
     Teardown(TeardownStep),
+    /// Stops a guest and keeps its domain.
+    Suspend(SuspendStep),
     /// Waits for a guest, a backend or a device model.
     Await(Wait),
 }
@@ -54,6 +58,12 @@ impl From<DeviceStep> for Step {
 impl From<TeardownStep> for Step {
     fn from(step: TeardownStep) -> Self {
         Self::Teardown(step)
+    }
+}
+
+impl From<SuspendStep> for Step {
+    fn from(step: SuspendStep) -> Self {
+        Self::Suspend(step)
     }
 }
 
@@ -138,6 +148,9 @@ impl Permit {
     /// Part of destroying one.
     const TEARDOWN: Self = Self { track: Track::Teardown, class: Class::Domain, ..Self::SHORT };
 
+    /// Waiting for a guest to suspend.
+    const SUSPEND: Self = Self { track: Track::Suspend, class: Class::Suspend, ..Self::SHORT };
+
     /// Reading of images.
     const LOAD: Self =
         Self { track: Track::Load, class: Class::Image, storage: StorageOf::Images, ..Self::SHORT };
@@ -160,6 +173,7 @@ impl Step {
             Self::Create(step) => step.info(),
             Self::Device(step) => step.info(),
             Self::Teardown(step) => step.info(),
+            Self::Suspend(step) => step.info(),
             Self::Await(wait) => wait.info(),
         }
     }
@@ -185,6 +199,7 @@ impl Step {
             Self::Create(step) => Work::Create(step.prepare(with)),
             Self::Device(step) => Work::Device(step.prepare(with)),
             Self::Teardown(step) => Work::Teardown(step.prepare(with)),
+            Self::Suspend(step) => Work::Suspend(step.prepare(with)),
             Self::Await(wait) => unreachable!("{} needs no work", Self::Await(wait)),
         }
     }
@@ -195,6 +210,7 @@ impl Step {
             Self::Create(step) => step.complete(output, with),
             Self::Device(step) => step.complete(output, with),
             Self::Teardown(step) => step.complete(&output, with),
+            Self::Suspend(step) => step.complete(&output, with),
             Self::Await(wait) => unreachable!("{} has no work to end", Self::Await(wait)),
         }
     }

@@ -19,6 +19,7 @@ use crate::layout::DeviceRef;
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
 pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
+pub use crate::steps::suspend::SuspendWork;
 pub use crate::steps::teardown::TeardownWork;
 
 /// Images that a domain is built from, shared by VMs with the same ones.
@@ -98,6 +99,8 @@ pub enum WorkClass {
     Attach,
     /// Everything else that makes a VM.
     Change,
+    /// Waiting for guests to suspend, which they may never do.
+    Suspend,
     /// Ending domains, their nodes and devices, which can take long.
     Destroy,
     /// Letting go of what they had of the host: disks, whose storage may hang, and device models.
@@ -111,6 +114,7 @@ pub enum Work {
     Create(CreateWork),
     Device(DeviceWork),
     Teardown(TeardownWork),
+    Suspend(SuspendWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
     Definition(DefinitionWork),
@@ -134,6 +138,7 @@ impl Work {
             Self::Create(work) => work.info(),
             Self::Device(work) => work.info(),
             Self::Teardown(work) => work.info(),
+            Self::Suspend(work) => work.info(),
             Self::Adoption(work) => work.info(),
             Self::Query(work) => work.info(),
             Self::Definition(work) => work.info(),
@@ -167,6 +172,7 @@ groups! {
     Create(CreateWork),
     Device(DeviceWork),
     Teardown(TeardownWork),
+    Suspend(SuspendWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
     Definition(DefinitionWork),
@@ -215,6 +221,8 @@ pub struct Record {
     pub complete: Option<String>,
     /// Devices that were being plugged or unplugged.
     pub pending: String,
+    /// A suspend was begun in the domain's life.
+    pub has_suspend_port: bool,
 }
 
 /// One line of `xl block-list` or `xl network-list`, as read from the store.

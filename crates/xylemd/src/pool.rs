@@ -37,6 +37,7 @@ pub(crate) struct Pool<P> {
     loads: Queue<P>,
     attaches: Queue<P>,
     changes: Queue<P>,
+    suspends: Queue<P>,
     destroys: Queue<P>,
     releases: Queue<P>,
 }
@@ -94,6 +95,8 @@ impl Pool<LinuxPerformer> {
             loads: queue(WorkClass::Load, options.workers, xen::ARENA_BYTES_MIN)?,
             attaches: queue(WorkClass::Attach, options.workers, xen::ARENA_BYTES_MIN)?,
             changes: queue(WorkClass::Change, options.workers, xen::ARENA_BYTES_MIN)?,
+            // Guests may never suspend.
+            suspends: queue(WorkClass::Suspend, options.workers, xen::ARENA_BYTES_MIN)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
             // Likewise.
             releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
@@ -102,12 +105,13 @@ impl Pool<LinuxPerformer> {
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 6] {
+    fn named(&self) -> [(&'static str, &Queue<P>); 7] {
         [
             ("query", &self.queries),
             ("load", &self.loads),
             ("attach", &self.attaches),
             ("change", &self.changes),
+            ("suspend", &self.suspends),
             ("destroy", &self.destroys),
             ("release", &self.releases),
         ]
@@ -141,6 +145,7 @@ impl<P> Pool<P> {
             WorkClass::Load => &self.loads,
             WorkClass::Attach => &self.attaches,
             WorkClass::Change => &self.changes,
+            WorkClass::Suspend => &self.suspends,
             WorkClass::Destroy => &self.destroys,
             WorkClass::Release => &self.releases,
         }
@@ -219,9 +224,11 @@ impl<P> Taken<'_, P> {
             WorkClass::Change => {
                 matches!(self.queue.class, WorkClass::Change | WorkClass::Load | WorkClass::Attach)
             }
-            WorkClass::Load | WorkClass::Attach | WorkClass::Destroy | WorkClass::Release => {
-                class == self.queue.class
-            }
+            WorkClass::Load
+            | WorkClass::Attach
+            | WorkClass::Suspend
+            | WorkClass::Destroy
+            | WorkClass::Release => class == self.queue.class,
         }
     }
 }
@@ -262,6 +269,7 @@ mod tests {
             loads: Queue::new(WorkClass::Load, vec!["loader"]),
             attaches: Queue::new(WorkClass::Attach, vec!["attacher"]),
             changes: Queue::new(WorkClass::Change, vec!["maker"]),
+            suspends: Queue::new(WorkClass::Suspend, vec!["suspender"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
             releases: Queue::new(WorkClass::Release, vec!["three"]),
         }
@@ -335,6 +343,7 @@ mod tests {
             ("load", 0, 0),
             ("attach", 0, 0),
             ("change", 0, 0),
+            ("suspend", 0, 0),
             ("destroy", 2, 98),
             ("release", 0, 0),
         ];

@@ -13,6 +13,18 @@ pub enum Unplug {
     Ignores,
 }
 
+/// How a guest wants to be asked to suspend.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum SuspendBy {
+    /// By an event on a port that it offers in `device/suspend/event-channel`.
+    #[default]
+    EventChannel,
+    /// `xylem.suspend=store`: by `control/shutdown` alone.
+    Store,
+    /// `xylem.suspend=never`: it acknowledges the request and does not suspend.
+    Never,
+}
+
 /// What the command line can ask for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Options {
@@ -24,6 +36,7 @@ pub struct Options {
     pub ignore_devices: bool,
     /// What becomes of a device that its backend closes while the guest runs.
     pub unplug: Unplug,
+    pub suspend: SuspendBy,
     /// A word starts with `xylem.` and means nothing.
     pub has_unknown: bool,
 }
@@ -39,6 +52,8 @@ impl Options {
                 b"refuse" => options.unplug = Unplug::Refuses,
                 b"hold" => options.unplug = Unplug::Ignores,
                 b"nodev" => options.ignore_devices = true,
+                b"suspend=store" => options.suspend = SuspendBy::Store,
+                b"suspend=never" => options.suspend = SuspendBy::Never,
                 _ => match option.strip_prefix(b"ip=").and_then(Ipv4::parse) {
                     Some(ip) => options.ip = Some(ip),
                     None => options.has_unknown = true,
@@ -62,6 +77,8 @@ mod tests {
         assert!(Options::parse(b"xylem.nodev").ignore_devices);
         assert_eq!(Options::parse(b"xylem.refuse").unplug, Unplug::Refuses);
         assert_eq!(Options::parse(b"xylem.hold").unplug, Unplug::Ignores);
+        assert_eq!(Options::parse(b"xylem.suspend=store").suspend, SuspendBy::Store);
+        assert_eq!(Options::parse(b"xylem.suspend=never").suspend, SuspendBy::Never);
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod ring;
 
 use std::collections::BTreeMap;
 
-use xen::{DomId, ShutdownReason};
+use xen::{DomId, EvtchnPort, ShutdownReason};
 use xenstore::client::{Client, ClientError, Nodes as _, WatchEvent};
 
 pub(crate) use image::loader_image;
@@ -56,6 +56,10 @@ enum Behaviour {
     Toggles,
     /// Does everything, but takes seconds for each step.
     Slow,
+    /// Acknowledges a suspend and cannot freeze itself.
+    CannotFreeze,
+    /// Acknowledges a suspend and does it when nobody waits for it any more.
+    SuspendsLate,
     /// Writes garbage into its devices' nodes, and removes its own directories.
     Lies,
     /// An HVM guest without PV drivers, which obeys its power button.
@@ -81,6 +85,8 @@ impl Behaviour {
             "floods" => Self::Floods,
             "toggles" => Self::Toggles,
             "slow" => Self::Slow,
+            "cannot-freeze" => Self::CannotFreeze,
+            "suspends-late" => Self::SuspendsLate,
             "lies" => Self::Lies,
             "without-drivers" => Self::WithoutDrivers,
             "crashes" => Self::Crashes,
@@ -119,6 +125,11 @@ const LINUX_BOOT_NS: u64 = 400_000_000;
 const XENBUS_NS: u64 = 300_000;
 /// Time that a slow guest takes for each step.
 const SLOW_NS: u64 = 2_000_000_000;
+/// Time that a guest takes to freeze itself before it suspends.
+const UNIKERNEL_FREEZE_NS: u64 = 20_000;
+const LINUX_FREEZE_NS: u64 = 8_000_000;
+/// Time of one that suspends late.
+const LATE_FREEZE_NS: u64 = 200_000_000_000;
 
 /// One running guest.
 #[derive(Debug)]
@@ -134,6 +145,20 @@ pub(crate) struct Guest {
     frontends: BTreeMap<DeviceId, Frontend>,
     /// A slow guest has slept before its next step.
     is_rested: bool,
+    /// The port by which it can be asked to suspend.
+    suspend_port: Option<EvtchnPort>,
+    suspend: Suspend,
+}
+
+/// How far a guest is with a suspend.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Suspend {
+    No,
+    /// It was asked by its event channel.
+    Asked,
+    Freezes,
+    /// It has called for it, and goes on when the call returns.
+    Called,
 }
 
 impl Guest {
@@ -165,6 +190,8 @@ impl Guest {
             resources: Resources::new(machine.clone(), domid, boot.spare),
             frontends: BTreeMap::new(),
             is_rested: false,
+            suspend_port: None,
+            suspend: Suspend::No,
             boot,
         };
         let boot_ns = match (guest.behaviour, kind) {
@@ -175,8 +202,49 @@ impl Guest {
         Ok((guest, Next::Sleep(boot_ns)))
     }
 
+    /// One of its ports was signalled.
+    pub(crate) fn note_event(&mut self, port: EvtchnPort) {
+        if self.suspend_port == Some(port) && self.suspend == Suspend::No {
+            self.suspend = Suspend::Asked;
+        }
+    }
+
+    /// The next part of a suspend, if one is under way.
+    fn go_on_suspending(&mut self) -> Option<Next> {
+        match self.suspend {
+            Suspend::No => None,
+            Suspend::Asked => Some(self.freeze()),
+            Suspend::Freezes => {
+                self.suspend = Suspend::Called;
+                Some(Next::Shutdown(ShutdownReason::Suspend))
+            }
+            Suspend::Called => {
+                self.suspend = Suspend::No;
+                let result = self.machine.get().shutdown_result(self.domid);
+                let text =
+                    if result == 1 { "the suspend was cancelled" } else { "in a new domain" };
+                self.print(&format!("suspend: returned {result}, {text}\n"));
+                None
+            }
+        }
+    }
+
+    fn freeze(&mut self) -> Next {
+        let freeze_ns = match (self.behaviour, self.kind) {
+            (Behaviour::SuspendsLate, _) => LATE_FREEZE_NS,
+            (_, Kind::Unikernel) => UNIKERNEL_FREEZE_NS,
+            (_, Kind::Linux) => LINUX_FREEZE_NS,
+        };
+        self.print("going down: suspend\n");
+        self.suspend = Suspend::Freezes;
+        Next::Sleep(freeze_ns)
+    }
+
     /// Lets the guest run until it waits for something.
     pub(crate) fn run(&mut self) -> Next {
+        if let Some(next) = self.go_on_suspending() {
+            return next;
+        }
         let result = match self.phase {
             Phase::Booting => {
                 self.say_hello();
@@ -283,9 +351,25 @@ impl Guest {
         if self.behaviour == Behaviour::Floods {
             self.flood()?;
         }
+        self.offer_suspend_port()?;
         self.store.watch("device", "device")?;
         self.scan_devices()?;
         self.handle_events()
+    }
+
+    fn offer_suspend_port(&mut self) -> Result<(), ClientError> {
+        let node = "device/suspend/event-channel";
+        match word(&self.boot.cmdline, "sim.suspend") {
+            "event-channel" => {
+                let port = self.machine.get_mut().evtchn_alloc_unbound(self.domid, DomId::DOM0);
+                let Ok(port) = port else { return Ok(()) };
+                self.suspend_port = Some(port);
+                self.store.write(node, port.to_string().as_bytes())
+            }
+            // One that is not there.
+            "lies" => self.store.write(node, b"4000000000"),
+            _ => Ok(()),
+        }
     }
 
     fn flood(&mut self) -> Result<(), ClientError> {
@@ -386,8 +470,17 @@ impl Guest {
             return Ok(None);
         }
         self.store.write("control/shutdown", b"")?;
-        self.print(&format!("going down: {reason}\n"));
-        Ok(Some(Next::Shutdown(reason)))
+        match (reason, self.behaviour) {
+            (ShutdownReason::Suspend, Behaviour::CannotFreeze) => {
+                self.print("Freezing of tasks failed after 20 seconds\n");
+                Ok(None)
+            }
+            (ShutdownReason::Suspend, _) => Ok(Some(self.freeze())),
+            _ => {
+                self.print(&format!("going down: {reason}\n"));
+                Ok(Some(Next::Shutdown(reason)))
+            }
+        }
     }
 
     fn handle_backend(&mut self, id: &DeviceId) -> Result<(), ClientError> {

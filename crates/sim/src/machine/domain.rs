@@ -8,11 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use xen::{DomId, Errno, Uuid};
 
+use super::domctl::{VCPU_CONTEXT_BYTES, VGCF_ONLINE};
 use super::evtchn::Ports;
 use super::grant::GrantTable;
 use super::hypercall::ERESTART;
 use super::settings::Settings;
 use super::{Counted, Occurrence, RCU_NS, Release, Retired, SimXen};
+use crate::bytes::{put_u64, u64_at};
 use crate::prng::split_mix;
 
 /// Whether the call can be preempted.
@@ -48,6 +50,23 @@ pub struct Vcpu {
     pub(super) ext_context: Option<Box<[u8]>>,
     pub(super) ext_state: Option<Box<[u8]>>,
 }
+
+impl Vcpu {
+    /// Its registers as `struct vcpu_guest_context`, once it has some. Of a translated one only its
+    /// state and `rax` are simulated.
+    pub(super) fn guest_context(&self) -> Option<Box<[u8]>> {
+        if self.context.is_none() && self.hvm_context.is_some() {
+            let mut context = vec![0; VCPU_CONTEXT_BYTES];
+            let flags = if self.online { VGCF_ONLINE } else { 0 };
+            put_u64(&mut context, 512, flags);
+            return Some(context.into());
+        }
+        self.context.clone()
+    }
+}
+
+/// Offset of `rax` in `struct vcpu_guest_context`.
+const RAX: usize = 600;
 
 /// A domain. Fields that are public are for tests and checkers to read.
 #[derive(Debug)]
@@ -341,7 +360,7 @@ impl SimXen {
         self.trace.note(self.now, format_args!("xen: domain {domid} shut down: {name}"));
         self.changed.insert(domid);
         // A subscribed port is signalled on suspend, instead of the VIRQ.
-        let subscribed = self.domains[&domid].settings.suspend_port;
+        let subscribed = self.domains[&domid].settings.suspend_port.filter(|port| port.0 != 0);
         match subscribed {
             Some(port) if name == xen::ShutdownReason::Suspend => {
                 // A port that does not exist is not signalled.
@@ -487,6 +506,21 @@ impl SimXen {
             self.occur(Occurrence::Runnable(domid));
         }
         Ok(())
+    }
+
+    /// What the call by which the domain stopped returned to it.
+    pub(crate) fn shutdown_result(&self, domid: DomId) -> u64 {
+        let vcpu = self.domains.get(&domid).and_then(|domain| domain.vcpus.first());
+        let context = vcpu.and_then(Vcpu::guest_context);
+        context.map_or(0, |context| u64_at(&context, RAX))
+    }
+
+    /// A vCPU calls for a shutdown: it gets an answer only if somebody gives one.
+    pub(super) fn clear_shutdown_result(&mut self, domid: DomId) {
+        let vcpu = self.domains.get_mut(&domid).and_then(|domain| domain.vcpus.first_mut());
+        if let Some(context) = vcpu.and_then(|vcpu| vcpu.context.as_mut()) {
+            put_u64(context, RAX, 0);
+        }
     }
 
     /// Sets a vCPU's activity: running, or blocked until an event.

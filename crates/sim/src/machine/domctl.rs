@@ -19,7 +19,7 @@ const DOMID_INVALID: DomId = DomId(0x7FF4);
 pub(super) const HEADER: usize = 16;
 pub(super) const VCPU_CONTEXT_BYTES: usize = 5168;
 /// `VGCF_online` in a PV vCPU's context.
-const VGCF_ONLINE: u64 = 1 << 5;
+pub(super) const VGCF_ONLINE: u64 = 1 << 5;
 
 impl SimXen {
     pub(super) fn domctl(

@@ -429,6 +429,7 @@ impl SimXen {
 
     /// A domain shuts itself down (`SCHEDOP_shutdown`).
     pub fn guest_shutdown(&mut self, domid: DomId, reason: ShutdownReason) {
+        self.clear_shutdown_result(domid);
         self.shutdown_domain(domid, reason.code());
     }
 }

@@ -268,8 +268,8 @@ impl SimXen {
     ) -> Result<u64, Errno> {
         let domain = self.live(domid)?;
         let vcpu = domain.vcpus.get(index(u32_at(call, HEADER).into())).ok_or(Errno::EINVAL)?;
-        let context = vcpu.context.as_deref().ok_or(Errno::ENODATA)?;
-        arena.get_mut(u64_at(call, HEADER + 8), context.len())?.copy_from_slice(context);
+        let context = vcpu.guest_context().ok_or(Errno::ENODATA)?;
+        arena.get_mut(u64_at(call, HEADER + 8), context.len())?.copy_from_slice(&context);
         Ok(0)
     }
 

@@ -22,4 +22,5 @@ mod sharing;
 mod shutdown;
 mod storage;
 mod support;
+mod suspend;
 mod troubles;

@@ -54,6 +54,9 @@ impl Toolstack {
                 }
                 _ => adopted.half_made.push(record.uuid),
             }
+            if record.has_suspend_port && domain.is_some() {
+                adopted.subscribed.extend(domain_ref);
+            }
             let incarnation = Incarnation {
                 domain: domain_ref,
                 nodes: domid.is_some(),
@@ -112,6 +115,8 @@ pub(super) struct Adopted {
     pub(super) unfinished: Vec<(Uuid, Start)>,
     /// Devices that were being plugged or unplugged.
     pub(super) pending: Vec<(Uuid, DeviceRef, Pending)>,
+    /// Domains that were being suspended, perhaps.
+    pub(super) subscribed: Vec<DomainRef>,
 }
 
 /// The content of a record, or why it cannot be read.

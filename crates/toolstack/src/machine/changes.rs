@@ -73,6 +73,10 @@ impl Toolstack {
                 Standing::Alive => None,
             };
             match (self.holder(&change.who), end) {
+                // It may run again by now.
+                (Some(_), Some(DomainEnd::Stopped(ShutdownReason::Suspend))) => {
+                    self.poll(domid, out);
+                }
                 (Some(uuid), Some(end)) => stopped.push((uuid, end)),
                 (Some(_), None) => {}
                 (None, _) if change.after == Standing::Dead => left.push(change.who),

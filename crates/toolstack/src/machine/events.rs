@@ -28,7 +28,7 @@ pub enum VmState {
     Starting,
     Running,
     Paused,
-    /// Its guest has suspended itself; its domain is kept.
+    /// Its guest has suspended; its domain is kept.
     Suspended,
     Stopping,
     /// Its domain has stopped and is kept for inspection.
@@ -255,7 +255,8 @@ impl Toolstack {
                 // Its restart is delayed.
                 None if vm.restart_at.is_some() => VmState::Starting,
                 Some(
-                    Outcome::Plugged { .. }
+                    Outcome::Suspended { .. }
+                    | Outcome::Plugged { .. }
                     | Outcome::PlugFailed { .. }
                     | Outcome::Unplugged { .. },
                 )
@@ -350,9 +351,10 @@ impl Toolstack {
             Outcome::Gone if vm.condemned => (VmState::Stopping, "destroyed".to_owned()),
             Outcome::Gone => (VmState::Stopping, vm.why.clone().unwrap_or(stopped)),
             Outcome::Failed { message, .. } => (VmState::Stopping, message.clone()),
-            Outcome::Plugged { .. } | Outcome::PlugFailed { .. } | Outcome::Unplugged { .. } => {
-                return;
-            }
+            Outcome::Suspended { .. }
+            | Outcome::Plugged { .. }
+            | Outcome::PlugFailed { .. }
+            | Outcome::Unplugged { .. } => return,
         };
         self.changed(now, uuid, state, reason);
     }

@@ -104,6 +104,7 @@ fn goal(outcome: &Outcome) -> String {
         Outcome::Created { .. } => "start".to_owned(),
         Outcome::Gone => "teardown".to_owned(),
         Outcome::Rebooted => "reboot".to_owned(),
+        Outcome::Suspended { .. } => "suspend".to_owned(),
         Outcome::Failed { .. } => "teardown after a failed start".to_owned(),
         Outcome::Plugged { device, .. } => format!("attach of {}", device.id()),
         Outcome::PlugFailed { device, .. } => format!("detach of {device} after a failed attach"),

@@ -91,6 +91,8 @@ impl Request {
             },
             Self::Pause { target } => deed("pause", target),
             Self::Unpause { target } => deed("unpause", target),
+            Self::Suspend { target } => deed("suspend", target),
+            Self::Resume { target } => deed("resume", target),
             Self::Adopt { target, .. } => deed("adopt", target),
             Self::Plug { target, device } => Some((format!("attach {}", device.id()), target)),
             Self::Unplug { target, device, .. } => Some((format!("detach {device}"), target)),

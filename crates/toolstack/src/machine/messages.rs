@@ -58,6 +58,14 @@ pub enum Request {
     Unpause {
         target: String,
     },
+    /// Suspends the guest and keeps its domain; answered when it has suspended.
+    Suspend {
+        target: String,
+    },
+    /// Resumes a suspended guest where it was.
+    Resume {
+        target: String,
+    },
     Console {
         target: String,
     },

@@ -32,6 +32,8 @@ pub(super) enum Outcome {
     Gone,
     /// The VM runs in another domain.
     Rebooted,
+    /// Its guest has suspended, or runs on.
+    Suspended { client: Option<ClientId> },
     /// The VM is removed; its create has failed.
     Failed { client: Option<ClientId>, message: String },
     /// The domain has one more device.
@@ -55,6 +57,7 @@ impl Outcome {
     pub(super) fn client(&self) -> Option<ClientId> {
         match self {
             Self::Created { client }
+            | Self::Suspended { client }
             | Self::Failed { client, .. }
             | Self::Plugged { client, .. }
             | Self::PlugFailed { client, .. }
@@ -256,6 +259,7 @@ impl Toolstack {
     fn reboot(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
         let vm = self.vms.get_mut(&uuid).expect("a reboot is for a known VM");
         vm.poll_again = false;
+        vm.suspends_late = false;
         let disks = vm.facts.disk_ids();
         let plan = plan_reboot(&vm.config, Start::Running, vm.facts.reached(&disks, false));
         self.begin(now, uuid, plan, Outcome::Rebooted, out);
@@ -451,6 +455,7 @@ impl Toolstack {
             Outcome::Created { .. }
             | Outcome::Gone
             | Outcome::Rebooted
+            | Outcome::Suspended { .. }
             | Outcome::Failed { .. }
             | Outcome::PlugFailed { .. }
             | Outcome::Unplugged { .. } => None,
@@ -593,6 +598,9 @@ impl Toolstack {
                 }
             },
             Outcome::Gone => self.forget(now, uuid, None, operation.failure, out),
+            Outcome::Suspended { client } => {
+                self.suspend_ended(now, uuid, client, operation.failure, out);
+            }
             Outcome::Failed { client, message } => {
                 self.forget(now, uuid, Some((client, message)), operation.failure, out);
             }

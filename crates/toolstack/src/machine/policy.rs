@@ -102,10 +102,7 @@ impl Toolstack {
             None => ShutdownAction::Destroy,
             Some(ShutdownReason::Poweroff) => policy.poweroff,
             Some(ShutdownReason::Reboot) => policy.reboot,
-            // It is kept for the initiator of the suspend.
-            Some(ShutdownReason::Suspend) => {
-                return self.changed(now, uuid, VmState::Suspended, word(ShutdownReason::Suspend));
-            }
+            Some(ShutdownReason::Suspend) => return self.found_suspended(now, uuid, out),
             Some(ShutdownReason::Watchdog) => policy.watchdog,
             Some(ShutdownReason::SoftReset) => policy.soft_reset,
             Some(ShutdownReason::Crash | ShutdownReason::Other(_)) => policy.crash,

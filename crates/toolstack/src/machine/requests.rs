@@ -61,6 +61,8 @@ impl Toolstack {
             }
             Request::Pause { target } => self.pause(client, &target, out),
             Request::Unpause { target } => self.unpause(client, &target, out),
+            Request::Suspend { target } => self.suspend(now, client, &target, out),
+            Request::Resume { target } => self.resume(client, &target, out),
             Request::Console { target } => self.read_console(client, &target, out),
             Request::Devices { target } => self.read_devices(client, &target, out),
             Request::Vcpus { of } => {
@@ -218,7 +220,7 @@ impl Toolstack {
     }
 
     /// Runs `then` for a VM of ours that has a domain; otherwise answers with the reason.
-    fn with_domain(
+    pub(super) fn with_domain(
         &mut self,
         client: ClientId,
         target: &str,
@@ -341,7 +343,11 @@ impl Toolstack {
         match vm.operation {
             None => self.take_over(now, uuid, Outcome::Gone, out),
             Some(operation) => {
-                self.cancel(now, operation, "destroyed while it was being created", out);
+                let during = match self.operations[&operation].outcome {
+                    Outcome::Suspended { .. } => "suspended",
+                    _ => "created",
+                };
+                self.cancel(now, operation, &format!("destroyed while it was being {during}"), out);
             }
         }
     }

@@ -40,6 +40,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Created { .. } => "start",
         Outcome::Gone => "stop",
         Outcome::Rebooted => "reboot",
+        Outcome::Suspended { .. } => "suspend",
         Outcome::Failed { .. } => "undo",
         Outcome::Plugged { .. } => "attach",
         Outcome::Unplugged { .. } => "detach",

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use xen::{DomId, DomainInfo, DomainRef, Uuid, XenbusState};
+use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Uuid, XenbusState};
 use xenstore::Error;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transport};
 
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
-    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, vm_link, vm_path,
+    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, suspend_port_path,
+    vm_link, vm_path,
 };
 use crate::record::FORMAT_NODE;
 use crate::work::{DeviceReading, Failure, Quota, Record};
@@ -95,6 +96,62 @@ pub(crate) fn request_shutdown<T: Transport>(
     batch.guard_present(&path);
     batch.write(&path, request);
     commit_for(store, domid, &batch)
+}
+
+/// The ports of a guest's suspend.
+pub(crate) struct SuspendNodes {
+    /// The guest's own, by which it wants to be asked.
+    pub(crate) guest_port: Option<EvtchnPort>,
+    /// Ours in the domain.
+    pub(crate) own_port: Option<EvtchnPort>,
+}
+
+pub(crate) fn suspend_nodes<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+) -> Result<SuspendNodes, Failure> {
+    let mut batch = Batch::new();
+    let link = batch.read(&vm_link(domid));
+    let guest_port = batch.read(&format!("/local/domain/{domid}/device/suspend/event-channel"));
+    let own_port = batch.read(&suspend_port_path(uuid));
+    let replies = store.run(&batch)?;
+    check_link(&replies, link, domid, uuid)?;
+    let port = |index| -> Result<_, ClientError> {
+        let number = replies.get_optional(index)?.map(text).and_then(|it| it.parse().ok());
+        Ok(number.filter(|number| *number > 0).map(EvtchnPort))
+    };
+    Ok(SuspendNodes { guest_port: port(guest_port)?, own_port: port(own_port)? })
+}
+
+/// Keeps the port for later suspends of the same domain.
+pub(crate) fn keep_suspend_port<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+    port: EvtchnPort,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    batch.write(&suspend_port_path(uuid), port.to_string());
+    commit_for(store, domid, &batch)
+}
+
+/// Takes a suspend request back. False if the guest has acknowledged it or is gone.
+pub(crate) fn cancel_suspend<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+) -> Result<bool, ClientError> {
+    let path = format!("/local/domain/{domid}/control/shutdown");
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    batch.guard_value(&path, "suspend");
+    batch.write(&path, "");
+    match store.commit(&batch) {
+        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => Ok(false),
+        other => other.map(|_| true),
+    }
 }
 
 /// Retries when nodes changed between read and commit.
@@ -390,17 +447,26 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         look.read(&format!("{path}/complete"));
         look.read(&format!("{path}/{PENDING}"));
         look.read(&format!("{path}/{FORMAT_NODE}"));
+        look.read(&suspend_port_path(*uuid));
     }
     let replies = store.run(&look)?;
     let mut records = Vec::with_capacity(uuids.len());
     for (index, uuid) in uuids.into_iter().enumerate() {
         let value = |at: usize| -> Result<Option<String>, ClientError> {
-            Ok(replies.get_optional(4 * index + at)?.map(text))
+            Ok(replies.get_optional(5 * index + at)?.map(text))
         };
         let domid = value(0)?.and_then(|text| text.parse().ok()).map(DomId);
         let (complete, pending) = (value(1)?, value(2)?.unwrap_or_default());
-        let format = value(3)?;
-        records.push(Record { uuid, format, domid, complete, pending, ..Record::default() });
+        let (format, has_suspend_port) = (value(3)?, value(4)?.is_some());
+        records.push(Record {
+            uuid,
+            format,
+            domid,
+            complete,
+            pending,
+            has_suspend_port,
+            ..Record::default()
+        });
     }
     let path = |record: &Record, node: &str| format!("{}/{node}", record_path(record.uuid));
     let mut texts: Vec<(String, &mut String)> = Vec::with_capacity(2 * records.len());

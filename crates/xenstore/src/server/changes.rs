@@ -209,6 +209,16 @@ impl DomainTracker {
         changes
     }
 
+    fn resumed(&mut self, domid: DomId) -> Option<DomainChange> {
+        let (who, standing) = self.known.get_mut(&domid)?;
+        let before = *standing;
+        if !matches!(before, Standing::Stopped(_)) {
+            return None;
+        }
+        *standing = Standing::Alive;
+        Some(DomainChange { who: *who, before, after: Standing::Alive })
+    }
+
     /// At the end of a domain's record: whether its page stays mapped until the domain is released.
     /// Only for dead domains.
     pub(super) fn keeps(&mut self, domid: DomId, dead: Option<DomainIdentity>) -> bool {
@@ -303,15 +313,25 @@ impl Server {
                 host.drop_kept_ring(domid);
             }
         }
+        self.tell_followers(&changes);
+    }
+
+    /// A domain that had stopped was resumed. No poll would show it if the domain stops again soon.
+    pub(super) fn tell_resumed(&mut self, domid: DomId) {
+        let change = self.changes.resumed(domid);
+        self.tell_followers(change.as_slice());
+    }
+
+    fn tell_followers(&mut self, changes: &[DomainChange]) {
         if changes.is_empty() {
             return;
         }
         let (epoch, first) = (self.changes.epoch, self.changes.seq + 1);
         self.changes.seq += changes.len() as u64;
-        self.changes.log.extend(&changes);
+        self.changes.log.extend(changes);
         let excess = self.changes.log.len().saturating_sub(LOG_MAX);
         self.changes.log.drain(..excess);
-        let messages = DomainTracker::messages(epoch, first, &changes);
+        let messages = DomainTracker::messages(epoch, first, changes);
         for id in self.followers() {
             self.push(id, &messages);
         }

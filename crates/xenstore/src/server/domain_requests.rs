@@ -113,6 +113,7 @@ impl Server {
             domain.shutdown = false;
         }
         self.record_domain(domid);
+        self.tell_resumed(domid);
         Ok(())
     }
 

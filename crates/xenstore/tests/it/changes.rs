@@ -115,6 +115,30 @@ fn a_follower_is_told_how_all_is_and_then_what_changes() {
 }
 
 #[test]
+fn a_domain_that_suspends_again_after_a_resume_is_told_again() {
+    let mut world = world();
+    add_guest(&mut world, 1);
+    world.raise_exception();
+    follow(&mut world, "dom0", NOTHING);
+    told(&mut world, "dom0");
+    let (alive, suspended) = (Standing::Alive, Standing::Stopped(ShutdownReason::Suspend));
+    for _ in 0..3 {
+        stop(&mut world, 1, ShutdownReason::Suspend);
+        let change = DomainChange { who: who(1), before: alive, after: suspended };
+        assert_eq!(entries(&told(&mut world, "dom0")), [change]);
+        // Xen resumes it, and no poll comes before it suspends again.
+        let state = world.machine.states.get_mut(&DomId(1)).unwrap();
+        (state.shutdown, state.reason) = (false, None);
+        world.call_raw("dom0", MessageType::Resume.code(), 0, b"1\0").unwrap();
+        let change = DomainChange { who: who(1), before: suspended, after: alive };
+        assert_eq!(entries(&told(&mut world, "dom0")), [change]);
+    }
+    // Of one that runs there is nothing to tell.
+    world.call_raw("dom0", MessageType::Resume.code(), 0, b"1\0").unwrap();
+    assert_eq!(told(&mut world, "dom0"), []);
+}
+
+#[test]
 fn a_follower_that_reconnects_resumes_where_possible() {
     let mut world = world();
     for domid in 1..=3 {

@@ -124,6 +124,14 @@ pub(crate) fn unpause(session: &mut Session, options: &Options) -> Result<(), Fa
     for_each(session, options, |target| Request::Unpause { target })
 }
 
+pub(crate) fn suspend(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    for_each(session, options, |target| Request::Suspend { target })
+}
+
+pub(crate) fn resume(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    for_each(session, options, |target| Request::Resume { target })
+}
+
 /// Makes the request for every named domain, also after a failure.
 fn for_each(
     session: &mut Session,

@@ -551,6 +551,8 @@ fn help_is_there_without_a_daemon() {
          reboot              Issue a reboot signal to a domain
          pause               Pause execution of a domain
          unpause             Unpause a paused domain
+         suspend             Suspend a domain's guest; the domain stays in memory
+         resume              Resume a suspended domain
          console             Attach to domain's console
          vncviewer           Attach to the screen of an HVM domain
          domid               Convert a domain name to domain id
