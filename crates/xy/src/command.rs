@@ -2,7 +2,7 @@
 //!
 //! Names, options and output that scripts may depend on are xl's: xen `tools/xl/xl_cmdtable.c`.
 
-use std::fmt::Write as _;
+mod help;
 
 use crate::commands::{
     self, adopt, create, devices, domains, host, hypercalls, plan, shutdown, storage, store, top,
@@ -639,7 +639,7 @@ const COMMANDS: &[Command] = &[
 
 /// `xy store` without a command.
 fn store_alone(session: &mut Session, _options: &Options) -> Result<(), Failure> {
-    session.print(&help_store());
+    session.print(&help::store());
     Err(Failure::usage("store: a command is missing"))
 }
 
@@ -648,12 +648,12 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
     let mut arguments = arguments.into_iter();
     let word = loop {
         let Some(argument) = arguments.next() else {
-            session.print(&help_all());
+            session.print(&help::all());
             return Err(Failure::usage("a command is missing"));
         };
         match argument.as_str() {
             "-h" | "--help" => {
-                session.print(&help_all());
+                session.print(&help::all());
                 return Ok(());
             }
             "--version" => {
@@ -673,7 +673,7 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
         command = lookup_store(&arguments.remove(0))?;
     }
     if arguments.iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help") {
-        session.print(&help_of(command));
+        session.print(&help::of(command));
         return Ok(());
     }
     if session.dry_run && command.dry_run == DryRun::Impossible {
@@ -737,70 +737,12 @@ fn find(
 fn help(session: &mut Session, words: &[String]) -> Result<(), Failure> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let text = match words[..] {
-        [] | ["help", ..] => help_all(),
-        ["store", word, ..] => help_one(lookup_store(word)?),
-        [word, ..] => help_of(lookup(word)?),
+        [] | ["help", ..] => help::all(),
+        ["store", word, ..] => help::one(lookup_store(word)?),
+        [word, ..] => help::of(lookup(word)?),
     };
     session.print(&text);
     Ok(())
-}
-
-fn help_of(command: &Command) -> String {
-    if command.name == "store" { help_store() } else { help_one(command) }
-}
-
-fn help_store() -> String {
-    let mut text = "Usage: xy store <command> [args]\n\n\
-                    Read and change the store.\n\n"
-        .to_owned();
-    for command in store::COMMANDS {
-        let name = command.name.trim_start_matches("store ");
-        let _ = writeln!(text, " {name:<19} {}", command.about);
-    }
-    text.push_str(
-        "\nOptions, output and exit status are those of xenstore-ls, xenstore-read and so on.\n\
-         The store is found at XENSTORED_PATH, or at XENSTORED_RUNDIR/socket, by default\n\
-         /run/xenstored/socket. 'xy help store <command>' says more.\n",
-    );
-    text
-}
-
-fn help_all() -> String {
-    let mut text = "Usage xy [-vfNtT] <subcommand> [args]\n\n\
-                    xy full list of subcommands:\n\n"
-        .to_owned();
-    for command in COMMANDS {
-        let _ = writeln!(text, " {:<19} {}", command.name, command.about);
-    }
-    text.push_str(
-        "\nA subcommand may be shortened as long as it stays unambiguous.\n\
-         \nGlobal options:\n\n\
-         -v                      Print each step.\n\
-         -t                      Print each step on one line, with carriage returns.\n\
-         -T                      Prefix messages with the time since the start.\n\
-         -N                      Dry run: check everything, do nothing.\n\
-         -f                      Accepted for xl compatibility, ignored.\n",
-    );
-    text
-}
-
-fn help_one(command: &Command) -> String {
-    let dry = if command.dry_run == DryRun::Possible { "N" } else { "" };
-    let mut text = format!(
-        "Usage: xy [-vtT{dry}] {} {}\n\n{}.\n\n",
-        command.name, command.usage, command.about
-    );
-    if !command.flags.is_empty() {
-        text.push_str("Options:\n\n");
-        for flag in command.flags {
-            let synopsis = flag.synopsis();
-            // The text of a long option starts on the next line, in the same column.
-            let separator =
-                if synopsis.len() > 23 { format!("\n{:24}", "") } else { " ".to_owned() };
-            let _ = writeln!(text, "{synopsis:<23}{separator}{}", flag.about);
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -859,7 +801,7 @@ mod tests {
             -F                      Fallback to ACPI power event for HVM guests with no PV drivers.
             -w, --wait              Wait for guest(s) to shutdown; twice: until they are gone.
         "#]]
-        .assert_eq(&help_one(lookup("shutdown").unwrap_or(&COMMANDS[0])));
+        .assert_eq(&help::one(lookup("shutdown").unwrap_or(&COMMANDS[0])));
     }
 
     fn options(command: &str, arguments: &[&str]) -> Result<Options, Failure> {

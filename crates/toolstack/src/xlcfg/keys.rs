@@ -42,7 +42,7 @@ const NO_FRAMEBUFFER: &str =
     "ignored: PV and PVH domains have no framebuffer yet; use `xy console`";
 const NO_SDL: &str = "ignored: no window is opened in domain 0; an HVM domain has vnc = 1";
 const SEDF: &str = "ignored: a parameter of the sedf scheduler, which Xen no longer has";
-const NO_MIGRATION: &str = "ignored: there is no suspend and migration yet";
+const NO_MIGRATION: &str = "ignored: there is no migration yet";
 
 /// Sorted for binary search.
 const KEYS: &[(&str, Treatment)] = &[

@@ -8,6 +8,7 @@ use xen::{DomId, Uuid};
 use crate::xlcfg::check;
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn limits_paging_and_nesting_are_taken_as_xl_takes_them() {
     check(
         "max_event_channels = 4096\nmax_grant_version = 1\nmax_maptrack_frames = 0\n\

@@ -212,6 +212,7 @@ fn devices_come_and_go_alone() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_device_model_starts_beside_the_build_after_the_disks_that_it_emulates() {
     let text = "name = 'hvm'\ntype = 'hvm'\nmemory = 64\n\
                 disk = ['/a,raw,hda,w', '/b,raw,xvdb,r', '/c,raw,xvde,w']\n\

@@ -47,6 +47,7 @@ fn check_error(text: &str, overrides: &[&str], expected: &str) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_debian_style_pv_guest_is_read() {
     let text = r#"
 #

@@ -98,6 +98,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// Checks that hold for every PV domain.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn check(elf: &Elf, ramdisk: &[u8], mib: u64) -> Guest {
     let kernel = KernelImage::parse(&elf.bytes()).unwrap();
     let ramdisk_given = (!ramdisk.is_empty()).then_some(ramdisk);

@@ -74,6 +74,7 @@ fn an_impossible_domain_is_refused_before_it_is_created() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn an_unsuitable_kernel_is_refused() {
     let check = |elf: Elf, kind, expected: &Expect| {
         let kernel = parse(&elf);

@@ -122,6 +122,7 @@ fn wanted(kind: DomainKind) -> CreateDomain {
 }
 
 /// Issues every hypercall that has an argument, with values that differ from field to field.
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn issue_all(xen: &mut Xen<Scripted<'_>>) {
     // The results do not matter here.
     let _ = xen.create_domain(&wanted(DomainKind::Pv));
@@ -364,6 +365,7 @@ fn vcpu_context() -> Vec<u8> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn hypercalls_decode_with_the_headers() {
     let versions = Answers::laid_out().versions;
     let known = probing(release(versions), versions);
@@ -551,6 +553,7 @@ fn hypercalls_decode_with_the_headers() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn structures_of_the_headers_decode() {
     let mut answers = Answers::laid_out();
     let domaininfo = answers.next(112);

@@ -269,6 +269,7 @@ struct Open {
     disturbed: bool,
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn check(steps: &[Step]) {
     let unlimited = Quota { nodes: 0, transaction_nodes: 0, ..Quota::default() };
     let mut world = World::new(unlimited);

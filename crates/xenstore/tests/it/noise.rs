@@ -113,6 +113,7 @@ fn hear_more(world: &mut World, id: ConnId) {
     world.pump();
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn run(steps: &[Noise]) {
     let mut world = World::new(Quota {
         nodes: 20,

@@ -139,6 +139,7 @@ fn an_answer_to_another_question_is_an_error() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn small_commands_ask_and_print() {
     check(
         &["domid", "web"],
@@ -534,6 +535,7 @@ fn wrong_usage_is_status_2() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn help_is_there_without_a_daemon() {
     let said = run_alone(&["help"]);
     assert_eq!(said.status, Some(0));

@@ -1,0 +1,64 @@
+//! The help texts, from the tables of commands.
+
+use std::fmt::Write as _;
+
+use super::{COMMANDS, Command, DryRun};
+use crate::commands;
+
+pub(super) fn of(command: &Command) -> String {
+    if command.name == "store" { store() } else { one(command) }
+}
+
+pub(super) fn store() -> String {
+    let mut text = "Usage: xy store <command> [args]\n\n\
+                    Read and change the store.\n\n"
+        .to_owned();
+    for command in commands::store::COMMANDS {
+        let name = command.name.trim_start_matches("store ");
+        let _ = writeln!(text, " {name:<19} {}", command.about);
+    }
+    text.push_str(
+        "\nOptions, output and exit status are those of xenstore-ls, xenstore-read and so on.\n\
+         The store is found at XENSTORED_PATH, or at XENSTORED_RUNDIR/socket, by default\n\
+         /run/xenstored/socket. 'xy help store <command>' says more.\n",
+    );
+    text
+}
+
+pub(super) fn all() -> String {
+    let mut text = "Usage xy [-vfNtT] <subcommand> [args]\n\n\
+                    xy full list of subcommands:\n\n"
+        .to_owned();
+    for command in COMMANDS {
+        let _ = writeln!(text, " {:<19} {}", command.name, command.about);
+    }
+    text.push_str(
+        "\nA subcommand may be shortened as long as it stays unambiguous.\n\
+         \nGlobal options:\n\n\
+         -v                      Print each step.\n\
+         -t                      Print each step on one line, with carriage returns.\n\
+         -T                      Prefix messages with the time since the start.\n\
+         -N                      Dry run: check everything, do nothing.\n\
+         -f                      Accepted for xl compatibility, ignored.\n",
+    );
+    text
+}
+
+pub(super) fn one(command: &Command) -> String {
+    let dry = if command.dry_run == DryRun::Possible { "N" } else { "" };
+    let mut text = format!(
+        "Usage: xy [-vtT{dry}] {} {}\n\n{}.\n\n",
+        command.name, command.usage, command.about
+    );
+    if !command.flags.is_empty() {
+        text.push_str("Options:\n\n");
+        for flag in command.flags {
+            let synopsis = flag.synopsis();
+            // The text of a long option starts on the next line, in the same column.
+            let separator =
+                if synopsis.len() > 23 { format!("\n{:24}", "") } else { " ".to_owned() };
+            let _ = writeln!(text, "{synopsis:<23}{separator}{}", flag.about);
+        }
+    }
+    text
+}
