@@ -4,7 +4,7 @@
 # then waits to be shut down. Kernel command line:
 #   xylem.ip=10.0.0.N   address for eth0; dom0 is 10.0.0.1
 #   xylem.io=1          writes to the disk and reads it back all the time; says "io=N", or "io=failed"
-#   xylem.tick=SECONDS  says "tick=N" that often, to see that time goes on (suspend, migration)
+#   xylem.tick=SECONDS  prints "tick=N" that often, to show that time passes (suspend, migration)
 
 export PATH=/bin:/sbin
 

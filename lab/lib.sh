@@ -14,7 +14,7 @@ fail() {
     exit 1
 }
 
-# check NAME COMMAND...: runs a command that must succeed; goes on if it does not.
+# check NAME COMMAND...: runs a command that must succeed; continues if it does not.
 check() {
     lab_name=$1
     shift
@@ -98,7 +98,7 @@ host_state() {
     xl list | awk '{ print $1, $2 }'
     echo "# store"
     # xl leaves the first two empty; the end of the next VM removes them. In the third dom0's kernel notes why a device of
-    # a domain that died did not come; nobody removes that.
+    # a domain that died did not come; it is never removed.
     xenstore-ls -fp / | grep -v -E '^/(vm|libxl) = ""|^/local/domain/0/error[/ ]'
     echo "# loop devices"
     losetup -a
@@ -111,7 +111,7 @@ host_state() {
     ls /run/xylem/mount /dev/mapper 2>/dev/null | grep -v "pool"
 }
 
-# same_state BEFORE: compares a saved host_state with the present one. dom0's kernel lets go of devices, and Xen of a
+# same_state BEFORE: compares a saved host_state with the present one. dom0's kernel releases devices, and Xen a
 # domain's last pages, a moment after they were told to; what is left after ten seconds is left.
 same_state() {
     lab_settled_by=$(($(date +%s) + 10))

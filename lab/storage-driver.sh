@@ -42,7 +42,7 @@ activate() {
 
 deactivate() {
     for device in $(loop_of "$file"); do /usr/sbin/losetup -d "$device"; done
-    # Whoever has it open lets go a moment later.
+    # A process that has it open closes it a moment later.
     tries=100
     while [ -n "$(loop_of "$file")" ]; do
         tries=$((tries - 1))

@@ -1,7 +1,7 @@
 # The storage suite, the same for every kind of SR: . /lab/storage.sh
 #
 # A scenario prepares its service and says how it can be looked into from outside:
-#   put VDI       writes the guests' disk image into a VDI that nobody uses
+#   put VDI       writes the guests' disk image into an unused VDI
 #   text VDI      prints what a guest wrote there
 #   fill_up       takes the SR's room away        free_up     gives it back
 #   lose          takes the server away           find_again  brings it back
@@ -109,7 +109,7 @@ whole_or_gone() {
 # storage_suite KIND [KEY=VALUE...]: all of it, on an SR named s.
 storage_suite() {
     kind=$1
-    # A console's log goes on from one guest of a name to the next: each suite has names of its own.
+    # Guests with the same name share a console log: each suite has names of its own.
     writer=writer-$kind
     storage_begun=$(now)
     section "an SR of kind $kind"
@@ -155,7 +155,7 @@ storage_guest() {
     check "it read what was put there" guest_says "$writer" 'disk_text=hello from the xylem lab disk'
     check "vdi-list shows who uses it" sh -c "xy vdi-list s | grep -q '^$storage_one .*xylem/.*/51712(w)'"
     vdi_unikernel second $storage_one r
-    check "nobody else has it" refused_with "second.cfg:.*$storage_one: is in use by xylem/" \
+    check "no other VM gets it" refused_with "second.cfg:.*$storage_one: is in use by xylem/" \
         xy create -q /tmp/second.cfg
     check "the SR cannot be forgotten" refused_with 's: ' xy sr-forget s
     if can create; then
@@ -269,7 +269,7 @@ busy_guest() {
     check "it writes and reads" console_wait "$1" 'XYLEM-GUEST: io=[1-9]' 300
 }
 
-# goes_on NAME: it goes on to write and read.
+# goes_on NAME: it still writes and reads.
 goes_on() {
     io_lines() { grep -c 'XYLEM-GUEST: io=[1-9]' "$(console_log "$1")"; }
     lines=$(io_lines "$1")
@@ -322,7 +322,7 @@ storage_lost() {
     check "and goes" xy destroy elsewhere
     echo "after $(seconds_since "$begun") s"
     check "without waiting for the lost one" within 30 "$begun"
-    check "sr-list waits for nobody" xy sr-list
+    check "sr-list does not wait" xy sr-list
     # What has its device already may be given another user of it without the server.
     if wait $creator; then echo "half was created"; else cat /tmp/lost.err; fi
     echo "the create ended after $(seconds_since "$lost") s"
@@ -345,10 +345,10 @@ storage_lost() {
     echo "the VM on the lost server: $(seconds_since "$begun") s"
     check "in bounded time" within 180 "$begun"
     find_again
-    check "and goes on with it" wait_for "xy vdi-list s" 200
+    check "and completes it" wait_for "xy vdi-list s" 200
     xy destroy half >/dev/null 2>&1
     xy destroy "held-$kind" >/dev/null 2>&1
-    # What could not be let go is let go by whoever looks.
+    # What could not be released is released by the next request.
     check "nothing is attached" wait_for "xy vdi-list s && same_attached" 120
     check "a VM starts again" xy create -q /tmp/half.cfg
     check "destroy half" xy destroy half

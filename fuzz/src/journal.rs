@@ -7,7 +7,7 @@ use xenstore::server::Replay;
 use crate::input::Input;
 use crate::machine::{Machine, check, check_saved, kill_everybody};
 
-/// Reads the journal, and goes on with the store that it describes.
+/// Reads the journal, and continues with the store that it describes.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let (requests_taken, replies_put) = (input.word(), input.word());

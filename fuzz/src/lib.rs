@@ -1,6 +1,6 @@
 //! What the fuzz targets do with their input. `cargo xtask fuzz` runs them.
 //!
-//! Each takes arbitrary bytes where the store takes those of somebody else, and then looks whether the
+//! Each takes arbitrary bytes where the store takes untrusted ones, and then checks that the
 //! store is still what it has to be: no panic, every counter equal to a recount, bounded memory, and
 //! whatever it saves can be loaded again.
 

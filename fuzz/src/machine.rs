@@ -131,7 +131,7 @@ pub fn nodes(server: &Server) -> Vec<Listed> {
     nodes
 }
 
-/// All domains die: nothing is left of what they owned, and nobody is served by a ring.
+/// All domains die: nothing is left of what they owned, and no ring is served.
 pub fn kill_everybody(server: &mut Server) {
     let mut machine = Machine::default();
     for known in server.known_rings() {

@@ -229,7 +229,7 @@ impl Daemon {
         }
     }
 
-    /// The daemon is killed, and the next one goes on with the page as it finds it.
+    /// The daemon is killed, and the next one continues with the page as it finds it.
     fn restart(&mut self) {
         self.commit();
         self.server = replay(&self.journal);

@@ -115,7 +115,7 @@ impl World {
         self.bring_back_guests();
     }
 
-    /// Whoever is not there is introduced, and owns its home.
+    /// Introduces domains that do not exist yet; each owns its home.
     fn bring_back_guests(&mut self) {
         for domid in GUESTS {
             if self.machine.rings.contains_key(&domid) {
@@ -304,7 +304,7 @@ impl World {
         self.connect();
     }
 
-    /// Another process goes on.
+    /// Another process continues.
     fn hand_over(&mut self) {
         let mut stream = Vec::new();
         self.server.save(Form::Own, &Endpoints::default()).fill_all(&mut stream);

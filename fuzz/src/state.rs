@@ -9,7 +9,7 @@ use xenstore::server::Restore;
 use crate::input::Input;
 use crate::machine::{Machine, check, check_saved, kill_everybody, message};
 
-/// Loads the stream in pieces, and goes on with the store that came of it.
+/// Loads the stream in pieces, and continues with that store.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let piece = 1 + usize::from(input.byte()) * 16;

@@ -26,7 +26,7 @@ pub fn elapsed_ns(since_ticks: u64) -> u64 {
     Scale::load().ns(ticks().wrapping_sub(since_ticks))
 }
 
-/// What Xen last said about the clock.
+/// Xen's last parameters of the clock.
 struct Scale {
     ticks: u64,
     system_ns: u64,

@@ -1,6 +1,6 @@
 //! The console ring, one way: lines out. Input is left where it is.
 //!
-//! A full ring is waited for a little, then the rest of the line is lost: nobody reads, and a
+//! A full ring is waited for a little, then the rest of the line is lost: it has no reader, and a
 //! guest that hangs for that would be worse. Source: xen `io/console.h`.
 
 use core::fmt;

@@ -24,7 +24,7 @@ use crate::{clock, evtchn};
 
 /// As many as one has room for: ports to wait for, pages of the pool, watch tokens.
 pub const DEVICES_MAX: usize = if cfg!(feature = "wide") { 260 } else { 8 };
-/// How long this guest waits, while it shuts down, for the next backend to let go of a device.
+/// How long a shutdown waits for each backend to close its device.
 const CLOSE_PATIENCE_NS: u64 = 5 * clock::SECOND_NS;
 
 type BackendPath = Text<96>;
@@ -84,7 +84,7 @@ impl Devices {
         self.slots.iter().flatten().filter_map(Device::port)
     }
 
-    /// Asks all backends to let go, and waits until they have.
+    /// Closes all devices, and waits until the backends have closed them too.
     pub fn close_all(&mut self, context: &mut Context<'_>) {
         for device in self.slots.iter().flatten().filter(|device| device.is_open()) {
             device.post_state(context.store, State::Closing);
@@ -101,7 +101,7 @@ impl Devices {
                 patience_end_ns = clock::now_ns() + CLOSE_PATIENCE_NS;
             }
             if clock::now_ns() >= patience_end_ns {
-                say!("a backend does not let go: stopping all the same");
+                say!("a backend does not close its device: stopping anyway");
                 break;
             }
             for device in self.slots.iter_mut().flatten() {
@@ -337,7 +337,7 @@ impl Device {
         }
     }
 
-    /// Stops using the device and says so. The backend lets go of our pages when it sees that.
+    /// Stops using the device and tells the backend, which then unmaps our pages.
     fn leave(&mut self, context: &mut Context<'_>) {
         let (phase, said) = match core::mem::replace(&mut self.phase, Phase::Closed) {
             Phase::Offered(front) | Phase::Running(front) => (Phase::Leaving(front), false),
@@ -369,7 +369,7 @@ impl Device {
 
     fn post_state(&self, store: &mut Store, state: State) {
         let value = Text::<4>::of(format_args!("{}", state as u32));
-        // Refused if the device's folder has just been taken away: then nobody looks at it.
+        // Refused if the device's nodes have just been removed: then it does not matter.
         store.post_write(format_args!("device/{}/state", self.id), value.as_str(), Matters::No);
     }
 }

@@ -1,4 +1,4 @@
-//! Event channels without interrupts: all ports stay masked, pending bits are looked at after
+//! Event channels without interrupts: all ports stay masked, pending bits are read after
 //! [`wait`] returns. Source: xen `xen.h`, `struct shared_info`.
 
 use crate::hypercall;

@@ -21,7 +21,7 @@ const HVM_OP: usize = 34;
 
 const DOMID_SELF: u16 = 0x7ff0;
 
-/// What Xen said no with: a negative `errno`.
+/// Xen's error: a negative `errno`.
 #[derive(Clone, Copy, Debug)]
 pub struct Errno(#[expect(dead_code, reason = "shown by Debug in a panic message")] pub i64);
 

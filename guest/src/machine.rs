@@ -23,7 +23,7 @@ const CMDLINE_BYTES_MAX: usize = 1024;
 /// Beyond this nothing is mapped for a PVH guest.
 const PVH_MAPPED_END: usize = 1 << 32;
 
-/// Frames of the p2m list, for whoever saves this domain: a list of the frames of a list of the
+/// Frames of the p2m list, for a save of this domain: a list of the frames of a list of the
 /// frames of the list itself. One page of each level covers 1 GiB of memory.
 static P2M_FRAMES: Frame = Frame::new();
 static P2M_FRAMES_FRAMES: Frame = Frame::new();
@@ -145,7 +145,7 @@ impl Machine {
         // unmapped, and the frames in `start_info` given as places in our own memory.
         let fields = [PV_STORE_MFN, PV_CONSOLE_MFN].map(|field| self.start_field(field));
         // SAFETY: the fields lie in `start_info`, which nobody else reads now; the frames are
-        // ours. Nobody looks at the two pages before they are mapped again.
+        // ours. The two pages are not accessed before they are mapped again.
         let (mfns, unmapped) = unsafe {
             let mfns = fields.map(|field| field.read_volatile());
             for (field, mfn) in fields.into_iter().zip(mfns) {
@@ -171,7 +171,7 @@ impl Machine {
     fn suspend_pvh(&mut self) -> Resumed {
         let resumed = suspend(0);
         if resumed == Resumed::Elsewhere {
-            // SAFETY: the builder's block is in memory that nobody has used since.
+            // SAFETY: the builder's block is in memory that has not been reused.
             let machine = unsafe { Self::pvh(self.start_info) };
             *self = machine.expect("hvm_start_info survives a suspend");
         }
@@ -179,7 +179,7 @@ impl Machine {
     }
 
     /// Lets a saver find the p2m list. More memory than one page of frames covers, or a list that
-    /// does not start a page, cannot be saved; nobody does that to this guest.
+    /// does not start a page, cannot be saved; no builder does that to this guest.
     fn publish_p2m(&self) {
         let list = self.start().p2m;
         let pages = usize::try_from(self.pages).unwrap_or(usize::MAX);

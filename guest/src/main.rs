@@ -146,7 +146,7 @@ impl Guest {
         stop(reason)
     }
 
-    /// Devices are left as they are: a new domain has new ones, the old one goes on with them.
+    /// Devices are left as they are: a new domain has new ones, the old one keeps using them.
     fn suspend(&mut self) {
         tell!("suspend");
         self.store.settle();

@@ -67,7 +67,7 @@ check "nor of what xl kept" sh -c 'ls /var/lib/xen | cmp - /tmp/kept.before'
 check "xl create uni" xl create -q /tmp/uni.cfg
 rm /var/lib/xen/userdata-d.*.libxl-json
 check "without its kernel it is not taken" refused_with '--config FILE' xy adopt uni
-check "xl's process goes on" sh -c 'grep -q "^State:.*[SR]" /proc/$(pidof xl)/status'
+check "xl's process continues" sh -c 'grep -q "^State:.*[SR]" /proc/$(pidof xl)/status'
 check "with its file it is" xy adopt --config=/tmp/uni.cfg uni
 check "it is destroyed" xy destroy uni
 check "nothing is left of it either" same_state /tmp/state.before

@@ -86,7 +86,7 @@ attach /img/a.raw 'w!'
 row "VM one, w!" /img/a.raw /img/hard.raw w "read-write $ours"
 row "VM one, w!" /img/a.raw /img/hard.raw r taken
 detach
-row "nobody" - /img/a.raw w taken
+row "unused" - /img/a.raw w taken
 
 echo "== ours: volumes"
 for name in /dev/mapper/shared-one /dev/disk/by-id/dm-name-one /img/node; do

@@ -63,7 +63,7 @@ check "its address is told" [ "$(xenstore-read "/local/domain/0/backend/vif/$dom
 check "xl lists its vif" sh -c 'xl network-list ours | grep -q /local/domain/0/backend/vif'
 sed 's/ours/second/; s/^disk.*//' /tmp/ours.cfg >/tmp/second.cfg
 check "the name is taken" sh -c 'xy check /tmp/second.cfg | grep "vifname=lan0"'
-check "nobody gets it twice" sh -c '! xy create -q /tmp/second.cfg 2>/tmp/second.err && grep lan0 /tmp/second.err'
+check "no second VM gets it" sh -c '! xy create -q /tmp/second.cfg 2>/tmp/second.err && grep lan0 /tmp/second.err'
 
 # vCPUs: pinned by xl, ours and theirs.
 check "pin" sh -c 'xl vcpu-pin ours 0 0 all && xl vcpu-pin ours 1 all 1 && xl vcpu-pin theirs 1 1 0'
@@ -106,7 +106,7 @@ xy trace --json planned | sed -n 's/.*"name": "\(.*\)",/\1/p' | sort >/tmp/done
 sed 's/^[0-9]* *//; s/  *(after.*//; s/  *\[undo.*//' /tmp/plan | sort >/tmp/planned
 check "what was planned was done" diff /tmp/planned /tmp/done
 
-# Limits are those in force; nothing is under way while nobody asks for anything.
+# Limits are those in force; nothing is in progress on an idle host.
 check "limits" sh -c 'xy limits --vm 7 >/dev/null && [ "$(xy limits | awk "\$1 == \"vm\" { print \$3 }")" = 7 ]'
 check "nothing waits" [ "$(xy limits | awk '$1 == "waiting" || $1 == "under" { print $NF }' | tr '\n' ' ')" = "0 0 " ]
 

@@ -59,7 +59,7 @@ for delay in 0.02 0.05 0.08 0.12 0.16 0.2 0.25 0.3 0.35 0.4 0.5 0.7 1 end; do
     if [ $delay = end ]; then wait $creator; else sleep $delay; fi
     kill_xylemd
     wait $creator
-    # What the dead daemon left, for whoever wants to know how far it had come.
+    # What the dead daemon left, for the log.
     xenstore-ls /xylem 2>/dev/null | sed "s/^/$delay: /" >>/results/left-behind
     start_xylemd
     # What is being taken down is still listed, and may be gone a moment later.

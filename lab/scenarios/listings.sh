@@ -1,4 +1,4 @@
-# What a list of domains promises while others come and go, and that a dead domain's number is nobody's until
+# What a list of domains promises while others come and go, and that a dead domain's domid is not reused until
 # xylemd has let it go.
 . /lab/lib.sh
 start_xylemd
@@ -32,7 +32,7 @@ wait $churner || fail "the lists meanwhile: $(cat /tmp/churn)"
 echo "$lists lists of xy, and beside them: $(cat /tmp/churn)"
 check "xy listed meanwhile" test "$lists" -gt 5
 
-# The pin. xylemd stands still, so it cannot let go.
+# The pin. xylemd is stopped, so it cannot release the domain.
 domid=$(xy domid stable1)
 kill -STOP "$xylemd_pid"
 check "a domain in use is not given out" test "$(/root/xen_churn take "$domid")" != taken
@@ -41,7 +41,7 @@ check "a dead domain is there" test "$(/root/xen_churn state "$domid")" = dead
 # The store has seen its death: its nodes are the store's to tell about.
 check "the store knows" wait_for "xy store stats --json | grep -q 'domains_kept\": *1'" 60
 for attempt in 1 2 3 4 5; do
-    check "its number is nobody's, $attempt" test "$(/root/xen_churn take "$domid")" != taken
+    check "its domid is not reused, $attempt" test "$(/root/xen_churn take "$domid")" != taken
     sleep 0.2
 done
 echo "the number of a dead domain: $(/root/xen_churn take "$domid")"
@@ -51,5 +51,5 @@ check "then anybody can have it" wait_for "[ \"\$(/root/xen_churn take $domid)\"
 check "nothing of the VM is left" test -z "$(xenstore-ls -f | grep "stable1\$\|/local/domain/$domid\b")"
 check "the others are there" test "$(xy list | grep -c '^stable')" = $((stable - 1))
 
-# A domain that xylemd did not make is let go at once.
+# A domain that xylemd did not make is released at once.
 check "nothing is kept" wait_for "xy store stats --json | grep -q 'domains_kept\": *0'" 60

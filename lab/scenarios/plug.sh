@@ -74,7 +74,7 @@ check "they are detached side by side" [ $failed = 0 ] || cat /results/many.log
 check "no loop device is left" wait_for '! loops | grep -q many-' 10
 check "destroy" xy destroy many
 
-echo "== guests that do not let go"
+echo "== guests that do not release a device"
 for way in refuse hold; do
     unikernel_cfg $way "type = 'pv'" "extra = 'xylem.quiet xylem.$way'" "disk = ['/disk-a.raw,raw,xvda,w']"
     check "create" xy create -q /tmp/$way.cfg

@@ -148,7 +148,7 @@ check "xylemd is the same" kill -0 "$xylemd_pid"
 check "the first VM never noticed" xy shutdown -w one
 
 host_state >/results/state.before
-# A VM that dies while nobody can look.
+# A VM that dies while domains cannot be polled.
 unikernel_cfg unseen "vif = ['bridge=xenbr0']"
 check "unseen runs" xy create -q /tmp/unseen.cfg
 kill -9 "$(pidof xylem-broker)"
@@ -171,5 +171,5 @@ for lab_round in 1 2 3; do
     comes_and_goes "three$lab_round"
     check "there is another broker" [ "$(pidof xylem-broker | wc -w)" = 1 ]
 done
-check "the store said so each time" [ "$(grep -c 'another broker' /results/xylem-xenstored.log)" = 3 ]
+check "the store logged it each time" [ "$(grep -c 'another broker' /results/xylem-xenstored.log)" = 3 ]
 check "the new broker has an account of its own" status_has "$(pidof xylem-broker)" 'Uid:.1899999999.1899999999.1899999999.1899999999'

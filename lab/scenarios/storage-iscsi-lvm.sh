@@ -30,7 +30,7 @@ check "a volume" xy vdi-create volumes:one 4M
 unikernel_cfg uni "type = 'pv'" "disk = ['volumes:one,,xvda,w']"
 check "create uni" xy create -q /tmp/uni.cfg
 unikernel_cfg thief "type = 'pv'" "disk = ['luns:lun2,,xvda,w']"
-check "nobody has the LUN under the volume" refused_with 'luns:lun2: .* lies on it' xy create -q /tmp/thief.cfg
+check "no VM gets the LUN under the volume" refused_with 'luns:lun2: .* lies on it' xy create -q /tmp/thief.cfg
 check "destroy uni" xy destroy uni
 check "sr-forget luns" xy sr-forget luns
 check "the other still has its session" [ "$(sessions | wc -l)" = 1 ]

@@ -1,5 +1,5 @@
 # The store daemon gets SIGKILL, thirty times: twenty times with guests that run, one of which writes to
-# its disk all the time, then while VMs are made and destroyed. Nobody but the daemons of dom0, whose sockets close, may notice.
+# its disk all the time, then while VMs are made and destroyed. Only dom0's daemons, whose sockets close, may notice.
 . /lab/lib.sh
 start_xylemd
 
@@ -36,7 +36,7 @@ check "create uni1" xy create -q /tmp/uni1.cfg
 check "uni1 reads its disk" console_wait uni1 'XYLEM-UNIKERNEL: .*vbd 51712 .*first=' 60
 store >/results/store.before
 
-# What lin1 has written so far, and whether it goes on.
+# What lin1 has written so far, and whether it still writes.
 written() { grep -c 'XYLEM-GUEST: io=[0-9]' "$(console_log lin1)"; }
 goes_on() {
     before=$(written)
@@ -52,7 +52,7 @@ while [ $crashes -lt 20 ]; do
 done
 echo "ok: the store is as it was after each of $crashes kills, $(wc -l </results/store.after) nodes"
 check "dom0 pings lin1" ping -c 1 -W 5 10.0.0.5
-check "xylemd goes on" wait_for 'xy list | grep -q ^lin1' 20
+check "xylemd continues" wait_for 'xy list | grep -q ^lin1' 20
 consoles
 check "lin1 writes on" goes_on
 

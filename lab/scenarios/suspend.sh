@@ -20,7 +20,7 @@ suspended_and_resumed() {
         [ "$(state "$name")" = ---ss- ] || { echo "round $round: $(state "$name")"; return 1; }
         [ "$round" = 2 ] && before=$(ports "$name")
         xy resume "$name" || { echo "round $round: resume"; return 1; }
-        wait_for "said $name '$returned' $round" 60 || { echo "round $round: it does not go on"; return 1; }
+        wait_for "said $name '$returned' $round" 60 || { echo "round $round: it does not continue"; return 1; }
     done
     [ "$(ports "$name")" = "$before" ] || { echo "ports: $before, then $(ports "$name")"; return 1; }
 }
@@ -74,7 +74,7 @@ kill_xylemd
 start_xylemd
 check "the VM is known to be suspended" eval 'xy vm-list | grep pvh-event-channel | grep -q suspended'
 check "resume" xy resume pvh-event-channel
-check "it goes on" wait_for "said pvh-event-channel 'resumed here' $((rounds + 1))" 60
+check "it continues" wait_for "said pvh-event-channel 'resumed here' $((rounds + 1))" 60
 check "suspend" xy suspend pvh-event-channel
 check "and again" xy resume pvh-event-channel
 
@@ -88,7 +88,7 @@ for round in 1 2 3 4 5; do
     check "it is" [ "$(state linux)" = ---ss- ]
     check "resume" xy resume linux
     ticks=$(grep -c tick= "$(console_log linux)")
-    check "time goes on" wait_for "[ \$(grep -c tick= $(console_log linux)) -gt $((ticks + 2)) ]" 60
+    check "time passes" wait_for "[ \$(grep -c tick= $(console_log linux)) -gt $((ticks + 2)) ]" 60
 done
 xy trace linux
 check "it answers" wait_for 'ping -c 1 -W 2 10.0.0.5' 60

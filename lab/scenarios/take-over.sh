@@ -42,7 +42,7 @@ update() {
     check "live update to $1" xenstore-control live-update "$2" || exit 1
     took=$(seconds_since "$start")
     check "$1: serves" wait_for "[ \"\$(served_by)\" = $2 ]" 30
-    # Ours has a process that makes its hypercalls; nobody else has use for one.
+    # Ours has a separate process for its hypercalls.
     brokers=0
     [ "$2" = $C ] || brokers=1
     check "$1: brokers" wait_for "[ \$(pidof xylem-broker | wc -w) = $brokers ]" 60

@@ -1,4 +1,4 @@
-# Trouble on a real Xen, and what others notice of it: a guest that never lets go, a backend that never answers, an SR that
+# Trouble on a real Xen, and what others notice of it: a guest that never releases a device, a backend that never answers, an SR that
 # hangs, domains that die while devices come. Each ends in bounded time with one clear line, nothing is left, and meanwhile
 # another VM is made and destroyed, and lists are made, as fast as before.
 . /lab/lib.sh
@@ -81,7 +81,7 @@ nothing_left hold
 echo "== a backend never answers"
 unikernel_cfg plain "type = 'pv'" "extra = 'xylem.quiet'"
 check "create" xy create -q /tmp/plain.cfg
-# dom0's driver goes: nobody looks at the nodes of what comes.
+# dom0's driver is unloaded: new devices are not probed.
 modprobe -r xen-blkback 2>/tmp/rmmod.err || rmmod xen_blkback 2>>/tmp/rmmod.err
 if grep -q '^xen_blkback' /proc/modules; then
     check "xen-blkback can be taken away" false

@@ -1,5 +1,5 @@
 //! A flame graph as an SVG: a box for each function, as wide as the share of the time spent in it, on top of
-//! whoever called it. Pointing at a box tells its name and share.
+//! its caller. Pointing at a box shows its name and share.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

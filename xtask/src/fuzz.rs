@@ -105,7 +105,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 pub(crate) fn run_all(time: Duration) -> Result<()> {
     let programs = build()?;
     let code = run(&programs, &TARGETS, time, Corpus::Fresh)?;
-    ensure!(code == ExitCode::SUCCESS, "inputs were found that the store does not stand");
+    ensure!(code == ExitCode::SUCCESS, "the store fails on some inputs");
     Ok(())
 }
 
@@ -164,13 +164,13 @@ fn run(
             scope.spawn(|| {
                 while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let outcome = run_one(programs, target, time, begin);
-                    outcomes.lock().expect("nobody panics with it").push(outcome);
+                    outcomes.lock().expect("not poisoned").push(outcome);
                 }
             });
         }
     });
     let mut passed = true;
-    for outcome in outcomes.into_inner().expect("nobody panics with it") {
+    for outcome in outcomes.into_inner().expect("not poisoned") {
         let Outcome { target, passed: this_passed, tried, kept, took, log } = outcome?;
         let verdict = if this_passed { "ok" } else { "FAILED" };
         let tried = tried.map_or("?".to_owned(), |tried| tried.to_string());

@@ -11,8 +11,8 @@ use lab::packages::{Apt, unpack};
 const SUITES: [&str; 1] = ["trixie"];
 const PACKAGE: &str = "libxen-dev";
 
-/// Runs the test of layouts on the machine's headers and on those of newer suites, as far as they can
-/// be had.
+/// Runs the test of layouts on the machine's headers and on those of newer suites, as far as they are
+/// available.
 ///
 /// # Errors
 /// A layout differs.

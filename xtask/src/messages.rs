@@ -171,7 +171,7 @@ fn is_sentence(literal: &str) -> bool {
     words.count() >= 2
 }
 
-/// A literal that goes on in the next line, as it is printed.
+/// A literal that continues on the next line, as printed.
 fn on_one_line(literal: &str) -> String {
     let mut lines = literal.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();

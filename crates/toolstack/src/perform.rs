@@ -41,7 +41,7 @@ impl From<ClientError> for Failure {
 
 /// Error of a hypercall for a domain.
 pub(crate) fn refused(action: &'static str, domid: DomId) -> impl Fn(Errno) -> Failure {
-    move |errno| Failure(format!("Xen refused to {action} domain {domid}: {errno}"))
+    move |errno| Failure(format!("cannot {action} domain {domid}: Xen returned {errno}"))
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {

@@ -180,9 +180,9 @@ impl Guard {
         }
         file.set_note(SUSPECTS_AT, &bytes);
         match file.flag(STATE_AT) {
-            Ok(flag) => *EXECUTED.lock().expect("nobody panics with it") = Some(flag),
+            Ok(flag) => *EXECUTED.lock().expect("not poisoned") = Some(flag),
             // Then a panic counts like any other death.
-            Err(_) => *EXECUTED.lock().expect("nobody panics with it") = None,
+            Err(_) => *EXECUTED.lock().expect("not poisoned") = None,
         }
     }
 
@@ -229,7 +229,7 @@ static EXECUTED: Mutex<Option<Flag>> = Mutex::new(None);
 /// Unmaps the journal's header, like the end of the process.
 #[cfg(test)]
 pub(crate) fn forget_file() {
-    *EXECUTED.lock().expect("nobody panics with it") = None;
+    *EXECUTED.lock().expect("not poisoned") = None;
 }
 
 /// From now on panics are distinguished from other deaths.

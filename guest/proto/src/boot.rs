@@ -1,6 +1,6 @@
 //! What the builder tells a guest at its start: `start_info` (PV) and `hvm_start_info` (PVH).
 //!
-//! Written by whoever built the domain, which the guest must trust; a wrong magic is refused all
+//! Written by the domain's builder, which the guest must trust; a wrong magic is refused all
 //! the same, because it means that the builder started the image in a way it was not made for.
 //! Source: xen `xen.h` (`struct start_info`), `arch-x86/hvm/start_info.h`.
 

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_our_address_learns_our_mac() {
+    fn an_arp_request_for_our_address_is_answered() {
         let reply = answer(&arp_request(US.ip.unwrap())).unwrap();
         assert_eq!(reply.len(), FRAME_BYTES_MIN);
         assert_eq!(reply[..6], ASKER.mac.0);

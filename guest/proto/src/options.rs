@@ -1,4 +1,4 @@
-//! The command line: words that start with `xylem.`; others are somebody else's.
+//! The command line: words that start with `xylem.`; others are ignored.
 
 use crate::frame::Ipv4;
 

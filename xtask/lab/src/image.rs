@@ -45,7 +45,7 @@ pub struct Image {
 /// Finds the image in the cache, or builds it.
 ///
 /// # Errors
-/// A package cannot be had, or does not contain what the recipe names.
+/// A package cannot be fetched, or does not contain what the recipe names.
 pub fn prepare(series: Series) -> Result<Image> {
     host_tools::require_all()?;
     let cache = cache_directory()?;

@@ -96,7 +96,7 @@ impl Apt {
         let status = self
             .command("apt-get")
             .args(["update", "-qq"])
-            // What is wrong is said below, without the mirror's name.
+            // The error is reported below, without the mirror's name.
             .stderr(Stdio::null())
             .status()
             .context("apt-get does not start")?;

@@ -105,7 +105,7 @@ pub(crate) fn run(
         Watch { options, mode, channels: &channels, started, boot: None, stop_asked: None };
     let end = watch.until_the_end(&mut machine, &lines, on_line);
     machine.end();
-    // Whatever the scenario still said before the end.
+    // The rest of the scenario's output.
     while let Ok(line) = lines.recv_timeout(Duration::from_secs(1)) {
         on_line(&line);
     }
@@ -133,7 +133,7 @@ fn write_root(image: &Image, layers: &[Vec<u8>], path: &Path) -> Result<()> {
 
 /// An empty folder for the results of this run.
 fn prepare_results(folder: &Path) -> Result<()> {
-    // Only a folder that an earlier run made is emptied; never somebody's own files.
+    // Only a folder made by an earlier run is emptied, never a user's own files.
     if folder.join("console.log").is_file() {
         std::fs::remove_dir_all(folder)
             .with_context(|| format!("cannot empty {}", folder.display()))?;

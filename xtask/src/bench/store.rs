@@ -70,7 +70,7 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 fn online_cpus() -> Result<usize> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").context("nobody says how many CPUs")?;
+    let text = std::fs::read_to_string("/proc/cpuinfo").context("cannot count the CPUs")?;
     Ok(text.lines().filter(|line| line.starts_with("processor")).count().max(1))
 }
 

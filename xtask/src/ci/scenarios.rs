@@ -77,7 +77,7 @@ failed=0
 "#;
 
 /// Runs a group, then what failed once more: an emulated host on a machine that does other work loses seconds now and
-/// then, and with them guests that wait for nobody. What fails twice is ours.
+/// then, and time limits inside guests expire. What fails twice is a fault.
 ///
 /// # Errors
 /// A scenario failed twice, or the host cannot be set up.

@@ -247,7 +247,7 @@ mod tests {
         let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut output, &mut line).unwrap();
         kill_with_descendants(&mut child).unwrap();
-        // The pipe is at its end only when nobody has it open any more.
+        // The pipe ends only when all writers have closed it.
         assert_eq!(std::io::Read::read_to_string(&mut output, &mut line).unwrap(), 0);
     }
 

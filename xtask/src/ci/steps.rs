@@ -155,7 +155,7 @@ fn store_diff() -> Result<()> {
 }
 
 fn ensure_success(code: std::process::ExitCode) -> Result<()> {
-    ensure!(code == std::process::ExitCode::SUCCESS, "it found something, see above");
+    ensure!(code == std::process::ExitCode::SUCCESS, "findings: see above");
     Ok(())
 }
 

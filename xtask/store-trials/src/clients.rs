@@ -56,7 +56,7 @@ struct Row {
 }
 
 /// # Errors
-/// A server or a client cannot be had.
+/// A server or a client is missing.
 pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut stores = vec![Store::Xylem, Store::C];
     while let Some(argument) = parser.next()? {
@@ -102,7 +102,7 @@ pub fn run(stores: &[Store]) -> Result<usize> {
 /// The clients' files.
 ///
 /// # Errors
-/// A package cannot be had.
+/// A package cannot be fetched.
 pub fn unpack() -> Result<PathBuf> {
     unpack_packages("store-clients", &PACKAGES)
 }

@@ -91,7 +91,7 @@ impl Scene {
         match outcome {
             Ok(value) => Some(value),
             Err(error) => {
-                let mut failure = self.failure.lock().expect("nobody panics with it");
+                let mut failure = self.failure.lock().expect("not poisoned");
                 failure.get_or_insert_with(|| format!("{who}: {error:#}"));
                 self.stop.store(true, Ordering::Relaxed);
                 None
@@ -186,7 +186,7 @@ fn kill(
         }
         daemon.kill()?;
         let began = Instant::now();
-        // Sometimes there is nobody for a while.
+        // Sometimes there is no daemon for a while.
         if number % 10 == 0 {
             std::thread::sleep(Duration::from_millis(random.below(30)));
         }

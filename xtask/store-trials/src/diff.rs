@@ -57,7 +57,7 @@ const EXCUSES: [(&str, &str); 8] = [
 const HISTORY: usize = 24;
 
 /// # Errors
-/// A server cannot be had, or is stuck.
+/// A server is missing or hangs.
 pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let (mut seed, mut seeds, mut steps) = (1, 1, 2000);
     while let Some(argument) = parser.next()? {

@@ -5,7 +5,7 @@
 //!                                        <── reads and writes ── a guest that minds its own business
 //! ```
 //! Times are shown, not judged: they are those of this machine. What must hold is checked after each trial: the
-//! store serves and counts right, nobody's nodes changed, and no attacker ever had more than its limits.
+//! store serves and counts correctly, no other domain's nodes changed, and no attacker exceeded its limits.
 
 mod attacker;
 mod lives;
@@ -86,7 +86,7 @@ struct Row {
 
 /// Beside what all others stand.
 const QUIET: Trial = Trial {
-    name: "nobody attacks",
+    name: "no attack",
     tried: "nothing",
     attack: |scene| {
         scene.begin()?;
@@ -160,7 +160,7 @@ fn run(options: &Options) -> Result<ExitCode> {
         std::fs::write(file, serde_json::to_string_pretty(&rows)? + "\n")
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
-    println!("store-hostile: {} trials, {failed} in which something did not hold", rows.len());
+    println!("store-hostile: {} trials, {failed} failed", rows.len());
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -190,7 +190,7 @@ fn attempt(programs: &Programs, trial: &'static Trial, options: &Options) -> Res
     Ok(row(trial, &scene, rss_after, checked))
 }
 
-/// Both end by themselves; a store that answers nobody ends them by their patience.
+/// Both end by themselves, by their timeout if the store does not answer.
 fn wait_for(threads: &[&std::thread::ScopedJoinHandle<'_, ()>]) {
     let begun = Instant::now();
     while threads.iter().any(|thread| !thread.is_finished())

@@ -51,7 +51,7 @@ struct Finding {
 }
 
 /// # Errors
-/// A server cannot be had, or a script makes no sense.
+/// A server is missing, or a script is invalid.
 pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut stores = vec![Store::Xylem, Store::C];
     let mut names = Vec::new();
@@ -249,7 +249,7 @@ impl Script {
                 (expected, found.join(" "))
             }
             _ if !self.stage.is_served(who) => {
-                (row.expected.unwrap_or_default().to_owned(), { "(nobody serves it)".to_owned() })
+                (row.expected.unwrap_or_default().to_owned(), { "(not served)".to_owned() })
             }
             _ if row.expected == Some(NOT_ASKED) => return Ok(()),
             _ => {
@@ -296,7 +296,7 @@ impl Script {
             "dying" => Transition::Dying,
             "destroy" => Transition::Destroyed,
             "shutdown-and-destroy" => {
-                let [stops, goes] = domids[..] else { bail!("two domains, please") };
+                let [stops, goes] = domids[..] else { bail!("exactly two domains are needed") };
                 let changes = [(Transition::Shutdown, stops), (Transition::Destroyed, goes)];
                 return self.stage.change_all(&changes);
             }

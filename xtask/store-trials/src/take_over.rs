@@ -50,7 +50,7 @@ impl Options {
 }
 
 /// # Errors
-/// A server cannot be had, or somebody was told something wrong.
+/// A server is missing, or a client got a wrong answer.
 pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let mut options = Options::new()?;
     while let Some(argument) = parser.next()? {
@@ -165,7 +165,7 @@ fn drive(served: &mut Served, options: Options) -> Result<()> {
         outcome.map(|()| updates)
     })?;
     bystanders.check_end()?;
-    // Nobody changes anything now: the whole tree, with permissions, is what it was.
+    // Nothing changes any more: the whole tree, with permissions, is as it was.
     for to in AT_REST {
         let before = tree(&mut operator)?;
         let child = served.begin_update(to)?;
@@ -199,7 +199,7 @@ fn update_under_load(
     let from = served.store;
     let context = || format!("from {from} to {to:?}");
     scene.wait_for_progress()?;
-    // C waits for the rest of a message whose header is complete, and serves nobody meanwhile.
+    // C waits for the rest of a message whose header is complete, and serves no client meanwhile.
     let half = if from == Store::C || to == To::C { 11 } else { 21 };
     bystanders.begin(operator, half).with_context(context)?;
     scene.forget_longest();
@@ -228,7 +228,7 @@ fn update_under_load(
         Some(took) => println!(
             "store-take-over: {from} to {to:?}: {took:?}; the longest that anybody waited: {longest:?}"
         ),
-        None => println!("store-take-over: {from} to {to:?}: {from} goes on; {longest:?}"),
+        None => println!("store-take-over: {from} to {to:?}: {from} continues; {longest:?}"),
     }
     Ok(())
 }
@@ -239,7 +239,7 @@ struct Begun {
     /// Who served before.
     process: u32,
     tool: Option<Child>,
-    /// Whoever asked without the tool, and waits for the answer.
+    /// A client that requested the update without the tool, and waits for the reply.
     asked: Option<Connection>,
 }
 

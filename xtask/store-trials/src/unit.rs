@@ -95,7 +95,7 @@ impl Booted {
             }
             let ended = booted.unshare.try_wait()?;
             if ended.is_some() || started.elapsed() > BOOT_MAX {
-                bail!("no systemd comes up ({ended:?}): {}", booted.read("boot.log"));
+                bail!("systemd does not start ({ended:?}): {}", booted.read("boot.log"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -91,7 +91,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let physical = self.check_memory(config, images)?;
         let wanted = wanted(config, uuid, &physical);
         let domid = self.xen.create_domain(&wanted).map_err(|errno| {
-            Failure(format!("{}: Xen refused to create the domain: {errno}", config.name))
+            Failure(format!("{}: cannot create the domain: Xen returned {errno}", config.name))
         })?;
         self.finish_domain(domid, uuid, generation, config, &materials).map_err(|Failure(why)| {
             // The domain is empty and unused: it is destroyed at once.

@@ -97,8 +97,8 @@ impl Bench {
         self.in_turn_for(&lineup, prepare, sample)
     }
 
-    /// Every store, and the server without one, if it takes part: for requests whose answers nobody
-    /// looks at.
+    /// Every store, and the server without one, if it takes part: for requests whose replies are not
+    /// compared.
     pub(super) fn lineup_with_bare(&self) -> Vec<Entry> {
         let bare = self.has_bare.then_some(Store::Bare);
         self.stores().chain(bare).map(|store| Entry::new(store, 0)).collect()
@@ -175,7 +175,7 @@ impl Figures {
         let ours = self.value(Store::Xylem, variant, column)?;
         let mut row =
             Row::against(what.to_owned(), unit, ours, self.peers(variant, column), better);
-        // It says what of ours is the system's; it is nobody to be better than.
+        // A lower bound for the operating system's share, not a competitor.
         row.bare = self.value(Store::Bare, variant, column).ok();
         Ok(row)
     }

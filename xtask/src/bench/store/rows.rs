@@ -292,8 +292,8 @@ fn add_watches(daemon: &Daemon, count: usize) -> Result<Vec<Connection>> {
     Ok(connections)
 }
 
-/// One watch with no, and with 10 000 others: how soon its event comes, and what writes cost that
-/// nobody watches.
+/// One watch with no, and with 10 000 others: how soon its event comes, and the cost of unwatched
+/// writes.
 fn watches(bench: &Bench) -> Result<Vec<Row>> {
     let others = bench.size(10_000);
     let events = bench.size(2000);
@@ -496,7 +496,7 @@ fn live_update(bench: &Bench) -> Result<Vec<Row>> {
         fill(daemon, nodes)?;
         Ok((daemon.connect()?, daemon.connect()?))
     };
-    // oxenstored waits until nobody has asked for a while, minutes long, and gives up.
+    // oxenstored waits for a pause in requests, for minutes, and gives up.
     let takes_part = |store: &Store| *store != Store::Oxen;
     let lineup: Vec<Entry> =
         bench.stores().filter(takes_part).map(|store| Entry::new(store, 0)).collect();

@@ -107,7 +107,7 @@ pub(super) fn wait_until_gone(scene: &Scene, domid: u16) -> Result<()> {
             ensure!(home.is_none(), "the nodes of a dead domain are there");
             return Ok(());
         }
-        ensure!(began.elapsed() < PATIENCE, "nobody noticed the end of domain {domid}");
+        ensure!(began.elapsed() < PATIENCE, "the end of domain {domid} was not reported");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -127,7 +127,7 @@ struct Letter {
 
 impl Mail {
     fn count(&self, path: &str, change: impl FnOnce(&mut Letter)) {
-        let mut letters = self.letters.lock().expect("nobody panics with it");
+        let mut letters = self.letters.lock().expect("not poisoned");
         change(letters.entry(path.to_owned()).or_default());
     }
 
@@ -137,7 +137,7 @@ impl Mail {
 
     /// Each change was told once, of two that waited together the second may be left out.
     fn check(&self) -> Result<()> {
-        for (path, letter) in &*self.letters.lock().expect("nobody panics with it") {
+        for (path, letter) in &*self.letters.lock().expect("not poisoned") {
             // The first event of the watch itself.
             if path == "mail" {
                 continue;

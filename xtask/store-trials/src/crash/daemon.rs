@@ -87,7 +87,7 @@ impl Daemon {
         Ok(process.try_wait()?.is_none())
     }
 
-    /// What it said last.
+    /// The end of its log.
     pub(super) fn words(&self) -> String {
         let output = std::fs::read_to_string(self.folder.join("output")).unwrap_or_default();
         let lines: Vec<&str> = output.lines().collect();
@@ -103,7 +103,7 @@ impl Drop for Daemon {
             let _waited = process.wait();
         }
         if !self.is_kept {
-            // What cannot be removed is in the way of nobody.
+            // A leftover file does no harm.
             let _removed = std::fs::remove_dir_all(&self.folder);
         }
     }

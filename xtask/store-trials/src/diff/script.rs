@@ -98,7 +98,7 @@ impl Random {
 #[derive(Clone, Debug)]
 struct Open {
     who: String,
-    /// Parts of the tree that it looked at or changed.
+    /// Parts of the tree that it read or changed.
     seen: BTreeSet<String>,
     /// Parts that others changed since it began.
     outside: BTreeSet<String>,

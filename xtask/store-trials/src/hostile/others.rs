@@ -12,7 +12,7 @@ use xenstore::wire::MessageType as M;
 
 use crate::stores::Connection;
 
-/// What dom0 reads: nobody else may change it.
+/// What dom0 reads, and only dom0 may change.
 pub(super) const KEPT: &str = "/tool/hostile/kept";
 /// What dom0 writes: everybody may read it.
 pub(super) const OPEN: &str = "/tool/hostile/open";
@@ -75,7 +75,7 @@ pub(super) struct Bystanders {
 impl Bystanders {
     pub(super) fn note(&self, who: &str, outcome: Result<()>) {
         if let Err(error) = outcome {
-            let mut failure = self.failure.lock().expect("nobody panics with it");
+            let mut failure = self.failure.lock().expect("not poisoned");
             failure.get_or_insert_with(|| format!("{who}: {error:#}"));
         }
     }
@@ -90,7 +90,7 @@ impl Bystanders {
 
     fn record(&self, record: impl FnOnce(&mut Measured)) {
         if self.counts() {
-            record(&mut self.measured.lock().expect("nobody panics with it"));
+            record(&mut self.measured.lock().expect("not poisoned"));
         }
     }
 

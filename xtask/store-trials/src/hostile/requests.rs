@@ -32,7 +32,7 @@ pub(super) const TRIALS: &[Trial] = &[
     },
     Trial {
         name: "nodes given away",
-        tried: "its nodes given to dom0, to a neighbour and to nobody, to be free of its limits (XSA-322)",
+        tried: "its nodes given to dom0, to a neighbour and to a domid in no use, to evade its limits (XSA-322)",
         attack: give_away,
     },
     Trial {

@@ -33,7 +33,7 @@ pub(super) struct Scene {
     length: Duration,
     until: Cell<Option<Instant>>,
     rss_before: Cell<u64>,
-    /// Those whose limits are looked at in the end.
+    /// Those whose limits are checked at the end.
     domids: Vec<u16>,
 }
 
@@ -172,7 +172,7 @@ impl Scene {
         let said = self.daemon.output();
         ensure!(said.len() <= LOG_BYTES_MAX, "the log has {} bytes", said.len());
         ensure!(!said.contains("panic"), "the store panicked: {said}");
-        let measured = self.others.measured.lock().expect("nobody panics with it");
+        let measured = self.others.measured.lock().expect("not poisoned");
         ensure!(measured.reads.count() > 0, "dom0 read nothing meanwhile");
         ensure!(measured.guest.count() > 0, "the other guest was not served meanwhile");
         ensure!(measured.commits > 0, "no transaction of dom0 was committed meanwhile");

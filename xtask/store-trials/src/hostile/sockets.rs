@@ -34,7 +34,7 @@ pub(super) const TRIALS: &[Trial] = &[
     },
     Trial {
         name: "lengths at the socket",
-        tried: "payloads of 4097 and 4294967295 bytes, types of nobody",
+        tried: "payloads of 4097 and 4294967295 bytes, unknown message types",
         attack: lengths,
     },
 ];

@@ -154,7 +154,7 @@ fn self_conflicts(scene: &mut Scene) -> Result<()> {
             Err(_) => refused += 1,
         }
     }
-    ensure!(committed == 0 && refused > 0, "{committed} commits saw what was not so");
+    ensure!(committed == 0 && refused > 0, "{committed} commits saw an inconsistent state");
     Ok(())
 }
 

@@ -65,7 +65,7 @@ pub fn serve(path: &Path) -> Result<()> {
         }
         for at in asked.drain(..) {
             let Some(client) = &mut clients[at] else { continue };
-            // Whoever does not read is no client of a bench.
+            // A client that does not read is dropped.
             net::send(&client.fd, &client.output, net::SendFlags::NOSIGNAL)?;
             client.output.clear();
         }

@@ -41,7 +41,7 @@ impl Programs {
     /// Builds ours and, if they are wanted, gets the others.
     ///
     /// # Errors
-    /// One of them cannot be had.
+    /// One of them is missing.
     pub fn prepare(stores: &[Store]) -> Result<Self> {
         lab::cargo::build_release(&["xenstored"])?;
         let wants_peers = stores.iter().any(|store| matches!(store, Store::C | Store::Oxen));

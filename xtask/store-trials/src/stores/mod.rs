@@ -5,7 +5,7 @@
 //! peers: packages, the shim -> daemon: a running server, its domains -> client, guest: who talks to it
 //!                                                                  stage: all of them at once
 //! ```
-//! What is compared is said elsewhere: `bench::store` measures, `store_diff` and `store_scripts` ask
+//! The comparisons are elsewhere: `bench::store` measures, `store_diff` and `store_scripts` ask
 //! the same questions of two servers.
 
 mod bare;

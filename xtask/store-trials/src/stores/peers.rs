@@ -41,7 +41,7 @@ impl Peers {
     /// Finds them in the cache, or fetches and compiles them.
     ///
     /// # Errors
-    /// A package or a compiler cannot be had.
+    /// A package or a compiler is missing.
     pub(super) fn prepare() -> Result<Self> {
         let root = unpack_packages("peers", &PACKAGES)?;
         let folder = root.parent().context("the cache is a folder")?;
@@ -64,7 +64,7 @@ impl Peers {
 /// Packages as apt has them today, unpacked together into a folder of the cache.
 ///
 /// # Errors
-/// A package cannot be had.
+/// A package cannot be fetched.
 pub fn unpack_packages(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let cache = lab::cache_directory()?;
     let names: Vec<String> = packages.iter().map(|name| (*name).to_owned()).collect();
@@ -75,7 +75,7 @@ pub fn unpack_packages(name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = folder.join(version);
     if !root.is_dir() {
         let files = apt.download(&names, &resolved, &cache.join("packages"))?;
-        // Built beside its place and renamed, so that nobody uses half of it.
+        // Built beside its final place and renamed, so that an incomplete file is never used.
         let partial = folder.join(format!("partial-{}", std::process::id()));
         std::fs::create_dir_all(&partial)?;
         for file in &files {

@@ -54,7 +54,7 @@ impl Bystanders {
         self.talker.send(&bytes)
     }
 
-    /// The transaction ends; nobody else touched what it saw.
+    /// The transaction ends; nothing that it read has changed.
     pub(super) fn commit(&mut self) -> Result<()> {
         self.holder.call(M::TransactionEnd, self.transaction, b"T\0").context("the open one")?;
         let value = self.holder.call(M::Read, 0, b"/commits\0")?;

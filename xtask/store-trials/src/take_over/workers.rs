@@ -10,7 +10,7 @@ use xenstore::wire::MessageType as M;
 use crate::crash::Random;
 use crate::stores::{Connection, Guest, Message, request};
 
-/// A store that gets nobody any further in so long is stuck.
+/// A store with no progress in this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Rounds that everybody makes between two updates.
@@ -48,8 +48,8 @@ impl Scene {
             let now = self.rounds()?;
             let behind = before.iter().find(|(name, rounds)| now[*name] < *rounds + ROUNDS);
             let Some((name, _)) = behind else { return Ok(()) };
-            ensure!(!self.is_over.load(Ordering::Relaxed), "{name} was told something wrong");
-            ensure!(began.elapsed() < PATIENCE, "{name} does not get any further");
+            ensure!(!self.is_over.load(Ordering::Relaxed), "{name} got a wrong answer");
+            ensure!(began.elapsed() < PATIENCE, "{name} makes no progress");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

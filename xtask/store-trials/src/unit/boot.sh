@@ -1,5 +1,5 @@
 # Boots a systemd that has the unit and little else. The first process of its own namespaces; what it can write
-# to is in memory, but for $1, the folder that it shares with whoever started it.
+# to is in memory, but for $1, the folder that it shares with its caller.
 set -e
 shared=$1
 mount --make-rprivate /

@@ -29,7 +29,7 @@ check "with a filter of system calls" has "Seccomp:.2"
 for time in 1 2 3; do
     before=$(pid)
     kill -9 "$before"
-    check "killed, time $time: it is started again and goes on" goes_on "$before"
+    check "killed, time $time: it is restarted and continues" goes_on "$before"
 done
 before=$(pid) count=$(restarts)
 check "systemctl reload" systemctl reload xenstored
@@ -39,12 +39,12 @@ check "the new process serves" goes_on "$before"
 check "that was no restart" [ "$(restarts)" = "$count" ]
 before=$(pid)
 kill -9 "$before"
-check "killed after the update: it goes on" goes_on "$before"
+check "killed after the update: it continues" goes_on "$before"
 before=$(pid)
 check "systemctl restart" systemctl restart xenstored
-check "it goes on" goes_on "$before"
+check "it continues" goes_on "$before"
 check "systemctl stop" systemctl stop xenstored
 check "systemctl start" systemctl start xenstored
-check "it goes on" wait_for is_there
+check "it continues" wait_for is_there
 check "nothing was refused to it" sh -c '! grep -i "not permitted\|denied\|will not survive" /mnt/shared/output'
 exit $failed
