@@ -191,6 +191,16 @@ mod tests {
         Command::new("/bin/sh", &["-c", script], seconds)
     }
 
+    /// Waits until the process's command line is this program's. The parent continues shortly before
+    /// that.
+    fn wait_until_visible(process: &std::process::Child, program: &str) {
+        let line = format!("/proc/{}/cmdline", process.id());
+        let beginning = format!("{program}\0");
+        while !std::fs::read(&line).unwrap().starts_with(beginning.as_bytes()) {
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn a_program_is_kept_and_asked_again() {
         let all = Conversations::default();
@@ -217,6 +227,7 @@ mod tests {
     fn one_that_an_earlier_daemon_started_has_ended_before_the_next_begins() {
         let driver = shell("read -r line; echo $line earlier-daemon", 600);
         let mut earlier = program::prepare(&driver).stdin(Stdio::piped()).spawn().unwrap();
+        wait_until_visible(&earlier, "/bin/sh");
         let all = Conversations::default();
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| all.converse(&driver, "a"));
@@ -238,6 +249,7 @@ mod tests {
         let driver = shell("read -r line; echo $line beside-an-impostor", 1);
         let mut impostor =
             program::prepare(&driver).uid(65534).stdin(Stdio::piped()).spawn().unwrap();
+        wait_until_visible(&impostor, "/bin/sh");
         assert_eq!(
             Conversations::default().converse(&driver, "a"),
             Ok("a beside-an-impostor".to_owned())
@@ -257,11 +269,7 @@ mod tests {
             std::fs::set_permissions(&copy, PermissionsExt::from_mode(mode)).unwrap();
             let mut process = std::process::Command::new(&copy);
             let mut process = process.arg0("/run/xylem/impostor").arg("1000").spawn().unwrap();
-            // The parent continues shortly before the new program's command line is visible.
-            let line = format!("/proc/{}/cmdline", process.id());
-            while !std::fs::read(&line).unwrap().starts_with(b"/run/xylem/impostor\0") {
-                std::thread::yield_now();
-            }
+            wait_until_visible(&process, "/run/xylem/impostor");
             seen.push(is_running(&driver).unwrap());
             process.kill().unwrap();
             process.wait().unwrap();
