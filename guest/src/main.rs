@@ -207,11 +207,7 @@ fn offer_suspend_port(store: &mut Store) -> Option<u32> {
     let port = hypercall::alloc_unbound(DOM0).ok()?;
     let number = Text::<16>::of(format_args!("{port}"));
     // Where a toolstack does not let us write this, it asks by `control/shutdown`.
-    store.post_write(
-        format_args!("device/suspend/event-channel"),
-        number.as_str(),
-        Matters::No,
-    );
+    store.post_write(format_args!("device/suspend/event-channel"), number.as_str(), Matters::No);
     Some(port)
 }
 
