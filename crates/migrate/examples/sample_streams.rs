@@ -1,5 +1,7 @@
 //! Writes a small stream of each kind into a folder, for Xen's own `verify-stream-v2`.
 
+#![expect(clippy::disallowed_methods, reason = "a program beside the crate, not part of it")]
+
 use std::path::Path;
 
 use migrate::libxc::{
