@@ -19,24 +19,31 @@ use lab::{cargo, workspace};
 const HELP: &str = "\
 cargo xtask fuzz [TARGET...] [--seconds N] [--fresh] [--input FILE]
 
-Feeds arbitrary bytes to the store, and looks whether it still is what it has to be.
+Feeds arbitrary bytes to the store and to parsers, and checks their invariants.
 
   socket    requests of clients and guests, with deaths, restarts and hand-overs between them
   ring      a ring page whose words another thread changes
   state     the state stream that a daemon takes over
   journal   the journal of a killed daemon
   client    answers of a store that lies
+  streams   streams of saved domains
 
   --seconds N    for each target [60]
   --fresh        as CI does it: always the same inputs, and nothing kept from earlier runs
   --input FILE   run this one input of a single target, as a finding is told";
 
 /// Targets, each a program of `fuzz/`.
-pub(crate) const TARGETS: [&str; 5] = ["socket", "ring", "state", "journal", "client"];
+pub(crate) const TARGETS: [&str; 6] = ["socket", "ring", "state", "journal", "client", "streams"];
 
 /// Inputs of each target in [`run_all`], in thousands: what a minute on a slow machine has room for.
-const THOUSANDS: [(&str, u32); 5] =
-    [("socket", 60), ("ring", 50), ("state", 200), ("journal", 1000), ("client", 2000)];
+const THOUSANDS: [(&str, u32); 6] = [
+    ("socket", 60),
+    ("ring", 50),
+    ("state", 200),
+    ("journal", 1000),
+    ("client", 2000),
+    ("streams", 1000),
+];
 
 /// What a run begins with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

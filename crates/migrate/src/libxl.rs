@@ -109,7 +109,17 @@ impl Record {
         }))
     }
 
-    /// Appends it to a stream.
+    /// Whether it says nothing. Such a record is left out and skipped.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::EmulatorNodes { nodes, .. } => nodes.is_empty(),
+            Self::EmulatorContext { bytes, .. } => bytes.is_empty(),
+            Self::End | Self::LibxcContext | Self::CheckpointEnd => false,
+        }
+    }
+
+    /// Appends it to a stream, unless it is empty.
     ///
     /// # Panics
     /// If it is longer than [`RECORD_BYTES_MAX`](crate::RECORD_BYTES_MAX).
@@ -118,9 +128,7 @@ impl Record {
             Self::End => put_record(out, END, |_| {}),
             Self::LibxcContext => put_record(out, LIBXC_CONTEXT, |_| {}),
             Self::CheckpointEnd => put_record(out, CHECKPOINT_END, |_| {}),
-            // Nothing to say.
-            Self::EmulatorNodes { nodes, .. } if nodes.is_empty() => {}
-            Self::EmulatorContext { bytes, .. } if bytes.is_empty() => {}
+            empty if empty.is_empty() => {}
             Self::EmulatorNodes { emulator, index, nodes } => {
                 put_record(out, EMULATOR_XENSTORE_DATA, |out| {
                     put_u32(out, emulator.code());
@@ -244,7 +252,9 @@ impl Parser {
                         return Err(error(fault));
                     }
                     self.records += 1;
-                    let Some(record) = decoded else { continue };
+                    let Some(record) = decoded.filter(|record| !record.is_empty()) else {
+                        continue;
+                    };
                     match record {
                         Record::LibxcContext => {
                             self.has_context = true;
