@@ -9,6 +9,7 @@ use xen::DomId;
 use crate::acl::{Acl, Being, Life};
 use crate::journal::{Record, encode_acl};
 use crate::server::connection::{Connection, Peer};
+use crate::server::replay::COUNT_MAX;
 use crate::server::domains::Domain;
 use crate::server::{ConnId, Server};
 use crate::tree::Node;
@@ -55,7 +56,8 @@ impl Server {
     #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         let mut head = Vec::new();
-        let generation = self.store.tree().generation() + GENERATION_STEP;
+        let generation = self.store.tree().generation().saturating_add(GENERATION_STEP);
+        let generation = generation.min(COUNT_MAX);
         Record::Generation { generation }.encode(&mut head);
         Record::Quota { quota: self.domains.quota }.encode(&mut head);
         let (connection, life) = (self.last_connection, self.domains.last_life());

@@ -421,8 +421,10 @@ fn check_connection(number: u64) -> Option<()> {
 }
 
 /// Counters continue from here; one about to overflow is invalid.
+pub(super) const COUNT_MAX: u64 = (1 << 62) - 1;
+
 fn check_count(count: u64) -> Option<()> {
-    (count < 1 << 62).then_some(())
+    (count <= COUNT_MAX).then_some(())
 }
 
 /// A machine without domains: those that mattered have records.

@@ -133,6 +133,22 @@ fn every_store_has_the_special_nodes_whatever_a_stream_tells() {
 }
 
 #[test]
+fn a_store_that_can_be_taken_over_can_also_be_checkpointed() {
+    let generation = (1 << 62) - 1;
+    let lives = Lives { last_life: 20, generation, last_connection: 1, reserve: 0 };
+    let mut server = restore(&[Record::Lives(lives)]).unwrap().server;
+    // Each checkpoint skips generations, but not beyond what a replay takes.
+    for _ in 0..3 {
+        let mut records = Vec::new();
+        let mut checkpoint = server.checkpoint();
+        while checkpoint.write(&mut records, 4096) == Progress::More {}
+        let mut replay = Replay::new();
+        assert_eq!(replay.apply(&records), Ok(()));
+        server = replay.finish();
+    }
+}
+
+#[test]
 fn lives_are_told_before_connections_and_only_of_domains() {
     let peer = Peer::Ring { domid: DomId(1), target: Target::None, port: 1 };
     let (input, output) = (&[][..], &[][..]);
