@@ -11,7 +11,7 @@ const PFN_MAX: u64 = 0x1000;
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let piece = 1 + usize::from(input.byte()) * 8;
-    let is_file = input.byte() % 2 == 0;
+    let is_file = input.byte() & 1 == 0;
     let rest = input.rest();
     let mut stream = Stream::new();
     let mut has_config = !is_file;
@@ -25,7 +25,10 @@ pub fn run(data: &[u8]) {
                 Err(_) => return,
             }
         }
-        while has_config {
+        if !has_config {
+            continue;
+        }
+        loop {
             match parser.next(&mut stream) {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => break,
