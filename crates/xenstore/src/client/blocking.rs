@@ -47,6 +47,8 @@ pub struct Client<T> {
     pub(super) watches: BTreeMap<(String, String), Option<u32>>,
     pub(super) serves_batches: ServesBatches,
     pub(super) following: Following,
+    /// How many connections came before this one: a transaction ends with its own.
+    pub(super) connection: u64,
     /// The connection is broken and not replaced yet.
     pub(super) is_lost: bool,
     /// The last request was sent completely. If not, it was not executed.
@@ -64,6 +66,7 @@ impl<T: Transport> Client<T> {
             watches: BTreeMap::new(),
             serves_batches: ServesBatches::Unknown,
             following: Following::default(),
+            connection: 0,
             is_lost: false,
             was_sent: false,
             counters: ClientCounters::default(),

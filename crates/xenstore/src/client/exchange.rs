@@ -286,13 +286,19 @@ impl<T: Transport> Client<T> {
     ) -> Result<Option<Result<Vec<u8>, Error>>, ClientError> {
         // Another store closes the connection if a message is longer than the protocol's.
         let is_long = message.payload().len() > PAYLOAD_BYTES_MAX;
-        if self.serves_batches == ServesBatches::Unknown && is_long {
-            let nothing = batch::Request::default();
-            if self.ask_batch(0, &nothing)?.is_none() {
-                return Ok(None);
-            }
+        if is_long && !self.serves_batches()? {
+            return Ok(None);
         }
         self.ask_batch(transaction_id, message)
+    }
+
+    /// Whether the store serves batch messages; it is asked at most once for a connection.
+    pub(super) fn serves_batches(&mut self) -> Result<bool, ClientError> {
+        if self.serves_batches == ServesBatches::Unknown {
+            let nothing = batch::Request::default();
+            self.ask_batch(0, &nothing)?;
+        }
+        Ok(self.serves_batches == ServesBatches::Yes)
     }
 
     fn ask_batch(
@@ -396,6 +402,7 @@ impl<T: Transport> Client<T> {
         loop {
             self.transport.reconnect().map_err(ClientError::Transport)?;
             self.machine = ClientMachine::new();
+            self.connection += 1;
             if self.serves_batches != ServesBatches::Never {
                 // It may be another program.
                 self.serves_batches = ServesBatches::Unknown;

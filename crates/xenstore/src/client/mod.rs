@@ -16,7 +16,7 @@ pub use blocking::{Client, ClientCounters};
 pub use follow::DomainUpdate;
 pub use machine::{ClientMachine, ProtocolError, WatchEvent};
 pub use nodes::Nodes;
-pub use transaction::Transaction;
+pub use transaction::{PreparedCommit, Transaction};
 
 use alloc::string::String;
 

@@ -91,6 +91,76 @@ impl<T: Transport> Client<T> {
         }
     }
 
+    /// Does all of a commit that can be done before the moment at which it is to take effect. With a
+    /// store that serves no batches that is a transaction up to its end, so do not keep it for long.
+    ///
+    /// # Errors
+    /// As of [`commit`](Self::commit). Where the store serves batches, guards are only evaluated
+    /// when it takes effect.
+    pub fn prepare_commit(&mut self, batch: Batch) -> Result<PreparedCommit, ClientError> {
+        let mut losses = 0;
+        loop {
+            let connection = self.connection;
+            match self.try_to_prepare(&batch) {
+                Ok(transaction) => {
+                    let transaction = transaction.map(|id| OpenTransaction { connection, id });
+                    return Ok(PreparedCommit { batch, transaction });
+                }
+                Err(error) if self.is_lost => {
+                    losses += 1;
+                    if losses >= LOSSES_MAX || self.reconnect().is_err() {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn try_to_prepare(&mut self, batch: &Batch) -> Result<Option<u32>, ClientError> {
+        if self.serves_batches()? {
+            return Ok(None);
+        }
+        let id = self.start()?;
+        let done = Transaction { client: self, id }.run(batch).and_then(|replies| replies.all_ok());
+        if let Err(error) = done {
+            // Report this error; the other is of the same connection.
+            let _aborted = self.end(id, "F");
+            return Err(error);
+        }
+        Ok(Some(id))
+    }
+
+    /// Lets it take effect: one message to the store, unless something that it reads or changes has
+    /// changed meanwhile or the connection is another one.
+    ///
+    /// # Errors
+    /// As of [`commit`](Self::commit).
+    pub fn commit_prepared(&mut self, prepared: PreparedCommit) -> Result<(), ClientError> {
+        let PreparedCommit { batch, transaction } = prepared;
+        if let Some(OpenTransaction { connection, id }) = transaction
+            && connection == self.connection
+            && !self.is_lost
+            && self.end(id, "T")? == Ended::Done
+        {
+            return Ok(());
+        }
+        self.commit(&batch).map(drop)
+    }
+
+    /// Drops it without effect.
+    pub fn discard(&mut self, prepared: PreparedCommit) {
+        let PreparedCommit { batch, transaction } = prepared;
+        drop(batch);
+        if let Some(OpenTransaction { connection, id }) = transaction
+            && connection == self.connection
+            && !self.is_lost
+        {
+            // If the connection breaks now, the transaction ends with it.
+            let _aborted = self.end(id, "F");
+        }
+    }
+
     fn start(&mut self) -> Result<u32, ClientError> {
         let reply = self.request(MessageType::TransactionStart, 0, "", &[b"\0"])?;
         self.counters.transactions += 1;
@@ -111,6 +181,22 @@ impl<T: Transport> Client<T> {
             Err(error) => Err(error),
         }
     }
+}
+
+/// A commit that takes effect by one more message; [`Client::prepare_commit`] makes it.
+#[derive(Debug)]
+#[must_use = "commit or discard it"]
+pub struct PreparedCommit {
+    batch: Batch,
+    /// `None` where the store serves batches.
+    transaction: Option<OpenTransaction>,
+}
+
+/// A transaction of which only the end is missing.
+#[derive(Clone, Copy, Debug)]
+struct OpenTransaction {
+    connection: u64,
+    id: u32,
 }
 
 fn number(reply: &[u8]) -> Option<u32> {

@@ -435,6 +435,41 @@ fn a_commit_is_guarded_alike_with_and_without_batches() {
 }
 
 #[test]
+fn a_prepared_commit_takes_effect_by_one_message() {
+    let Bench { world, client, mut other } = bench();
+    for mut client in [client, client_of_another_store(&world)] {
+        client.write("/d/n", b"1").unwrap();
+        let mut batch = Batch::new();
+        batch.guard_value("/d/n", "1");
+        batch.write("/w", "2");
+        let prepared = client.prepare_commit(batch.clone()).unwrap();
+        assert_eq!(other.read_optional("/w"), Ok(None));
+        client.counters = Default::default();
+        client.commit_prepared(prepared).unwrap();
+        assert_eq!((client.counters.messages, client.counters.round_trips), (1, 1));
+        assert_eq!(other.read("/w"), Ok(b"2".to_vec()));
+        other.rm("/w").unwrap();
+        // What is dropped leaves nothing.
+        let prepared = client.prepare_commit(batch.clone()).unwrap();
+        client.discard(prepared);
+        assert_eq!(other.read_optional("/w"), Ok(None));
+        // The connection is another one meanwhile.
+        let prepared = client.prepare_commit(batch.clone()).unwrap();
+        breaks(&client, Link::BreaksBefore(0));
+        client.read("/d/n").unwrap();
+        client.commit_prepared(prepared).unwrap();
+        assert_eq!(other.read("/w"), Ok(b"2".to_vec()));
+        other.rm("/w").unwrap();
+        // The guard holds until it takes effect.
+        let prepared = client.prepare_commit(batch).unwrap();
+        other.write("/d/n", b"3").unwrap();
+        let error = client.commit_prepared(prepared).unwrap_err();
+        assert_eq!(error.refusal(), Some(Error::EAGAIN));
+        assert_eq!(other.read_optional("/w"), Ok(None));
+    }
+}
+
+#[test]
 fn an_empty_list_of_children_says_so() {
     let Bench { mut client, .. } = bench();
     client.mkdir("/d").unwrap();
