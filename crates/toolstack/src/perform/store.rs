@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Uuid, XenbusState};
 use xenstore::Error;
-use xenstore::client::{Batch, Client, ClientError, Nodes as _, Replies, Transport};
+use xenstore::client::{
+    Batch, Client, ClientError, Nodes as _, PreparedCommit, Replies, Transport,
+};
 
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
@@ -59,11 +61,14 @@ fn commit_for<T: Transport>(
     domid: DomId,
     batch: &Batch,
 ) -> Result<(), Failure> {
-    match store.commit(batch) {
-        Err(error) if matches!(error.refusal(), Some(Error::ENOENT | Error::EAGAIN)) => {
-            Err(taken_down(domid))
-        }
-        other => Ok(other.map(drop)?),
+    store.commit(batch).map(drop).map_err(|error| not_committed(domid, error))
+}
+
+/// What a change means that is guarded by the domain's link to its VM and was refused.
+fn not_committed(domid: DomId, error: ClientError) -> Failure {
+    match error.refusal() {
+        Some(Error::ENOENT | Error::EAGAIN) => taken_down(domid),
+        _ => error.into(),
     }
 }
 
@@ -90,12 +95,35 @@ pub(crate) fn request_shutdown<T: Transport>(
     uuid: Uuid,
     request: &str,
 ) -> Result<(), Failure> {
+    commit_for(store, domid, &shutdown_request(domid, uuid, request))
+}
+
+fn shutdown_request(domid: DomId, uuid: Uuid, request: &str) -> Batch {
     let path = format!("/local/domain/{domid}/control/shutdown");
     let mut batch = Batch::new();
     batch.guard_value(&vm_link(domid), vm_path(uuid));
     batch.guard_present(&path);
     batch.write(&path, request);
-    commit_for(store, domid, &batch)
+    batch
+}
+
+/// Does all of a request to suspend but its last message to the store.
+pub(crate) fn prepare_suspend_request<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+) -> Result<PreparedCommit, Failure> {
+    let prepared = store.prepare_commit(shutdown_request(domid, uuid, "suspend"));
+    prepared.map_err(|error| not_committed(domid, error))
+}
+
+/// The guest is asked.
+pub(crate) fn request_prepared<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    prepared: PreparedCommit,
+) -> Result<(), Failure> {
+    store.commit_prepared(prepared).map_err(|error| not_committed(domid, error))
 }
 
 /// The ports of a guest's suspend.

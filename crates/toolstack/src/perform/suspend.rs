@@ -11,7 +11,7 @@ use xen::{
     DomId, DomainInfo, DomainKind, DomainRef, EvtchnPeer, EvtchnPort, HvmParam, Hypervisor,
     ShutdownReason, Uuid,
 };
-use xenstore::client::Transport;
+use xenstore::client::{PreparedCommit, Transport};
 
 use super::{Performer, refused, store};
 use crate::host::Host;
@@ -27,6 +27,8 @@ const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
 /// Intervals of the poll beside the channel; the last one repeats.
 const POLLS_MS: [u64; 6] = [1, 2, 5, 10, 20, 50];
+/// Events that are taken before a suspend: one of each end, and what the guest sends meanwhile.
+const PENDING_MAX: u32 = 8;
 
 /// Offset of `user_regs.rax` in `struct vcpu_guest_context`. Source:
 /// `xen/include/public/arch-x86/xen.h`.
@@ -66,6 +68,52 @@ impl Suspended<'_> {
     }
 }
 
+/// A suspend of which all is done that can be done before the guest is to stop.
+///
+/// In order: [prepared](Performer::prepare_suspend), at any time before; [armed](Performer::arm_suspend),
+/// a moment before; [triggered](Performer::trigger_suspend), which is all that the guest's pause has of
+/// it; resumed or not; ended, or abandoned after a failure. One that is not ended leaves a subscription
+/// and bound ports.
+#[must_use = "end or abandon it"]
+#[derive(Debug)]
+pub(crate) struct PreparedSuspend {
+    domain: DomainRef,
+    uuid: Uuid,
+    name: String,
+    /// The guest's port, by which it wants to be asked.
+    guest_port: Option<EvtchnPort>,
+    /// Ours in the domain.
+    own_port: EvtchnPort,
+    /// Our end of it.
+    channel: EvtchnPort,
+    armed: Option<Armed>,
+}
+
+/// What ends with the subscription.
+#[derive(Debug)]
+struct Armed {
+    trigger: Trigger,
+    /// The request in the store but for its last message, until it is sent.
+    request: Option<PreparedCommit>,
+    takes_answer: TakesAnswer,
+    /// The guest was asked.
+    is_triggered: bool,
+}
+
+/// Whether the guest called for its suspend, and so takes the call's answer. As in libxc: a guest
+/// without PV drivers was stopped anywhere.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum TakesAnswer {
+    Yes,
+    No,
+}
+
+impl PreparedSuspend {
+    fn vm(&self) -> Suspended<'_> {
+        Suspended { domain: self.domain, uuid: self.uuid, name: &self.name }
+    }
+}
+
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// Suspends a running guest. After a failure the guest runs on; if it suspends later, somebody
     /// has to resume it.
@@ -76,33 +124,145 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         name: &str,
         monitor: &mut dyn WorkMonitor,
     ) -> Result<(), Failure> {
+        let Some(mut suspend) = self.prepare_suspend(domain, uuid, name)? else { return Ok(()) };
+        let armed = self.arm_suspend(&mut suspend);
+        match armed.and_then(|()| self.trigger_suspend(&mut suspend, monitor)) {
+            Ok(()) => {
+                self.end_suspend(suspend);
+                Ok(())
+            }
+            Err(why) => Err(self.abandon_suspend(suspend, why)),
+        }
+    }
+
+    /// Prepares the suspend of a running guest; it may then run on for as long as wanted. `None` if
+    /// it is suspended.
+    pub(crate) fn prepare_suspend(
+        &mut self,
+        domain: DomainRef,
+        uuid: Uuid,
+        name: &str,
+    ) -> Result<Option<PreparedSuspend>, Failure> {
         let vm = Suspended { domain, uuid, name };
-        let domid = domain.domid;
         self.check_identity(domain, IdentityCheck::Needed)?;
-        let info = self.info_of(vm)?;
-        match info.flags.shutdown() {
-            Some(ShutdownReason::Suspend) => return Ok(()),
-            Some(reason) => return Err(vm.failure(format!("has stopped ({reason})"))),
-            None if info.flags.paused() => {
-                let advice = "is paused, so its guest cannot suspend; `xy unpause` first";
-                return Err(vm.failure(advice));
-            }
-            None => {}
+        if self.running(vm)?.is_none() {
+            return Ok(None);
         }
-        let nodes = store::suspend_nodes(&mut self.store, domid, uuid)?;
-        let (port, channel) = self.own_channel(vm, nodes.own_port)?;
-        let ended = self.ask_and_wait(vm, &info, nodes.guest_port, port, monitor);
-        self.end_channel(domid, channel);
-        match ended? {
+        let nodes = store::suspend_nodes(&mut self.store, domain.domid, uuid)?;
+        let (own_port, channel) = self.own_channel(vm, nodes.own_port)?;
+        let (name, guest_port) = (name.to_owned(), nodes.guest_port);
+        let armed = None;
+        Ok(Some(PreparedSuspend { domain, uuid, name, guest_port, own_port, channel, armed }))
+    }
+
+    /// Listens for the suspend, and does what else is left before the guest can be asked by one
+    /// message. Not to be kept so for long: where the store serves no batches a transaction is open.
+    pub(crate) fn arm_suspend(&mut self, suspend: &mut PreparedSuspend) -> Result<(), Failure> {
+        self.disarm(suspend);
+        let vm = suspend.vm();
+        let domid = vm.domain.domid;
+        let info = self.running(vm)?;
+        let info = info.ok_or_else(|| vm.failure("its guest has suspended by itself"))?;
+        let takes_answer = self.takes_answer(&info)?;
+        let trigger = match takes_answer {
+            TakesAnswer::No => Trigger::Xen,
+            TakesAnswer::Yes => {
+                // A guest may name any port: not ours, and one that it has for us.
+                let offered = suspend.guest_port.filter(|port| *port != suspend.own_port);
+                let bound = offered.and_then(|port| self.xen.bind_channel(domid, port).ok());
+                bound.map_or(Trigger::Store, Trigger::Event)
+            }
+        };
+        suspend.armed = Some(Armed { trigger, request: None, takes_answer, is_triggered: false });
+        let vm = suspend.vm();
+        let subscribed = self.xen.subscribe_suspend(domid, suspend.own_port);
+        subscribed.map_err(refused("listen for the suspend of", domid))?;
+        // Every end is pending when it is bound, which says nothing.
+        for _ in 0..PENDING_MAX {
+            let fired = self.xen.wait_channel(0);
+            if fired.map_err(refused("wait for an event of", domid))?.is_none() {
+                break;
+            }
+        }
+        if trigger == Trigger::Store {
+            let request = store::prepare_suspend_request(&mut self.store, domid, vm.uuid)?;
+            suspend.armed.as_mut().expect("armed above").request = Some(request);
+        }
+        Ok(())
+    }
+
+    /// Asks the guest of an armed suspend, and waits until it is confirmed to have suspended.
+    pub(crate) fn trigger_suspend(
+        &mut self,
+        suspend: &mut PreparedSuspend,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<(), Failure> {
+        let domid = suspend.domain.domid;
+        let armed = suspend.armed.as_mut().expect("it is armed first");
+        armed.is_triggered = true;
+        let trigger = armed.trigger;
+        match trigger {
+            Trigger::Xen => {
+                let stopped = self.xen.remote_shutdown(domid, ShutdownReason::Suspend);
+                stopped.map_err(refused("suspend", domid))?;
+            }
+            Trigger::Event(channel) => {
+                let sent = self.xen.notify_channel(channel);
+                sent.map_err(refused("send an event to", domid))?;
+            }
+            Trigger::Store => {
+                let request = armed.request.take().expect("prepared, and triggered once");
+                store::request_prepared(&mut self.store, domid, request)?;
+            }
+        }
+        match self.wait_for_suspend(suspend.vm(), trigger, monitor)? {
             Ended::Suspended => Ok(()),
-            Ended::Not(why) => {
-                // It may have suspended before the subscription ended; then nobody was told.
-                if self.is_suspended(vm)? {
-                    self.resume(domain, name)?;
-                }
-                Err(why)
+            Ended::Not(why) => Err(why),
+        }
+    }
+
+    /// Lets go of all that belongs to a suspend. The guest stays as it is.
+    pub(crate) fn end_suspend(&mut self, mut suspend: PreparedSuspend) {
+        self.disarm(&mut suspend);
+        // The domain may be gone, and its ports with it.
+        let _gone = self.xen.unbind_channel(suspend.channel);
+    }
+
+    /// Ends a suspend that failed, and returns why it did. The guest runs on.
+    pub(crate) fn abandon_suspend(&mut self, suspend: PreparedSuspend, why: Failure) -> Failure {
+        let PreparedSuspend { domain, uuid, ref name, .. } = suspend;
+        let name = name.clone();
+        let was_asked = suspend.armed.as_ref().is_some_and(|armed| armed.is_triggered);
+        self.end_suspend(suspend);
+        let vm = Suspended { domain, uuid, name: &name };
+        // It may have suspended before the subscription ended; then nobody was told.
+        if was_asked && matches!(self.is_suspended(vm), Ok(true)) {
+            if let Err(Failure(more)) = self.resume(domain, &name) {
+                return Failure(format!("{}; it has suspended since, and stays so: {more}", why.0));
             }
         }
+        why
+    }
+
+    /// From here on a suspend is announced by the VIRQ again.
+    fn disarm(&mut self, suspend: &mut PreparedSuspend) {
+        let Some(armed) = suspend.armed.take() else { return };
+        // The domain may be gone, and its ports with it.
+        let _gone = self.xen.subscribe_suspend(suspend.domain.domid, EvtchnPort(0));
+        if let Trigger::Event(channel) = armed.trigger {
+            let _gone = self.xen.unbind_channel(channel);
+        }
+        if let Some(request) = armed.request {
+            self.store.discard(request);
+        }
+    }
+
+    /// Lets the guest of a suspend go on where it was: as few hypercalls as there can be, and the
+    /// store is not told yet ([`tell_resumed`](Self::tell_resumed)).
+    #[expect(dead_code, reason = "for what copies a suspended guest and lets it go on")]
+    pub(crate) fn resume_at_once(&mut self, suspend: &PreparedSuspend) -> Result<(), Failure> {
+        let armed = suspend.armed.as_ref().expect("it is resumed before it is ended");
+        self.let_go_on(suspend.domain.domid, armed.takes_answer)
     }
 
     /// Resumes a suspended guest where it was: it keeps its devices.
@@ -114,14 +274,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let Some(info) = info else {
             return Err(Failure(format!("{name}: is not suspended")));
         };
-        if self.takes_answer(&info)? {
+        let takes_answer = self.takes_answer(&info)?;
+        self.let_go_on(domid, takes_answer)?;
+        self.tell_resumed(domid)
+    }
+
+    fn let_go_on(&mut self, domid: DomId, takes_answer: TakesAnswer) -> Result<(), Failure> {
+        if takes_answer == TakesAnswer::Yes {
             let context = self.xen.vcpu_context(domid, 0);
             let mut context = context.map_err(refused("read the registers of", domid))?;
             context[RAX..RAX + 8].copy_from_slice(&CANCELLED.to_le_bytes());
             let set = self.xen.set_vcpu_context(domid, 0, &context);
             set.map_err(refused("set the registers of", domid))?;
         }
-        self.xen.resume_domain(domid).map_err(refused("resume", domid))?;
+        self.xen.resume_domain(domid).map_err(refused("resume", domid))
+    }
+
+    /// Tells the store that a suspended domain runs again, so that it reports a further suspend.
+    pub(crate) fn tell_resumed(&mut self, domid: DomId) -> Result<(), Failure> {
         match self.store.resume(domid) {
             // It is not introduced.
             Err(error) if error.is_not_found() => Ok(()),
@@ -129,15 +299,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
-    /// Whether the guest called for its suspend, and so takes the call's answer. As in libxc: a
-    /// guest without PV drivers was stopped anywhere.
-    fn takes_answer(&mut self, info: &DomainInfo) -> Result<bool, Failure> {
-        Ok(info.kind() == DomainKind::Pv || self.callback_irq(info.domid)? != 0)
-    }
-
-    fn callback_irq(&mut self, domid: DomId) -> Result<u64, Failure> {
-        let irq = self.xen.hvm_param(domid, HvmParam::CallbackIrq);
-        irq.map_err(refused("read the callback interrupt of", domid))
+    fn takes_answer(&mut self, info: &DomainInfo) -> Result<TakesAnswer, Failure> {
+        if info.kind() == DomainKind::Pv {
+            return Ok(TakesAnswer::Yes);
+        }
+        let irq = self.xen.hvm_param(info.domid, HvmParam::CallbackIrq);
+        let irq = irq.map_err(refused("read the callback interrupt of", info.domid))?;
+        Ok(if irq == 0 { TakesAnswer::No } else { TakesAnswer::Yes })
     }
 
     /// Ends the subscription that a killed daemon may have left: Xen would signal a port that nobody
@@ -155,6 +323,20 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         info.filter(lives).ok_or_else(|| vm.failure("its domain was destroyed"))
     }
 
+    /// A domain whose guest can suspend; `None` if it has.
+    fn running(&mut self, vm: Suspended<'_>) -> Result<Option<DomainInfo>, Failure> {
+        let info = self.info_of(vm)?;
+        match info.flags.shutdown() {
+            Some(ShutdownReason::Suspend) => Ok(None),
+            Some(reason) => Err(vm.failure(format!("has stopped ({reason})"))),
+            None if info.flags.paused() => {
+                let advice = "is paused, so its guest cannot suspend; `xy unpause` first";
+                Err(vm.failure(advice))
+            }
+            None => Ok(Some(info)),
+        }
+    }
+
     fn is_suspended(&mut self, vm: Suspended<'_>) -> Result<bool, Failure> {
         Ok(self.info_of(vm)?.flags.shutdown() == Some(ShutdownReason::Suspend))
     }
@@ -169,63 +351,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let domid = vm.domain.domid;
         // The guest may have closed it.
         let bound = known.and_then(|port| Some((port, self.xen.bind_channel(domid, port).ok()?)));
-        let (port, channel) = match bound {
-            Some(bound) => bound,
-            None => {
-                let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
-                let made = self.xen.alloc_unbound(peer);
-                let port = made.map_err(refused("make an event channel in", domid))?;
-                store::keep_suspend_port(&mut self.store, domid, vm.uuid, port)?;
-                let bound = self.xen.bind_channel(domid, port);
-                (port, bound.map_err(refused("bind to an event channel of", domid))?)
-            }
-        };
-        let armed = self.xen.subscribe_suspend(domid, port);
-        armed.map_err(refused("listen for the suspend of", domid)).inspect_err(|_| {
-            let _unbound = self.xen.unbind_channel(channel);
-        })?;
-        Ok((port, channel))
-    }
-
-    /// From here on a suspend is announced by the VIRQ again.
-    fn end_channel(&mut self, domid: DomId, channel: EvtchnPort) {
-        // The domain may be gone, and its ports with it.
-        let _gone = self.xen.subscribe_suspend(domid, EvtchnPort(0));
-        let _gone = self.xen.unbind_channel(channel);
-    }
-
-    fn ask_and_wait(
-        &mut self,
-        vm: Suspended<'_>,
-        info: &DomainInfo,
-        guest_port: Option<EvtchnPort>,
-        own_port: EvtchnPort,
-        monitor: &mut dyn WorkMonitor,
-    ) -> Result<Ended, Failure> {
-        let domid = vm.domain.domid;
-        let trigger = if info.kind() != DomainKind::Pv && self.callback_irq(domid)? == 0 {
-            Trigger::Xen
-        } else {
-            // A guest may name any port: not ours, and one that it has for us.
-            let offered = guest_port.filter(|port| *port != own_port);
-            let bound = offered.and_then(|port| self.xen.bind_channel(domid, port).ok());
-            bound.map_or(Trigger::Store, Trigger::Event)
-        };
-        let asked = match trigger {
-            Trigger::Xen => self
-                .xen
-                .remote_shutdown(domid, ShutdownReason::Suspend)
-                .map_err(refused("suspend", domid)),
-            Trigger::Event(channel) => {
-                self.xen.notify_channel(channel).map_err(refused("send an event to", domid))
-            }
-            Trigger::Store => store::request_shutdown(&mut self.store, domid, vm.uuid, "suspend"),
-        };
-        let ended = asked.and_then(|()| self.wait_for_suspend(vm, trigger, monitor));
-        if let Trigger::Event(channel) = trigger {
-            let _gone = self.xen.unbind_channel(channel);
+        if let Some(bound) = bound {
+            return Ok(bound);
         }
-        ended
+        let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
+        let made = self.xen.alloc_unbound(peer);
+        let port = made.map_err(refused("make an event channel in", domid))?;
+        store::keep_suspend_port(&mut self.store, domid, vm.uuid, port)?;
+        let bound = self.xen.bind_channel(domid, port);
+        Ok((port, bound.map_err(refused("bind to an event channel of", domid))?))
     }
 
     fn wait_for_suspend(
