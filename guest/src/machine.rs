@@ -7,7 +7,7 @@ use guest_proto::boot::{
     HVM_START_INFO_BYTES, PV_CONSOLE_MFN, PV_START_INFO_BYTES, PV_STORE_MFN, PvStart, PvhStart,
     until_nul,
 };
-use guest_proto::options::Options;
+use guest_proto::options::{Options, SuspendBy};
 
 use crate::console;
 use crate::evtchn::{self, P2M_LIST_LIST, P2M_PAGES, SHARED_INFO};
@@ -117,16 +117,19 @@ impl Machine {
         let start = PvhStart::decode(unsafe { &*bytes })?;
         map_pvh();
         evtchn::mask_all();
-        // Never delivered, since interrupts stay off; but only a guest with an event vector is
-        // told when a suspend is called off.
-        hypercall::set_event_vector().expect("Xen refused an event vector");
+        let options = pvh_options(start.cmdline);
+        if options.suspend != SuspendBy::Xen {
+            // Never delivered, since interrupts stay off; but only a guest with an event vector is
+            // told when a suspend is called off.
+            hypercall::set_event_vector().expect("Xen refused an event vector");
+        }
 
         let pages = hypercall::current_reservation().expect("Xen refused to tell our size");
         Some(Self {
             mode: Mode::Pvh,
             store: pvh_ring(HvmParam::StorePfn, HvmParam::StorePort)
                 .expect("the builder made no store ring"),
-            options: pvh_options(start.cmdline),
+            options,
             pages,
             start_info,
         })

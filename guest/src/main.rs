@@ -99,7 +99,7 @@ impl Guest {
         set_up_watches(&self.machine, &mut self.store);
         self.suspend_port = match self.machine.options.suspend {
             SuspendBy::EventChannel => offer_suspend_port(&mut self.store),
-            SuspendBy::Store | SuspendBy::Never => None,
+            SuspendBy::Store | SuspendBy::Never | SuspendBy::Xen => None,
         };
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod suspend;
 pub use adoption::AdoptionWork;
 pub use definitions::DefinitionWork;
 pub use queries::QueryWork;
+pub use suspend::PreparedSuspend;
 use xen::{DomId, DomainRef, Errno, Hypervisor, Presence, Xen};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
@@ -72,7 +73,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         (result, cost)
     }
+}
 
+impl<H: Hypervisor, T, O> Performer<H, T, O> {
     /// Checks that the domain is still the intended one.
     pub(crate) fn check_identity(
         &mut self,

@@ -23,6 +23,9 @@ pub enum SuspendBy {
     Store,
     /// `xylem.suspend=never`: it acknowledges the request and does not suspend.
     Never,
+    /// `xylem.suspend=xen`: not at all. A PVH guest registers no event vector, so it counts as one
+    /// without PV drivers, which Xen stops by itself.
+    Xen,
 }
 
 /// What the command line can ask for.
@@ -54,6 +57,7 @@ impl Options {
                 b"nodev" => options.ignore_devices = true,
                 b"suspend=store" => options.suspend = SuspendBy::Store,
                 b"suspend=never" => options.suspend = SuspendBy::Never,
+                b"suspend=xen" => options.suspend = SuspendBy::Xen,
                 _ => match option.strip_prefix(b"ip=").and_then(Ipv4::parse) {
                     Some(ip) => options.ip = Some(ip),
                     None => options.has_unknown = true,
@@ -79,6 +83,7 @@ mod tests {
         assert_eq!(Options::parse(b"xylem.hold").unplug, Unplug::Ignores);
         assert_eq!(Options::parse(b"xylem.suspend=store").suspend, SuspendBy::Store);
         assert_eq!(Options::parse(b"xylem.suspend=never").suspend, SuspendBy::Never);
+        assert_eq!(Options::parse(b"xylem.suspend=xen").suspend, SuspendBy::Xen);
     }
 
     #[test]

@@ -26,6 +26,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),
     ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
     ("bench-plug.bash", include_str!("../../../lab/bench-plug.bash")),
+    ("bench-suspend.bash", include_str!("../../../lab/bench-suspend.bash")),
     ("soak.bash", include_str!("../../../lab/soak.bash")),
     ("soak-vms.bash", include_str!("../../../lab/soak-vms.bash")),
     ("soak-others.bash", include_str!("../../../lab/soak-others.bash")),

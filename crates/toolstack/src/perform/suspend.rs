@@ -14,7 +14,6 @@ use xen::{
 use xenstore::client::{PreparedCommit, Transport};
 
 use super::{Performer, refused, store};
-use crate::host::Host;
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
 /// How long a guest may take to acknowledge a request in `control/shutdown`, as in libxl.
@@ -76,7 +75,7 @@ impl Suspended<'_> {
 /// and bound ports.
 #[must_use = "end or abandon it"]
 #[derive(Debug)]
-pub(crate) struct PreparedSuspend {
+pub struct PreparedSuspend {
     domain: DomainRef,
     uuid: Uuid,
     name: String,
@@ -114,10 +113,10 @@ impl PreparedSuspend {
     }
 }
 
-impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
     /// Suspends a running guest. After a failure the guest runs on; if it suspends later, somebody
     /// has to resume it.
-    pub(crate) fn suspend(
+    pub fn suspend(
         &mut self,
         domain: DomainRef,
         uuid: Uuid,
@@ -137,7 +136,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// Prepares the suspend of a running guest; it may then run on for as long as wanted. `None` if
     /// it is suspended.
-    pub(crate) fn prepare_suspend(
+    pub fn prepare_suspend(
         &mut self,
         domain: DomainRef,
         uuid: Uuid,
@@ -157,7 +156,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// Listens for the suspend, and does what else is left before the guest can be asked by one
     /// message. Not to be kept so for long: where the store serves no batches a transaction is open.
-    pub(crate) fn arm_suspend(&mut self, suspend: &mut PreparedSuspend) -> Result<(), Failure> {
+    pub fn arm_suspend(&mut self, suspend: &mut PreparedSuspend) -> Result<(), Failure> {
         self.disarm(suspend);
         let vm = suspend.vm();
         let domid = vm.domain.domid;
@@ -192,7 +191,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// Asks the guest of an armed suspend, and waits until it is confirmed to have suspended.
-    pub(crate) fn trigger_suspend(
+    pub fn trigger_suspend(
         &mut self,
         suspend: &mut PreparedSuspend,
         monitor: &mut dyn WorkMonitor,
@@ -222,14 +221,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// Lets go of all that belongs to a suspend. The guest stays as it is.
-    pub(crate) fn end_suspend(&mut self, mut suspend: PreparedSuspend) {
+    pub fn end_suspend(&mut self, mut suspend: PreparedSuspend) {
         self.disarm(&mut suspend);
         // The domain may be gone, and its ports with it.
         let _gone = self.xen.unbind_channel(suspend.channel);
     }
 
     /// Ends a suspend that failed, and returns why it did. The guest runs on.
-    pub(crate) fn abandon_suspend(&mut self, suspend: PreparedSuspend, why: Failure) -> Failure {
+    pub fn abandon_suspend(&mut self, suspend: PreparedSuspend, why: Failure) -> Failure {
         let PreparedSuspend { domain, uuid, ref name, .. } = suspend;
         let name = name.clone();
         let was_asked = suspend.armed.as_ref().is_some_and(|armed| armed.is_triggered);
@@ -259,14 +258,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// Lets the guest of a suspend go on where it was: as few hypercalls as there can be, and the
     /// store is not told yet ([`tell_resumed`](Self::tell_resumed)).
-    #[expect(dead_code, reason = "for what copies a suspended guest and lets it go on")]
-    pub(crate) fn resume_at_once(&mut self, suspend: &PreparedSuspend) -> Result<(), Failure> {
+    pub fn resume_at_once(&mut self, suspend: &PreparedSuspend) -> Result<(), Failure> {
         let armed = suspend.armed.as_ref().expect("it is resumed before it is ended");
         self.let_go_on(suspend.domain.domid, armed.takes_answer)
     }
 
     /// Resumes a suspended guest where it was: it keeps its devices.
-    pub(crate) fn resume(&mut self, domain: DomainRef, name: &str) -> Result<(), Failure> {
+    pub fn resume(&mut self, domain: DomainRef, name: &str) -> Result<(), Failure> {
         self.check_identity(domain, IdentityCheck::Needed)?;
         let domid = domain.domid;
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
@@ -291,7 +289,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// Tells the store that a suspended domain runs again, so that it reports a further suspend.
-    pub(crate) fn tell_resumed(&mut self, domid: DomId) -> Result<(), Failure> {
+    pub fn tell_resumed(&mut self, domid: DomId) -> Result<(), Failure> {
         match self.store.resume(domid) {
             // It is not introduced.
             Err(error) if error.is_not_found() => Ok(()),

@@ -1,0 +1,84 @@
+# bench-suspend.bash ROUNDS OTHERS WHOLE: prints "SAMPLE NAME MICROSECONDS" lines: suspends by ours and in libxl's order, in
+# turn, on the same guests (crates/xylemd/examples/suspend_rounds.rs, lab/xlsuspend.c), then WHOLE of them by `xy` and
+# xylemd; then the same beside OTHERS further domains; then ROUNDS checkpoints by libxc in libxl's order.
+. /lab/lib.sh
+rounds=$1
+others=$2
+whole=$3
+export XLSUSPEND=/root/xlsuspend
+
+# stop_xylemd: it would notice each suspend, and disturb whoever is measured.
+stop_xylemd() {
+    kill "$xylemd_pid"
+    wait "$xylemd_pid" 2>/dev/null
+}
+
+uni() {
+    local name=$1
+    shift
+    unikernel_cfg "$name" "$@"
+    xy create -q "/tmp/$name.cfg" >/dev/null || fail "create $name"
+    console_wait "$name" 'hello mode' 60 || fail "$name is not up"
+}
+
+# whole PHASE GUEST...: the operation as `xy trace` tells it, without the way to the daemon, and the command's own time.
+whole() {
+    local phase=$1 round name begin
+    shift
+    for round in $(seq "$whole"); do
+        for name; do
+            sleep 0.2
+            begin=${EPOCHREALTIME/./}
+            xy suspend "$name" || fail "suspend $name"
+            echo "SAMPLE $name-command-$phase $((${EPOCHREALTIME/./} - begin))"
+            xy trace "$name" | awk -v name="$name-whole-$phase" '/^operation .*suspend/ {
+                value = $0
+                sub(/.*\(/, "", value)
+                split(value, part, /[ )]/)
+                factor = part[2] == "s" ? 1000000 : part[2] == "ms" ? 1000 : 1
+                print "SAMPLE", name, part[1] * factor
+            }'
+            xy resume "$name" || fail "resume $name"
+        done
+    done
+}
+
+start_xylemd
+uni pv "type = 'pv'" "extra = 'xylem.quiet'"
+uni pvh "type = 'pvh'" "extra = 'xylem.quiet'"
+uni pv-store "type = 'pv'" "extra = 'xylem.quiet xylem.suspend=store'"
+uni pvh-store "type = 'pvh'" "extra = 'xylem.quiet xylem.suspend=store'"
+uni xen "type = 'pvh'" "extra = 'xylem.quiet xylem.suspend=xen'"
+for kind in pv pvh; do
+    linux_cfg "linux-$kind" "type = '$kind'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT'"
+    xy create -q "/tmp/linux-$kind.cfg" >/dev/null || fail "create linux-$kind"
+done
+for kind in pv pvh; do
+    console_wait "linux-$kind" 'XYLEM-GUEST: ready' 600 || fail "linux-$kind is not up"
+done
+guests=
+for guest in pv:AEO pvh:AEO pv-store:AO pvh-store:AO xen:O linux-pv:AO linux-pvh:AO; do
+    guests="$guests $guest:$(xy domid "${guest%:*}")"
+done
+# The guests' own start is over.
+sleep 5
+stop_xylemd
+# shellcheck disable=SC2086 # one word for each guest
+/root/suspend_rounds "$rounds" idle,loaded $guests || fail "suspend_rounds"
+
+start_xylemd
+whole idle pv pvh linux-pv linux-pvh
+for number in $(seq "$others"); do
+    unikernel_cfg "other$number" "type = 'pv'" "extra = 'xylem.quiet'"
+    xy create -q "/tmp/other$number.cfg" >/dev/null || fail "create other$number"
+done
+sleep 5
+whole crowd pv pvh linux-pv linux-pvh
+stop_xylemd
+# shellcheck disable=SC2086 # one word for each guest
+/root/suspend_rounds "$rounds" crowd $guests || fail "suspend_rounds beside $others"
+
+domid=${guests##*:}
+echo "save $domid $rounds 500" | $XLSUSPEND >/tmp/save || fail "checkpoints by libxc"
+grep -q end /tmp/save || fail "checkpoints by libxc: $(tail -n 1 /tmp/save)"
+awk 'NF == 2 { print "SAMPLE checkpoint-A-suspend", $1; print "SAMPLE checkpoint-A-pause", $2 }' /tmp/save
