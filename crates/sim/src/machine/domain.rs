@@ -523,6 +523,21 @@ impl SimXen {
         }
     }
 
+    /// Where a guest goes on if its registers are loaded into another domain: at `rip`, with a number of
+    /// its own; a PV guest's suspend call is also given the machine frame of its start info.
+    pub(crate) fn set_wake(&mut self, domid: DomId, rip: u64, own: u64, start_info: u64) {
+        let vcpu = self.domains.get_mut(&domid).and_then(|domain| domain.vcpus.first_mut());
+        let Some(vcpu) = vcpu else { return };
+        if let Some(cpu) = &mut vcpu.hvm_context {
+            put_u64(cpu, 640, rip);
+            put_u64(cpu, 520, own);
+        } else if let Some(context) = &mut vcpu.context {
+            put_u64(context, 648, rip);
+            put_u64(context, 624, own);
+            put_u64(context, 616, start_info);
+        }
+    }
+
     /// Sets a vCPU's activity: running, or blocked until an event.
     pub(crate) fn set_vcpu_activity(&mut self, domid: DomId, activity: VcpuActivity) {
         if let Some(vcpu) = self.domains.get_mut(&domid).and_then(|d| d.vcpus.first_mut()) {
