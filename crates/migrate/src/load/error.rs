@@ -15,7 +15,7 @@ pub enum LoadError {
     AfterStaticData { record: &'static str },
     #[error("a record {record} comes after the end")]
     AfterEnd { record: &'static str },
-    #[error("the saved domain is incomplete: {what} is missing")]
+    #[error("the saved domain is incomplete, without {what}")]
     Missing { what: &'static str },
     #[error("frame {pfn:#x} lies beyond the domain's last possible one, {max:#x}")]
     FrameBeyond { pfn: u64, max: u64 },
@@ -33,7 +33,7 @@ pub enum LoadError {
     Foreign(#[from] ForeignError),
     #[error("the domain's parameter {index} is not part of a saved domain")]
     Param { index: u64 },
-    #[error("the domain's {what} leads to frame {pfn:#x}, which it does not have")]
+    #[error("{what} leads to frame {pfn:#x}, which the domain does not have")]
     NoSuchFrame { what: &'static str, pfn: u64 },
     #[error("a PV guest of {bits} bits cannot be loaded, only one of 64 bits")]
     Width { bits: u32 },

@@ -273,7 +273,7 @@ impl Pv {
         let mut pins = Vec::new();
         for (&pfn, table) in pinned {
             let name = memory.name(pfn);
-            let name = name.ok_or(LoadError::NoSuchFrame { what: "page tables", pfn })?;
+            let name = name.ok_or(LoadError::NoSuchFrame { what: "a page table", pfn })?;
             pins.push((table.level, Mfn(name)));
         }
         for pins in pins.chunks(Xen::<H>::PINS_MAX) {
