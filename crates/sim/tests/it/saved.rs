@@ -569,7 +569,7 @@ fn whatever_a_stream_claims_is_measured_by_the_domain() {
     ] {
         assert_eq!(refusal(&mut xen, DomainKind::Pvh, &records), expected);
     }
-    drop(lab.host.step(Time(lab.host.now().0 + 1_000 * MS)));
+    lab.host.run_until(Time(lab.host.now().0 + 1_000 * MS));
     assert_eq!(lab.host.machine().get().pages_free(), before);
 }
 
