@@ -158,6 +158,11 @@ impl Domain {
         (pfn < first + count).then(|| mfn + (pfn - first))
     }
 
+    /// Populated guest frames, ascending.
+    pub fn frame_numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.physmap.iter().flat_map(|(first, (count, _))| *first..first + count)
+    }
+
     /// Number of populated guest frames.
     #[must_use]
     pub fn pages_mapped(&self) -> u64 {

@@ -102,6 +102,8 @@ pub struct MachineConfig {
     pub cpus: u32,
     /// Largest free extent order.
     pub order_max: u32,
+    /// Whether this Xen was built with shadow paging, which logs the writes of PV domains.
+    pub has_shadow: bool,
 }
 
 impl Default for MachineConfig {
@@ -112,6 +114,7 @@ impl Default for MachineConfig {
             dom0_pages: 1 << 18,
             cpus: 2,
             order_max: 18,
+            has_shadow: false,
         }
     }
 }

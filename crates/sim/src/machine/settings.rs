@@ -497,6 +497,7 @@ impl SimXen {
         const PEEK: u32 = 12;
         let op = u32_at(call, HEADER);
         let goes_on = self.goes_on;
+        let has_shadow = self.config.has_shadow;
         let domain = self.live(domid)?;
         // Another reader must wait until the first is done.
         let is_ours = |look: DirtyScan| goes_on && (look.caller, look.op) == (caller, op);
@@ -505,8 +506,9 @@ impl SimXen {
         }
         match op {
             OFF => domain.settings.dirty = None,
-            // This needs shadow paging, which is not built in.
-            ENABLE_LOGDIRTY if !domain.is_translated() => return Err(Errno::EOPNOTSUPP),
+            ENABLE_LOGDIRTY if !domain.is_translated() && !has_shadow => {
+                return Err(Errno::EOPNOTSUPP);
+            }
             ENABLE_LOGDIRTY if domain.settings.dirty.is_some() => return Err(Errno::EINVAL),
             ENABLE_LOGDIRTY => domain.settings.dirty = Some(BTreeSet::new()),
             CLEAN | PEEK => {

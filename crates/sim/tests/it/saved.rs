@@ -6,7 +6,7 @@ use migrate::libxc::{
 use migrate::{
     Capture, CaptureError, Channel, Input, Load, LoadError, Loaded, Round, StreamError, Target,
 };
-use sim::{Calls, Machine, Prng, Release, SimHypervisor, Time};
+use sim::{Calls, HostConfig, Machine, MachineConfig, Prng, Release, SimHypervisor, Time};
 use toolstack::Request;
 use xen::{
     CreateDomain, CreateOptions, DomId, DomainKind, Errno, EvtchnPeer, PAGE_BYTES, Uuid, Xen,
@@ -159,14 +159,8 @@ const PAGES_MAX: u64 = 10_000;
 fn pages_of(machine: &Machine, domid: DomId) -> Vec<u64> {
     let xen = machine.get();
     let domain = xen.domain(domid).unwrap();
-    let mut byte = [0];
-    (0..1_050_000_u64)
-        .filter(|pfn| {
-            let mfn = domain.mfn_of_pfn(*pfn);
-            mfn.is_some_and(|mfn| mfn != domain.shared_info)
-                && xen.guest_read(domid, *pfn, 0, &mut byte)
-        })
-        .collect()
+    let is_memory = |pfn: &u64| domain.mfn_of_pfn(*pfn) != Some(domain.shared_info);
+    domain.frame_numbers().filter(is_memory).collect()
 }
 
 /// Pages that differ between a suspended domain and the one it was loaded into.
@@ -648,4 +642,139 @@ fn a_stream_of_another_type_of_domain_is_refused() {
     let target = new_domain(&mut xen, DomainKind::Pv, 64);
     let error = Load::new(target, Headers::new(DomainType::Hvm, (4, 17))).unwrap_err();
     assert_eq!(error.to_string(), "a saved HVM or PVH domain cannot be loaded into a PV domain");
+}
+
+/// A host whose Xen logs the writes of PV domains, with a guest on it.
+fn started_on_shadow(words: &str) -> (Lab, DomId) {
+    let machine = MachineConfig { has_shadow: true, ..MachineConfig::default() };
+    let mut lab = Lab::new(HostConfig { machine, ..HostConfig::default() });
+    let domid = lab.create(&vm("pv", words)).unwrap();
+    pass(&mut lab, 900 * MS);
+    (lab, domid)
+}
+
+/// A page table of this level, by its frame number, and its first entry that maps something.
+fn table_of(machine: &Machine, domid: DomId, wanted: u8) -> (u64, usize, u64) {
+    let xen = machine.get();
+    let mfn = xen.page_tables(domid).find(|(_, level)| *level == wanted).unwrap().0;
+    let pfn = xen.frame_number(mfn).unwrap();
+    let mut page = [0; PAGE_BYTES];
+    assert!(xen.guest_read(domid, pfn, 0, &mut page));
+    let mut entries = page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    let slot = entries.position(|entry| entry & 1 != 0).unwrap();
+    let entry = u64::from_le_bytes(page[slot * 8..][..8].try_into().unwrap());
+    (pfn, slot, entry)
+}
+
+fn set_entry(machine: &Machine, domid: DomId, pfn: u64, slot: usize, entry: u64) {
+    assert!(machine.get_mut().guest_write(domid, pfn, slot * 8, &entry.to_le_bytes()));
+}
+
+#[test]
+fn a_pv_domains_memory_is_read_while_it_runs_where_xen_can() {
+    let (mut lab, from) = started_on_shadow("sim.writes=200");
+    let mut xen = xen_of(&lab);
+    let (mut capture, mut out) = begun(&mut xen, from);
+    capture.start_live(&mut xen).unwrap();
+    let all = round(&mut xen, &mut capture, Round::Live, &mut out).unwrap();
+    assert_eq!(all, 4096);
+    // An entry in the middle of a change leads out of the guest for a while.
+    let machine = lab.host.machine().clone();
+    let (pfn, slot, entry) = table_of(&machine, from, 1);
+    set_entry(&machine, from, pfn, slot, 1);
+    pass(&mut lab, 5 * MS);
+    let some = round(&mut xen, &mut capture, Round::Live, &mut out).unwrap();
+    assert!((10..80).contains(&some), "{some}");
+    set_entry(&machine, from, pfn, slot, entry);
+    suspend(&mut lab);
+    let last = round(&mut xen, &mut capture, Round::Last, &mut out).unwrap();
+    assert!((1..80).contains(&last), "{last}");
+    finished(&mut xen, &mut capture, &mut out);
+    let target = new_domain(&mut xen, DomainKind::Pv, PAGES_MAX);
+    let done = loaded(&mut xen, target, &out).unwrap();
+    let tables = machine.get().page_tables(from).map(|(mfn, _)| mfn).collect::<Vec<_>>();
+    let is_table =
+        |pfn: &u64| tables.iter().any(|mfn| machine.get().frame_number(*mfn) == Some(*pfn));
+    let others = differences(&machine, from, target.domid);
+    // Machine frames are others in tables, in the list of frames (8 pages) and in start info.
+    let others: Vec<u64> = others.into_iter().filter(|pfn| !is_table(pfn)).collect();
+    assert!(others.len() <= 9, "{others:x?}");
+    run_on(&mut lab, &mut xen, target, done);
+    let console = machine.get().frame_number(done.console_frame).unwrap();
+    let told = told(&machine, target.domid, console);
+    assert!(told.contains("memory: as written, "), "{told}");
+}
+
+#[test]
+fn a_list_of_frames_that_moves_meanwhile_ends_the_save() {
+    let (mut lab, from) = started("pv", "");
+    let mut xen = xen_of(&lab);
+    let (mut capture, _) = begun(&mut xen, from);
+    suspend(&mut lab);
+    let frame = xen.domain(from).unwrap().unwrap().shared_info_frame;
+    xen.write_foreign(from, &[frame], 3088, &4000_u64.to_le_bytes()).unwrap();
+    let error = capture.begin_round(&mut xen, Round::Last).unwrap_err();
+    assert_eq!(error, CaptureError::P2mMoved { domid: from });
+}
+
+#[test]
+fn a_damaged_pv_guest_is_not_saved_and_the_reason_is_told() {
+    const PAGES: usize = 3088;
+    const ROOT: usize = 3112;
+    const ADDRESS: usize = 3120;
+    let shared = |at: usize, value: u64| {
+        move |xen: &mut Xen<SimHypervisor>, domid: DomId| {
+            let frame = xen.domain(domid).unwrap().unwrap().shared_info_frame;
+            xen.write_foreign(domid, &[frame], at, &value.to_le_bytes()).unwrap();
+        }
+    };
+    let table = |level: u8, entry: fn(u64) -> u64| {
+        move |xen: &mut Xen<SimHypervisor>, domid: DomId| {
+            let machine = xen.hypervisor().machine().clone();
+            let (pfn, slot, old) = table_of(&machine, domid, level);
+            set_entry(&machine, domid, pfn, slot, entry(old));
+        }
+    };
+    let registers = |at: usize, value: u64| {
+        move |xen: &mut Xen<SimHypervisor>, domid: DomId| {
+            let mut context = xen.vcpu_context(domid, 0).unwrap();
+            context[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            xen.set_vcpu_context(domid, 0, &context).unwrap();
+        }
+    };
+    type Damage = Box<dyn Fn(&mut Xen<SimHypervisor>, DomId)>;
+    let cases: Vec<(Damage, &str)> = vec![
+        (Box::new(shared(PAGES, 0)), "is not there: the guest does not support being saved (0x0)"),
+        (Box::new(shared(PAGES, 1 << 60)), "is longer than any (0x1000000000000000)"),
+        (Box::new(shared(PAGES, 1 << 31)), "is mapped at no address for it (0xffffffff80108000)"),
+        (
+            Box::new(shared(ROOT, 0x000f_ffff_ffff_f000)),
+            "leads to a frame that the machine does not have",
+        ),
+        (Box::new(shared(ROOT, 0x10_0000 << 12)), "cannot map 1 frames"),
+        (Box::new(shared(ROOT, 0)), "is not there: the guest does not support being saved"),
+        (Box::new(shared(ADDRESS, 0x123)), "is mapped at no address for it (0x123)"),
+        (Box::new(shared(ADDRESS, 1 << 46)), "is not mapped where it should be"),
+        (Box::new(table(1, |_| 0x10_0000 << 12 | 1)), "leads to a frame that is not the guest's"),
+        (Box::new(table(2, |entry| entry | 0x80)), "maps a large page, which cannot be saved"),
+        (Box::new(registers(616, 5)), "vCPU 0: its start_info frame (0x5) is not the guest's"),
+        (Box::new(registers(4960, 8000)), "its number of GDT entries (0x1f40)"),
+        (Box::new(registers(4960, 1)), "its GDT frame (0x0)"),
+        (Box::new(registers(4992, 0x7001)), "its cr1 (0x7)"),
+    ];
+    for (damage, expected) in cases {
+        // The tables are damaged as such, not as the way to the list.
+        let words = if expected.starts_with("maps") { "sim.p2m=lists" } else { "" };
+        let (mut lab, domid) = started("pv", words);
+        suspend(&mut lab);
+        let mut xen = xen_of(&lab);
+        damage(&mut xen, domid);
+        let result = (|| {
+            let mut capture = Capture::prepare(&mut xen, domid)?;
+            round(&mut xen, &mut capture, Round::Last, &mut Vec::new())?;
+            capture.tail(&mut xen)
+        })();
+        let told = result.expect_err(expected).to_string();
+        assert!(told.contains(expected), "{told} instead of {expected}");
+    }
 }
