@@ -578,7 +578,7 @@ fn whatever_a_pv_stream_claims_is_measured_by_the_domain() {
         Record::P2mFrames(P2mFrames { start: 0, end, frames: frames.to_vec() })
     };
     let vcpu = |vcpu, state, bytes| Record::Vcpu(VcpuBlob { state, vcpu, bytes: vec![0; bytes] });
-    let begun = vec![info, Record::StaticDataEnd, p2m(31, &[9])];
+    let begun = [info, Record::StaticDataEnd, p2m(31, &[9])];
     let leads = |target: u64| {
         let mut data = vec![0; PAGE_BYTES];
         data[..8].copy_from_slice(&(target << 12 | 1).to_le_bytes());
