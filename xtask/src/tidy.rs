@@ -33,7 +33,7 @@ const EDGES: [(&str, &[&str]); 23] = [
     ("xen-build", &["xen"]),
     ("storage", &[]),
     ("timeline", &[]),
-    ("migrate", &[]),
+    ("migrate", &["xen"]),
     ("toolstack", &["storage", "xen", "xen-build", "xenstore"]),
     ("api", &[]),
     ("service", &["api", "storage", "toolstack", "xen"]),

@@ -18,11 +18,18 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod capture;
 mod error;
+mod frames;
+mod hvm_params;
 mod input;
+mod layout;
 pub mod libxc;
 pub mod libxl;
+mod load;
 pub mod save_file;
 
+pub use capture::{Capture, CaptureError, Round};
 pub use error::{Fault, StreamError};
 pub use input::{Input, RECORD_BYTES_MAX};
+pub use load::{Channel, Load, LoadError, Loaded, Target};

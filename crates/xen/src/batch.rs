@@ -65,6 +65,14 @@ impl Answer {
     pub fn port(&self) -> Result<EvtchnPort, Errno> {
         self.result.map(|_| EvtchnPort(crate::abi::u32_at(&self.structure, 4)))
     }
+
+    /// The value that [`Batch::hvm_param`] read.
+    ///
+    /// # Errors
+    /// The hypercall's errno.
+    pub fn hvm_param(&self) -> Result<u64, Errno> {
+        self.result.map(|_| crate::abi::u64_at(&self.structure, 8))
+    }
 }
 
 impl Batch {
@@ -130,9 +138,19 @@ impl Batch {
     /// As [`Xen::set_hvm_param`].
     pub fn set_hvm_param(&mut self, domid: DomId, param: HvmParam, value: u64) {
         const SET_PARAM: u64 = 0;
+        self.hvm_call(SET_PARAM, domid, param, value);
+    }
+
+    /// As [`Xen::hvm_param`]; read the result with [`Answer::hvm_param`].
+    pub fn hvm_param(&mut self, domid: DomId, param: HvmParam) {
+        const GET_PARAM: u64 = 1;
+        self.hvm_call(GET_PARAM, domid, param, 0);
+    }
+
+    fn hvm_call(&mut self, command: u64, domid: DomId, param: HvmParam, value: u64) {
         let structure =
             Layout::<16>::new().u16(0, domid.0).u32(4, param as u32).u64(8, value).done();
-        let arguments = Arguments::CommandAndStructure(SET_PARAM);
+        let arguments = Arguments::CommandAndStructure(command);
         self.calls.push(Call { op: Op::Hvm, arguments, structure: structure.to_vec() });
     }
 }

@@ -181,6 +181,7 @@ pub enum HvmParam {
     VptAlign = 16,
     ConsolePfn = 17,
     ConsoleEvtchn = 18,
+    AcpiIoportsLocation = 19,
     BufioreqEvtchn = 26,
     PagingRingPfn = 27,
     MonitorRingPfn = 28,
@@ -189,6 +190,7 @@ pub enum HvmParam {
     IoreqServerPfn = 32,
     IoreqServerPages = 33,
     VmGenerationIdAddress = 34,
+    X87FipWidth = 36,
     Vm86TssSized = 37,
     McaCapabilities = 38,
 }
@@ -387,7 +389,8 @@ impl<H: Hypervisor> Xen<H> {
     /// # Errors
     /// EINVAL for records that Xen does not accept, E2BIG if they do not fit into the arena.
     pub fn set_hvm_context(&mut self, domid: DomId, records: &[u8]) -> Result<(), Errno> {
-        let address = self.put_data(records)?;
+        let (address, area) = self.data_to_end();
+        area.get_mut(..records.len()).ok_or(Errno::E2BIG)?.copy_from_slice(records);
         let bytes = u32::try_from(records.len()).map_err(|_| Errno::E2BIG)?;
         let payload = Layout::<16>::new().u32(0, bytes).u64(8, address).done();
         self.domctl("sethvmcontext", domctl::SETHVMCONTEXT, domid, &payload).map(drop)

@@ -21,6 +21,8 @@ const XENMEM_RESERVED_DEVICE_MEMORY_MAP: u64 = 27;
 const XENMEM_ACQUIRE_RESOURCE: u64 = 28;
 const XENMEM_SET_MEMORY_MAP: u64 = 13;
 const XENMEM_CLAIM_PAGES: u64 = 24;
+/// `struct mmuext_op`.
+const MMUEXT_BYTES: usize = 24;
 
 /// Type of a range in the E820 map.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -87,6 +89,8 @@ pub enum PhysmapSpace {
 impl<H: Hypervisor> Xen<H> {
     /// Most extents that one [`Xen::populate`] takes.
     pub const EXTENTS_MAX: usize = Self::DATA_BYTES / 8;
+    /// Most tables that one [`Xen::pin_tables`] takes.
+    pub const PINS_MAX: usize = Self::DATA_BYTES / MMUEXT_BYTES;
 
     /// Allocates memory at the given pseudo-physical extents, all of one order.
     ///
@@ -365,10 +369,27 @@ impl<H: Hypervisor> Xen<H> {
     /// # Errors
     /// EINVAL if a table is mapped writable or an entry is not allowed.
     pub fn pin_l4(&mut self, domid: DomId, table: Mfn) -> Result<(), Errno> {
-        const MMUEXT_PIN_L4_TABLE: u32 = 3;
-        let argument = Layout::<24>::new().u32(0, MMUEXT_PIN_L4_TABLE).u64(8, table.0).done();
+        self.pin_tables(domid, &[(4, table)])
+    }
+
+    /// Pins page tables of a PV domain, each of a level of 1 to 4, in order up to the first that fails.
+    ///
+    /// # Errors
+    /// As for [`Xen::pin_l4`]; E2BIG for more than [`Xen::PINS_MAX`].
+    ///
+    /// # Panics
+    /// If a level is not one.
+    pub fn pin_tables(&mut self, domid: DomId, tables: &[(u8, Mfn)]) -> Result<(), Errno> {
+        let mut bytes = Vec::with_capacity(tables.len() * MMUEXT_BYTES);
+        for (level, table) in tables {
+            assert!((1..=4).contains(level), "page tables have four levels");
+            // `MMUEXT_PIN_L1_TABLE` is 0.
+            let op = Layout::<MMUEXT_BYTES>::new().u32(0, u32::from(*level) - 1).u64(8, table.0);
+            bytes.extend_from_slice(&op.done());
+        }
         self.counters.count("pin_table");
-        let address = self.put_data(&argument)?;
-        self.hypervisor.hypercall(Op::Mmuext, [address, 1, 0, u64::from(domid.0), 0]).map(drop)
+        let address = self.put_data(&bytes)?;
+        let count = tables.len() as u64;
+        self.hypervisor.hypercall(Op::Mmuext, [address, count, 0, u64::from(domid.0), 0]).map(drop)
     }
 }

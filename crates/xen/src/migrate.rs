@@ -15,7 +15,7 @@ pub enum DirtyRead {
     Peek,
     /// They are clean from now on.
     Clean,
-    /// The last read: pages mapped by others count as dirty.
+    /// The last read: pages that Xen itself has mapped to write to count as dirty.
     Final,
 }
 

@@ -271,6 +271,41 @@ impl<H: Hypervisor> Xen<H> {
         })
     }
 
+    /// A vCPU's extended context as Xen lays it out (`struct xen_domctl_ext_vcpucontext`), for
+    /// [`Xen::set_ext_vcpu_bytes`]; empty if it has none.
+    ///
+    /// # Errors
+    /// ESRCH for no such vCPU.
+    pub fn ext_vcpu_bytes(&mut self, domid: DomId, vcpu: u32) -> Result<Vec<u8>, Errno> {
+        let payload = Layout::<64>::new().u32(0, vcpu).done();
+        self.domctl("get_ext_vcpucontext", domctl::GET_EXT_VCPUCONTEXT, domid, &payload)?;
+        let payload = self.domctl_payload();
+        let bytes = (u32_at(payload, 4) as usize).min(payload.len());
+        Ok(payload[..bytes].to_vec())
+    }
+
+    /// Sets what [`Xen::ext_vcpu_bytes`] read, maybe of another vCPU.
+    ///
+    /// # Errors
+    /// As for [`Xen::set_ext_vcpu_context`]; E2BIG for more than 128 bytes, EINVAL for less than 8.
+    pub fn set_ext_vcpu_bytes(
+        &mut self,
+        domid: DomId,
+        vcpu: u32,
+        bytes: &[u8],
+    ) -> Result<(), Errno> {
+        const BYTES_MAX: usize = 128;
+        if bytes.len() < 8 {
+            return Err(Errno::EINVAL);
+        }
+        if bytes.len() > BYTES_MAX {
+            return Err(Errno::E2BIG);
+        }
+        let size = u32::try_from(bytes.len()).map_err(|_| Errno::E2BIG)?;
+        let payload = Layout::<BYTES_MAX>::new().bytes(0, bytes).u32(0, vcpu).u32(4, size).done();
+        self.domctl("set_ext_vcpucontext", domctl::SET_EXT_VCPUCONTEXT, domid, &payload).map(drop)
+    }
+
     /// Sets a vCPU's extended context.
     ///
     /// # Errors

@@ -383,6 +383,12 @@ impl Record {
         }
     }
 
+    /// The type's name in the specification.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        name(self.kind())
+    }
+
     /// Whether it says nothing. Such a record is left out: readers from 4.6 to 4.8 make work of it.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -7,6 +7,7 @@
 use xen::{DomId, EvtchnPort, PAGE_BYTES, PAGE_SHIFT};
 
 use super::image;
+use super::memory::Kept;
 use crate::bytes::{index, u32_at, u64_at};
 use crate::machine::{Channel, SimXen};
 
@@ -23,6 +24,21 @@ pub(crate) struct Boot {
     pub(crate) spare: (u64, u64),
     pub(crate) ramdisk_bytes: u64,
     pub(crate) vcpus_online: usize,
+    /// Of a PV guest.
+    pub(crate) pv: Option<PvPlaces>,
+    /// It did not begin at the beginning: what it kept in its memory.
+    pub(crate) woken: Option<Kept>,
+}
+
+/// Where a PV guest finds its own frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PvPlaces {
+    pub(crate) start_info_mfn: u64,
+    /// Top-level page table.
+    pub(crate) root: u64,
+    /// Virtual address of the p2m list.
+    pub(crate) p2m: u64,
+    pub(crate) pages: u64,
 }
 
 /// Why a guest cannot run.
@@ -38,7 +54,13 @@ pub(crate) fn boot(xen: &SimXen, domid: DomId) -> Result<Boot, Crash> {
     let boot = if domain.is_translated() {
         let cpu = bsp.hvm_context.as_deref().ok_or("vCPU 0 has no context")?;
         let machine = Pvh { xen, domid };
-        if domain.has_device_model() { machine.boot_hvm(cpu) } else { machine.boot(cpu) }
+        if u64_at(cpu, 640) == image::LOAD_ADDRESS + image::WAKE {
+            machine.wake(cpu)
+        } else if domain.has_device_model() {
+            machine.boot_hvm(cpu)
+        } else {
+            machine.boot(cpu)
+        }
     } else {
         let context = bsp.context.as_deref().ok_or("vCPU 0 has no context")?;
         Pv { xen, domid, root: u64_at(context, 5008) >> PAGE_SHIFT }.boot(context)
@@ -125,7 +147,24 @@ impl Pv<'_> {
         if owner == Some(self.domid) { Ok(mfn) } else { Err("a ring is not the domain's memory") }
     }
 
+    /// Goes on where a guest called for a suspend, in another domain.
+    fn wake(&self, context: &[u8]) -> Result<Boot, Crash> {
+        let mut info = [0; 1168];
+        let start_info = self.owned(u64_at(context, 616))?;
+        self.xen.frame_read(start_info, 0, &mut info);
+        let pages = u64_at(&info, 32);
+        let own = self.u64(u64_at(&info, 104) + u64_at(context, 624) * 8)?;
+        let mut page = [0; PAGE_BYTES];
+        self.xen.frame_read(self.owned(own)?, 0, &mut page);
+        let kept = Kept::decode(&page)?;
+        let boot = self.read_start(&info, start_info, kept.cmdline.clone(), pages)?;
+        Ok(Boot { woken: Some(kept), ..boot })
+    }
+
     fn boot(&self, context: &[u8]) -> Result<Boot, Crash> {
+        if u64_at(context, 648) == image::VIRT_BASE + image::LOAD_ADDRESS + image::WAKE {
+            return self.wake(context);
+        }
         let (rsi, rip, rsp) = (u64_at(context, 624), u64_at(context, 648), u64_at(context, 672));
         let (cs, ss) = (u64_at(context, 656) & 0xffff, u64_at(context, 680) & 0xffff);
         if cs & 3 != 3 || ss & 3 != 3 {
@@ -141,33 +180,47 @@ impl Pv<'_> {
 
         let mut info = [0; 1168];
         self.read(rsi, &mut info).map_err(|_| "rsi does not lead to start_info")?;
+        let pages = u64_at(&info, 32);
+        let cmdline = text(&info[128..128 + CMDLINE_BYTES]);
+        let start_info = self.xen.translate(self.root, rsi).ok_or("a page fault")?;
+        self.read_start(&info, start_info, cmdline, pages)
+    }
+
+    fn read_start(
+        &self,
+        info: &[u8],
+        start_info_mfn: u64,
+        cmdline: String,
+        pages: u64,
+    ) -> Result<Boot, Crash> {
         if !info.starts_with(b"xen-3") {
             return Err("start_info has no magic");
         }
         let domain = self.xen.domain(self.domid).ok_or("no domain")?;
-        let pages = u64_at(&info, 32);
         if pages != domain.pages_mapped() {
             return Err("start_info tells another memory size");
         }
-        if u64_at(&info, 40) != domain.shared_info << PAGE_SHIFT {
+        if u64_at(info, 40) != domain.shared_info << PAGE_SHIFT {
             return Err("start_info tells another shared info page");
         }
-        self.check_tables(&info)?;
-        self.check_p2m(u64_at(&info, 104), pages)?;
-        let cmdline = text(&info[128..128 + CMDLINE_BYTES]);
-        let (module, ramdisk_bytes) = (u64_at(&info, 112), u64_at(&info, 120));
+        let p2m = u64_at(info, 104);
+        self.check_tables(info)?;
+        self.check_p2m(p2m, pages)?;
+        let (module, ramdisk_bytes) = (u64_at(info, 112), u64_at(info, 120));
         if ramdisk_bytes > 0 {
             self.u64(module).map_err(|_| "the ramdisk is not mapped")?;
         }
         Ok(Boot {
             cmdline,
-            store_mfn: self.owned(u64_at(&info, 56))?,
-            console_mfn: self.owned(u64_at(&info, 72))?,
-            store_port: EvtchnPort(u32_at(&info, 64)),
-            console_port: EvtchnPort(u32_at(&info, 80)),
+            store_mfn: self.owned(u64_at(info, 56))?,
+            console_mfn: self.owned(u64_at(info, 72))?,
+            store_port: EvtchnPort(u32_at(info, 64)),
+            console_port: EvtchnPort(u32_at(info, 80)),
             spare: spare(pages),
             ramdisk_bytes,
             vcpus_online: domain.vcpus.iter().filter(|vcpu| vcpu.online).count(),
+            pv: Some(PvPlaces { start_info_mfn, root: self.root, p2m, pages }),
+            woken: None,
         })
     }
 
@@ -222,6 +275,17 @@ impl Pvh<'_> {
             done += here;
         }
         Ok(())
+    }
+
+    /// Goes on where a guest called for a suspend, in another domain.
+    fn wake(&self, cpu: &[u8]) -> Result<Boot, Crash> {
+        let own = u64_at(cpu, 520);
+        let mut page = [0; PAGE_BYTES];
+        self.read(own << PAGE_SHIFT, &mut page)?;
+        let kept = Kept::decode(&page)?;
+        // Its own page is the first of the spare ones.
+        let boot = self.rings(kept.cmdline.clone(), 0, (own, kept.spare_pages))?;
+        Ok(Boot { woken: Some(kept), ..boot })
     }
 
     fn boot(&self, cpu: &[u8]) -> Result<Boot, Crash> {
@@ -290,6 +354,8 @@ impl Pvh<'_> {
             spare,
             ramdisk_bytes,
             vcpus_online: domain.vcpus.iter().filter(|vcpu| vcpu.online).count(),
+            pv: None,
+            woken: None,
         })
     }
 

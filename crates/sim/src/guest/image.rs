@@ -13,6 +13,8 @@ pub(super) const MARKER: &[u8; 16] = b"XYLEM-SIM-GUEST\0";
 pub(super) const VIRT_BASE: u64 = 0xffff_ffff_8000_0000;
 /// Load offset from [`VIRT_BASE`] or physical address zero.
 pub(super) const LOAD_ADDRESS: u64 = 0x10_0000;
+/// Where a suspended guest goes on in another domain, behind the entry point.
+pub(super) const WAKE: u64 = 24;
 /// The entry point is in page 0, the hypercall page is page 1, text follows, then the bss.
 pub(super) const TEXT_PAGES: u64 = 6;
 pub(super) const BSS_PAGES: u64 = 2;

@@ -11,6 +11,7 @@ mod boot;
 mod frontend;
 mod hvm;
 mod image;
+mod memory;
 mod ring;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use crate::machine::Machine;
 use crate::store::Store;
 use boot::Boot;
 use frontend::{DeviceId, Frontend, Resources};
+use memory::{Kept, Memory};
 use ring::RingTransport;
 pub(crate) use ring::console_drain;
 
@@ -148,6 +150,7 @@ pub(crate) struct Guest {
     /// The port by which it can be asked to suspend.
     suspend_port: Option<EvtchnPort>,
     suspend: Suspend,
+    memory: Memory,
 }
 
 /// How far a guest is with a suspend.
@@ -159,6 +162,16 @@ enum Suspend {
     Freezes,
     /// It has called for it, and goes on when the call returns.
     Called,
+}
+
+/// Where a guest is, as far as it matters to one that is loaded into another domain.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Goes {
+    /// It has called for a suspend.
+    Suspends,
+    /// Xen stops it, and it does not notice.
+    Bare,
+    Silent,
 }
 
 impl Guest {
@@ -180,20 +193,27 @@ impl Guest {
             mfn: boot.store_mfn,
             port: boot.store_port,
         };
-        let guest = Self {
+        let memory = Memory::new(machine.clone(), domid, &boot);
+        let mut guest = Self {
             domid,
             kind,
             behaviour: Behaviour::of(&boot.cmdline),
             phase: Phase::Booting,
             machine: machine.clone(),
             store: Client::new(transport),
-            resources: Resources::new(machine.clone(), domid, boot.spare),
+            resources: Resources::new(machine.clone(), domid, memory.spare()),
             frontends: BTreeMap::new(),
             is_rested: false,
             suspend_port: None,
             suspend: Suspend::No,
+            memory,
             boot,
         };
+        guest.memory.publish_p2m();
+        if let Some(kept) = guest.boot.woken.take() {
+            guest.wake(&kept);
+            return Ok((guest, Next::Sleep(UNIKERNEL_FREEZE_NS)));
+        }
         let boot_ns = match (guest.behaviour, kind) {
             (Behaviour::Slow, _) => SLOW_NS,
             (_, Kind::Unikernel) => UNIKERNEL_BOOT_NS,
@@ -216,6 +236,7 @@ impl Guest {
             Suspend::Asked => Some(self.freeze()),
             Suspend::Freezes => {
                 self.suspend = Suspend::Called;
+                self.memory.keep(Goes::Suspends);
                 Some(Next::Shutdown(ShutdownReason::Suspend))
             }
             Suspend::Called => {
@@ -224,9 +245,26 @@ impl Guest {
                 let text =
                     if result == 1 { "the suspend was cancelled" } else { "in a new domain" };
                 self.print(&format!("suspend: returned {result}, {text}\n"));
+                if result == 1 {
+                    self.memory.go_on();
+                }
                 None
             }
         }
+    }
+
+    /// It goes on in a domain into which it was loaded.
+    fn wake(&mut self, kept: &Kept) {
+        match kept.goes {
+            Goes::Suspends => {
+                self.phase = Phase::Xenbus;
+                self.suspend = Suspend::Called;
+            }
+            Goes::Bare => self.phase = Phase::Bare,
+            Goes::Silent => self.phase = Phase::Over,
+        }
+        let told = self.memory.check();
+        self.print(&told);
     }
 
     fn freeze(&mut self) -> Next {
@@ -268,6 +306,7 @@ impl Guest {
                     if reason == ShutdownReason::Suspend { self.phase } else { Phase::Over };
                 Next::Shutdown(reason)
             }
+            Ok(Next::Block) if self.phase == Phase::Running => self.memory.write(),
             Ok(next) => next,
             Err(error) => {
                 // A kernel continues without its store.
@@ -280,7 +319,7 @@ impl Guest {
 
     fn print(&mut self, text: &str) {
         let mut xen = self.machine.get_mut();
-        ring::console_write(xen.frame_mut(self.boot.console_mfn), text);
+        ring::console_write(xen.guest_frame_mut(self.domid, self.boot.console_mfn), text);
         // A guest does not care whether the console is connected.
         let _unheard = xen.evtchn_send(self.domid, self.boot.console_port);
     }
@@ -312,16 +351,18 @@ impl Guest {
         match self.behaviour {
             Behaviour::WithoutDrivers => {
                 self.phase = Phase::Bare;
+                self.memory.keep(Goes::Bare);
                 self.check_button()
             }
             Behaviour::Silent => {
                 self.phase = Phase::Over;
+                self.memory.keep(Goes::Silent);
                 Next::Block
             }
             Behaviour::BreaksRing => {
                 self.phase = Phase::Over;
                 let mut xen = self.machine.get_mut();
-                ring::break_store_ring(xen.frame_mut(self.boot.store_mfn));
+                ring::break_store_ring(xen.guest_frame_mut(self.domid, self.boot.store_mfn));
                 let _unheard = xen.evtchn_send(self.domid, self.boot.store_port);
                 Next::Block
             }

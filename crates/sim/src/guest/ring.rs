@@ -76,8 +76,10 @@ impl Transport for RingTransport {
         let (header, payload) = bytes.split_at(bytes.len().min(HEADER_BYTES));
         for mut rest in [header, payload] {
             while !rest.is_empty() {
-                let (done, was_empty) =
-                    put_requests(self.machine.get_mut().frame_mut(self.mfn), rest);
+                let (done, was_empty) = put_requests(
+                    self.machine.get_mut().guest_frame_mut(self.domid, self.mfn),
+                    rest,
+                );
                 if done == 0 {
                     return Err(Errno::EAGAIN);
                 }
@@ -94,7 +96,8 @@ impl Transport for RingTransport {
 
     fn recv(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
         for _ in 0..2 {
-            let (done, was_full) = take_replies(self.machine.get_mut().frame_mut(self.mfn), into);
+            let (done, was_full) =
+                take_replies(self.machine.get_mut().guest_frame_mut(self.domid, self.mfn), into);
             if done > 0 {
                 if was_full {
                     self.notify()?;

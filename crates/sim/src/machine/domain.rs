@@ -158,6 +158,11 @@ impl Domain {
         (pfn < first + count).then(|| mfn + (pfn - first))
     }
 
+    /// Populated guest frames, ascending.
+    pub fn frame_numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.physmap.iter().flat_map(|(first, (count, _))| *first..first + count)
+    }
+
     /// Number of populated guest frames.
     #[must_use]
     pub fn pages_mapped(&self) -> u64 {
@@ -520,6 +525,21 @@ impl SimXen {
         let vcpu = self.domains.get_mut(&domid).and_then(|domain| domain.vcpus.first_mut());
         if let Some(context) = vcpu.and_then(|vcpu| vcpu.context.as_mut()) {
             put_u64(context, RAX, 0);
+        }
+    }
+
+    /// Where a guest goes on if its registers are loaded into another domain: at `rip`, with a number of
+    /// its own; a PV guest's suspend call is also given the machine frame of its start info.
+    pub(crate) fn set_wake(&mut self, domid: DomId, rip: u64, own: u64, start_info: u64) {
+        let vcpu = self.domains.get_mut(&domid).and_then(|domain| domain.vcpus.first_mut());
+        let Some(vcpu) = vcpu else { return };
+        if let Some(cpu) = &mut vcpu.hvm_context {
+            put_u64(cpu, 640, rip);
+            put_u64(cpu, 520, own);
+        } else if let Some(context) = &mut vcpu.context {
+            put_u64(context, 648, rip);
+            put_u64(context, 624, own);
+            put_u64(context, 616, start_info);
         }
     }
 

@@ -46,8 +46,9 @@ impl SimXen {
         put_u32(payload, 16, 1);
         put_u32(payload, 20, 0);
         put_u32(payload, 24, 2_400_000);
-        // hvm, pv, hap, gnttab_v1, gnttab_v2
-        put_u32(payload, 28, 1 | 2 | 8 | 0x100 | 0x200);
+        // hvm, pv, hap, gnttab_v1, gnttab_v2; shadow
+        let shadow = if self.config.has_shadow { 0x10 } else { 0 };
+        put_u32(payload, 28, 1 | 2 | 8 | 0x100 | 0x200 | shadow);
         put_u64(payload, 40, self.frames.pages_total());
         put_u64(payload, 48, self.frames.pages_free());
         put_u64(payload, 56, 0);

@@ -102,6 +102,8 @@ pub struct MachineConfig {
     pub cpus: u32,
     /// Largest free extent order.
     pub order_max: u32,
+    /// Whether this Xen was built with shadow paging, which logs the writes of PV domains.
+    pub has_shadow: bool,
 }
 
 impl Default for MachineConfig {
@@ -112,6 +114,7 @@ impl Default for MachineConfig {
             dom0_pages: 1 << 18,
             cpus: 2,
             order_max: 18,
+            has_shadow: false,
         }
     }
 }
@@ -409,6 +412,18 @@ impl SimXen {
         (self.frames.owner(gfn) == Some(domid)).then_some(gfn)
     }
 
+    /// A PV domain's page tables: machine frame and level of each.
+    pub fn page_tables(&self, domid: DomId) -> impl Iterator<Item = (u64, u8)> + '_ {
+        let domain = self.domains.get(&domid);
+        domain.into_iter().flat_map(|domain| &domain.tables).map(|(mfn, level)| (*mfn, *level))
+    }
+
+    /// The number that a machine frame has in its domain.
+    #[must_use]
+    pub fn frame_number(&self, mfn: u64) -> Option<u64> {
+        self.frames.pfn(mfn)
+    }
+
     /// The pfn of a machine frame.
     #[must_use]
     pub(crate) fn pfn_of_mfn(&self, mfn: u64) -> Option<u64> {
@@ -417,6 +432,16 @@ impl SimXen {
 
     pub(crate) fn frame_read(&self, mfn: u64, offset: usize, into: &mut [u8]) {
         self.frames.read(mfn, offset, into);
+    }
+
+    /// A frame that the domain itself writes to.
+    pub(crate) fn guest_frame_mut(&mut self, domid: DomId, mfn: u64) -> &mut [u8; PAGE_BYTES] {
+        if let Some(pfn) = self.frames.pfn(mfn)
+            && let Some(domain) = self.domains.get_mut(&domid)
+        {
+            domain.mark_dirty(pfn);
+        }
+        self.frames.page_mut(mfn)
     }
 
     pub(crate) fn frame_mut(&mut self, mfn: u64) -> &mut [u8; PAGE_BYTES] {

@@ -497,6 +497,7 @@ impl SimXen {
         const PEEK: u32 = 12;
         let op = u32_at(call, HEADER);
         let goes_on = self.goes_on;
+        let has_shadow = self.config.has_shadow;
         let domain = self.live(domid)?;
         // Another reader must wait until the first is done.
         let is_ours = |look: DirtyScan| goes_on && (look.caller, look.op) == (caller, op);
@@ -505,8 +506,9 @@ impl SimXen {
         }
         match op {
             OFF => domain.settings.dirty = None,
-            // This needs shadow paging, which is not built in.
-            ENABLE_LOGDIRTY if !domain.is_translated() => return Err(Errno::EOPNOTSUPP),
+            ENABLE_LOGDIRTY if !domain.is_translated() && !has_shadow => {
+                return Err(Errno::EOPNOTSUPP);
+            }
             ENABLE_LOGDIRTY if domain.settings.dirty.is_some() => return Err(Errno::EINVAL),
             ENABLE_LOGDIRTY => domain.settings.dirty = Some(BTreeSet::new()),
             CLEAN | PEEK => {
@@ -537,16 +539,9 @@ impl SimXen {
         call: &mut [u8],
         arena: &mut Arena<'_>,
     ) -> Result<u64, Errno> {
-        const FINAL: u32 = 1;
         const STEP: u64 = 512;
-        let is_final = cleans && u32_at(call, HEADER + 4) == FINAL;
-        // In the final read, pages mapped by others count as dirty.
-        let held: BTreeSet<u64> = self
-            .mappings
-            .values()
-            .filter(|mapping| is_final && mapping.owner == domid)
-            .filter_map(|mapping| self.frames.pfn(mapping.mfn))
-            .collect();
+        // A final read adds frames that Xen itself has mapped to write to; it has none here. What others
+        // write through mappings of their own is never logged, but for grants, when they are unmapped.
         let (buffer, asked) = (u64_at(call, HEADER + 16), u64_at(call, HEADER + 24));
         let mut next = look.next;
         let pages = loop {
@@ -555,8 +550,7 @@ impl SimXen {
             let end = pages.min(next + STEP);
             let dirty =
                 domain.settings.dirty.iter().flatten().filter(|pfn| (next..end).contains(pfn));
-            let dirty: BTreeSet<u64> =
-                dirty.chain(held.range(next..end.max(next))).copied().collect();
+            let dirty: BTreeSet<u64> = dirty.copied().collect();
             let bytes = (end.max(next) - next).div_ceil(8);
             let out = arena.get_mut(buffer + next / 8, index(bytes))?;
             out.fill(0);
@@ -627,7 +621,8 @@ impl SimXen {
         }
         for entry in 0..count {
             let frame = u64_at(arena.get(list + entry * 8, 8)?, 0);
-            let owned = self.mfn_of_gfn(domid, frame);
+            // Xen's own pages are not the domain's memory, wherever it has mapped them.
+            let owned = self.mfn_of_gfn(domid, frame).filter(|mfn| !self.frames.is_xens(*mfn));
             let domain = self.live(domid)?;
             let kind = match owned {
                 None => INVALID,
@@ -764,9 +759,16 @@ mod tests {
         assert_eq!(dirty_pages(&mut xen, guest, PEEK, 0), [5, 9]);
         assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 0), [5, 9]);
         assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 0), Vec::<u64>::new());
+        // What dom0 writes is logged only through a grant, when it is unmapped.
         let mapping = xen.map_foreign(DomId::DOM0, guest, 7).unwrap();
-        assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 1), [7]);
+        xen.mapped_page(mapping)[0] = 1;
         xen.unmap(mapping);
+        assert!(xen.grant_access(guest, xen::GrantRef(8), DomId::DOM0, 6));
+        let mapping = xen.map_grant(DomId::DOM0, guest, xen::GrantRef(8)).unwrap();
+        xen.mapped_page(mapping)[0] = 1;
+        assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 1), Vec::<u64>::new());
+        xen.unmap(mapping);
+        assert_eq!(dirty_pages(&mut xen, guest, CLEAN, 1), [6]);
         assert_eq!(dirty_pages(&mut xen, guest, OFF, 0), Vec::<u64>::new());
     }
 }

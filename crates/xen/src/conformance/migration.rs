@@ -5,14 +5,19 @@ use alloc::vec::Vec;
 
 use super::{Case, Checked, Doing, distinct, same, unused, with_domain};
 use crate::{
-    Debugging, DirtyRead, DomId, DomainKind, Errno, EvtchnPeer, EvtchnPort, FrameUse, Hypervisor,
-    ShutdownReason, TscInfo, Vnuma, Xen,
+    Answer, Batch, Debugging, DirtyRead, DomId, DomainKind, Errno, EvtchnPeer, EvtchnPort,
+    FrameUse, HvmParam, Hypervisor, Mfn, PAGE_BYTES, Piece, ShutdownReason, TscInfo, Vnuma, Xen,
 };
 
 pub(super) fn cases<H: Hypervisor>() -> Vec<Case<H>> {
     vec![
         ("dirty pages are logged while log-dirty mode is on", log_dirty),
+        ("what is written through a mapping of one's own is not logged", foreign_writes),
         ("a PV domain's frames have a use", frame_uses),
+        ("a translated domain's frames are its memory, not Xen's nor holes", translated_uses),
+        ("page tables are pinned several at a time", pins),
+        ("parameters are read by one call", params),
+        ("a vCPU's extended context is taken as it was given", ext_context),
         ("one HVM record can be read alone", hvm_record),
         ("a translated domain has no address size", address_size),
         ("the time stamp counter's settings read back", tsc),
@@ -66,6 +71,76 @@ fn frame_uses<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         let uses =
             xen.frame_uses(domid, &[frames[1], 0xff_ffff_ffff]).doing("getpageframeinfo3")?;
         same("a frame of nobody", &uses, &vec![FrameUse::Memory, FrameUse::None])
+    })
+}
+
+fn foreign_writes<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pvh, |xen, domid| {
+        xen.set_memory_max(domid, 64 * 4).doing("max_mem")?;
+        let pfns: Vec<u64> = (0..32).collect();
+        xen.populate(domid, 0, &pfns).doing("populate_physmap")?;
+        xen.enable_log_dirty(domid).doing("shadow_op")?;
+        xen.write_foreign(domid, &[3, 4], 0, &[7; 2 * PAGE_BYTES]).doing("write")?;
+        for look in [DirtyRead::Clean, DirtyRead::Final] {
+            let dirty = xen.dirty(domid, 32, look).doing("shadow_op")?;
+            same("dirty", &dirty.frames().count(), &0)?;
+        }
+        xen.disable_log_dirty(domid).doing("shadow_op")
+    })
+}
+
+fn translated_uses<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pvh, |xen, domid| {
+        xen.set_memory_max(domid, 64 * 4).doing("max_mem")?;
+        xen.populate(domid, 0, &[0, 1, 700]).doing("populate_physmap")?;
+        xen.map_shared_info(domid, 5).doing("add_to_physmap")?;
+        same("highest", &xen.last_frame(domid), &Ok(700))?;
+        let uses = xen.frame_uses(domid, &[0, 5, 6, 700, 701]).doing("getpageframeinfo3")?;
+        let (memory, none) = (FrameUse::Memory, FrameUse::None);
+        same("uses", &uses, &vec![memory, none, none, memory, none])
+    })
+}
+
+fn pins<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        xen.set_memory_max(domid, 64 * 4).doing("max_mem")?;
+        let frames = xen.populate(domid, 0, &[0, 1, 2]).doing("populate_physmap")?;
+        xen.write_foreign_pieces(domid, &frames, 0, &[Piece::Zeros(3 * PAGE_BYTES)])
+            .doing("write")?;
+        let tables = [(1, Mfn(frames[0])), (4, Mfn(frames[1]))];
+        xen.pin_tables(domid, &tables).doing("pin_table")?;
+        same("pinned twice", &xen.pin_tables(domid, &tables[1..]), &Err(Errno::EINVAL))?;
+        let uses = xen.frame_uses(domid, &frames).doing("getpageframeinfo3")?;
+        let table = |level| FrameUse::Table { level, is_pinned: true };
+        same("uses", &uses, &vec![table(1), table(4), FrameUse::Memory])?;
+        for (_, table) in tables {
+            xen.unpin_table(domid, table).doing("unpin_table")?;
+        }
+        Ok(())
+    })
+}
+
+fn params<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pvh, |xen, domid| {
+        xen.set_hvm_param(domid, HvmParam::StorePfn, 0x123).doing("hvm_set_param")?;
+        let mut batch = Batch::default();
+        for param in [HvmParam::StorePfn, HvmParam::ConsolePfn, HvmParam::PaeEnabled] {
+            batch.hvm_param(domid, param);
+        }
+        let answers = xen.issue(&batch).doing("multicall")?;
+        let seen: Vec<Result<u64, Errno>> = answers.iter().map(Answer::hvm_param).collect();
+        same("values", &seen, &vec![Ok(0x123), Ok(0), Err(Errno::EINVAL)])
+    })
+}
+
+fn ext_context<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
+    with_domain(xen, DomainKind::Pv, |xen, domid| {
+        let bytes = xen.ext_vcpu_bytes(domid, 1).doing("get_ext_vcpucontext")?;
+        same("its length", &(8..=128).contains(&bytes.len()), &true)?;
+        xen.set_ext_vcpu_bytes(domid, 0, &bytes).doing("set_ext_vcpucontext")?;
+        let again = xen.ext_vcpu_bytes(domid, 0).doing("get_ext_vcpucontext")?;
+        same("all but the vCPU's number", &again[8..].to_vec(), &bytes[8..].to_vec())?;
+        same("too short", &xen.set_ext_vcpu_bytes(domid, 0, &bytes[..7]), &Err(Errno::EINVAL))
     })
 }
 
