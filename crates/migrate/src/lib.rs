@@ -19,6 +19,7 @@
 
 mod bytes;
 mod error;
+pub mod image;
 mod input;
 pub mod libxc;
 pub mod libxl;
