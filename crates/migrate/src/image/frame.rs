@@ -15,7 +15,7 @@ use crate::error::{Fault, StreamError};
 use crate::input::Input;
 
 use super::codec::Codec;
-use super::pages::{BLOCK_PAGES, DIRECTORY_BYTES_MAX};
+use super::pages::{DIRECTORY_BYTES_MAX, PAGES_MAX};
 use crate::libxc::PAGE_BYTES;
 
 const MAGIC: [u8; 8] = *b"XYLEMVM\n";
@@ -28,8 +28,7 @@ pub(crate) const TRAILER_BYTES: usize = 40;
 
 /// Longest body of a frame without pages: more than any domain's registers or device model.
 pub(crate) const BODY_BYTES_MAX: usize = 64 << 20;
-pub(crate) const PAGES_BODY_BYTES_MAX: usize =
-    DIRECTORY_BYTES_MAX + BLOCK_PAGES as usize * PAGE_BYTES;
+pub(crate) const PAGES_BODY_BYTES_MAX: usize = DIRECTORY_BYTES_MAX + PAGES_MAX * PAGE_BYTES;
 
 /// Whether a file or stream that begins with these bytes is one of this format.
 #[must_use]
@@ -163,9 +162,11 @@ impl Header {
         bytes.try_into().expect("the fields are that long")
     }
 
-    /// Checks what holds for every frame: its checksum, and that its lengths may be.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
-        let (covered, own) = bytes.split_at_checked(HEADER_BYTES - 8).ok_or(Fault::Truncated)?;
+    /// The header at the beginning of a frame. Checks what holds for all: its checksum, and that its
+    /// lengths may be.
+    pub(crate) fn decode(frame: &[u8]) -> Result<Self, Fault> {
+        let bytes = frame.get(..HEADER_BYTES).ok_or(Fault::Truncated)?;
+        let (covered, own) = bytes.split_at(HEADER_BYTES - 8);
         if own != checksum(covered).to_le_bytes() {
             return Err(Fault::Checksum);
         }
@@ -283,7 +284,8 @@ pub(crate) fn check_preamble(bytes: &[u8]) -> Result<(), Fault> {
     if !is_image(bytes) {
         return Err(Fault::NotOne("a VM saved by Xylem"));
     }
-    let (covered, own) = bytes.split_at_checked(PREAMBLE_BYTES - 8).ok_or(Fault::Truncated)?;
+    let bytes = bytes.get(..PREAMBLE_BYTES).ok_or(Fault::Truncated)?;
+    let (covered, own) = bytes.split_at(PREAMBLE_BYTES - 8);
     if own != checksum(covered).to_le_bytes() {
         return Err(Fault::Checksum);
     }

@@ -184,7 +184,7 @@ impl Index {
     ) -> Result<(), Fault> {
         let wrong = || Fault::Length(body.len() as u64);
         match header.kind {
-            Kind::IndexState if body.len() % STATE_ENTRY_BYTES == 0 => {
+            Kind::IndexState if body.len().is_multiple_of(STATE_ENTRY_BYTES) => {
                 let mut fields = Fields(body);
                 while !fields.is_empty() {
                     let (phase, at) = state_entry(&mut fields).ok_or_else(wrong)?;
@@ -197,7 +197,7 @@ impl Index {
                 }
                 Ok(())
             }
-            Kind::IndexPages if body.len() % PAGES_ENTRY_BYTES == 0 => {
+            Kind::IndexPages if body.len().is_multiple_of(PAGES_ENTRY_BYTES) => {
                 let mut fields = Fields(body);
                 while !fields.is_empty() {
                     let part = pages_entry(&mut fields).ok_or_else(wrong)?;

@@ -14,8 +14,9 @@ use super::codec::{Codec, Compressor, unpack};
 use super::frame::{Header, Kind};
 
 /// Pages that a frame may cover: 1 MiB, more than any codec looks back.
-pub const BLOCK_PAGES: u64 = 256;
-pub(crate) const DIRECTORY_BYTES_MAX: usize = 4 * BLOCK_PAGES as usize;
+pub const BLOCK_PAGES: u64 = PAGES_MAX as u64;
+pub(crate) const PAGES_MAX: usize = 256;
+pub(crate) const DIRECTORY_BYTES_MAX: usize = 4 * PAGES_MAX;
 
 const POSITION_BITS: u32 = 8;
 const TYPE_SHIFT: u32 = 16;
@@ -62,7 +63,7 @@ impl Pages {
 
 /// A set of the pages of a block.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Set([u64; BLOCK_PAGES as usize / 64]);
+pub(crate) struct Set([u64; PAGES_MAX / 64]);
 
 impl Set {
     pub(crate) fn insert(&mut self, position: u8) {
@@ -85,11 +86,11 @@ impl Set {
         self.0.iter().zip(other.0).any(|(one, other)| one & other != 0)
     }
 
-    pub(crate) fn words(self) -> [u64; BLOCK_PAGES as usize / 64] {
+    pub(crate) fn words(self) -> [u64; PAGES_MAX / 64] {
         self.0
     }
 
-    pub(crate) fn from_words(words: [u64; BLOCK_PAGES as usize / 64]) -> Self {
+    pub(crate) fn from_words(words: [u64; PAGES_MAX / 64]) -> Self {
         Self(words)
     }
 }
@@ -241,11 +242,13 @@ impl Directory {
         debug_assert_eq!(header.kind, Kind::Pages);
         let wrong = || Fault::Length(header.directory.into());
         let directory = body.get(..header.directory as usize).ok_or_else(wrong)?;
-        if directory.is_empty() || directory.len() > DIRECTORY_BYTES_MAX || directory.len() % 4 != 0
+        if directory.is_empty()
+            || directory.len() > DIRECTORY_BYTES_MAX
+            || !directory.len().is_multiple_of(4)
         {
             return Err(wrong());
         }
-        if header.first % BLOCK_PAGES != 0 {
+        if !header.first.is_multiple_of(BLOCK_PAGES) {
             return Err(Fault::Unknown("the first page", header.first));
         }
         let mut fields = Fields(directory);

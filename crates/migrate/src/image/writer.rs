@@ -72,7 +72,7 @@ impl Writer {
     /// # Panics
     /// If it is lane 0.
     #[must_use]
-    pub fn lane(lane: Lane, token: &Token, codec: Codec, out: &mut Vec<u8>) -> Self {
+    pub fn further(lane: Lane, token: &Token, codec: Codec, out: &mut Vec<u8>) -> Self {
         assert_ne!(lane.number, 0, "the first connection has a head");
         let mut writer = Self::new(lane, codec, None, out);
         writer.frame(out, Kind::Lane, |_, out| lane.encode(token, out));
@@ -97,6 +97,12 @@ impl Writer {
     /// How pages are stored from now on.
     pub fn set_codec(&mut self, codec: Codec) {
         self.codec = codec;
+    }
+
+    /// The connection that it writes.
+    #[must_use]
+    pub fn lane(&self) -> Lane {
+        self.lane
     }
 
     /// The current round.
