@@ -42,6 +42,18 @@ pub enum Fault {
     PageBeyond(u64),
     #[error("the value of a node is missing, or is not text with a NUL at its end")]
     Pairs,
+    #[error("it is damaged: its checksum does not match")]
+    Checksum,
+    #[error("it is damaged: its data cannot be decompressed")]
+    Decompress,
+    #[error("it was not finished: its end is missing")]
+    Unfinished,
+    #[error("it needs `{0}`, which this version does not know")]
+    Essential(String),
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{0} does not match the rest")]
+    Mismatch(&'static str),
     #[error("bytes follow the end")]
     AfterEnd,
 }

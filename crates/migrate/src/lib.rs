@@ -22,6 +22,7 @@ mod capture;
 mod error;
 mod frames;
 mod hvm_params;
+pub mod image;
 mod input;
 mod layout;
 pub mod libxc;

@@ -1,6 +1,6 @@
 //! libxc's stream: a domain's memory and registers. Version 3 is written, 2 and 3 are read.
 
-mod order;
+pub(crate) mod order;
 mod read;
 mod record;
 
@@ -82,7 +82,7 @@ impl Headers {
         Ok(Some(headers))
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, Fault> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Fault> {
         let mut fields = Fields(bytes);
         let short = Fault::Truncated;
         let marker: [u8; 8] = fields.take().ok_or(short.clone())?;

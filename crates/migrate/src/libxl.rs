@@ -80,7 +80,7 @@ pub enum Record {
 
 impl Record {
     /// `None` for one that may be skipped.
-    fn decode(kind: u32, body: &[u8]) -> Result<Option<Self>, Fault> {
+    pub(crate) fn decode(kind: u32, body: &[u8]) -> Result<Option<Self>, Fault> {
         let wrong = Fault::Length(body.len() as u64);
         let empty = |record| if body.is_empty() { Ok(record) } else { Err(wrong.clone()) };
         let of_emulator = || {

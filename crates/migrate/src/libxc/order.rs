@@ -1,6 +1,6 @@
 //! The order of records, as far as one depends on another.
 
-use super::{DomainType, Headers, P2mFrames, PageType, Record};
+use super::{DomainType, Headers, P2mFrames, PageData, PageType, Record};
 use crate::error::Fault;
 
 /// What has come of a stream.
@@ -31,13 +31,7 @@ impl Order {
     /// Whether the record may come here.
     pub(crate) fn check(&mut self, record: &Record) -> Result<(), Fault> {
         match record {
-            Record::PageData(data) => {
-                self.expect_static_data()?;
-                if self.headers.domain == DomainType::Pv && !self.has_p2m {
-                    return Err(Fault::Before("X86_PV_P2M_FRAMES"));
-                }
-                self.check_pages(data.pages.iter().copied())
-            }
+            Record::PageData(data) => self.check_pages(data),
             Record::PvInfo { width, .. } => {
                 self.expect(DomainType::Pv)?;
                 if self.width.replace(*width).is_some() {
@@ -88,8 +82,13 @@ impl Order {
         Ok(())
     }
 
-    fn check_pages(&self, pages: impl Iterator<Item = (u64, PageType)>) -> Result<(), Fault> {
-        for (pfn, kind) in pages {
+    /// Whether these pages may come here.
+    pub(crate) fn check_pages(&mut self, data: &PageData) -> Result<(), Fault> {
+        self.expect_static_data()?;
+        if self.headers.domain == DomainType::Pv && !self.has_p2m {
+            return Err(Fault::Before("X86_PV_P2M_FRAMES"));
+        }
+        for &(pfn, kind) in &data.pages {
             if pfn > self.pfn_max {
                 return Err(Fault::PageBeyond(pfn));
             }

@@ -95,7 +95,7 @@ pub enum PageType {
 }
 
 impl PageType {
-    fn decode(code: u8) -> Option<Self> {
+    pub(crate) fn decode(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Normal,
             1..=4 => Self::Table { level: code, is_pinned: false },
@@ -107,7 +107,7 @@ impl PageType {
         })
     }
 
-    fn code(self) -> u64 {
+    pub(crate) fn code(self) -> u64 {
         match self {
             Self::Normal => 0,
             Self::Table { level, is_pinned } => u64::from(level) + if is_pinned { 8 } else { 0 },
@@ -364,7 +364,7 @@ impl Record {
         }))
     }
 
-    fn kind(&self) -> u32 {
+    pub(crate) fn kind(&self) -> u32 {
         match self {
             Self::End => END,
             Self::PageData(_) => PAGE_DATA,

@@ -1,0 +1,101 @@
+//! Compression of the pages of a frame.
+
+use crate::error::Fault;
+
+/// How the pages of a frame are stored.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Codec {
+    #[default]
+    None,
+    Lz4,
+    Zstd,
+}
+
+/// Higher levels gain little on memory and cost much.
+const ZSTD_LEVEL: i32 = 1;
+
+impl Codec {
+    pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
+
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+        }
+    }
+
+    pub(crate) fn decode(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|codec| codec.code() == code)
+    }
+
+    /// The word in messages and options.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+/// Compresses frames one after the other in the same memory.
+#[derive(Default)]
+pub(crate) struct Compressor {
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+    packed: Vec<u8>,
+}
+
+impl Compressor {
+    /// Appends the bytes to `out`: compressed if that makes them fewer. Returns what was done.
+    pub(crate) fn append(&mut self, codec: Codec, bytes: &[u8], out: &mut Vec<u8>) -> Codec {
+        match self.pack(codec, bytes) {
+            Some(length) if length < bytes.len() => {
+                out.extend_from_slice(&self.packed[..length]);
+                codec
+            }
+            _ => {
+                out.extend_from_slice(bytes);
+                Codec::None
+            }
+        }
+    }
+
+    /// Compresses into `packed`; the length of the result.
+    fn pack(&mut self, codec: Codec, bytes: &[u8]) -> Option<usize> {
+        let bound = match codec {
+            Codec::None => return None,
+            _ if bytes.is_empty() => return None,
+            Codec::Lz4 => lz4_flex::block::get_maximum_output_size(bytes.len()),
+            Codec::Zstd => zstd::zstd_safe::compress_bound(bytes.len()),
+        };
+        if self.packed.len() < bound {
+            self.packed.resize(bound, 0);
+        }
+        match codec {
+            Codec::None => None,
+            Codec::Lz4 => lz4_flex::block::compress_into(bytes, &mut self.packed).ok(),
+            Codec::Zstd => {
+                if self.zstd.is_none() {
+                    self.zstd = zstd::bulk::Compressor::new(ZSTD_LEVEL).ok();
+                }
+                self.zstd.as_mut()?.compress_to_buffer(bytes, self.packed.as_mut_slice()).ok()
+            }
+        }
+    }
+}
+
+/// The bytes as they were, which were this many.
+pub(crate) fn unpack(codec: Codec, bytes: &[u8], length: usize) -> Result<Vec<u8>, Fault> {
+    if codec == Codec::None {
+        return if bytes.len() == length { Ok(bytes.to_vec()) } else { Err(Fault::Decompress) };
+    }
+    let mut unpacked = vec![0; length];
+    let written = match codec {
+        Codec::None => None,
+        Codec::Lz4 => lz4_flex::block::decompress_into(bytes, &mut unpacked).ok(),
+        Codec::Zstd => zstd::bulk::decompress_to_buffer(bytes, unpacked.as_mut_slice()).ok(),
+    };
+    if written == Some(length) { Ok(unpacked) } else { Err(Fault::Decompress) }
+}
