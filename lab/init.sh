@@ -110,7 +110,7 @@ join_pair() {
     printf '%s\n' "ListenAddress 10.0.0.$number" "ListenAddress 10.0.1.$number" 'UsePAM no' 'UseDNS no' \
         'PasswordAuthentication no' 'PermitRootLogin prohibit-password' 'PrintMotd no' 'MaxStartups 100' \
         'HostKey /etc/ssh/ssh_host_ed25519_key' "SetEnv PATH=$PATH" >/etc/ssh/sshd_config
-    printf '%s\n' 'BatchMode yes' 'GlobalKnownHostsFile /etc/ssh/ssh_known_hosts' >/etc/ssh/ssh_config
+    printf '%s\n' 'BatchMode yes' 'KexAlgorithms curve25519-sha256' 'GlobalKnownHostsFile /etc/ssh/ssh_known_hosts' >/etc/ssh/ssh_config
     /usr/sbin/sshd -E /var/log/xen/sshd.log || fail "sshd does not start: $(tail -n 3 /var/log/xen/sshd.log | tr '\n' ' ')"
 }
 [ -z "$host" ] || join_pair

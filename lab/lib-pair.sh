@@ -64,10 +64,79 @@ connect_nbd() {
     on_both "modprobe nbd nbds_max=16 && /usr/sbin/nbd-client -N $1 ${3:-steady-a} /dev/nbd$2 -block-size 512 >/dev/null"
 }
 
-# The console of a guest is on the host where it is: what it printed on a, then on b.
-pair_console() {
-    cat "$(console_log "$1")" 2>/dev/null
-    on_b "cat $(console_log "$1")" 2>/dev/null
+# on HOST COMMAND: runs a shell command on a or b.
+on() {
+    case $1 in
+        a) sh -c "$2" ;;
+        b) on_b "$2" ;;
+    esac
+}
+
+# other HOST
+other() { case $1 in a) echo b ;; b) echo a ;; esac; }
+
+# pair_console NAME: what a guest printed on a, then on b. xl gives a guest that arrives another name for a while, which its
+# log keeps.
+pair_console() { on_both "cat /var/log/xen/console/guest-$1.log /var/log/xen/console/guest-$1--*.log 2>/dev/null; true"; }
+
+# goes_on_at HOST NAME KEYS...: a guest that is there prints its next line of each key, and none says that something failed.
+goes_on_at() {
+    lab_host=$1 lab_name=$2
+    shift 2
+    for lab_key in "$@"; do
+        lab_count="cat /var/log/xen/console/guest-$lab_name.log /var/log/xen/console/guest-$lab_name--*.log 2>/dev/null | grep -c 'XYLEM-GUEST: $lab_key='"
+        lab_lines=$(on "$lab_host" "$lab_count")
+        wait_for "[ \$(on $lab_host \"$lab_count\") -gt $((lab_lines + 1)) ]" 120 || {
+            echo "no more lines $lab_key="
+            return 1
+        }
+    done
+    pair_console "$lab_name" | grep '=failed' && return 1
+    return 0
+}
+
+# move_begins NAME: what is measured of a move begins here.
+move_begins() {
+    lab_guest=$1
+    pair_console "$1" | grep 'XYLEM-GUEST: gap=' | sort >/tmp/gaps.before
+    lab_bytes=$(link bytes)
+    link observed >/dev/null
+    lab_begun=$(now)
+}
+
+# move_ended WHAT [KEY=VALUE...]: prints the row. total_s is the time since move_begins; silence_ms the longest that a bystander
+# on the network saw; gap_s the longest that the guest saw on its own clock, which may stand still meanwhile.
+move_ended() {
+    lab_total=$(seconds_since "$lab_begun")
+    # What it was silent for at last is known once it speaks again.
+    lab_what=$1
+    shift
+    sleep 5
+    # shellcheck disable=SC2046 # words
+    set -- "$*" $(link observed) $lab_bytes $(link bytes)
+    pair_console "$lab_guest" | grep 'XYLEM-GUEST: gap=' | sort >/tmp/gaps.after
+    lab_gap=$(comm -13 /tmp/gaps.before /tmp/gaps.after | sed 's/.*gap=//' | sort -n | tail -1)
+    echo "row: what=$lab_what total_s=$lab_total silence_ms=$2 gap_s=${lab_gap:-0} sent_kb=$((($7 + $8 - $5 - $6) / 1000)) answers=$3/$4${1:+ $1}"
+}
+
+# mover_cfg NAME KIND DISK [LINES...]: a guest for both hosts that writes to its disk, verifies its memory, looks at its clock and
+# answers at 10.0.0.5; in xl's long words. DISK as in a configuration file.
+mover_cfg() {
+    lab_name=$1 lab_kind=$2 lab_disk=$3
+    shift 3
+    lab_kernel=/guest/vmlinux
+    [ -e $lab_kernel ] || lab_kernel=/guest/vmlinuz
+    {
+        echo "name = '$lab_name'"
+        echo "type = '$lab_kind'"
+        echo "kernel = '$lab_kernel'"
+        echo "ramdisk = '/guest/initramfs'"
+        echo "memory = ${lab_memory:-128}"
+        echo "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1 xylem.mem=${lab_mem:-8} xylem.gap=1 xylem.tick=1'"
+        echo "disk = ['$lab_disk']"
+        echo "vif = ['bridge=xenbr0,mac=00:16:3e:00:00:05']"
+        for lab_line in "$@"; do echo "$lab_line"; done
+    } >"/tmp/$lab_name.cfg"
 }
 
 # The port can be opened once: a shell that this one starts has it already.
