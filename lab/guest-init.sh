@@ -4,6 +4,8 @@
 # then waits to be shut down. Kernel command line:
 #   xylem.ip=10.0.0.N   address for eth0; dom0 is 10.0.0.1
 #   xylem.io=1          writes to the disk and reads it back all the time; says "io=N", or "io=failed"
+#   xylem.mem=MIB       fills that much memory with numbers and verifies it all the time; says "mem=N", or "mem=failed"
+#   xylem.gap=1         looks at its own clock all the time; says "gap=SECONDS" when it went on by more than 0.2 s at once
 #   xylem.tick=SECONDS  prints "tick=N" that often, to show that time passes (suspend, migration)
 
 export PATH=/bin:/sbin
@@ -90,6 +92,40 @@ keep_writing() {
     done
 }
 
+# part ROUND NUMBER: a MiB that is like no other, of no other round.
+part() { seq "$(($1 * 100000000 + $2 * 1000000))" $(($1 * 100000000 + $2 * 1000000 + 200000)) | head -c 1048576; }
+
+# In each round every part is verified as the round before left it, and written anew.
+keep_filling() {
+    mkdir -p /mem && mount -t tmpfs -o size=90% tmpfs /mem
+    round=0
+    for number in $(seq "$1"); do part 0 "$number" >"/mem/$number"; done
+    while :; do
+        result=$((round + 1))
+        for number in $(seq "$1"); do
+            part "$round" "$number" | cmp -s - "/mem/$number" || result=failed
+            part $((round + 1)) "$number" >"/mem/$number"
+        done
+        round=$((round + 1))
+        say "mem=$result"
+    done
+}
+
+# No process is made in the loop: it would take longer than what is measured.
+keep_looking() {
+    mkfifo /tmp/never
+    exec 3<>/tmp/never
+    read -r before _ </proc/uptime
+    while :; do
+        # Nothing comes: it waits.
+        read -r -t 0.02 _ <&3
+        read -r after _ </proc/uptime
+        gap=$((${after%.*}${after#*.} - ${before%.*}${before#*.}))
+        [ $gap -lt 20 ] || say "gap=$((gap / 100)).$(printf %02d $((gap % 100)))"
+        before=$after
+    done
+}
+
 mkdir -p /proc /sys /dev /tmp
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -107,6 +143,8 @@ disk
 network
 say ready
 [ -z "$(option xylem.io)" ] || keep_writing &
+[ -z "$(option xylem.gap)" ] || keep_looking &
+[ -z "$(option xylem.mem)" ] || keep_filling "$(option xylem.mem)" &
 
 tick=$(option xylem.tick)
 number=0

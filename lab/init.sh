@@ -9,7 +9,7 @@
 # Kernel and Xen talk on the serial line and never get between a scenario's lines.
 # A line that comes in on xylem.output ends the scenario: it has taken too long.
 # /lab/settings sets: store=xylem|c|oxen, mode=scenario|shell, columns and rows of a shell's
-# terminal, and a scenario's arguments.
+# terminal, and a scenario's arguments; and host=a|b, if this is one of two hosts.
 
 # One of the last two exists.
 export PATH=/usr/local/bin:/usr/bin:/usr/sbin:/usr/lib/xen-4.17/bin:/usr/lib/xen-4.20/bin
@@ -33,7 +33,6 @@ ln -sfn /proc/self/fd /dev/fd
 for number in 0:stdin 1:stdout 2:stderr; do
     ln -sfn "/proc/self/fd/${number%:*}" "/dev/${number#*:}"
 done
-hostname lab
 
 # shellcheck disable=SC2046 # one word for each module
 modprobe -a $(cat /modules) || echo "lab: not all modules could be loaded" >/dev/kmsg
@@ -74,13 +73,47 @@ fail() {
 }
 
 . /lab/settings
+hostname "${host:-lab}"
+case $host in b) number=2 ;; *) number=1 ;; esac
 
 ldconfig
 ip link set dev lo up
 brctl addbr xenbr0
 echo 0 >/sys/class/net/xenbr0/bridge/forward_delay
-ip addr add 10.0.0.1/24 dev xenbr0
+ip addr add 10.0.0.$number/24 dev xenbr0
 ip link set dev xenbr0 up
+
+# card NUMBER: the network interface that is a host's first or second.
+card() {
+    for file in /sys/class/net/*/address; do
+        read -r address <"$file"
+        case $address in "52:54:00:00:0$1:"*) file=${file%/address} && echo "${file##*/}" ;; esac
+    done
+}
+
+# One of two hosts has the link in its bridge, a card on the network that nothing disturbs, a disk that outlives its
+# power, and an sshd for the other.
+join_pair() {
+    modprobe -a virtio_net virtio_blk ext4 || fail "no drivers for a host of a pair"
+    link=$(card 0) steady=$(card 1)
+    [ -n "$link" ] && [ -n "$steady" ] || fail "no network cards"
+    ip link set dev "$link" up master xenbr0 || fail "no link"
+    ip addr add "10.0.1.$number/24" dev "$steady"
+    ip link set dev "$steady" up
+    mkdir -p /var/lib/xylem
+    mount -t ext4 /dev/vda /var/lib/xylem || fail "no disk"
+    printf '%s\n' '127.0.0.1 localhost' '10.0.0.1 a' '10.0.0.2 b' '10.0.1.1 steady-a' '10.0.1.2 steady-b' >/etc/hosts
+    printf '%s\n' 'root:x:0:0:root:/root:/bin/sh' 'sshd:x:100:65534::/run/sshd:/bin/false' >/etc/passwd
+    printf '%s\n' 'root:x:0:' 'nogroup:x:65534:' >/etc/group
+    mkdir -p /run/sshd
+    chmod 700 /root /root/.ssh
+    printf '%s\n' "ListenAddress 10.0.0.$number" "ListenAddress 10.0.1.$number" 'UsePAM no' 'UseDNS no' \
+        'PasswordAuthentication no' 'PermitRootLogin prohibit-password' 'PrintMotd no' 'MaxStartups 100' \
+        'HostKey /etc/ssh/ssh_host_ed25519_key' "SetEnv PATH=$PATH" >/etc/ssh/sshd_config
+    printf '%s\n' 'BatchMode yes' 'KexAlgorithms curve25519-sha256' 'GlobalKnownHostsFile /etc/ssh/ssh_known_hosts' >/etc/ssh/ssh_config
+    /usr/sbin/sshd -E /var/log/xen/sshd.log || fail "sshd does not start: $(tail -n 3 /var/log/xen/sshd.log | tr '\n' ' ')"
+}
+[ -z "$host" ] || join_pair
 
 case $store in
     xylem)

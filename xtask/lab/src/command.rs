@@ -7,16 +7,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 
-use super::{Build, ExtraFile, Failure, GuestKernel, Options, Scenario, Series, image};
+use super::{
+    Build, ExtraFile, Failure, GuestKernel, Options, Outcome, Scenario, Series, image,
+};
 
 const HELP: &str = "\
 Boots a real Xen host in QEMU, with Xylem's programs inside.
 
 cargo xtask lab run [options] SCENARIO [arguments]   run a shell script in dom0
+cargo xtask lab pair [options] NAME [arguments]      run one on the first of two hosts
 cargo xtask lab shell [options]                      a shell in dom0; `exit` ends the host
 cargo xtask lab image                                only build the image
 
-SCENARIO is a path, or a name from lab/scenarios.
+SCENARIO is a path, or a name from lab/scenarios; NAME is a path, or that of lab/scenarios/pair-NAME.sh.
 
   --store xylem|c|oxen   xenstore server (default xylem)
   --mem MIB              memory of the machine (default 3072)
@@ -30,6 +33,10 @@ SCENARIO is a path, or a name from lab/scenarios.
   --xen 4.17|4.20        Xen and its tools, of Debian 12 (default) or 13
   --xen-words WORDS      more words for Xen's command line
   --no-build             take the programs as they were built last
+
+Two hosts have by default 2048 MiB, 1024 of them dom0's, and one CPU each. Each may have its own:
+
+  --store-a, --store-b, --xen-a, --xen-b
 
 Exit status: the scenario's; 124 if it took too long; 125 if the host died or did not start.";
 
@@ -53,6 +60,7 @@ pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     };
     match command.as_str() {
         "run" => run(parser),
+        "pair" => run_pair(parser),
         "shell" => {
             let mut options = Options::new("shell")?;
             while let Some(argument) = parser.next()? {
@@ -66,7 +74,7 @@ pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             println!("{}", image.root.display());
             Ok(ExitCode::SUCCESS)
         }
-        other => bail!("there is no `lab {other}`; choose run, shell or image"),
+        other => bail!("there is no `lab {other}`; choose run, pair, shell or image"),
     }
 }
 
@@ -87,10 +95,46 @@ fn run(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     }
     // Everything after the scenario's name belongs to the scenario.
     let arguments: Result<Vec<String>, _> = parser.raw_args()?.map(ValueExt::string).collect();
-    let outcome = super::run(&options, &scenario, &arguments?, &mut |line| {
-        // A reader that went away is no reason to leave the host half-way.
-        let _ = writeln!(std::io::stdout(), "{line}");
+    tell(&scenario, super::run(&options, &scenario, &arguments?, &mut print))
+}
+
+fn run_pair(parser: &mut lexopt::Parser) -> Result<ExitCode> {
+    let mut common = Options::new("")?;
+    let default_results = common.results.clone();
+    (common.memory_mib, common.cpus) = (2048, 1);
+    let mut stores = [None; 2];
+    let mut series = [None; 2];
+    let scenario = loop {
+        match parser.next()?.context("which scenario? See `cargo xtask lab --help`")? {
+            Value(name) => break Scenario::find_pair(&name.string()?)?,
+            argument => match option_name(argument)?.as_str() {
+                "store-a" => stores[0] = Some(parser.value()?.string()?.parse()?),
+                "store-b" => stores[1] = Some(parser.value()?.string()?.parse()?),
+                "xen-a" => series[0] = Some(parser.value()?.string()?.parse()?),
+                "xen-b" => series[1] = Some(parser.value()?.string()?.parse()?),
+                option => apply(&mut common, option, parser)?,
+            },
+        }
+    };
+    if common.results == default_results {
+        common.results = default_results.join(&scenario.name);
+    }
+    let arguments: Result<Vec<String>, _> = parser.raw_args()?.map(ValueExt::string).collect();
+    let hosts = [0, 1].map(|at| Options {
+        store: stores[at].unwrap_or(common.store),
+        series: series[at].unwrap_or(common.series),
+        ..common.clone()
     });
+    tell(&scenario, super::pair::run(&hosts, &scenario, &arguments?, &mut print))
+}
+
+fn print(line: &str) {
+    // A reader that went away is no reason to leave the host half-way.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Says how a scenario ended, and gives our exit status.
+fn tell(scenario: &Scenario, outcome: Result<Outcome>) -> Result<ExitCode> {
     if let Ok(outcome) = &outcome {
         eprintln!(
             "lab: {} ended with {} after {:.1} s (dom0 up after {:.1} s); results in {}",

@@ -27,6 +27,12 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
+const SSH_KEYGEN: Tool = Tool {
+    program: "ssh-keygen",
+    package: "openssh-client",
+    purpose: "makes the key with which two hosts know each other",
+};
+
 /// Where a program of that name is, with the `sbin` directories that `PATH` may leave out.
 pub(crate) fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -44,7 +50,19 @@ pub fn require_all() -> Result<()> {
     if find("apt-get").is_none() || find("dpkg").is_none() {
         bail!("the lab takes Xen from Debian packages and needs apt-get and dpkg (Debian 12)");
     }
-    let missing: Vec<&Tool> = TOOLS.iter().filter(|tool| find(tool.program).is_none()).collect();
+    require(TOOLS)
+}
+
+/// Makes sure that keys can be made.
+///
+/// # Errors
+/// As for [`require_all`].
+pub(crate) fn require_ssh_keygen() -> Result<()> {
+    require(&[SSH_KEYGEN])
+}
+
+fn require(tools: &[Tool]) -> Result<()> {
+    let missing: Vec<&Tool> = tools.iter().filter(|tool| find(tool.program).is_none()).collect();
     if missing.is_empty() {
         return Ok(());
     }

@@ -16,8 +16,10 @@ mod host_tools;
 mod image;
 mod kernel;
 mod machine;
+mod network;
 mod overlay;
 pub mod packages;
+pub mod pair;
 mod progress;
 mod recipe;
 mod session;
@@ -154,10 +156,22 @@ impl Scenario {
     /// # Errors
     /// There is no such file.
     pub fn find(name: &str) -> Result<Self> {
+        Self::find_named(name, name)
+    }
+
+    /// One for two hosts: `name` is a path, or what follows `pair-` in the name of a file in `lab/scenarios`.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn find_pair(name: &str) -> Result<Self> {
+        Self::find_named(name, &format!("pair-{name}"))
+    }
+
+    fn find_named(name: &str, stem: &str) -> Result<Self> {
         let folder = overlay::workspace().join("lab/scenarios");
         let mut path = PathBuf::from(name);
         if !path.is_file() {
-            path = folder.join(format!("{name}.sh"));
+            path = folder.join(format!("{stem}.sh"));
         }
         let text = std::fs::read_to_string(&path).with_context(|| {
             format!("there is no scenario '{name}': neither a file nor one of {}", folder.display())

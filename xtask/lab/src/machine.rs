@@ -1,6 +1,8 @@
 //! The emulated machine: QEMU's command line, and a child process that cannot outlive us.
 
 use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,6 +32,17 @@ pub(crate) struct Channels {
     pub results: PathBuf,
 }
 
+/// What connects a machine of several with the others: sockets whose other ends we hold.
+#[derive(Debug, Default)]
+pub(crate) struct Wiring {
+    /// Network cards, each with its address.
+    pub cards: Vec<(UnixStream, String)>,
+    /// Takes the scenario's orders about the network and the power.
+    pub orders: Option<UnixStream>,
+    /// A disk that outlives the machine's power.
+    pub disk: Option<PathBuf>,
+}
+
 /// A running QEMU; ended, by its process id, when this value goes.
 #[derive(Debug)]
 pub(crate) struct Machine {
@@ -47,6 +60,7 @@ impl Machine {
         image: &Image,
         root: &std::path::Path,
         channels: &Channels,
+        wiring: &Wiring,
     ) -> Result<Self> {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
@@ -72,7 +86,8 @@ impl Machine {
         ]);
         let file =
             |name: &str, path: &std::path::Path| format!("file,id={name},path={}", escape(path));
-        command.args(["-chardev", &file("console", &channels.console)]);
+        // A host that is switched on again writes on.
+        command.args(["-chardev", &(file("console", &channels.console) + ",append=on")]);
         command.args(["-serial", "chardev:console"]);
         command.args(["-device", "virtio-serial-pci"]);
         command.args(["-chardev", &file("control", &channels.control)]);
@@ -91,6 +106,7 @@ impl Machine {
                 command.args(["-device", "virtconsole,chardev=main,name=xylem.shell"]);
             }
         }
+        connect(&mut command, wiring)?;
         command.stderr(Stdio::piped());
         let child = command.spawn().context("QEMU does not start")?;
         Ok(Self { child })
@@ -120,6 +136,33 @@ impl Machine {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Adds what a host of several has beyond one that is alone.
+fn connect(command: &mut Command, wiring: &Wiring) -> Result<()> {
+    for (number, (socket, address)) in wiring.cards.iter().enumerate() {
+        let fd = inherited(socket)?;
+        let netdev = format!("stream,id=net{number},server=off,addr.type=fd,addr.str={fd}");
+        command.args(["-netdev", &netdev]);
+        let card = format!("virtio-net-pci,netdev=net{number},mac={address},romfile=");
+        command.args(["-device", &card]);
+    }
+    if let Some(socket) = &wiring.orders {
+        command.args(["-chardev", &format!("socket,id=orders,fd={}", inherited(socket)?)]);
+        command.args(["-device", "virtserialport,chardev=orders,name=xylem.orders"]);
+    }
+    if let Some(disk) = &wiring.disk {
+        let path = disk.display().to_string().replace(',', ",,");
+        command.args(["-drive", &format!("if=virtio,format=raw,file={path}")]);
+    }
+    Ok(())
+}
+
+/// The number of a socket that the next process we start shall have. Ours closes with its owner.
+fn inherited(socket: &UnixStream) -> Result<i32> {
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())
+        .context("a socket cannot be handed on")?;
+    Ok(socket.as_raw_fd())
 }
 
 impl Drop for Machine {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::cpio::Archive;
 use super::image::Image;
+use super::pair::{Keys, Membership};
 use super::{Build, ExtraFile, GuestKernel, Mode, Options, elf};
 use crate::cargo;
 
@@ -15,6 +16,7 @@ const INIT: &str = include_str!("../../../lab/init.sh");
 /// Scripts that scenarios share, by their names below `/lab`.
 const SCRIPTS: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../../lab/lib.sh")),
+    ("lib-pair.sh", include_str!("../../../lab/lib-pair.sh")),
     ("storage.sh", include_str!("../../../lab/storage.sh")),
     ("storage-files.sh", include_str!("../../../lab/storage-files.sh")),
     ("storage-iscsi.sh", include_str!("../../../lab/storage-iscsi.sh")),
@@ -77,7 +79,12 @@ impl Linkage {
 ///
 /// # Errors
 /// A build fails, or a file to take along cannot be read.
-pub(crate) fn build(options: &Options, mode: &Mode, image: &Image) -> Result<Vec<u8>> {
+pub(crate) fn build(
+    options: &Options,
+    mode: &Mode,
+    peer: Option<&Membership>,
+    image: &Image,
+) -> Result<Vec<u8>> {
     if options.build == Build::Fresh {
         build_programs()?;
     }
@@ -87,7 +94,10 @@ pub(crate) fn build(options: &Options, mode: &Mode, image: &Image) -> Result<Vec
     for (name, text) in SCRIPTS {
         archive.file(&format!("lab/{name}"), 0o644, text.as_bytes());
     }
-    archive.file("lab/settings", 0o644, settings(options, mode).as_bytes());
+    archive.file("lab/settings", 0o644, settings(options, mode, peer).as_bytes());
+    if let Some(peer) = peer {
+        add_keys(&mut archive, &peer.keys);
+    }
     if let Mode::Scenario { text, .. } = mode {
         archive.file("lab/scenario", 0o755, text.as_bytes());
     }
@@ -247,10 +257,21 @@ fn add(archive: &mut Archive, file: &ExtraFile) -> Result<()> {
     Ok(())
 }
 
+/// What lets root of each host in at the other one, without a question. The key is this run's only.
+fn add_keys(archive: &mut Archive, keys: &Keys) {
+    let Keys { private, public } = keys;
+    archive.file("root/.ssh/id_ed25519", 0o600, private);
+    archive.file("root/.ssh/authorized_keys", 0o600, format!("{public}\n").as_bytes());
+    archive.file("etc/ssh/ssh_host_ed25519_key", 0o600, private);
+    let hosts = format!("a,b,steady-a,steady-b {public}\n");
+    archive.file("etc/ssh/ssh_known_hosts", 0o644, hosts.as_bytes());
+}
+
 /// Shell text that dom0's init reads.
-fn settings(options: &Options, mode: &Mode) -> String {
+fn settings(options: &Options, mode: &Mode, peer: Option<&Membership>) -> String {
     let store = options.store;
-    match mode {
+    let host = peer.map(|peer| format!("host={}\n", peer.side)).unwrap_or_default();
+    host + &match mode {
         Mode::Scenario { arguments, .. } => {
             let quoted: Vec<String> =
                 arguments.iter().map(|word| format!(" {}", quote(word))).collect();

@@ -8,9 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::addition::{self, Addition};
 use super::image::{self, Image};
-use super::machine::{Channels, Machine};
-use super::{Failure, Mode, Options, Outcome, addition, console, overlay};
+use super::machine::{Channels, Machine, Wiring};
+use super::network::Side;
+use super::pair::Membership;
+use super::{Failure, Mode, Options, Outcome, console, overlay};
 
 /// A host that has not started its scenario by then will not do so.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(180);
@@ -24,12 +27,12 @@ const TICK: Duration = Duration::from_millis(50);
 const CONSOLE_LINES: usize = 40;
 
 /// A folder that goes with its owner.
-struct ScratchFolder(PathBuf);
+pub(crate) struct ScratchFolder(pub PathBuf);
 
 const SCRATCH_PREFIX: &str = "xylem-lab-";
 
 impl ScratchFolder {
-    fn create() -> Result<Self> {
+    pub(crate) fn create() -> Result<Self> {
         remove_abandoned();
         let mut number = 0;
         loop {
@@ -76,48 +79,70 @@ pub(crate) fn run(
     mode: &Mode,
     on_line: &mut dyn FnMut(&str),
 ) -> Result<Outcome> {
-    let image = image::prepare(options.series)?;
-    let scratch = ScratchFolder::create()?;
-    let root = scratch.0.join("root.cpio");
-    let mut layers = Vec::new();
-    if let Mode::Scenario { text, .. } = mode {
-        let additions = addition::wanted(text);
-        if !additions.is_empty() {
-            layers.push(std::fs::read(image::prepare_additions(&additions)?)?);
-        }
-    }
-    layers.push(overlay::build(options, mode, &image)?);
-    write_root(&image, &layers, &root)?;
-    prepare_results(&options.results)?;
-    let channels = Channels {
-        console: options.results.join("console.log"),
-        control: scratch.0.join("control"),
-        results: scratch.0.join("results.tar"),
+    let additions = match mode {
+        Mode::Scenario { text, .. } => addition::wanted(text),
+        Mode::Shell { .. } => Vec::new(),
     };
-    for file in [&channels.console, &channels.control, &channels.results] {
-        std::fs::write(file, "")?;
-    }
-
-    let started = Instant::now();
-    let mut machine = Machine::start(options, mode, &image, &root, &channels)?;
-    let lines = forward_lines(&mut machine);
-    let mut watch =
-        Watch { options, mode, channels: &channels, started, boot: None, stop_asked: None };
-    let end = watch.until_the_end(&mut machine, &lines, on_line);
-    machine.end();
-    // The rest of the scenario's output.
-    while let Ok(line) = lines.recv_timeout(Duration::from_secs(1)) {
-        on_line(&line);
-    }
-    let collected = collect(&channels.results, &options.results);
+    let scratch = ScratchFolder::create()?;
+    let plan = Plan::prepare(options, mode, &additions, None, &scratch.0)?;
+    let mut host = Host::start(&plan, &Wiring::default())?;
+    let end = host.until_the_end(on_line);
+    host.close(on_line);
+    let collected = host.collect();
     let status = end?;
     collected?;
     Ok(Outcome {
         status,
         results: options.results.clone(),
-        boot: watch.boot.unwrap_or_default(),
-        elapsed: started.elapsed(),
+        boot: host.boot.unwrap_or_default(),
+        elapsed: host.started.elapsed(),
     })
+}
+
+/// All that a host needs to start, again and again if need be.
+pub(crate) struct Plan<'a> {
+    options: &'a Options,
+    mode: &'a Mode,
+    image: Image,
+    /// What is prepared for it and goes with the session.
+    folder: PathBuf,
+    /// What failures call it, if it is one of several.
+    side: Option<Side>,
+}
+
+impl<'a> Plan<'a> {
+    /// Builds what goes into the host, and empties the folder of its results.
+    ///
+    /// # Errors
+    /// A build fails, or a file cannot be written.
+    pub(crate) fn prepare(
+        options: &'a Options,
+        mode: &'a Mode,
+        additions: &[&Addition],
+        peer: Option<&Membership>,
+        folder: &Path,
+    ) -> Result<Self> {
+        let image = image::prepare(options.series)?;
+        let mut layers = Vec::new();
+        if !additions.is_empty() {
+            layers.push(std::fs::read(image::prepare_additions(additions)?)?);
+        }
+        layers.push(overlay::build(options, mode, peer, &image)?);
+        let side = peer.map(|peer| peer.side);
+        let plan = Self { options, mode, image, folder: folder.to_owned(), side };
+        write_root(&plan.image, &layers, &plan.root())?;
+        prepare_results(&options.results)?;
+        std::fs::write(plan.console(), "")?;
+        Ok(plan)
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.join("root.cpio")
+    }
+
+    fn console(&self) -> PathBuf {
+        self.options.results.join("console.log")
+    }
 }
 
 /// What comes after the image wins over its files.
@@ -160,49 +185,95 @@ fn forward_lines(machine: &mut Machine) -> Receiver<String> {
     receiver
 }
 
-struct Watch<'a> {
-    options: &'a Options,
-    mode: &'a Mode,
-    channels: &'a Channels,
-    started: Instant,
-    boot: Option<Duration>,
-    /// When dom0 was asked to end a scenario that took too long.
-    stop_asked: Option<Duration>,
+/// A host that runs: its machine, and what is known of it.
+pub(crate) struct Host<'a> {
+    plan: &'a Plan<'a>,
+    channels: Channels,
+    machine: Machine,
+    lines: Receiver<String>,
+    pub started: Instant,
+    /// How long it took to come up, once it has.
+    pub boot: Option<Duration>,
+    /// When dom0 was asked to end its scenario.
+    stop_asked: Option<Instant>,
 }
 
-impl Watch<'_> {
+impl<'a> Host<'a> {
+    /// Starts the machine.
+    ///
+    /// # Errors
+    /// QEMU does not start.
+    pub(crate) fn start(plan: &'a Plan<'a>, wiring: &Wiring) -> Result<Self> {
+        let channels = Channels {
+            console: plan.console(),
+            control: plan.folder.join("control"),
+            results: plan.folder.join("results.tar"),
+        };
+        for file in [&channels.control, &channels.results] {
+            std::fs::write(file, "")?;
+        }
+        let started = Instant::now();
+        let Plan { options, mode, image, .. } = plan;
+        let mut machine =
+            Machine::start(options, mode, image, &plan.root(), &channels, wiring)?;
+        let lines = forward_lines(&mut machine);
+        Ok(Self { plan, channels, machine, lines, started, boot: None, stop_asked: None })
+    }
+
     /// The scenario's status.
-    fn until_the_end(
-        &mut self,
-        machine: &mut Machine,
-        lines: &Receiver<String>,
-        on_line: &mut dyn FnMut(&str),
-    ) -> Result<i32> {
+    ///
+    /// # Errors
+    /// The host died, or the scenario took too long.
+    fn until_the_end(&mut self, on_line: &mut dyn FnMut(&str)) -> Result<i32> {
         loop {
-            match lines.recv_timeout(TICK) {
-                Ok(line) => {
-                    on_line(&line);
-                    continue;
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                // A shell has no lines, and neither has a QEMU that has ended.
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
+            if self.pass_on(on_line) {
+                continue;
             }
-            let has_ended = machine.child.try_wait()?.is_some();
-            if let Some(status) = self.read_control()? {
+            if let Some(status) = self.status()? {
                 return Ok(status);
             }
-            let console = read_lossy(&self.channels.console);
-            if let Some(cause) = console::cause_of_death(&console) {
-                // Let the rest of the report reach the console.
-                std::thread::sleep(Duration::from_millis(500));
-                return Err(self.failure(cause.to_owned()));
-            }
-            if has_ended {
-                return Err(self.failure(qemu_end(machine)));
-            }
-            self.check_time(machine)?;
+            self.check_time()?;
         }
+    }
+
+    /// Waits a moment for a line of the scenario; whether one came.
+    pub(crate) fn pass_on(&self, on_line: &mut dyn FnMut(&str)) -> bool {
+        match self.lines.recv_timeout(TICK) {
+            Ok(line) => {
+                on_line(&line);
+                return true;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // A shell has no lines, and neither has a QEMU that has ended.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
+        }
+        false
+    }
+
+    /// The scenario's status, if it has ended.
+    ///
+    /// # Errors
+    /// The host died.
+    pub(crate) fn status(&mut self) -> Result<Option<i32>> {
+        let has_ended = self.machine.child.try_wait()?.is_some();
+        if let Some(status) = self.read_control()? {
+            return Ok(Some(status));
+        }
+        let console = read_lossy(&self.channels.console);
+        if let Some(cause) = console::cause_of_death(&console) {
+            // Let the rest of the report reach the console.
+            std::thread::sleep(Duration::from_millis(500));
+            return Err(self.failure(cause.to_owned()));
+        }
+        if has_ended {
+            let what = qemu_end(&mut self.machine);
+            return Err(self.failure(what));
+        }
+        if self.boot.is_none() && self.started.elapsed() > BOOT_TIME_MAX {
+            let what = format!("dom0 did not come up within {} s", BOOT_TIME_MAX.as_secs());
+            return Err(self.failure(what));
+        }
+        Ok(None)
     }
 
     /// The exit status, once dom0's init has announced it.
@@ -229,32 +300,76 @@ impl Watch<'_> {
         Ok(None)
     }
 
-    fn check_time(&mut self, machine: &mut Machine) -> Result<()> {
-        let elapsed = self.started.elapsed();
-        if self.boot.is_none() && elapsed > BOOT_TIME_MAX {
-            let what = format!("dom0 did not come up within {} s", BOOT_TIME_MAX.as_secs());
-            return Err(self.failure(what));
-        }
-        let is_scenario = matches!(self.mode, Mode::Scenario { .. });
-        if is_scenario && elapsed > self.options.timeout {
+    /// Ends a scenario that takes too long.
+    ///
+    /// # Errors
+    /// It took too long, and dom0 had its time to collect what there is.
+    pub(crate) fn check_time(&mut self) -> Result<()> {
+        let is_scenario = matches!(self.plan.mode, Mode::Scenario { .. });
+        if is_scenario && self.started.elapsed() > self.plan.options.timeout {
             // A host that is well hands out its logs; one that hangs gets no more time for it.
-            if self.stop_asked.is_none() {
-                machine.ask_to_stop();
-            }
-            if self.stop_asked.get_or_insert(elapsed).saturating_add(STOP_TIME_MAX) < elapsed {
+            self.ask_to_stop();
+            if self.has_overstayed() {
                 return Err(self.timeout());
             }
         }
         Ok(())
     }
 
+    fn ask_to_stop(&mut self) {
+        if self.stop_asked.is_none() {
+            self.machine.ask_to_stop();
+            self.stop_asked = Some(Instant::now());
+        }
+    }
+
+    fn has_overstayed(&self) -> bool {
+        self.stop_asked.is_some_and(|asked| asked.elapsed() > STOP_TIME_MAX)
+    }
+
+    /// Has a host that is well hand out what it has, whatever its scenario is at.
+    pub(crate) fn let_go(&mut self, on_line: &mut dyn FnMut(&str)) {
+        self.ask_to_stop();
+        while !self.has_overstayed() {
+            if !self.pass_on(on_line) && !matches!(self.status(), Ok(None)) {
+                return;
+            }
+        }
+    }
+
+    /// Ends the machine, and passes on the rest of the scenario's output.
+    pub(crate) fn close(&mut self, on_line: &mut dyn FnMut(&str)) {
+        self.machine.end();
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
+            on_line(&line);
+        }
+    }
+
+    /// Takes the power away, as no operating system notices in time.
+    pub(crate) fn cut_power(&mut self) {
+        let _ = self.machine.child.kill();
+        let _ = self.machine.child.wait();
+    }
+
+    /// Unpacks what the scenario left in `/results`.
+    ///
+    /// # Errors
+    /// It does not unpack.
+    pub(crate) fn collect(&self) -> Result<()> {
+        collect(&self.channels.results, &self.plan.options.results)
+    }
+
     fn timeout(&self) -> anyhow::Error {
-        let seconds = self.options.timeout.as_secs();
+        let seconds = self.plan.options.timeout.as_secs();
         let what = format!("the scenario did not end within {seconds} s (--timeout)");
         Failure { what, console_tail: self.console_tail(), is_timeout: true }.into()
     }
 
     fn failure(&self, what: String) -> anyhow::Error {
+        let what = match self.plan.side {
+            Some(side) => format!("host {side}: {what}"),
+            None => what,
+        };
         Failure { what, console_tail: self.console_tail(), is_timeout: false }.into()
     }
 
