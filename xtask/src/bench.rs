@@ -8,6 +8,7 @@ mod mass;
 mod plug;
 mod samples;
 mod store;
+mod suspend;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -40,6 +41,10 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
            --lab            by xy and by xl, on real Xen
            --rounds N       of those in the lab (default 3)
            --quick          small
+  suspend  suspends of unikernels and of Linux guests from the trigger until they are confirmed, by ours and in libxl's
+           order, in turn in one boot on Xen's own store: idle, with writers to the store, beside 60 domains
+           --rounds N       of each (default 100)
+           --quick          5 rounds
   earlier  creates, lists and shutdowns by today's programs and by those of an earlier commit, in turn in one boot
            --earlier FOLDER where those are: xylem-xenstored, xylemd, xy (`store` takes them as a peer, too)
 
@@ -191,6 +196,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         Some("machine") => machine::run()?,
         Some("mass") => mass::run(count, xl_count.unwrap_or(count), build)?,
         Some("plug") => plug::run(&plug::Options { is_quick, in_lab, rounds })?,
+        Some("suspend") => suspend::run(rounds.unwrap_or(if is_quick { 5 } else { 100 }))?,
         Some("store") => {
             let rounds = rounds.unwrap_or(if is_quick { 1 } else { 5 });
             store::run(&store::Options { peers, earlier, rounds, is_quick, only })?
