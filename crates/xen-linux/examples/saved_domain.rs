@@ -6,7 +6,8 @@
 //!                                                 during them, and is waited for afterwards
 //! saved_domain load FILE NAME MEMORY_MIB VCPUS    prints the domid; the domain runs
 //! ```
-//! The file is a stream of libxc. Both print what they took.
+//! The file is a stream of libxc or, if its name ends in `.save`, one of `xl save`, whose configuration
+//! is empty: `xl restore` is given another. Both print what they took.
 
 use std::error::Error;
 use std::fs;
@@ -15,7 +16,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use migrate::libxc::{DomainType, Item, PageData, Parser, Record};
-use migrate::{Capture, Channel, Input, Load, Loaded, Round, Target};
+use migrate::{Capture, Channel, Input, Load, Loaded, Round, Target, libxl, save_file};
 use xen::{
     ARENA_BYTES_FULL, CreateDomain, CreateOptions, DomId, DomainKind, EvtchnPeer, Gfn,
     ShutdownReason, Uuid, Xen,
@@ -63,8 +64,45 @@ fn capture(xen: &mut OnXen, domid: DomId, file: &Path, rounds: u32) -> Result<()
     let read = read(xen, &mut capture, domid, rounds, &mut out);
     capture.end(xen);
     read?;
+    if is_of_xl(file) {
+        let mut outer = Vec::new();
+        save_file::encode("{}", &mut outer);
+        libxl::encode_header(&mut outer);
+        libxl::Record::LibxcContext.encode(&mut outer);
+        outer.append(&mut out);
+        libxl::Record::End.encode(&mut outer);
+        out = outer;
+    }
     fs::write(file, out)?;
     Ok(())
+}
+
+fn is_of_xl(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "save")
+}
+
+/// What a file has of libxc.
+fn items(file: &Path) -> Result<Vec<Item>> {
+    const PFN_MAX: u64 = 1 << 32;
+    let mut input = Input::new();
+    input.feed(&fs::read(file)?);
+    input.end();
+    let mut items = Vec::new();
+    if is_of_xl(file) {
+        save_file::parse(&mut input)?;
+        let mut parser = libxl::Parser::new(PFN_MAX);
+        while let Some(item) = parser.next(&mut input)? {
+            if let libxl::Item::Libxc(item) = item {
+                items.push(item);
+            }
+        }
+    } else {
+        let mut parser = Parser::new(PFN_MAX);
+        while let Some(item) = parser.next(&mut input)? {
+            items.push(item);
+        }
+    }
+    Ok(items)
 }
 
 fn read(
@@ -124,11 +162,8 @@ fn round(xen: &mut OnXen, capture: &mut Capture, round: Round, out: &mut Vec<u8>
 fn load(xen: &mut OnXen, file: &Path, name: &str, memory_mib: u64, vcpus: u32) -> Result<()> {
     /// Rings and tables beside the memory.
     const EXTRA_PAGES: u64 = 256;
-    let stream = fs::read(file)?;
-    let (mut input, mut parser) = (Input::new(), Parser::new(1 << 32));
-    input.feed(&stream);
-    input.end();
-    let Some(Item::Headers(headers)) = parser.next(&mut input)? else {
+    let mut items = items(file)?.into_iter();
+    let Some(Item::Headers(headers)) = items.next() else {
         return Err("the stream has no headers".into());
     };
     let pages_max = memory_mib * 256 + EXTRA_PAGES;
@@ -137,7 +172,7 @@ fn load(xen: &mut OnXen, file: &Path, name: &str, memory_mib: u64, vcpus: u32) -
     let begun = Instant::now();
     let mut load = Load::new(target, headers)?;
     let loaded = (|| -> Result<Loaded> {
-        while let Some(item) = parser.next(&mut input)? {
+        for item in items {
             if let Item::Record(record) = item {
                 load.apply(xen, record)?;
             }
