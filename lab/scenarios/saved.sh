@@ -1,5 +1,7 @@
 # The state of suspended guests is read and loaded into new domains, in which they go on. `saved_domain` does both,
-# without a toolstack: what it writes are streams of libxc, and Xen's verify-stream-v2 takes them.
+# without a toolstack: what it writes are streams of libxc, and Xen's verify-stream-v2 takes them. First
+#   cargo build --profile trial -p xen-linux --example saved_domain
+# and then with `--with target/trial/examples/saved_domain`.
 . /lab/lib.sh
 start_xylemd
 tool=/root/saved_domain

@@ -5,6 +5,8 @@
 //! saved_domain capture DOMID FILE [ROUNDS]        the guest must have suspended; with rounds it runs
 //!                                                 during them, and is waited for afterwards
 //! saved_domain load FILE NAME MEMORY_MIB VCPUS    prints the domid; the domain runs
+//! saved_domain check FILE MEMORY_MIB VCPUS        as an HVM domain, which is destroyed: there is no
+//!                                                 device model for it
 //! ```
 //! The file is a stream of libxc or, if its name ends in `.save`, one of `xl save`, whose configuration
 //! is empty: `xl restore` is given another. Both print what they took.
@@ -49,7 +51,21 @@ fn run(words: &[&str]) -> Result<()> {
             capture(&mut xen, DomId(domid.parse()?), Path::new(file), rounds)
         }
         ["load", file, name, memory_mib, vcpus] => {
-            load(&mut xen, Path::new(file), name, memory_mib.parse()?, vcpus.parse()?)
+            let (kind, memory_mib) = (DomainKind::Pvh, memory_mib.parse()?);
+            let target = load(&mut xen, Path::new(file), kind, memory_mib, vcpus.parse()?)?;
+            let started = introduce(&target.0, &target.1, name)
+                .and_then(|()| Ok(xen.unpause_domain(target.0.domid)?));
+            if started.is_err() {
+                xen.destroy_domain(target.0.domid)?;
+            }
+            started?;
+            println!("domid {}", target.0.domid);
+            Ok(())
+        }
+        ["check", file, memory_mib, vcpus] => {
+            let (kind, memory_mib) = (DomainKind::Hvm, memory_mib.parse()?);
+            let (target, _) = load(&mut xen, Path::new(file), kind, memory_mib, vcpus.parse()?)?;
+            Ok(xen.destroy_domain(target.domid)?)
         }
         _ => Err("capture DOMID FILE [ROUNDS] | load FILE NAME MEMORY_MIB VCPUS".into()),
     }
@@ -159,15 +175,22 @@ fn round(xen: &mut OnXen, capture: &mut Capture, round: Round, out: &mut Vec<u8>
     Ok(())
 }
 
-fn load(xen: &mut OnXen, file: &Path, name: &str, memory_mib: u64, vcpus: u32) -> Result<()> {
-    /// Rings and tables beside the memory.
-    const EXTRA_PAGES: u64 = 256;
+/// Loads a file into a new domain, of this kind if it is translated, which is still paused.
+fn load(
+    xen: &mut OnXen,
+    file: &Path,
+    kind: DomainKind,
+    memory_mib: u64,
+    vcpus: u32,
+) -> Result<(Target, Loaded)> {
+    /// Rings, tables and ROMs beside the memory.
+    const EXTRA_PAGES: u64 = 512;
     let mut items = items(file)?.into_iter();
     let Some(Item::Headers(headers)) = items.next() else {
         return Err("the stream has no headers".into());
     };
     let pages_max = memory_mib * 256 + EXTRA_PAGES;
-    let target = create(xen, headers.domain, pages_max, vcpus)?;
+    let target = create(xen, headers.domain, kind, pages_max, vcpus)?;
     xen.take_counters();
     let begun = Instant::now();
     let mut load = Load::new(target, headers)?;
@@ -179,29 +202,33 @@ fn load(xen: &mut OnXen, file: &Path, name: &str, memory_mib: u64, vcpus: u32) -
         }
         Ok(load.finish(xen)?)
     })();
-    let loaded = loaded.and_then(|loaded| {
-        println!(
-            "loaded {} pages in {} us, {} hypercalls",
-            loaded.pages,
-            begun.elapsed().as_micros(),
-            xen.take_counters().total()
-        );
-        introduce(&target, &loaded, name)?;
-        xen.unpause_domain(target.domid)?;
-        Ok(())
-    });
-    if loaded.is_err() {
-        xen.destroy_domain(target.domid)?;
+    match loaded {
+        Ok(loaded) => {
+            println!(
+                "loaded {} pages in {} us, {} hypercalls",
+                loaded.pages,
+                begun.elapsed().as_micros(),
+                xen.take_counters().total()
+            );
+            Ok((target, loaded))
+        }
+        Err(error) => {
+            xen.destroy_domain(target.domid)?;
+            Err(error)
+        }
     }
-    loaded?;
-    println!("domid {}", target.domid);
-    Ok(())
 }
 
-fn create(xen: &mut OnXen, domain: DomainType, pages_max: u64, vcpus: u32) -> Result<Target> {
+fn create(
+    xen: &mut OnXen,
+    domain: DomainType,
+    translated: DomainKind,
+    pages_max: u64,
+    vcpus: u32,
+) -> Result<Target> {
     let kind = match domain {
         DomainType::Pv => DomainKind::Pv,
-        DomainType::Hvm => DomainKind::Pvh,
+        DomainType::Hvm => translated,
     };
     let wanted = CreateDomain {
         kind,
@@ -215,7 +242,7 @@ fn create(xen: &mut OnXen, domain: DomainType, pages_max: u64, vcpus: u32) -> Re
     let domid = xen.create_domain(&wanted)?;
     xen.set_vcpus_max(domid, vcpus)?;
     xen.set_memory_max(domid, pages_max * 4)?;
-    if kind == DomainKind::Pvh {
+    if kind != DomainKind::Pv {
         xen.set_paging_pool(domid, (256 * u64::from(vcpus) + pages_max / 128) * 4096)?;
     }
     let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
