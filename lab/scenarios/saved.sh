@@ -1,12 +1,14 @@
 # The state of suspended guests is read and loaded into new domains, in which they go on. `saved_domain` does both,
-# without a toolstack: what it writes are streams of libxc, and Xen's verify-stream-v2 takes them.
+# without a toolstack: what it writes are streams of libxc, and Xen's verify-stream-v2 takes them. First
+#   cargo build --profile trial -p xen-linux --example saved_domain
+# and then with `--with target/trial/examples/saved_domain`.
 . /lab/lib.sh
 start_xylemd
 tool=/root/saved_domain
 
-# loaded NAME MEMORY VCPUS: a domain of that name's file, called NAME-again.
+# loaded NAME MEMORY VCPUS [FILE]: a domain of that name's file, called NAME-again.
 loaded() {
-    "$tool" load "/results/$1.stream" "$1-again" "$2" "$3" >/tmp/load.out 2>&1 || { cat /tmp/load.out; return 1; }
+    "$tool" load "${4:-/results/$1.stream}" "$1-again" "$2" "$3" >/tmp/load.out 2>&1 || { cat /tmp/load.out; return 1; }
 }
 
 # again: the domid of the domain that was loaded last.
@@ -55,6 +57,23 @@ unikernel_cfg nolog "type = 'pv'"
 check "create" xy create -q /tmp/nolog.cfg
 check "a PV domain cannot be read while it runs" refused_with 'does not log the writes of PV domains' "$tool" capture "$(xy domid nolog)" /tmp/nolog.stream 1
 check "destroy" xy destroy nolog
+
+echo "== with xl"
+for kind in pvh pv; do
+    unikernel_cfg $kind "type = '$kind'"
+    check "create $kind" xy create -q /tmp/$kind.cfg
+    check "$kind is up" console_wait $kind 'hello mode' 60
+    check "suspend" xy suspend $kind
+    check "read into a file of xl's" "$tool" capture "$(xy domid $kind)" /tmp/$kind.save
+    check "destroy" xy destroy $kind
+    unikernel_cfg $kind-xl "type = '$kind'" "vcpus = 1"
+    check "xl restore" xl restore /tmp/$kind-xl.cfg /tmp/$kind.save
+    check "it goes on elsewhere" console_wait $kind-xl "resumed elsewhere domid=$(xl domid $kind-xl)" 60
+    check "xl save" xl save $kind-xl /tmp/xl-$kind.save
+    check "load xl's" loaded xl-$kind 8 1 /tmp/xl-$kind.save
+    check "it goes on elsewhere" console_wait xl-$kind-again "resumed elsewhere domid=$(again)" 60
+    xl destroy "$(again)"
+done
 
 echo "== Linux"
 for kind in pvh pv; do

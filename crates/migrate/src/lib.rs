@@ -1,6 +1,11 @@
-//! Streams in which a domain's state is saved or sent to another host, as Xen's own toolstack reads
-//! and writes them: pure, from and to bytes.
+//! A domain's state: read from Xen ([`Capture`]), loaded into a new domain ([`Load`]), and between
+//! the two the streams in which it is saved or sent to another host, as Xen's own toolstack reads and
+//! writes them. Pure: hypercalls go through [`xen::Hypervisor`], streams are bytes.
 //!
+//! ```text
+//!   domain ──> Capture ──records──> a stream, bytes ──parser──records──> Load ──> new domain
+//! ```
+//! The streams:
 //! ```text
 //!   a file of `xl save`:  header, configuration ──┐
 //!                                                 v

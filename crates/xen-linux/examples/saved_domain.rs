@@ -5,8 +5,11 @@
 //! saved_domain capture DOMID FILE [ROUNDS]        the guest must have suspended; with rounds it runs
 //!                                                 during them, and is waited for afterwards
 //! saved_domain load FILE NAME MEMORY_MIB VCPUS    prints the domid; the domain runs
+//! saved_domain check FILE MEMORY_MIB VCPUS        as an HVM domain, which is destroyed: there is no
+//!                                                 device model for it
 //! ```
-//! The file is a stream of libxc. Both print what they took.
+//! The file is a stream of libxc or, if its name ends in `.save`, one of `xl save`, whose configuration
+//! is empty: `xl restore` is given another. Both print what they took.
 
 use std::error::Error;
 use std::fs;
@@ -15,7 +18,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use migrate::libxc::{DomainType, Item, PageData, Parser, Record};
-use migrate::{Capture, Channel, Input, Load, Loaded, Round, Target};
+use migrate::{Capture, Channel, Input, Load, Loaded, Round, Target, libxl, save_file};
 use xen::{
     ARENA_BYTES_FULL, CreateDomain, CreateOptions, DomId, DomainKind, EvtchnPeer, Gfn,
     ShutdownReason, Uuid, Xen,
@@ -48,7 +51,21 @@ fn run(words: &[&str]) -> Result<()> {
             capture(&mut xen, DomId(domid.parse()?), Path::new(file), rounds)
         }
         ["load", file, name, memory_mib, vcpus] => {
-            load(&mut xen, Path::new(file), name, memory_mib.parse()?, vcpus.parse()?)
+            let (kind, memory_mib) = (DomainKind::Pvh, memory_mib.parse()?);
+            let target = load(&mut xen, Path::new(file), kind, memory_mib, vcpus.parse()?)?;
+            let started = introduce(&target.0, &target.1, name)
+                .and_then(|()| Ok(xen.unpause_domain(target.0.domid)?));
+            if started.is_err() {
+                xen.destroy_domain(target.0.domid)?;
+            }
+            started?;
+            println!("domid {}", target.0.domid);
+            Ok(())
+        }
+        ["check", file, memory_mib, vcpus] => {
+            let (kind, memory_mib) = (DomainKind::Hvm, memory_mib.parse()?);
+            let (target, _) = load(&mut xen, Path::new(file), kind, memory_mib, vcpus.parse()?)?;
+            Ok(xen.destroy_domain(target.domid)?)
         }
         _ => Err("capture DOMID FILE [ROUNDS] | load FILE NAME MEMORY_MIB VCPUS".into()),
     }
@@ -63,8 +80,45 @@ fn capture(xen: &mut OnXen, domid: DomId, file: &Path, rounds: u32) -> Result<()
     let read = read(xen, &mut capture, domid, rounds, &mut out);
     capture.end(xen);
     read?;
+    if is_of_xl(file) {
+        let mut outer = Vec::new();
+        save_file::encode("{}", &mut outer);
+        libxl::encode_header(&mut outer);
+        libxl::Record::LibxcContext.encode(&mut outer);
+        outer.append(&mut out);
+        libxl::Record::End.encode(&mut outer);
+        out = outer;
+    }
     fs::write(file, out)?;
     Ok(())
+}
+
+fn is_of_xl(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "save")
+}
+
+/// What a file has of libxc.
+fn items(file: &Path) -> Result<Vec<Item>> {
+    const PFN_MAX: u64 = 1 << 32;
+    let mut input = Input::new();
+    input.feed(&fs::read(file)?);
+    input.end();
+    let mut items = Vec::new();
+    if is_of_xl(file) {
+        save_file::parse(&mut input)?;
+        let mut parser = libxl::Parser::new(PFN_MAX);
+        while let Some(item) = parser.next(&mut input)? {
+            if let libxl::Item::Libxc(item) = item {
+                items.push(item);
+            }
+        }
+    } else {
+        let mut parser = Parser::new(PFN_MAX);
+        while let Some(item) = parser.next(&mut input)? {
+            items.push(item);
+        }
+    }
+    Ok(items)
 }
 
 fn read(
@@ -121,52 +175,60 @@ fn round(xen: &mut OnXen, capture: &mut Capture, round: Round, out: &mut Vec<u8>
     Ok(())
 }
 
-fn load(xen: &mut OnXen, file: &Path, name: &str, memory_mib: u64, vcpus: u32) -> Result<()> {
-    /// Rings and tables beside the memory.
-    const EXTRA_PAGES: u64 = 256;
-    let stream = fs::read(file)?;
-    let (mut input, mut parser) = (Input::new(), Parser::new(1 << 32));
-    input.feed(&stream);
-    input.end();
-    let Some(Item::Headers(headers)) = parser.next(&mut input)? else {
+/// Loads a file into a new domain, of this kind if it is translated, which is still paused.
+fn load(
+    xen: &mut OnXen,
+    file: &Path,
+    kind: DomainKind,
+    memory_mib: u64,
+    vcpus: u32,
+) -> Result<(Target, Loaded)> {
+    /// Rings, tables and ROMs beside the memory.
+    const EXTRA_PAGES: u64 = 512;
+    let mut items = items(file)?.into_iter();
+    let Some(Item::Headers(headers)) = items.next() else {
         return Err("the stream has no headers".into());
     };
     let pages_max = memory_mib * 256 + EXTRA_PAGES;
-    let target = create(xen, headers.domain, pages_max, vcpus)?;
+    let target = create(xen, headers.domain, kind, pages_max, vcpus)?;
     xen.take_counters();
     let begun = Instant::now();
     let mut load = Load::new(target, headers)?;
     let loaded = (|| -> Result<Loaded> {
-        while let Some(item) = parser.next(&mut input)? {
+        for item in items {
             if let Item::Record(record) = item {
                 load.apply(xen, record)?;
             }
         }
         Ok(load.finish(xen)?)
     })();
-    let loaded = loaded.and_then(|loaded| {
-        println!(
-            "loaded {} pages in {} us, {} hypercalls",
-            loaded.pages,
-            begun.elapsed().as_micros(),
-            xen.take_counters().total()
-        );
-        introduce(&target, &loaded, name)?;
-        xen.unpause_domain(target.domid)?;
-        Ok(())
-    });
-    if loaded.is_err() {
-        xen.destroy_domain(target.domid)?;
+    match loaded {
+        Ok(loaded) => {
+            println!(
+                "loaded {} pages in {} us, {} hypercalls",
+                loaded.pages,
+                begun.elapsed().as_micros(),
+                xen.take_counters().total()
+            );
+            Ok((target, loaded))
+        }
+        Err(error) => {
+            xen.destroy_domain(target.domid)?;
+            Err(error)
+        }
     }
-    loaded?;
-    println!("domid {}", target.domid);
-    Ok(())
 }
 
-fn create(xen: &mut OnXen, domain: DomainType, pages_max: u64, vcpus: u32) -> Result<Target> {
+fn create(
+    xen: &mut OnXen,
+    domain: DomainType,
+    translated: DomainKind,
+    pages_max: u64,
+    vcpus: u32,
+) -> Result<Target> {
     let kind = match domain {
         DomainType::Pv => DomainKind::Pv,
-        DomainType::Hvm => DomainKind::Pvh,
+        DomainType::Hvm => translated,
     };
     let wanted = CreateDomain {
         kind,
@@ -180,7 +242,7 @@ fn create(xen: &mut OnXen, domain: DomainType, pages_max: u64, vcpus: u32) -> Re
     let domid = xen.create_domain(&wanted)?;
     xen.set_vcpus_max(domid, vcpus)?;
     xen.set_memory_max(domid, pages_max * 4)?;
-    if kind == DomainKind::Pvh {
+    if kind != DomainKind::Pv {
         xen.set_paging_pool(domid, (256 * u64::from(vcpus) + pages_max / 128) * 4096)?;
     }
     let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };

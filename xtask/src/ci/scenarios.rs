@@ -52,8 +52,7 @@ pub(super) const ON_XEN_4_20: &Group = &Group {
 };
 
 /// Programs of `xen-linux` that scenarios run in dom0.
-pub(super) const EXAMPLES: [&str; 4] =
-    ["xen_probe", "xen_conformance", "xen_churn", "saved_domain"];
+pub(super) const EXAMPLES: [&str; 3] = ["xen_probe", "xen_conformance", "xen_churn"];
 
 /// A line that the script of a group prints when one of its scenarios has ended.
 const ENDED: &str = "== ended: ";

@@ -590,9 +590,12 @@ static void read_call(uint64_t op, const uint64_t *args)
     case __HYPERVISOR_mmuext_op: {
         const struct mmuext_op *m = at(args[0]);
         printf("mmuext_op count=%llu domid=%llu", (unsigned long long)args[1], (unsigned long long)args[3]);
-        printf(" cmd=%s", m->cmd == MMUEXT_PIN_L4_TABLE ? "PIN_L4_TABLE"
-               : m->cmd == MMUEXT_UNPIN_TABLE ? "UNPIN_TABLE" : "OTHER");
-        FIELD(m, arg1.mfn);
+        for (uint64_t i = 0; i < args[1]; i++, m++) {
+            printf(" cmd=%s", m->cmd == MMUEXT_PIN_L4_TABLE ? "PIN_L4_TABLE"
+                   : m->cmd == MMUEXT_PIN_L1_TABLE ? "PIN_L1_TABLE"
+                   : m->cmd == MMUEXT_UNPIN_TABLE ? "UNPIN_TABLE" : "OTHER");
+            FIELD(m, arg1.mfn);
+        }
         break;
     }
     default: printf("UNKNOWN HYPERCALL %llu", (unsigned long long)op);

@@ -223,6 +223,10 @@ fn issue_vcpus(xen: &mut Xen<Scripted<'_>>) {
         mcg_ext_ctl: 0x1_0000_0018,
     };
     let _ = xen.set_ext_vcpu_context(DOMID, 4, &context);
+    let mut bytes = [0; 64];
+    bytes[0] = 9;
+    bytes[8] = 0x19;
+    let _ = xen.set_ext_vcpu_bytes(DOMID, 5, &bytes);
     let _ = xen.ext_state(DOMID, 5);
     let state = ExtState { features: 0x1_0000_0007, bytes: vec![1, 2, 3, 4] };
     let _ = xen.set_ext_state(DOMID, 5, &state);
@@ -343,6 +347,7 @@ fn issue_memory(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.resource_frames(DOMID, Resource::GrantTable);
     let _ = xen.resource_list(DOMID, Resource::GrantTable, 1, 2);
     let _ = xen.unpin_table(DOMID, Mfn(0x1_0000_0046));
+    let _ = xen.pin_tables(DOMID, &[(1, Mfn(0x1_0000_0047)), (4, Mfn(0x48))]);
     let mut batch = Batch::default();
     batch.domain(DOMID);
     batch.alloc_unbound(EvtchnPeer { owner: DOMID, remote: DomId(8) });
@@ -450,6 +455,7 @@ fn hypercalls_decode_with_the_headers() {
         domctl domain=7 setvcpucontext vcpu=0x3 reset
         domctl domain=7 get_ext_vcpucontext vcpu=0x4
         domctl domain=7 set_ext_vcpucontext size_right=1 vcpu=0x4 syscall32_callback_eip=0x100000011 sysenter_callback_eip=0x100000012 syscall32_callback_cs=0x13 sysenter_callback_cs=0x14 syscall32_disables_events=0x1 sysenter_disables_events=0x2 vmce.caps=0x100000015 vmce.mci_ctl2_bank0=0x100000016 vmce.mci_ctl2_bank1=0x100000017 vmce.mcg_ext_ctl=0x100000018
+        domctl domain=7 set_ext_vcpucontext size_right=1 vcpu=0x5 syscall32_callback_eip=0x19 sysenter_callback_eip=0 syscall32_callback_cs=0 sysenter_callback_cs=0 syscall32_disables_events=0 sysenter_disables_events=0 vmce.caps=0 vmce.mci_ctl2_bank0=0 vmce.mci_ctl2_bank1=0 vmce.mcg_ext_ctl=0
         domctl domain=7 getvcpuextstate vcpu=0x5 xfeature_mask=0 size=0
         domctl domain=7 setvcpuextstate vcpu=0x5 xfeature_mask=0x100000007 size=0x4 buffer=01020304
         domctl domain=7 get_vcpu_msrs vcpu=0x6 msr_count=0
@@ -544,6 +550,7 @@ fn hypercalls_decode_with_the_headers() {
         memory acquire_resource grant_table domid=0x7 id=0 nr_frames=0 pad=0 frame=0
         memory acquire_resource grant_table domid=0x7 id=0 nr_frames=0x2 pad=0 frame=0x1 list=(0 0 0 0)
         mmuext_op count=1 domid=7 cmd=UNPIN_TABLE arg1.mfn=0x100000046
+        mmuext_op count=2 domid=7 cmd=PIN_L1_TABLE arg1.mfn=0x100000047 cmd=PIN_L4_TABLE arg1.mfn=0x48
         multicall
           domctl domain=7 getdomaininfo
           event_channel_op alloc_unbound dom=0x7 remote_dom=0x8
