@@ -23,6 +23,7 @@ pub mod image;
 mod input;
 pub mod libxc;
 pub mod libxl;
+pub mod rounds;
 pub mod save_file;
 
 pub use error::{Fault, StreamError};
