@@ -343,7 +343,7 @@ mod tests {
     const FURIOUS: Writes = |_, micros, percent| steady(micros, 5_000_000, percent);
     /// For a second of every five, it writes faster than the link.
     const BURSTY: Writes = |start, micros, percent| {
-        let rate = if start / SECOND % 5 == 0 { 60_000 } else { 500 };
+        let rate = if (start / SECOND).is_multiple_of(5) { 60_000 } else { 500 };
         steady(micros, rate, percent)
     };
 
