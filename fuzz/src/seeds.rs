@@ -26,6 +26,7 @@ pub fn write(target: &str) {
 fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let (server, recorded, replies) = store();
     let mut seeds = crate::streams::seeds();
+    seeds.extend(crate::image::seeds());
     for (name, form) in
         [("version-1", Form::Version1), ("version-2", Form::Version2), ("own", Form::Own)]
     {

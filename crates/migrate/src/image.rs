@@ -22,6 +22,7 @@
 //! A migration over several connections gives each page a [`Lane`] by its number, so that a page never
 //! overtakes its earlier copy.
 
+mod choice;
 mod codec;
 mod file;
 mod frame;
@@ -32,6 +33,7 @@ mod pages;
 mod reader;
 mod writer;
 
+pub use choice::{CodecChoice, Sample};
 pub use codec::Codec;
 pub use file::{FileReader, ImageError, ReadAt, ReadError};
 pub use frame::is_image;

@@ -33,6 +33,7 @@ mod layout;
 pub mod libxc;
 pub mod libxl;
 mod load;
+pub mod rounds;
 pub mod save_file;
 
 pub use capture::{Capture, CaptureError, Round};
