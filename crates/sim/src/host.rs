@@ -57,6 +57,7 @@ impl SimHost {
         let machine = Machine::new(SimXen::new(config.machine, Faults::default(), config.seed));
         let store = Store::start(machine.clone(), config.pins);
         let os = SimOs::default();
+        os.get_mut().machine = Some(machine.clone());
         let inner = |store: &Store| Client::new(SocketTransport::open(store));
         let kernel =
             Kernel::start(inner(&store), machine.clone(), os.clone(), &config.backends_absent)

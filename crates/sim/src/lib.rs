@@ -14,6 +14,7 @@ mod daemon;
 mod faults;
 mod guest;
 mod host;
+mod images;
 mod iscsi;
 mod lvm;
 mod machine;

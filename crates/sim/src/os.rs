@@ -12,10 +12,12 @@ use storage::{
     System, TaggedLoop,
 };
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, KernelError, Link};
+use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
 use toolstack::{Begin, Boot, DefinitionFile};
 use xen_build::{HvmLoader, KernelImage};
 
+use crate::images::DiskFaults;
+use crate::machine::Machine;
 use crate::models::{self, ModelFate, ModelTable};
 use crate::qemu;
 use crate::storage::StorageState;
@@ -75,6 +77,9 @@ pub struct OsState {
     pub(crate) models: ModelTable,
     /// Paths of block devices opened exclusively in dom0.
     exclusive: BTreeSet<String>,
+    pub(crate) disk_faults: DiskFaults,
+    /// The machine whose clock and kills hold here too.
+    pub(crate) machine: Option<Machine>,
 }
 
 /// Device number of the file system with all files.
@@ -82,7 +87,7 @@ const FILE_SYSTEM: DeviceNumber = DeviceNumber { major: 8, minor: 1 };
 
 impl OsState {
     /// Resolves a link; other paths are unchanged.
-    fn target<'a>(&'a self, path: &'a str) -> &'a str {
+    pub(crate) fn target<'a>(&'a self, path: &'a str) -> &'a str {
         match self.files.get(path) {
             Some(File::Link(target)) => target,
             _ => path,
@@ -486,5 +491,17 @@ impl Host for SimOs {
 
     fn models(&mut self) -> Result<Vec<OwnModel>, HostError> {
         Ok(self.get().models())
+    }
+
+    fn create_image(&mut self, path: &str) -> Result<Box<dyn ImageSink>, HostError> {
+        self.begin_image(path)
+    }
+
+    fn open_image(&mut self, path: &str) -> Result<Box<dyn ImageSource>, HostError> {
+        self.source(path)
+    }
+
+    fn remove_unfinished_image(&mut self, path: &str) -> Result<(), HostError> {
+        self.remove_unfinished(path)
     }
 }

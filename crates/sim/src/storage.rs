@@ -56,11 +56,11 @@ impl StorageState {
         self.alive()
     }
 
-    fn alive(&self) -> Result<(), HostError> {
+    pub(crate) fn alive(&self) -> Result<(), HostError> {
         if self.dies_at.is_some_and(|end| self.moments >= end) { Err(killed()) } else { Ok(()) }
     }
 
-    fn check(&self, path: &str) -> Result<(), HostError> {
+    pub(crate) fn check(&self, path: &str) -> Result<(), HostError> {
         if self.hangs(path) {
             let text = format!("no answer within {HANG_SECONDS} s");
             return Err(HostError::Refused(text));
@@ -74,7 +74,7 @@ impl StorageState {
     }
 
     /// Resolves a path through mounts.
-    fn resolve(&self, path: &str) -> String {
+    pub(crate) fn resolve(&self, path: &str) -> String {
         for (point, source) in &self.mounts {
             if let Some(rest) = path.strip_prefix(point.as_str()) {
                 return format!("{source}{rest}");

@@ -24,6 +24,43 @@ pub struct Link {
     pub rename: Option<String>,
 }
 
+/// A file of a saved VM that is being written. It has its name once it is committed; dropped before
+/// that, nothing is left of it.
+pub trait ImageSink {
+    /// Appends these bytes.
+    ///
+    /// # Errors
+    /// [`HostError::Refused`], also if the disk is full; the caller names the file.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), HostError>;
+
+    /// Makes the file durable and gives it its name, replacing a file that has it. This is one
+    /// step: until then nobody sees it, from then on it is whole.
+    ///
+    /// # Errors
+    /// As for `write`; nothing is left.
+    fn commit(self: Box<Self>) -> Result<(), HostError>;
+}
+
+/// A file of a saved VM that is being read. Its bytes may be anybody's.
+pub trait ImageSource {
+    /// Its length when it was opened.
+    fn bytes(&self) -> u64;
+
+    /// Fills `buffer` from this offset on, as far as the file goes. Returns how much that is.
+    ///
+    /// # Errors
+    /// An errno of the kernel; the caller names the file.
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, HostError>;
+}
+
+/// What a file at `path` is called until it is committed: hidden, in the same folder. There is one
+/// such name for each file, so that whatever a killed daemon left is found again.
+#[must_use]
+pub fn unfinished_name(path: &str) -> String {
+    let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
+    format!("{folder}/.{name}.xylem-unfinished")
+}
+
 /// Files, bridges and the block layer.
 pub trait Host {
     /// The part of it that storage needs.
@@ -110,4 +147,25 @@ pub trait Host {
     /// # Errors
     /// An errno of the kernel.
     fn models(&mut self) -> Result<Vec<OwnModel>, HostError>;
+
+    /// Begins a file at the absolute `path`, for root only. It has a temporary name in the same
+    /// folder until it is committed. What a killed daemon left under that name is overwritten.
+    ///
+    /// # Errors
+    /// Refused if there is something other than a regular file; [`HostError::Missing`] without the
+    /// folder; [`HostError::Busy`] if such a file is being written.
+    fn create_image(&mut self, path: &str) -> Result<Box<dyn ImageSink>, HostError>;
+
+    /// Opens the file at the absolute `path`.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is none; refused if it is not a regular file.
+    fn open_image(&mut self, path: &str) -> Result<Box<dyn ImageSource>, HostError>;
+
+    /// Removes what a killed daemon left of a file that was begun at `path` and not committed, if
+    /// there is such.
+    ///
+    /// # Errors
+    /// [`HostError::Busy`] if it is being written; otherwise an errno of the kernel.
+    fn remove_unfinished_image(&mut self, path: &str) -> Result<(), HostError>;
 }

@@ -514,6 +514,7 @@ pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>)
     let mut removals = vec![Removal::of_vm(format!("{record}/complete"), 0)];
     removals.push(Removal::of_vm(format!("{record}/{PENDING}"), 0));
     removals.push(Removal::of_vm(suspend_port_path(uuid), 0));
+    removals.push(Removal::of_vm(saving_path(uuid), 0));
     let mut paths = removed_paths(config, uuid, domid);
     paths.pop().expect("the record itself is the last");
     removals.extend(paths);
@@ -579,6 +580,12 @@ pub const PENDING: &str = "pending";
 #[must_use]
 pub fn suspend_port_path(uuid: Uuid) -> String {
     format!("{}/suspend-port", record_path(uuid))
+}
+
+/// A save in progress, as [`Saving`](crate::saved::Saving) says it.
+#[must_use]
+pub fn saving_path(uuid: Uuid) -> String {
+    format!("{}/saving", record_path(uuid))
 }
 
 /// The changed part of a record: a configuration replacing `before`, and pending devices.

@@ -15,6 +15,7 @@ mod machine;
 pub mod perform;
 pub mod plan;
 pub mod record;
+pub mod saved;
 pub mod scheduler;
 pub mod steps;
 pub mod work;

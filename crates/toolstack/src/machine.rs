@@ -32,6 +32,7 @@ mod permits;
 mod policy;
 mod progress;
 mod requests;
+mod save;
 mod shutdown;
 mod suspend;
 mod trace;
@@ -270,6 +271,7 @@ enum Query {
         domid: DomId,
     },
     HostInfo,
+    SavedFile,
     Vcpus,
     StartTimes,
     /// If the reply comes when the domain is gone, only a failure is reported.
@@ -612,7 +614,7 @@ impl Toolstack {
         };
         let mut adopted = self.adopt(&survey, records, &unique_ids);
         let without_model = self.adopt_models(models, &mut adopted, out);
-        let Adopted { half_made, unfinished, pending, subscribed } = adopted;
+        let Adopted { half_made, unfinished, pending, subscribed, saving } = adopted;
         for domain in subscribed {
             self.give_out(Purpose::Aside, SuspendWork::EndSubscription { domain }, out);
         }
@@ -628,6 +630,9 @@ impl Toolstack {
         for (uuid, start) in unfinished {
             let plan = plan_finish(&self.vms[&uuid].config, start);
             self.begin(now, uuid, plan, Outcome::Created { client: None }, out);
+        }
+        for (uuid, saving) in saving {
+            self.settle_save(now, uuid, saving, out);
         }
         for (uuid, device, pending) in pending {
             self.resume_pending(now, uuid, device, pending, out);

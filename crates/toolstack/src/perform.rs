@@ -9,6 +9,9 @@ mod definitions;
 pub(crate) mod disks;
 mod hvm;
 mod queries;
+pub(crate) mod restore;
+pub(crate) mod save;
+mod saved_file;
 pub(crate) mod store;
 pub(crate) mod suspend;
 
@@ -59,6 +62,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Work::Device(work) => work.perform(self),
             Work::Teardown(work) => work.perform(self),
             Work::Suspend(work) => work.perform(self, monitor),
+            Work::Save(work) => work.perform(self, monitor),
             Work::Adoption(work) => work.perform(self),
             Work::Query(work) => work.perform(self),
             Work::Definition(work) => work.perform(self),

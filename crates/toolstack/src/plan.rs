@@ -8,7 +8,7 @@ use std::fmt;
 pub use crate::config::Start;
 use crate::config::{Access, VmConfig};
 use crate::layout::{self, DeviceKind, DeviceRef};
-pub use crate::steps::{CreateStep, DeviceStep, Step, SuspendStep, TeardownStep, Wait};
+pub use crate::steps::{CreateStep, DeviceStep, SaveStep, Step, SuspendStep, TeardownStep, Wait};
 
 /// A step and its dependencies.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -84,13 +84,48 @@ impl fmt::Display for Plan {
 /// domain and its emulated disks exist.
 #[must_use]
 pub fn plan_create(config: &VmConfig, start: Start) -> Plan {
+    plan_new(config, start, Origin::Images)
+}
+
+/// The same from the file of a saved VM: its state is loaded in place of a build.
+#[must_use]
+pub fn plan_restore(config: &VmConfig, start: Start) -> Plan {
+    plan_new(config, start, Origin::File)
+}
+
+/// What a domain is made of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Origin {
+    Images,
+    File,
+}
+
+impl Origin {
+    /// Reads and checks it.
+    fn check(self) -> CreateStep {
+        match self {
+            Self::Images => CreateStep::LoadImages,
+            Self::File => CreateStep::CheckFile,
+        }
+    }
+
+    /// Fills the domain.
+    fn fill(self) -> CreateStep {
+        match self {
+            Self::Images => CreateStep::Build,
+            Self::File => CreateStep::LoadState,
+        }
+    }
+}
+
+fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     let mut plan = Plan::default();
-    let ready = add_checks(&mut plan, config);
+    let ready = add_checks(&mut plan, config, origin);
     // The record names the VM before anything of it exists, so that a restarted daemon finds
     // incomplete VMs.
     let record = plan.add(CreateStep::Record, &ready);
     let domain = plan.add(CreateStep::CreateDomain, &[record]);
-    let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
+    let mut parts = vec![plan.add(origin.fill(), &[domain])];
     let disks = add_disks(&mut plan, config, record);
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, domain, &disks);
@@ -113,8 +148,8 @@ fn add_model(
     Some(plan.add(CreateStep::StartModel, &after))
 }
 
-fn add_checks(plan: &mut Plan, config: &VmConfig) -> Vec<usize> {
-    let mut ready = vec![plan.add(CreateStep::LoadImages, &[])];
+fn add_checks(plan: &mut Plan, config: &VmConfig, origin: Origin) -> Vec<usize> {
+    let mut ready = vec![plan.add(origin.check(), &[])];
     for vif in &config.vifs {
         ready.push(plan.add(DeviceStep::CheckBridge(vif.devid), &[]));
     }
@@ -251,7 +286,7 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     // The new domain has the old one's handle: before it is created the record must not be
     // complete.
     ready = vec![plan.take_down(TeardownStep::RemoveDomainNodes, &ready)];
-    ready.extend(add_checks(&mut plan, config));
+    ready.extend(add_checks(&mut plan, config, Origin::Images));
     let domain = plan.add(CreateStep::CreateDomain, &ready);
     let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
     let attached = config.disks.iter().filter(|disk| !disk.is_empty());
@@ -273,6 +308,22 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
 pub fn plan_suspend() -> Plan {
     let mut plan = Plan::default();
     plan.add(SuspendStep::Suspend, &[]);
+    plan
+}
+
+/// Writes a guest's state to a file.
+#[must_use]
+pub fn plan_save() -> Plan {
+    let mut plan = Plan::default();
+    plan.add(SaveStep::Save, &[]);
+    plan
+}
+
+/// Finds out what came of a save whose daemon was killed.
+#[must_use]
+pub fn plan_settle() -> Plan {
+    let mut plan = Plan::default();
+    plan.take_down(SaveStep::Settle, &[]);
     plan
 }
 

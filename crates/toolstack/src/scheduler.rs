@@ -29,6 +29,8 @@ pub enum Track {
     Load,
     /// Suspends, for which guests may take as long as they like.
     Suspend,
+    /// Copies of domains' memory to and from files. No build waits for them.
+    Memory,
     /// Scans of SRs. They do not wait for changes.
     Scan,
     /// Changes of SRs and VDIs, which may take hours.
@@ -36,13 +38,14 @@ pub enum Track {
 }
 
 impl Track {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Short,
         Self::Teardown,
         Self::Build,
         Self::Attach,
         Self::Load,
         Self::Suspend,
+        Self::Memory,
         Self::Scan,
         Self::Change,
     ];
@@ -63,6 +66,8 @@ pub enum Class {
     Image,
     /// Suspends.
     Suspend,
+    /// Saves and restores, which copy all of a domain's memory.
+    Memory,
     /// Scans of SRs.
     Scan,
     /// Changes of an SR and its VDIs: one at a time for each SR.
@@ -70,13 +75,14 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Storage,
         Self::Domain,
         Self::Short,
         Self::Record,
         Self::Image,
         Self::Suspend,
+        Self::Memory,
         Self::Scan,
         Self::Change,
     ];
@@ -90,6 +96,7 @@ impl Class {
             Self::Record => "record",
             Self::Image => "image",
             Self::Suspend => "suspend",
+            Self::Memory => "memory",
             Self::Scan => "scan",
             Self::Change => "change",
         }
@@ -102,6 +109,10 @@ pub enum Priority {
     Interactive,
     Bulk,
 }
+
+/// Domains whose memory may be copied to or from files at a time. A copy uses one CPU and the disk as
+/// far as they go, so more would only take time from each other and from everything else.
+pub const MEMORY_COPIES: usize = 4;
 
 /// Limits of permits; each holds for each [`Track`] separately.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -120,7 +131,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { host: 16, vm: 10, sr: 12, backend: 16, classes: BTreeMap::new() }
+        let classes = BTreeMap::from([(Class::Memory, MEMORY_COPIES)]);
+        Self { host: 16, vm: 10, sr: 12, backend: 16, classes }
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod create;
 pub mod devices;
+pub mod save;
 pub mod suspend;
 pub mod teardown;
 pub mod wait;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 
 pub use create::CreateStep;
 pub use devices::DeviceStep;
+pub use save::SaveStep;
 pub use suspend::SuspendStep;
 pub use teardown::TeardownStep;
 pub use wait::Wait;
@@ -25,6 +27,7 @@ use crate::config::VmConfig;
 use crate::domains::DomainSet;
 use crate::layout::DeviceRef;
 use crate::machine::{Action, Device, DomainUsers, Vm};
+use crate::saved::Save;
 use crate::scheduler::{Class, Track};
 use crate::work::{Output, Work};
 
@@ -39,6 +42,8 @@ pub enum Step {
     Teardown(TeardownStep),
     /// Stops a guest and keeps its domain.
     Suspend(SuspendStep),
+    /// Writes a guest's state to a file.
+    Save(SaveStep),
     /// Waits for a guest, a backend or a device model.
     Await(Wait),
 }
@@ -64,6 +69,12 @@ impl From<TeardownStep> for Step {
 impl From<SuspendStep> for Step {
     fn from(step: SuspendStep) -> Self {
         Self::Suspend(step)
+    }
+}
+
+impl From<SaveStep> for Step {
+    fn from(step: SaveStep) -> Self {
+        Self::Save(step)
     }
 }
 
@@ -151,6 +162,9 @@ impl Permit {
     /// Waiting for a guest to suspend.
     const SUSPEND: Self = Self { track: Track::Suspend, class: Class::Suspend, ..Self::SHORT };
 
+    /// Copying a domain's memory.
+    const MEMORY: Self = Self { track: Track::Memory, class: Class::Memory, ..Self::SHORT };
+
     /// Reading of images.
     const LOAD: Self =
         Self { track: Track::Load, class: Class::Image, storage: StorageOf::Images, ..Self::SHORT };
@@ -174,6 +188,7 @@ impl Step {
             Self::Device(step) => step.info(),
             Self::Teardown(step) => step.info(),
             Self::Suspend(step) => step.info(),
+            Self::Save(step) => step.info(),
             Self::Await(wait) => wait.info(),
         }
     }
@@ -200,6 +215,7 @@ impl Step {
             Self::Device(step) => Work::Device(step.prepare(with)),
             Self::Teardown(step) => Work::Teardown(step.prepare(with)),
             Self::Suspend(step) => Work::Suspend(step.prepare(with)),
+            Self::Save(step) => Work::Save(step.prepare(with)),
             Self::Await(wait) => unreachable!("{} needs no work", Self::Await(wait)),
         }
     }
@@ -211,6 +227,7 @@ impl Step {
             Self::Device(step) => step.complete(output, with),
             Self::Teardown(step) => step.complete(&output, with),
             Self::Suspend(step) => step.complete(&output, with),
+            Self::Save(step) => step.complete(output, with),
             Self::Await(wait) => unreachable!("{} has no work to end", Self::Await(wait)),
         }
     }
@@ -224,6 +241,8 @@ pub(crate) struct Preparation<'a> {
     pub(crate) config: Arc<VmConfig>,
     /// That device.
     pub(crate) plugged: Option<&'a Device>,
+    /// A save that was asked for, or that a killed daemon began.
+    pub(crate) save: Option<&'a Save>,
     /// For an attach: the domains of our VMs.
     pub(crate) own: DomainSet,
     /// Unique among the domain identities of this machine.

@@ -17,8 +17,10 @@ use crate::device_model::{OwnModel, Process};
 use crate::foreign::ForeignReading;
 use crate::layout::DeviceRef;
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
+use crate::saved::{SaveEnd, SavedFile};
 pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
+pub use crate::steps::save::SaveWork;
 pub use crate::steps::suspend::SuspendWork;
 pub use crate::steps::teardown::TeardownWork;
 
@@ -34,6 +36,8 @@ pub enum Images {
         loader: Arc<HvmLoader>,
         bios: Arc<[u8]>,
     },
+    /// The state of a saved VM, instead of something that boots.
+    Saved(Arc<SavedFile>),
 }
 
 /// A new domain and its two channels.
@@ -101,6 +105,8 @@ pub enum WorkClass {
     Change,
     /// Waiting for guests to suspend, which they may never do.
     Suspend,
+    /// Copying domains' memory to and from files.
+    Memory,
     /// Ending domains, their nodes and devices, which can take long.
     Destroy,
     /// Letting go of what they had of the host: disks, whose storage may hang, and device models.
@@ -115,6 +121,7 @@ pub enum Work {
     Device(DeviceWork),
     Teardown(TeardownWork),
     Suspend(SuspendWork),
+    Save(SaveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
     Definition(DefinitionWork),
@@ -139,6 +146,7 @@ impl Work {
             Self::Device(work) => work.info(),
             Self::Teardown(work) => work.info(),
             Self::Suspend(work) => work.info(),
+            Self::Save(work) => work.info(),
             Self::Adoption(work) => work.info(),
             Self::Query(work) => work.info(),
             Self::Definition(work) => work.info(),
@@ -173,6 +181,7 @@ groups! {
     Device(DeviceWork),
     Teardown(TeardownWork),
     Suspend(SuspendWork),
+    Save(SaveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
     Definition(DefinitionWork),
@@ -223,6 +232,8 @@ pub struct Record {
     pub pending: String,
     /// A suspend was begun in the domain's life.
     pub has_suspend_port: bool,
+    /// A save that was in progress.
+    pub saving: Option<String>,
 }
 
 /// One line of `xl block-list` or `xl network-list`, as read from the store.
@@ -288,6 +299,10 @@ pub enum Output {
     Domain(NewDomain),
     Built(Built),
     Model(Process),
+    /// A file of a saved VM can be loaded.
+    SavedFile(Box<SavedFile>),
+    /// A save has ended so.
+    Saved(SaveEnd),
     /// Backends were told to close, all but these of which have looked at their devices.
     Closing {
         unseen: Vec<DeviceRef>,
@@ -329,6 +344,8 @@ impl Output {
             Self::Model(_)
             | Self::Done
             | Self::Images(_)
+            | Self::SavedFile(_)
+            | Self::Saved(_)
             | Self::Built(_)
             | Self::Closing { .. }
             | Self::Survey(_)

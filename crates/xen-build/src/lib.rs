@@ -26,6 +26,7 @@ mod monitor;
 mod pv;
 mod pvh;
 mod record;
+mod restored;
 
 pub use config::{BuildConfig, Built, Channel, Channels, Needs, TscMode};
 pub use cpuid::{
@@ -37,6 +38,7 @@ pub use image::{
     Compression, DescriptionError, ElfClass, ImageError, KernelImage, Notes, Relocation,
 };
 pub use monitor::Monitor;
+pub use restored::{RestoredConfig, check_restored, end_claim, prepare_restored};
 
 use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 

@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, KernelError, Link};
+use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
 use xen_build::{HvmLoader, KernelImage};
 use xen_linux::Links;
 
 use crate::definitions::Definitions;
 use crate::images::Images;
-use crate::models;
+use crate::{models, saved};
 
 /// Timeout for an interface to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
@@ -133,5 +133,17 @@ impl Host for LinuxHost {
 
     fn models(&mut self) -> Result<Vec<OwnModel>, HostError> {
         models::all()
+    }
+
+    fn create_image(&mut self, path: &str) -> Result<Box<dyn ImageSink>, HostError> {
+        saved::create(path)
+    }
+
+    fn open_image(&mut self, path: &str) -> Result<Box<dyn ImageSource>, HostError> {
+        saved::open(path)
+    }
+
+    fn remove_unfinished_image(&mut self, path: &str) -> Result<(), HostError> {
+        saved::remove_unfinished(path)
     }
 }

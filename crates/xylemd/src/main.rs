@@ -16,6 +16,7 @@ mod images;
 mod journal;
 mod models;
 mod pool;
+mod saved;
 mod stats;
 mod status;
 mod store;

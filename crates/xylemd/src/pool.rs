@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use storage_host::LinuxSystem;
 use toolstack::WorkId;
 use toolstack::perform::Performer;
+use toolstack::scheduler::MEMORY_COPIES;
 use toolstack::work::{Work, WorkClass};
 use xen::{Latencies, Xen};
 use xen_linux::LinuxHypervisor;
@@ -38,6 +39,7 @@ pub(crate) struct Pool<P> {
     attaches: Queue<P>,
     changes: Queue<P>,
     suspends: Queue<P>,
+    memories: Queue<P>,
     destroys: Queue<P>,
     releases: Queue<P>,
 }
@@ -97,6 +99,8 @@ impl Pool<LinuxPerformer> {
             changes: queue(WorkClass::Change, options.workers, xen::ARENA_BYTES_MIN)?,
             // Guests may never suspend.
             suspends: queue(WorkClass::Suspend, options.workers, xen::ARENA_BYTES_MIN)?,
+            // Of memory, as many as the scheduler permits by default.
+            memories: queue(WorkClass::Memory, MEMORY_COPIES, xen::ARENA_BYTES_FULL)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
             // Likewise.
             releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
@@ -105,13 +109,14 @@ impl Pool<LinuxPerformer> {
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 7] {
+    fn named(&self) -> [(&'static str, &Queue<P>); 8] {
         [
             ("query", &self.queries),
             ("load", &self.loads),
             ("attach", &self.attaches),
             ("change", &self.changes),
             ("suspend", &self.suspends),
+            ("memory", &self.memories),
             ("destroy", &self.destroys),
             ("release", &self.releases),
         ]
@@ -146,6 +151,7 @@ impl<P> Pool<P> {
             WorkClass::Attach => &self.attaches,
             WorkClass::Change => &self.changes,
             WorkClass::Suspend => &self.suspends,
+            WorkClass::Memory => &self.memories,
             WorkClass::Destroy => &self.destroys,
             WorkClass::Release => &self.releases,
         }
@@ -222,11 +228,15 @@ impl<P> Taken<'_, P> {
         match class {
             WorkClass::Query => true,
             WorkClass::Change => {
-                matches!(self.queue.class, WorkClass::Change | WorkClass::Load | WorkClass::Attach)
+                matches!(
+                    self.queue.class,
+                    WorkClass::Change | WorkClass::Load | WorkClass::Attach | WorkClass::Memory
+                )
             }
             WorkClass::Load
             | WorkClass::Attach
             | WorkClass::Suspend
+            | WorkClass::Memory
             | WorkClass::Destroy
             | WorkClass::Release => class == self.queue.class,
         }
@@ -270,6 +280,7 @@ mod tests {
             attaches: Queue::new(WorkClass::Attach, vec!["attacher"]),
             changes: Queue::new(WorkClass::Change, vec!["maker"]),
             suspends: Queue::new(WorkClass::Suspend, vec!["suspender"]),
+            memories: Queue::new(WorkClass::Memory, vec!["copier"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
             releases: Queue::new(WorkClass::Release, vec!["three"]),
         }
@@ -344,6 +355,7 @@ mod tests {
             ("attach", 0, 0),
             ("change", 0, 0),
             ("suspend", 0, 0),
+            ("memory", 0, 0),
             ("destroy", 2, 98),
             ("release", 0, 0),
         ];

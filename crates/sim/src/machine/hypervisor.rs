@@ -88,7 +88,7 @@ impl Machine {
     }
 
     /// Runs the host's next event up to this time; false if there is none.
-    fn pass_event(&self, until: Time) -> bool {
+    pub(crate) fn pass_event(&self, until: Time) -> bool {
         let step = self.passing.0.borrow_mut().take();
         let Some(mut step) = step else { return false };
         let happened = step(until);

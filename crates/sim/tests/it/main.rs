@@ -18,6 +18,7 @@ mod lifecycle;
 mod plug;
 mod preemption;
 mod records;
+mod save;
 mod saved;
 mod sharing;
 mod shutdown;

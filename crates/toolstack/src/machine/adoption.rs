@@ -10,6 +10,7 @@ use super::{Facts, Incarnation, Toolstack, Unread, Vm};
 use crate::layout::{Completion, DeviceRef};
 use crate::plan::Start;
 use crate::record::Understood;
+use crate::saved::Saving;
 use crate::work::{OwnLoop, Record, Survey, parse_loop_tag};
 
 impl Toolstack {
@@ -53,6 +54,11 @@ impl Toolstack {
                     }
                 }
                 _ => adopted.half_made.push(record.uuid),
+            }
+            if let (Some(text), true, Some(_)) = (&record.saving, domain.is_some(), read.complete)
+                && let Some(saving) = Saving::decode(text)
+            {
+                adopted.saving.push((record.uuid, saving));
             }
             if record.has_suspend_port && domain.is_some() {
                 adopted.subscribed.extend(domain_ref);
@@ -115,6 +121,8 @@ pub(super) struct Adopted {
     pub(super) unfinished: Vec<(Uuid, Start)>,
     /// Devices that were being plugged or unplugged.
     pub(super) pending: Vec<(Uuid, DeviceRef, Pending)>,
+    /// Saves that were in progress.
+    pub(super) saving: Vec<(Uuid, Saving)>,
     /// Domains that were being suspended, perhaps.
     pub(super) subscribed: Vec<DomainRef>,
 }

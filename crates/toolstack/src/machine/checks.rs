@@ -8,6 +8,7 @@ use super::requests::fail;
 use super::{Action, ClientId, Instant, Query, Toolstack, policy};
 use crate::config::VmConfig;
 use crate::plan::Start;
+use crate::saved::SavedFile;
 use crate::work::{Failure, Output, QueryWork};
 
 /// A create or start that waits for a poll of a domain with its VM's name.
@@ -15,15 +16,34 @@ use crate::work::{Failure, Output, QueryWork};
 pub(super) enum WantedVm {
     New { config: Box<VmConfig>, fresh_uuid: Uuid, start: Start },
     Defined { uuid: Uuid, start: Start },
+    Saved { file: Box<SavedFile>, config: Box<VmConfig>, start: Start },
+}
+
+/// What may exist already of a VM that is to run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Existing {
+    Nothing,
+    /// Its definition: a saved VM may be a defined one.
+    Definition,
 }
 
 impl Toolstack {
     /// Why no VM with this configuration can be created now, as far as this machine knows.
     pub(super) fn refusals(&self, config: &VmConfig, uuid: Uuid) -> Vec<String> {
+        self.refusals_of(config, uuid, Existing::Nothing)
+    }
+
+    /// As [`Self::refusals`], for a VM of which something may exist.
+    pub(super) fn refusals_of(
+        &self,
+        config: &VmConfig,
+        uuid: Uuid,
+        existing: Existing,
+    ) -> Vec<String> {
         let mut refusals = policy::refusals(config);
         let name = config.name.as_str();
         let place = config.origin.at("name");
-        let is_defined = self.defined(name).is_some() || self.definitions.contains_key(&uuid);
+        let is_defined = self.is_defined(name, uuid, existing);
         let is_name_used = self.vms.named(name).is_some()
             || self.foreign.named(name).is_some()
             || self.unread.values().any(|it| it.name == name);
@@ -44,9 +64,18 @@ impl Toolstack {
     /// The domain of another toolstack with this VM's name or UUID, if that is the only conflict of
     /// a create. It may be gone by now, since the end of a domain is reported late.
     pub(super) fn namesake(&self, config: &VmConfig, uuid: Uuid) -> Option<DomId> {
+        self.namesake_of(config, uuid, Existing::Nothing)
+    }
+
+    /// As [`Self::namesake`], for a VM of which something may exist.
+    pub(super) fn namesake_of(
+        &self,
+        config: &VmConfig,
+        uuid: Uuid,
+        existing: Existing,
+    ) -> Option<DomId> {
         let name = config.name.as_str();
-        let is_ours = self.defined(name).is_some()
-            || self.definitions.contains_key(&uuid)
+        let is_ours = self.is_defined(name, uuid, existing)
             || self.vms.named(name).is_some()
             || self.vms.contains_key(&uuid)
             || self.unread.contains_key(&uuid)
@@ -55,6 +84,15 @@ impl Toolstack {
             return None;
         }
         self.foreign.named(name).or_else(|| self.foreign.places(uuid).next())
+    }
+
+    /// Whether a VM with this name or UUID is defined, unless that may be.
+    fn is_defined(&self, name: &str, uuid: Uuid, existing: Existing) -> bool {
+        let named = self.defined(name);
+        match existing {
+            Existing::Nothing => named.is_some() || self.definitions.contains_key(&uuid),
+            Existing::Definition => named.is_some_and(|other| other != uuid),
+        }
     }
 
     /// Handles the poll of a conflicting domain: the create or start continues if it is gone or has
@@ -72,6 +110,7 @@ impl Toolstack {
             WantedVm::New { config, fresh_uuid, .. } => {
                 (config.uuid.unwrap_or(*fresh_uuid), config.name.clone())
             }
+            WantedVm::Saved { file, config, .. } => (file.uuid, config.name.clone()),
             WantedVm::Defined { uuid, .. } => match self.definitions.get(uuid) {
                 Some(definition) => (*uuid, definition.config.name.clone()),
                 None => return fail(client, format!("{uuid}: was undefined meanwhile"), out),
@@ -94,6 +133,13 @@ impl Toolstack {
                 match refusal.filter(|_| !is_gone) {
                     Some(message) => fail(client, message, out),
                     None => self.create(now, client, *config, fresh_uuid, start, out),
+                }
+            }
+            WantedVm::Saved { file, config, start } => {
+                let refusals = self.refusals_of(&config, uuid, Existing::Definition);
+                match refusals.into_iter().next().filter(|_| !is_gone) {
+                    Some(message) => fail(client, message, out),
+                    None => self.restore(now, client, *file, *config, start, out),
                 }
             }
             WantedVm::Defined { uuid, start } => match self.may_start(uuid) {

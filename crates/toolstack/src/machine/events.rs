@@ -256,6 +256,7 @@ impl Toolstack {
                 None if vm.restart_at.is_some() => VmState::Starting,
                 Some(
                     Outcome::Suspended { .. }
+                    | Outcome::Saved { .. }
                     | Outcome::Plugged { .. }
                     | Outcome::PlugFailed { .. }
                     | Outcome::Unplugged { .. },
@@ -348,10 +349,13 @@ impl Toolstack {
         let (state, reason) = match outcome {
             Outcome::Created { .. } => (VmState::Starting, String::new()),
             Outcome::Rebooted => (VmState::Starting, stopped),
-            Outcome::Gone if vm.condemned => (VmState::Stopping, "destroyed".to_owned()),
+            Outcome::Gone if vm.condemned => {
+                (VmState::Stopping, vm.why.clone().unwrap_or_else(|| "destroyed".to_owned()))
+            }
             Outcome::Gone => (VmState::Stopping, vm.why.clone().unwrap_or(stopped)),
             Outcome::Failed { message, .. } => (VmState::Stopping, message.clone()),
             Outcome::Suspended { .. }
+            | Outcome::Saved { .. }
             | Outcome::Plugged { .. }
             | Outcome::PlugFailed { .. }
             | Outcome::Unplugged { .. } => return,

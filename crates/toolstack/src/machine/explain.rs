@@ -105,6 +105,7 @@ fn goal(outcome: &Outcome) -> String {
         Outcome::Gone => "teardown".to_owned(),
         Outcome::Rebooted => "reboot".to_owned(),
         Outcome::Suspended { .. } => "suspend".to_owned(),
+        Outcome::Saved { .. } => "save".to_owned(),
         Outcome::Failed { .. } => "teardown after a failed start".to_owned(),
         Outcome::Plugged { device, .. } => format!("attach of {}", device.id()),
         Outcome::PlugFailed { device, .. } => format!("detach of {device} after a failed attach"),

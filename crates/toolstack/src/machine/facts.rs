@@ -9,6 +9,7 @@ use xen_build::Built;
 use crate::device_model::Process;
 use crate::layout::Completion;
 use crate::plan::Reached;
+use crate::saved::SaveEnd;
 use crate::work::{Images, NewDomain};
 
 /// What exists of a VM on the host.
@@ -39,6 +40,8 @@ pub(crate) struct Incarnation {
     /// Nodes of the domain and devices were, or may have been, written.
     pub(crate) nodes: bool,
     pub(crate) completion: Option<Completion>,
+    /// What came of its last save.
+    pub(crate) save_end: Option<SaveEnd>,
 }
 
 impl Facts {

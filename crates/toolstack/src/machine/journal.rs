@@ -92,6 +92,9 @@ impl Request {
             Self::Pause { target } => deed("pause", target),
             Self::Unpause { target } => deed("unpause", target),
             Self::Suspend { target } => deed("suspend", target),
+            Self::Save { target, .. } => deed("save", target),
+            Self::CancelSave { target } => deed("cancel the save", target),
+            Self::Restore { config, .. } => deed("restore", &config.name),
             Self::Resume { target } => deed("resume", target),
             Self::Adopt { target, .. } => deed("adopt", target),
             Self::Plug { target, device } => Some((format!("attach {}", device.id()), target)),
@@ -105,6 +108,7 @@ impl Request {
             Self::Permit(_)
             // What only reads.
             | Self::Check { .. }
+            | Self::ReadSaved { .. }
             | Self::List
             | Self::Console { .. }
             | Self::Devices { .. }

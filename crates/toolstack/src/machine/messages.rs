@@ -16,6 +16,7 @@ use crate::device_model::Process;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
 use crate::plan::{Start, Step, Unplug};
+use crate::saved::{SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
 use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, Part, VcpuReadings, Work};
 
@@ -61,6 +62,26 @@ pub enum Request {
     /// Suspends the guest and keeps its domain; answered when it has suspended.
     Suspend {
         target: String,
+    },
+    /// Writes the guest's state to a file. Answered when the VM is as it is to be afterwards: by
+    /// [`Reply::Gone`] if it is destroyed, otherwise by [`Reply::Done`].
+    Save {
+        target: String,
+        to: Box<SaveTo>,
+    },
+    /// Cancels the save of a VM, if there is one under way; its guest runs on.
+    CancelSave {
+        target: String,
+    },
+    /// Reads what a file of a saved VM says of itself. Answered by [`Reply::SavedFile`].
+    ReadSaved {
+        path: String,
+    },
+    /// Creates the VM of a file, where it was when it was saved.
+    Restore {
+        file: Box<SavedFile>,
+        config: Box<VmConfig>,
+        start: Start,
     },
     /// Resumes a suspended guest where it was.
     Resume {
@@ -275,6 +296,7 @@ pub enum Reply {
         devices: Vec<DeviceReading>,
     },
     HostInfo(Box<HostInfo>),
+    SavedFile(Box<SavedFile>),
     Vcpus(Box<VcpuReadings>),
     /// In seconds since 1970.
     StartTimes(BTreeMap<DomId, u64>),

@@ -16,6 +16,7 @@ use crate::config::VmConfig;
 use crate::domains::DomainSet;
 use crate::layout::{DeviceKind, DeviceRef};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
+use crate::saved::Save;
 use crate::scheduler::{Priority, Ticket};
 use crate::steps::{
     Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep,
@@ -34,6 +35,8 @@ pub(super) enum Outcome {
     Rebooted,
     /// Its guest has suspended, or runs on.
     Suspended { client: Option<ClientId> },
+    /// Its guest's state is in a file, or it runs on.
+    Saved { client: Option<ClientId>, save: Save },
     /// The VM is removed; its create has failed.
     Failed { client: Option<ClientId>, message: String },
     /// The domain has one more device.
@@ -58,6 +61,7 @@ impl Outcome {
         match self {
             Self::Created { client }
             | Self::Suspended { client }
+            | Self::Saved { client, .. }
             | Self::Failed { client, .. }
             | Self::Plugged { client, .. }
             | Self::PlugFailed { client, .. }
@@ -456,14 +460,19 @@ impl Toolstack {
             | Outcome::Gone
             | Outcome::Rebooted
             | Outcome::Suspended { .. }
+            | Outcome::Saved { .. }
             | Outcome::Failed { .. }
             | Outcome::PlugFailed { .. }
             | Outcome::Unplugged { .. } => None,
         };
+        let save = match &operation.outcome {
+            Outcome::Saved { save, .. } => Some(save),
+            _ => None,
+        };
         let config = Arc::clone(&operation.config);
         let users = &mut self.users;
         self.vms.change(operation.uuid, |vm| {
-            step.prepare(Preparation { vm, config, plugged, own, generation, users })
+            step.prepare(Preparation { vm, config, plugged, save, own, generation, users })
         })
     }
 
@@ -600,6 +609,9 @@ impl Toolstack {
             Outcome::Gone => self.forget(now, uuid, None, operation.failure, out),
             Outcome::Suspended { client } => {
                 self.suspend_ended(now, uuid, client, operation.failure, out);
+            }
+            Outcome::Saved { client, save } => {
+                self.save_ended(now, uuid, client, save, operation.failure, out);
             }
             Outcome::Failed { client, message } => {
                 self.forget(now, uuid, Some((client, message)), operation.failure, out);

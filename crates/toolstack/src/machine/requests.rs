@@ -14,7 +14,9 @@ use crate::config::VmConfig;
 use crate::layout::{self, DeviceRef};
 use crate::plan::{Start, Unplug, plan_create};
 use crate::scheduler::Limits;
-use crate::work::{CreateWork, Failure, IdentityCheck, Output, QueryWork, TeardownWork, Work};
+use crate::work::{
+    CreateWork, Failure, IdentityCheck, Output, QueryWork, SaveWork, TeardownWork, Work,
+};
 
 pub(super) fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
     out.push(Action::Reply { client, reply: Reply::Failed(message) });
@@ -62,6 +64,14 @@ impl Toolstack {
             Request::Pause { target } => self.pause(client, &target, out),
             Request::Unpause { target } => self.unpause(client, &target, out),
             Request::Suspend { target } => self.suspend(now, client, &target, out),
+            Request::Save { target, to } => self.save(now, client, &target, to, out),
+            Request::CancelSave { target } => self.cancel_save(now, client, &target, out),
+            Request::ReadSaved { path } => {
+                self.query(client, Query::SavedFile, SaveWork::Read { path }, out);
+            }
+            Request::Restore { file, config, start } => {
+                self.restore(now, client, *file, *config, start, out);
+            }
             Request::Resume { target } => self.resume(client, &target, out),
             Request::Console { target } => self.read_console(client, &target, out),
             Request::Devices { target } => self.read_devices(client, &target, out),
@@ -345,6 +355,7 @@ impl Toolstack {
             Some(operation) => {
                 let during = match self.operations[&operation].outcome {
                     Outcome::Suspended { .. } => "suspended",
+                    Outcome::Saved { .. } => "saved",
                     _ => "created",
                 };
                 self.cancel(now, operation, &format!("destroyed while it was being {during}"), out);
@@ -381,6 +392,7 @@ impl Toolstack {
             (Query::Devices { domid }, Ok(Output::Devices(devices))) => {
                 Reply::Devices { domid, devices }
             }
+            (Query::SavedFile, Ok(Output::SavedFile(file))) => Reply::SavedFile(file),
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
             (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
             (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),

@@ -44,7 +44,7 @@ impl Toolstack {
     }
 
     /// Why no operation on the whole VM can begin.
-    fn busy_with_operation(&self, uuid: Uuid) -> Option<String> {
+    pub(super) fn busy_with_operation(&self, uuid: Uuid) -> Option<String> {
         let vm = &self.vms[&uuid];
         let (name, advice) = (&vm.config.name, "try again when that has ended");
         if vm.operation.is_some() || vm.after_plugs.is_some() {

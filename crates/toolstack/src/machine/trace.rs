@@ -41,6 +41,7 @@ fn word(outcome: &Outcome) -> &'static str {
         Outcome::Gone => "stop",
         Outcome::Rebooted => "reboot",
         Outcome::Suspended { .. } => "suspend",
+        Outcome::Saved { .. } => "save",
         Outcome::Failed { .. } => "undo",
         Outcome::Plugged { .. } => "attach",
         Outcome::Unplugged { .. } => "detach",

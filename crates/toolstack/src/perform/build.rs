@@ -6,17 +6,19 @@ use xen::{
     CreateDomain, CreateOptions, DomId, Errno, EvtchnPeer, Hypervisor, PAGE_BYTES, PhysInfo, Uuid,
 };
 use xen_build::{
-    BuildConfig, BuildError, Built, Channel, Channels, CpuConfig, HvmConfig, Needs, TscMode,
+    BuildConfig, BuildError, Built, Channel, Channels, CpuConfig, HvmConfig, Needs, RestoredConfig,
+    TscMode,
 };
 use xenstore::client::Transport;
 
+use super::restore::restored;
 use super::{Performer, failure, refused};
 use crate::config::VmConfig;
 use crate::host::{Host, KernelError};
 use crate::work::{Failure, Images, NewDomain, Part, WorkMonitor};
 
 /// Pages of a MiB.
-const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
+pub(super) const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
 /// Highest event channel port of a domain, as with xl.
 const EVTCHN_PORT_MAX: u32 = 1023;
 /// Attempts to destroy an incomplete domain if Xen refuses.
@@ -121,10 +123,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             .map_err(refused("allocate the vCPUs of", domid))?;
         xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
             .map_err(|error| build_failure(config, &error))?;
-        if let Materials::Firmware(build) = materials {
-            xen_build::prepare_hvm(&mut self.xen, domid, build)
-                .map_err(|error| self.build_failure(config, materials, &error))?;
-        }
+        let prepared = match materials {
+            Materials::Kernel(_) => Ok(()),
+            Materials::Firmware(build) => xen_build::prepare_hvm(&mut self.xen, domid, build),
+            Materials::Saved(sizes) => xen_build::prepare_restored(&mut self.xen, domid, sizes),
+        };
+        prepared.map_err(|error| self.build_failure(config, materials, &error))?;
         let peer = EvtchnPeer { owner: domid, remote: DomId::DOM0 };
         let channel = refused("allocate an event channel for", domid);
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
@@ -153,6 +157,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Materials::Firmware(build) => {
                 xen_build::build_hvm(&mut self.xen, domid, build, &channels, monitor)
             }
+            Materials::Saved(_) => unreachable!("its state is loaded"),
         };
         built.map_err(|error| self.build_failure(config, &materials, &error))
     }
@@ -211,7 +216,7 @@ fn cpu_config(config: &VmConfig) -> CpuConfig<'_> {
 }
 
 /// Claimed memory counts as free in Xen, but is not available.
-fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> Failure {
+pub(super) fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> Failure {
     let claimed = match physical.pages_outstanding / PAGES_PER_MIB {
         0 => String::new(),
         mib => format!(" ({mib} MiB of them claimed by starts under way)"),
@@ -229,6 +234,8 @@ fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> 
 enum Materials<'a> {
     Kernel(BuildConfig<'a>),
     Firmware(HvmConfig<'a>),
+    /// No build: the state of a saved VM is loaded.
+    Saved(RestoredConfig),
 }
 
 impl Materials<'_> {
@@ -236,6 +243,7 @@ impl Materials<'_> {
         match self {
             Self::Kernel(build) => xen_build::check(build),
             Self::Firmware(build) => xen_build::check_hvm(build),
+            Self::Saved(sizes) => xen_build::check_restored(sizes),
         }
     }
 }
@@ -245,6 +253,7 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
     let memory_pages_max = config.memory_max_mib * PAGES_PER_MIB;
     let (vcpus, tsc_mode) = (config.vcpus_max, config.tsc_mode);
     match images {
+        Images::Saved(_) => Materials::Saved(restored(config)),
         Images::Kernel { kernel, ramdisk } => Materials::Kernel(BuildConfig {
             kind: config.kind,
             kernel,

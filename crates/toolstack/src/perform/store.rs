@@ -10,10 +10,11 @@ use xenstore::client::{
 
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
-    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, suspend_port_path,
-    vm_link, vm_path,
+    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, saving_path,
+    suspend_port_path, vm_link, vm_path,
 };
 use crate::record::FORMAT_NODE;
+use crate::saved::Saving;
 use crate::work::{DeviceReading, Failure, Quota, Record};
 
 fn batch_of(nodes: &Nodes) -> Batch {
@@ -163,6 +164,27 @@ pub(crate) fn keep_suspend_port<T: Transport>(
     batch.guard_value(&vm_link(domid), vm_path(uuid));
     batch.write(&suspend_port_path(uuid), port.to_string());
     commit_for(store, domid, &batch)
+}
+
+/// Records how far a save is, for a later daemon.
+pub(crate) fn keep_saving<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+    saving: &Saving,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    batch.write(&saving_path(uuid), saving.encode());
+    commit_for(store, domid, &batch)
+}
+
+/// The save has ended, and the VM goes on.
+pub(crate) fn forget_saving<T: Transport>(
+    store: &mut Client<T>,
+    uuid: Uuid,
+) -> Result<(), ClientError> {
+    remove_tree(store, &saving_path(uuid))
 }
 
 /// Takes a suspend request back. False if the guest has acknowledged it or is gone.
@@ -476,12 +498,13 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         look.read(&format!("{path}/{PENDING}"));
         look.read(&format!("{path}/{FORMAT_NODE}"));
         look.read(&suspend_port_path(*uuid));
+        look.read(&saving_path(*uuid));
     }
     let replies = store.run(&look)?;
     let mut records = Vec::with_capacity(uuids.len());
     for (index, uuid) in uuids.into_iter().enumerate() {
         let value = |at: usize| -> Result<Option<String>, ClientError> {
-            Ok(replies.get_optional(5 * index + at)?.map(text))
+            Ok(replies.get_optional(6 * index + at)?.map(text))
         };
         let domid = value(0)?.and_then(|text| text.parse().ok()).map(DomId);
         let (complete, pending) = (value(1)?, value(2)?.unwrap_or_default());
@@ -493,6 +516,7 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
             complete,
             pending,
             has_suspend_port,
+            saving: value(5)?,
             ..Record::default()
         });
     }

@@ -13,6 +13,7 @@ use crate::host::Host;
 use crate::layout::{self, BuiltDomain, Nodes};
 use crate::machine::Action;
 use crate::perform::{Performer, refused, store};
+use crate::saved::SavedFile;
 use crate::work::{
     Failure, IdentityCheck, Images, NewDomain, Output, Quota, WorkClass, WorkInfo, WorkMonitor,
 };
@@ -22,10 +23,14 @@ use crate::work::{
 pub enum CreateStep {
     /// Read and check kernel and ramdisk.
     LoadImages,
+    /// Check the file of a saved VM once more: it may have changed since it was read.
+    CheckFile,
     /// Write the record, which outlives the daemon.
     Record,
     CreateDomain,
     Build,
+    /// Fill the domain with a saved one's memory and state, in place of a build.
+    LoadState,
     /// Start the device model of an HVM domain.
     StartModel,
     /// Write the domain's and its devices' nodes and complete the record, atomically: from here on
@@ -41,6 +46,10 @@ pub enum CreateWork {
     LoadImages {
         config: Arc<VmConfig>,
     },
+    CheckFile {
+        config: Arc<VmConfig>,
+        file: Arc<SavedFile>,
+    },
     Record {
         nodes: Nodes,
     },
@@ -54,6 +63,11 @@ pub enum CreateWork {
     Build {
         config: Arc<VmConfig>,
         images: Images,
+        domain: NewDomain,
+    },
+    LoadState {
+        config: Arc<VmConfig>,
+        file: Arc<SavedFile>,
         domain: NewDomain,
     },
     StartModel {
@@ -94,6 +108,10 @@ impl CreateStep {
                 if_cancelled: IfCancelled::Abandon,
                 ..step("load images", Permit::LOAD, None)
             },
+            Self::CheckFile => StepInfo {
+                if_cancelled: IfCancelled::Abandon,
+                ..step("check the file", Permit::LOAD, None)
+            },
             Self::Record => step("record", Permit::SHORT, remove),
             Self::CreateDomain => {
                 step("create domain", Permit::BUILD, Some(TeardownStep::DestroyDomain))
@@ -101,6 +119,10 @@ impl CreateStep {
             Self::Build => StepInfo {
                 if_cancelled: IfCancelled::Interrupt,
                 ..step("build", Permit::BUILD, None)
+            },
+            Self::LoadState => StepInfo {
+                if_cancelled: IfCancelled::Interrupt,
+                ..step("load the state", Permit::MEMORY, None)
             },
             Self::StartModel => {
                 step("start device model", Permit::BUILD, Some(TeardownStep::EndModel))
@@ -121,8 +143,13 @@ impl CreateStep {
         } else {
             IdentityCheck::Needed
         };
+        let saved = |images: Option<&Images>| match images {
+            Some(Images::Saved(file)) => Arc::clone(file),
+            other => unreachable!("planned for a saved VM, not for {other:?}"),
+        };
         match self {
             Self::LoadImages => CreateWork::LoadImages { config },
+            Self::CheckFile => CreateWork::CheckFile { config, file: saved(facts.images.as_ref()) },
             Self::Record => {
                 // From here on nodes may exist, even if the write is never confirmed.
                 facts.recorded = true;
@@ -137,6 +164,11 @@ impl CreateStep {
                 let images = facts.images.take().expect("planned after the images");
                 let domain = facts.incarnation.new.expect("planned after the domain");
                 CreateWork::Build { config, images, domain }
+            }
+            Self::LoadState => {
+                let file = saved(facts.images.take().as_ref());
+                let domain = facts.incarnation.new.expect("planned after the domain");
+                CreateWork::LoadState { config, file, domain }
             }
             Self::StartModel => {
                 let launch = device_model::launch(&config, uuid, domain().domid, &facts.disks);
@@ -180,7 +212,7 @@ impl CreateStep {
                 facts.incarnation.domain = Some(domain.domain);
                 facts.incarnation.new = Some(domain);
             }
-            Self::Build => {
+            Self::Build | Self::LoadState => {
                 let Output::Built(built) = output else { output.misplaced() };
                 facts.incarnation.built = Some(built);
             }
@@ -190,7 +222,11 @@ impl CreateStep {
                 let log = device_model::log_file(&vm.config);
                 out.push(Action::Follow { process, log });
             }
-            Self::Record | Self::WriteNodes(_) | Self::Introduce | Self::Unpause => {
+            Self::CheckFile
+            | Self::Record
+            | Self::WriteNodes(_)
+            | Self::Introduce
+            | Self::Unpause => {
                 output.expect_done();
             }
         }
@@ -202,9 +238,13 @@ impl CreateWork {
         let info = |name, class, domain| WorkInfo { name, class, domain };
         match self {
             Self::LoadImages { .. } => info("load-images", WorkClass::Load, None),
+            Self::CheckFile { .. } => info("check-file", WorkClass::Load, None),
             Self::Record { .. } => info("record", WorkClass::Change, None),
             Self::CreateDomain { .. } => info("create-domain", WorkClass::Change, None),
             Self::Build { domain, .. } => info("build", WorkClass::Change, Some(domain.domain)),
+            Self::LoadState { domain, .. } => {
+                info("load-state", WorkClass::Memory, Some(domain.domain))
+            }
             Self::StartModel { domain, .. } => {
                 info("start-model", WorkClass::Change, Some(*domain))
             }
@@ -221,12 +261,16 @@ impl CreateWork {
     ) -> Result<Output, Failure> {
         match self {
             Self::LoadImages { config } => return by.load_images(&config).map(Output::Images),
+            Self::CheckFile { config, file } => by.check_saved(&config, &file)?,
             Self::Record { nodes } => store::write_plainly(&mut by.store, &nodes)?,
             Self::CreateDomain { config, uuid, images, generation } => {
                 return by.create_domain(&config, uuid, &images, generation).map(Output::Domain);
             }
             Self::Build { config, images, domain } => {
                 return by.build(&config, &images, domain, monitor).map(Output::Built);
+            }
+            Self::LoadState { config, file, domain } => {
+                return by.load_state(&config, &file, domain, monitor).map(Output::Built);
             }
             Self::StartModel { domain, launch } => {
                 return by.start_model(domain, &launch).map(Output::Model);

@@ -26,7 +26,7 @@ pub use loader::HvmLoader;
 pub const FIRMWARE_BYTES_MAX: usize = 16 << 20;
 
 /// Pages that a device model allocates for option ROMs.
-const ROM_PAGES: u64 = 256;
+pub(crate) const ROM_PAGES: u64 = 256;
 
 /// Configuration of an HVM domain's build.
 #[derive(Clone, Copy, Debug)]

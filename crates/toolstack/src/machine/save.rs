@@ -1,0 +1,201 @@
+//! Saves and restores of VMs.
+//!
+//! A save is one step. Its record says what it is about until the VM is as it is to be, so that after
+//! a kill the next daemon settles it: a VM whose file is whole is dealt with as asked, any other goes
+//! on. See `perform/save.rs`.
+
+use std::sync::Arc;
+
+use xen::{DomainKind, Uuid};
+
+use super::checks::{Existing, WantedVm};
+use super::events::VmState;
+use super::operation::Outcome;
+use super::requests::fail;
+use super::{Action, ClientId, Facts, Instant, OperationId, Purpose, Reply, Toolstack, Vm};
+use crate::config::{Start, VmConfig};
+use crate::plan::{plan_restore, plan_save, plan_settle};
+use crate::saved::{AfterSave, Save, SaveEnd, SaveTo, SavedFile, Saving};
+use crate::work::{Images, QueryWork};
+
+impl Toolstack {
+    /// Writes a guest's state to a file.
+    pub(super) fn save(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        to: Box<SaveTo>,
+        out: &mut Vec<Action>,
+    ) {
+        self.with_domain(client, target, out, |this, uuid, _, out| {
+            if let Some(message) = this.busy_with_operation(uuid) {
+                return fail(client, message, out);
+            }
+            let vm = this.vms.get_mut(&uuid).expect("resolved");
+            vm.suspends_late = false;
+            vm.facts.incarnation.save_end = None;
+            let outcome = Outcome::Saved { client: Some(client), save: Save::New(to) };
+            this.begin(now, uuid, plan_save(), outcome, out);
+        });
+    }
+
+    /// The guest of a save runs on.
+    pub(super) fn cancel_save(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        out: &mut Vec<Action>,
+    ) {
+        self.with_domain(client, target, out, |this, uuid, domain, out| {
+            let name = &this.vms[&uuid].config.name;
+            let saves = |id: &OperationId| {
+                matches!(this.operations[id].outcome, Outcome::Saved { save: Save::New(_), .. })
+            };
+            let Some(id) = this.vms[&uuid].operation.filter(saves) else {
+                return fail(client, format!("{name}: is not being saved"), out);
+            };
+            let reason = format!("{name}: the save was cancelled");
+            this.cancel(now, id, &reason, out);
+            out.push(Action::Reply { client, reply: Reply::Done { domid: domain.domid } });
+        });
+    }
+
+    /// A killed daemon was saving this VM.
+    pub(super) fn settle_save(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        saving: Saving,
+        out: &mut Vec<Action>,
+    ) {
+        // A record that is not ours alone may say anything.
+        if self.vms[&uuid].operation.is_some() {
+            return;
+        }
+        let outcome = Outcome::Saved { client: None, save: Save::Left(saving) };
+        self.begin(now, uuid, plan_settle(), outcome, out);
+    }
+
+    /// A save has ended: the VM is dealt with as it was asked for, or runs on.
+    pub(super) fn save_ended(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        client: Option<ClientId>,
+        save: Save,
+        failure: Option<String>,
+        out: &mut Vec<Action>,
+    ) {
+        let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
+        let domid = vm.facts.domid().unwrap_or_default();
+        let poll_again = std::mem::take(&mut vm.poll_again);
+        let end = vm.facts.incarnation.save_end.take();
+        let path = match &save {
+            Save::New(to) => &to.path,
+            Save::Left(saving) => &saving.path,
+        };
+        let state = match end {
+            Some(SaveEnd::Saved(AfterSave::Destroyed)) => {
+                vm.condemned = true;
+                vm.why = Some(format!("saved to {path}"));
+                vm.waiters.extend(client);
+                return self.take_over(now, uuid, Outcome::Gone, out);
+            }
+            Some(SaveEnd::Saved(AfterSave::Paused)) => VmState::Paused,
+            Some(SaveEnd::Saved(AfterSave::Running)) => VmState::Running,
+            Some(SaveEnd::RunsOn) => {
+                // The daemon before may have asked its guest.
+                vm.suspends_late = true;
+                VmState::Running
+            }
+            None => {
+                // What cannot be settled is left as it is.
+                vm.suspends_late = matches!(save, Save::New(_));
+                VmState::Running
+            }
+        };
+        let is_condemned = vm.condemned;
+        let name = vm.config.name.clone();
+        let lacks_model = vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none();
+        match (client, end, failure) {
+            (Some(client), Some(_), _) => {
+                out.push(Action::Reply { client, reply: Reply::Done { domid } });
+            }
+            (Some(client), None, why) => fail(client, why.unwrap_or_default(), out),
+            (None, Some(_), _) => {}
+            (None, None, why) => {
+                let message =
+                    format!("{name}: cannot settle its save: {}", why.unwrap_or_default());
+                out.push(Action::Note { message });
+            }
+        }
+        if is_condemned {
+            return self.take_over(now, uuid, Outcome::Gone, out);
+        }
+        self.changed(now, uuid, state, "saved");
+        if lacks_model {
+            let why = "its device model ended while its guest was being saved";
+            return self.lost_model(now, uuid, why, out);
+        }
+        // The guest may have stopped meanwhile.
+        if poll_again || end.is_none() {
+            self.poll(domid, out);
+        }
+    }
+
+    /// Creates the VM of a file.
+    pub(super) fn restore(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        file: SavedFile,
+        config: VmConfig,
+        start: Start,
+        out: &mut Vec<Action>,
+    ) {
+        let uuid = file.uuid;
+        if let Err(message) = fits(&file, &config) {
+            return fail(client, message, out);
+        }
+        if let Some(domid) = self.namesake_of(&config, uuid, Existing::Definition) {
+            let wanted = WantedVm::Saved { file: Box::new(file), config: Box::new(config), start };
+            let purpose = Purpose::Namesake { client, domid, wanted: Box::new(wanted) };
+            self.give_out(purpose, QueryWork::Find { domid, known: None }, out);
+            return;
+        }
+        let refusals = self.refusals_of(&config, uuid, Existing::Definition);
+        if let Some(message) = refusals.into_iter().next() {
+            return fail(client, message, out);
+        }
+        if let Some(message) = self.abandoned_start(uuid, &config.name) {
+            return fail(client, message, out);
+        }
+        let plan = plan_restore(&config, start);
+        let images = Some(Images::Saved(Arc::new(file)));
+        self.vms.insert(uuid, Vm::new(config, uuid, Facts { images, ..Facts::default() }));
+        self.begin(now, uuid, plan, Outcome::Created { client: Some(client) }, out);
+    }
+}
+
+/// Whether a saved guest can go on with this configuration.
+fn fits(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
+    let path = &file.path;
+    let differs = |key: &str, saved: &dyn std::fmt::Display, given: &dyn std::fmt::Display| {
+        let place = config.origin.at(key);
+        format!("{place}: the guest in {path} was saved with {key} = {saved}, not {given}")
+    };
+    if let Some(given) = config.uuid.filter(|given| *given != file.uuid) {
+        return Err(differs("uuid", &file.uuid, &given));
+    }
+    let is_pv = file.headers.domain == migrate::libxc::DomainType::Pv;
+    if is_pv != (config.kind == DomainKind::Pv) {
+        let saved = if is_pv { "pv" } else { "pvh or hvm" };
+        return Err(differs("type", &saved, &crate::layout::kind_name(config.kind)));
+    }
+    if file.vcpus != config.vcpus_max {
+        return Err(differs("maxvcpus", &file.vcpus, &config.vcpus_max));
+    }
+    Ok(())
+}

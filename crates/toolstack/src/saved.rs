@@ -1,0 +1,173 @@
+//! Saved VMs: what is asked of a save, what a VM's record says of it, what a file says of itself.
+
+use migrate::libxc::Headers;
+use xen::Uuid;
+
+use crate::config::VmConfig;
+
+/// What becomes of a VM whose state is in a file.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum AfterSave {
+    Destroyed,
+    /// It goes on where it was.
+    Running,
+    /// Likewise, when it is unpaused.
+    Paused,
+}
+
+impl AfterSave {
+    const ALL: [Self; 3] = [Self::Destroyed, Self::Running, Self::Paused];
+
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Destroyed => "destroyed",
+            Self::Running => "running",
+            Self::Paused => "paused",
+        }
+    }
+
+    fn decode(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.as_str() == text)
+    }
+}
+
+/// Whose files are written.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FileFormat {
+    /// Ours.
+    Xylem,
+    /// Those of `xl save`.
+    Xl,
+}
+
+impl FileFormat {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Xylem => "xylem",
+            Self::Xl => "xl",
+        }
+    }
+}
+
+/// A save that was asked for.
+#[derive(Clone, Debug)]
+pub struct SaveTo {
+    /// Absolute.
+    pub path: String,
+    pub after: AfterSave,
+    pub format: FileFormat,
+    /// The configuration to be restored, if it is not the VM's own.
+    pub config: Option<Box<VmConfig>>,
+    /// Of this save and no other: it is in the file and in the VM's record.
+    pub id: Uuid,
+}
+
+/// How far a save is, for a later daemon.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SaveStage {
+    /// The file may have its name already.
+    Writing,
+    /// The file is whole, and the VM is as it was to be.
+    Whole,
+}
+
+/// A save in progress, as in the VM's record. Whatever happens to the daemon, its successor learns
+/// from it whether the VM goes on or is in the file.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Saving {
+    pub stage: SaveStage,
+    pub after: AfterSave,
+    pub format: FileFormat,
+    pub id: Uuid,
+    pub path: String,
+}
+
+impl Saving {
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let stage = match self.stage {
+            SaveStage::Writing => "writing",
+            SaveStage::Whole => "whole",
+        };
+        let Self { after, format, id, path, .. } = self;
+        format!("{stage} {} {} {id} {path}", after.as_str(), format.as_str())
+    }
+
+    /// `None` if it is invalid.
+    #[must_use]
+    pub fn decode(text: &str) -> Option<Self> {
+        let mut words = text.splitn(5, ' ');
+        let stage = match words.next()? {
+            "writing" => SaveStage::Writing,
+            "whole" => SaveStage::Whole,
+            _ => return None,
+        };
+        let after = AfterSave::decode(words.next()?)?;
+        let format = match words.next()? {
+            "xylem" => FileFormat::Xylem,
+            "xl" => FileFormat::Xl,
+            _ => return None,
+        };
+        let id = words.next()?.parse().ok()?;
+        let path = words.next()?.to_owned();
+        Some(Self { stage, after, format, id, path })
+    }
+}
+
+/// A save to be carried out, or to be settled after its daemon was killed.
+#[derive(Clone, Debug)]
+pub(crate) enum Save {
+    New(Box<SaveTo>),
+    Left(Saving),
+}
+
+/// What came of a save.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SaveEnd {
+    /// The file is whole, and the VM to be dealt with so.
+    Saved(AfterSave),
+    /// There is no file, and the guest runs as before.
+    RunsOn,
+}
+
+/// What a file of a saved VM says of itself.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SavedFile {
+    /// Absolute.
+    pub path: String,
+    pub bytes: u64,
+    pub format: FileFormat,
+    /// Of the save that wrote it; files of others have none.
+    pub id: Option<Uuid>,
+    pub name: String,
+    pub uuid: Uuid,
+    /// The configuration in `xl.cfg` syntax.
+    pub config_text: String,
+    pub headers: Headers,
+    pub vcpus: u32,
+    /// The guest's largest memory, in pages.
+    pub pages_max: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_record_says_of_a_save_reads_back() {
+        for after in AfterSave::ALL {
+            for stage in [SaveStage::Writing, SaveStage::Whole] {
+                for format in [FileFormat::Xylem, FileFormat::Xl] {
+                    let path = "/var/a file  with spaces".to_owned();
+                    let saving = Saving { stage, after, format, id: Uuid([7; 16]), path };
+                    assert_eq!(Saving::decode(&saving.encode()), Some(saving));
+                }
+            }
+        }
+        for wrong in ["", "writing", "whole destroyed xl 1 /a", "written destroyed xl"] {
+            assert_eq!(Saving::decode(wrong), None);
+        }
+    }
+}
