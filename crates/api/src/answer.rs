@@ -124,6 +124,8 @@ pub struct Limits {
     pub scan: Option<usize>,
     /// Changes of SRs and VDIs, if limited; always one at a time for each SR.
     pub change: Option<usize>,
+    /// Saves and restores, which copy a domain's memory.
+    pub memory: Option<usize>,
     pub waiting: usize,
     pub under_way: usize,
 }

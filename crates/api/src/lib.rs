@@ -21,7 +21,10 @@ pub use answer::{
     TraceStep, VcpuRow,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
-pub use request::{Adopt, Create, LimitChanges, Planned, Request, Target, Targets, Wait};
+pub use request::{
+    Adopt, AfterSave, Create, LimitChanges, Planned, Request, Restore, Save, SavedFormat, Target,
+    Targets, Wait,
+};
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{

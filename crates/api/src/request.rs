@@ -62,6 +62,73 @@ pub struct Create {
     pub progress: bool,
 }
 
+/// What becomes of a VM whose state is in a file.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AfterSave {
+    #[default]
+    Destroyed,
+    /// It goes on.
+    Running,
+    Paused,
+}
+
+/// Whose files are written.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SavedFormat {
+    #[default]
+    Xylem,
+    Xl,
+}
+
+/// A VM whose state is to be written to a file.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Save {
+    pub target: Target,
+    /// The file to be written.
+    pub path: String,
+    /// The client's working directory.
+    pub cwd: String,
+    #[serde(default)]
+    pub after: AfterSave,
+    #[serde(default)]
+    pub format: SavedFormat,
+    /// The configuration's file, for error messages.
+    #[serde(default)]
+    pub file: String,
+    /// A configuration that is recorded instead of the VM's own.
+    #[serde(default)]
+    pub config_text: Option<String>,
+    /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+    #[serde(default)]
+    pub progress: bool,
+}
+
+/// A saved VM that is to go on.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Restore {
+    /// Of the saved VM.
+    pub path: String,
+    /// The client's working directory.
+    pub cwd: String,
+    /// The configuration's file, for error messages.
+    #[serde(default)]
+    pub file: String,
+    /// A configuration in place of the recorded one.
+    #[serde(default)]
+    pub config_text: Option<String>,
+    /// Leave the domain paused.
+    #[serde(default)]
+    pub paused: bool,
+    /// Send [`Answer::Warning`](crate::Answer::Warning) lines.
+    #[serde(default)]
+    pub warnings: bool,
+    /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+    #[serde(default)]
+    pub progress: bool,
+}
+
 /// A running domain of another toolstack to be adopted.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Adopt {
@@ -134,6 +201,11 @@ pub enum Request {
     Suspend { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done).
     Resume { target: Target },
+    /// Answered by [`Reply::Done`](crate::Reply::Done) when the file is whole and the VM as it is to
+    /// be. A client that hangs up before cancels it, and the guest runs on.
+    Save(Save),
+    /// Answered by [`Reply::Created`](crate::Reply::Created).
+    Restore(Restore),
     /// Answered by [`Reply::Domid`](crate::Reply::Domid).
     Domid { name: String },
     /// Answered by [`Reply::Domname`](crate::Reply::Domname).
@@ -293,4 +365,5 @@ pub struct LimitChanges {
     pub domain: Option<usize>,
     pub scan: Option<usize>,
     pub change: Option<usize>,
+    pub memory: Option<usize>,
 }

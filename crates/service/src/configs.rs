@@ -40,7 +40,7 @@ impl Service<'_> {
         }
     }
 
-    fn fresh_uuid(&self) -> Result<Uuid, Failed> {
+    pub(crate) fn fresh_uuid(&self) -> Result<Uuid, Failed> {
         self.daemon.fresh_uuid().map_err(Failed::Told)
     }
 
@@ -122,7 +122,7 @@ impl Service<'_> {
     }
 
     /// Parses a client's file, and sends warnings if requested.
-    fn configuration(
+    pub(crate) fn configuration(
         &self,
         source: xlcfg::Source<'_>,
         cwd: &str,

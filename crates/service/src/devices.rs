@@ -167,6 +167,7 @@ pub(crate) fn change(limits: &mut Limits, changes: api::LimitChanges) {
         (Class::Domain, changes.domain),
         (Class::Scan, changes.scan),
         (Class::Change, changes.change),
+        (Class::Memory, changes.memory),
     ] {
         if let Some(limit) = change {
             limits.classes.insert(class, limit);

@@ -9,6 +9,7 @@ mod configs;
 mod devices;
 mod domains;
 mod render;
+mod saved;
 mod storage;
 mod vms;
 
@@ -189,6 +190,8 @@ impl Service<'_> {
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
             Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
             Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
+            Request::Save(save) => self.save(save),
+            Request::Restore(restore) => self.restore(&restore),
             Request::Domid { name } => self.domid(&name),
             Request::Domname { domid } => self.domname(domid),
             Request::Console { target: it } => self.console(&target(it)),

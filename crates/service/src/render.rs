@@ -36,6 +36,7 @@ pub(crate) fn limits(limits: &Limits, waiting: usize, under_way: usize) -> api::
         domain: limits.classes.get(&Class::Domain).copied(),
         scan: limits.classes.get(&Class::Scan).copied(),
         change: limits.classes.get(&Class::Change).copied(),
+        memory: limits.classes.get(&Class::Memory).copied(),
         waiting,
         under_way,
     }

@@ -5,8 +5,8 @@
 mod help;
 
 use crate::commands::{
-    self, adopt, create, devices, domains, host, hypercalls, plan, shutdown, storage, store, top,
-    trace, vms,
+    self, adopt, create, devices, domains, host, hypercalls, plan, save, shutdown, storage, store,
+    top, trace, vms,
 };
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
@@ -170,6 +170,47 @@ const COMMANDS: &[Command] = &[
         operands: (1, MANY),
         dry_run: DryRun::Impossible,
         run: domains::unpause,
+    },
+    Command {
+        name: "save",
+        usage: "[options] <Domain> <CheckpointFile> [<ConfigFile>]",
+        about: "Save a domain state to restore later",
+        flags: &[
+            Flag::new('c', "", "Leave domain running after creating the snapshot."),
+            Flag::new('p', "", "Leave domain paused after creating the snapshot."),
+            Flag::new(
+                'D',
+                "",
+                "Accepted for xl compatibility, ignored: a domain gets a new domid.",
+            ),
+            Flag::with_value('\0', "format", "FORMAT", "Of the file: xylem (default) or xl."),
+        ],
+        operands: (2, 3),
+        dry_run: DryRun::Impossible,
+        run: save::save,
+    },
+    Command {
+        name: "restore",
+        usage: "[options] [<ConfigFile>] <CheckpointFile>",
+        about: "Restore a domain from a saved state",
+        flags: &[
+            Flag::new('p', "", "Do not unpause domain after restoring it."),
+            Flag::new(
+                'e',
+                "",
+                "Accepted for xl compatibility, ignored: no process waits for the domain.",
+            ),
+            Flag::new('d', "", "Enable debug messages."),
+            Flag::new('c', "", "Connect to the console after the domain is restored."),
+            Flag::new('F', "", "Run in foreground until death of the domain."),
+            Flag::new('V', "vncviewer", "Not supported yet."),
+            Flag::new('A', "vncviewer-autopass", "Not supported yet."),
+            Flag::new('\0', "stages", "Print where the time went and what it cost."),
+            Flag::new('\0', "json", "Print what was made, and what it cost, as JSON."),
+        ],
+        operands: (1, 2),
+        dry_run: DryRun::Impossible,
+        run: save::restore,
     },
     Command {
         name: "suspend",
@@ -476,6 +517,7 @@ const COMMANDS: &[Command] = &[
                 "N",
                 "Changes of SRs and VDIs; one at a time for each SR.",
             ),
+            Flag::with_value('\0', "memory", "N", "Saves, and restores."),
             JSON,
         ],
         operands: (0, 0),

@@ -164,7 +164,11 @@ pub(crate) fn file_and_overrides(options: &Options) -> Result<(String, Vec<Strin
 }
 
 /// Handles `-c` and `-F` after the create.
-fn follow(session: &mut Session, options: &Options, report: &CreateReport) -> Result<(), Failure> {
+pub(crate) fn follow(
+    session: &mut Session,
+    options: &Options,
+    report: &CreateReport,
+) -> Result<(), Failure> {
     if options.has("c") {
         session.flush();
         let target = api::Target(report.uuid.clone());

@@ -69,6 +69,7 @@ pub(crate) fn limits(session: &mut Session, options: &Options) -> Result<(), Fai
         domain: number("domain")?,
         scan: number("scan")?,
         change: number("change")?,
+        memory: number("memory")?,
     };
     let limits = expect_reply!(session.call(&Request::Limits(changes))?, Limits);
     if options.has("json") {
@@ -85,6 +86,7 @@ pub(crate) fn limits(session: &mut Session, options: &Options) -> Result<(), Fai
         ("domain", limits.domain),
         ("scan", limits.scan),
         ("change", limits.change),
+        ("memory", limits.memory),
         ("waiting", Some(limits.waiting)),
         ("under way", Some(limits.under_way)),
     ] {

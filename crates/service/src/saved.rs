@@ -1,0 +1,68 @@
+//! Saves and restores.
+
+use std::path::Path;
+
+use api::{AfterSave, SavedFormat};
+use toolstack::config::Start;
+use toolstack::saved::{self, FileFormat, SaveTo};
+use toolstack::{Reply, Request, xlcfg};
+
+use crate::configs::absolute;
+use crate::{Failed, Gone, News, Service, succeeded, unexpected};
+
+impl Service<'_> {
+    pub(crate) fn save(&self, save: api::Save) -> Result<api::Reply, Failed> {
+        let api::Save { target, path, cwd, after, format, file, config_text, progress } = save;
+        let read = |text: String| {
+            let source = xlcfg::Source { file: &file, text: &text, overrides: &[] };
+            self.configuration(source, &cwd, false, true).map(Box::new)
+        };
+        let to = SaveTo {
+            path: absolute(Path::new(&cwd), &path),
+            after: match after {
+                AfterSave::Destroyed => saved::AfterSave::Destroyed,
+                AfterSave::Running => saved::AfterSave::Running,
+                AfterSave::Paused => saved::AfterSave::Paused,
+            },
+            format: match format {
+                SavedFormat::Xylem => FileFormat::Xylem,
+                SavedFormat::Xl => FileFormat::Xl,
+            },
+            config: config_text.map(read).transpose()?,
+            id: self.fresh_uuid()?,
+        };
+        let request = Request::Save { target: target.0.clone(), to: Box::new(to) };
+        let ask = self.request(request, progress.into());
+        let reply = self.daemon.wait(ask, None, self.door, &mut |news| match news {
+            News::Progress(far) => self.tell_far(&target.0, &far),
+            News::Started { .. } | News::Told(_) => Ok(()),
+        });
+        match reply {
+            Ok(Some(reply)) => succeeded(reply).map(|_| api::Reply::Done),
+            Ok(None) => Err(Failed::Gone),
+            Err(Gone) => {
+                // Whoever wanted it does not any more.
+                self.daemon.put(Request::CancelSave { target: target.0 });
+                Err(Failed::Gone)
+            }
+        }
+    }
+
+    pub(crate) fn restore(&self, restore: &api::Restore) -> Result<api::Reply, Failed> {
+        let api::Restore { path, cwd, file, config_text, paused, warnings, progress } = restore;
+        let path = absolute(Path::new(cwd), path);
+        let saved = match self.ask(Request::ReadSaved { path: path.clone() })? {
+            Reply::SavedFile(saved) => saved,
+            other => return Err(unexpected(&other)),
+        };
+        let (file, text) = match config_text {
+            Some(text) => (file, text),
+            None => (&path, &saved.config_text),
+        };
+        let source = xlcfg::Source { file, text, overrides: &[] };
+        let config = Box::new(self.configuration(source, cwd, false, *warnings)?);
+        let start = if *paused { Start::Paused } else { Start::Running };
+        let vm = config.name.clone();
+        self.created(&vm, Request::Restore { file: saved, config, start }, (*progress).into())
+    }
+}
