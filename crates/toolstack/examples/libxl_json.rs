@@ -13,17 +13,20 @@ fn main() -> ExitCode {
         eprintln!("usage: libxl_json to FILE.cfg | from FILE.json");
         return ExitCode::FAILURE;
     };
-    let result = fs::read_to_string(file).map_err(|error| format!("{file}: {error}")).and_then(
-        |text| match direction.as_str() {
-            "to" => parse(Source { file, text: &text, overrides: &[] })
-                .map_err(|error| error.to_string())
-                .and_then(|config| to_json(&config).map_err(|error| format!("{file}: {error}"))),
-            _ => from_json(file, &text).map_err(|error| error.to_string()).map(|imported| {
-                imported.warnings.iter().for_each(|warning| eprintln!("{warning}"));
-                imported.config.to_cfg_text()
-            }),
-        },
-    );
+    let result =
+        fs::read_to_string(file).map_err(|error| format!("{file}: {error}")).and_then(|text| {
+            match direction.as_str() {
+                "to" => parse(Source { file, text: &text, overrides: &[] })
+                    .map_err(|error| error.to_string())
+                    .and_then(|config| {
+                        to_json(&config).map_err(|error| format!("{file}: {error}"))
+                    }),
+                _ => from_json(file, &text).map_err(|error| error.to_string()).map(|imported| {
+                    imported.warnings.iter().for_each(|warning| eprintln!("{warning}"));
+                    imported.config.to_cfg_text()
+                }),
+            }
+        });
     match result {
         Ok(text) => {
             println!("{text}");

@@ -7,9 +7,8 @@ use xen_build::{CpuidRegister, NO_SUBLEAF};
 use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use crate::config::{
-    Bios, CpuidConfig, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode,
-    ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig,
-    VmConfig, Vnc,
+    Bios, CpuidConfig, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser,
+    Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
 
