@@ -68,6 +68,7 @@ fn a_configuration_is_the_same_after_a_round_trip() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a whole document")]
 fn json_has_the_names_and_words_of_libxl() {
     let json: serde_json::Value = serde_json::from_str(&to_json(&of_cfg(FULL)).unwrap()).unwrap();
     expect![[r#"
@@ -200,7 +201,7 @@ fn what_xl_has_no_word_for_is_refused() {
 fn with(place: &str, value: serde_json::Value) -> Result<super::Imported, String> {
     let mut json: serde_json::Value =
         serde_json::from_str(&to_json(&of_cfg(FULL)).unwrap()).unwrap();
-    *json.pointer_mut(place).map_or_else(|| panic!("{place}"), |it| it) = value;
+    *json.pointer_mut(place).unwrap_or_else(|| panic!("{place}")) = value;
     from_json("saved", &json.to_string()).map_err(|error| error.to_string())
 }
 
