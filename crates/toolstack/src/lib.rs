@@ -10,6 +10,7 @@ pub mod domains;
 pub mod foreign;
 pub mod host;
 pub mod layout;
+pub mod libxl_json;
 pub mod listing;
 mod machine;
 pub mod perform;

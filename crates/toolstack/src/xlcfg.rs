@@ -21,6 +21,10 @@ mod vm;
 use std::fmt;
 
 pub use vdev::{ParseVdevError, vdev_name};
+pub(crate) use viridian::{
+    default_numbers as viridian_default, mask_of_numbers as viridian_mask,
+    numbered as viridian_groups,
+};
 use xen::DomainKind;
 
 use crate::config::{DiskConfig, VifConfig, VmConfig};
@@ -66,6 +70,12 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl ConfigError {
+    /// `KEY: PROBLEM`, for a text that nobody wrote.
+    pub(crate) fn without_place(&self) -> String {
+        let key = self.key.as_ref().map(|key| format!("{key}: ")).unwrap_or_default();
+        format!("{key}{}", self.problem)
+    }
+
     /// The line as a warning instead: `FILE:LINE: warning: KEY: PROBLEM`, as xl writes them.
     fn into_warning(mut self) -> String {
         let key = self.key.take().map(|key| format!("{key}: ")).unwrap_or_default();
@@ -158,7 +168,7 @@ pub fn parse_vdev(text: &str) -> Result<u32, ParseVdevError> {
 }
 
 /// `text` as an error message shows it: quoted, on one line, not too long.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     const CHARS_MAX: usize = 80;
     let mut cut: String = text.chars().take(CHARS_MAX).collect();
     if cut.len() < text.len() {

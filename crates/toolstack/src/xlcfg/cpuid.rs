@@ -177,6 +177,14 @@ pub(super) fn parse_leaf(text: &str, config: &mut CpuidConfig) -> Result<(), Str
 }
 
 impl CpuidConfig {
+    /// xend's list; `None` for an empty one.
+    pub(crate) fn from_leaves(texts: Vec<String>) -> Result<Option<Self>, String> {
+        let mut config = Self::new(CpuidText::Leaves(Vec::new()));
+        texts.iter().try_for_each(|text| parse_leaf(text, &mut config))?;
+        config.text = CpuidText::Leaves(texts);
+        Ok(config.sets_anything().then_some(config))
+    }
+
     pub(super) fn new(text: CpuidText) -> Self {
         Self { text, registers: Vec::new(), msrs: Vec::new() }
     }

@@ -110,6 +110,27 @@ pub(super) fn groups(mask: u64) -> impl Iterator<Item = &'static str> {
     })
 }
 
+/// The groups of this mask with their numbers in libxl's lists.
+pub(crate) fn numbered(mask: u64) -> Vec<(usize, &'static str)> {
+    let names: Vec<&str> = groups(mask).collect();
+    let all = GROUPS.iter().map(|(name, _)| *name).enumerate();
+    all.filter(|(_, name)| names.contains(name)).collect()
+}
+
+/// Numbers of the groups of `viridian=1`.
+pub(crate) fn default_numbers() -> impl Iterator<Item = usize> {
+    let all = GROUPS.iter().enumerate();
+    all.filter(|(_, (name, _))| DEFAULTS.contains(name)).map(|(number, _)| number)
+}
+
+/// The bits of the groups with these numbers.
+pub(crate) fn mask_of_numbers(numbers: &[usize]) -> std::result::Result<u64, String> {
+    let name = |number: &usize| GROUPS.get(*number).map(|(name, _)| *name).ok_or(*number);
+    let names = numbers.iter().map(name).collect::<std::result::Result<Vec<_>, _>>();
+    let names = names.map_err(|number| format!("group {number} is not known"))?;
+    mask(&names).ok_or_else(|| "every other group needs the group base".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

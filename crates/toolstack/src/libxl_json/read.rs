@@ -1,0 +1,516 @@
+//! JSON to a configuration.
+
+use serde_json::{Map, Value};
+use xen::{DomainKind, Uuid};
+use xen_build::{CpuidRegister, NO_SUBLEAF};
+
+use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
+use super::{ImportError, Imported};
+use crate::config::{
+    Bios, CpuidConfig, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser,
+    Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
+};
+use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
+
+/// Devices that Xylem does not have. A VM with one would miss it.
+const DEVICES: &[&str] = &[
+    "pcidevs",
+    "rdms",
+    "dtdevs",
+    "vtpms",
+    "p9s",
+    "pvcallsifs",
+    "vdispls",
+    "vsnds",
+    "channels",
+    "usbctrls",
+    "usbdevs",
+    "virtios",
+];
+/// Lists and texts in `b_info` without which the VM would be another.
+const REFUSED: &[(&str, &str)] = &[
+    ("bootloader", "not supported; give a configuration that names the guest's kernel"),
+    ("device_tree", "only for Arm"),
+    ("ioports", "devices of the host are not supported"),
+    ("irqs", "devices of the host are not supported"),
+    ("iomem", "devices of the host are not supported"),
+    ("vnuma_nodes", "virtual NUMA nodes are not supported"),
+    ("stubdomain_kernel", "device models in domains of their own are not supported"),
+];
+/// What differs from the default there, and is no more than advice to a host.
+const WARNED: &[(&str, &str)] = &[
+    ("vcpu_hard_affinity", "vCPUs are not pinned to CPUs"),
+    ("exec_ssid_label", "security labels are ignored"),
+];
+
+type Result<T> = std::result::Result<T, ImportError>;
+
+/// Reads a configuration, of `file` for messages.
+///
+/// # Errors
+/// It is no such configuration, or has something that the VM needs and that is not supported.
+pub fn from_json(file: &str, text: &str) -> Result<Imported> {
+    let error = |problem| ImportError { file: file.to_owned(), field: String::new(), problem };
+    let value: Value = serde_json::from_str(text)
+        .map_err(|fault| error(format!("the configuration is not JSON: {fault}")))?;
+    let Value::Object(map) = &value else {
+        return Err(error("the configuration is not one of libxl".to_owned()));
+    };
+    let root = Node { file, path: String::new(), map };
+    let mut warnings = Vec::new();
+    let config = config(&root, &mut warnings)?;
+    // As a file, it is checked like any other.
+    let text = config.to_cfg_text();
+    let checked = xlcfg::parse(Source { file, text: &text, overrides: &[] })
+        .map_err(|fault| error(fault.without_place()))?;
+    let checked =
+        VmConfig { origin: Origin { file: file.to_owned(), ..Origin::default() }, ..checked };
+    if checked != config {
+        return Err(error(
+            "a text in the configuration has a comma or quote that it cannot have".to_owned(),
+        ));
+    }
+    Ok(Imported { config: checked, warnings })
+}
+
+/// An object, with its place for messages.
+struct Node<'a> {
+    file: &'a str,
+    path: String,
+    map: &'a Map<String, Value>,
+}
+
+impl<'a> Node<'a> {
+    fn error(&self, key: &str, problem: impl Into<String>) -> ImportError {
+        let field = format!("{}{key}: ", self.path);
+        ImportError { file: self.file.to_owned(), field, problem: problem.into() }
+    }
+
+    fn get(&self, key: &str) -> Option<&'a Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    /// What is missing is empty.
+    fn object(&self, key: &str) -> Result<Option<Node<'a>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(map)) => {
+                Ok(Some(Node { file: self.file, path: format!("{}{key}.", self.path), map }))
+            }
+            Some(_) => Err(self.error(key, "expected an object")),
+        }
+    }
+
+    fn needed(&self, key: &str) -> Result<Node<'a>> {
+        self.object(key)?.ok_or_else(|| self.error(key, "is missing"))
+    }
+
+    fn list(&self, key: &str) -> Result<&'a [Value]> {
+        match self.get(key) {
+            None => Ok(&[]),
+            Some(Value::Array(items)) => Ok(items),
+            Some(_) => Err(self.error(key, "expected a list")),
+        }
+    }
+
+    fn objects(&self, key: &str) -> Result<Vec<Node<'a>>> {
+        let items = self.list(key)?.iter().zip(0..);
+        items
+            .map(|(item, number)| match item {
+                Value::Object(map) => Ok(Node {
+                    file: self.file,
+                    path: format!("{}{key}[{number}].", self.path),
+                    map,
+                }),
+                _ => Err(self.error(key, "expected a list of objects")),
+            })
+            .collect()
+    }
+
+    /// An empty text counts as none.
+    fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.as_str()).filter(|it| !it.is_empty())),
+            Some(_) => Err(self.error(key, "expected a text")),
+        }
+    }
+
+    fn owned(&self, key: &str) -> Result<Option<String>> {
+        Ok(self.text(key)?.map(str::to_owned))
+    }
+
+    fn texts(&self, key: &str) -> Result<Vec<String>> {
+        let text = |item: &Value| item.as_str().map(str::to_owned);
+        let texts = self.list(key)?.iter().map(text).collect::<Option<_>>();
+        texts.ok_or_else(|| self.error(key, "expected a list of texts"))
+    }
+
+    fn number(&self, key: &str) -> Result<Option<u64>> {
+        match self.get(key) {
+            None => Ok(None),
+            // libxl's words for "default".
+            Some(value) if value.as_i64() == Some(-1) || value.as_u64() == Some(u64::MAX) => {
+                Ok(None)
+            }
+            Some(value) => match value.as_u64() {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.error(key, "expected a whole number")),
+            },
+        }
+    }
+
+    fn narrow<T: TryFrom<u64>>(&self, key: &str) -> Result<Option<T>> {
+        let Some(number) = self.number(key)? else { return Ok(None) };
+        match T::try_from(number) {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(self.error(key, format!("{number} is out of range"))),
+        }
+    }
+
+    fn flag(&self, key: &str) -> Result<Option<bool>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(Value::Number(number)) => Ok(Some(number.as_u64() != Some(0))),
+            Some(Value::String(word)) => match word.as_str() {
+                "True" => Ok(Some(true)),
+                "False" => Ok(Some(false)),
+                "<default>" => Ok(None),
+                other => Err(self.error(key, format!("{}: expected True or False", shown(other)))),
+            },
+            Some(_) => Err(self.error(key, "expected True or False")),
+        }
+    }
+
+    /// One of some words.
+    fn choice<T: Copy>(
+        &self,
+        key: &str,
+        all: &[T],
+        word: fn(T) -> &'static str,
+    ) -> Result<Option<T>> {
+        let Some(text) = self.text(key)? else { return Ok(None) };
+        let found = all.iter().copied().find(|it| word(*it) == text);
+        let known = || all.iter().map(|it| word(*it)).collect::<Vec<_>>().join(", ");
+        found
+            .map(Some)
+            .ok_or_else(|| self.error(key, format!("{}: expected one of {}", shown(text), known())))
+    }
+
+    fn refuse_if(&self, key: &str, is_set: bool, problem: &str) -> Result<()> {
+        if is_set { Err(self.error(key, problem)) } else { Ok(()) }
+    }
+
+    /// A backend in another domain than domain 0.
+    fn refuse_other_backend(&self) -> Result<()> {
+        const PROBLEM: &str = "backends in other domains are not supported";
+        let name = self.text("backend_domname")?;
+        self.refuse_if("backend_domname", name.is_some_and(|it| it != "Domain-0"), PROBLEM)?;
+        self.refuse_if("backend_domid", self.number("backend_domid")?.unwrap_or(0) != 0, PROBLEM)
+    }
+
+    fn is_set(&self, key: &str) -> bool {
+        match self.get(key) {
+            None | Some(Value::Null) => false,
+            Some(Value::Array(items)) => !items.is_empty(),
+            Some(Value::Object(map)) => !map.is_empty(),
+            Some(Value::String(text)) => !text.is_empty(),
+            Some(Value::Number(number)) => number.as_u64() != Some(0),
+            Some(Value::Bool(flag)) => *flag,
+        }
+    }
+}
+
+fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
+    let create = root.needed("c_info")?;
+    let build = root.needed("b_info")?;
+    let kinds = [DomainKind::Pv, DomainKind::Pvh, DomainKind::Hvm];
+    let kind = create.choice("type", &kinds, kind)?;
+    let kind = kind.ok_or_else(|| create.error("type", "is missing"))?;
+    for key in DEVICES {
+        root.refuse_if(key, root.is_set(key), "such devices are not supported")?;
+    }
+    let mut warn = |key: &str, problem: &str| {
+        warnings.push(format!("{}: warning: {key}: {problem}", root.file));
+    };
+    if kind != DomainKind::Hvm && (root.is_set("vfbs") || root.is_set("vkbs")) {
+        warn("vfbs", "ignored: a VM without device model has no screen");
+    }
+    for (key, problem) in REFUSED {
+        build.refuse_if(key, build.is_set(key), problem)?;
+    }
+    for (key, problem) in WARNED.iter().filter(|(key, _)| build.is_set(key)) {
+        warn(&format!("b_info.{key}"), problem);
+    }
+    const STUBDOMAIN: &str = "device models in domains of their own are not supported";
+    let has_stubdomain = build.flag("device_model_stubdomain")? == Some(true);
+    build.refuse_if("device_model_stubdomain", has_stubdomain, STUBDOMAIN)?;
+    let uuid = create.text("uuid")?.map(str::parse::<Uuid>).transpose();
+    let uuid = uuid.map_err(|error| create.error("uuid", error.to_string()))?;
+    let (memory_mib, memory_max_mib) = memory(&build)?;
+    let vcpus_max = build.narrow("max_vcpus")?.unwrap_or(1);
+    let vcpus = u32::try_from(build.list("avail_vcpus")?.len()).unwrap_or(u32::MAX);
+    let (cpuid, msrs) = cpuid(&build)?;
+    if msrs {
+        warn("b_info.cpuid.msr", "ignored from the VM's next start on");
+    }
+    let own = build.object(&format!("type.{}", super::write::kind(kind)))?;
+    let own = own.unwrap_or(Node { file: root.file, path: String::new(), map: &EMPTY });
+    let has_shim = kind == DomainKind::Pvh && own.flag("pvshim")? == Some(true);
+    own.refuse_if("pvshim", has_shim, "the PV shim is not supported")?;
+    let disks = root.objects("disks")?.iter().map(disk).collect::<Result<Vec<_>>>()?;
+    let nics = root.objects("nics")?;
+    let vifs = nics.iter().zip(0..).map(|(nic, index)| vif(nic, index, kind));
+    Ok(VmConfig {
+        origin: Origin { file: root.file.to_owned(), ..Origin::default() },
+        name: create.owned("name")?.ok_or_else(|| create.error("name", "is missing"))?,
+        uuid: uuid.filter(|uuid| *uuid != Uuid::default()),
+        kind,
+        kernel: build.owned("kernel")?,
+        ramdisk: build.owned("ramdisk")?,
+        cmdline: build.owned("cmdline")?.unwrap_or_default(),
+        memory_mib,
+        memory_max_mib,
+        vcpus: vcpus.clamp(1, vcpus_max.max(1)),
+        vcpus_max,
+        disks,
+        vifs: vifs.collect::<Result<Vec<_>>>()?,
+        policy: policy(root)?,
+        tsc_mode: mode_of_tsc(&build)?,
+        grant_frames_max: build.narrow("max_grant_frames")?,
+        options: GuestOptions {
+            evtchn_port_max: build.narrow("event_channels")?.filter(|ports| *ports != 0),
+            maptrack_frames_max: build.narrow("max_maptrack_frames")?,
+            grant_version_max: build.narrow("max_grant_version")?,
+            nested_virt: kind != DomainKind::Pv && build.flag("nested_hvm")? == Some(true),
+            shadow_paging: kind != DomainKind::Pv && create.flag("hap")? == Some(false),
+            cpuid,
+        },
+        hvm: if kind == DomainKind::Hvm { Some(Box::new(hvm(&build, &own)?)) } else { None },
+    })
+}
+
+static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+
+/// A guest may have ballooned to any number of pages.
+fn memory(build: &Node<'_>) -> Result<(u64, u64)> {
+    let (target, max) = (build.number("target_memkb")?, build.number("max_memkb")?);
+    let target = target.or(max).ok_or_else(|| build.error("max_memkb", "is missing"))?;
+    let mib = |kib: u64| kib.div_ceil(1024);
+    let max = mib(max.unwrap_or(target));
+    Ok((mib(target).min(max), max))
+}
+
+fn policy(root: &Node<'_>) -> Result<ShutdownPolicy> {
+    let action = |key| {
+        let found = root.choice(key, &ShutdownAction::ALL, shutdown_action)?;
+        Ok(found.unwrap_or(ShutdownAction::Destroy))
+    };
+    Ok(ShutdownPolicy {
+        poweroff: action("on_poweroff")?,
+        reboot: action("on_reboot")?,
+        crash: action("on_crash")?,
+        watchdog: action("on_watchdog")?,
+        soft_reset: action("on_soft_reset")?,
+    })
+}
+
+fn mode_of_tsc(build: &Node<'_>) -> Result<TscMode> {
+    let all = [TscMode::Default, TscMode::AlwaysEmulate, TscMode::Native];
+    Ok(build.choice("tsc_mode", &all, tsc_mode)?.unwrap_or_default())
+}
+
+/// Leaves in xend's form, and whether there are model specific registers.
+fn cpuid(build: &Node<'_>) -> Result<(Option<Box<CpuidConfig>>, bool)> {
+    let (holder, key, has_msrs) = match build.get("cpuid") {
+        Some(Value::Object(_)) => {
+            let both = build.needed("cpuid")?;
+            let has_msrs = both.is_set("msr");
+            (both, "cpuid", has_msrs)
+        }
+        _ => (Node { file: build.file, path: build.path.clone(), map: build.map }, "cpuid", false),
+    };
+    let mut texts = Vec::new();
+    for leaf in holder.objects(key)? {
+        let number = leaf.narrow::<u32>("leaf")?;
+        let number = number.ok_or_else(|| leaf.error("leaf", "is missing"))?;
+        let subleaf = leaf.narrow::<u32>("subleaf")?.filter(|it| *it != NO_SUBLEAF);
+        let subleaf = subleaf.map(|subleaf| format!(",{subleaf:#x}")).unwrap_or_default();
+        let mut registers = Vec::new();
+        for register in
+            [CpuidRegister::Eax, CpuidRegister::Ebx, CpuidRegister::Ecx, CpuidRegister::Edx]
+        {
+            let name = register_name(register);
+            registers.extend(leaf.text(name)?.map(|bits| format!("{name}={bits}")));
+        }
+        if !registers.is_empty() {
+            texts.push(format!("{number:#x}{subleaf}:{}", registers.join(",")));
+        }
+    }
+    let config = CpuidConfig::from_leaves(texts);
+    let config = config.map_err(|problem| build.error("cpuid", problem))?;
+    Ok((config.map(Box::new), has_msrs))
+}
+
+fn disk(node: &Node<'_>) -> Result<DiskConfig> {
+    node.refuse_other_backend()?;
+    let vdev = node.text("vdev")?.ok_or_else(|| node.error("vdev", "is missing"))?;
+    let vdev = vdev.parse::<Vdev>().map_err(|error| node.error("vdev", error.to_string()))?;
+    let script = node.text("script")?;
+    let own = |it: &str| matches!(it, "block" | "/etc/xen/scripts/block");
+    node.refuse_if("script", script.is_some_and(|it| !own(it)), "hotplug scripts are not run")?;
+    let backend = node.text("backend")?.unwrap_or_default();
+    let unknown = matches!(backend, "tap" | "standalone");
+    node.refuse_if("backend", unknown, "expected phy or qdisk")?;
+    let specification = node.text("specification")?;
+    let is_other = specification.is_some_and(|it| !matches!(it, "xen" | "unknown"));
+    node.refuse_if("specification", is_other, "only Xen's block devices are supported")?;
+    let format = node.text("format")?;
+    let target = node.owned("pdev_path")?.unwrap_or_default();
+    let formats = [
+        ImageFormat::Raw,
+        ImageFormat::Qcow,
+        ImageFormat::Qcow2,
+        ImageFormat::Qed,
+        ImageFormat::Vhd,
+    ];
+    let (target, format) = match format {
+        Some("empty") => (String::new(), ImageFormat::Raw),
+        None | Some("unknown") => (target, ImageFormat::Raw),
+        Some(_) => {
+            let known = node.choice("format", &formats, ImageFormat::as_str)?;
+            (target, known.unwrap_or_default())
+        }
+    };
+    let mode = if node.flag("readwrite")? == Some(true) { Mode::ReadWrite } else { Mode::ReadOnly };
+    Ok(DiskConfig {
+        vdev,
+        target,
+        format,
+        mode,
+        cdrom: node.flag("is_cdrom")? == Some(true),
+        discard: node.flag("discard_enable")? != Some(false),
+    })
+}
+
+fn vif(node: &Node<'_>, index: u32, kind: DomainKind) -> Result<VifConfig> {
+    node.refuse_other_backend()?;
+    let script = node.text("script")?;
+    let own = |it: &str| matches!(it, "vif-bridge" | "/etc/xen/scripts/vif-bridge");
+    node.refuse_if(
+        "script",
+        script.is_some_and(|it| !own(it)),
+        "hotplug scripts are not run; xylemd does what vif-bridge does, and no other",
+    )?;
+    node.refuse_if("vlan", node.is_set("vlan"), "VLANs of bridges are not supported")?;
+    node.refuse_if("coloft_forwarddev", node.is_set("coloft_forwarddev"), "COLO is not supported")?;
+    let is_untrusted = node.flag("trusted")? == Some(false);
+    node.refuse_if("trusted", is_untrusted, "untrusted backends are not supported yet")?;
+    let mac = node.text("mac")?.filter(|it| *it != "00:00:00:00:00:00");
+    let mac = mac.map(str::parse::<Mac>).transpose();
+    let rate = node.number("rate_bytes_per_interval")?.filter(|bytes| *bytes != 0);
+    let interval_us = node.number("rate_interval_usecs")?.unwrap_or(0);
+    let is_emulated = kind == DomainKind::Hvm && !matches!(node.text("nictype")?, Some("vif"));
+    let model = node.owned("model")?.unwrap_or_else(|| "rtl8139".to_owned());
+    Ok(VifConfig {
+        devid: node.narrow("devid")?.unwrap_or(index),
+        mac: mac.map_err(|error| node.error("mac", error.to_string()))?,
+        bridge: node.owned("bridge")?.unwrap_or_else(|| "xenbr0".to_owned()),
+        name: node.owned("ifname")?,
+        ip: node.owned("ip")?,
+        // The usual one need not be said.
+        mtu: node.narrow("mtu")?.filter(|mtu| *mtu != 0),
+        rate: rate.map(|bytes| Rate { bytes, interval_us }),
+        model: is_emulated.then_some(model),
+    })
+}
+
+fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
+    let default = HvmSettings::default();
+    let is_traditional = build.text("device_model_version")? == Some("qemu_xen_traditional");
+    build.refuse_if("device_model_version", is_traditional, "only qemu_xen is supported")?;
+    for (key, problem) in [
+        ("gfx_passthru", "graphics cards of the host are not supported"),
+        ("altp2m", "not supported"),
+        ("nographic", "not supported"),
+    ] {
+        own.refuse_if(key, own.flag(key)? == Some(true), problem)?;
+    }
+    for key in ["smbios_firmware", "acpi_firmware", "smbios"] {
+        own.refuse_if(key, own.is_set(key), "not supported")?;
+    }
+    let is_ahci = own.text("hdtype")? == Some("ahci");
+    own.refuse_if("hdtype", is_ahci, "disks are emulated as IDE only, for now")?;
+    let cards = [Vga::None, Vga::Cirrus, Vga::Standard];
+    let card = own.object("vga")?.map(|it| it.choice("kind", &cards, vga)).transpose()?.flatten();
+    let card = card.unwrap_or_default();
+    let video = build.number("video_memkb")?.map(|kib| kib >> 10);
+    let bios = [Bios::SeaBios, Bios::Ovmf];
+    let mut serial = own.texts("serial_list")?;
+    serial.extend(own.owned("serial")?);
+    let mut usb_devices = own.texts("usbdevice_list")?;
+    usb_devices.extend(own.owned("usbdevice")?);
+    let mut model_arguments = build.texts("extra")?;
+    model_arguments.extend(build.texts("extra_hvm")?);
+    Ok(HvmSettings {
+        loader: own.owned("firmware")?,
+        bios: own.choice("bios", &bios, Bios::as_str)?.unwrap_or_default(),
+        bios_path: own.owned("system_firmware")?,
+        boot: own.owned("boot")?.unwrap_or(default.boot),
+        vga: card,
+        video_mib: if card == Vga::None { 0 } else { video.unwrap_or(card.video_mib().0) },
+        vnc: vnc(own)?,
+        keymap: own.owned("keymap")?,
+        serial,
+        usb: own.flag("usb")? == Some(true) || !usb_devices.is_empty(),
+        usb_devices,
+        acpi: build.flag("acpi")?.or(own.flag("acpi")?).unwrap_or(default.acpi),
+        acpi_s3: own.flag("acpi_s3")?.unwrap_or(default.acpi_s3),
+        acpi_s4: own.flag("acpi_s4")?.unwrap_or(default.acpi_s4),
+        hpet: own.flag("hpet")?.unwrap_or(default.hpet),
+        viridian: viridian(own)?,
+        platform_device: own.flag("xen_platform_pci")?.unwrap_or(default.platform_device),
+        model: build.owned("device_model")?,
+        // libxl writes for every domain that its device model is not restricted.
+        model_user: match build.text("device_model_user")? {
+            None => ModelUser::Restricted,
+            Some("root") => ModelUser::Root,
+            Some(name) => ModelUser::Named(name.to_owned()),
+        },
+        model_arguments,
+    })
+}
+
+/// Whatever display libxl would have found, ours is another.
+fn vnc(own: &Node<'_>) -> Result<Option<Vnc>> {
+    let default = HvmSettings::default().vnc;
+    let Some(vnc) = own.object("vnc")? else { return Ok(default) };
+    if vnc.flag("enable")? == Some(false) {
+        return Ok(None);
+    }
+    let listen = vnc.text("listen")?.unwrap_or("127.0.0.1");
+    // It may be ADDRESS:DISPLAY.
+    let (listen, with) = match listen.rsplit_once(':') {
+        Some((address, display)) if !address.ends_with(':') => (address, display.parse().ok()),
+        _ => (listen, None),
+    };
+    let is_fixed = vnc.flag("findunused")? == Some(false);
+    let display = vnc.narrow("display")?.filter(|_| is_fixed).or(with);
+    Ok(Some(Vnc { listen: listen.to_owned(), display, password: vnc.owned("passwd")? }))
+}
+
+fn viridian(own: &Node<'_>) -> Result<u64> {
+    let numbers = |key| {
+        let number = |it: &Value| it.as_u64().and_then(|it| usize::try_from(it).ok());
+        let numbers = own.list(key)?.iter().map(number).collect::<Option<Vec<_>>>();
+        numbers.ok_or_else(|| own.error(key, "expected a list of numbers"))
+    };
+    let mut groups = numbers("viridian_enable")?;
+    if own.flag("viridian")? == Some(true) {
+        groups.extend(viridian_default());
+    }
+    let disabled = numbers("viridian_disable")?;
+    groups.retain(|group| !disabled.contains(group));
+    viridian_mask(&groups).map_err(|problem| own.error("viridian_enable", problem))
+}

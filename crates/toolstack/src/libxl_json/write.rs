@@ -1,0 +1,328 @@
+//! A configuration to JSON.
+
+use serde_json::{Map, Value, json};
+use xen::DomainKind;
+use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
+
+use super::ExportError;
+use crate::config::{
+    Access, Bios, CpuidConfig, DiskConfig, HvmSettings, ModelUser, ShutdownAction, TscMode, Vga,
+    VifConfig, VmConfig,
+};
+use crate::xlcfg::viridian_groups;
+
+/// The configuration as xl reads it.
+///
+/// # Errors
+/// It has something that xl has no word for.
+pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
+    let uuid = config.uuid.ok_or(ExportError::NoUuid)?;
+    let disks = config.disks.iter().map(disk).collect::<Result<Vec<_>, _>>()?;
+    let vifs: Vec<Value> = config.vifs.iter().map(|vif| nic(vif, config.kind)).collect();
+    let mut whole = json!({
+        "c_info": {
+            "type": kind(config.kind),
+            "name": config.name,
+            "uuid": uuid.to_string(),
+            "run_hotplug_scripts": "True",
+        },
+        "b_info": build_info(config),
+        "disks": disks,
+        "nics": vifs,
+    });
+    if config.options.shadow_paging {
+        whole["c_info"]["hap"] = json!("False");
+    }
+    let policy = &config.policy;
+    for (key, action) in [
+        ("on_poweroff", policy.poweroff),
+        ("on_reboot", policy.reboot),
+        ("on_watchdog", policy.watchdog),
+        ("on_crash", policy.crash),
+        ("on_soft_reset", policy.soft_reset),
+    ] {
+        whole[key] = json!(shutdown_action(action));
+    }
+    Ok(whole.to_string())
+}
+
+pub(super) fn kind(kind: DomainKind) -> &'static str {
+    match kind {
+        DomainKind::Pv => "pv",
+        DomainKind::Pvh => "pvh",
+        DomainKind::Hvm => "hvm",
+    }
+}
+
+pub(super) fn shutdown_action(action: ShutdownAction) -> &'static str {
+    match action {
+        ShutdownAction::Destroy => "destroy",
+        ShutdownAction::Restart => "restart",
+        ShutdownAction::RenameRestart => "restart_rename",
+        ShutdownAction::Preserve => "preserve",
+        ShutdownAction::CoredumpDestroy => "coredump_destroy",
+        ShutdownAction::CoredumpRestart => "coredump_restart",
+        ShutdownAction::SoftReset => "soft_reset",
+    }
+}
+
+pub(super) fn tsc_mode(mode: TscMode) -> &'static str {
+    match mode {
+        TscMode::Default => "default",
+        TscMode::AlwaysEmulate => "always_emulate",
+        TscMode::Native => "native",
+    }
+}
+
+pub(super) fn vga(card: Vga) -> &'static str {
+    match card {
+        Vga::None => "none",
+        Vga::Cirrus => "cirrus",
+        Vga::Standard => "std",
+    }
+}
+
+fn defbool(value: bool) -> &'static str {
+    if value { "True" } else { "False" }
+}
+
+/// Sets the fields that have a value.
+fn set<V: Into<Value>>(
+    map: &mut Map<String, Value>,
+    fields: impl IntoIterator<Item = (&'static str, Option<V>)>,
+) {
+    for (key, value) in fields {
+        if let Some(value) = value {
+            map.insert(key.to_owned(), value.into());
+        }
+    }
+}
+
+fn build_info(config: &VmConfig) -> Value {
+    let options = &config.options;
+    let mut info = Map::new();
+    set(
+        &mut info,
+        [
+            ("max_vcpus", Some(u64::from(config.vcpus_max))),
+            ("max_memkb", Some(config.memory_max_mib << 10)),
+            ("target_memkb", Some(config.memory_mib << 10)),
+            ("max_grant_frames", config.grant_frames_max.map(u64::from)),
+            ("max_maptrack_frames", options.maptrack_frames_max.map(u64::from)),
+            ("max_grant_version", options.grant_version_max.map(u64::from)),
+            ("event_channels", options.evtchn_port_max.map(u64::from)),
+            ("video_memkb", config.hvm.as_ref().map(|hvm| hvm.video_mib << 10)),
+        ],
+    );
+    set(
+        &mut info,
+        [
+            ("kernel", config.kernel.as_deref()),
+            ("ramdisk", config.ramdisk.as_deref()),
+            ("cmdline", Some(&*config.cmdline).filter(|it| !it.is_empty())),
+            ("tsc_mode", Some(tsc_mode(config.tsc_mode))),
+            ("nested_hvm", options.nested_virt.then_some("True")),
+        ],
+    );
+    let online: Vec<Value> = (0..config.vcpus).map(Value::from).collect();
+    set(
+        &mut info,
+        [
+            ("avail_vcpus", Some(Value::from(online))),
+            ("cpuid", options.cpuid.as_deref().map(cpuid)),
+            // xl writes these always.
+            ("sched_params", Some(json!({}))),
+            ("arch_arm", Some(json!({}))),
+            ("arch_x86", Some(json!({}))),
+        ],
+    );
+    let mut own = Map::new();
+    if let Some(hvm) = config.hvm.as_deref() {
+        put_hvm(hvm, &mut info, &mut own);
+    }
+    info.insert(format!("type.{}", kind(config.kind)), own.into());
+    info.into()
+}
+
+/// The fields of a device model, and those in the part for HVM domains.
+fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<String, Value>) {
+    // libxl's default is to restrict nobody, and it needs users made for that.
+    let user = match &hvm.model_user {
+        ModelUser::Restricted => None,
+        ModelUser::Root => Some("root"),
+        ModelUser::Named(name) => Some(name.as_str()),
+    };
+    set(
+        info,
+        [
+            ("device_model_version", Some("qemu_xen")),
+            ("device_model", hvm.model.as_deref()),
+            ("device_model_user", user),
+            ("acpi", Some(defbool(hvm.acpi))),
+        ],
+    );
+    let list = |texts: &[String]| (!texts.is_empty()).then(|| Value::from(texts.to_vec()));
+    set(info, [("extra_hvm", list(&hvm.model_arguments))]);
+    set(
+        own,
+        [
+            ("firmware", hvm.loader.as_deref()),
+            (
+                "bios",
+                Some(match hvm.bios {
+                    Bios::SeaBios => "seabios",
+                    Bios::Ovmf => "ovmf",
+                }),
+            ),
+            ("system_firmware", hvm.bios_path.as_deref()),
+            ("boot", Some(&*hvm.boot)),
+            ("keymap", hvm.keymap.as_deref()),
+            ("acpi_s3", Some(defbool(hvm.acpi_s3))),
+            ("acpi_s4", Some(defbool(hvm.acpi_s4))),
+            ("hpet", Some(defbool(hvm.hpet))),
+            ("usb", Some(defbool(hvm.usb))),
+            ("xen_platform_pci", Some(defbool(hvm.platform_device))),
+        ],
+    );
+    let groups: Vec<Value> =
+        viridian_groups(hvm.viridian).into_iter().map(|(number, _)| number.into()).collect();
+    let mut screen = Map::new();
+    set(&mut screen, [("enable", Some(defbool(hvm.vnc.is_some())))]);
+    if let Some(vnc) = &hvm.vnc {
+        set(
+            &mut screen,
+            [("listen", Some(vnc.listen.as_str())), ("passwd", vnc.password.as_deref())],
+        );
+        if let Some(display) = vnc.display {
+            screen.insert("display".to_owned(), display.into());
+            screen.insert("findunused".to_owned(), "False".into());
+        }
+    }
+    set(
+        own,
+        [
+            ("viridian_enable", (!groups.is_empty()).then(|| groups.into())),
+            ("vga", Some(json!({ "kind": vga(hvm.vga) }))),
+            ("vnc", Some(screen.into())),
+            ("serial_list", list(&hvm.serial)),
+            ("usbdevice_list", list(&hvm.usb_devices)),
+        ],
+    );
+}
+
+/// A list of leaves, which every reader takes, unless there are registers that came later.
+fn cpuid(config: &CpuidConfig) -> Value {
+    let mut leaves: Vec<Value> = Vec::new();
+    let mut places: Vec<(u32, u32)> = Vec::new();
+    for register in &config.registers {
+        let place = (register.leaf, register.subleaf);
+        let at = places.iter().position(|it| *it == place).unwrap_or_else(|| {
+            places.push(place);
+            let mut leaf = json!({ "leaf": register.leaf });
+            if register.subleaf != NO_SUBLEAF {
+                leaf["subleaf"] = register.subleaf.into();
+            }
+            leaves.push(leaf);
+            leaves.len() - 1
+        });
+        leaves[at][register_name(register.register)] = bits_32(register.bits).into();
+    }
+    if config.msrs.is_empty() {
+        return leaves.into();
+    }
+    let msrs: Vec<Value> = config
+        .msrs
+        .iter()
+        .map(|msr| json!({ "index": msr.index, "policy": bits_64(msr.bits) }))
+        .collect();
+    json!({ "cpuid": leaves, "msr": msrs })
+}
+
+pub(super) fn register_name(register: CpuidRegister) -> &'static str {
+    match register {
+        CpuidRegister::Eax => "eax",
+        CpuidRegister::Ebx => "ebx",
+        CpuidRegister::Ecx => "ecx",
+        CpuidRegister::Edx => "edx",
+    }
+}
+
+fn bits_32(bits: BitPolicy<u32>) -> String {
+    let BitPolicy { ones, host, default } = bits;
+    letters(32, BitPolicy { ones: ones.into(), host: host.into(), default: default.into() })
+}
+
+fn bits_64(bits: BitPolicy<u64>) -> String {
+    letters(64, bits)
+}
+
+fn letters(width: u32, bits: BitPolicy<u64>) -> String {
+    let letter = |at: u32| {
+        let has = |mask: u64| mask >> at & 1 == 1;
+        match (has(bits.ones), has(bits.host), has(bits.default)) {
+            (true, ..) => '1',
+            (_, true, _) => 'k',
+            (_, _, true) => 'x',
+            _ => '0',
+        }
+    };
+    (0..width).rev().map(letter).collect()
+}
+
+fn disk(disk: &DiskConfig) -> Result<Value, ExportError> {
+    if !disk.is_empty() && !disk.target.starts_with('/') {
+        let (vdev, target) = (disk.vdev.name.clone(), disk.target.clone());
+        return Err(ExportError::Vdi { vdev, target });
+    }
+    let mut fields = Map::new();
+    set(
+        &mut fields,
+        [
+            ("pdev_path", Some(disk.target.as_str()).filter(|it| !it.is_empty())),
+            ("vdev", Some(&disk.vdev.name)),
+            ("format", Some(if disk.is_empty() { "empty" } else { disk.format.as_str() })),
+            ("discard_enable", (!disk.discard).then_some("False")),
+        ],
+    );
+    set(
+        &mut fields,
+        [
+            ("readwrite", (disk.access() == Access::ReadWrite).then_some(1)),
+            // xl sets both for a CD.
+            ("is_cdrom", disk.cdrom.then_some(1)),
+            ("removable", disk.cdrom.then_some(1)),
+        ],
+    );
+    Ok(fields.into())
+}
+
+fn nic(vif: &VifConfig, kind: DomainKind) -> Value {
+    let mut fields = Map::new();
+    let kind_of_nic = match (&vif.model, kind) {
+        (Some(_), _) => Some("vif_ioemu"),
+        (None, DomainKind::Hvm) => Some("vif"),
+        (None, DomainKind::Pv | DomainKind::Pvh) => None,
+    };
+    let mac = vif.mac.map(|mac| mac.to_string());
+    set(
+        &mut fields,
+        [
+            ("mac", mac.as_deref()),
+            ("bridge", Some(vif.bridge.as_str())),
+            ("ifname", vif.name.as_deref()),
+            ("ip", vif.ip.as_deref()),
+            ("model", vif.model.as_deref()),
+            ("nictype", kind_of_nic),
+        ],
+    );
+    set(
+        &mut fields,
+        [
+            ("devid", Some(u64::from(vif.devid))),
+            ("mtu", vif.mtu.map(u64::from)),
+            ("rate_bytes_per_interval", vif.rate.map(|rate| rate.bytes)),
+            ("rate_interval_usecs", vif.rate.map(|rate| rate.interval_us)),
+        ],
+    );
+    fields.into()
+}
