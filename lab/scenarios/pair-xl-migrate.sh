@@ -23,10 +23,10 @@ moves() {
     for round in $(seq "$rounds"); do
         for _ in there back; do
             move_begins "$2"
-            check "$1 $round from $host" "$3" "$2" $host || return 1
+            check "$1 $round from $host" "$3" "$2" "$host" || return 1
             move_ended "$1" round="$round" from=$host
-            host=$(other $host)
-            check "it goes on" goes_on_at $host "$2" io mem tick
+            host=$(other "$host")
+            check "it goes on" goes_on_at "$host" "$2" io tick
         done
     done
 }
@@ -37,14 +37,14 @@ for kind in pvh pv; do
         pv) number=1 what=xl-save-restore command=carry ;;
     esac
     echo "== $kind"
-    mover_cfg $kind $kind "phy:/dev/nbd$number,xvda,w"
+    mover_cfg "$kind" "$kind" "phy:/dev/nbd$number,xvda,w"
     check "create" xl create -q /tmp/$kind.cfg || continue
-    check "it is up" console_wait $kind 'XYLEM-GUEST: mem=1' 600 || continue
-    check "it runs" goes_on_at a $kind io mem tick
-    move_begins $kind
+    check "it is up" console_wait "$kind" 'XYLEM-GUEST: mem=1' 600 || continue
+    check "it runs" goes_on_at a "$kind" io mem tick
+    move_begins "$kind"
     sleep 20
     move_ended rest
-    moves $what $kind $command
-    xl destroy $kind 2>/dev/null || on_b "xl destroy $kind"
+    moves "$what" "$kind" "$command"
+    xl destroy "$kind" 2>/dev/null || on_b "xl destroy $kind"
 done
 on_both 'xl list'
