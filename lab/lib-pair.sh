@@ -64,6 +64,28 @@ connect_nbd() {
     on_both "modprobe nbd nbds_max=16 && /usr/sbin/nbd-client -N $1 ${3:-steady-a} /dev/nbd$2 -block-size 512 >/dev/null"
 }
 
+# serve_nfs: host a serves the folder /srv by NFS, version 4, with an empty folder /vdis in it. The scenario has the addition nfs.
+serve_nfs() {
+    . /lab/storage.sh
+    file_system /srv
+    mkdir /srv/vdis
+    lab_types='tcp tpi_cots_ord v inet tcp - -'
+    on_both "printf '%s\n' '$lab_types' 'tcp6 tpi_cots_ord v inet6 tcp - -' >/etc/netconfig; echo 'nfs 2049/tcp' >/etc/services
+        modprobe -a nfs nfsv4" || fail "no NFS"
+    modprobe nfsd || fail "no NFS server"
+    mkdir -p /var/lib/nfs/v4recovery
+    touch /var/lib/nfs/etab /var/lib/nfs/rmtab
+    echo '/srv 10.0.0.0/23(rw,fsid=0,no_root_squash,no_subtree_check,insecure)' >/etc/exports
+    mount -t nfsd nfsd /proc/fs/nfsd || fail "no nfsd file system"
+    exportfs -r || fail "nothing is exported"
+    rpc.mountd -N 3 || fail "no mountd"
+    echo 10 >/proc/fs/nfsd/nfsv4leasetime
+    echo 10 >/proc/fs/nfsd/nfsv4gracetime
+    rpc.nfsd -N 3 2 || fail "no NFS server"
+    # No client that it does not know has anything to claim.
+    echo Y >/proc/fs/nfsd/v4_end_grace
+}
+
 # on HOST COMMAND: runs a shell command on a or b.
 on() {
     case $1 in
@@ -115,7 +137,7 @@ move_ended() {
     # shellcheck disable=SC2046 # words
     set -- "$*" $(link observed) $lab_bytes $(link bytes)
     pair_console "$lab_guest" | grep 'XYLEM-GUEST: gap=' | sort >/tmp/gaps.after
-    lab_gap=$(comm -13 /tmp/gaps.before /tmp/gaps.after | sed 's/.*gap=//' | sort -n | tail -1)
+    lab_gap=$(grep -vxFf /tmp/gaps.before /tmp/gaps.after | sed 's/.*gap=//' | sort -n | tail -1)
     echo "row: what=$lab_what total_s=$lab_total silence_ms=$2 gap_s=${lab_gap:-0} sent_kb=$((($7 + $8 - $5 - $6) / 1000)) answers=$3/$4${1:+ $1}"
 }
 

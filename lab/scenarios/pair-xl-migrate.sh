@@ -1,8 +1,9 @@
 # What xl's own moves of a Linux guest take between two hosts, to compare with: `lab pair --store c --vmlinux xl-migrate`.
-# PVH live, and PV by a file, since Debian's Xen has no log-dirty mode for PV guests.
+# PVH live, and PV by a file, since Debian's Xen has no log-dirty mode for PV guests. Words: how often there and back (3), kinds.
 . /lab/lib.sh
 . /lab/lib-pair.sh
 rounds=${1:-3}
+[ $# = 0 ] || shift
 serve_nbd pvh pv
 check "the first disk is on both" connect_nbd pvh 0
 check "and the second" connect_nbd pv 1
@@ -23,28 +24,29 @@ moves() {
     for round in $(seq "$rounds"); do
         for _ in there back; do
             move_begins "$2"
-            check "$1 $round from $host" "$3" "$2" $host || return 1
-            move_ended "$1" round="$round" from=$host
-            host=$(other $host)
-            check "it goes on" goes_on_at $host "$2" io mem tick
+            check "$1 $round from $host" "$3" "$2" "$host" || return 1
+            move_ended "$1" round="$round" from="$host"
+            host=$(other "$host")
+            check "it goes on" goes_on_at "$host" "$2" io tick
         done
     done
 }
 
-for kind in pvh pv; do
+[ $# != 0 ] || set -- pvh pv
+for kind in "$@"; do
     case $kind in
         pvh) number=0 what=xl-migrate command=move ;;
         pv) number=1 what=xl-save-restore command=carry ;;
     esac
     echo "== $kind"
-    mover_cfg $kind $kind "phy:/dev/nbd$number,xvda,w"
-    check "create" xl create -q /tmp/$kind.cfg || continue
-    check "it is up" console_wait $kind 'XYLEM-GUEST: mem=1' 600 || continue
-    check "it runs" goes_on_at a $kind io mem tick
-    move_begins $kind
+    mover_cfg "$kind" "$kind" "phy:/dev/nbd$number,xvda,w"
+    check "create" xl create -q "/tmp/$kind.cfg" || continue
+    check "it is up" console_wait "$kind" 'XYLEM-GUEST: mem=1' 600 || continue
+    check "it runs" goes_on_at a "$kind" io mem tick
+    move_begins "$kind"
     sleep 20
     move_ended rest
-    moves $what $kind $command
-    xl destroy $kind 2>/dev/null || on_b "xl destroy $kind"
+    moves "$what" "$kind" "$command"
+    xl destroy "$kind" 2>/dev/null || on_b "xl destroy $kind"
 done
 on_both 'xl list'

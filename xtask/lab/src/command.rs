@@ -7,9 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 
-use super::{
-    Build, ExtraFile, Failure, GuestKernel, Options, Outcome, Scenario, Series, image,
-};
+use super::{Build, ExtraFile, Failure, GuestKernel, Options, Outcome, Scenario, Series, image};
 
 const HELP: &str = "\
 Boots a real Xen host in QEMU, with Xylem's programs inside.

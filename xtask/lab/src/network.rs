@@ -292,7 +292,14 @@ mod tests {
     #[test]
     fn words_that_make_no_sense_are_refused() {
         let network = Network::default();
-        for words in [&["saw"][..], &["delay"], &["delay", "long"], &["throttle", "0"], &["loss", "101"], &["cut", "from", "c"]] {
+        for words in [
+            &["saw"][..],
+            &["delay"],
+            &["delay", "long"],
+            &["throttle", "0"],
+            &["loss", "101"],
+            &["cut", "from", "c"],
+        ] {
             assert!(network.obey(words).is_err(), "{words:?}");
         }
     }

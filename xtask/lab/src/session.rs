@@ -214,8 +214,7 @@ impl<'a> Host<'a> {
         }
         let started = Instant::now();
         let Plan { options, mode, image, .. } = plan;
-        let mut machine =
-            Machine::start(options, mode, image, &plan.root(), &channels, wiring)?;
+        let mut machine = Machine::start(options, mode, image, &plan.root(), &channels, wiring)?;
         let lines = forward_lines(&mut machine);
         Ok(Self { plan, channels, machine, lines, started, boot: None, stop_asked: None })
     }

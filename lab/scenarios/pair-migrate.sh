@@ -1,0 +1,78 @@
+# A Linux guest moves there and back, and checks its memory, its disk and its network on the way. Words:
+#   moves=20          how often it moves
+#   kind=pvh|pv       live, or with the longer stop of a guest that cannot be read while it runs
+#   a=xy|xl b=xy|xl   the toolstack of each host, also of different ones; xl's host has Xen's own store: `--store-a c`
+#   memory=MIB mem=MIB   of the guest, and what it writes and verifies of it all the time
+# For instance: lab pair --vmlinux --store-a c --timeout 3600 migrate a=xl moves=4
+. /lab/lib.sh
+. /lab/lib-pair.sh
+moves=20 kind=pvh a=xy b=xy memory=128 mem=8
+for word in "$@"; do
+    case $word in
+        moves=* | kind=* | a=* | b=* | memory=* | mem=*) eval "${word%%=*}='${word#*=}'" ;;
+        *) fail "there is no '$word'" ;;
+    esac
+done
+lab_memory=$memory lab_mem=$mem
+
+# toolstack HOST: xl or xy.
+toolstack() { case $1 in a) echo "$a" ;; b) echo "$b" ;; esac; }
+
+# state HOST: what a guest may leave behind there.
+state() { on "$1" '. /lab/lib.sh && host_state'; }
+
+# same_as_before HOST: after ten seconds at the latest, since devices go a moment later than their domain.
+same_as_before() {
+    wait_for "state $1 | cmp -s - /results/state.$1" 10
+    state "$1" | diff "/results/state.$1" -
+}
+
+# move NAME FROM: by the verbs that both toolstacks have.
+move() {
+    to=$(other "$2") sender=$(toolstack "$2") receiver=$(toolstack "$(other "$2")")
+    case $sender-$receiver in
+        xl-xl | xy-xy) on "$2" "$sender migrate $1 $to" ;;
+        # The command that receives is the other one's.
+        *) on "$2" "$sender migrate -s '' $1 'ssh $to $receiver migrate-receive'" ;;
+    esac
+}
+
+serve_nbd disk
+if [ "$a$b" = xyxy ]; then
+    disk=s:disk,,xvda,w
+else
+    disk=format=raw,vdev=xvda,access=rw,target=/dev/nbd0
+    check "the disk is on both" connect_nbd disk 0
+fi
+for host in a b; do
+    [ "$(toolstack "$host")" = xy ] || continue
+    check "xylemd on $host" on "$host" '. /lab/lib.sh && start_xylemd'
+    [ "$a$b" != xyxy ] || check "the SR on $host" on "$host" 'xy sr-create s nbd server=10.0.1.1'
+done
+state a >/results/state.a
+state b >/results/state.b
+
+mover_cfg mover "$kind" "$disk"
+check "create" "$a" create -q /tmp/mover.cfg || exit
+check "it is up" console_wait mover 'XYLEM-GUEST: mem=1' 600 || exit
+check "it runs" goes_on_at a mover io tick
+link observe 10.0.0.5
+move_begins mover
+sleep 10
+move_ended rest
+
+host=a
+for number in $(seq "$moves"); do
+    move_begins mover
+    check "move $number, from $host by $(toolstack "$host")" move mover "$host" || exit
+    move_ended move "kind=$kind number=$number from=$host by=$(toolstack "$host")-$(toolstack "$(other "$host")")"
+    check "nothing is left on $host" same_as_before "$host"
+    host=$(other "$host")
+    check "it goes on, on $host" goes_on_at "$host" mover io tick
+    check "with its address" ping -c 1 -W 5 10.0.0.5
+done
+check "its memory is verified to the end" goes_on_at "$host" mover mem
+check "shutdown" on "$host" "$(toolstack "$host") shutdown -w mover"
+for host in a b; do
+    check "host $host is as before" same_as_before "$host"
+done
