@@ -20,7 +20,7 @@ const FLUSH_BYTES: u64 = 64 << 20;
 fn refusal(error: &io::Error) -> HostError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => HostError::Missing,
-        Some(Errno::NOSPC) => HostError::Refused("no space left on the disk".to_owned()),
+        Some(Errno::NOSPC) => HostError::Refused("no space left on the disk; free some, or save elsewhere".to_owned()),
         Some(Errno::DQUOT) => HostError::Refused("the disk quota is used up".to_owned()),
         Some(Errno::FBIG) => {
             HostError::Refused("larger than a file of this file system can be".to_owned())
@@ -155,7 +155,11 @@ impl Sink {
         fs::rename(&self.unfinished, &self.path)?;
         self.is_whole = true;
         let folder = self.path.parent().unwrap_or(Path::new("/"));
-        File::open(folder)?.sync_all()
+        let durable = File::open(folder).and_then(|folder| folder.sync_all());
+        durable.inspect_err(|_| {
+            // The caller believes that there is none.
+            let _left = fs::remove_file(&self.path);
+        })
     }
 }
 

@@ -329,7 +329,7 @@ fn a_damaged_or_cut_file_is_refused_and_nothing_is_left() {
         lab.assert_nothing_left();
     }
     lab.host.os().add_file(FILE, whole);
-    for offset in [0, 5000, 1 << 20] {
+    for offset in [0, 5000, 20_000] {
         lab.host.os().set_unreadable_from(Some(offset));
         assert_eq!(restore(&mut lab).unwrap_err(), "/saved: input/output error");
         lab.assert_nothing_left();

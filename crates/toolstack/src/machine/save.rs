@@ -33,6 +33,9 @@ impl Toolstack {
                 return fail(client, message, out);
             }
             let vm = this.vms.get_mut(&uuid).expect("resolved");
+            if vm.config.hvm.is_some() {
+                return fail(client, hvm_refusal(&vm.config.name), out);
+            }
             vm.suspends_late = false;
             vm.facts.incarnation.save_end = None;
             let outcome = Outcome::Saved { client: Some(client), save: Save::New(to) };
@@ -179,6 +182,11 @@ impl Toolstack {
     }
 }
 
+/// The state of its device model would be lost.
+fn hvm_refusal(name: &str) -> String {
+    format!("{name}: HVM domains cannot be saved and restored yet, only PV and PVH domains")
+}
+
 /// Whether a saved guest can go on with this configuration.
 fn fits(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
     let path = &file.path;
@@ -188,6 +196,9 @@ fn fits(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
     };
     if let Some(given) = config.uuid.filter(|given| *given != file.uuid) {
         return Err(differs("uuid", &file.uuid, &given));
+    }
+    if config.hvm.is_some() {
+        return Err(hvm_refusal(&config.name));
     }
     let is_pv = file.headers.domain == migrate::libxc::DomainType::Pv;
     if is_pv != (config.kind == DomainKind::Pv) {
