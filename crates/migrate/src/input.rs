@@ -52,6 +52,29 @@ impl Input {
         self.bytes.len() - self.start
     }
 
+    /// They themselves.
+    #[must_use]
+    pub fn unparsed_bytes(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// Takes this many of them.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[must_use]
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
+        let taken = self.bytes[self.start..self.start + count].to_vec();
+        self.consume(count);
+        taken
+    }
+
+    /// Takes all of them.
+    #[must_use]
+    pub fn take_unparsed(&mut self) -> Vec<u8> {
+        self.take(self.unparsed())
+    }
+
     /// Offset of the first of them in the stream.
     #[must_use]
     pub fn offset(&self) -> u64 {

@@ -33,8 +33,10 @@ mod layout;
 pub mod libxc;
 pub mod libxl;
 mod load;
+pub mod peer;
 pub mod rounds;
 pub mod save_file;
+pub mod xl_peer;
 
 pub use capture::{Capture, CaptureError, Round};
 pub use error::{Fault, StreamError};

@@ -17,6 +17,12 @@ const HEADER_BYTES: usize = 48;
 /// A configuration is some KiB long.
 const CONFIG_BYTES_MAX: u32 = 4 << 20;
 
+/// Whether a file that begins so is one of `xl save`.
+#[must_use]
+pub fn is_one(start: &[u8]) -> bool {
+    start.starts_with(&MAGIC)
+}
+
 /// Appends the header and the configuration, in libxl's JSON.
 ///
 /// # Panics

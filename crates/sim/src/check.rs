@@ -25,6 +25,10 @@ pub struct Snapshot {
     pub attached: Vec<String>,
     /// Files of disk claims.
     pub claimed: Vec<String>,
+    /// Files about VMs that move.
+    pub transfers: BTreeMap<String, String>,
+    /// Open connections to other hosts.
+    pub channels: usize,
     pub links: BTreeSet<String>,
     /// Running device models, by pid.
     pub models: Vec<u32>,
@@ -62,6 +66,8 @@ impl Snapshot {
             loops: state.loops().clone(),
             attached: state.attached_vdis(),
             claimed: state.claimed_disks(),
+            transfers: os.transfers(),
+            channels: os.channels(),
             links: state.links().clone(),
             models: state.models().iter().map(|it| it.process.pid).collect(),
             bridges: state.bridges().clone(),
@@ -81,6 +87,7 @@ impl Snapshot {
         compare("loop device", before.loops.iter(), self.loops.iter(), &mut lines);
         compare("attached VDI", &before.attached, &self.attached, &mut lines);
         compare("claim of a disk", &before.claimed, &self.claimed, &mut lines);
+        compare("file of a move", before.transfers.iter(), self.transfers.iter(), &mut lines);
         compare("device model", &before.models, &self.models, &mut lines);
         compare("link", &before.links, &self.links, &mut lines);
         compare("bridge", before.bridges.iter(), self.bridges.iter(), &mut lines);
@@ -88,6 +95,7 @@ impl Snapshot {
             ("free pages", before.pages_free, self.pages_free),
             ("claimed pages", before.pages_claimed, self.pages_claimed),
             ("backends", before.backends as u64, self.backends as u64),
+            ("connections", before.channels as u64, self.channels as u64),
             ("consoles", before.consoles as u64, self.consoles as u64),
         ] {
             if before != now {

@@ -2,6 +2,7 @@
 //! work and its watches. Like `xylemd`'s loop it makes no decisions.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
 use std::ops::ControlFlow;
 
 use storage::Repositories;
@@ -77,12 +78,35 @@ enum Job {
     End(WorkId, Result<Output, Failure>, Cost),
 }
 
+/// Requests that come from outside at times of their own.
+pub trait Post: fmt::Debug {
+    /// When the next one comes.
+    fn next_time(&self) -> Option<Time>;
+
+    /// The next one that has come by now.
+    fn take(&mut self, now: Time) -> Option<Letter>;
+
+    /// The answer to one.
+    fn answer(&mut self, letter: LetterId, reply: Reply);
+}
+
+/// A request from outside.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct LetterId(pub u64);
+
+/// What comes from outside.
+#[derive(Debug)]
+pub enum Letter {
+    Request(LetterId, Request),
+}
+
 /// A running toolstack daemon.
 #[derive(Debug)]
 pub struct Daemon {
     host: SimHost,
     toolstack: Toolstack,
-    performer: Performer<SimHypervisor, SocketTransport, SimOs>,
+    /// Performers without work. There are more than one only while work waits.
+    performers: Vec<SimPerformer>,
     watches: Client<SocketTransport>,
     works: Agenda<Job>,
     /// Device models whose exit is to be reported.
@@ -94,6 +118,9 @@ pub struct Daemon {
     answered: VecDeque<ClientId>,
     next_client: u64,
     attach_times: Option<AttachTimes>,
+    post: Option<Box<dyn Post>>,
+    /// Requests from outside that are not answered.
+    letters: BTreeMap<ClientId, LetterId>,
     /// What all work has cost so far.
     pub totals: Cost,
     /// Progress reports to clients, if recorded.
@@ -106,19 +133,35 @@ pub struct Daemon {
     pub logged: Vec<LogRecord>,
 }
 
-/// Records how far work came; ends cancelled work at its first report.
-struct Monitor {
+type SimPerformer = Performer<SimHypervisor, SocketTransport, SimOs>;
+
+/// Work that has lasted so long waits for something: the machine goes on meanwhile.
+const WAITS_NS: u64 = 10_000_000;
+
+/// Records how far work came; ends cancelled work at its first report. At each report of work that
+/// waits, the daemon does what has become due, as its other threads would.
+struct Monitor<'a> {
+    daemon: &'a mut Daemon,
+    id: WorkId,
+    began: Time,
     reached: Vec<Part>,
-    is_cancelled: bool,
+    /// Why the daemon cannot go on.
+    failed: Option<ClientError>,
 }
 
-impl WorkMonitor for Monitor {
+impl WorkMonitor for Monitor<'_> {
     fn reached(&mut self, part: Part) -> ControlFlow<()> {
         // As the real daemon, which tells of nothing at once.
         if part.done > 0 {
             self.reached.push(part);
         }
-        if self.is_cancelled { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if self.failed.is_none() && self.daemon.host.now() > self.began.after(WAITS_NS) {
+            self.failed = self.daemon.catch_up().err();
+        }
+        match self.failed.is_some() || self.daemon.cancelled.contains(&self.id) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     }
 }
 
@@ -151,7 +194,7 @@ impl Daemon {
             host: host.clone(),
             // A daemon's revisions continue after those of its predecessor.
             toolstack: Toolstack::beginning(host.os().begin(host.now().0)),
-            performer,
+            performers: vec![performer],
             watches,
             works: Agenda::new(),
             followed: Vec::new(),
@@ -160,6 +203,8 @@ impl Daemon {
             answered: VecDeque::new(),
             next_client: 0,
             attach_times: None,
+            post: None,
+            letters: BTreeMap::new(),
             totals: Cost::default(),
             told: None,
             told_of_each: Vec::new(),
@@ -184,6 +229,11 @@ impl Daemon {
     /// From now on attaches take time.
     pub fn set_attach_times(&mut self, times: AttachTimes) {
         self.attach_times = Some(times);
+    }
+
+    /// From now on requests come from outside as well.
+    pub fn set_post(&mut self, post: Box<dyn Post>) {
+        self.post = Some(post);
     }
 
     /// Submits a request; the answer comes under the returned id.
@@ -237,7 +287,18 @@ impl Daemon {
     /// Time of the next event of the daemon or the host.
     pub fn next_time(&self) -> Option<Time> {
         let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
-        [self.works.next_time(), wakeup, self.host.next_time()].into_iter().flatten().min()
+        let post = self.post.as_ref().and_then(|post| post.next_time());
+        [self.works.next_time(), wakeup, self.host.next_time(), post].into_iter().flatten().min()
+    }
+
+    /// Does what is due by now.
+    ///
+    /// # Errors
+    /// An error that ends the store's connection.
+    pub fn catch_up(&mut self) -> Result<(), ClientError> {
+        let now = self.host.now();
+        while self.step(now)? {}
+        Ok(())
     }
 
     /// Runs the next event of the host or the daemon, if there is one by `until`.
@@ -263,10 +324,14 @@ impl Daemon {
             self.handle(Event::ModelEnded { process, how: how.to_owned() })?;
             return Ok(true);
         }
+        if self.take_letter()? {
+            return Ok(true);
+        }
         let own = self.works.next_time();
+        let post = self.post.as_ref().and_then(|post| post.next_time());
         let wakeup = self.toolstack.next_wakeup().map(|instant| Time(instant.0));
         let world = self.host.next_time();
-        let Some(next) = [own, wakeup, world].into_iter().flatten().min() else {
+        let Some(next) = [own, wakeup, world, post].into_iter().flatten().min() else {
             return Ok(false);
         };
         if next > until {
@@ -287,7 +352,23 @@ impl Daemon {
             }
             return Ok(true);
         }
-        self.handle(Event::Tick)?;
+        if wakeup == Some(next) {
+            self.handle(Event::Tick)?;
+        }
+        Ok(true)
+    }
+
+    /// Takes a request from outside, if one has come.
+    fn take_letter(&mut self) -> Result<bool, ClientError> {
+        let now = self.host.now();
+        let Some(Letter::Request(letter, request)) =
+            self.post.as_mut().and_then(|post| post.take(now))
+        else {
+            return Ok(false);
+        };
+        // The answer may come at once.
+        self.letters.insert(ClientId(self.next_client), letter);
+        self.request(request)?;
         Ok(true)
     }
 
@@ -301,14 +382,25 @@ impl Daemon {
     fn work(&mut self, id: WorkId, work: Work) -> Result<(), ClientError> {
         self.host.detail(format_args!("toolstack: {}", work.name()));
         self.host.machine().get_mut().mean(work.info().domain);
-        let mut monitor = Monitor { reached: Vec::new(), is_cancelled: self.cancelled.remove(&id) };
-        let (result, cost) = self.performer.perform(work, &mut monitor);
+        let mut performer = match self.performers.pop() {
+            Some(performer) => performer,
+            None => self.another_performer()?,
+        };
+        let began = self.host.now();
+        let mut monitor = Monitor { daemon: self, id, began, reached: Vec::new(), failed: None };
+        let (result, cost) = performer.perform(work, &mut monitor);
+        let Monitor { reached, failed, .. } = monitor;
+        self.performers.push(performer);
+        self.cancelled.remove(&id);
+        if let Some(error) = failed {
+            return Err(error);
+        }
         self.host.machine().get_mut().mean(None);
         self.totals.add(&cost);
         if let Err(failure) = &result {
             self.host.note(format_args!("toolstack: {failure}"));
         }
-        for part in monitor.reached {
+        for part in reached {
             self.handle(Event::Reached { work: id, part })?;
         }
         let slept = self.host.os().take_slept();
@@ -317,6 +409,12 @@ impl Daemon {
             return Ok(());
         }
         self.handle(Event::Worked { work: id, result, cost })
+    }
+
+    fn another_performer(&self) -> Result<SimPerformer, ClientError> {
+        let xen = Xen::probe(self.host.hypervisor())
+            .map_err(|_| ClientError::Transport(xen::Errno::EIO))?;
+        Ok(Performer { xen, store: self.host.connect(), host: self.host.os().clone() })
     }
 
     /// Nanoseconds that storage takes for this work.
@@ -374,7 +472,15 @@ impl Daemon {
                     self.cancelled.insert(work);
                 }
                 Action::Release { domains } => self.watches.release_domains(&domains)?,
+                Action::CloseChannel { channel } => self.host.os().close_channel(channel),
                 Action::Follow { process, .. } => self.followed.push(process),
+                Action::Reply { client, reply } if self.letters.contains_key(&client) => {
+                    if let (Some(letter), Some(post)) =
+                        (self.letters.remove(&client), &mut self.post)
+                    {
+                        post.answer(letter, reply);
+                    }
+                }
                 Action::Reply { client, reply } => {
                     self.answered.push_back(client);
                     self.replies.insert(client, reply);

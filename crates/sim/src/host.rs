@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use xen::DomId;
 use xenstore::client::{Client, ClientError, Nodes as _};
@@ -10,10 +10,11 @@ use xenstore::{Access, Permission};
 
 use crate::agenda::Time;
 use crate::backend::{BackendKind, Kernel};
+use crate::channel::Exchange;
 use crate::check::Snapshot;
 use crate::consoled::Consoled;
 use crate::faults::Faults;
-use crate::machine::{Machine, MachineConfig, SimHypervisor, SimXen};
+use crate::machine::{Living, Machine, MachineConfig, SimHypervisor, SimXen};
 use crate::models::Models;
 use crate::os::SimOs;
 use crate::store::{Pins, SocketTransport, Store};
@@ -31,6 +32,9 @@ pub struct HostConfig {
     pub pins: Pins,
 }
 
+/// When a host is up, and how long it may take to come to rest, in nanoseconds.
+const BOOT_NS: u64 = 1_000_000_000;
+
 /// The nodes that `xen-init-dom0` creates at boot.
 fn init_dom0(store: &mut Client<SocketTransport>) -> Result<(), ClientError> {
     store.write("/local/domain/0/domid", b"0")?;
@@ -47,6 +51,19 @@ pub struct SimHost {
     world: Rc<RefCell<World>>,
 }
 
+/// Everything on the host but the toolstack.
+struct Rest(Weak<RefCell<World>>);
+
+impl Living for Rest {
+    fn next_time(&mut self) -> Option<Time> {
+        self.0.upgrade()?.borrow_mut().next_time()
+    }
+
+    fn step(&mut self, until: Time) -> bool {
+        self.0.upgrade().is_some_and(|world| world.borrow_mut().step(until))
+    }
+}
+
 impl SimHost {
     /// Boots a host: dom0, its store, its drivers.
     ///
@@ -54,9 +71,23 @@ impl SimHost {
     /// If the store refuses dom0's own parts.
     #[must_use]
     pub fn boot(config: HostConfig) -> Self {
+        Self::boot_on(config, SimOs::default(), Time(BOOT_NS))
+    }
+
+    /// The host loses power and boots again after a while, with the files of its disks.
+    #[must_use]
+    pub fn boot_again(&self, config: HostConfig, after_ns: u64) -> Self {
+        if let Some(exchange) = &mut self.os.get_mut().exchange {
+            exchange.vanish();
+        }
+        self.os.get_mut().lose_power(self.now());
+        Self::boot_on(config, self.os.clone(), self.now().after(after_ns))
+    }
+
+    fn boot_on(config: HostConfig, os: SimOs, when: Time) -> Self {
         let machine = Machine::new(SimXen::new(config.machine, Faults::default(), config.seed));
+        machine.get_mut().now = when;
         let store = Store::start(machine.clone(), config.pins);
-        let os = SimOs::default();
         os.get_mut().machine = Some(machine.clone());
         let inner = |store: &Store| Client::new(SocketTransport::open(store));
         let kernel =
@@ -76,11 +107,9 @@ impl SimHost {
                 world.borrow_mut().catch_up();
             }
         })));
-        let world = Rc::downgrade(&host.world);
-        host.machine.set_passing(Box::new(move |until| {
-            world.upgrade().is_some_and(|world| world.borrow_mut().step(until))
-        }));
-        host.run_until_quiet(Time(2_000_000_000));
+        host.machine.set_passing(Box::new(Rest(Rc::downgrade(&host.world))));
+        host.os.get_mut().exchange = Some(Exchange::new(host.machine.clone()));
+        host.run_until_quiet(when.after(BOOT_NS));
         host
     }
 

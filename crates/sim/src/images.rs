@@ -48,8 +48,8 @@ impl SimOs {
         self.get_mut().files.remove(path);
     }
 
-    /// An action of the daemon on its disk, at which it may be killed.
-    fn act(&self) -> Result<(), HostError> {
+    /// An action of the daemon on its host, at which it may be killed.
+    pub(crate) fn act(&self) -> Result<(), HostError> {
         let machine = self.get().machine.clone();
         let lives = machine.is_none_or(|machine| machine.get_mut().faults_mut().count_action());
         match lives {
@@ -70,7 +70,7 @@ impl SimOs {
             (os.disk_faults.ns_per_mib, os.machine.clone())
         };
         if let Some(machine) = machine.filter(|_| ns > 0) {
-            let until = machine.get().now().after(ns * bytes as u64 >> 20);
+            let until = machine.get().now().after((ns * bytes as u64) >> 20);
             while machine.pass_event(until) {}
             let mut xen = machine.get_mut();
             xen.now = xen.now.max(until);

@@ -8,11 +8,13 @@
 mod agenda;
 mod backend;
 mod bytes;
+mod channel;
 mod check;
 mod consoled;
 mod daemon;
 mod faults;
 mod guest;
+mod history;
 mod host;
 mod images;
 mod iscsi;
@@ -20,9 +22,11 @@ mod lvm;
 mod machine;
 mod models;
 mod nbd;
+mod network;
 mod os;
 mod prng;
 mod qemu;
+mod shared;
 mod storage;
 mod store;
 mod trace;
@@ -30,17 +34,22 @@ mod world;
 
 pub use agenda::Time;
 pub use backend::BackendKind;
+pub use channel::{Dial, Line, SimChannel};
 pub use check::Snapshot;
-pub use daemon::{AttachTimes, Daemon, DaemonError};
+pub use daemon::{AttachTimes, Daemon, DaemonError, Letter, LetterId, Post};
 pub use faults::{Calls, Faults, Preemption, VirqFate};
 pub use guest::kernel_image;
+pub use history::{DiskUse, Span};
 pub use host::{HostConfig, SimHost};
 pub use machine::{
     Channel, Doing, Domain, Dying, GrantStatus, Machine, MachineConfig, Mapping, MappingId,
     Occurrence, Release, Schedule, SimHypervisor, SimXen, UNREST_HANDLE, VIRQ_DOM_EXC, Vcpu,
+    Yielding,
 };
 pub use models::{ModelFate, add_hvm_files};
+pub use network::{CableId, End, NEVER, Network, NetworkConfig, PacketFate, Want};
 pub use os::{LoopDevice, OsState, SimOs};
 pub use prng::Prng;
+pub use shared::SharedFiles;
 pub use store::{Pins, SocketTransport};
 pub use trace::Trace;

@@ -61,6 +61,12 @@ pub(crate) struct ModelTable {
 }
 
 impl ModelTable {
+    /// The host has lost power.
+    pub(crate) fn clear(&mut self) {
+        self.all.clear();
+        self.new.clear();
+    }
+
     pub(crate) fn set_fate(&mut self, fate: ModelFate) {
         self.fate = fate;
     }

@@ -11,15 +11,20 @@ use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, DiskId, FileKind, HostError, LoopUse, Mode,
     System, TaggedLoop,
 };
+use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::moves::TransferFile;
 use toolstack::{Begin, Boot, DefinitionFile};
 use xen_build::{HvmLoader, KernelImage};
 
+use crate::channel::{Dial, Exchange, Line, SimChannel};
+use crate::history::{DiskUse, DiskUses, Span};
 use crate::images::DiskFaults;
 use crate::machine::Machine;
 use crate::models::{self, ModelFate, ModelTable};
 use crate::qemu;
+use crate::shared::Sharing;
 use crate::storage::StorageState;
 
 /// A file.
@@ -51,6 +56,8 @@ pub struct LoopDevice {
     pub access: Access,
     /// Open count, by backends.
     pub opened: u32,
+    /// Others may write it as well.
+    pub is_shared: bool,
 }
 
 /// Major number of loop devices.
@@ -71,12 +78,20 @@ pub struct OsState {
     renamed: BTreeMap<String, String>,
     /// Definitions of VMs by name, as files that outlive the daemon.
     definitions: BTreeMap<String, String>,
+    /// Files about VMs that move, which outlive the daemon.
+    transfers: BTreeMap<String, String>,
     /// The VMs that start with the host were started.
     booted: bool,
     loaders: BTreeMap<String, Arc<HvmLoader>>,
     pub(crate) models: ModelTable,
     /// Paths of block devices opened exclusively in dom0.
     exclusive: BTreeSet<String>,
+    /// Connections to other hosts.
+    pub(crate) exchange: Option<Exchange>,
+    /// When backends had disks connected.
+    pub(crate) disk_uses: DiskUses,
+    /// What other hosts do to shared files.
+    pub(crate) sharing: Sharing,
     pub(crate) disk_faults: DiskFaults,
     /// The machine whose clock and kills hold here too.
     pub(crate) machine: Option<Machine>,
@@ -152,6 +167,17 @@ impl OsState {
         }
     }
 
+    /// All links are gone, and the boot begins anew.
+    pub(crate) fn forget_links(&mut self) {
+        self.links.clear();
+        self.renamed.clear();
+        self.exclusive.clear();
+        self.booted = false;
+        for ports in self.bridges.values_mut() {
+            ports.clear();
+        }
+    }
+
     /// Removes a link, also from its bridge.
     pub(crate) fn remove_link(&mut self, link: &str) {
         let renamed = self.renamed.iter().find(|(_, made)| *made == link);
@@ -180,6 +206,11 @@ impl SimOs {
         Begin {
             revision,
             definitions: os.definitions.iter().map(file).collect(),
+            transfers: os
+                .transfers
+                .iter()
+                .map(|(name, text)| TransferFile { name: name.clone(), text: text.clone() })
+                .collect(),
             boot: if os.booted { Boot::Again } else { Boot::First },
         }
     }
@@ -193,6 +224,12 @@ impl SimOs {
     #[must_use]
     pub fn definitions(&self) -> BTreeMap<String, String> {
         self.get().definitions.clone()
+    }
+
+    /// The files about VMs that move.
+    #[must_use]
+    pub fn transfers(&self) -> BTreeMap<String, String> {
+        self.get().transfers.clone()
     }
 
     /// The host reboots: autostart VMs are due again.
@@ -245,7 +282,7 @@ impl SimOs {
         let mut os = self.get_mut();
         let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
         let (path, tag) = (path.to_owned(), path.to_owned());
-        os.loops.insert(minor, LoopDevice { path, tag, access, opened: 0 });
+        os.loops.insert(minor, LoopDevice { path, tag, access, opened: 0, is_shared: true });
         let number = DeviceNumber { major: LOOP_MAJOR, minor };
         os.files.insert(format!("/dev/loop{minor}"), File::Block(number));
     }
@@ -265,6 +302,57 @@ impl SimOs {
         self.get_mut().models.set_fate(fate);
     }
 
+    /// Sets how other hosts are reached.
+    pub fn set_dial(&self, dial: Box<dyn Dial>) {
+        if let Some(exchange) = &mut self.get_mut().exchange {
+            exchange.set_dial(dial);
+        }
+    }
+
+    /// A client hands over a connection.
+    ///
+    /// # Panics
+    /// On a host without a machine.
+    pub fn add_channel(&self, line: Box<dyn Line>) -> ChannelId {
+        self.get_mut().exchange.as_mut().expect("a host that is up").add(line)
+    }
+
+    /// A connection that a client has handed over.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn open_channel(&self, id: ChannelId) -> Result<SimChannel, HostError> {
+        self.get().exchange.as_ref().and_then(|it| it.get(id)).ok_or(HostError::Missing)
+    }
+
+    /// A new connection to a peer.
+    ///
+    /// # Errors
+    /// The peer cannot be reached.
+    pub fn connect_to(&self, peer: &str) -> Result<SimChannel, HostError> {
+        self.get_mut().exchange.as_mut().ok_or(HostError::Missing)?.connect(peer)
+    }
+
+    /// Closes a connection that a client has handed over.
+    pub fn close_channel(&self, id: ChannelId) {
+        if let Some(exchange) = &mut self.get_mut().exchange {
+            exchange.close(id);
+        }
+    }
+
+    /// The daemon has ended: the kernel closes its connections.
+    pub fn close_channels(&self) {
+        if let Some(exchange) = &mut self.get_mut().exchange {
+            exchange.close_all();
+        }
+    }
+
+    /// Connections that clients have handed over and that are open.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.get().exchange.as_ref().map_or(0, Exchange::count)
+    }
+
     /// How a device model has exited, if it has.
     pub(crate) fn model_ending(&self, process: Process) -> Option<&'static str> {
         self.get().models.ending(process)
@@ -280,6 +368,12 @@ impl OsState {
     #[must_use]
     pub fn loops(&self) -> &BTreeMap<u32, LoopDevice> {
         &self.loops
+    }
+
+    /// When backends had disks connected.
+    #[must_use]
+    pub fn disk_uses(&self) -> &[Span<DiskUse>] {
+        self.disk_uses.spans()
     }
 
     /// Bridges and their ports.
@@ -330,7 +424,9 @@ impl BlockHost for SimOs {
             let minor = (0..).find(|minor| !os.loops.contains_key(minor)).expect("numbers abound");
             let (path, tag) = (os.target(path).to_owned(), tag.to_owned());
             let access = mode.access();
-            let device = LoopDevice { path, tag: tag.clone(), access, opened: 0 };
+            let is_shared = mode == Mode::Shared;
+            os.check_lock(&path, access, is_shared)?;
+            let device = LoopDevice { path, tag: tag.clone(), access, opened: 0, is_shared };
             os.loops.insert(minor, device);
             Ok(LoopUse { device: loop_device(minor), behind, access, tag })
         })
@@ -432,17 +528,41 @@ impl Host for SimOs {
         Ok(os.links.contains(name) || os.bridges.contains_key(name))
     }
 
+    fn channel(&mut self, id: ChannelId) -> Result<Box<dyn Channel>, HostError> {
+        Ok(Box::new(self.open_channel(id)?))
+    }
+
+    fn connect(&mut self, peer: &str) -> Result<Box<dyn Channel>, HostError> {
+        Ok(Box::new(self.connect_to(peer)?))
+    }
+
+    fn write_transfer(&mut self, name: &str, text: &str) -> Result<(), HostError> {
+        self.act()?;
+        self.get_mut().transfers.insert(name.to_owned(), text.to_owned());
+        // The caller may be killed before it knows.
+        self.act()
+    }
+
+    fn remove_transfer(&mut self, name: &str) -> Result<(), HostError> {
+        self.act()?;
+        self.get_mut().transfers.remove(name);
+        self.act()
+    }
+
     fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError> {
+        self.act()?;
         self.get_mut().definitions.insert(name.to_owned(), text.to_owned());
         Ok(())
     }
 
     fn remove_definition(&mut self, name: &str) -> Result<(), HostError> {
+        self.act()?;
         self.get_mut().definitions.remove(name);
         Ok(())
     }
 
     fn finish_boot(&mut self) -> Result<(), HostError> {
+        self.act()?;
         self.get_mut().booted = true;
         Ok(())
     }
@@ -455,6 +575,7 @@ impl Host for SimOs {
     ) -> Result<u32, HostError> {
         /// Of every bridge.
         const MTU: u32 = 1500;
+        self.act()?;
         let mut os = self.get_mut();
         let name = link.rename.as_ref().unwrap_or(&link.name);
         let alias = os.renamed.get(name) == Some(&link.name);

@@ -203,6 +203,9 @@ pub(crate) fn nbd(os: &mut OsState, words: &[&str]) -> Result<String, HostError>
         return refused(format!("Failed to blk_new_open '{path}'"));
     }
     let behind = Behind::Image((*path).to_owned());
+    if os.check_lock(path, access, false).is_err() {
+        return refused("Failed to get \"write\" lock; is another process using the image?");
+    }
     let mut others = os.storage.served.values().filter(|it| it.lives && it.behind == behind);
     if others.any(|it| it.access == Access::ReadWrite || access == Access::ReadWrite) {
         return refused("Failed to get \"write\" lock; is another process using the image?");

@@ -8,6 +8,7 @@ use storage::{
     PARTIAL_PREFIX, Space, System,
 };
 
+use crate::agenda::Time;
 use crate::iscsi::{self, Targets};
 use crate::lvm::{self, Groups};
 use crate::nbd::{self, Servers};
@@ -158,6 +159,32 @@ impl OsState {
     }
 }
 
+impl OsState {
+    /// A dead daemon does nothing more.
+    fn check_toolstack(&self) -> Result<(), HostError> {
+        match &self.machine {
+            Some(machine) if machine.get().faults().is_toolstack_dead() => Err(killed()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The host has lost power: what is below `/run` and `/dev`, mounts, links and processes are gone.
+    pub(crate) fn lose_power(&mut self, now: Time) {
+        self.disk_uses.end_all(now);
+        let is_kept = |path: &String| {
+            !["/run/", "/dev/loop", "/dev/nbd"].iter().any(|it| path.starts_with(it))
+        };
+        self.files.retain(|path, _| is_kept(path));
+        self.loops.clear();
+        self.forget_links();
+        self.models.clear();
+        self.storage.mounts.clear();
+        self.storage.served.clear();
+        self.storage.counts.clear();
+        self.storage.slept_ns = 0;
+    }
+}
+
 fn is_record_of_use(path: &str) -> bool {
     path.starts_with("/run/xylem/sr/") && path.ends_with(".json")
 }
@@ -169,6 +196,7 @@ impl SimOs {
         path: &str,
         change: impl FnOnce(&mut OsState, &str) -> Result<T, HostError>,
     ) -> Result<T, HostError> {
+        self.act()?;
         let mut os = self.get_mut();
         os.storage.moment()?;
         os.storage.check(path)?;
@@ -186,6 +214,7 @@ impl SimOs {
     ) -> Result<T, HostError> {
         let os = self.get();
         os.storage.alive()?;
+        os.check_toolstack()?;
         os.storage.check(path)?;
         read(&os, &os.storage.resolve(path))
     }

@@ -96,17 +96,21 @@ impl World {
             && due <= until
             && self.agenda.next_time().is_none_or(|next| due <= next)
         {
+            self.machine.turn(due);
             let mut xen = self.machine.get_mut();
             xen.now = xen.now.max(due);
             xen.settle();
+            xen.look_who_runs();
             return true;
         }
         let Some((when, happening)) = self.agenda.pop(until) else { return false };
+        self.machine.turn(when);
         {
             let mut xen = self.machine.get_mut();
             xen.now = xen.now.max(when);
         }
         self.happen(happening);
+        self.machine.get_mut().look_who_runs();
         self.collect();
         true
     }

@@ -73,6 +73,7 @@ impl Host {
                 records: Vec::new(),
                 loops: Vec::new(),
                 unique_ids: BTreeMap::new(),
+                received: Vec::new(),
                 models: Vec::new(),
             },
             Work::Create(CreateWork::LoadImages { .. }) => Output::Images(self.images.clone()),

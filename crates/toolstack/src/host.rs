@@ -5,6 +5,7 @@ use std::sync::Arc;
 use storage::{HostError, System};
 use xen_build::{HvmLoader, ImageError, KernelImage};
 
+use crate::channel::{Channel, ChannelId};
 use crate::device_model::{Launch, OwnModel, Process};
 
 /// A kernel cannot be loaded.
@@ -98,6 +99,30 @@ pub trait Host {
     /// # Errors
     /// An errno of the kernel.
     fn has_link(&mut self, name: &str) -> Result<bool, HostError>;
+
+    /// The connection that a client has handed over, for one work.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if it was closed.
+    fn channel(&mut self, id: ChannelId) -> Result<Box<dyn Channel>, HostError>;
+
+    /// A new connection to a host that a VM went to. It is closed when it is dropped.
+    ///
+    /// # Errors
+    /// The kernel's. That nobody answers is noticed later.
+    fn connect(&mut self, peer: &str) -> Result<Box<dyn Channel>, HostError>;
+
+    /// Saves a small file about a VM that moves, replacing an earlier one. Returns when it is durable.
+    ///
+    /// # Errors
+    /// An errno of the kernel; an earlier file is intact.
+    fn write_transfer(&mut self, name: &str, text: &str) -> Result<(), HostError>;
+
+    /// Removes such a file, if there is one. Returns when that is durable.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn remove_transfer(&mut self, name: &str) -> Result<(), HostError>;
 
     /// Saves the definition of a VM, replacing an earlier one. Returns when it is durable.
     ///

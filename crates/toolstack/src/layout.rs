@@ -515,6 +515,8 @@ pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>)
     removals.push(Removal::of_vm(format!("{record}/{PENDING}"), 0));
     removals.push(Removal::of_vm(suspend_port_path(uuid), 0));
     removals.push(Removal::of_vm(saving_path(uuid), 0));
+    removals.push(Removal::of_vm(leaving_path(uuid), 0));
+    removals.push(Removal::of_vm(incoming_path(uuid), 0));
     let mut paths = removed_paths(config, uuid, domid);
     paths.pop().expect("the record itself is the last");
     removals.extend(paths);
@@ -544,6 +546,51 @@ pub fn plugged_vbd_nodes(domid: DomId, disk: &DiskConfig, attachment: &Attachmen
     let mut nodes = Nodes::default();
     vbd_nodes(&mut nodes, domid, disk, attachment);
     nodes
+}
+
+/// The nodes of all devices, as at a create.
+#[must_use]
+pub fn device_nodes(
+    config: &VmConfig,
+    uuid: Uuid,
+    domid: DomId,
+    disks: &BTreeMap<u32, Attachment>,
+) -> Nodes {
+    let mut nodes = Nodes::default();
+    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+        vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
+    }
+    for vif in &config.vifs {
+        vif_nodes(&mut nodes, domid, uuid, vif);
+    }
+    nodes
+}
+
+/// Transfers that came from other hosts, each with its VM, until the sender has forgotten it.
+pub const RECEIVED: &str = "/xylem/received";
+
+/// A transfer that came, complete.
+#[must_use]
+pub fn received_path(transfer: Uuid) -> String {
+    format!("{RECEIVED}/{transfer}")
+}
+
+/// It never came.
+#[must_use]
+pub fn received_removal(transfer: Uuid) -> Removal {
+    Removal::of_vm(received_path(transfer), 1)
+}
+
+/// A move to another host that is under way.
+#[must_use]
+pub fn leaving_path(uuid: Uuid) -> String {
+    format!("{}/leaving", record_path(uuid))
+}
+
+/// The transfer by which a VM comes or came.
+#[must_use]
+pub fn incoming_path(uuid: Uuid) -> String {
+    format!("{}/incoming", record_path(uuid))
 }
 
 /// The nodes of a hotplugged network interface.

@@ -4,6 +4,7 @@
 //! whether it runs on Linux or in the simulator. Its effects on Xen, the store and the host are in
 //! [`perform`], over traits that are passed in.
 
+pub mod channel;
 pub mod config;
 pub mod device_model;
 pub mod domains;
@@ -13,6 +14,7 @@ pub mod layout;
 pub mod libxl_json;
 pub mod listing;
 mod machine;
+pub mod moves;
 pub mod perform;
 pub mod plan;
 pub mod record;

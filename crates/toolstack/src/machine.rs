@@ -27,6 +27,7 @@ mod journal;
 mod lookup;
 mod messages;
 mod model;
+mod moves;
 mod operation;
 mod permits;
 mod policy;
@@ -46,9 +47,11 @@ use std::sync::Arc;
 use xen::{DomId, DomainInfo, DomainRef, ShutdownReason, Uuid};
 use xenstore::client::DomainUpdate;
 
+use crate::channel::ChannelId;
 use crate::config::VmConfig;
 use crate::foreign::Adoption;
 use crate::layout::DeviceRef;
+use crate::moves::ReceiveRequest;
 use crate::plan::plan_finish;
 use crate::scheduler::{Limits, Scheduler, Ticket};
 use crate::work::{AdoptionWork, Cost, Failure, Output, QueryWork, Survey, SuspendWork, Work};
@@ -71,6 +74,7 @@ pub use messages::{
     Action, Created, DomainRow, Event, MediumChange, Reply, ReplyWhen, Request, ShutdownRequest,
     StepTime,
 };
+use moves::Moves;
 use operation::{Operation, Outcome};
 use permits::Item;
 pub use permits::{Deed, PermitRequest};
@@ -203,6 +207,32 @@ enum Purpose {
         wanted: Box<WantedVm>,
     },
     Observe,
+    /// Hears what a connection from another host is for.
+    Greet {
+        client: ClientId,
+        receive: ReceiveRequest,
+    },
+    /// The last word on a connection from another host.
+    Said {
+        client: ClientId,
+        channel: ChannelId,
+        reply: Box<Reply>,
+    },
+    /// The last word of a move.
+    Farewell {
+        client: Option<ClientId>,
+        channel: Option<ChannelId>,
+    },
+    /// A VM has come; its sender ends what it has of it.
+    AwaitForget {
+        client: ClientId,
+        channel: ChannelId,
+        transfer: Uuid,
+    },
+    /// What became of a VM that was given to another host.
+    Fate {
+        uuid: Uuid,
+    },
     /// A read for a client.
     Query {
         client: ClientId,
@@ -319,6 +349,7 @@ pub struct Toolstack {
     adopting: BTreeSet<Uuid>,
     past: trace::Past,
     log: events::Log,
+    moves: Moves,
     /// Taken over by [`Event::Started`].
     files: Vec<DefinitionFile>,
     boot: Boot,
@@ -372,6 +403,7 @@ impl Toolstack {
             adopting: BTreeSet::new(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
+            moves: Moves::beginning(&begin.transfers),
             files: begin.definitions,
             boot: begin.boot,
             definitions: Definitions::default(),
@@ -398,7 +430,9 @@ impl Toolstack {
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Instant> {
         let wait = self.deadlines.first().map(|(deadline, _, _)| *deadline);
-        wait.into_iter().chain(self.restarts.first().map(|(at, _)| *at)).min()
+        let asks = self.moves.due.first().map(|(at, _)| *at);
+        let restart = self.restarts.first().map(|(at, _)| *at);
+        [wait, restart, asks].into_iter().flatten().min()
     }
 
     /// Whether there is no operation and no work in progress.
@@ -446,6 +480,7 @@ impl Toolstack {
         // Deadlines are kept even under a constant stream of events.
         self.end_late_waits(now, out);
         self.begin_restarts(now, out);
+        self.ask_for_doubts(now, out);
         self.tell_of_changes(out);
         self.translate_for_groups(out);
         self.keep_journal(now, revision, out);
@@ -509,6 +544,18 @@ impl Toolstack {
                 self.namesake_looked_at(now, client, domid, *wanted, result, out);
             }
             Purpose::Observe => self.handle_observed(now, result, out),
+            Purpose::Greet { client, receive } => self.greeted(now, client, receive, result, out),
+            Purpose::Said { client, channel, reply } => {
+                out.push(Action::CloseChannel { channel });
+                out.push(Action::Reply { client, reply: *reply });
+            }
+            Purpose::Farewell { client, channel } => {
+                Self::said_farewell(client, channel, result, out);
+            }
+            Purpose::AwaitForget { client, channel, transfer } => {
+                self.sender_forgot(client, channel, transfer, &result, out);
+            }
+            Purpose::Fate { uuid } => self.fate_heard(now, uuid, result, out),
             Purpose::Query { client, query } => {
                 if let (Query::Becomes { uuid, state, .. }, Ok(_)) = (&query, &result) {
                     self.came_to(now, *uuid, *state);
@@ -602,9 +649,9 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
-        let (survey, records, loops, unique_ids, models) = match result {
-            Ok(Output::Observed { survey, records, loops, unique_ids, models }) => {
-                (survey, records, loops, unique_ids, models)
+        let (survey, records, loops, unique_ids, models, received) = match result {
+            Ok(Output::Observed { survey, records, loops, unique_ids, models, received }) => {
+                (survey, records, loops, unique_ids, models, received)
             }
             // Nothing can be decided without an observation: retry, requests wait.
             _ => {
@@ -614,7 +661,7 @@ impl Toolstack {
         };
         let mut adopted = self.adopt(&survey, records, &unique_ids);
         let without_model = self.adopt_models(models, &mut adopted, out);
-        let Adopted { half_made, unfinished, pending, subscribed, saving } = adopted;
+        let Adopted { half_made, unfinished, pending, subscribed, saving, leaving } = adopted;
         for domain in subscribed {
             self.give_out(Purpose::Aside, SuspendWork::EndSubscription { domain }, out);
         }
@@ -634,6 +681,7 @@ impl Toolstack {
         for (uuid, saving) in saving {
             self.settle_save(now, uuid, saving, out);
         }
+        self.adopt_moves(now, leaving, received, out);
         for (uuid, device, pending) in pending {
             self.resume_pending(now, uuid, device, pending, out);
         }

@@ -3,6 +3,7 @@
 //! The same code runs on Linux's threads and in the simulator.
 
 mod adoption;
+mod arrive;
 mod build;
 pub(crate) mod checks;
 mod definitions;
@@ -12,6 +13,7 @@ mod queries;
 pub(crate) mod restore;
 pub(crate) mod save;
 mod saved_file;
+mod send;
 pub(crate) mod store;
 pub(crate) mod suspend;
 
@@ -63,6 +65,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Work::Teardown(work) => work.perform(self),
             Work::Suspend(work) => work.perform(self, monitor),
             Work::Save(work) => work.perform(self, monitor),
+            Work::Move(work) => work.perform(self, monitor),
             Work::Adoption(work) => work.perform(self),
             Work::Query(work) => work.perform(self),
             Work::Definition(work) => work.perform(self),

@@ -8,7 +8,9 @@ use std::fmt;
 pub use crate::config::Start;
 use crate::config::{Access, VmConfig};
 use crate::layout::{self, DeviceKind, DeviceRef};
-pub use crate::steps::{CreateStep, DeviceStep, SaveStep, Step, SuspendStep, TeardownStep, Wait};
+pub use crate::steps::{
+    CreateStep, DeviceStep, GoOn, MoveStep, SaveStep, Step, SuspendStep, TeardownStep, Wait,
+};
 
 /// A step and its dependencies.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -226,6 +228,8 @@ pub struct Reached<'a> {
     /// The record is complete, and destruction was requested: a daemon that finds the record during
     /// the teardown would take the paused domain for one that is to run.
     pub condemned: bool,
+    /// It comes from another host, and has not run: that must learn that it never will.
+    pub coming: bool,
     /// `virtual-device`s of attached disks.
     pub disks: &'a [u32],
 }
@@ -236,6 +240,10 @@ pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
     let mut plan = Plan::default();
     let condemned: Vec<usize> =
         reached.condemned.then(|| plan.take_down(TeardownStep::Condemn, &[])).into_iter().collect();
+    let condemned = match reached.coming {
+        true => vec![plan.take_down(MoveStep::Fence, &condemned)],
+        false => condemned,
+    };
     let mut gone = take_down_domain(&mut plan, config, reached, &condemned);
     let after = gone.clone();
     gone.extend(reached.disks.iter().map(|devid| {
@@ -316,6 +324,96 @@ pub fn plan_suspend() -> Plan {
 pub fn plan_save() -> Plan {
     let mut plan = Plan::default();
     plan.add(SaveStep::Save, &[]);
+    plan
+}
+
+/// Moves a running guest to another host, up to the point where that has it. Its disks are let go of before.
+#[must_use]
+pub fn plan_send(config: &VmConfig, disks: &[u32]) -> Plan {
+    let mut plan = Plan::default();
+    let sent = plan.add(MoveStep::Send, &[]);
+    let mut ready = vec![sent];
+    if closes_devices(config) {
+        let close = plan.add(DeviceStep::CloseAll, &[sent]);
+        ready = layout::devices(config)
+            .into_iter()
+            .map(|device| plan.add(Wait::Closed(device), &[close]))
+            .collect();
+        let closed = ready.clone();
+        ready.extend(disks.iter().map(|devid| plan.add(DeviceStep::DetachDisk(*devid), &closed)));
+    }
+    plan.add(MoveStep::HandOver, &ready);
+    plan
+}
+
+/// A guest without disks keeps its devices until the other host runs it, or goes on with them here.
+fn closes_devices(config: &VmConfig) -> bool {
+    config.disks.iter().any(|disk| !disk.is_empty())
+}
+
+/// Lets a guest run on whose move was broken off before it was suspended.
+#[must_use]
+pub fn plan_run_on() -> Plan {
+    let mut plan = Plan::default();
+    plan.take_down(MoveStep::GoOn(GoOn::WithDevices), &[]);
+    plan
+}
+
+/// A suspended guest that was sent goes on here. Its disks are attached again, and it connects to new devices.
+#[must_use]
+pub fn plan_take_back(config: &VmConfig, attached: &[u32]) -> Plan {
+    if !closes_devices(config) {
+        return plan_run_on();
+    }
+    let mut plan = Plan::default();
+    // Those that were not closed yet, too.
+    let close = plan.add(DeviceStep::CloseAll, &[]);
+    let devices = layout::devices(config);
+    let mut ready: Vec<usize> =
+        devices.iter().map(|device| plan.add(Wait::Closed(*device), &[close])).collect();
+    let closed = ready.clone();
+    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+        let devid = disk.vdev.number;
+        // A killed daemon may have been detaching it.
+        let detached = attached.contains(&devid);
+        let detached = detached.then(|| plan.add(DeviceStep::DetachDisk(devid), &closed));
+        let after: Vec<usize> = detached.into_iter().collect();
+        ready.push(plan.add(DeviceStep::AttachDisk(devid), &after));
+    }
+    let written = plan.add(MoveStep::WriteDevices, &ready);
+    let mut done = Vec::new();
+    for device in devices {
+        let seen = plan.add(Wait::Backend(device), &[written]);
+        done.push(seen);
+        if device.kind == DeviceKind::Vif {
+            done.push(plan.add(DeviceStep::JoinBridge(device.devid), &[seen]));
+        }
+    }
+    plan.add(MoveStep::GoOn(GoOn::Anew), &done);
+    plan
+}
+
+/// From another host's offer to a running domain. Its disks are attached when the other host has let go of them.
+#[must_use]
+pub fn plan_receive(config: &VmConfig, start: Start) -> Plan {
+    let mut plan = Plan::default();
+    let mut ready = Vec::new();
+    for vif in &config.vifs {
+        ready.push(plan.add(DeviceStep::CheckBridge(vif.devid), &[]));
+    }
+    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+        ready.push(plan.add(DeviceStep::CheckDisk(disk.vdev.number), &[]));
+    }
+    let record = plan.add(CreateStep::Record, &ready);
+    let domain = plan.add(CreateStep::CreateDomain, &[record]);
+    let filled = plan.add(MoveStep::Receive, &[domain]);
+    let ours = plan.add(MoveStep::AwaitGo, &[filled]);
+    let mut parts = vec![plan.add(MoveStep::Note, &[ours])];
+    parts.extend(add_disks(&mut plan, config, ours).iter().map(|(_, step)| *step));
+    let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
+    add_finish(&mut plan, config, start, &[nodes], None);
+    let all: Vec<usize> = (nodes..plan.steps.len()).collect();
+    plan.add(MoveStep::Report, &all);
     plan
 }
 

@@ -145,10 +145,10 @@ pub struct SavedFile {
     pub uuid: Uuid,
     /// The configuration in `xl.cfg` syntax.
     pub config_text: String,
+    /// What the VM lacks here, a line each.
+    pub warnings: Vec<String>,
     pub headers: Headers,
     pub vcpus: u32,
-    /// The guest's largest memory, in pages.
-    pub pages_max: u64,
 }
 
 #[cfg(test)]

@@ -31,6 +31,12 @@ pub enum Track {
     Suspend,
     /// Copies of domains' memory to and from files. No build waits for them.
     Memory,
+    /// Domains that are sent to other hosts.
+    Send,
+    /// Domains that come from other hosts. None of them waits for one that is sent there.
+    Receive,
+    /// Words with other hosts, while a guest is suspended. They wait for nothing else.
+    Talk,
     /// Scans of SRs. They do not wait for changes.
     Scan,
     /// Changes of SRs and VDIs, which may take hours.
@@ -38,7 +44,7 @@ pub enum Track {
 }
 
 impl Track {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Short,
         Self::Teardown,
         Self::Build,
@@ -46,6 +52,9 @@ impl Track {
         Self::Load,
         Self::Suspend,
         Self::Memory,
+        Self::Send,
+        Self::Receive,
+        Self::Talk,
         Self::Scan,
         Self::Change,
     ];

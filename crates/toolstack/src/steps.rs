@@ -7,6 +7,7 @@
 
 pub mod create;
 pub mod devices;
+pub mod moves;
 pub mod save;
 pub mod suspend;
 pub mod teardown;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 pub use create::CreateStep;
 pub use devices::DeviceStep;
+pub use moves::{GoOn, MoveStep};
 pub use save::SaveStep;
 pub use suspend::SuspendStep;
 pub use teardown::TeardownStep;
@@ -27,6 +29,7 @@ use crate::config::VmConfig;
 use crate::domains::DomainSet;
 use crate::layout::DeviceRef;
 use crate::machine::{Action, Device, DomainUsers, Vm};
+use crate::moves::MigrateRequest;
 use crate::saved::Save;
 use crate::scheduler::{Class, Track};
 use crate::work::{Output, Work};
@@ -44,6 +47,8 @@ pub enum Step {
     Suspend(SuspendStep),
     /// Writes a guest's state to a file.
     Save(SaveStep),
+    /// Moves a guest to another host, or from one.
+    Move(MoveStep),
     /// Waits for a guest, a backend or a device model.
     Await(Wait),
 }
@@ -69,6 +74,12 @@ impl From<TeardownStep> for Step {
 impl From<SuspendStep> for Step {
     fn from(step: SuspendStep) -> Self {
         Self::Suspend(step)
+    }
+}
+
+impl From<MoveStep> for Step {
+    fn from(step: MoveStep) -> Self {
+        Self::Move(step)
     }
 }
 
@@ -165,6 +176,13 @@ impl Permit {
     /// Copying a domain's memory.
     const MEMORY: Self = Self { track: Track::Memory, class: Class::Memory, ..Self::SHORT };
 
+    /// Sending a domain to another host.
+    const SEND: Self = Self { track: Track::Send, class: Class::Memory, ..Self::SHORT };
+    /// Receiving one.
+    const RECEIVE: Self = Self { track: Track::Receive, class: Class::Memory, ..Self::SHORT };
+    /// A word with another host.
+    const TALK: Self = Self { track: Track::Talk, ..Self::SHORT };
+
     /// Reading of images.
     const LOAD: Self =
         Self { track: Track::Load, class: Class::Image, storage: StorageOf::Images, ..Self::SHORT };
@@ -189,6 +207,7 @@ impl Step {
             Self::Teardown(step) => step.info(),
             Self::Suspend(step) => step.info(),
             Self::Save(step) => step.info(),
+            Self::Move(step) => step.info(),
             Self::Await(wait) => wait.info(),
         }
     }
@@ -216,6 +235,7 @@ impl Step {
             Self::Teardown(step) => Work::Teardown(step.prepare(with)),
             Self::Suspend(step) => Work::Suspend(step.prepare(with)),
             Self::Save(step) => Work::Save(step.prepare(with)),
+            Self::Move(step) => Work::Move(step.prepare(with)),
             Self::Await(wait) => unreachable!("{} needs no work", Self::Await(wait)),
         }
     }
@@ -227,7 +247,8 @@ impl Step {
             Self::Device(step) => step.complete(output, with),
             Self::Teardown(step) => step.complete(&output, with),
             Self::Suspend(step) => step.complete(&output, with),
-            Self::Save(step) => step.complete(output, with),
+            Self::Save(step) => step.complete(&output, with),
+            Self::Move(step) => step.complete(output, with),
             Self::Await(wait) => unreachable!("{} has no work to end", Self::Await(wait)),
         }
     }
@@ -243,6 +264,10 @@ pub(crate) struct Preparation<'a> {
     pub(crate) plugged: Option<&'a Device>,
     /// A save that was asked for, or that a killed daemon began.
     pub(crate) save: Option<&'a Save>,
+    /// A move to another host that was asked for.
+    pub(crate) moving: Option<&'a MigrateRequest>,
+    /// The VM is defined, and starts with the host in this place.
+    pub(crate) defined: Option<Option<u32>>,
     /// For an attach: the domains of our VMs.
     pub(crate) own: DomainSet,
     /// Unique among the domain identities of this machine.

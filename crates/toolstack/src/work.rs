@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use migrate::peer::Fate;
 use storage::Attachment;
 use xen::{
     Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, VcpuInfo,
@@ -16,10 +17,12 @@ use crate::config::VmConfig;
 use crate::device_model::{OwnModel, Process};
 use crate::foreign::ForeignReading;
 use crate::layout::DeviceRef;
+use crate::moves::{Greeting, Handover, Speaks};
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
 use crate::saved::{SaveEnd, SavedFile};
 pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
+pub use crate::steps::moves::MoveWork;
 pub use crate::steps::save::SaveWork;
 pub use crate::steps::suspend::SuspendWork;
 pub use crate::steps::teardown::TeardownWork;
@@ -38,6 +41,8 @@ pub enum Images {
     },
     /// The state of a saved VM, instead of something that boots.
     Saved(Arc<SavedFile>),
+    /// It is received.
+    Coming,
 }
 
 /// A new domain and its two channels.
@@ -107,6 +112,12 @@ pub enum WorkClass {
     Suspend,
     /// Copying domains' memory to and from files.
     Memory,
+    /// Sending domains to other hosts, which may be slow.
+    Send,
+    /// Receiving domains from them. Two hosts that send to each other must not wait for each other.
+    Receive,
+    /// Short words with other hosts, which may be slow to answer.
+    Talk,
     /// Ending domains, their nodes and devices, which can take long.
     Destroy,
     /// Letting go of what they had of the host: disks, whose storage may hang, and device models.
@@ -122,6 +133,7 @@ pub enum Work {
     Teardown(TeardownWork),
     Suspend(SuspendWork),
     Save(SaveWork),
+    Move(MoveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
     Definition(DefinitionWork),
@@ -147,6 +159,7 @@ impl Work {
             Self::Teardown(work) => work.info(),
             Self::Suspend(work) => work.info(),
             Self::Save(work) => work.info(),
+            Self::Move(work) => work.info(),
             Self::Adoption(work) => work.info(),
             Self::Query(work) => work.info(),
             Self::Definition(work) => work.info(),
@@ -182,6 +195,7 @@ groups! {
     Teardown(TeardownWork),
     Suspend(SuspendWork),
     Save(SaveWork),
+    Move(MoveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
     Definition(DefinitionWork),
@@ -234,6 +248,10 @@ pub struct Record {
     pub has_suspend_port: bool,
     /// A save that was in progress.
     pub saving: Option<String>,
+    /// A move to another host that was in progress.
+    pub leaving: Option<String>,
+    /// The transfer by which it came, or was coming.
+    pub incoming: Option<String>,
 }
 
 /// One line of `xl block-list` or `xl network-list`, as read from the store.
@@ -303,6 +321,10 @@ pub enum Output {
     SavedFile(Box<SavedFile>),
     /// A save has ended so.
     Saved(SaveEnd),
+    Sent(Speaks),
+    HandedOver(Handover),
+    Greeted(Greeting),
+    Fate(Fate),
     /// Backends were told to close, all but these of which have looked at their devices.
     Closing {
         unseen: Vec<DeviceRef>,
@@ -319,6 +341,8 @@ pub enum Output {
         /// Xen's own numbers of those domains that a record speaks of, where Xen has such.
         unique_ids: BTreeMap<DomId, u64>,
         models: Vec<OwnModel>,
+        /// Transfers that came, with their VMs.
+        received: Vec<(Uuid, Uuid)>,
     },
     /// `None`: xenconsoled has not yet made the terminal.
     Console(Option<String>),
@@ -346,6 +370,10 @@ impl Output {
             | Self::Images(_)
             | Self::SavedFile(_)
             | Self::Saved(_)
+            | Self::Sent(_)
+            | Self::HandedOver(_)
+            | Self::Greeted(_)
+            | Self::Fate(_)
             | Self::Built(_)
             | Self::Closing { .. }
             | Self::Survey(_)

@@ -143,8 +143,7 @@ impl Memory {
             }
             match kind {
                 PageType::Broken | PageType::Invalid => {
-                    wanted.remove(pfn);
-                    if self.name(pfn).is_some() {
+                    if wanted.contains(pfn) || self.name(pfn).is_some() {
                         self.vanished.insert(pfn);
                     }
                 }

@@ -159,6 +159,7 @@ impl Device {
         let relative = self.path.trim_start_matches("/local/domain/0/");
         let node = format!("/local/domain/0/error/{relative}/error");
         shared.store.write(&node, format!("{errno} {what}").as_bytes())?;
+        self.note(shared, &format!("fails: {errno} {what}"));
         self.switch(shared, XenbusState::Closing)
     }
 
@@ -238,6 +239,9 @@ impl Device {
     fn disconnect(&mut self, shared: &mut Shared) {
         if let Some(mut connection) = self.connection.take() {
             connection.drop_all(shared);
+            if let Driver::Vbd(vbd) = &mut self.driver {
+                vbd.disconnect(shared, self.id);
+            }
         }
     }
 

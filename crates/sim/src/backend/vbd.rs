@@ -1,14 +1,17 @@
 //! blkback's part: opens the given device and describes it to the frontend.
 
-use storage::DeviceNumber;
+use storage::{Access, DeviceNumber};
 use xenstore::client::{Batch, ClientError, Nodes as _};
 
 use super::device::{Connection, Fatal};
 use super::{BackendId, Shared};
+use crate::history::DiskUse;
 
 #[derive(Debug)]
 pub(super) struct Vbd {
     opened: Option<DeviceNumber>,
+    /// The disk, while it is connected.
+    connected: Option<String>,
 }
 
 /// `%x:%x`, major and minor.
@@ -25,7 +28,7 @@ impl Vbd {
         features.write(&format!("{path}/multi-queue-max-queues"), "2");
         features.write(&format!("{path}/max-ring-page-order"), "4");
         shared.store.run(&features)?.all_ok()?;
-        Ok(Self { opened: None })
+        Ok(Self { opened: None, connected: None })
     }
 
     /// Opens the physical device, once it is known.
@@ -78,7 +81,22 @@ impl Vbd {
             facts.write(&format!("{path}/{key}"), value);
         }
         shared.store.commit(&facts)?;
+        let mode = shared.store.read_optional(&format!("{path}/mode"))?;
+        let access =
+            if mode.as_deref() == Some(b"r") { Access::ReadOnly } else { Access::ReadWrite };
+        let now = shared.machine.get().now();
+        let mut os = shared.os.get_mut();
+        let disk = os.behind(number);
+        os.disk_uses.begin(now, id.domid, DiskUse { disk: disk.clone(), access });
+        self.connected = Some(disk);
         Ok(Ok(Some(connection)))
+    }
+
+    pub(super) fn disconnect(&mut self, shared: &mut Shared, id: BackendId) {
+        if let Some(disk) = self.connected.take() {
+            let now = shared.machine.get().now();
+            shared.os.get_mut().disk_uses.end(now, id.domid, &disk);
+        }
     }
 
     pub(super) fn close(&mut self, shared: &mut Shared) {

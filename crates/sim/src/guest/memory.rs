@@ -73,6 +73,8 @@ pub(super) struct Memory {
     /// How many pages it writes, and how often it has.
     written_pages: u64,
     writes: u64,
+    /// It rests after so many writes.
+    rests_after: u64,
     /// The frames of the rings in start info, while those are given as the guest's own numbers.
     rings: Option<[u64; 2]>,
 }
@@ -88,6 +90,7 @@ impl Memory {
             spare: boot.spare,
             written_pages: written.min(WRITTEN_MAX).min(boot.spare.0 / 2),
             writes: boot.woken.as_ref().map_or(0, |kept| kept.writes),
+            rests_after: word(&boot.cmdline, "sim.rests-after").parse().unwrap_or(u64::MAX),
             rings: None,
         }
     }
@@ -122,7 +125,7 @@ impl Memory {
 
     /// Writes the next few pages, if it does that at all.
     pub(super) fn write(&mut self) -> Next {
-        if self.written_pages == 0 {
+        if self.written_pages == 0 || self.writes >= self.rests_after {
             return Next::Block;
         }
         for _ in 0..WRITES {

@@ -20,16 +20,36 @@ pub struct Machine {
     gap: Gap,
     /// Runs while one of its hypercalls is preempted: the rest of the host continues.
     meanwhile: Gap,
-    /// Runs the host's next event while the toolstack waits for an event channel.
+    /// The host's events, while the toolstack waits for something.
     passing: Passing,
+    /// Other hosts' turn to live up to a time.
+    turn: Turn,
 }
 
-/// Runs the host's next event up to this time; false if there is none.
-pub(crate) type Step = Box<dyn FnMut(Time) -> bool>;
+/// The rest of the host.
+pub(crate) trait Living {
+    /// When its next event happens.
+    fn next_time(&mut self) -> Option<Time>;
+    /// Runs its next event up to this time; false if there is none.
+    fn step(&mut self, until: Time) -> bool;
+}
 
 /// The host's events, for the toolstack's waits.
 #[derive(Clone, Default)]
-struct Passing(Rc<RefCell<Option<Step>>>);
+struct Passing(Rc<RefCell<Option<Box<dyn Living>>>>);
+
+/// Lets other hosts live up to a time.
+#[derive(Clone, Default)]
+struct Turn(Rc<RefCell<Option<Yielding>>>);
+
+/// What lets other hosts live up to a time.
+pub type Yielding = Box<dyn FnMut(Time)>;
+
+impl std::fmt::Debug for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Turn")
+    }
+}
 
 impl std::fmt::Debug for Passing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -69,7 +89,13 @@ impl Machine {
     #[must_use]
     pub fn new(xen: SimXen) -> Self {
         let xen = Rc::new(RefCell::new(xen));
-        Self { xen, gap: Gap::default(), meanwhile: Gap::default(), passing: Passing::default() }
+        Self {
+            xen,
+            gap: Gap::default(),
+            meanwhile: Gap::default(),
+            passing: Passing::default(),
+            turn: Turn::default(),
+        }
     }
 
     /// Sets or clears the hook before each action of the toolstack.
@@ -83,21 +109,39 @@ impl Machine {
     }
 
     /// Sets what runs the host's events while the toolstack waits.
-    pub(crate) fn set_passing(&self, step: Step) {
-        *self.passing.0.borrow_mut() = Some(step);
+    pub(crate) fn set_passing(&self, living: Box<dyn Living>) {
+        *self.passing.0.borrow_mut() = Some(living);
+    }
+
+    /// Sets what lets other hosts live. It is called before each action of the toolstack and before
+    /// each event of the host, with its time.
+    pub fn set_turn(&self, turn: Yielding) {
+        *self.turn.0.borrow_mut() = Some(turn);
+    }
+
+    /// Something happens here at this time.
+    pub(crate) fn turn(&self, when: Time) {
+        if let Some(turn) = &mut *self.turn.0.borrow_mut() {
+            turn(when);
+        }
+    }
+
+    /// When the host's next event happens, for a toolstack that waits.
+    pub(crate) fn next_event(&self) -> Option<Time> {
+        self.passing.0.borrow_mut().as_mut()?.next_time()
     }
 
     /// Runs the host's next event up to this time; false if there is none.
     pub(crate) fn pass_event(&self, until: Time) -> bool {
-        let step = self.passing.0.borrow_mut().take();
-        let Some(mut step) = step else { return false };
-        let happened = step(until);
-        self.passing.0.borrow_mut().get_or_insert(step);
-        happened
+        self.passing.0.borrow_mut().as_mut().is_some_and(|living| living.step(until))
     }
 
     /// The toolstack is about to act.
     pub(crate) fn gap(&self) {
+        if self.turn.0.borrow().is_some() {
+            let now = self.get().now();
+            self.turn(now);
+        }
         self.gap.pass();
     }
 
@@ -286,7 +330,10 @@ impl Hypervisor for SimHypervisor {
         // The kernel continues a preempted call by itself: signals do not interrupt it, and the
         // caller does not notice.
         loop {
-            let progress = self.machine.get_mut().hypercall(self.caller, &mut arena, &mut call);
+            let mut xen = self.machine.get_mut();
+            let progress = xen.hypercall(self.caller, &mut arena, &mut call);
+            xen.look_who_runs();
+            drop(xen);
             match progress {
                 Progress::Done(result) => return as_int(result),
                 Progress::Preempted => self.machine.preempted(),

@@ -26,18 +26,20 @@ mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xen::{DomId, Errno, PAGE_BYTES, ShutdownReason};
+use xen::{DomId, Errno, PAGE_BYTES, ShutdownReason, Uuid};
 
 pub(crate) use domain::VcpuActivity;
 pub use domain::{Domain, Dying, Vcpu};
 pub use evtchn::Channel;
 pub use grant::{GrantStatus, Mapping, MappingId};
-pub use hypervisor::{Doing, Machine, SimHypervisor};
+pub(crate) use hypervisor::Living;
+pub use hypervisor::{Doing, Machine, SimHypervisor, Yielding};
 pub use rival::Schedule;
 pub use rival::UNREST_HANDLE;
 
 use crate::agenda::Time;
 use crate::faults::Faults;
+use crate::history::{Runs, Span};
 use crate::prng::Prng;
 use crate::trace::Trace;
 use frames::{Counted, Frames};
@@ -175,6 +177,8 @@ pub struct SimXen {
     hidden: BTreeSet<DomId>,
     /// Ports of dom0 whose events the toolstack takes itself.
     pub(crate) toolstack_ports: BTreeSet<xen::EvtchnPort>,
+    /// When domains ran, if it is recorded.
+    runs: Option<Runs>,
 }
 
 /// How long readers of the domain list keep an unlinked domain alive, in nanoseconds.
@@ -214,6 +218,7 @@ impl SimXen {
             shutdowns_deferred: Vec::new(),
             hidden: BTreeSet::new(),
             toolstack_ports: BTreeSet::new(),
+            runs: None,
         };
         xen.boot_dom0();
         xen
@@ -250,6 +255,26 @@ impl SimXen {
     /// The plan of faults, for additions.
     pub fn faults_mut(&mut self) -> &mut Faults {
         &mut self.faults
+    }
+
+    /// Records from now on when domains run.
+    pub fn record_runs(&mut self) {
+        self.runs.get_or_insert_default();
+        self.look_who_runs();
+    }
+
+    /// When domains ran.
+    #[must_use]
+    pub fn runs(&self) -> &[Span<Uuid>] {
+        self.runs.as_ref().map_or(&[], Runs::spans)
+    }
+
+    /// Something may have changed who runs.
+    pub(crate) fn look_who_runs(&mut self) {
+        let Some(runs) = &mut self.runs else { return };
+        let guests = self.domains.values().filter(|it| it.domid != DomId::DOM0 && it.is_running());
+        let running: Vec<_> = guests.map(|it| (it.unique_id, it.domid, it.handle)).collect();
+        runs.look(self.now, &running);
     }
 
     #[must_use]

@@ -1,5 +1,7 @@
 //! Saves and restores of VMs through the whole toolstack.
 
+use std::sync::Arc;
+
 use sim::Daemon;
 use toolstack::plan::Start;
 use toolstack::saved::{AfterSave, FileFormat, SaveTo, SavedFile};
@@ -14,13 +16,11 @@ const FILE: &str = "/saved";
 const UNFINISHED: &str = "/.saved.xylem-unfinished";
 
 fn save_request(after: AfterSave) -> Request {
-    let to = SaveTo {
-        path: FILE.to_owned(),
-        after,
-        format: FileFormat::Xylem,
-        config: None,
-        id: Uuid([9; 16]),
-    };
+    save_as(after, FileFormat::Xylem)
+}
+
+fn save_as(after: AfterSave, format: FileFormat) -> Request {
+    let to = SaveTo { path: FILE.to_owned(), after, format, config: None, id: Uuid([9; 16]) };
     Request::Save { target: "one".to_owned(), to: Box::new(to) }
 }
 
@@ -126,8 +126,9 @@ fn a_vm_is_saved_and_goes_on_where_it_was_in_another_domain() {
             let again = restore(&mut lab).unwrap();
             assert_ne!(first, again);
             assert_goes_on_elsewhere(&mut lab, again);
-            // And once more.
-            lab.ask(save_request(AfterSave::Destroyed));
+            // And once more, as xl does it.
+            lab.ask(save_as(AfterSave::Destroyed, FileFormat::Xl));
+            assert_eq!(read(&mut lab).unwrap().format, FileFormat::Xl);
             let third = restore(&mut lab).unwrap();
             assert_goes_on_elsewhere(&mut lab, third);
             lab.destroy("one");
@@ -178,21 +179,21 @@ fn killed(lab: &mut Lab, action: u64, request: Request) -> bool {
 
 /// Each action of a save is a test by itself; of the many that copy pages a few are enough.
 fn is_tried(action: u64) -> bool {
-    action < 34 || action % 13 == 0
+    action < 34 || action.is_multiple_of(13)
 }
 
 #[test]
 fn whenever_the_daemon_is_killed_a_vm_that_is_saved_runs_or_is_in_its_file() {
-    for (kind, after) in [
-        ("pvh", AfterSave::Destroyed),
-        ("pv", AfterSave::Destroyed),
-        ("pvh", AfterSave::Running),
-        ("pvh", AfterSave::Paused),
+    for (kind, after, format) in [
+        ("pvh", AfterSave::Destroyed, FileFormat::Xylem),
+        ("pv", AfterSave::Destroyed, FileFormat::Xl),
+        ("pvh", AfterSave::Running, FileFormat::Xylem),
+        ("pvh", AfterSave::Paused, FileFormat::Xylem),
     ] {
         let (mut kills, mut runs, mut saved) = (0, 0, 0);
         for action in (1..).filter(|it| is_tried(*it)) {
             let (mut lab, domid) = started(action, &vm(kind, ""));
-            let is_dead = killed(&mut lab, action, save_request(after));
+            let is_dead = killed(&mut lab, action, save_as(after, format));
             if is_dead {
                 kills += 1;
                 lab.daemon = Daemon::start(&lab.host).unwrap();
@@ -326,6 +327,17 @@ fn a_damaged_or_cut_file_is_refused_and_nothing_is_left() {
         lab.host.os().add_file(FILE, bytes);
         let message = restore(&mut lab).unwrap_err();
         assert!(message.starts_with("/saved: is damaged"), "{at}: {message}");
+        lab.assert_nothing_left();
+    }
+    lab.host.os().add_file(FILE, Arc::clone(&whole));
+    let again = restore(&mut lab).unwrap();
+    assert_goes_on_elsewhere(&mut lab, again);
+    lab.ask(save_as(AfterSave::Destroyed, FileFormat::Xl));
+    let of_xl = lab.host.os().file(FILE).unwrap();
+    for length in [40, 1000, 3000, of_xl.len() / 2, of_xl.len() - 8, of_xl.len() - 1] {
+        lab.host.os().add_file(FILE, &of_xl[..length]);
+        let message = restore(&mut lab).unwrap_err();
+        assert!(message.starts_with("/saved: is damaged"), "{length}: {message}");
         lab.assert_nothing_left();
     }
     lab.host.os().add_file(FILE, whole);

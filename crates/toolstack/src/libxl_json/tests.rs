@@ -1,3 +1,5 @@
+//! Configurations of every kind, to libxl's JSON and back.
+
 use expect_test::expect;
 use proptest::prelude::*;
 use xen::{DomainKind, Uuid};

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use xen::{DomId, DomainInfo, DomainRef, Life, Uuid};
+use xen::{DomId, DomainInfo, DomainRef, Life, ShutdownReason, Uuid};
 
 use super::devices::Pending;
+use super::moves::IsSuspended;
 use super::unread::stand_in;
 use super::{Facts, Incarnation, Toolstack, Unread, Vm};
 use crate::layout::{Completion, DeviceRef};
+use crate::moves::Leaving;
 use crate::plan::Start;
 use crate::record::Understood;
 use crate::saved::Saving;
@@ -60,6 +62,16 @@ impl Toolstack {
             {
                 adopted.saving.push((record.uuid, saving));
             }
+            if let (Some(text), Some(info), Some(_)) = (&record.leaving, domain, read.complete)
+                && let Some(leaving) = Leaving::decode(text)
+            {
+                let suspended = info.flags.shutdown() == Some(ShutdownReason::Suspend);
+                let state = if suspended { IsSuspended::Yes } else { IsSuspended::No };
+                adopted.leaving.push((record.uuid, leaving, state));
+            }
+            // Once it has run it is this host's.
+            let transfer = record.incoming.as_deref().and_then(|text| text.parse().ok());
+            let transfer = transfer.filter(|_| !domain.is_some_and(has_run));
             if record.has_suspend_port && domain.is_some() {
                 adopted.subscribed.extend(domain_ref);
             }
@@ -69,7 +81,7 @@ impl Toolstack {
                 completion: read.complete,
                 ..Incarnation::default()
             };
-            let facts = Facts { recorded: true, incarnation, ..Facts::default() };
+            let facts = Facts { recorded: true, incarnation, transfer, ..Facts::default() };
             let vm = Vm::new(read.config, record.uuid, facts);
             self.vms.insert(record.uuid, vm);
         }
@@ -123,6 +135,8 @@ pub(super) struct Adopted {
     pub(super) pending: Vec<(Uuid, DeviceRef, Pending)>,
     /// Saves that were in progress.
     pub(super) saving: Vec<(Uuid, Saving)>,
+    /// Moves to other hosts that were in progress.
+    pub(super) leaving: Vec<(Uuid, Leaving, IsSuspended)>,
     /// Domains that were being suspended, perhaps.
     pub(super) subscribed: Vec<DomainRef>,
 }

@@ -14,6 +14,7 @@ use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, Purpose, Reply, Toolstack, Vm, policy};
 use crate::config::VmConfig;
+use crate::moves::TransferFile;
 use crate::plan::{Start, plan_create};
 use crate::work::{DefinitionWork, Failure, Output, QueryWork};
 use crate::{record, xlcfg};
@@ -96,6 +97,8 @@ pub struct Begin {
     pub revision: u64,
     pub definitions: Vec<DefinitionFile>,
     pub boot: Boot,
+    /// What is known of moves to and from other hosts.
+    pub transfers: Vec<TransferFile>,
 }
 
 /// One line of a list of VMs.
@@ -375,6 +378,9 @@ impl Toolstack {
 
     /// Why a defined VM cannot be started now, foreign domains aside.
     fn is_startable(&self, uuid: Uuid) -> Result<(), String> {
+        if let Some(message) = self.doubt_about(uuid) {
+            return Err(message);
+        }
         let name = &self.definitions[&uuid].config.name;
         if let Some(vm) = self.vms.get(&uuid) {
             let state = self.state_of(uuid);

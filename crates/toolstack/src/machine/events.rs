@@ -250,13 +250,22 @@ impl Toolstack {
     pub(super) fn state_of(&self, uuid: Uuid) -> VmState {
         match self.vms.get(&uuid) {
             Some(vm) => match vm.operation.map(|id| &self.operations[&id].outcome) {
-                Some(Outcome::Created { .. } | Outcome::Rebooted) => VmState::Starting,
-                Some(Outcome::Gone | Outcome::Failed { .. }) => VmState::Stopping,
+                Some(Outcome::Created { .. } | Outcome::Rebooted | Outcome::Received { .. }) => {
+                    VmState::Starting
+                }
+                Some(
+                    Outcome::Gone
+                    | Outcome::Failed { .. }
+                    | Outcome::Moved { .. }
+                    | Outcome::NotReceived { .. },
+                ) => VmState::Stopping,
                 // Its restart is delayed.
                 None if vm.restart_at.is_some() => VmState::Starting,
                 Some(
                     Outcome::Suspended { .. }
                     | Outcome::Saved { .. }
+                    | Outcome::Sent { .. }
+                    | Outcome::TakenBack { .. }
                     | Outcome::Plugged { .. }
                     | Outcome::PlugFailed { .. }
                     | Outcome::Unplugged { .. },
@@ -348,6 +357,13 @@ impl Toolstack {
         let stopped = vm.stopped.map_or("its domain was incomplete", policy::word).to_owned();
         let (state, reason) = match outcome {
             Outcome::Created { .. } => (VmState::Starting, String::new()),
+            Outcome::Received { incoming, .. } => {
+                (VmState::Starting, format!("migrated from {}", incoming.from))
+            }
+            Outcome::Moved { leaving, .. } => {
+                (VmState::Stopping, format!("migrated to {}", leaving.to))
+            }
+            Outcome::NotReceived { message, .. } => (VmState::Stopping, message.clone()),
             Outcome::Rebooted => (VmState::Starting, stopped),
             Outcome::Gone if vm.condemned => {
                 (VmState::Stopping, vm.why.clone().unwrap_or_else(|| "destroyed".to_owned()))
@@ -356,6 +372,8 @@ impl Toolstack {
             Outcome::Failed { message, .. } => (VmState::Stopping, message.clone()),
             Outcome::Suspended { .. }
             | Outcome::Saved { .. }
+            | Outcome::Sent { .. }
+            | Outcome::TakenBack { .. }
             | Outcome::Plugged { .. }
             | Outcome::PlugFailed { .. }
             | Outcome::Unplugged { .. } => return,

@@ -1,13 +1,15 @@
 //! Facts: what is known of a VM's resources.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use storage::Attachment;
-use xen::{DomId, DomainRef};
+use xen::{DomId, DomainRef, Uuid};
 use xen_build::Built;
 
 use crate::device_model::Process;
 use crate::layout::Completion;
+use crate::moves::{Handover, Incoming, Speaks};
 use crate::plan::Reached;
 use crate::saved::SaveEnd;
 use crate::work::{Images, NewDomain};
@@ -24,6 +26,14 @@ pub(crate) struct Facts {
     pub(crate) disks: BTreeMap<u32, Attachment>,
     /// Its domain, or the one that is being made or taken down.
     pub(crate) incarnation: Incarnation,
+    /// It comes from another host.
+    pub(crate) incoming: Option<Arc<Incoming>>,
+    /// The transfer by which it comes, as long as it may still be fenced off: it has not run here.
+    pub(crate) transfer: Option<Uuid>,
+    /// The transfer by which it came, until the machine has taken note.
+    pub(crate) came: Option<Uuid>,
+    /// How its last handover to another host ended.
+    pub(crate) handover: Option<Handover>,
 }
 
 /// One domain of a VM, from its making until nothing of it is left.
@@ -42,6 +52,8 @@ pub(crate) struct Incarnation {
     pub(crate) completion: Option<Completion>,
     /// What came of its last save.
     pub(crate) save_end: Option<SaveEnd>,
+    /// All of it is on another host, which waits for the word to run it, in this protocol.
+    pub(crate) is_sent: Option<Speaks>,
 }
 
 impl Facts {
@@ -58,7 +70,11 @@ impl Facts {
             recorded: self.recorded,
             domain: self.incarnation.domain.is_some(),
             nodes: self.incarnation.nodes,
-            condemned: is_condemned && self.incarnation.completion.is_some(),
+            // What is fenced off is not complete any more.
+            condemned: is_condemned
+                && self.incarnation.completion.is_some()
+                && self.transfer.is_none(),
+            coming: self.transfer.is_some(),
             disks,
         }
     }

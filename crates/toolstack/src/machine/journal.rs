@@ -96,6 +96,8 @@ impl Request {
             Self::CancelSave { target } => deed("cancel the save", target),
             Self::Restore { config, .. } => deed("restore", &config.name),
             Self::Resume { target } => deed("resume", target),
+            Self::Migrate(to) => deed("migrate", &to.target),
+            Self::Settle { target, .. } => deed("settle", target),
             Self::Adopt { target, .. } => deed("adopt", target),
             Self::Plug { target, device } => Some((format!("attach {}", device.id()), target)),
             Self::Unplug { target, device, .. } => Some((format!("detach {device}"), target)),
@@ -109,6 +111,8 @@ impl Request {
             // What only reads.
             | Self::Check { .. }
             | Self::ReadSaved { .. }
+            | Self::Receive(_)
+            | Self::CancelMove { .. }
             | Self::List
             | Self::Console { .. }
             | Self::Devices { .. }

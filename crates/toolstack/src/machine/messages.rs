@@ -11,10 +11,12 @@ use super::{
     ClientId, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress, StartedAll,
     StateChanges, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
 };
+use crate::channel::ChannelId;
 use crate::config::{DiskConfig, VmConfig};
 use crate::device_model::Process;
 use crate::layout::DeviceRef;
 use crate::listing::Listing;
+use crate::moves::{MigrateRequest, ReceiveRequest, Verdict};
 use crate::plan::{Start, Step, Unplug};
 use crate::saved::{SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
@@ -82,6 +84,19 @@ pub enum Request {
         file: Box<SavedFile>,
         config: Box<VmConfig>,
         start: Start,
+    },
+    /// Sends a VM to another host. Answered when nothing of it is left here.
+    Migrate(Box<MigrateRequest>),
+    /// Serves a connection from another host: a VM comes, or a question is answered.
+    Receive(ReceiveRequest),
+    /// Nobody waits for this move any more. One that was not given to the other host ends; the guest runs on.
+    CancelMove {
+        transfer: Uuid,
+    },
+    /// An operator knows where a VM runs that was given to another host.
+    Settle {
+        target: String,
+        verdict: Verdict,
     },
     /// Resumes a suspended guest where it was.
     Resume {
@@ -412,6 +427,10 @@ pub enum Action {
         done: usize,
         total: usize,
         failure: Option<String>,
+    },
+    /// No work uses this connection any more.
+    CloseChannel {
+        channel: ChannelId,
     },
     /// A line for the daemon's log.
     Log(Box<LogRecord>),

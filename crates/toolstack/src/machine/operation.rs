@@ -12,9 +12,11 @@ use super::{
     Action, ClientId, Created, Device, Instant, Item, OperationId, Purpose, Reply, StepTime,
     Toolstack, WorkId,
 };
+use crate::channel::ChannelId;
 use crate::config::VmConfig;
 use crate::domains::DomainSet;
 use crate::layout::{DeviceKind, DeviceRef};
+use crate::moves::{Incoming, Leaving, MigrateRequest};
 use crate::plan::{OnFailure, Plan, PlannedStep, Start, Unplug, plan_reboot, plan_teardown};
 use crate::saved::Save;
 use crate::scheduler::{Priority, Ticket};
@@ -37,6 +39,16 @@ pub(super) enum Outcome {
     Suspended { client: Option<ClientId> },
     /// Its guest's state is in a file, or it runs on.
     Saved { client: Option<ClientId>, save: Save },
+    /// Its guest is on another host, or is not; see [`super::moves`].
+    Sent { client: Option<ClientId>, to: Box<MigrateRequest> },
+    /// A guest that was sent goes on here; why.
+    TakenBack { client: Option<ClientId>, message: String },
+    /// Nothing is left of a VM that runs on another host.
+    Moved { client: Option<ClientId>, leaving: Box<Leaving>, channel: Option<ChannelId> },
+    /// A VM of another host runs here.
+    Received { client: ClientId, incoming: Arc<Incoming> },
+    /// Nothing is left of a VM that did not come.
+    NotReceived { client: ClientId, incoming: Arc<Incoming>, message: String },
     /// The VM is removed; its create has failed.
     Failed { client: Option<ClientId>, message: String },
     /// The domain has one more device.
@@ -57,6 +69,15 @@ impl Outcome {
         }
     }
 
+    /// The connection that its end closes.
+    pub(super) fn channel(&self) -> Option<ChannelId> {
+        match self {
+            Self::Moved { channel, .. } => *channel,
+            Self::NotReceived { incoming, .. } => Some(incoming.channel),
+            _ => None,
+        }
+    }
+
     pub(super) fn client(&self) -> Option<ClientId> {
         match self {
             Self::Created { client }
@@ -66,6 +87,10 @@ impl Outcome {
             | Self::Plugged { client, .. }
             | Self::PlugFailed { client, .. }
             | Self::Unplugged { client, .. } => *client,
+            Self::Sent { client, .. }
+            | Self::TakenBack { client, .. }
+            | Self::Moved { client, .. } => *client,
+            Self::Received { client, .. } | Self::NotReceived { client, .. } => Some(*client),
             Self::Gone | Self::Rebooted => None,
         }
     }
@@ -461,6 +486,11 @@ impl Toolstack {
             | Outcome::Rebooted
             | Outcome::Suspended { .. }
             | Outcome::Saved { .. }
+            | Outcome::Sent { .. }
+            | Outcome::TakenBack { .. }
+            | Outcome::Moved { .. }
+            | Outcome::Received { .. }
+            | Outcome::NotReceived { .. }
             | Outcome::Failed { .. }
             | Outcome::PlugFailed { .. }
             | Outcome::Unplugged { .. } => None,
@@ -469,10 +499,25 @@ impl Toolstack {
             Outcome::Saved { save, .. } => Some(save),
             _ => None,
         };
+        let moving = match &operation.outcome {
+            Outcome::Sent { to, .. } => Some(&**to),
+            _ => None,
+        };
+        let defined = self.definitions.get(&operation.uuid).map(|it| it.autostart);
         let config = Arc::clone(&operation.config);
         let users = &mut self.users;
         self.vms.change(operation.uuid, |vm| {
-            step.prepare(Preparation { vm, config, plugged, save, own, generation, users })
+            step.prepare(Preparation {
+                vm,
+                config,
+                plugged,
+                save,
+                moving,
+                defined,
+                own,
+                generation,
+                users,
+            })
         })
     }
 
@@ -566,6 +611,9 @@ impl Toolstack {
         let operation = self.operations.remove(&id).expect("finished once");
         let uuid = operation.uuid;
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
+        if let Some(transfer) = vm.facts.came.take() {
+            self.moves.came(transfer, uuid);
+        }
         let mut trace = Trace::of(id, &vm.config.name, &operation);
         trace.ended = Some(now);
         self.past.keep(trace);
@@ -583,35 +631,21 @@ impl Toolstack {
                 Some(message) => {
                     self.tear_down(now, uuid, Outcome::Failed { client, message }, out);
                 }
-                None => {
-                    let poll_again = std::mem::take(&mut vm.poll_again);
-                    if let Some(client) = client {
-                        let created = Created {
-                            name: vm.config.name.clone(),
-                            uuid,
-                            domid: vm.facts.domid().expect("a created VM has a domain"),
-                            started: operation.started,
-                            ended: now,
-                            steps: operation.times,
-                            cost: operation.cost,
-                        };
-                        out.push(Action::Reply {
-                            client,
-                            reply: Reply::Created(Box::new(created)),
-                        });
-                    }
-                    if poll_again && let Some(domid) = vm.facts.domid() {
-                        self.poll(domid, out);
-                    }
-                    self.note_started(now, uuid, out);
-                }
+                None => self.created(now, client, operation, out),
             },
             Outcome::Gone => self.forget(now, uuid, None, operation.failure, out),
             Outcome::Suspended { client } => {
                 self.suspend_ended(now, uuid, client, operation.failure, out);
             }
             Outcome::Saved { client, save } => {
-                self.save_ended(now, uuid, client, save, operation.failure, out);
+                self.save_ended(now, uuid, client, &save, operation.failure, out);
+            }
+            outcome @ (Outcome::Sent { .. }
+            | Outcome::TakenBack { .. }
+            | Outcome::Moved { .. }
+            | Outcome::Received { .. }
+            | Outcome::NotReceived { .. }) => {
+                self.move_ended(now, uuid, outcome, operation.failure, out);
             }
             Outcome::Failed { client, message } => {
                 self.forget(now, uuid, Some((client, message)), operation.failure, out);
@@ -636,6 +670,42 @@ impl Toolstack {
         }
     }
 
+    /// A VM runs.
+    fn created(
+        &mut self,
+        now: Instant,
+        client: Option<ClientId>,
+        operation: Operation,
+        out: &mut Vec<Action>,
+    ) {
+        let uuid = operation.uuid;
+        let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
+
+        let poll_again = std::mem::take(&mut vm.poll_again);
+        // One that came and stays paused, after a restart of the daemon.
+        if let Some(transfer) = vm.facts.transfer.take() {
+            self.moves.came(transfer, uuid);
+        }
+        let vm = &self.vms[&uuid];
+        if let Some(client) = client {
+            let created = Created {
+                name: vm.config.name.clone(),
+                uuid,
+                domid: vm.facts.domid().expect("a created VM has a domain"),
+                started: operation.started,
+                ended: now,
+                steps: operation.times,
+                cost: operation.cost,
+            };
+            let reply = Reply::Created(Box::new(created));
+            out.push(Action::Reply { client, reply });
+        }
+        if poll_again && let Some(domid) = vm.facts.domid() {
+            self.poll(domid, out);
+        }
+        self.note_started(now, uuid, out);
+    }
+
     /// Keeps a VM that could not be taken down, so that a further destroy tries again.
     fn keep(
         &mut self,
@@ -648,7 +718,17 @@ impl Toolstack {
         let vm = self.vms.get_mut(&uuid).expect("kept because it is known");
         let told = format!("{}: {message}; `xy destroy` tries again", vm.config.name);
         let mut clients = std::mem::take(&mut vm.waiters);
-        clients.extend(outcome.client());
+        match outcome {
+            // It has moved, whatever is left of it here.
+            Outcome::Moved { client, leaving, .. } => {
+                self.moves.is_left(uuid, leaving);
+                out.extend(client.map(|client| Action::Reply { client, reply: Reply::Ok }));
+                out.push(Action::Note { message: told.clone() });
+            }
+            outcome => clients.extend(outcome.client()),
+        }
+        // Nothing is said on it: what is kept is no answer yet.
+        out.extend(outcome.channel().map(|channel| Action::CloseChannel { channel }));
         for client in clients {
             out.push(Action::Reply { client, reply: Reply::Failed(told.clone()) });
         }
@@ -658,7 +738,7 @@ impl Toolstack {
     }
 
     /// Removes a VM that has been taken down and answers all waiting clients.
-    fn forget(
+    pub(super) fn forget(
         &mut self,
         now: Instant,
         uuid: Uuid,
@@ -666,6 +746,7 @@ impl Toolstack {
         trouble: Option<String>,
         out: &mut Vec<Action>,
     ) {
+        self.taken_down(uuid, out);
         let vm = self.vms.remove(&uuid).expect("forgotten once");
         let domid = vm.facts.domid().unwrap_or_default();
         let why = failed.as_ref().map(|(_, message)| message.clone());

@@ -14,9 +14,7 @@ use crate::config::VmConfig;
 use crate::layout::{self, DeviceRef};
 use crate::plan::{Start, Unplug, plan_create};
 use crate::scheduler::Limits;
-use crate::work::{
-    CreateWork, Failure, IdentityCheck, Output, QueryWork, SaveWork, TeardownWork, Work,
-};
+use crate::work::{CreateWork, Failure, IdentityCheck, Output, QueryWork, TeardownWork, Work};
 
 pub(super) fn fail(client: ClientId, message: String, out: &mut Vec<Action>) {
     out.push(Action::Reply { client, reply: Reply::Failed(message) });
@@ -66,22 +64,21 @@ impl Toolstack {
             Request::Suspend { target } => self.suspend(now, client, &target, out),
             Request::Save { target, to } => self.save(now, client, &target, to, out),
             Request::CancelSave { target } => self.cancel_save(now, client, &target, out),
-            Request::ReadSaved { path } => {
-                self.query(client, Query::SavedFile, SaveWork::Read { path }, out);
-            }
+            Request::ReadSaved { path } => self.read_saved(client, path, out),
             Request::Restore { file, config, start } => {
                 self.restore(now, client, *file, *config, start, out);
+            }
+            Request::Migrate(to) => self.migrate(now, client, *to, out),
+            Request::Receive(receive) => self.receive(client, receive, out),
+            Request::CancelMove { transfer } => self.cancel_move(now, client, transfer, out),
+            Request::Settle { target, verdict } => {
+                self.settle_by_hand(now, client, &target, verdict, out);
             }
             Request::Resume { target } => self.resume(client, &target, out),
             Request::Console { target } => self.read_console(client, &target, out),
             Request::Devices { target } => self.read_devices(client, &target, out),
-            Request::Vcpus { of } => {
-                self.query(client, Query::Vcpus, QueryWork::ReadVcpus { domains: of }, out);
-            }
-            Request::StartTimes { of } => {
-                let work = QueryWork::ReadStartTimes { domains: of };
-                self.query(client, Query::StartTimes, work, out);
-            }
+            Request::Vcpus { of } => self.read_vcpus(client, of, out),
+            Request::StartTimes { of } => self.read_start_times(client, of, out),
             Request::Plug { target, device } => {
                 self.plug_target(now, client, &target, *device, out);
             }
@@ -191,6 +188,19 @@ impl Toolstack {
             let query = Query::Console { domid: domain.domid };
             this.query(client, query, QueryWork::ReadConsole { domain, uuid }, out);
         });
+    }
+
+    fn read_vcpus(&mut self, client: ClientId, domains: Vec<(DomId, Uuid)>, out: &mut Vec<Action>) {
+        self.query(client, Query::Vcpus, QueryWork::ReadVcpus { domains }, out);
+    }
+
+    fn read_start_times(
+        &mut self,
+        client: ClientId,
+        domains: Vec<(DomId, Uuid)>,
+        out: &mut Vec<Action>,
+    ) {
+        self.query(client, Query::StartTimes, QueryWork::ReadStartTimes { domains }, out);
     }
 
     fn read_devices(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
@@ -347,6 +357,9 @@ impl Toolstack {
         uuid: Uuid,
         out: &mut Vec<Action>,
     ) {
+        if let Some(message) = self.doubt_about(uuid) {
+            return fail(client, message, out);
+        }
         let vm = self.vms.get_mut(&uuid).expect("resolved");
         vm.waiters.push(client);
         vm.condemned = true;
@@ -356,6 +369,8 @@ impl Toolstack {
                 let during = match self.operations[&operation].outcome {
                     Outcome::Suspended { .. } => "suspended",
                     Outcome::Saved { .. } => "saved",
+                    Outcome::Sent { .. } | Outcome::TakenBack { .. } => "migrated",
+                    Outcome::Received { .. } => "received",
                     _ => "created",
                 };
                 self.cancel(now, operation, &format!("destroyed while it was being {during}"), out);

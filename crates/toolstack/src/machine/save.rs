@@ -12,11 +12,11 @@ use super::checks::{Existing, WantedVm};
 use super::events::VmState;
 use super::operation::Outcome;
 use super::requests::fail;
-use super::{Action, ClientId, Facts, Instant, OperationId, Purpose, Reply, Toolstack, Vm};
+use super::{Action, ClientId, Facts, Instant, OperationId, Purpose, Query, Reply, Toolstack, Vm};
 use crate::config::{Start, VmConfig};
 use crate::plan::{plan_restore, plan_save, plan_settle};
 use crate::saved::{AfterSave, Save, SaveEnd, SaveTo, SavedFile, Saving};
-use crate::work::{Images, QueryWork};
+use crate::work::{Images, QueryWork, SaveWork};
 
 impl Toolstack {
     /// Writes a guest's state to a file.
@@ -87,7 +87,7 @@ impl Toolstack {
         now: Instant,
         uuid: Uuid,
         client: Option<ClientId>,
-        save: Save,
+        save: &Save,
         failure: Option<String>,
         out: &mut Vec<Action>,
     ) {
@@ -95,7 +95,7 @@ impl Toolstack {
         let domid = vm.facts.domid().unwrap_or_default();
         let poll_again = std::mem::take(&mut vm.poll_again);
         let end = vm.facts.incarnation.save_end.take();
-        let path = match &save {
+        let path = match save {
             Save::New(to) => &to.path,
             Save::Left(saving) => &saving.path,
         };
@@ -146,6 +146,11 @@ impl Toolstack {
         if poll_again || end.is_none() {
             self.poll(domid, out);
         }
+    }
+
+    /// Answers with what a file says of itself.
+    pub(super) fn read_saved(&mut self, client: ClientId, path: String, out: &mut Vec<Action>) {
+        self.query(client, Query::SavedFile, SaveWork::Read { path }, out);
     }
 
     /// Creates the VM of a file.

@@ -45,6 +45,9 @@ impl Toolstack {
 
     /// Why no operation on the whole VM can begin.
     pub(super) fn busy_with_operation(&self, uuid: Uuid) -> Option<String> {
+        if let Some(message) = self.doubt_about(uuid) {
+            return Some(message);
+        }
         let vm = &self.vms[&uuid];
         let (name, advice) = (&vm.config.name, "try again when that has ended");
         if vm.operation.is_some() || vm.after_plugs.is_some() {

@@ -110,7 +110,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let unique_ids = self.unique_ids(&survey, &records)?;
         let loops = self.attached(&records)?;
         let models = self.host.models().map_err(|error| failure("the host's processes", error))?;
-        Ok(Output::Observed { survey, records, loops, unique_ids, models })
+        let received = store::received(&mut self.store)?;
+        Ok(Output::Observed { survey, records, loops, unique_ids, models, received })
     }
 
     /// Xen's unique ids of the domains in our records, if supported.

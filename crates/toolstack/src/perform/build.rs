@@ -253,7 +253,7 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
     let memory_pages_max = config.memory_max_mib * PAGES_PER_MIB;
     let (vcpus, tsc_mode) = (config.vcpus_max, config.tsc_mode);
     match images {
-        Images::Saved(_) => Materials::Saved(restored(config)),
+        Images::Saved(_) | Images::Coming => Materials::Saved(restored(config)),
         Images::Kernel { kernel, ramdisk } => Materials::Kernel(BuildConfig {
             kind: config.kind,
             kernel,

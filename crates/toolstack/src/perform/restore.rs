@@ -2,9 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use migrate::image::{FileReader, ImageError, is_image};
-use migrate::libxc::{DomainType, Record};
-use migrate::{Channel, Load, LoadError, Target};
+use migrate::image::ImageError;
+use migrate::libxc::{self, DomainType, Record};
+use migrate::{Channel, Load, LoadError, Loaded, Target, libxl};
 use storage::HostError;
 use xen::{DomId, DomainKind, Hypervisor, Uuid};
 use xen_build::{Built, RestoredConfig};
@@ -15,6 +15,7 @@ use super::saved_file::{OpenFile, save_id};
 use super::{Performer, failure};
 use crate::config::VmConfig;
 use crate::host::Host;
+use crate::libxl_json;
 use crate::saved::{FileFormat, SavedFile, Saving};
 use crate::work::{Failure, NewDomain, Part, WorkMonitor};
 
@@ -27,20 +28,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     /// What a file says of itself. It is checked to be whole; its pages are when they are loaded.
     pub(crate) fn read_saved(&mut self, path: &str) -> Result<SavedFile, Failure> {
         let file = self.open_saved(path)?;
-        let reader = open(path, &file)?;
-        let head = reader.head();
-        Ok(SavedFile {
-            path: path.to_owned(),
-            bytes: file.0.bytes(),
-            format: FileFormat::Xylem,
-            id: save_id(head),
-            name: head.name.clone(),
-            uuid: Uuid(head.uuid),
-            config_text: head.config.clone(),
-            headers: head.headers,
-            vcpus: head.vcpus,
-            pages_max: head.pages_max,
-        })
+        match file.format().map_err(|error| failure(path, error))? {
+            None => Err(Failure(format!("{path}: is not the file of a saved VM"))),
+            Some(FileFormat::Xylem) => read_own(path, &file),
+            Some(FileFormat::Xl) => read_xl(path, &file),
+        }
     }
 
     /// Checks that the file is still the one that was read, and that the host has the memory.
@@ -73,10 +65,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<Built, Failure> {
         let path = &file.path;
         let source = self.open_saved(path)?;
-        let reader = open(path, &source)?;
-        if save_id(reader.head()) != file.id || source.0.bytes() != file.bytes {
-            return Err(Failure(format!("{path}: has changed meanwhile; try again")));
-        }
         let channel = |port| Channel { port, backend: DomId::DOM0 };
         let domid = domain.domain.domid;
         let target = Target {
@@ -91,41 +79,68 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             console: channel(domain.console_port),
         };
         let load = Load::new(target, file.headers).map_err(|error| failure(path, error))?;
-        let loaded = self.load_parts(path, (&source, &reader), load, monitor);
+        let loaded = match file.format {
+            FileFormat::Xylem => self.load_own(file, &source, load, monitor),
+            FileFormat::Xl => self.load_xl(file, &source, load, monitor),
+        };
         xen_build::end_claim(&mut self.xen, domid);
         loaded
     }
 
-    fn load_parts(
+    /// Reads the newest copy of each page, in any order.
+    fn load_own(
         &mut self,
-        path: &str,
-        (source, reader): (&OpenFile, &FileReader),
+        file: &SavedFile,
+        source: &OpenFile,
         mut load: Load,
         monitor: &mut dyn WorkMonitor,
     ) -> Result<Built, Failure> {
+        let path = file.path.as_str();
         let damaged = |error: ImageError| unreadable(path, &error);
         let refused = |error: LoadError| failure(path, error);
+        let reader = source.reader().map_err(damaged)?;
+        if save_id(reader.head()) != file.id || source.0.bytes() != file.bytes {
+            return Err(Failure(format!("{path}: has changed meanwhile; try again")));
+        }
         for record in reader.before_pages(source).map_err(damaged)? {
             load.apply(&mut self.xen, record).map_err(refused)?;
         }
-        let total = source.0.bytes().div_ceil(1 << 20);
         let mut bytes = 0;
         for part in 0..reader.parts() {
             let pages = reader.part(source, part).map_err(damaged)?.into_page_data();
             load.apply(&mut self.xen, Record::PageData(pages)).map_err(refused)?;
             bytes += reader.part_bytes(part);
-            let part = Part { done: bytes >> 20, total, unit: "MiB" };
-            if monitor.reached(part) == ControlFlow::Break(()) {
-                return Err(Failure(format!("{path}: the restore was cancelled")));
-            }
+            loaded_so_far(file, bytes, monitor)?;
         }
         let (records, _emulators) = reader.after_pages(source).map_err(damaged)?;
         for record in records.into_iter().chain([Record::End]) {
             load.apply(&mut self.xen, record).map_err(refused)?;
         }
-        let loaded = load.finish(&mut self.xen).map_err(refused)?;
-        let (store_frame, console_frame) = (loaded.store_frame, loaded.console_frame);
-        Ok(Built { store_frame, console_frame, entry: 0, pages: loaded.pages })
+        load.finish(&mut self.xen).map(built).map_err(refused)
+    }
+
+    /// Reads everything in order.
+    fn load_xl(
+        &mut self,
+        file: &SavedFile,
+        source: &OpenFile,
+        mut load: Load,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Built, Failure> {
+        let path = file.path.as_str();
+        let damaged = |error: ImageError| unreadable(path, &error);
+        let refused = |error: LoadError| failure(path, error);
+        let mut reader = source.xl().map_err(damaged)?;
+        if reader.save_id() != file.id || source.0.bytes() != file.bytes {
+            return Err(Failure(format!("{path}: has changed meanwhile; try again")));
+        }
+        while let Some(item) = reader.next().map_err(damaged)? {
+            if let libxl::Item::Libxc(libxc::Item::Record(record)) = item {
+                load.apply(&mut self.xen, record).map_err(refused)?;
+                loaded_so_far(file, reader.offset(), monitor)?;
+            }
+        }
+        load.finish(&mut self.xen).map(built).map_err(refused)
     }
 
     /// Whether a file is whole and was written by this save.
@@ -136,21 +151,71 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Err(HostError::Missing) => return Ok(false),
             Err(error) => return Err(failure(path, error)),
         };
-        match file.reader() {
-            Ok(reader) => Ok(save_id(reader.head()) == Some(saving.id)),
+        let id = match saving.format {
+            FileFormat::Xylem => file.reader().map(|reader| save_id(reader.head())),
+            FileFormat::Xl => file.xl().map(|reader| reader.save_id()),
+        };
+        match id {
+            Ok(id) => Ok(id == Some(saving.id)),
             Err(ImageError::Stream(_)) => Ok(false),
             Err(error @ ImageError::Read(_)) => Err(unreadable(path, &error)),
         }
     }
 }
 
-fn open(path: &str, file: &OpenFile) -> Result<FileReader, Failure> {
-    let mut start = [0; 8];
-    let read = file.0.read_at(0, &mut start).map_err(|error| failure(path, error))?;
-    if !is_image(&start[..read]) {
-        return Err(Failure(format!("{path}: is not the file of a saved VM")));
+fn read_own(path: &str, file: &OpenFile) -> Result<SavedFile, Failure> {
+    let reader = file.reader().map_err(|error| unreadable(path, &error))?;
+    let head = reader.head();
+    Ok(SavedFile {
+        path: path.to_owned(),
+        bytes: file.0.bytes(),
+        format: FileFormat::Xylem,
+        id: save_id(head),
+        name: head.name.clone(),
+        uuid: Uuid(head.uuid),
+        config_text: head.config.clone(),
+        warnings: Vec::new(),
+        headers: head.headers,
+        vcpus: head.vcpus,
+    })
+}
+
+fn read_xl(path: &str, file: &OpenFile) -> Result<SavedFile, Failure> {
+    let reader = file.xl().map_err(|error| unreadable(path, &error))?;
+    let imported = libxl_json::from_json(path, &reader.json);
+    let imported = imported.map_err(|error| Failure(error.to_string()))?;
+    let config = &imported.config;
+    let uuid = config.uuid.ok_or_else(|| failure(path, "it does not say the VM's UUID"))?;
+    Ok(SavedFile {
+        path: path.to_owned(),
+        bytes: file.0.bytes(),
+        format: FileFormat::Xl,
+        id: reader.save_id(),
+        name: config.name.clone(),
+        uuid,
+        config_text: config.to_cfg_text(),
+        headers: reader.headers(),
+        vcpus: config.vcpus_max,
+        warnings: imported.warnings,
+    })
+}
+
+/// Says how far a load is.
+fn loaded_so_far(
+    file: &SavedFile,
+    bytes: u64,
+    monitor: &mut dyn WorkMonitor,
+) -> Result<(), Failure> {
+    let part = Part { done: bytes >> 20, total: file.bytes.div_ceil(1 << 20), unit: "MiB" };
+    match monitor.reached(part) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(failure(&file.path, "the restore was cancelled")),
     }
-    file.reader().map_err(|error| unreadable(path, &error))
+}
+
+fn built(loaded: Loaded) -> Built {
+    let Loaded { store_frame, console_frame, pages } = loaded;
+    Built { store_frame, console_frame, entry: 0, pages }
 }
 
 fn unreadable(path: &str, error: &ImageError) -> Failure {

@@ -20,7 +20,7 @@ use storage::HostError;
 use xen::{DomId, DomainRef, Errno, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
-use super::saved_file::SaveWriter;
+use super::saved_file::{Beginning, SaveWriter};
 use super::suspend::PreparedSuspend;
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
@@ -137,9 +137,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         store::keep_saving(&mut self.store, domid, uuid, &of.saving(SaveStage::Writing))?;
         let sink = self.host.create_image(&to.path);
         let sink = sink.map_err(|error| failure(&to.path, error))?;
-        let config = to.config.as_deref().unwrap_or(of.config);
-        let mut writer =
-            SaveWriter::new(sink, to, config, uuid, (&info, capture.headers(), created))?;
+        let beginning = Beginning {
+            to,
+            config: to.config.as_deref().unwrap_or(of.config),
+            uuid,
+            info: &info,
+            headers: capture.headers(),
+            created,
+        };
+        let mut writer = SaveWriter::new(sink, &beginning)?;
         for record in capture.head() {
             writer.record(&record)?;
         }
@@ -239,7 +245,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let total = pages.div_ceil(PAGES_PER_MIB);
         let (mut batch, mut done) = (PageData::default(), 0);
         while of.captured(hold.capture.next_batch(&mut self.xen, &mut batch))? {
-            writer.pages(&batch)?;
+            writer.pages(&mut batch)?;
             done += batch.pages.len() as u64;
             let part = Part { done: (done / PAGES_PER_MIB).min(total), total, unit: "MiB" };
             if monitor.reached(part) == ControlFlow::Break(()) {
@@ -289,7 +295,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// Xen logs writes no longer for a killed daemon.
-    fn end_log(&mut self, domid: DomId) -> Result<(), Failure> {
+    pub(super) fn end_log(&mut self, domid: DomId) -> Result<(), Failure> {
         match self.xen.disable_log_dirty(domid) {
             // It was not on, or this Xen has none.
             Ok(()) | Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),

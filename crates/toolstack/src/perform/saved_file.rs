@@ -1,32 +1,85 @@
 //! The bytes of files of saved VMs, in whichever format.
 
 use migrate::image::{
-    Codec, Fact, FileReader, Head, ImageError, Limits, ReadAt, ReadError, Weight, Writer,
+    self, Codec, Fact, FileReader, Head, ImageError, Limits, ReadAt, ReadError, Weight, Writer,
 };
-use migrate::libxc::{Headers, PageData, Record};
+use migrate::libxc::{self, Headers, PageData, Record};
+use migrate::{Input, StreamError, libxl, save_file};
 use xen::{DomainInfo, Uuid};
 
 use super::failure;
 use crate::config::VmConfig;
 use crate::host::{ImageSink, ImageSource};
+use crate::libxl_json;
 use crate::saved::{FileFormat, SaveTo};
 use crate::work::Failure;
 
-/// Bytes of one write: the disk is at its best with few large ones.
-const WRITE_BYTES: usize = 4 << 20;
+/// Bytes of one write or read: disks are at their best with few large ones.
+const CHUNK_BYTES: usize = 4 << 20;
 
 /// The fact that tells the files of two saves apart.
-pub(super) const SAVE_ID: &str = "save-id";
+const SAVE_ID: &str = "save-id";
+/// Likewise in libxl's JSON, whose readers skip what they do not know.
+const SAVE_ID_KEY: &str = "xylem_save_id";
 
 /// Highest page of a file that is read: 16 TiB, as much as a host can have.
-pub(super) const LIMITS: Limits = Limits { pfn_max: (1 << 32) - 1, known_facts: &[SAVE_ID] };
+const PFN_MAX: u64 = (1 << 32) - 1;
+const LIMITS: Limits = Limits { pfn_max: PFN_MAX, known_facts: &[SAVE_ID] };
+
+/// What the file of a saved VM begins with.
+pub(super) struct Beginning<'a> {
+    pub(super) to: &'a SaveTo,
+    pub(super) config: &'a VmConfig,
+    pub(super) uuid: Uuid,
+    pub(super) info: &'a DomainInfo,
+    pub(super) headers: Headers,
+    /// In seconds since 1970.
+    pub(super) created: u64,
+}
+
+impl Beginning<'_> {
+    fn head(&self) -> Head {
+        let id = Fact {
+            key: SAVE_ID.to_owned(),
+            value: self.to.id.0.to_vec(),
+            weight: Weight::Optional,
+        };
+        Head {
+            name: self.config.name.clone(),
+            uuid: self.uuid.0,
+            config: self.config.to_cfg_text(),
+            headers: self.headers,
+            pages_max: self.info.pages_max,
+            vcpus: self.config.vcpus_max,
+            created: self.created,
+            facts: vec![id],
+        }
+    }
+
+    /// Everything up to libxc's first record.
+    fn xl(&self, out: &mut Vec<u8>) -> Result<(), Failure> {
+        let config = VmConfig { uuid: Some(self.uuid), ..self.config.clone() };
+        let json = libxl_json::to_json(&config).map_err(|error| failure(&config.name, error))?;
+        let id = format!("{{\n    \"{SAVE_ID_KEY}\": \"{}\",", self.to.id);
+        save_file::encode(&json.replacen('{', &id, 1), out);
+        libxl::encode_header(out);
+        libxl::Record::LibxcContext.encode(out);
+        self.headers.encode(out);
+        Ok(())
+    }
+}
+
+enum Format {
+    Xylem(Writer),
+    Xl,
+}
 
 /// A file that is being written.
 pub(super) struct SaveWriter {
     path: String,
     sink: Box<dyn ImageSink>,
     /// `None` once it has ended.
-    writer: Option<Writer>,
+    format: Option<Format>,
     out: Vec<u8>,
     /// Bytes that were in it and are in the file.
     written: u64,
@@ -35,32 +88,22 @@ pub(super) struct SaveWriter {
 }
 
 impl SaveWriter {
-    /// Begins with what does not change: `of` is the domain, its headers and the time, in seconds.
     pub(super) fn new(
         sink: Box<dyn ImageSink>,
-        to: &SaveTo,
-        config: &VmConfig,
-        uuid: Uuid,
-        (info, headers, created): (&DomainInfo, Headers, u64),
+        beginning: &Beginning<'_>,
     ) -> Result<Self, Failure> {
-        if to.format == FileFormat::Xl {
-            return Err(Failure(format!("{}: xl's format is not written yet", to.path)));
-        }
-        let id =
-            Fact { key: SAVE_ID.to_owned(), value: to.id.0.to_vec(), weight: Weight::Optional };
-        let head = Head {
-            name: config.name.clone(),
-            uuid: uuid.0,
-            config: config.to_cfg_text(),
-            headers,
-            pages_max: info.pages_max,
-            vcpus: config.vcpus_max,
-            created,
-            facts: vec![id],
+        let mut out = Vec::with_capacity(CHUNK_BYTES + (1 << 20));
+        let format = match beginning.to.format {
+            FileFormat::Xylem => {
+                Format::Xylem(Writer::file(&beginning.head(), Codec::Lz4, &mut out))
+            }
+            FileFormat::Xl => {
+                beginning.xl(&mut out)?;
+                Format::Xl
+            }
         };
-        let mut out = Vec::with_capacity(WRITE_BYTES + (1 << 20));
-        let writer = Some(Writer::file(&head, Codec::Lz4, &mut out));
-        Ok(Self { path: to.path.clone(), sink, writer, out, written: 0, held: WRITE_BYTES })
+        let path = beginning.to.path.clone();
+        Ok(Self { path, sink, format: Some(format), out, written: 0, held: CHUNK_BYTES })
     }
 
     /// Bytes so far, those that are kept included.
@@ -73,31 +116,56 @@ impl SaveWriter {
         self.held = bytes;
     }
 
-    fn with(&mut self, put: impl FnOnce(&mut Writer, &mut Vec<u8>)) -> Result<(), Failure> {
-        put(self.writer.as_mut().expect("it has not ended"), &mut self.out);
-        if self.out.len() >= self.held { self.flush() } else { Ok(()) }
+    fn with(&mut self, put: impl FnOnce(&mut Format, &mut Vec<u8>)) -> Result<(), Failure> {
+        put(self.format.as_mut().expect("it has not ended"), &mut self.out);
+        self.flush_some()
     }
 
     pub(super) fn record(&mut self, record: &Record) -> Result<(), Failure> {
-        self.with(|writer, out| writer.record(record, out))
+        self.with(|format, out| match format {
+            Format::Xylem(writer) => writer.record(record, out),
+            Format::Xl => record.encode(out),
+        })
     }
 
-    pub(super) fn pages(&mut self, pages: &PageData) -> Result<(), Failure> {
-        self.with(|writer, out| writer.pages(pages, out))
+    /// The pages come back as they were.
+    pub(super) fn pages(&mut self, pages: &mut PageData) -> Result<(), Failure> {
+        self.with(|format, out| match format {
+            Format::Xylem(writer) => writer.pages(pages, out),
+            Format::Xl => {
+                let record = Record::PageData(std::mem::take(pages));
+                record.encode(out);
+                let Record::PageData(same) = record else { unreachable!("as made above") };
+                *pages = same;
+            }
+        })
     }
 
     pub(super) fn end_round(&mut self) -> Result<(), Failure> {
-        self.with(|writer, out| writer.end_round(out))
+        self.with(|format, out| match format {
+            Format::Xylem(writer) => writer.end_round(out),
+            Format::Xl => {}
+        })
     }
 
     /// All was said.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
-        self.writer.take().expect("it ends once").finish(&mut self.out);
+        match self.format.take().expect("it ends once") {
+            Format::Xylem(writer) => writer.finish(&mut self.out),
+            Format::Xl => {
+                Record::End.encode(&mut self.out);
+                libxl::Record::End.encode(&mut self.out);
+            }
+        }
+        self.flush_some()
+    }
+
+    fn flush_some(&mut self) -> Result<(), Failure> {
         if self.out.len() >= self.held { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<(), Failure> {
-        for chunk in self.out.chunks(WRITE_BYTES) {
+        for chunk in self.out.chunks(CHUNK_BYTES) {
             self.sink.write(chunk).map_err(|error| failure(&self.path, error))?;
         }
         self.written += self.out.len() as u64;
@@ -130,8 +198,117 @@ impl ReadAt for OpenFile {
 }
 
 impl OpenFile {
+    /// Whose file it is; `None` if it is of no saved VM.
+    pub(super) fn format(&self) -> Result<Option<FileFormat>, ReadError> {
+        let mut start = [0; 32];
+        let read = self.0.read_at(0, &mut start).map_err(|error| ReadError(error.to_string()))?;
+        let start = &start[..read];
+        Ok(if image::is_image(&start[..read.min(8)]) {
+            Some(FileFormat::Xylem)
+        } else if save_file::is_one(start) {
+            Some(FileFormat::Xl)
+        } else {
+            None
+        })
+    }
+
     pub(super) fn reader(&self) -> Result<FileReader, ImageError> {
         FileReader::open(self, LIMITS)
+    }
+
+    /// Reads a file of xl up to libxc's headers.
+    pub(super) fn xl(&self) -> Result<XlReader<'_>, ImageError> {
+        let length = self.0.bytes();
+        // The end of libxl's stream. A file that was cut off has something else there.
+        let mut end = [0xff; 8];
+        self.read_at(length.saturating_sub(8), &mut end)?;
+        if end != [0; 8] {
+            let fault = migrate::Fault::Truncated;
+            return Err(StreamError { place: "the end of the file".to_owned(), fault }.into());
+        }
+        let (input, parser) = (Input::new(), libxl::Parser::new(PFN_MAX));
+        let mut reader = XlReader {
+            file: self,
+            offset: 0,
+            input,
+            parser,
+            json: String::new(),
+            headers: None,
+            buffer: vec![0; CHUNK_BYTES.min(usize::try_from(length).unwrap_or(CHUNK_BYTES))],
+        };
+        loop {
+            if let Some(json) = save_file::parse(&mut reader.input)? {
+                reader.json = json;
+                break;
+            }
+            reader.feed()?;
+        }
+        while reader.headers.is_none() {
+            match reader.next()? {
+                Some(libxl::Item::Libxc(libxc::Item::Headers(headers))) => {
+                    reader.headers = Some(headers);
+                }
+                Some(_) => {}
+                None => {
+                    let fault = migrate::Fault::Missing("a domain's state");
+                    return Err(StreamError { place: "the file".to_owned(), fault }.into());
+                }
+            }
+        }
+        Ok(reader)
+    }
+}
+
+/// Reads a file of xl in order.
+pub(super) struct XlReader<'a> {
+    file: &'a OpenFile,
+    offset: u64,
+    input: Input,
+    parser: libxl::Parser,
+    /// The VM's configuration.
+    pub(super) json: String,
+    headers: Option<Headers>,
+    buffer: Vec<u8>,
+}
+
+impl XlReader<'_> {
+    pub(super) fn headers(&self) -> Headers {
+        self.headers.expect("read when it was opened")
+    }
+
+    /// Bytes so far.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Of the save that wrote it, if it was ours.
+    pub(super) fn save_id(&self) -> Option<Uuid> {
+        let (_, rest) = self.json.split_once(&format!("\"{SAVE_ID_KEY}\": \""))?;
+        rest.split_once('"')?.0.parse().ok()
+    }
+
+    fn feed(&mut self) -> Result<(), ReadError> {
+        let read = self.file.0.read_at(self.offset, &mut self.buffer);
+        let read = read.map_err(|error| ReadError(error.to_string()))?;
+        self.offset += read as u64;
+        match read {
+            0 => self.input.end(),
+            read => self.input.feed(&self.buffer[..read]),
+        }
+        Ok(())
+    }
+
+    /// The next item; `None` at the end.
+    pub(super) fn next(&mut self) -> Result<Option<libxl::Item>, ImageError> {
+        loop {
+            if let Some(item) = self.parser.next(&mut self.input)? {
+                return Ok(Some(item));
+            }
+            if self.parser.has_ended() {
+                return Ok(None);
+            }
+            self.feed()?;
+        }
     }
 }
 

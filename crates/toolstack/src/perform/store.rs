@@ -10,9 +10,10 @@ use xenstore::client::{
 
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
-    DeviceKind, DeviceRef, Nodes, PENDING, RECORDS, Removal, record_path, saving_path,
-    suspend_port_path, vm_link, vm_path,
+    DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, incoming_path, leaving_path,
+    received_path, record_path, saving_path, suspend_port_path, vm_link, vm_path,
 };
+use crate::moves::Leaving;
 use crate::record::FORMAT_NODE;
 use crate::saved::Saving;
 use crate::work::{DeviceReading, Failure, Quota, Record};
@@ -185,6 +186,56 @@ pub(crate) fn forget_saving<T: Transport>(
     uuid: Uuid,
 ) -> Result<(), ClientError> {
     remove_tree(store, &saving_path(uuid))
+}
+
+/// Records how far a move is, for a later daemon.
+pub(crate) fn keep_leaving<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+    leaving: &Leaving,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    batch.write(&leaving_path(uuid), leaving.encode());
+    commit_for(store, domid, &batch)
+}
+
+/// The VM does not leave.
+pub(crate) fn forget_leaving<T: Transport>(
+    store: &mut Client<T>,
+    uuid: Uuid,
+) -> Result<(), ClientError> {
+    remove_tree(store, &leaving_path(uuid))
+}
+
+/// Nobody will ask for a transfer any more.
+pub(crate) fn forget_received<T: Transport>(
+    store: &mut Client<T>,
+    transfer: Uuid,
+) -> Result<(), ClientError> {
+    remove_tree(store, &received_path(transfer))
+}
+
+/// The transfers that came, with their VMs.
+pub(crate) fn received<T: Transport>(store: &mut Client<T>) -> Result<Vec<(Uuid, Uuid)>, Failure> {
+    let names = match store.directory(RECEIVED) {
+        Ok(names) => names,
+        Err(error) if error.is_not_found() => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let transfers: Vec<Uuid> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    let mut look = Batch::new();
+    for transfer in &transfers {
+        look.read(&received_path(*transfer));
+    }
+    let replies = store.run(&look)?;
+    let mut received = Vec::with_capacity(transfers.len());
+    for (index, transfer) in transfers.into_iter().enumerate() {
+        let uuid = replies.get_optional(index)?.map(text).and_then(|it| it.parse().ok());
+        received.extend(uuid.map(|uuid| (transfer, uuid)));
+    }
+    Ok(received)
 }
 
 /// Takes a suspend request back. False if the guest has acknowledged it or is gone.
@@ -499,12 +550,14 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         look.read(&format!("{path}/{FORMAT_NODE}"));
         look.read(&suspend_port_path(*uuid));
         look.read(&saving_path(*uuid));
+        look.read(&leaving_path(*uuid));
+        look.read(&incoming_path(*uuid));
     }
     let replies = store.run(&look)?;
     let mut records = Vec::with_capacity(uuids.len());
     for (index, uuid) in uuids.into_iter().enumerate() {
         let value = |at: usize| -> Result<Option<String>, ClientError> {
-            Ok(replies.get_optional(6 * index + at)?.map(text))
+            Ok(replies.get_optional(8 * index + at)?.map(text))
         };
         let domid = value(0)?.and_then(|text| text.parse().ok()).map(DomId);
         let (complete, pending) = (value(1)?, value(2)?.unwrap_or_default());
@@ -517,6 +570,8 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
             pending,
             has_suspend_port,
             saving: value(5)?,
+            leaving: value(6)?,
+            incoming: value(7)?,
             ..Record::default()
         });
     }

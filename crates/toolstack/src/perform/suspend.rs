@@ -288,6 +288,19 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
         self.xen.resume_domain(domid).map_err(refused("resume", domid))
     }
 
+    /// Lets a suspended guest go on as if in another domain: it connects its devices anew.
+    pub(crate) fn resume_anew(&mut self, domain: DomainRef) -> Result<(), Failure> {
+        let domid = domain.domid;
+        let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
+        if info.is_some_and(|info| info.kind() == DomainKind::Pv) {
+            let why = "a PV guest whose devices were closed cannot go on in its domain yet";
+            return Err(Failure(format!("domain {domid}: {why}")));
+        }
+        // Its call returns 0, which the registers hold already.
+        self.xen.resume_domain(domid).map_err(refused("resume", domid))?;
+        self.tell_resumed(domid)
+    }
+
     /// Tells the store that a suspended domain runs again, so that it reports a further suspend.
     pub fn tell_resumed(&mut self, domid: DomId) -> Result<(), Failure> {
         match self.store.resume(domid) {

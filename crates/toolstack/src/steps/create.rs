@@ -153,7 +153,11 @@ impl CreateStep {
             Self::Record => {
                 // From here on nodes may exist, even if the write is never confirmed.
                 facts.recorded = true;
-                CreateWork::Record { nodes: layout::record_nodes(uuid, &config.to_cfg_text()) }
+                let mut nodes = layout::record_nodes(uuid, &config.to_cfg_text());
+                if let Some(transfer) = facts.transfer {
+                    nodes.put(layout::incoming_path(uuid), transfer.to_string());
+                }
+                CreateWork::Record { nodes }
             }
             Self::CreateDomain => {
                 let images = facts.images.clone().expect("planned after the images");
@@ -186,7 +190,10 @@ impl CreateStep {
                 };
                 facts.incarnation.nodes = true;
                 facts.incarnation.completion = Some(built.completion(start));
-                let nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
+                let mut nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
+                if let Some(transfer) = facts.transfer {
+                    nodes.put(layout::received_path(transfer), uuid.to_string());
+                }
                 let quota = Quota::for_devices(domain.domain.domid, &config);
                 CreateWork::WriteNodes { uuid, nodes, quota }
             }
@@ -202,6 +209,10 @@ impl CreateStep {
     pub(super) fn complete(self, output: Output, with: Completing<'_>) {
         let Completing { vm, out, .. } = with;
         let facts = &mut vm.facts;
+        if self == Self::Unpause {
+            // It has run: it is this host's for good.
+            facts.came = facts.transfer.take();
+        }
         match self {
             Self::LoadImages => {
                 let Output::Images(images) = output else { output.misplaced() };

@@ -73,12 +73,12 @@ impl SaveStep {
         }
     }
 
-    pub(super) fn complete(self, output: Output, with: Completing<'_>) {
+    pub(super) fn complete(self, output: &Output, with: Completing<'_>) {
         let Completing { vm, .. } = with;
         match self {
             Self::Save | Self::Settle => {
                 let Output::Saved(end) = output else { output.misplaced() };
-                vm.facts.incarnation.save_end = Some(end);
+                vm.facts.incarnation.save_end = Some(*end);
             }
         }
     }

@@ -232,6 +232,7 @@ fn what_is_heard_before_the_first_look_waits_for_it() {
         records: vec![record],
         loops: Vec::new(),
         unique_ids: std::collections::BTreeMap::new(),
+        received: Vec::new(),
         models: Vec::new(),
     };
     let actions = end_first(&mut machine, &look, Ok(observed));

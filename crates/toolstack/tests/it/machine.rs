@@ -38,6 +38,7 @@ pub(crate) fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, 
         records,
         loops,
         unique_ids: BTreeMap::new(),
+        received: Vec::new(),
         models: Vec::new(),
     };
     let worked = Event::Worked { work: *id, result: Ok(observed), cost: Cost::default() };
@@ -90,6 +91,7 @@ fn requests_wait_until_the_machine_has_looked_around() {
         records: Vec::new(),
         loops: Vec::new(),
         unique_ids: BTreeMap::new(),
+        received: Vec::new(),
         models: Vec::new(),
     };
     let actions = end_first(&mut machine, &look, Ok(observed));
@@ -127,6 +129,7 @@ fn beside_a_foreign_g() -> Toolstack {
         records: Vec::new(),
         loops: Vec::new(),
         unique_ids: BTreeMap::new(),
+        received: Vec::new(),
         models: Vec::new(),
     };
     let _ = end_first(&mut machine, &actions, Ok(observed));

@@ -60,8 +60,14 @@ fn devices_go_side_by_side_and_bad_input_is_found_before_anything_is_made() {
 #[test]
 fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all =
-        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
+    let all = Reached {
+        recorded: true,
+        domain: true,
+        nodes: true,
+        condemned: true,
+        coming: false,
+        disks: &[51712],
+    };
     check(
         &plan_teardown(&config, all),
         &expect![[r#"
@@ -75,8 +81,14 @@ fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
             7   remove nodes  (after 5, 6)
         "#]],
     );
-    let early =
-        Reached { recorded: true, domain: false, nodes: false, condemned: false, disks: &[51712] };
+    let early = Reached {
+        recorded: true,
+        domain: false,
+        nodes: false,
+        condemned: false,
+        coming: false,
+        disks: &[51712],
+    };
     check(
         &plan_teardown(&config, early),
         &expect![[r#"
@@ -117,8 +129,14 @@ fn only_a_reader_of_a_volume_that_is_written_too_waits_for_another_disk() {
 #[test]
 fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']\nvif = ['bridge=xenbr0']");
-    let all =
-        Reached { recorded: true, domain: true, nodes: true, condemned: true, disks: &[51712] };
+    let all = Reached {
+        recorded: true,
+        domain: true,
+        nodes: true,
+        condemned: true,
+        coming: false,
+        disks: &[51712],
+    };
     check(
         &plan_reboot(&config, Start::Running, all),
         &expect![[r#"
@@ -146,8 +164,14 @@ fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
 fn a_reboot_lets_go_of_a_disk_that_was_being_detached() {
     let config = config("name = 'full'\ndisk = ['/a,raw,xvda,w']");
     let disks = [51712, 51728];
-    let reached =
-        Reached { recorded: true, domain: true, nodes: true, condemned: false, disks: &disks };
+    let reached = Reached {
+        recorded: true,
+        domain: true,
+        nodes: true,
+        condemned: false,
+        coming: false,
+        disks: &disks,
+    };
     check(
         &plan_reboot(&config, Start::Running, reached),
         &expect![[r#"
@@ -245,8 +269,14 @@ fn a_device_model_starts_beside_the_build_after_the_disks_that_it_emulates() {
     "#]],
     );
     let disks = [768];
-    let reached =
-        Reached { recorded: true, domain: true, nodes: false, condemned: false, disks: &disks };
+    let reached = Reached {
+        recorded: true,
+        domain: true,
+        nodes: false,
+        condemned: false,
+        coming: false,
+        disks: &disks,
+    };
     check(
         &plan_teardown(&config, reached),
         &expect![[r#"

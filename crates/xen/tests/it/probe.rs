@@ -159,7 +159,7 @@ fn what_does_not_fit_into_the_arena_is_refused_without_a_hypercall() {
     let most = Xen::<Scripted<'_>>::EXTENTS_MAX;
     xen.hypervisor().calls.clear();
     assert_eq!(xen.populate(DomId(1), 0, &vec![0; most + 1]), Err(Errno::E2BIG));
-    assert_eq!(xen.set_hvm_context(DomId(1), &vec![0; most * 8 + 1]), Err(Errno::E2BIG));
+    assert_eq!(xen.set_hvm_context(DomId(1), &vec![0; xen::ARENA_BYTES_FULL]), Err(Errno::E2BIG));
     assert!(xen.hypervisor().calls.is_empty());
     assert_eq!(xen.populate(DomId(1), 0, &vec![0; most]), Ok(vec![]));
 }

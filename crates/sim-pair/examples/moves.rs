@@ -1,0 +1,96 @@
+//! A VM goes from host to host while something goes wrong at every point: `moves [--seeds N] [--first K] [--stride N]
+//! [--only WORDS] [--at K]`. With `--at`, only the K-th point of each sweep, and everything that happens.
+
+use sim::PacketFate;
+use sim_pair::Side;
+use sim_pair::moves::{self, Guest, Plan, Trouble, Way};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// What goes wrong, by its name, at the k-th point.
+type Sweep = (&'static str, fn(u64) -> Trouble);
+
+const KILLS: [Sweep; 5] = [
+    ("kill of the left daemon", |k| Trouble::Kill(Side::Left, k)),
+    ("kill of the right daemon", |k| Trouble::Kill(Side::Right, k)),
+    ("kill of both daemons", |k| Trouble::KillBoth(k, k)),
+    ("crash of the left host", |k| Trouble::Crash(Side::Left, k)),
+    ("crash of the right host", |k| Trouble::Crash(Side::Right, k)),
+];
+
+const PACKETS: [Sweep; 6] = [
+    ("destroy", |k| Trouble::Destroy(k * 500)),
+    ("lost packet", |k| Trouble::Packet(k, PacketFate::Lost)),
+    ("short cut", |k| Trouble::Packet(k, PacketFate::CutFor(5 * SECOND))),
+    ("cut", |k| Trouble::Packet(k, PacketFate::Cut)),
+    ("reset", |k| Trouble::Packet(k, PacketFate::Reset)),
+    ("torn packet", |k| Trouble::Packet(k, PacketFate::Torn)),
+];
+
+/// Prints what both hosts did, by time, and how it ended.
+fn tell(plan: &Plan) {
+    let (result, [left, right]) = moves::run_traced(plan);
+    let mut lines: Vec<(String, String)> = left
+        .into_iter()
+        .map(|line| (line, "left ".to_owned()))
+        .chain(right.into_iter().map(|line| (line, "right".to_owned())))
+        .collect();
+    lines.sort_by(|a, b| a.0.split_whitespace().next().cmp(&b.0.split_whitespace().next()));
+    for (line, side) in lines {
+        println!("{side} {line}");
+    }
+    println!("{plan:?}: {result:?}");
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let (mut seeds, mut first, mut stride, mut at, mut only) = (1, 1, 1, None, Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().ok_or("a value is missing")?;
+        match argument.as_str() {
+            "--seeds" => seeds = value.parse()?,
+            "--stride" => stride = value.parse::<u64>()?.max(1),
+            "--first" => first = value.parse()?,
+            "--at" => at = Some(value.parse::<u64>()?),
+            "--only" => only.push(value),
+            other => return Err(format!("unknown argument {other}").into()),
+        }
+    }
+    let is_wanted = |text: &str| only.iter().all(|it| text.contains(it.as_str()));
+    let mut broken = 0;
+    println!(
+        "{:<7} {:<5} {:<26} {:>5} {:>6} {:>6} {:>6} {:>5}",
+        "way", "guest", "trouble", "seed", "runs", "left", "right", "lost"
+    );
+    let all = Way::ALL.into_iter().flat_map(|way| Guest::ALL.map(|guest| (way, guest)));
+    // Xen cannot log what a PV guest writes without shadow paging.
+    for (way, guest) in all.filter(|it| *it != (Way::Live, Guest::Pv)) {
+        let packets: &[Sweep] = if way == Way::File { &[] } else { &PACKETS };
+        let name = |what: &str| format!("{} {} {what}", way.as_str(), guest.as_str());
+        let wanted = KILLS.iter().chain(packets).filter(|(what, _)| is_wanted(&name(what)));
+        for (name, trouble) in wanted {
+            for seed in 1..=seeds {
+                let plan = Plan { way, guest, trouble: Trouble::Nothing, seed };
+                if let Some(k) = at {
+                    tell(&Plan { trouble: trouble(k), ..plan });
+                    continue;
+                }
+                let it = moves::sweep(plan, trouble, first, stride);
+                println!(
+                    "{:<7} {:<5} {name:<26} {seed:>5} {:>6} {:>6} {:>6} {:>5}",
+                    way.as_str(),
+                    guest.as_str(),
+                    it.runs,
+                    it.on_left,
+                    it.on_right,
+                    it.nowhere
+                );
+                broken += it.wrong.len();
+                for why in &it.wrong {
+                    println!("WRONG: {why}");
+                }
+            }
+        }
+    }
+    if broken == 0 { Ok(()) } else { Err(format!("{broken} runs went wrong").into()) }
+}

@@ -1,0 +1,8 @@
+//! Two hosts, seen from outside.
+
+mod file;
+mod moves;
+mod network;
+mod storage;
+mod support;
+mod turns;

@@ -1,0 +1,266 @@
+//! Connections to other hosts, over which VMs move.
+//!
+//! A connection is handed over by a client, outlives single works, and is closed by the machine. What is said on it is
+//! `migrate::peer`'s, or xl's; a [`Conversation`] says and hears it.
+
+use std::fmt;
+
+use migrate::Input;
+use migrate::peer::{self, Message};
+
+use crate::work::Failure;
+
+/// A connection that a client has handed over. Assigned by the daemon.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct ChannelId(pub u64);
+
+/// What came from the other end.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Received {
+    Bytes(usize),
+    /// Nothing in time.
+    Nothing,
+    /// It has closed the connection.
+    End,
+}
+
+/// A connection that has broken.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct Broken(pub String);
+
+/// A connection to another host.
+pub trait Channel {
+    /// Sends all of it.
+    ///
+    /// # Errors
+    /// The other end is gone, or takes nothing for long.
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Broken>;
+
+    /// Receives some bytes, waiting for at most this long.
+    ///
+    /// # Errors
+    /// The connection has broken.
+    fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken>;
+
+    /// Gives bytes back that were received and not used: they are received next.
+    fn unread(&mut self, bytes: &[u8]);
+}
+
+/// Bytes that are read from a connection at once.
+const READ_BYTES: usize = 256 << 10;
+
+const SECOND: u64 = 1_000_000_000;
+/// How often a wait looks whether it is cancelled.
+const LOOK_NS: u64 = 100_000_000;
+
+/// One side of what is said on a connection. What has come and was not heard yet is given back at its end.
+pub(crate) struct Conversation {
+    channel: Box<dyn Channel>,
+    input: Input,
+    bytes: Vec<u8>,
+    out: Vec<u8>,
+    /// Nothing more can be sent.
+    has_broken: bool,
+    /// The other end speaks as xl does.
+    is_xl: bool,
+}
+
+impl fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conversation").field("unparsed", &self.input.unparsed()).finish()
+    }
+}
+
+/// Why nothing was heard.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Silence {
+    /// The other end has closed the connection, or it has broken.
+    Broken(String),
+    /// It says nothing.
+    TooLong {
+        seconds: u64,
+    },
+    /// It says what cannot be understood.
+    Nonsense(String),
+    Cancelled,
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Broken(why) => write!(f, "the connection broke: {why}"),
+            Self::TooLong { seconds } => write!(f, "it has not answered for {seconds} s"),
+            Self::Nonsense(why) => write!(f, "it does not keep to the protocol: {why}"),
+            Self::Cancelled => f.write_str("cancelled"),
+        }
+    }
+}
+
+impl From<Broken> for Silence {
+    fn from(Broken(why): Broken) -> Self {
+        Self::Broken(why)
+    }
+}
+
+impl From<Silence> for Failure {
+    fn from(silence: Silence) -> Self {
+        Self(format!("the other host: {silence}"))
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        let rest = self.input.take_unparsed();
+        if !rest.is_empty() {
+            self.channel.unread(&rest);
+        }
+    }
+}
+
+impl Conversation {
+    pub(crate) fn on(channel: Box<dyn Channel>) -> Self {
+        let (input, bytes) = (Input::new(), vec![0; READ_BYTES]);
+        Self { channel, input, bytes, out: Vec::new(), has_broken: false, is_xl: false }
+    }
+
+    pub(crate) fn say(&mut self, message: &Message) -> Result<(), Silence> {
+        self.out.clear();
+        message.encode(&mut self.out);
+        self.transmit()
+    }
+
+    /// Bytes of an image, at most as many as one message has.
+    pub(crate) fn say_data(&mut self, bytes: &[u8]) -> Result<(), Silence> {
+        self.out.clear();
+        peer::encode_data(bytes, &mut self.out);
+        self.transmit()
+    }
+
+    /// What the other end said before it closed a connection that has broken.
+    pub(crate) fn hear_last(&mut self, seconds: u64) -> Option<Message> {
+        if !self.has_broken {
+            return None;
+        }
+        self.hear(seconds, &mut || false).ok()
+    }
+
+    fn transmit(&mut self) -> Result<(), Silence> {
+        let sent = self.channel.send(&self.out);
+        self.has_broken |= sent.is_err();
+        Ok(sent?)
+    }
+
+    /// Bytes of xl's protocol, or a banner.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Silence> {
+        let sent = self.channel.send(bytes);
+        self.has_broken |= sent.is_err();
+        Ok(sent?)
+    }
+
+    /// Whether the other end speaks as xl does.
+    pub(crate) fn is_xl(&self) -> bool {
+        self.is_xl
+    }
+
+    pub(crate) fn set_xl(&mut self) {
+        self.is_xl = true;
+    }
+
+    /// What has come and was not used.
+    pub(crate) fn input(&mut self) -> &mut Input {
+        &mut self.input
+    }
+
+    /// Takes more bytes in. Ends when some have come, or none for `seconds`. `is_cancelled` is asked while it waits.
+    pub(crate) fn take_in(
+        &mut self,
+        seconds: u64,
+        is_cancelled: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Silence> {
+        let mut waited = 0;
+        while waited < seconds * SECOND {
+            match self.channel.receive(&mut self.bytes, LOOK_NS)? {
+                Received::Bytes(count) => {
+                    self.input.feed(&self.bytes[..count]);
+                    return Ok(());
+                }
+                Received::Nothing => waited += LOOK_NS,
+                Received::End => {
+                    self.input.end();
+                    return Err(Silence::Broken("it has closed it".to_owned()));
+                }
+            }
+            if is_cancelled() {
+                return Err(Silence::Cancelled);
+            }
+        }
+        Err(Silence::TooLong { seconds })
+    }
+
+    /// The next message that is more than a sign of life.
+    pub(crate) fn hear(
+        &mut self,
+        seconds: u64,
+        is_cancelled: &mut dyn FnMut() -> bool,
+    ) -> Result<Message, Silence> {
+        loop {
+            match Message::parse(&mut self.input) {
+                Ok(Some(Message::Alive)) => {}
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => self.take_in(seconds, is_cancelled)?,
+                Err(error) => return Err(Silence::Nonsense(error.to_string())),
+            }
+        }
+    }
+
+    /// Exactly these bytes, as xl says things.
+    pub(crate) fn hear_exactly(
+        &mut self,
+        expected: &[u8],
+        seconds: u64,
+        is_cancelled: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Silence> {
+        let come = self.hear_bytes(expected.len(), seconds, is_cancelled)?;
+        if come == expected {
+            return Ok(());
+        }
+        let [come, expected] =
+            [&*come, expected].map(|it| String::from_utf8_lossy(it).into_owned());
+        let (come, expected) = (come.escape_debug(), expected.escape_debug());
+        Err(Silence::Nonsense(format!("\"{come}\" came, expected \"{expected}\"")))
+    }
+
+    /// As many bytes as this.
+    pub(crate) fn hear_bytes(
+        &mut self,
+        count: usize,
+        seconds: u64,
+        is_cancelled: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<u8>, Silence> {
+        while self.input.unparsed() < count {
+            self.take_in(seconds, is_cancelled)?;
+        }
+        Ok(self.input.take(count))
+    }
+
+    /// The first line, of at most `bytes_max`, newline included.
+    pub(crate) fn hear_line(
+        &mut self,
+        bytes_max: usize,
+        seconds: u64,
+        is_cancelled: &mut dyn FnMut() -> bool,
+    ) -> Result<Vec<u8>, Silence> {
+        loop {
+            let come = self.input.unparsed_bytes();
+            match come.iter().position(|byte| *byte == b'\n') {
+                Some(at) if at < bytes_max => return Ok(self.input.take(at + 1)),
+                None if come.len() < bytes_max => self.take_in(seconds, is_cancelled)?,
+                _ => {
+                    let start = come[..come.len().min(bytes_max)].escape_ascii().to_string();
+                    return Err(Silence::Nonsense(format!("it began with \"{start}\"")));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Moves of VMs to and from other hosts: what is asked, what a VM's record says of one, how one ends.
+
+use std::collections::BTreeMap;
+
+pub use migrate::peer::Arrival;
+use migrate::peer::Offer;
+use xen::Uuid;
+
+use crate::channel::ChannelId;
+
+/// Whether the guest runs while most of its memory is sent.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Pace {
+    #[default]
+    Live,
+    /// It is suspended first.
+    Stopped,
+}
+
+/// Whose protocol is spoken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Speaks {
+    /// Ours.
+    Own,
+    /// That of `xl migrate` and `xl migrate-receive`.
+    Xl,
+}
+
+/// A VM is to go to another host.
+#[derive(Clone, Debug)]
+pub struct MigrateRequest {
+    pub target: String,
+    pub channel: ChannelId,
+    /// The other host, for operators.
+    pub to: String,
+    /// This host, for theirs.
+    pub from: String,
+    /// How the other host can be asked later, see [`crate::host::Host::connect`].
+    pub peer: Option<String>,
+    /// Of this move and no other.
+    pub transfer: Uuid,
+    pub pace: Pace,
+    /// The wanted pause of the guest.
+    pub downtime_ms: Option<u64>,
+    pub arrival: Arrival,
+}
+
+/// A VM comes from another host, or a host has a question.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveRequest {
+    pub channel: ChannelId,
+    pub speaks: Speaks,
+    /// What the receiving side wants; the sender may want it too.
+    pub arrival: Arrival,
+    /// Names the move if the sender does not.
+    pub transfer: Uuid,
+}
+
+/// Where a VM runs of which nobody can be asked.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    Here,
+    There,
+}
+
+/// How far a move is, for a later daemon.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LeavingStage {
+    /// The other host does not run the VM, and never will without a further word.
+    Sending,
+    /// The VM is the other host's, if that wants it.
+    Given,
+}
+
+/// A move in the VM's record, and in a file that outlives the host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Leaving {
+    pub stage: LeavingStage,
+    pub speaks: Speaks,
+    pub transfer: Uuid,
+    pub to: String,
+    pub peer: Option<String>,
+}
+
+impl Leaving {
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let stage = match self.stage {
+            LeavingStage::Sending => "sending",
+            LeavingStage::Given => "given",
+        };
+        // A command may have spaces, a host's name has none.
+        let to: String = self.to.chars().filter(|it| !it.is_whitespace()).collect();
+        let speaks = match self.speaks {
+            Speaks::Own => "own",
+            Speaks::Xl => "xl",
+        };
+        let peer = self.peer.as_deref().unwrap_or_default();
+        format!("{stage} {speaks} {} {to} {peer}", self.transfer)
+    }
+
+    /// `None` if it is invalid.
+    #[must_use]
+    pub fn decode(text: &str) -> Option<Self> {
+        let mut words = text.splitn(5, ' ');
+        let stage = match words.next()? {
+            "sending" => LeavingStage::Sending,
+            "given" => LeavingStage::Given,
+            _ => return None,
+        };
+        let speaks = match words.next()? {
+            "own" => Speaks::Own,
+            "xl" => Speaks::Xl,
+            _ => return None,
+        };
+        let transfer = words.next()?.parse().ok()?;
+        let to = words.next()?.to_owned();
+        let peer = Some(words.next()?.to_owned()).filter(|peer| !peer.is_empty());
+        Some(Self { stage, speaks, transfer, to, peer })
+    }
+}
+
+/// The file of a VM that leaves.
+#[must_use]
+pub fn leaving_file(uuid: Uuid) -> String {
+    format!("leaving-{uuid}")
+}
+
+/// The file of a transfer that came here.
+#[must_use]
+pub fn received_file(transfer: Uuid) -> String {
+    format!("received-{transfer}")
+}
+
+/// A small file that outlives daemon and host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TransferFile {
+    pub name: String,
+    pub text: String,
+}
+
+/// What these files say.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// VMs that leave.
+    pub(crate) leaving: Vec<(Uuid, Leaving)>,
+    /// Transfers that came, with their VMs.
+    pub(crate) received: BTreeMap<Uuid, Uuid>,
+}
+
+pub(crate) fn read_files(files: &[TransferFile]) -> Known {
+    let leaving = files.iter().filter_map(|file| {
+        let uuid = file.name.strip_prefix("leaving-")?.parse().ok()?;
+        Some((uuid, Leaving::decode(file.text.trim_end_matches('\n'))?))
+    });
+    let received = files.iter().filter_map(|file| {
+        let transfer = file.name.strip_prefix("received-")?.parse().ok()?;
+        Some((transfer, file.text.trim().parse().ok()?))
+    });
+    Known { leaving: leaving.collect(), received: received.collect() }
+}
+
+/// How a handover ended.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Handover {
+    /// The VM is the other host's.
+    Running,
+    /// It never runs there; why.
+    Failed(String),
+    /// It was given away, and nothing was heard since.
+    Lost(String),
+}
+
+/// What a connection from another host began with.
+#[derive(Clone, Debug)]
+pub enum Greeting {
+    Offer(Box<Offer>),
+    /// From an xl host: the state of the guest follows.
+    Xl(Box<XlOffer>),
+    Question(Uuid),
+    Forget(Uuid),
+}
+
+/// What a host that runs xl tells of a VM before it sends it.
+#[derive(Clone, Debug)]
+pub struct XlOffer {
+    /// libxl's JSON.
+    pub json: String,
+}
+
+/// A VM that is coming.
+#[derive(Clone, Debug)]
+pub struct Incoming {
+    pub transfer: Uuid,
+    pub channel: ChannelId,
+    pub speaks: Speaks,
+    pub arrival: Arrival,
+    /// It was defined where it comes from, and started with the host in this place.
+    pub defined: Option<Option<u32>>,
+    pub from: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_record_says_of_a_move_reads_back() {
+        for stage in [LeavingStage::Sending, LeavingStage::Given] {
+            for peer in [None, Some("ssh -p 1 b  'x y'".to_owned())] {
+                let leaving = Leaving {
+                    stage,
+                    speaks: Speaks::Own,
+                    transfer: Uuid([7; 16]),
+                    to: "b".to_owned(),
+                    peer,
+                };
+                assert_eq!(Leaving::decode(&leaving.encode()), Some(leaving));
+            }
+        }
+        for wrong in ["", "sending", "given own x b ", "gone own 1 b"] {
+            assert_eq!(Leaving::decode(wrong), None);
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The receiving side of a move, on one connection. See `send.rs` for the other one.
+
+use std::ops::ControlFlow;
+
+use migrate::image::{Item, Limits, StreamReader};
+use migrate::libxc::{DomainType, Record};
+use migrate::peer::{self, Message};
+use migrate::{Channel, Input, Load, Target, libxc, libxl, save_file, xl_peer};
+use xen::{DomId, DomainKind, Hypervisor, Uuid};
+use xen_build::Built;
+use xenstore::client::Transport;
+
+use super::build::PAGES_PER_MIB;
+use super::restore::restored;
+use super::{Performer, failure, store};
+use crate::channel::{ChannelId, Conversation, Silence};
+use crate::config::VmConfig;
+use crate::host::Host;
+use crate::moves::{Greeting, Incoming, ReceiveRequest, Speaks, XlOffer, received_file};
+use crate::work::{Failure, NewDomain, Part, WorkMonitor};
+
+/// How long a connection may say nothing at first.
+const OFFER_SECONDS: u64 = 60;
+/// How long a sender may say nothing: it is suspending its guest, or the link is slow.
+const DATA_SECONDS: u64 = 180;
+/// How long a sender may take to let go of the VM's disks.
+const GO_SECONDS: u64 = 300;
+/// How long one may take to end what it has of the VM.
+const FORGET_SECONDS: u64 = 60;
+
+const LIMITS: Limits = Limits { pfn_max: (1 << 32) - 1, known_facts: &[] };
+
+/// A guest that comes.
+struct Arriving<'a> {
+    config: &'a VmConfig,
+    uuid: Uuid,
+    incoming: &'a Incoming,
+    domain: NewDomain,
+    reader: StreamReader,
+    input: Input,
+    load: Option<Load>,
+    pages: u64,
+}
+
+impl Arriving<'_> {
+    fn failure(&self, what: impl std::fmt::Display) -> Failure {
+        failure(format_args!("{} from {}", self.config.name, self.incoming.from), what)
+    }
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    /// Says who we are, and hears what the connection is for.
+    pub(crate) fn greet(
+        &mut self,
+        receive: ReceiveRequest,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Greeting, Failure> {
+        let mut with = self.converse(receive.channel)?;
+        let stop = &mut || is_cancelled(monitor);
+        if receive.speaks == Speaks::Xl {
+            with.send(xl_peer::BANNER)?;
+            return Ok(Greeting::Xl(Box::new(XlOffer { json: hear_config(&mut with, stop)? })));
+        }
+        with.send(peer::BANNER.as_bytes())?;
+        match with.hear(OFFER_SECONDS, stop)? {
+            Message::Offer(offer) => Ok(Greeting::Offer(offer)),
+            Message::Question { transfer } => Ok(Greeting::Question(transfer)),
+            Message::Forget { transfer } => Ok(Greeting::Forget(transfer)),
+            other => Err(Failure(format!("the other host: began with \"{}\"", other.name()))),
+        }
+    }
+
+    /// Accepts a VM, and fills its domain with what comes.
+    pub(crate) fn receive_state(
+        &mut self,
+        config: &VmConfig,
+        uuid: Uuid,
+        incoming: &Incoming,
+        domain: NewDomain,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Built, Failure> {
+        if incoming.speaks == Speaks::Xl {
+            let loaded = self.receive_from_xl(config, incoming, domain, monitor);
+            xen_build::end_claim(&mut self.xen, domain.domain.domid);
+            return loaded;
+        }
+        let mut with = self.converse(incoming.channel)?;
+        let mut arriving = Arriving {
+            config,
+            uuid,
+            incoming,
+            domain,
+            reader: StreamReader::new(LIMITS),
+            input: Input::new(),
+            load: None,
+            pages: 0,
+        };
+        let loaded = self.take_in(&mut arriving, &mut with, monitor);
+        xen_build::end_claim(&mut self.xen, domain.domain.domid);
+        loaded
+    }
+
+    fn take_in(
+        &mut self,
+        arriving: &mut Arriving<'_>,
+        with: &mut Conversation,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Built, Failure> {
+        let cancelled = format!("{}: was cancelled", arriving.config.name);
+        let heard = |silence| match silence {
+            Silence::Cancelled => Failure(cancelled.clone()),
+            silence => Failure::from(silence),
+        };
+        with.say(&Message::Accepted { lanes: 0 }).map_err(heard)?;
+        loop {
+            let stop = &mut || is_cancelled(monitor);
+            match with.hear(DATA_SECONDS, stop).map_err(heard)? {
+                Message::Data(bytes) => {
+                    arriving.input.feed(&bytes);
+                    self.take_items(arriving)?;
+                }
+                Message::Whole => break,
+                Message::GiveUp { why } => return Err(arriving.failure(why)),
+                other => {
+                    let what = format!("the sender said \"{}\" out of turn", other.name());
+                    return Err(arriving.failure(what));
+                }
+            }
+            let total = restored(arriving.config).pages_max().div_ceil(PAGES_PER_MIB);
+            let done = (arriving.pages / PAGES_PER_MIB).min(total);
+            if monitor.reached(Part { done, total, unit: "MiB" }) == ControlFlow::Break(()) {
+                return Err(Failure(cancelled));
+            }
+        }
+        if !arriving.reader.has_ended() {
+            return Err(arriving.failure("its state has no end"));
+        }
+        let load = arriving.load.take();
+        let mut load = load.ok_or_else(|| arriving.failure("its state has no beginning"))?;
+        let refused = |error: migrate::LoadError| arriving.failure(error);
+        load.apply(&mut self.xen, Record::End).map_err(refused)?;
+        let loaded = load.finish(&mut self.xen).map_err(refused)?;
+        let (store_frame, console_frame) = (loaded.store_frame, loaded.console_frame);
+        Ok(Built { store_frame, console_frame, entry: 0, pages: loaded.pages })
+    }
+
+    /// Reads libxl's stream, which ends by itself.
+    fn receive_from_xl(
+        &mut self,
+        config: &VmConfig,
+        incoming: &Incoming,
+        domain: NewDomain,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Built, Failure> {
+        let mut with = self.converse(incoming.channel)?;
+        let wrong =
+            |what: &dyn std::fmt::Display| failure(format_args!("{} from xl", config.name), what);
+        let mut parser = libxl::Parser::new(LIMITS.pfn_max);
+        let mut load: Option<Load> = None;
+        let mut pages = 0;
+        let total = restored(config).pages_max().div_ceil(PAGES_PER_MIB);
+        while !parser.has_ended() {
+            let item = parser.next(with.input()).map_err(|error| wrong(&error))?;
+            let record = match item {
+                None if parser.has_ended() => break,
+                None => {
+                    let stop = &mut || is_cancelled(monitor);
+                    with.take_in(DATA_SECONDS, stop).map_err(|silence| wrong(&silence))?;
+                    continue;
+                }
+                Some(libxl::Item::Libxc(libxc::Item::Headers(headers))) => {
+                    let new = Load::new(target(config, domain), headers);
+                    load = Some(new.map_err(|error| wrong(&error))?);
+                    continue;
+                }
+                Some(libxl::Item::Libxc(libxc::Item::Record(record))) => record,
+                Some(libxl::Item::Record(_)) => continue,
+            };
+            if let Record::PageData(data) = &record {
+                pages += data.pages.len() as u64;
+            }
+            let Some(load) = &mut load else { return Err(wrong(&"its state has no beginning")) };
+            load.apply(&mut self.xen, record).map_err(|error| wrong(&error))?;
+            let done = (pages / PAGES_PER_MIB).min(total);
+            if monitor.reached(Part { done, total, unit: "MiB" }) == ControlFlow::Break(()) {
+                return Err(wrong(&"was cancelled"));
+            }
+        }
+        let load = load.ok_or_else(|| wrong(&"its state has no beginning"))?;
+        let loaded = load.finish(&mut self.xen).map_err(|error| wrong(&error))?;
+        let (store_frame, console_frame) = (loaded.store_frame, loaded.console_frame);
+        Ok(Built { store_frame, console_frame, entry: 0, pages: loaded.pages })
+    }
+
+    /// Applies all that has come.
+    fn take_items(&mut self, arriving: &mut Arriving<'_>) -> Result<(), Failure> {
+        loop {
+            let item = arriving.reader.next(&mut arriving.input);
+            let Some(item) = item.map_err(|error| arriving.failure(error))? else { return Ok(()) };
+            let record = match item {
+                Item::Head(head) => {
+                    if head.uuid != arriving.uuid.0 {
+                        return Err(arriving.failure("its state is another VM's"));
+                    }
+                    let target = target(arriving.config, arriving.domain);
+                    let load = Load::new(target, head.headers);
+                    arriving.load = Some(load.map_err(|error| arriving.failure(error))?);
+                    continue;
+                }
+                Item::Lane(_, token) if token == arriving.incoming.transfer.0 => continue,
+                Item::Lane(..) => return Err(arriving.failure("its state is of another transfer")),
+                Item::Record(record) => record,
+                Item::Pages(pages) => {
+                    let data = pages.into_page_data();
+                    arriving.pages += data.pages.len() as u64;
+                    Record::PageData(data)
+                }
+                Item::Emulator(_) => {
+                    return Err(arriving.failure("VMs with a device model are not taken in yet"));
+                }
+                Item::EndOfRound(_) | Item::Checkpoint | Item::End => continue,
+            };
+            let Some(load) = &mut arriving.load else {
+                return Err(arriving.failure("its state has no beginning"));
+            };
+            let applied = load.apply(&mut self.xen, record);
+            applied.map_err(|error| arriving.failure(error))?;
+        }
+    }
+
+    /// Says that all of a VM is here, and waits until it is ours.
+    pub(crate) fn await_go(
+        &mut self,
+        name: &str,
+        incoming: &Incoming,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<(), Failure> {
+        let mut with = self.converse(incoming.channel)?;
+        if incoming.speaks == Speaks::Xl {
+            with.send(xl_peer::READY)?;
+            return Ok(with.hear_exactly(xl_peer::GO, GO_SECONDS, &mut || is_cancelled(monitor))?);
+        }
+        with.say(&Message::Loaded)?;
+        match with.hear(GO_SECONDS, &mut || is_cancelled(monitor)) {
+            Ok(Message::Go) => Ok(()),
+            Ok(Message::GiveUp { why }) => Err(Failure(why)),
+            Ok(other) => Err(Failure(format!("{name}: the sender said \"{}\"", other.name()))),
+            Err(Silence::Cancelled) => Err(Failure(format!("{name}: was cancelled"))),
+            Err(silence) => Err(silence.into()),
+        }
+    }
+
+    /// Makes it known to a later boot that the VM came here.
+    pub(crate) fn note_arrival(&mut self, transfer: Uuid, uuid: Uuid) -> Result<(), Failure> {
+        let file = received_file(transfer);
+        let noted = self.host.write_transfer(&file, &uuid.to_string());
+        noted.map_err(|error| failure(&file, error))
+    }
+
+    /// Says that the VM runs. If nobody hears it, somebody will ask.
+    pub(crate) fn report_arrival(&mut self, incoming: &Incoming) {
+        if let Ok(mut with) = self.converse(incoming.channel) {
+            let _asks_later = match incoming.speaks {
+                Speaks::Own => with.say(&Message::Running),
+                Speaks::Xl => with.send(xl_peer::REPORT).and_then(|()| with.send(&[0])),
+            };
+        }
+    }
+
+    /// From here on no daemon runs what came in part.
+    pub(crate) fn fence(&mut self, transfer: Uuid, uuid: Uuid) -> Result<(), Failure> {
+        let file = received_file(transfer);
+        self.host.remove_transfer(&file).map_err(|error| failure(&file, error))?;
+        let mut removals = crate::layout::condemned_paths(uuid);
+        removals.push(crate::layout::received_removal(transfer));
+        Ok(store::remove(&mut self.store, None, uuid, &removals)?)
+    }
+
+    /// Waits until the sender has ended what it has of a VM, after which nobody asks any more.
+    pub(crate) fn await_forget(
+        &mut self,
+        channel: ChannelId,
+        transfer: Uuid,
+    ) -> Result<(), Failure> {
+        let mut with = self.converse(channel)?;
+        match with.hear(FORGET_SECONDS, &mut || false) {
+            Ok(Message::Forget { transfer: theirs }) if theirs == transfer => {
+                self.forget_received(transfer)
+            }
+            Ok(other) => Err(Failure(format!("the sender said \"{}\"", other.name()))),
+            Err(silence) => Err(silence.into()),
+        }
+    }
+
+    /// Tells an xl host that its VM stays there.
+    pub(crate) fn give_back(&mut self, channel: ChannelId) -> Result<(), Failure> {
+        let mut with = self.converse(channel)?;
+        with.send(xl_peer::REPORT)?;
+        with.send(&[1])?;
+        Ok(with.send(xl_peer::GO)?)
+    }
+}
+
+/// The configuration that xl sends first.
+fn hear_config(with: &mut Conversation, stop: &mut dyn FnMut() -> bool) -> Result<String, Failure> {
+    loop {
+        let config = save_file::parse(with.input());
+        match config.map_err(|error| failure("the other host", error))? {
+            Some(json) => return Ok(json),
+            None => with.take_in(OFFER_SECONDS, stop)?,
+        }
+    }
+}
+
+fn is_cancelled(monitor: &mut dyn WorkMonitor) -> bool {
+    monitor.reached(Part { done: 0, total: 0, unit: "" }) == ControlFlow::Break(())
+}
+
+/// The domain that a guest comes to.
+fn target(config: &VmConfig, domain: NewDomain) -> Target {
+    let channel = |port| Channel { port, backend: DomId::DOM0 };
+    Target {
+        domid: domain.domain.domid,
+        domain: match config.kind {
+            DomainKind::Pv => DomainType::Pv,
+            DomainKind::Pvh | DomainKind::Hvm => DomainType::Hvm,
+        },
+        pages_max: restored(config).pages_max(),
+        vcpus_max: config.vcpus_max,
+        store: channel(domain.store_port),
+        console: channel(domain.console_port),
+    }
+}

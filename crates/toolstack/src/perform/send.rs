@@ -1,0 +1,610 @@
+//! The sending side of a move, on one connection.
+//!
+//! ```text
+//!   offered -> accepted -> recorded: sending -> [rounds while the guest runs] -> suspended -> all sent -> loaded there
+//!      devices closed, disks detached (steps of their own)
+//!   recorded: given -> Go -> running there, or failed there, or nothing is heard
+//! ```
+//! Until `given` is recorded the other host cannot run the guest, whatever is lost: every failure resumes it here.
+//! From then on it goes on here only if the other host says that it never runs there.
+
+use std::ops::ControlFlow;
+
+use migrate::image::{Codec, Head, Lane, Writer};
+use migrate::libxc::{Headers, PageData, Record};
+use migrate::peer::{self, DATA_BYTES_MAX, Fate, Message, Offer};
+use migrate::rounds::{Next, Policy, Rounds, Sent};
+use migrate::{Capture, CaptureError, Round, libxl, save_file, xl_peer};
+use xen::{DomainRef, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
+use xenstore::client::Transport;
+
+use super::suspend::PreparedSuspend;
+use super::{Performer, failure, refused, store};
+use crate::channel::{ChannelId, Conversation, Silence};
+use crate::config::VmConfig;
+use crate::host::Host;
+use crate::layout::{DeviceRef, Nodes};
+use crate::libxl_json;
+use crate::moves::{
+    Handover, Leaving, LeavingStage, MigrateRequest, Pace, Speaks, leaving_file, received_file,
+};
+use crate::steps::moves::GoOn;
+use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
+
+/// How long a host may take to say that it is there: a connection may have to be made, and a key be typed in.
+pub(super) const GREETING_SECONDS: u64 = 120;
+/// To accept or refuse an offer. Other moves may come first.
+const ACCEPT_SECONDS: u64 = 600;
+/// To load what came, and to run the guest.
+pub(super) const ANSWER_SECONDS: u64 = 120;
+/// To answer a question.
+const QUESTION_SECONDS: u64 = 30;
+/// For the reason, after the connection broke.
+const REASON_SECONDS: u64 = 2;
+
+const PAGES_PER_MIB: u64 = (1 << 20) / PAGE_BYTES as u64;
+const MICROSECOND: u64 = 1000;
+/// The part of a pause beside pages, before anything is known: suspend, registers, closed devices, the other host.
+const FIXED_US: u64 = 20_000;
+
+/// A VM that is sent.
+#[derive(Clone, Copy)]
+struct Sending<'a> {
+    domain: DomainRef,
+    uuid: Uuid,
+    config: &'a VmConfig,
+    to: &'a MigrateRequest,
+}
+
+impl Sending<'_> {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn captured<T>(&self, result: Result<T, CaptureError>) -> Result<T, Failure> {
+        result.map_err(|error| failure(format_args!("{}: cannot be migrated", self.name()), error))
+    }
+
+    fn heard<T>(&self, result: Result<T, Silence>) -> Result<T, Failure> {
+        result.map_err(|silence| match silence {
+            Silence::Cancelled => Failure(format!("{}: the migration was cancelled", self.name())),
+            silence => failure(&self.to.to, silence),
+        })
+    }
+}
+
+/// What a send has of the guest's domain while it is under way.
+struct Hold {
+    capture: Capture,
+    /// `None` if the guest had suspended before.
+    suspend: Option<PreparedSuspend>,
+}
+
+/// Whose form the image has.
+enum Form {
+    Own(Writer),
+    /// That of `xl save`.
+    Xl,
+}
+
+/// The image as it goes out.
+struct Outgoing<'a> {
+    with: &'a mut Conversation,
+    /// `None` once it has ended.
+    form: Option<Form>,
+    out: Vec<u8>,
+    bytes: u64,
+}
+
+impl Outgoing<'_> {
+    fn put(&mut self, put: impl FnOnce(&mut Form, &mut Vec<u8>)) -> Result<(), Silence> {
+        put(self.form.as_mut().expect("it has not ended"), &mut self.out);
+        if self.out.len() >= DATA_BYTES_MAX { self.flush() } else { Ok(()) }
+    }
+
+    fn record(&mut self, record: &Record) -> Result<(), Silence> {
+        self.put(|form, out| match form {
+            Form::Own(writer) => writer.record(record, out),
+            Form::Xl => record.encode(out),
+        })
+    }
+
+    /// The pages come back as they were.
+    fn pages(&mut self, pages: &mut PageData) -> Result<(), Silence> {
+        self.put(|form, out| match form {
+            Form::Own(writer) => writer.pages(pages, out),
+            Form::Xl => {
+                let record = Record::PageData(std::mem::take(pages));
+                record.encode(out);
+                let Record::PageData(same) = record else { unreachable!("as made above") };
+                *pages = same;
+            }
+        })
+    }
+
+    fn end_round(&mut self) -> Result<(), Silence> {
+        self.put(|form, out| match form {
+            Form::Own(writer) => writer.end_round(out),
+            Form::Xl => {}
+        })
+    }
+
+    fn flush(&mut self) -> Result<(), Silence> {
+        for chunk in self.out.chunks(DATA_BYTES_MAX) {
+            match &self.form {
+                Some(Form::Xl) => self.with.send(chunk)?,
+                Some(Form::Own(_)) | None => self.with.say_data(chunk)?,
+            }
+        }
+        self.bytes += self.out.len() as u64;
+        self.out.clear();
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<(), Silence> {
+        match self.form.take().expect("it ends once") {
+            Form::Own(writer) => writer.finish(&mut self.out),
+            Form::Xl => {
+                Record::End.encode(&mut self.out);
+                libxl::Record::End.encode(&mut self.out);
+                self.form = Some(Form::Xl);
+            }
+        }
+        self.flush()
+    }
+}
+
+/// Whether somebody wants it to end.
+fn is_cancelled(monitor: &mut dyn WorkMonitor) -> bool {
+    monitor.reached(Part { done: 0, total: 0, unit: "" }) == ControlFlow::Break(())
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    pub(super) fn converse(&mut self, channel: ChannelId) -> Result<Conversation, Failure> {
+        let channel = self.host.channel(channel);
+        channel.map(Conversation::on).map_err(|error| failure("the connection", error))
+    }
+
+    /// Sends a guest; it is suspended at the end. After a failure it runs on, and nothing is recorded.
+    pub(crate) fn send_vm(
+        &mut self,
+        domain: DomainRef,
+        uuid: Uuid,
+        config: &VmConfig,
+        defined: Option<Option<u32>>,
+        to: &MigrateRequest,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Speaks, Failure> {
+        let of = Sending { domain, uuid, config, to };
+        let mut with = self.converse(to.channel)?;
+        // It refuses what cannot suspend, before anything is said.
+        let suspend = self.prepare_suspend(domain, uuid, of.name())?;
+        let result = self.send_prepared(of, defined, &mut with, suspend, monitor);
+        result.map_err(|why| {
+            let why = said_instead(&mut with, why);
+            if !with.is_xl() {
+                let _it_hears_the_end = with.say(&Message::GiveUp { why: why.0.clone() });
+            }
+            why
+        })
+    }
+
+    fn send_prepared(
+        &mut self,
+        of: Sending<'_>,
+        defined: Option<Option<u32>>,
+        with: &mut Conversation,
+        suspend: Option<PreparedSuspend>,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Speaks, Failure> {
+        let begun = self.offer(of, defined, with, monitor).and_then(|speaks| {
+            let capture = of.captured(Capture::prepare(&mut self.xen, of.domain.domid))?;
+            self.keep_leaving(of.domain, of.uuid, &of.to.leaving(speaks))?;
+            Ok((capture, speaks))
+        });
+        let (capture, speaks) = match begun {
+            Ok(begun) => begun,
+            Err(why) => return Err(self.not_sent(of, suspend, why)),
+        };
+        let mut hold = Hold { capture, suspend };
+        let sent = self.send_with(of, (with, speaks), &mut hold, monitor);
+        hold.capture.end(&mut self.xen);
+        match sent {
+            Ok(()) => {
+                if let Some(suspend) = hold.suspend {
+                    self.end_suspend(suspend);
+                }
+                Ok(speaks)
+            }
+            Err(why) => Err(self.not_sent(of, hold.suspend, why)),
+        }
+    }
+
+    /// The guest goes on, if the suspend was ours, and no move is recorded any more.
+    fn not_sent(
+        &mut self,
+        of: Sending<'_>,
+        suspend: Option<PreparedSuspend>,
+        why: Failure,
+    ) -> Failure {
+        let why = match suspend {
+            Some(suspend) => self.abandon_suspend(suspend, why),
+            None => why,
+        };
+        match self.stay(of.uuid) {
+            Ok(()) => why,
+            Err(Failure(more)) => Failure(format!("{}; and then: {more}", why.0)),
+        }
+    }
+
+    /// Records the move: in a file for a later boot, in the store for a later daemon.
+    fn keep_leaving(
+        &mut self,
+        domain: DomainRef,
+        uuid: Uuid,
+        leaving: &Leaving,
+    ) -> Result<(), Failure> {
+        let file = leaving_file(uuid);
+        let written = self.host.write_transfer(&file, &leaving.encode());
+        written.map_err(|error| failure(&file, error))?;
+        store::keep_leaving(&mut self.store, domain.domid, uuid, leaving)
+    }
+
+    /// The VM does not leave.
+    pub(crate) fn stay(&mut self, uuid: Uuid) -> Result<(), Failure> {
+        store::forget_leaving(&mut self.store, uuid)?;
+        let file = leaving_file(uuid);
+        self.host.remove_transfer(&file).map_err(|error| failure(&file, error))
+    }
+
+    /// Offers the VM, and waits until it is accepted.
+    fn offer(
+        &mut self,
+        of: Sending<'_>,
+        defined: Option<Option<u32>>,
+        with: &mut Conversation,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Speaks, Failure> {
+        let stop = &mut || is_cancelled(monitor);
+        let banner = of.heard(with.hear_line(peer::BANNER_BYTES_MAX, GREETING_SECONDS, stop))?;
+        if banner == xl_peer::BANNER {
+            // It has nothing to refuse before it has all.
+            with.set_xl();
+            return Ok(Speaks::Xl);
+        }
+        if banner != peer::BANNER.as_bytes() {
+            let said = String::from_utf8_lossy(&banner);
+            let said = said.trim_end().escape_debug().to_string();
+            return Err(Failure(format!("{}: answered \"{said}\"", of.to.to)));
+        }
+        let offer = Offer {
+            transfer: of.to.transfer,
+            name: of.config.name.clone(),
+            uuid: of.uuid,
+            config: of.config.to_cfg_text(),
+            arrival: of.to.arrival,
+            from: of.to.from.clone(),
+            defined,
+            lanes: 0,
+        };
+        of.heard(with.say(&Message::Offer(Box::new(offer))))?;
+        match of.heard(with.hear(ACCEPT_SECONDS, stop))? {
+            Message::Accepted { .. } => Ok(Speaks::Own),
+            Message::Refused { why } | Message::Failed { why } => {
+                Err(Failure(format!("{}: refuses: {why}", of.to.to)))
+            }
+            other => Err(unexpected(of, &other)),
+        }
+    }
+
+    fn send_with(
+        &mut self,
+        of: Sending<'_>,
+        (with, speaks): (&mut Conversation, Speaks),
+        hold: &mut Hold,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<(), Failure> {
+        let domid = of.domain.domid;
+        let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
+        let info = info.ok_or_else(|| Failure(format!("{}: its domain is gone", of.name())))?;
+        let head = Head {
+            name: of.config.name.clone(),
+            uuid: of.uuid.0,
+            config: String::new(),
+            headers: hold.capture.headers(),
+            pages_max: info.pages_max,
+            vcpus: of.config.vcpus_max,
+            created: self.host.unix_ms() / 1000,
+            facts: Vec::new(),
+        };
+        let mut out = Vec::with_capacity(2 * DATA_BYTES_MAX);
+        let token = of.to.transfer.0;
+        let form = match speaks {
+            Speaks::Own => {
+                let lane = Lane::ONLY;
+                Form::Own(Writer::connection(&head, lane, &token, Codec::Lz4, &mut out))
+            }
+            Speaks::Xl => {
+                begin_xl(of, hold.capture.headers(), &mut out)?;
+                Form::Xl
+            }
+        };
+        let mut image = Outgoing { with, form: Some(form), out, bytes: 0 };
+        for record in hold.capture.head() {
+            of.heard(image.record(&record))?;
+        }
+        if of.to.pace == Pace::Live && hold.suspend.is_some() {
+            self.send_live(of, hold, &mut image, monitor)?;
+        }
+        if let Some(suspend) = &mut hold.suspend {
+            self.arm_suspend(suspend)?;
+            self.trigger_suspend(suspend, monitor)?;
+        }
+        let pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Last))?;
+        self.send_round(of, (hold, pages), &mut image, monitor)?;
+        for record in of.captured(hold.capture.tail(&mut self.xen))? {
+            of.heard(image.record(&record))?;
+        }
+        of.heard(image.end())?;
+        if speaks == Speaks::Xl {
+            let stop = &mut || is_cancelled(monitor);
+            return of.heard(with.hear_exactly(xl_peer::READY, ANSWER_SECONDS, stop));
+        }
+        of.heard(with.say(&Message::Whole))?;
+        match of.heard(with.hear(ANSWER_SECONDS, &mut || is_cancelled(monitor)))? {
+            Message::Loaded => Ok(()),
+            Message::Failed { why } => Err(Failure(format!("{}: {why}", of.to.to))),
+            other => Err(unexpected(of, &other)),
+        }
+    }
+
+    /// Sends the memory in rounds while the guest runs.
+    fn send_live(
+        &mut self,
+        of: Sending<'_>,
+        hold: &mut Hold,
+        image: &mut Outgoing<'_>,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<(), Failure> {
+        match hold.capture.start_live(&mut self.xen) {
+            Err(error @ CaptureError::NoLogDirty { .. }) => {
+                return Err(Failure(format!(
+                    "{}: cannot be migrated live: {error}; `--non-live` suspends it first",
+                    of.name()
+                )));
+            }
+            started => of.captured(started)?,
+        }
+        let mut policy = Policy::migration();
+        if let Some(ms) = of.to.downtime_ms {
+            policy.pause_us = ms.saturating_mul(1000);
+            policy.pause_max_us = policy.pause_max_us.max(policy.pause_us);
+        }
+        let mut rounds = Rounds::new(policy, FIXED_US);
+        let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
+        loop {
+            let (began, bytes) = (self.xen.now_ns(), image.bytes);
+            self.send_round(of, (hold, pages), image, monitor)?;
+            of.heard(image.end_round())?;
+            of.heard(image.flush())?;
+            let micros = self.xen.now_ns().saturating_sub(began) / MICROSECOND;
+            let sent = Sent { pages, bytes: image.bytes - bytes, micros, copy_micros: micros };
+            pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
+            match rounds.ended(sent, pages) {
+                // Guests are not throttled yet.
+                Next::Round { .. } => {}
+                Next::Stop { .. } => break,
+                Next::GiveUp(why) => {
+                    return Err(Failure(format!(
+                        "{}: {why}; `--downtime` allows a longer pause, `--non-live` suspends it first",
+                        of.name()
+                    )));
+                }
+            }
+        }
+        // What was written since is little.
+        self.send_round(of, (hold, pages), image, monitor)?;
+        of.heard(image.end_round())
+    }
+
+    /// Sends the pages of a round that has begun.
+    fn send_round(
+        &mut self,
+        of: Sending<'_>,
+        (hold, pages): (&mut Hold, u64),
+        image: &mut Outgoing<'_>,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<(), Failure> {
+        let total = pages.div_ceil(PAGES_PER_MIB);
+        let (mut batch, mut done) = (PageData::default(), 0);
+        while of.captured(hold.capture.next_batch(&mut self.xen, &mut batch))? {
+            of.heard(image.pages(&mut batch))?;
+            done += batch.pages.len() as u64;
+            let part = Part { done: (done / PAGES_PER_MIB).min(total), total, unit: "MiB" };
+            if monitor.reached(part) == ControlFlow::Break(()) {
+                return of.heard(Err(Silence::Cancelled));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the VM to the other host. A failure means that it was not given.
+    pub(crate) fn hand_over(
+        &mut self,
+        domain: DomainRef,
+        uuid: Uuid,
+        channel: ChannelId,
+        leaving: Leaving,
+    ) -> Result<Handover, Failure> {
+        let mut with = self.converse(channel)?;
+        let leaving = Leaving { stage: LeavingStage::Given, ..leaving };
+        store::keep_leaving(&mut self.store, domain.domid, uuid, &leaving)?;
+        if leaving.speaks == Speaks::Xl {
+            return Ok(hand_over_to_xl(&mut with));
+        }
+        let said = with.say(&Message::Go).and_then(|()| with.hear(ANSWER_SECONDS, &mut || false));
+        Ok(match said {
+            Ok(Message::Running) => Handover::Running,
+            Ok(Message::Failed { why }) => Handover::Failed(why),
+            Ok(other) => Handover::Lost(format!("it said \"{}\"", other.name())),
+            Err(silence) => Handover::Lost(silence.to_string()),
+        })
+    }
+
+    /// A suspended guest goes on in its own domain.
+    pub(crate) fn go_on_here(
+        &mut self,
+        domain: DomainRef,
+        uuid: Uuid,
+        name: &str,
+        how: GoOn,
+    ) -> Result<(), Failure> {
+        self.check_identity(domain, IdentityCheck::Needed)?;
+        let domid = domain.domid;
+        let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
+        let is_suspended =
+            info.is_some_and(|it| it.flags.shutdown() == Some(ShutdownReason::Suspend));
+        self.end_log(domid)?;
+        store::cancel_suspend(&mut self.store, domid, uuid)?;
+        match how {
+            _ if !is_suspended => {}
+            GoOn::WithDevices => self.resume(domain, name)?,
+            GoOn::Anew => self.resume_anew(domain)?,
+        }
+        self.stay(uuid)
+    }
+
+    /// Writes the nodes of closed devices as if they had just been made.
+    pub(crate) fn write_devices(
+        &mut self,
+        domain: DomainRef,
+        uuid: Uuid,
+        devices: &[DeviceRef],
+        nodes: &Nodes,
+    ) -> Result<(), Failure> {
+        let domid = domain.domid;
+        let removals: Vec<_> =
+            devices.iter().flat_map(|it| crate::layout::removed_device_paths(domid, *it)).collect();
+        store::remove(&mut self.store, Some(domid), uuid, &removals)?;
+        store::add_device(&mut self.store, domid, uuid, nodes)
+    }
+
+    /// Asks a host what became of a transfer.
+    pub(crate) fn ask_peer(&mut self, peer: &str, transfer: Uuid) -> Result<Fate, Failure> {
+        let mut with = self.reach(peer)?;
+        with.say(&Message::Question { transfer })?;
+        match with.hear(QUESTION_SECONDS, &mut || false)? {
+            Message::Answer { fate } => Ok(fate),
+            other => Err(Failure(format!("the other host: said \"{}\"", other.name()))),
+        }
+    }
+
+    fn reach(&mut self, peer: &str) -> Result<Conversation, Failure> {
+        let channel = self.host.connect(peer).map_err(|error| failure(peer, error))?;
+        let mut with = Conversation::on(channel);
+        let banner = with.hear_line(peer::BANNER_BYTES_MAX, QUESTION_SECONDS, &mut || false)?;
+        if banner == peer::BANNER.as_bytes() {
+            return Ok(with);
+        }
+        Err(Failure("the other host: does not run Xylem".to_owned()))
+    }
+
+    /// The VM is another host's, which need not remember the transfer any more.
+    pub(crate) fn forget_leaving(
+        &mut self,
+        uuid: Uuid,
+        transfer: Uuid,
+        channel: Option<ChannelId>,
+        peer: Option<&str>,
+    ) -> Result<(), Failure> {
+        // The other host answers for the VM until nothing here could start it again.
+        let definition = self.host.remove_definition(&uuid.to_string());
+        definition.map_err(|error| failure(format_args!("definition {uuid}"), error))?;
+        let forget = Message::Forget { transfer };
+        let told = match channel {
+            Some(channel) => self.converse(channel).is_ok_and(|mut with| with.say(&forget).is_ok()),
+            None => false,
+        };
+        if let (false, Some(peer)) = (told, peer) {
+            // It remembers it for longer otherwise, which harms nobody.
+            let _remembered = self.reach(peer).map(|mut with| with.say(&forget));
+        }
+        self.stay(uuid)
+    }
+
+    /// Says one thing on a connection.
+    pub(crate) fn say_once(
+        &mut self,
+        channel: ChannelId,
+        message: &Message,
+    ) -> Result<(), Failure> {
+        Ok(self.converse(channel)?.say(message)?)
+    }
+
+    /// Nobody will ask for a transfer that came here any more.
+    pub(crate) fn forget_received(&mut self, transfer: Uuid) -> Result<(), Failure> {
+        store::forget_received(&mut self.store, transfer)?;
+        let file = received_file(transfer);
+        self.host.remove_transfer(&file).map_err(|error| failure(&file, error))
+    }
+}
+
+/// Everything up to libxc's first record, as `xl migrate` sends it.
+fn begin_xl(of: Sending<'_>, headers: Headers, out: &mut Vec<u8>) -> Result<(), Failure> {
+    let config = VmConfig { uuid: Some(of.uuid), ..of.config.clone() };
+    let json = libxl_json::to_json(&config).map_err(|error| failure(of.name(), error))?;
+    save_file::encode(&json, out);
+    libxl::encode_header(out);
+    libxl::Record::LibxcContext.encode(out);
+    headers.encode(out);
+    Ok(())
+}
+
+/// Gives the VM to a host that runs xl, which cannot be asked later.
+fn hand_over_to_xl(with: &mut Conversation) -> Handover {
+    let no = &mut || false;
+    let said = with
+        .send(xl_peer::GO)
+        .and_then(|()| with.hear_exactly(xl_peer::REPORT, ANSWER_SECONDS, no))
+        .and_then(|()| with.hear_bytes(1, ANSWER_SECONDS, no));
+    match said.as_deref() {
+        Ok([0]) => Handover::Running,
+        Ok(_) => match with.hear_exactly(xl_peer::GO, ANSWER_SECONDS, no) {
+            Ok(()) => Handover::Failed("it could not run there; see xl's messages".to_owned()),
+            Err(silence) => Handover::Lost(silence.to_string()),
+        },
+        Err(silence) => Handover::Lost(silence.to_string()),
+    }
+}
+
+/// The other side's reason, if it closed the connection with one.
+fn said_instead(with: &mut Conversation, why: Failure) -> Failure {
+    if with.is_xl() {
+        return why;
+    }
+    match with.hear_last(REASON_SECONDS) {
+        Some(Message::Failed { why: theirs } | Message::Refused { why: theirs }) => {
+            Failure(format!("the other host: {theirs}"))
+        }
+        _ => why,
+    }
+}
+
+fn unexpected(of: Sending<'_>, message: &Message) -> Failure {
+    Failure(format!("{}: said \"{}\" out of turn", of.to.to, message.name()))
+}
+
+impl MigrateRequest {
+    /// As recorded before the guest is suspended.
+    #[must_use]
+    pub fn leaving(&self, speaks: Speaks) -> Leaving {
+        Leaving {
+            stage: LeavingStage::Sending,
+            speaks,
+            transfer: self.transfer,
+            to: self.to.clone(),
+            // xl has no answer to a question.
+            peer: self.peer.clone().filter(|_| speaks == Speaks::Own),
+        }
+    }
+}
