@@ -8,6 +8,7 @@ pub mod client;
 pub mod image;
 pub mod input;
 pub mod journal;
+pub mod load;
 pub mod machine;
 pub mod ring;
 pub mod seeds;

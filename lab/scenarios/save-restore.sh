@@ -47,11 +47,11 @@ check "dom0 is as before" same_state /results/state.before
 echo "== what is refused"
 check "no such domain" refused_with 'no such domain' xy save none /saved/none
 check "no such file" refused_with 'no such file' xy restore /saved/none
-check "not one" refused_with 'not the file of a saved VM' xy restore /etc/passwd
-head -c 200000 /saved/pvh >/saved/cut
+check "not one" refused_with 'not the file of a saved VM' xy restore /lab/lib.sh
+head -c $(($(wc -c </saved/pvh) / 2)) /saved/pvh >/saved/cut
 check "one that was cut off" refused_with 'damaged or incomplete' xy restore /saved/cut
 cp /saved/pvh /saved/damaged
-printf 'xylem' | dd of=/saved/damaged bs=1 seek=300000 conv=notrunc 2>/dev/null
+printf 'xylem' | dd of=/saved/damaged bs=1 seek=20000 conv=notrunc 2>/dev/null
 check "one that is damaged" refused_with 'damaged' xy restore /saved/damaged
 check "nothing is left of it" same_state /results/state.before
 check "restore" xy restore /saved/pvh
@@ -60,7 +60,7 @@ check "a paused one" refused_with 'is paused' xy save pvh /saved/x
 xy unpause pvh
 check "into a folder" refused_with 'is a directory' xy save pvh /saved
 check "into no folder" refused_with 'no such file' xy save pvh /nowhere/x
-mkdir -p /small && mount -t tmpfs -o size=2m none /small
+mkdir -p /small && mount -t tmpfs -o size=32k none /small
 check "a full disk" refused_with '/small/x: no space left on the disk' xy save pvh /small/x
 check "it leaves nothing" [ -z "$(ls -A /small)" ]
 check "it runs on" eval '[ "$(state pvh)" != ---ss- ]'
@@ -69,55 +69,73 @@ check "it leaves nothing" [ -z "$(ls -A /small)" ]
 check "it obeys" xy shutdown -w pvh
 umount /small
 
+echo "== xl"
+for kind in pvh pv; do
+    unikernel_cfg x$kind "type = '$kind'"
+    check "create $kind" xy create -q /tmp/x$kind.cfg
+    check "it is up" console_wait x$kind 'hello mode' 60
+    check "we save it for xl" xy save --format xl x$kind /saved/xl
+    check "it is gone" gone x$kind
+    check "xl restores it" xl restore /saved/xl
+    check "it goes on" wait_for "said x$kind 'resumed elsewhere' 1" 60
+    check "xl saves it" xl save x$kind /saved/xl
+    check "it is gone" gone x$kind
+    check "we restore it" xy restore /saved/xl
+    check "it goes on" wait_for "said x$kind 'resumed elsewhere' 2" 60
+    check "it obeys" xy shutdown -w x$kind
+done
+check "dom0 is as before" same_state /results/state.before
+
 echo "== Linux"
 cp /guest/disk.img /disk.img
 for kind in pvh pv; do
-    linux_cfg linux "type = '$kind'" "tsc_mode = 'native'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1 xylem.tick=1'" "disk = ['/disk.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
-    check "create" xy create -q /tmp/linux.cfg
-    check "it is up" console_wait linux 'XYLEM-GUEST: ready' 400
+    name=linux-$kind
+    linux_cfg $name "type = '$kind'" "tsc_mode = 'native'" "memory = 128" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.ip=10.0.0.5 xylem.io=1 xylem.tick=1'" "disk = ['/disk.img,raw,xvda,w']" "vif = ['bridge=xenbr0']"
+    check "create" xy create -q /tmp/$name.cfg
+    check "it is up" console_wait $name 'XYLEM-GUEST: ready' 400
     for how in '' -c; do
-        ticks=$(grep -o 'tick=[0-9]*' "$(console_log linux)" | tail -1 | cut -d = -f 2)
+        ticks=$(grep -o 'tick=[0-9]*' "$(console_log $name)" | tail -1 | cut -d = -f 2)
         start=$(now)
-        check "save $how" xy save $how linux /saved/linux
+        check "save $how" xy save $how $name /saved/linux
         echo "saved in $(seconds_since "$start") s: $(ls -l /saved/linux | awk '{ print $5 }')"
-        xy trace linux
+        xy trace $name
         if [ -z "$how" ]; then
-            check "it is gone" gone linux
+            check "it is gone" gone $name
             check "dom0 is as before" same_state /results/state.before
             start=$(now)
             check "restore" xy restore /saved/linux
             echo "restored in $(seconds_since "$start") s"
         fi
-        check "it counts on" wait_for "[ \$(grep -o 'tick=[0-9]*' $(console_log linux) | tail -1 | cut -d = -f 2) -gt $((ticks + 2)) ]" 60
+        check "it counts on" wait_for "[ \$(grep -o 'tick=[0-9]*' $(console_log $name) | tail -1 | cut -d = -f 2) -gt $((ticks + 2)) ]" 60
         check "it answers" wait_for 'ping -c 1 -W 2 10.0.0.5' 60
-        check "nothing that it read was wrong" no_failed_io "$(console_log linux)"
+        check "nothing that it read was wrong" no_failed_io "$(console_log $name)"
     done
-    check "it obeys" xy shutdown -w linux
+    check "it obeys" xy shutdown -w $name
     check "dom0 is as before" same_state /results/state.before
 done
 
 echo "== a daemon that is killed while it saves"
-linux_cfg linux "type = 'pvh'" "tsc_mode = 'native'" "memory = 256" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.tick=1'"
-check "create" xy create -q /tmp/linux.cfg
-check "it is up" console_wait linux 'XYLEM-GUEST: ready' 400
+linux_cfg killed "type = 'pvh'" "tsc_mode = 'native'" "memory = 256" "extra = 'console=hvc0 quiet $FAST_BOOT xylem.tick=1'"
+check "create" xy create -q /tmp/killed.cfg
+check "it is up" console_wait killed 'XYLEM-GUEST: ready' 400
 rm -f /saved/linux
 for delay in 0.2 0.7 1.2; do
-    xy save linux /saved/linux >/dev/null 2>&1 &
+    xy save killed /saved/linux >/dev/null 2>&1 &
     saving=$!
     sleep $delay
     kill_xylemd
     wait $saving
     start_xylemd
-    wait_for "xy operations | grep -q -v settle" 30
+    wait_for "! xy explain killed 2>/dev/null | grep -q settle" 30
     if [ -e /saved/linux ]; then
-        check "it is in its file" wait_for "gone linux" 30
+        check "it is in its file" wait_for "gone killed" 30
         check "restore" xy restore /saved/linux
         rm -f /saved/linux
     fi
-    ticks=$(grep -o 'tick=[0-9]*' "$(console_log linux)" | tail -1 | cut -d = -f 2)
-    check "it counts on" wait_for "[ \$(grep -o 'tick=[0-9]*' $(console_log linux) | tail -1 | cut -d = -f 2) -gt $((ticks + 1)) ]" 60
+    ticks=$(grep -o 'tick=[0-9]*' "$(console_log killed)" | tail -1 | cut -d = -f 2)
+    check "it counts on" wait_for "[ \$(grep -o 'tick=[0-9]*' $(console_log killed) | tail -1 | cut -d = -f 2) -gt $((ticks + 1)) ]" 60
     check "nothing unfinished" eval '! unfinished'
 done
-check "a client that hangs up cancels" eval 'xy save linux /saved/linux & sleep 0.5; kill $!; wait_for "! unfinished" 10 && [ ! -e /saved/linux ]'
-check "it obeys" xy shutdown -w linux
+check "a client that hangs up cancels" eval 'xy save killed /saved/linux & sleep 0.5; kill $!; wait_for "! unfinished" 10 && [ ! -e /saved/linux ]'
+check "it obeys" xy shutdown -w killed
 check "dom0 is as before" same_state /results/state.before

@@ -28,17 +28,18 @@ Feeds arbitrary bytes to the store and to parsers, and checks their invariants.
   client    answers of a store that lies
   streams   streams of saved domains
   image     saved VMs in our own format
+  load      records of a saved domain, loaded into one of the simulated Xen
 
   --seconds N    for each target [60]
   --fresh        as CI does it: always the same inputs, and nothing kept from earlier runs
   --input FILE   run this one input of a single target, as a finding is told";
 
 /// Targets, each a program of `fuzz/`.
-pub(crate) const TARGETS: [&str; 7] =
-    ["socket", "ring", "state", "journal", "client", "streams", "image"];
+pub(crate) const TARGETS: [&str; 8] =
+    ["socket", "ring", "state", "journal", "client", "streams", "image", "load"];
 
 /// Inputs of each target in [`run_all`], in thousands: what a minute on a slow machine has room for.
-const THOUSANDS: [(&str, u32); 7] = [
+const THOUSANDS: [(&str, u32); 8] = [
     ("socket", 60),
     ("ring", 50),
     ("state", 200),
@@ -46,6 +47,7 @@ const THOUSANDS: [(&str, u32); 7] = [
     ("client", 2000),
     ("streams", 1000),
     ("image", 300),
+    ("load", 60),
 ];
 
 /// What a run begins with.

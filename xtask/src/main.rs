@@ -10,6 +10,7 @@ mod images;
 mod kills;
 mod layouts;
 mod messages;
+mod moves;
 mod tidy;
 mod worlds;
 
@@ -29,6 +30,7 @@ cargo xtask COMMAND
   images  VMs of damaged kernels and ramdisks on the simulated host
   churn   days of a simulated host's life with all kinds of trouble
   kills   kills the toolstack daemon at every step, on the simulated host
+  moves   moves a VM between two simulated hosts while daemons, hosts and the network fail
   worlds  random worlds on the simulated host, in which as much goes wrong as can
   store-clients   packaged clients, run on our store and on the packaged one
   store-diff      a random script, asked of our store and of the packaged one
@@ -62,6 +64,7 @@ fn dispatch() -> Result<ExitCode> {
             "bench" => bench::main(&mut parser),
             "churn" => churn::main(&mut parser),
             "kills" => kills::main(&mut parser),
+            "moves" => moves::main(&mut parser),
             "worlds" => worlds::main(&mut parser),
             "fuzz" => fuzz::main(&mut parser),
             "images" => images::main(&mut parser),

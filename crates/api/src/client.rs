@@ -1,8 +1,13 @@
 //! A blocking client over the daemon's unix socket.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::{
     Answer, DomainEvent, LINE_BYTES_MAX, Progress, Reply, Request, SOCKET_PATH, SOCKET_VARIABLE,
@@ -68,12 +73,50 @@ impl Client {
     pub fn call(
         &mut self,
         request: &Request,
-        mut on_news: impl FnMut(News),
+        on_news: impl FnMut(News),
     ) -> Result<Reply, CallError> {
-        self.stream
-            .get_mut()
-            .write_all(encode_request(request).as_bytes())
-            .map_err(CallError::Broken)?;
+        let line = encode_request(request);
+        self.stream.get_mut().write_all(line.as_bytes()).map_err(CallError::Broken)?;
+        self.hear(on_news)
+    }
+
+    /// As [`Client::call`], and hands over a connection to another host: what comes from there, and what goes there.
+    ///
+    /// # Errors
+    /// As for [`Client::call`].
+    pub fn call_with_channel(
+        &mut self,
+        request: &Request,
+        ends: [OwnedFd; 2],
+        on_news: impl FnMut(News),
+    ) -> Result<Reply, CallError> {
+        let line = encode_request(request);
+        let channel = ends.each_ref().map(AsFd::as_fd);
+        let sent = self.send_with(channel, line.as_bytes()).map_err(CallError::Broken)?;
+        // The daemon has its own: the connection ends when those are closed.
+        drop(ends);
+        let rest = &line.as_bytes()[sent..];
+        self.stream.get_mut().write_all(rest).map_err(CallError::Broken)?;
+        self.hear(on_news)
+    }
+
+    /// Sends the descriptors with the first bytes.
+    fn send_with(&self, channel: [BorrowedFd<'_>; 2], bytes: &[u8]) -> io::Result<usize> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&channel)), "there is room for two");
+        loop {
+            let stream = self.stream.get_ref();
+            let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL);
+            match sent {
+                Err(Errno::INTR) => {}
+                sent => return Ok(sent?),
+            }
+        }
+    }
+
+    /// Waits for the final answer.
+    fn hear(&mut self, mut on_news: impl FnMut(News)) -> Result<Reply, CallError> {
         loop {
             match self.read_answer()? {
                 Answer::Progress(progress) => on_news(News::Progress(progress)),

@@ -9,6 +9,7 @@ mod activity;
 mod answer;
 pub mod client;
 mod config;
+mod moves;
 mod request;
 mod storage;
 mod vms;
@@ -21,6 +22,7 @@ pub use answer::{
     TraceStep, VcpuRow,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
+pub use moves::{Arrival, Migrate, Pace, Runs, Speaks};
 pub use request::{
     Adopt, AfterSave, Create, LimitChanges, Planned, Request, Restore, Save, SavedFormat, Target,
     Targets, Wait,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::moves::{Arrival, Migrate, Runs, Speaks};
 use crate::storage::StorageRequest;
 use crate::vms::Define;
 
@@ -201,6 +202,19 @@ pub enum Request {
     Suspend { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done).
     Resume { target: Target },
+    /// Sends a domain to the host at the other end of the connection that comes with the request. Answered by
+    /// [`Reply::Done`](crate::Reply::Done), once nothing of it is left here.
+    Migrate(Box<Migrate>),
+    /// Serves the connection that comes with the request, from another host. Answered by
+    /// [`Reply::Done`](crate::Reply::Done), once that host needs no further answer.
+    MigrateReceive {
+        speaks: Speaks,
+        #[serde(default)]
+        arrival: Arrival,
+    },
+    /// Says where a domain runs that was given to a host which does not answer. Answered by
+    /// [`Reply::Done`](crate::Reply::Done).
+    MigrateSettle { target: Target, runs: Runs },
     /// Answered by [`Reply::Done`](crate::Reply::Done) when the file is whole and the VM as it is to
     /// be. A client that hangs up before cancels it, and the guest runs on.
     Save(Save),

@@ -8,6 +8,7 @@
 mod configs;
 mod devices;
 mod domains;
+mod moves;
 mod render;
 mod saved;
 mod storage;
@@ -17,6 +18,7 @@ use core::time::Duration;
 
 use ::storage::System;
 use api::{Answer, Request};
+use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
 use toolstack::{Asker, Instant, Reply, ShutdownRequest, Told};
 use xen::Uuid;
@@ -77,6 +79,9 @@ pub trait Door {
     /// # Errors
     /// [`Gone`] if the client is.
     fn tell(&self, answer: &Answer) -> Result<(), Gone>;
+
+    /// The connection to another host that came with the request, once.
+    fn channel(&self) -> Option<ChannelId>;
 
     /// Whether the client has hung up.
     fn has_gone(&self) -> bool;
@@ -169,7 +174,6 @@ impl Service<'_> {
 
     fn reply(&self, request: Request) -> Result<api::Reply, Failed> {
         use toolstack::Request as Asked;
-        let target = |api::Target(target)| target;
         match request {
             Request::Ping => Ok(api::Reply::Pong(self.daemon.pong())),
             Request::Create(create) => self.create(&create),
@@ -190,6 +194,9 @@ impl Service<'_> {
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
             Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
             Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
+            Request::Migrate(migrate) => self.migrate(*migrate),
+            Request::MigrateReceive { speaks, arrival } => self.receive(speaks, arrival),
+            Request::MigrateSettle { target: it, runs } => self.settle(target(it), runs),
             Request::Save(save) => self.save(save),
             Request::Restore(restore) => self.restore(&restore),
             Request::Domid { name } => self.domid(&name),
@@ -233,11 +240,13 @@ impl Service<'_> {
             }
             Request::Operations => self.operations(),
             Request::Trace { target } => self.trace(target),
-            Request::Storage(request) => {
-                self.storage(request).map_err(|error| Failed::Told(error.to_string()))
-            }
+            Request::Storage(request) => self.storage_reply(request),
             Request::Counters => Ok(self.counters()),
         }
+    }
+
+    fn storage_reply(&self, request: api::StorageRequest) -> Result<api::Reply, Failed> {
+        self.storage(request).map_err(|error| Failed::Told(error.to_string()))
     }
 
     fn request(&self, request: toolstack::Request, progress: Progress) -> Ask {
@@ -324,6 +333,10 @@ impl Service<'_> {
         }
         Ok(api::Reply::Limits(render::limits(&limits, waiting, held)))
     }
+}
+
+fn target(api::Target(target): api::Target) -> String {
+    target
 }
 
 /// A reply that is none is the client's to read.

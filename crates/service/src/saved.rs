@@ -55,6 +55,9 @@ impl Service<'_> {
             Reply::SavedFile(saved) => saved,
             other => return Err(unexpected(&other)),
         };
+        for warning in saved.warnings.iter().filter(|_| *warnings) {
+            self.door.tell(&api::Answer::Warning(warning.clone()))?;
+        }
         let (file, text) = match config_text {
             Some(text) => (file, text),
             None => (&path, &saved.config_text),

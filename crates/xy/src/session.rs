@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io::{IsTerminal as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use api::client::{Client, News, socket_path};
@@ -112,6 +113,23 @@ impl Session {
         });
         self.wipe();
         self.client = Some(client);
+        reply.map_err(|error| Failure::failed(one_line(&error.to_string())))
+    }
+
+    /// As `call`, and hands a connection to another host to the daemon.
+    pub(crate) fn call_with_channel(
+        &mut self,
+        request: &Request,
+        ends: [OwnedFd; 2],
+    ) -> Result<Reply, Failure> {
+        let mut client =
+            Client::connect(&socket_path()).map_err(|e| Failure::failed(e.to_string()))?;
+        let reply = client.call_with_channel(request, ends, |news| match news {
+            News::Progress(progress) => self.show(&progress),
+            News::Event(_) => {}
+            News::Warning(line) => self.tell(&one_line(&line)),
+        });
+        self.wipe();
         reply.map_err(|error| Failure::failed(one_line(&error.to_string())))
     }
 

@@ -1,8 +1,9 @@
 //! The door for local clients: a unix socket, and a thread for each client, which reads its requests and sends what the
 //! service answers.
 
+use std::cell::RefCell;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -19,8 +20,11 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use service::{Daemon, Gone, Service};
 use toolstack::Asker;
+use toolstack::channel::ChannelId;
 
+use crate::channels::Channels;
 use crate::daemon::Running;
+use crate::lines::{ChannelEnds, Lines};
 
 /// Connections served at a time; further ones are refused.
 const CLIENTS_MAX: usize = 256;
@@ -125,7 +129,9 @@ fn welcome(door: &Arc<Door>) {
             let asker = socket_peercred(&stream)
                 .ok()
                 .map(|peer| Asker { uid: peer.uid.as_raw(), pid: peer.pid.as_raw_nonzero().get() });
-            let _broken = Client { stream: &stream }.run(&door.daemon, asker);
+            let channels = &door.daemon.channels;
+            let client = Client { stream: &stream, channel: RefCell::default(), channels };
+            let _broken = client.run(&door.daemon, asker);
             door.open.fetch_sub(1, Ordering::Relaxed);
             if door.waiting.fetch_add(1, Ordering::Relaxed) >= THREADS_WAITING {
                 door.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -143,19 +149,23 @@ fn welcome(door: &Arc<Door>) {
 /// Who is at the other end of a connection.
 struct Client<'a> {
     stream: &'a UnixStream,
+    /// What came with the request that is being answered.
+    channel: RefCell<Option<ChannelEnds>>,
+    channels: &'a Channels,
 }
 
 impl Client<'_> {
     /// Serves requests until the connection ends. The asker is known if the kernel says who it is.
     fn run(&self, daemon: &dyn Daemon, asker: Option<Asker>) -> std::io::Result<()> {
         let service = Service { daemon, door: self, asker };
-        let mut reader = BufReader::new(self.stream);
+        let descriptors = RefCell::default();
+        let mut lines = Lines::of(self.stream, &descriptors);
         loop {
-            let mut line = Vec::new();
-            let limit = api::LINE_BYTES_MAX as u64 + 1;
-            if reader.by_ref().take(limit).read_until(b'\n', &mut line)? == 0 {
+            let (line, channel) = lines.next(api::LINE_BYTES_MAX as u64 + 1)?;
+            if line.is_empty() {
                 return Ok(());
             }
+            *self.channel.borrow_mut() = channel;
             let answer = match api::decode_request(&line) {
                 Ok(request) => match service.answer(request) {
                     Ok(answer) => answer,
@@ -176,6 +186,10 @@ impl Client<'_> {
 impl service::Door for Client<'_> {
     fn tell(&self, answer: &Answer) -> Result<(), Gone> {
         self.send(answer).map_err(|_| Gone)
+    }
+
+    fn channel(&self) -> Option<ChannelId> {
+        self.channels.put(self.channel.take()?).ok()
     }
 
     fn has_gone(&self) -> bool {

@@ -12,10 +12,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use service::{Ask, Gone, News, Progress};
+use toolstack::moves::TransferFile;
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, Failure, Part, WorkClass, WorkMonitor};
-use toolstack::{Action, Begin, ClientId, Event, Instant, Reply, Toolstack, WorkId};
+use toolstack::{
+    Action, Begin, ClientId, DefinitionFile, Event, Instant, Reply, Toolstack, WorkId,
+};
 
+use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::models::Follow;
 use crate::pool::{Job, LinuxPerformer, Pool, Taken};
@@ -44,6 +48,7 @@ pub(crate) struct Core {
     pool: Pool<LinuxPerformer>,
     orders: Orders,
     follow: Follow,
+    channels: Channels,
     stats: Mutex<Stats>,
 }
 
@@ -82,9 +87,8 @@ impl Waiting {
 impl Core {
     pub(crate) fn new(
         pool: Pool<LinuxPerformer>,
-        orders: Orders,
-        follow: Follow,
-        definitions: &Definitions,
+        (orders, follow, channels): (Orders, Follow, Channels),
+        (definitions, transfers): (&Definitions, &Definitions),
     ) -> Result<Self> {
         let begin = std::time::Instant::now();
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -95,11 +99,12 @@ impl Core {
             revision: micros,
             definitions: definitions.load()?,
             boot: definitions.boot(),
+            transfers: transfers.load()?.into_iter().filter_map(readable).collect(),
         });
         let state = Mutex::new(State { machine, ..State::default() });
         let begin_unix_ms = micros / 1000;
         let (interrupted, stats) = (Mutex::default(), Mutex::default());
-        Ok(Self { begin, begin_unix_ms, state, interrupted, pool, orders, follow, stats })
+        Ok(Self { begin, begin_unix_ms, state, interrupted, pool, orders, follow, channels, stats })
     }
 
     /// A machine time in milliseconds since 1970.
@@ -300,6 +305,7 @@ impl Core {
                 Action::Unwatch { path } => self.orders.unwatch(path),
                 Action::Release { domains } => self.orders.release(domains),
                 Action::Follow { process, log } => self.follow.follow(process, log),
+                Action::CloseChannel { channel } => self.channels.close(channel),
                 Action::Log(record) => crate::journal::write(&record),
                 Action::Note { message } => crate::log(message),
                 Action::Reply { client, reply } => {
@@ -325,6 +331,17 @@ impl Core {
             self.handle(state, event, never);
         }
         stays
+    }
+}
+
+/// A file of a move. One that cannot be read was not written by us.
+fn readable(file: DefinitionFile) -> Option<TransferFile> {
+    match file.text {
+        Ok(text) => Some(TransferFile { name: file.name, text }),
+        Err(why) => {
+            crate::log(format_args!("the file {} of a move is ignored: {why}", file.name));
+            None
+        }
     }
 }
 

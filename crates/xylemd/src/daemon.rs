@@ -13,6 +13,7 @@ use toolstack::work::Cost;
 use toolstack::{Reply, Request};
 use xen::Uuid;
 
+use crate::channels::Channels;
 use crate::core::{Answered, Core};
 
 /// How often a client that waits is checked: it may have gone.
@@ -23,6 +24,7 @@ const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Running {
     pub(crate) core: Arc<Core>,
     pub(crate) system: LinuxSystem,
+    pub(crate) channels: Channels,
 }
 
 impl Daemon for Running {

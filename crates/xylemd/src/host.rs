@@ -6,11 +6,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
+use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
 use xen_build::{HvmLoader, KernelImage};
 use xen_linux::Links;
 
+use crate::channels::{self, Channels};
 use crate::definitions::Definitions;
 use crate::images::Images;
 use crate::{models, saved};
@@ -42,15 +44,19 @@ pub(crate) struct LinuxHost {
     system: LinuxSystem,
     links: Links,
     definitions: Definitions,
+    channels: Channels,
+    /// Files of moves.
+    transfers: Definitions,
 }
 
 impl LinuxHost {
     pub(crate) fn open(
         images: Images,
         system: LinuxSystem,
-        definitions: Definitions,
+        [definitions, transfers]: [Definitions; 2],
+        channels: Channels,
     ) -> Result<Self, xen_linux::HostError> {
-        Ok(Self { images, system, links: Links::open()?, definitions })
+        Ok(Self { images, system, links: Links::open()?, definitions, channels, transfers })
     }
 }
 
@@ -82,6 +88,22 @@ impl Host for LinuxHost {
 
     fn has_link(&mut self, name: &str) -> Result<bool, HostError> {
         self.links.find(name).map(|link| link.is_some()).map_err(|error| refused(&error))
+    }
+
+    fn channel(&mut self, id: ChannelId) -> Result<Box<dyn Channel>, HostError> {
+        self.channels.get(id).ok_or(HostError::Missing)
+    }
+
+    fn connect(&mut self, peer: &str) -> Result<Box<dyn Channel>, HostError> {
+        channels::connect(peer).map_err(|error| refusal(&error))
+    }
+
+    fn write_transfer(&mut self, name: &str, text: &str) -> Result<(), HostError> {
+        self.transfers.write(name, text).map_err(|error| HostError::Refused(error.to_string()))
+    }
+
+    fn remove_transfer(&mut self, name: &str) -> Result<(), HostError> {
+        self.transfers.remove(name).map_err(|error| HostError::Refused(error.to_string()))
     }
 
     fn write_definition(&mut self, name: &str, text: &str) -> Result<(), HostError> {

@@ -7,6 +7,7 @@
 //! here.
 
 mod capabilities;
+mod channels;
 mod clients;
 mod core;
 mod daemon;
@@ -14,6 +15,7 @@ mod definitions;
 mod host;
 mod images;
 mod journal;
+mod lines;
 mod models;
 mod pool;
 mod saved;
@@ -48,6 +50,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Files of moves to and from other hosts, beside the definitions.
+    pub(crate) fn transfers(&self) -> Definitions {
+        Definitions { folder: self.vm_folder.with_file_name("moves"), ..self.definitions() }
+    }
+
     pub(crate) fn definitions(&self) -> Definitions {
         // Next to the socket, so that a reboot removes it.
         let marker = self.socket.with_file_name("started-with-the-host");
@@ -162,12 +169,15 @@ fn run(options: &Options) -> Result<()> {
     let images = images::Images::new(parser);
     let system = storage_host::LinuxSystem::confining(confinement());
     storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
-    let pool = pool::Pool::open(options, &images, &system).context("cannot start")?;
+    let channels = channels::Channels::default();
+    let pool = pool::Pool::open(options, &images, &system, &channels).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
     let (follow, follower) = models::follower().context("cannot start")?;
     let definitions = options.definitions();
-    let core = Core::new(pool, orders, follow, &definitions).context("cannot start")?;
+    let files = (&definitions, &options.transfers());
+    let core =
+        Core::new(pool, (orders, follow, channels.clone()), files).context("cannot start")?;
     let core = Arc::new(core);
     core.set_workers(options.workers);
     for (class, name) in workers {
@@ -178,7 +188,7 @@ fn run(options: &Options) -> Result<()> {
     thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    let running = daemon::Running { core: Arc::clone(&core), system };
+    let running = daemon::Running { core: Arc::clone(&core), system, channels };
     clients::serve(listener, running).context("cannot serve clients")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     notify_ready();

@@ -19,6 +19,7 @@ use xen_linux::LinuxHypervisor;
 use xenstore_socket::StoreSocket;
 
 use crate::Options;
+use crate::channels::Channels;
 use crate::host::LinuxHost;
 use crate::images::Images;
 use crate::store;
@@ -40,6 +41,9 @@ pub(crate) struct Pool<P> {
     changes: Queue<P>,
     suspends: Queue<P>,
     memories: Queue<P>,
+    sends: Queue<P>,
+    receives: Queue<P>,
+    talks: Queue<P>,
     destroys: Queue<P>,
     releases: Queue<P>,
 }
@@ -85,10 +89,16 @@ pub(crate) struct Taken<'a, P> {
 }
 
 impl Pool<LinuxPerformer> {
-    pub(crate) fn open(options: &Options, images: &Images, system: &LinuxSystem) -> Result<Self> {
+    pub(crate) fn open(
+        options: &Options,
+        images: &Images,
+        system: &LinuxSystem,
+        channels: &Channels,
+    ) -> Result<Self> {
         let queue = |class, performers: usize, arena| -> Result<_> {
-            let idle: Result<_> =
-                (0..performers).map(|_| performer(options, images, system, arena)).collect();
+            let idle: Result<_> = (0..performers)
+                .map(|_| performer(options, images, (system, channels), arena))
+                .collect();
             Ok(Queue::new(class, idle?))
         };
         Ok(Self {
@@ -101,6 +111,10 @@ impl Pool<LinuxPerformer> {
             suspends: queue(WorkClass::Suspend, options.workers, xen::ARENA_BYTES_MIN)?,
             // Of memory, as many as the scheduler permits by default.
             memories: queue(WorkClass::Memory, MEMORY_COPIES, xen::ARENA_BYTES_FULL)?,
+            sends: queue(WorkClass::Send, MEMORY_COPIES, xen::ARENA_BYTES_FULL)?,
+            receives: queue(WorkClass::Receive, MEMORY_COPIES, xen::ARENA_BYTES_FULL)?,
+            // A few for each move.
+            talks: queue(WorkClass::Talk, 4 * MEMORY_COPIES, xen::ARENA_BYTES_MIN)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
             // Likewise.
             releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
@@ -109,7 +123,7 @@ impl Pool<LinuxPerformer> {
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 8] {
+    fn named(&self) -> [(&'static str, &Queue<P>); 11] {
         [
             ("query", &self.queries),
             ("load", &self.loads),
@@ -117,6 +131,9 @@ impl<P> Pool<P> {
             ("change", &self.changes),
             ("suspend", &self.suspends),
             ("memory", &self.memories),
+            ("send", &self.sends),
+            ("receive", &self.receives),
+            ("talk", &self.talks),
             ("destroy", &self.destroys),
             ("release", &self.releases),
         ]
@@ -152,6 +169,9 @@ impl<P> Pool<P> {
             WorkClass::Change => &self.changes,
             WorkClass::Suspend => &self.suspends,
             WorkClass::Memory => &self.memories,
+            WorkClass::Send => &self.sends,
+            WorkClass::Receive => &self.receives,
+            WorkClass::Talk => &self.talks,
             WorkClass::Destroy => &self.destroys,
             WorkClass::Release => &self.releases,
         }
@@ -237,6 +257,9 @@ impl<P> Taken<'_, P> {
             | WorkClass::Attach
             | WorkClass::Suspend
             | WorkClass::Memory
+            | WorkClass::Send
+            | WorkClass::Receive
+            | WorkClass::Talk
             | WorkClass::Destroy
             | WorkClass::Release => class == self.queue.class,
         }
@@ -256,13 +279,14 @@ impl<P> Drop for Taken<'_, P> {
 fn performer(
     options: &Options,
     images: &Images,
-    system: &LinuxSystem,
+    (system, channels): (&LinuxSystem, &Channels),
     arena: usize,
 ) -> Result<LinuxPerformer> {
     let hypervisor = LinuxHypervisor::open(arena).context("cannot control Xen")?;
     let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
     let store = store::connect(&options.store_socket)?;
-    let host = LinuxHost::open(images.clone(), system.clone(), options.definitions())?;
+    let files = [options.definitions(), options.transfers()];
+    let host = LinuxHost::open(images.clone(), system.clone(), files, channels.clone())?;
     Ok(Performer { xen, store, host })
 }
 
@@ -281,6 +305,9 @@ mod tests {
             changes: Queue::new(WorkClass::Change, vec!["maker"]),
             suspends: Queue::new(WorkClass::Suspend, vec!["suspender"]),
             memories: Queue::new(WorkClass::Memory, vec!["copier"]),
+            sends: Queue::new(WorkClass::Send, vec!["sender"]),
+            receives: Queue::new(WorkClass::Receive, vec!["receiver"]),
+            talks: Queue::new(WorkClass::Talk, vec!["talker"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
             releases: Queue::new(WorkClass::Release, vec!["three"]),
         }
@@ -356,6 +383,9 @@ mod tests {
             ("change", 0, 0),
             ("suspend", 0, 0),
             ("memory", 0, 0),
+            ("send", 0, 0),
+            ("receive", 0, 0),
+            ("talk", 0, 0),
             ("destroy", 2, 98),
             ("release", 0, 0),
         ];

@@ -20,7 +20,9 @@ const FLUSH_BYTES: u64 = 64 << 20;
 fn refusal(error: &io::Error) -> HostError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => HostError::Missing,
-        Some(Errno::NOSPC) => HostError::Refused("no space left on the disk; free some, or save elsewhere".to_owned()),
+        Some(Errno::NOSPC) => {
+            HostError::Refused("no space left on the disk; free some, or save elsewhere".to_owned())
+        }
         Some(Errno::DQUOT) => HostError::Refused("the disk quota is used up".to_owned()),
         Some(Errno::FBIG) => {
             HostError::Refused("larger than a file of this file system can be".to_owned())

@@ -44,6 +44,11 @@ impl Client {
         }
     }
 
+    /// Lets guests come up.
+    pub(crate) fn settle(&self) {
+        Daemon::pause(self, Duration::from_secs(5));
+    }
+
     /// What was told before the final answers, since the last look.
     pub(crate) fn heard(&self) -> Vec<Answer> {
         self.heard.take()
@@ -67,6 +72,10 @@ impl Door for Client {
     fn tell(&self, answer: &Answer) -> Result<(), Gone> {
         self.heard.borrow_mut().push(answer.clone());
         Ok(())
+    }
+
+    fn channel(&self) -> Option<toolstack::channel::ChannelId> {
+        None
     }
 
     fn has_gone(&self) -> bool {

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use api::{Answer, Create, Reply, Request, StorageRequest, Target, Targets, Wait};
+use api::{
+    AfterSave, Answer, Create, Reply, Request, Restore, Save, SavedFormat, StorageRequest, Target,
+    Targets, Wait,
+};
 
 use crate::door::Client;
 
@@ -165,4 +168,50 @@ fn whoever_changes_storage_is_in_the_log() {
         Ok(Reply::Limits(limits)) => assert_eq!((limits.waiting, limits.under_way), (0, 0)),
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_vm_is_saved_and_restored_under_its_own_or_another_configuration() {
+    let client = Client::new(9);
+    client.ask(Request::Create(linux("one"))).unwrap();
+    client.settle();
+    let save = |after, format| {
+        Request::Save(Save {
+            target: target("one"),
+            path: "one.saved".to_owned(),
+            cwd: "/vm".to_owned(),
+            after,
+            format,
+            file: String::new(),
+            config_text: None,
+            progress: true,
+        })
+    };
+    let restore =
+        Restore { path: "one.saved".to_owned(), cwd: "/vm".to_owned(), ..Restore::default() };
+    assert_eq!(client.ask(save(AfterSave::Running, SavedFormat::Xylem)), Ok(Reply::Done));
+    assert_eq!(names(&client, &[]).unwrap(), ["Domain-0", "one"]);
+    let refused = client.ask(Request::Restore(restore.clone())).unwrap_err();
+    assert_eq!(refused, "/vm/one.saved:1: name: a domain named one exists already");
+    assert_eq!(client.ask(save(AfterSave::Destroyed, SavedFormat::Xl)), Ok(Reply::Done));
+    assert_eq!(names(&client, &[]).unwrap(), ["Domain-0"]);
+    let renamed = Restore {
+        file: "other.cfg".to_owned(),
+        config_text: Some(linux("other").config_text),
+        ..restore
+    };
+    let Ok(Reply::Created(report)) = client.ask(Request::Restore(renamed)) else { panic!() };
+    assert_eq!((report.name.as_str(), report.domid), ("other", 2));
+    let told = client.logged();
+    let expected = [
+        "one: save by uid 1000 (pid 77), T s: done",
+        "one: restore by uid 1000 (pid 77), T s: failed: /vm/one.saved:1: name: a domain named one \
+         exists already",
+        "one: save by uid 1000 (pid 77), T s: done",
+        "other: restore by uid 1000 (pid 77), T s: done",
+    ];
+    for line in expected {
+        assert!(told.iter().any(|it| it == line), "{line}: {told:#?}");
+    }
+    assert!(told.iter().any(|it| it.ends_with("saved to /vm/one.saved")), "{told:#?}");
 }

@@ -553,8 +553,12 @@ fn help_is_there_without_a_daemon() {
          reboot              Issue a reboot signal to a domain
          pause               Pause execution of a domain
          unpause             Unpause a paused domain
+         save                Save a domain state to restore later
+         restore             Restore a domain from a saved state
          suspend             Suspend a domain's guest; the domain stays in memory
          resume              Resume a suspended domain
+         migrate             Migrate a domain to another host
+         migrate-receive     Receive a domain from another host, on standard input and output
          console             Attach to domain's console
          vncviewer           Attach to the screen of an HVM domain
          domid               Convert a domain name to domain id

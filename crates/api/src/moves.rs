@@ -1,0 +1,64 @@
+//! Moves of domains between hosts.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Target;
+
+/// Whether the guest runs while most of its memory is sent.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pace {
+    #[default]
+    Live,
+    /// It is suspended first.
+    Stopped,
+}
+
+/// What the guest does once it is there.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrival {
+    #[default]
+    Runs,
+    StaysPaused,
+}
+
+/// Whose protocol is spoken on a connection.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Speaks {
+    /// Ours.
+    Own,
+    /// That of `xl migrate`.
+    Xl,
+}
+
+/// Where a domain runs.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Runs {
+    Here,
+    There,
+}
+
+/// A domain that is to go to another host.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Migrate {
+    pub target: Target,
+    /// The other host, for messages.
+    pub to: String,
+    /// A command of the shell by which the daemon itself reaches the other host later, if this connection breaks at
+    /// a bad moment.
+    #[serde(default)]
+    pub peer: Option<String>,
+    #[serde(default)]
+    pub pace: Pace,
+    /// The wanted pause of the guest.
+    #[serde(default)]
+    pub downtime_ms: Option<u64>,
+    #[serde(default)]
+    pub arrival: Arrival,
+    /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
+    #[serde(default)]
+    pub progress: bool,
+}

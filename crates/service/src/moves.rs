@@ -1,0 +1,91 @@
+//! Moves of VMs to other hosts, and from them.
+
+use toolstack::channel::ChannelId;
+use toolstack::moves::{Arrival, MigrateRequest, Pace, ReceiveRequest, Speaks, Verdict};
+use toolstack::{Reply, Request};
+
+use crate::{Ask, Failed, News, Progress, Service, succeeded, unexpected};
+
+impl Service<'_> {
+    fn channel(&self) -> Result<ChannelId, Failed> {
+        let without = || Failed::Told("no connection came with the request".to_owned());
+        self.door.channel().ok_or_else(without)
+    }
+
+    /// As long as the client is there: otherwise the guest stays.
+    pub(crate) fn migrate(&self, migrate: api::Migrate) -> Result<api::Reply, Failed> {
+        let channel = self.channel()?;
+        let api::Migrate {
+            target: api::Target(target),
+            to,
+            peer,
+            pace,
+            downtime_ms,
+            arrival,
+            progress,
+        } = migrate;
+        let transfer = self.daemon.fresh_uuid().map_err(Failed::Told)?;
+        let request = Request::Migrate(Box::new(MigrateRequest {
+            target: target.clone(),
+            channel,
+            to,
+            from: self.daemon.kernel().host,
+            peer,
+            transfer,
+            pace: match pace {
+                api::Pace::Live => Pace::Live,
+                api::Pace::Stopped => Pace::Stopped,
+            },
+            downtime_ms,
+            arrival: arrived(arrival),
+        }));
+        let ask = Ask { asker: self.asker, request, progress: Progress::from(progress) };
+        let replied = self.daemon.wait(ask, None, self.door, &mut |news| match news {
+            News::Progress(far) => self.tell_far(&target, &far),
+            News::Started { .. } | News::Told(_) => Ok(()),
+        });
+        match replied {
+            Ok(Some(reply)) => match succeeded(reply)? {
+                Reply::Ok => Ok(api::Reply::Done),
+                other => Err(unexpected(&other)),
+            },
+            Ok(None) => unreachable!("it is waited for without end"),
+            Err(gone) => {
+                self.daemon.put(Request::CancelMove { transfer });
+                Err(gone.into())
+            }
+        }
+    }
+
+    /// What the connection is for is heard on it.
+    pub(crate) fn receive(
+        &self,
+        speaks: api::Speaks,
+        arrival: api::Arrival,
+    ) -> Result<api::Reply, Failed> {
+        let channel = self.channel()?;
+        let transfer = self.daemon.fresh_uuid().map_err(Failed::Told)?;
+        let speaks = match speaks {
+            api::Speaks::Own => Speaks::Own,
+            api::Speaks::Xl => Speaks::Xl,
+        };
+        let arrival = arrived(arrival);
+        self.done(Request::Receive(ReceiveRequest { channel, speaks, arrival, transfer }))
+    }
+
+    /// An operator knows where a VM runs.
+    pub(crate) fn settle(&self, target: String, runs: api::Runs) -> Result<api::Reply, Failed> {
+        let verdict = match runs {
+            api::Runs::Here => Verdict::Here,
+            api::Runs::There => Verdict::There,
+        };
+        self.done(Request::Settle { target, verdict })
+    }
+}
+
+fn arrived(arrival: api::Arrival) -> Arrival {
+    match arrival {
+        api::Arrival::Runs => Arrival::Runs,
+        api::Arrival::StaysPaused => Arrival::StaysPaused,
+    }
+}

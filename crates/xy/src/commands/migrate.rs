@@ -1,0 +1,181 @@
+//! `migrate` and `migrate-receive`: connections to other hosts, which are handed to the daemon.
+//!
+//! The connection is a program's, usually ssh's, with its keys, questions and messages. The daemon has the other ends
+//! of its pipes, so nothing that is sent passes through this process.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+
+use api::{Arrival, Migrate, Pace, Request, Runs, Speaks, Target};
+
+use super::expect_done;
+use crate::options::Options;
+use crate::session::{Failure, ProgressDisplay, Session};
+
+/// What serves us at the other end: Xylem if it is there, otherwise xl.
+const RECEIVER: &str = "xy migrate-receive --own";
+
+/// How the other host is reached.
+#[derive(Debug, Eq, PartialEq)]
+struct Connection {
+    /// A command of the shell, now and with a terminal.
+    now: String,
+    /// Later, by the daemon.
+    later: String,
+}
+
+impl Connection {
+    /// `ssh` is the option's value, if it was given.
+    fn to(host: &str, ssh: Option<&str>, paused: &str) -> Result<Self, Failure> {
+        if host.is_empty() || host.starts_with('-') {
+            return Err(Failure::usage(format!("migrate: {host:?} is not a host")));
+        }
+        let either =
+            format!("command -v xy >/dev/null && exec {RECEIVER}; exec xl migrate-receive{paused}");
+        let (either, own) = (quoted(&either), quoted(&format!("exec {RECEIVER}")));
+        // A broken link is noticed in 15 s.
+        let alive = "-o ServerAliveInterval=5 -o ServerAliveCountMax=3";
+        let quoted_host = quoted(host);
+        Ok(match ssh {
+            None => Self {
+                now: format!("exec ssh {alive} {quoted_host} {either}"),
+                later: format!(
+                    "exec ssh -o BatchMode=yes -o ConnectTimeout=10 {alive} {quoted_host} {own}"
+                ),
+            },
+            Some("") => Self { now: host.to_owned(), later: host.to_owned() },
+            Some(command) => Self {
+                now: format!("exec {command} {quoted_host} {either}"),
+                later: format!("exec {command} {quoted_host} {own}"),
+            },
+        })
+    }
+}
+
+/// As one word of the shell.
+fn quoted(text: &str) -> String {
+    let plain = |it: char| it.is_ascii_alphanumeric() || "@%+=:,./-_".contains(it);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let target = Target(options.operands[0].clone());
+    let here = options.has("here");
+    let host = match (here || options.has("there"), options.operands.get(1)) {
+        (false, Some(host)) => host,
+        (true, None) => {
+            let runs = if here { Runs::Here } else { Runs::There };
+            let settled = session.call(&Request::MigrateSettle { target, runs })?;
+            return expect_done(&settled);
+        }
+        (true, Some(_)) => {
+            return Err(Failure::usage("migrate: --here and --there take no host"));
+        }
+        (false, None) => {
+            return Err(Failure::usage(
+                "migrate: requires at least 2 arguments; see 'xy help migrate'",
+            ));
+        }
+    };
+    if options.has("C") {
+        return Err(Failure::failed(
+            "migrate: -C is not supported yet: the domain keeps its configuration",
+        ));
+    }
+    if options.has("D") {
+        return Err(Failure::failed(
+            "migrate: -D is not supported: the other host chooses the domain's number",
+        ));
+    }
+    let downtime_ms = options.value("downtime").map(str::parse).transpose();
+    let downtime_ms = downtime_ms
+        .map_err(|_| Failure::usage("migrate: --downtime takes a number of milliseconds"))?;
+    let paused = options.has("p");
+    let connection = Connection::to(host, options.value("s"), if paused { " -p" } else { "" })?;
+    let progress = session.draws_progress();
+    let request = Request::Migrate(Box::new(Migrate {
+        target,
+        to: host.split_whitespace().next().unwrap_or_default().to_owned(),
+        peer: Some(connection.later),
+        pace: if options.has("non-live") { Pace::Stopped } else { Pace::Live },
+        downtime_ms,
+        arrival: if paused { Arrival::StaysPaused } else { Arrival::Runs },
+        progress,
+    }));
+    let told = |error: std::io::Error| Failure::failed(format!("migrate: {error}"));
+    let (ends, mut child) = connect(&connection.now).map_err(told)?;
+    let answer = session.call_with_channel(&request, ends).and_then(|reply| expect_done(&reply));
+    if answer.is_err() {
+        // It may still be asking for a password.
+        let _ended = child.kill();
+    }
+    // The daemon has closed its ends.
+    let _status = child.wait();
+    answer
+}
+
+/// Starts the program; the ends are the daemon's.
+fn connect(command: &str) -> std::io::Result<([OwnedFd; 2], Child)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let input = OwnedFd::from(theirs);
+    let output = input.try_clone()?;
+    let child = Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::from(input))
+        .stdout(Stdio::from(output))
+        .spawn()?;
+    let from = OwnedFd::from(ours);
+    let to = from.try_clone()?;
+    Ok(([from, to], child))
+}
+
+pub(crate) fn receive(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    session.progress = ProgressDisplay::Hidden;
+    let told = |error: std::io::Error| Failure::failed(format!("migrate-receive: {error}"));
+    let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(told)?;
+    let output = std::io::stdout().as_fd().try_clone_to_owned().map_err(told)?;
+    let request = Request::MigrateReceive {
+        speaks: if options.has("own") { Speaks::Own } else { Speaks::Xl },
+        arrival: if options.has("p") { Arrival::StaysPaused } else { Arrival::Runs },
+    };
+    let reply = session.call_with_channel(&request, [input, output])?;
+    expect_done(&reply)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn commands_reach_the_other_host_as_xls_would() {
+        let show = |host, ssh| {
+            let Connection { now, later } = Connection::to(host, ssh, "").unwrap();
+            format!("{now}\n{later}\n")
+        };
+        let shown =
+            [show("b", None), show("root@b; x", Some("ssh -p 2")), show("nc b 1", Some(""))];
+        expect![[r#"
+            exec ssh -o ServerAliveInterval=5 -o ServerAliveCountMax=3 b 'command -v xy >/dev/null && exec xy migrate-receive --own; exec xl migrate-receive'
+            exec ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=3 b 'exec xy migrate-receive --own'
+            exec ssh -p 2 'root@b; x' 'command -v xy >/dev/null && exec xy migrate-receive --own; exec xl migrate-receive'
+            exec ssh -p 2 'root@b; x' 'exec xy migrate-receive --own'
+            nc b 1
+            nc b 1
+        "#]]
+        .assert_eq(&shown.concat());
+        assert!(Connection::to("-oProxyCommand=x", None, "").is_err());
+    }
+
+    #[test]
+    fn a_quote_stays_inside_its_word() {
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted("a.b-c"), "a.b-c");
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,251 @@
+//! Connections to other hosts that clients have handed over.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use toolstack::channel::{Broken, Channel, ChannelId, Received};
+
+use crate::lines::ChannelEnds;
+
+/// How long the other end may take nothing.
+const SEND_PATIENCE: Duration = Duration::from_secs(60);
+
+/// All connections, shared by doors and performers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Channels(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    last: u64,
+    open: BTreeMap<ChannelId, Arc<Mutex<Connection>>>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    from: OwnedFd,
+    to: OwnedFd,
+    /// What was given back.
+    unread: Vec<u8>,
+}
+
+impl Channels {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a connection.
+    ///
+    /// # Errors
+    /// The kernel's: the descriptors are of no use.
+    pub(crate) fn put(&self, [from, to]: ChannelEnds) -> io::Result<ChannelId> {
+        for end in [&from, &to] {
+            fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
+        }
+        let connection = Connection { from, to, unread: Vec::new() };
+        let mut table = self.table();
+        table.last += 1;
+        let id = ChannelId(table.last);
+        table.open.insert(id, Arc::new(Mutex::new(connection)));
+        Ok(id)
+    }
+
+    /// The connection, for one work.
+    pub(crate) fn get(&self, id: ChannelId) -> Option<Box<dyn Channel>> {
+        let connection = Arc::clone(self.table().open.get(&id)?);
+        Some(Box::new(Open(connection)))
+    }
+
+    /// Closes it, as soon as no work uses it any more.
+    pub(crate) fn close(&self, id: ChannelId) {
+        self.table().open.remove(&id);
+    }
+}
+
+/// A connection that this daemon has made itself: a program's input and output. The program ends with it.
+struct Made {
+    connection: Open,
+    child: Child,
+}
+
+/// Runs a command of the shell that connects to another host.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn connect(command: &str) -> io::Result<Box<dyn Channel>> {
+    let mut child = Command::new("/bin/sh")
+        .args(["-c", command])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        // So that all of it can be ended.
+        .process_group(0)
+        .spawn()?;
+    let from: OwnedFd = child.stdout.take().expect("it was asked for").into();
+    let to: OwnedFd = child.stdin.take().expect("it was asked for").into();
+    for end in [&from, &to] {
+        fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
+    }
+    let connection = Open(Arc::new(Mutex::new(Connection { from, to, unread: Vec::new() })));
+    Ok(Box::new(Made { connection, child }))
+}
+
+impl Channel for Made {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+        self.connection.send(bytes)
+    }
+
+    fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {
+        self.connection.receive(into, timeout_ns)
+    }
+
+    fn unread(&mut self, bytes: &[u8]) {
+        self.connection.unread(bytes);
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if let Ok(id) = i32::try_from(self.child.id())
+            && let Some(group) = rustix::process::Pid::from_raw(id)
+        {
+            // It may have ended by itself.
+            let _ended = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
+        }
+        let _status = self.child.wait();
+    }
+}
+
+/// A connection in use.
+struct Open(Arc<Mutex<Connection>>);
+
+/// Waits until the descriptor is ready; false after `timeout`.
+fn wait(end: &OwnedFd, for_what: PollFlags, timeout: Duration) -> Result<bool, Broken> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|error| Broken(error.to_string()))?;
+        match poll(&mut [PollFd::new(end, for_what)], Some(&left)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(Broken(errno.to_string())),
+        }
+    }
+}
+
+impl Open {
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Channel for Open {
+    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
+        let connection = self.connection();
+        while !bytes.is_empty() {
+            match rustix::io::write(&connection.to, bytes) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if !wait(&connection.to, PollFlags::OUT, SEND_PATIENCE)? {
+                        let seconds = SEND_PATIENCE.as_secs();
+                        return Err(Broken(format!("it has taken nothing for {seconds} s")));
+                    }
+                }
+                Err(errno) => return Err(Broken(errno.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {
+        let mut connection = self.connection();
+        if !connection.unread.is_empty() {
+            let count = connection.unread.len().min(into.len());
+            into[..count].copy_from_slice(&connection.unread[..count]);
+            connection.unread.drain(..count);
+            return Ok(Received::Bytes(count));
+        }
+        if !wait(&connection.from, PollFlags::IN, Duration::from_nanos(timeout_ns))? {
+            return Ok(Received::Nothing);
+        }
+        match rustix::io::read(&connection.from, into) {
+            Ok(0) => Ok(Received::End),
+            Ok(count) => Ok(Received::Bytes(count)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Received::Nothing),
+            Err(errno) => Err(Broken(errno.to_string())),
+        }
+    }
+
+    fn unread(&mut self, bytes: &[u8]) {
+        let mut connection = self.connection();
+        connection.unread.splice(..0, bytes.iter().copied());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn pair() -> (Channels, ChannelId, UnixStream) {
+        let (here, there) = UnixStream::pair().unwrap();
+        let ends = [here.try_clone().unwrap().into(), here.into()];
+        let channels = Channels::default();
+        let id = channels.put(ends).unwrap();
+        (channels, id, there)
+    }
+
+    #[test]
+    fn what_is_given_back_is_received_first_also_by_the_next_work() {
+        let (channels, id, mut there) = pair();
+        there.write_all(b"abcdef").unwrap();
+        let mut bytes = [0; 16];
+        let mut first = channels.get(id).unwrap();
+        assert_eq!(first.receive(&mut bytes, 1_000_000_000), Ok(Received::Bytes(6)));
+        first.unread(b"def");
+        let mut second = channels.get(id).unwrap();
+        assert_eq!(second.receive(&mut bytes[..2], 0), Ok(Received::Bytes(2)));
+        assert_eq!(second.receive(&mut bytes[2..], 0), Ok(Received::Bytes(1)));
+        assert_eq!(&bytes[..3], b"def");
+        assert_eq!(second.receive(&mut bytes, 0), Ok(Received::Nothing));
+    }
+
+    #[test]
+    fn the_end_and_a_closed_connection_are_noticed() {
+        let (channels, id, mut there) = pair();
+        let mut channel = channels.get(id).unwrap();
+        channel.send(b"bye").unwrap();
+        channels.close(id);
+        assert!(channels.get(id).is_none());
+        let mut come = [0; 3];
+        there.read_exact(&mut come).unwrap();
+        drop(there);
+        assert_eq!(channel.receive(&mut [0; 4], 0), Ok(Received::End));
+        assert!(channel.send(b"x").is_err());
+    }
+
+    #[test]
+    fn more_than_the_kernel_buffers_is_sent_as_it_is_taken() {
+        let (channels, id, mut there) = pair();
+        let taker = std::thread::spawn(move || {
+            let mut come = Vec::new();
+            there.read_to_end(&mut come).unwrap();
+            come.len()
+        });
+        let mut channel = channels.get(id).unwrap();
+        channel.send(&vec![7; 4 << 20]).unwrap();
+        channels.close(id);
+        drop(channel);
+        assert_eq!(taker.join().unwrap(), 4 << 20);
+    }
+}
