@@ -35,7 +35,7 @@ const AUTOSTART: &str = "# autostart ";
 
 impl Definition {
     /// The text of its file: a configuration with comments at the top.
-    fn encode(&self) -> String {
+    pub(super) fn encode(&self) -> String {
         let autostart = self.autostart.map(|order| format!("{AUTOSTART}{order}\n"));
         let autostart = autostart.unwrap_or_default();
         let text = self.config.to_cfg_text();

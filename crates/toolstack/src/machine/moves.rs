@@ -18,6 +18,7 @@ use std::sync::Arc;
 use migrate::peer::{Arrival, Fate, Message, Offer};
 use xen::{DomainKind, Uuid};
 
+use super::definitions::Definition;
 use super::events::VmState;
 use super::operation::Outcome;
 use super::requests::fail;
@@ -725,6 +726,16 @@ impl Toolstack {
         self.begin(now, uuid, plan, outcome, out);
     }
 
+    /// The definition of a VM that has come comes with it; where it came from it is removed.
+    fn define_come(&mut self, uuid: Uuid, autostart: Option<u32>, out: &mut Vec<Action>) {
+        let mut config = VmConfig::clone(&self.vms[&uuid].config);
+        config.uuid = Some(uuid);
+        let definition = Definition { config: Arc::new(config), autostart };
+        let text = definition.encode();
+        self.definitions.insert(uuid, definition);
+        self.give_out(Purpose::Aside, DefinitionWork::Write { uuid, text }, out);
+    }
+
     /// A VM has come, or not all of it.
     pub(super) fn receive_ended(
         &mut self,
@@ -753,6 +764,9 @@ impl Toolstack {
                         Purpose::Farewell { client: Some(client), channel: Some(channel) };
                     self.give_out(purpose, MoveWork::Forgotten { transfer }, out);
                 }
+            }
+            if let Some(autostart) = incoming.defined {
+                self.define_come(uuid, autostart, out);
             }
             if let Some(message) = failure {
                 out.push(Action::Note { message: format!("{name}: {message}") });
