@@ -1,0 +1,6 @@
+//! Two hosts on loopback, with sockets and keys as in production.
+
+mod hosts;
+mod keys;
+mod links;
+mod strangers;
