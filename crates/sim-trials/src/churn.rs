@@ -669,9 +669,14 @@ impl Churn {
         let source = xlcfg::Source { file: "stir.cfg", text: memory, overrides: &[] };
         let config = Box::new(xlcfg::parse(source).expect("a configuration of our own"));
         let fresh_uuid = self.uuid();
-        // There may be no memory for it, which is fine after a poll.
-        self.ask_now(Request::Create { config, fresh_uuid, start: Start::Running })?;
-        self.ask_now(Request::Destroy { target: "stir".to_owned() })?;
+        let create = Request::Create { config, fresh_uuid, start: Start::Running };
+        let mut target = "stir".to_owned();
+        if let Reply::Failed(_) = self.ask_now(create)? {
+            // There is no memory for it: another VM ends instead.
+            let running = self.vms()?.into_iter().find(|vm| vm.state == VmState::Running);
+            target = running.map_or(target, |vm| vm.name);
+        }
+        self.ask_now(Request::Destroy { target })?;
         self.settle()
     }
 
