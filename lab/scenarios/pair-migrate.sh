@@ -47,6 +47,7 @@ fi
 for host in a b; do
     [ "$(toolstack "$host")" = xy ] || continue
     check "xylemd on $host" on "$host" '. /lab/lib.sh && start_xylemd'
+    check "block devices for NBD on $host" on "$host" 'modprobe nbd nbds_max=16'
     [ "$a$b" != xyxy ] || check "the SR on $host" on "$host" 'xy sr-create s nbd server=10.0.1.1'
 done
 state a >/results/state.a
