@@ -3,15 +3,15 @@
 use std::ops::ControlFlow;
 
 use migrate::image::{Item, Limits, StreamReader};
-use migrate::libxc::{DomainType, Record};
+use migrate::libxc::Record;
 use migrate::peer::{self, Message};
-use migrate::{Channel, Input, Load, Target, libxc, libxl, save_file, xl_peer};
-use xen::{DomId, DomainKind, Hypervisor, Uuid};
+use migrate::{Input, Load, libxc, libxl, save_file, xl_peer};
+use xen::{Hypervisor, Uuid};
 use xen_build::Built;
 use xenstore::client::Transport;
 
 use super::build::PAGES_PER_MIB;
-use super::restore::restored;
+use super::restore::{restored, target};
 use super::{Performer, failure, store};
 use crate::channel::{ChannelId, Conversation, Silence};
 use crate::config::VmConfig;
@@ -314,20 +314,4 @@ fn hear_config(with: &mut Conversation, stop: &mut dyn FnMut() -> bool) -> Resul
 
 fn is_cancelled(monitor: &mut dyn WorkMonitor) -> bool {
     monitor.reached(Part { done: 0, total: 0, unit: "" }) == ControlFlow::Break(())
-}
-
-/// The domain that a guest comes to.
-fn target(config: &VmConfig, domain: NewDomain) -> Target {
-    let channel = |port| Channel { port, backend: DomId::DOM0 };
-    Target {
-        domid: domain.domain.domid,
-        domain: match config.kind {
-            DomainKind::Pv => DomainType::Pv,
-            DomainKind::Pvh | DomainKind::Hvm => DomainType::Hvm,
-        },
-        pages_max: restored(config).pages_max(),
-        vcpus_max: config.vcpus_max,
-        store: channel(domain.store_port),
-        console: channel(domain.console_port),
-    }
 }

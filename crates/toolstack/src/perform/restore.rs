@@ -19,6 +19,22 @@ use crate::libxl_json;
 use crate::saved::{FileFormat, SavedFile, Saving};
 use crate::work::{Failure, NewDomain, Part, WorkMonitor};
 
+/// The domain that a guest is loaded into.
+pub(super) fn target(config: &VmConfig, domain: NewDomain) -> Target {
+    let channel = |port| Channel { port, backend: DomId::DOM0 };
+    Target {
+        domid: domain.domain.domid,
+        domain: match config.kind {
+            DomainKind::Pv => DomainType::Pv,
+            DomainKind::Pvh | DomainKind::Hvm => DomainType::Hvm,
+        },
+        pages_max: restored(config).pages_max(),
+        vcpus_max: config.vcpus_max,
+        store: channel(domain.store_port),
+        console: channel(domain.console_port),
+    }
+}
+
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn open_saved(&mut self, path: &str) -> Result<OpenFile, Failure> {
         let source = self.host.open_image(path);
@@ -65,20 +81,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<Built, Failure> {
         let path = &file.path;
         let source = self.open_saved(path)?;
-        let channel = |port| Channel { port, backend: DomId::DOM0 };
         let domid = domain.domain.domid;
-        let target = Target {
-            domid,
-            domain: match config.kind {
-                DomainKind::Pv => DomainType::Pv,
-                DomainKind::Pvh | DomainKind::Hvm => DomainType::Hvm,
-            },
-            pages_max: restored(config).pages_max(),
-            vcpus_max: config.vcpus_max,
-            store: channel(domain.store_port),
-            console: channel(domain.console_port),
-        };
-        let load = Load::new(target, file.headers).map_err(|error| failure(path, error))?;
+        let load = Load::new(target(config, domain), file.headers)
+            .map_err(|error| failure(path, error))?;
         let loaded = match file.format {
             FileFormat::Xylem => self.load_own(file, &source, load, monitor),
             FileFormat::Xl => self.load_xl(file, &source, load, monitor),
