@@ -95,7 +95,40 @@ fn never() -> Error {
     PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into()
 }
 
+/// What is the same for both ends: an Ed25519 key, with its signature by TLS 1.3.
+macro_rules! signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _shown: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(never())
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            shown: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.check_signature(message, shown, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
 impl ServerCertVerifier for Check {
+    signatures!();
+
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -106,35 +139,11 @@ impl ServerCertVerifier for Check {
     ) -> Result<ServerCertVerified, Error> {
         self.check(shown, more).map(|()| ServerCertVerified::assertion())
     }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(never())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_signature(message, shown, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
 }
 
 impl ClientCertVerifier for Check {
+    signatures!();
+
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -146,32 +155,6 @@ impl ClientCertVerifier for Check {
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         self.check(shown, more).map(|()| ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _shown: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(never())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        shown: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_signature(message, shown, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
     }
 }
 

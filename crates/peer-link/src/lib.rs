@@ -29,7 +29,7 @@ pub use dial::{DialError, dial};
 pub use fingerprint::Fingerprint;
 pub use hello::{Lane, Service};
 pub use identity::Identity;
-pub use link::{Come, Link, LinkError};
+pub use link::{Come, Link, LinkError, Scissors};
 pub use peers::{Address, Peer, Peers};
 
 /// Where peers listen unless told otherwise: the port on which Xen's first toolstack received domains by TLS.

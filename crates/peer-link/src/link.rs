@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, TcpStream};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -88,8 +89,10 @@ impl Raw {
 ///
 /// It is used by one thread at a time; nothing on it blocks for longer than it is told.
 pub struct Link {
-    socket: TcpStream,
+    socket: Arc<TcpStream>,
     tls: Connection,
+    /// Bytes that were encrypted and have not all left yet.
+    under_way: usize,
     raw: Raw,
     /// What was given back.
     given_back: Vec<u8>,
@@ -98,6 +101,26 @@ pub struct Link {
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link").field("address", &self.address()).finish()
+    }
+}
+
+/// Cuts a connection that others use.
+#[derive(Clone, Debug)]
+pub struct Scissors(Weak<TcpStream>);
+
+impl Scissors {
+    /// Both ends are told, and nothing passes any more.
+    pub fn cut(&self) {
+        if let Some(socket) = self.0.upgrade() {
+            // It may be cut already.
+            let _cut = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Whether there is still a connection.
+    #[must_use]
+    pub fn is_of_use(&self) -> bool {
+        self.0.strong_count() > 0
     }
 }
 
@@ -120,7 +143,14 @@ impl Link {
     pub(crate) fn new(socket: TcpStream, mut tls: Connection) -> io::Result<Self> {
         socket::prepare(&socket)?;
         tls.set_buffer_limit(Some(WRITE_BYTES));
-        Ok(Self { socket, tls, raw: Raw::default(), given_back: Vec::new() })
+        let (socket, raw) = (Arc::new(socket), Raw::default());
+        Ok(Self { socket, tls, under_way: 0, raw, given_back: Vec::new() })
+    }
+
+    /// Cuts the connection, as long as there is one, from any thread.
+    #[must_use]
+    pub fn scissors(&self) -> Scissors {
+        Scissors(Arc::downgrade(&self.socket))
     }
 
     /// The other end's address.
@@ -179,7 +209,7 @@ impl Link {
     /// Writes what is encrypted, as far as the kernel takes it; waits until the deadline for it to take some.
     fn write_some(&mut self, deadline: Instant) -> Result<bool, LinkError> {
         loop {
-            match self.tls.write_tls(&mut &self.socket) {
+            match self.tls.write_tls(&mut &*self.socket) {
                 Ok(_) => return Ok(true),
                 Err(error) if is_later(&error) => {
                     if !wait(&self.socket, PollFlags::OUT, deadline)? {
@@ -197,6 +227,24 @@ impl Link {
     /// The other end is gone, or takes nothing for long.
     pub fn send(&mut self, bytes: &[u8]) -> Result<(), LinkError> {
         self.send_with(DEAD_AFTER, bytes)
+    }
+
+    /// Sends some of it, waiting for at most this long; 0 if it does not leave in time. Then some of it may have left:
+    /// the next call goes on with the same bytes, or the connection is of no use any more.
+    ///
+    /// # Errors
+    /// The other end is gone.
+    pub fn send_some(&mut self, bytes: &[u8], patience: Duration) -> Result<usize, LinkError> {
+        let deadline = Instant::now() + patience;
+        if self.under_way == 0 {
+            self.under_way = self.tls.writer().write(bytes)?;
+        }
+        while self.tls.wants_write() {
+            if !self.write_some(deadline)? {
+                return Ok(0);
+            }
+        }
+        Ok(std::mem::take(&mut self.under_way))
     }
 
     pub(crate) fn send_with(
@@ -297,7 +345,7 @@ impl Drop for Link {
         }
         self.tls.send_close_notify();
         while self.tls.wants_write() {
-            if self.tls.write_tls(&mut &self.socket).is_err() {
+            if self.tls.write_tls(&mut &*self.socket).is_err() {
                 break;
             }
         }
