@@ -54,6 +54,7 @@ const EDGES: [(&str, &[&str]); 25] = [
             "api",
             "image-parser",
             "jail",
+            "peer-link",
             "service",
             "storage",
             "storage-host",

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
 use crate::config::ListedConfig;
+use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::storage::{SrRow, VdiList};
 use crate::vms::{StartedAll, StateChanges, VmRow};
 
@@ -86,6 +87,9 @@ pub enum Reply {
         uuid: String,
     },
     Vms(Vec<VmRow>),
+    PeerKey(PeerKey),
+    Peers(Vec<PeerRow>),
+    PeerCheck(PeerCheck),
     StartedAll(StartedAll),
     Changes(StateChanges),
     Operations(Operations),

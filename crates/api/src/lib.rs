@@ -10,6 +10,7 @@ mod answer;
 pub mod client;
 mod config;
 mod moves;
+mod peers;
 mod request;
 mod storage;
 mod vms;
@@ -22,7 +23,8 @@ pub use answer::{
     TraceStep, VcpuRow,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
-pub use moves::{Arrival, Migrate, Pace, Runs, Speaks};
+pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
+pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
 pub use request::{
     Adopt, AfterSave, Create, LimitChanges, Planned, Request, Restore, Save, SavedFormat, Target,
     Targets, Wait,

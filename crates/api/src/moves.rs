@@ -41,16 +41,24 @@ pub enum Runs {
     There,
 }
 
+/// How the other host is reached.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reach {
+    /// By the connection that comes with the request. Later, if that breaks at a bad moment, the daemon uses this command
+    /// of the shell.
+    Command(String),
+    /// The daemon connects to the peer with this name.
+    Peer(String),
+}
+
 /// A domain that is to go to another host.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Migrate {
     pub target: Target,
     /// The other host, for messages.
     pub to: String,
-    /// A command of the shell by which the daemon itself reaches the other host later, if this connection breaks at
-    /// a bad moment.
-    #[serde(default)]
-    pub peer: Option<String>,
+    pub by: Reach,
     #[serde(default)]
     pub pace: Pace,
     /// The wanted pause of the guest.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::moves::{Arrival, Migrate, Runs, Speaks};
+use crate::peers::PeerRequest;
 use crate::storage::StorageRequest;
 use crate::vms::Define;
 
@@ -202,7 +203,7 @@ pub enum Request {
     Suspend { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done).
     Resume { target: Target },
-    /// Sends a domain to the host at the other end of the connection that comes with the request. Answered by
+    /// Sends a domain to a peer, or to the host at the other end of the connection that comes with the request. Answered by
     /// [`Reply::Done`](crate::Reply::Done), once nothing of it is left here.
     Migrate(Box<Migrate>),
     /// Serves the connection that comes with the request, from another host. Answered by
@@ -215,6 +216,8 @@ pub enum Request {
     /// Says where a domain runs that was given to a host which does not answer. Answered by
     /// [`Reply::Done`](crate::Reply::Done).
     MigrateSettle { target: Target, runs: Runs },
+    /// Hosts that are known by their keys.
+    Peer(PeerRequest),
     /// Answered by [`Reply::Done`](crate::Reply::Done) when the file is whole and the VM as it is to
     /// be. A client that hangs up before cancels it, and the guest runs on.
     Save(Save),

@@ -52,7 +52,7 @@ impl Service<'_> {
 
     pub(crate) fn cd_eject(
         &self,
-        target: String,
+        Target(target): Target,
         drive: &str,
         force: bool,
     ) -> Result<api::Reply, Failed> {

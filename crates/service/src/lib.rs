@@ -135,6 +135,18 @@ pub trait Daemon {
     /// The kernel of the daemon's domain.
     fn kernel(&self) -> Kernel;
 
+    /// Hosts that are known by their keys.
+    ///
+    /// # Errors
+    /// Says what is wrong.
+    fn peer(&self, request: api::PeerRequest) -> Result<api::Reply, String>;
+
+    /// Connects to a peer, to move a VM there.
+    ///
+    /// # Errors
+    /// Says why it cannot be reached.
+    fn call(&self, peer: &str) -> Result<ChannelId, String>;
+
     /// The host, for requests about SRs and VDIs.
     fn storage(&self) -> Box<dyn System>;
 }
@@ -196,6 +208,7 @@ impl Service<'_> {
             Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
             Request::Migrate(migrate) => self.migrate(*migrate),
             Request::MigrateReceive { speaks, arrival } => self.receive(speaks, arrival),
+            Request::Peer(request) => self.daemon.peer(request).map_err(Failed::Told),
             Request::MigrateSettle { target: it, runs } => self.settle(target(it), runs),
             Request::Save(save) => self.save(save),
             Request::Restore(restore) => self.restore(&restore),
@@ -215,9 +228,7 @@ impl Service<'_> {
             Request::CdInsert { target: it, drive, path, cwd, force } => {
                 self.cd_insert(target(it), &drive, &path, &cwd, force)
             }
-            Request::CdEject { target: it, drive, force } => {
-                self.cd_eject(target(it), &drive, force)
-            }
+            Request::CdEject { target: it, drive, force } => self.cd_eject(it, &drive, force),
             Request::NetworkAttach { target: it, vif } => self.network_attach(&it, &vif),
             Request::NetworkDetach { target: it, vif, force } => {
                 self.network_detach(&it, &vif, force)

@@ -1,7 +1,7 @@
 //! Moves of VMs to other hosts, and from them.
 
 use toolstack::channel::ChannelId;
-use toolstack::moves::{Arrival, MigrateRequest, Pace, ReceiveRequest, Speaks, Verdict};
+use toolstack::moves::{Arrival, MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Verdict};
 use toolstack::{Reply, Request};
 
 use crate::{Ask, Failed, News, Progress, Service, succeeded, unexpected};
@@ -14,23 +14,28 @@ impl Service<'_> {
 
     /// As long as the client is there: otherwise the guest stays.
     pub(crate) fn migrate(&self, migrate: api::Migrate) -> Result<api::Reply, Failed> {
-        let channel = self.channel()?;
         let api::Migrate {
             target: api::Target(target),
             to,
-            peer,
+            by,
             pace,
             downtime_ms,
             arrival,
             progress,
         } = migrate;
         let transfer = self.daemon.fresh_uuid().map_err(Failed::Told)?;
+        let (channel, peer) = match by {
+            api::Reach::Command(command) => (self.channel()?, Reach::Command(command)),
+            api::Reach::Peer(name) => {
+                (self.daemon.call(&name).map_err(Failed::Told)?, Reach::Peer(name))
+            }
+        };
         let request = Request::Migrate(Box::new(MigrateRequest {
             target: target.clone(),
             channel,
             to,
             from: self.daemon.kernel().host,
-            peer,
+            peer: Some(peer),
             transfer,
             pace: match pace {
                 api::Pace::Live => Pace::Live,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sim::{CableId, Dial, End, Line, SimOs, Time, Want};
 use storage::HostError;
 use toolstack::channel::{Broken, Received};
+use toolstack::moves::Reach;
 
 use crate::baton::{Baton, Mail, Side, State};
 
@@ -86,7 +87,7 @@ impl Line for PairLine {
 }
 
 impl Dial for Stand {
-    fn dial(&mut self, now: Time, _peer: &str) -> Result<Box<dyn Line>, HostError> {
+    fn dial(&mut self, now: Time, _peer: &Reach) -> Result<Box<dyn Line>, HostError> {
         let other = self.side.other();
         let mut state = self.baton.state();
         let is_cut = state.network.is_cut();

@@ -8,7 +8,7 @@ use std::panic;
 use migrate::peer::Arrival;
 use sim::{PacketFate, SimHost};
 use toolstack::channel::ChannelId;
-use toolstack::moves::{MigrateRequest, Pace, ReceiveRequest, Speaks};
+use toolstack::moves::{MigrateRequest, Pace, Reach, ReceiveRequest, Speaks};
 use toolstack::plan::Start;
 use toolstack::saved::{AfterSave, FileFormat, SaveTo};
 use toolstack::{Reply, Request, VmState, xlcfg};
@@ -263,7 +263,7 @@ impl Trial {
             channel: near,
             to: "right".to_owned(),
             from: "left".to_owned(),
-            peer: Some("ssh right".to_owned()),
+            peer: Some(Reach::Command("ssh right".to_owned())),
             transfer: TRANSFER,
             pace,
             downtime_ms: None,

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use storage::HostError;
 use toolstack::channel::{Broken, Channel, ChannelId, Received};
+use toolstack::moves::Reach;
 
 use crate::agenda::Time;
 use crate::machine::Machine;
@@ -40,15 +41,13 @@ pub trait Line: fmt::Debug {
 
 /// Connects to other hosts.
 pub trait Dial: fmt::Debug {
-    /// Connects to a peer, by the command that reaches it.
+    /// Connects to another host.
     ///
     /// # Errors
-    /// The command cannot be run.
-    fn dial(&mut self, now: Time, peer: &str) -> Result<Box<dyn Line>, HostError>;
+    /// It cannot be called.
+    fn dial(&mut self, now: Time, peer: &Reach) -> Result<Box<dyn Line>, HostError>;
 }
 
-/// How long the other end may take nothing.
-const SEND_PATIENCE_NS: u64 = 60_000_000_000;
 /// What a call costs.
 const CALL_NS: u64 = 3_000;
 
@@ -92,7 +91,7 @@ impl Exchange {
     }
 
     /// Connects to a peer. The connection is closed when it is dropped.
-    pub(crate) fn connect(&mut self, peer: &str) -> Result<SimChannel, HostError> {
+    pub(crate) fn connect(&mut self, peer: &Reach) -> Result<SimChannel, HostError> {
         if !self.machine.get_mut().faults.count_action() {
             return Err(HostError::Refused("the daemon was killed".to_owned()));
         }
@@ -190,7 +189,7 @@ impl SimChannel {
 }
 
 impl Channel for SimChannel {
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Broken> {
+    fn send(&mut self, bytes: &[u8], timeout_ns: u64) -> Result<usize, Broken> {
         let before = self.machine.get().faults().is_toolstack_dead();
         if let Err(dies) = self.act() {
             // The write was under way.
@@ -201,22 +200,19 @@ impl Channel for SimChannel {
             return Err(dies);
         }
         self.detail(format_args!("sends {} bytes", bytes.len()));
-        let mut rest = bytes;
-        let mut until = self.now().after(SEND_PATIENCE_NS);
-        while !rest.is_empty() {
+        let until = self.now().after(timeout_ns);
+        let mut sent = 0;
+        while sent < bytes.len() {
             let now = self.now();
-            let taken = self.open.borrow_mut().line.send(now, rest)?;
-            if taken > 0 {
-                rest = &rest[taken..];
-                until = now.after(SEND_PATIENCE_NS);
-            } else if now >= until {
-                let seconds = SEND_PATIENCE_NS / 1_000_000_000;
-                return Err(Broken(format!("it has taken nothing for {seconds} s")));
-            } else {
-                self.wait(until, Want::Room);
+            let taken = self.open.borrow_mut().line.send(now, &bytes[sent..])?;
+            sent += taken;
+            match taken {
+                0 if now >= until => break,
+                0 => self.wait(until, Want::Room),
+                _ => {}
             }
         }
-        Ok(())
+        Ok(sent)
     }
 
     fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {

@@ -8,7 +8,9 @@ use std::ops::ControlFlow;
 use storage::Repositories;
 use toolstack::device_model::Process;
 use toolstack::perform::Performer;
-use toolstack::work::{Cost, CreateWork, DeviceWork, Failure, Output, Part, Work, WorkMonitor};
+use toolstack::work::{
+    Cost, CreateWork, DeviceWork, Failure, Far, Flow, Output, Part, Work, WorkMonitor,
+};
 use toolstack::{
     Action, Asker, ClientId, Event, Instant, LogRecord, Progress, Reply, Request, Told, Toolstack,
     WorkId,
@@ -144,16 +146,26 @@ struct Monitor<'a> {
     daemon: &'a mut Daemon,
     id: WorkId,
     began: Time,
-    reached: Vec<Part>,
+    reached: Vec<Far>,
     /// Why the daemon cannot go on.
     failed: Option<ClientError>,
 }
 
 impl WorkMonitor for Monitor<'_> {
     fn reached(&mut self, part: Part) -> ControlFlow<()> {
+        self.far(part.into())
+    }
+
+    fn flows(&mut self, part: Part, flow: Flow) -> ControlFlow<()> {
+        self.far(Far { part, flow: Some(flow) })
+    }
+}
+
+impl Monitor<'_> {
+    fn far(&mut self, far: Far) -> ControlFlow<()> {
         // As the real daemon, which tells of nothing at once.
-        if part.done > 0 {
-            self.reached.push(part);
+        if far.part.done > 0 {
+            self.reached.push(far);
         }
         if self.failed.is_none() && self.daemon.host.now() > self.began.after(WAITS_NS) {
             self.failed = self.daemon.catch_up().err();
@@ -400,8 +412,8 @@ impl Daemon {
         if let Err(failure) = &result {
             self.host.note(format_args!("toolstack: {failure}"));
         }
-        for part in reached {
-            self.handle(Event::Reached { work: id, part })?;
+        for far in reached {
+            self.handle(Event::Reached { work: id, far })?;
         }
         let slept = self.host.os().take_slept();
         if slept > 0 {

@@ -14,6 +14,7 @@ use storage::{
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
 use toolstack::{Begin, Boot, DefinitionFile};
 use xen_build::{HvmLoader, KernelImage};
@@ -329,7 +330,7 @@ impl SimOs {
     ///
     /// # Errors
     /// The peer cannot be reached.
-    pub fn connect_to(&self, peer: &str) -> Result<SimChannel, HostError> {
+    pub fn connect_to(&self, peer: &Reach) -> Result<SimChannel, HostError> {
         self.get_mut().exchange.as_mut().ok_or(HostError::Missing)?.connect(peer)
     }
 
@@ -532,7 +533,7 @@ impl Host for SimOs {
         Ok(Box::new(self.open_channel(id)?))
     }
 
-    fn connect(&mut self, peer: &str) -> Result<Box<dyn Channel>, HostError> {
+    fn connect(&mut self, peer: &Reach) -> Result<Box<dyn Channel>, HostError> {
         Ok(Box::new(self.connect_to(peer)?))
     }
 

@@ -31,11 +31,12 @@ pub struct Broken(pub String);
 
 /// A connection to another host.
 pub trait Channel {
-    /// Sends all of it.
+    /// Sends some of it, waiting for at most this long; 0 if nothing is taken in time. The next call goes on with the
+    /// same bytes.
     ///
     /// # Errors
-    /// The other end is gone, or takes nothing for long.
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Broken>;
+    /// The other end is gone.
+    fn send(&mut self, bytes: &[u8], timeout_ns: u64) -> Result<usize, Broken>;
 
     /// Receives some bytes, waiting for at most this long.
     ///
@@ -52,7 +53,9 @@ const READ_BYTES: usize = 256 << 10;
 
 const SECOND: u64 = 1_000_000_000;
 /// How often a wait looks whether it is cancelled.
-const LOOK_NS: u64 = 100_000_000;
+const LOOK_NS: u64 = 50_000_000;
+/// How long the other end may take nothing.
+const TAKES_NOTHING_SECONDS: u64 = 60;
 
 /// One side of what is said on a connection. What has come and was not heard yet is given back at its end.
 pub(crate) struct Conversation {
@@ -62,6 +65,8 @@ pub(crate) struct Conversation {
     out: Vec<u8>,
     /// Nothing more can be sent.
     has_broken: bool,
+    /// A message was cut off: what came after it would not be understood.
+    is_cut: bool,
     /// The other end speaks as xl does.
     is_xl: bool,
 }
@@ -121,20 +126,33 @@ impl Drop for Conversation {
 impl Conversation {
     pub(crate) fn on(channel: Box<dyn Channel>) -> Self {
         let (input, bytes) = (Input::new(), vec![0; READ_BYTES]);
-        Self { channel, input, bytes, out: Vec::new(), has_broken: false, is_xl: false }
+        Self {
+            channel,
+            input,
+            bytes,
+            out: Vec::new(),
+            has_broken: false,
+            is_cut: false,
+            is_xl: false,
+        }
     }
 
     pub(crate) fn say(&mut self, message: &Message) -> Result<(), Silence> {
         self.out.clear();
         message.encode(&mut self.out);
-        self.transmit()
+        self.transmit(&mut || false)
     }
 
-    /// Bytes of an image, at most as many as one message has.
-    pub(crate) fn say_data(&mut self, bytes: &[u8]) -> Result<(), Silence> {
+    /// Bytes of an image, at most as many as one message has. `is_cancelled` is asked while it waits; after that nothing
+    /// more can be said.
+    pub(crate) fn say_data(
+        &mut self,
+        bytes: &[u8],
+        is_cancelled: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Silence> {
         self.out.clear();
         peer::encode_data(bytes, &mut self.out);
-        self.transmit()
+        self.transmit(is_cancelled)
     }
 
     /// What the other end said before it closed a connection that has broken.
@@ -145,17 +163,47 @@ impl Conversation {
         self.hear(seconds, &mut || false).ok()
     }
 
-    fn transmit(&mut self) -> Result<(), Silence> {
-        let sent = self.channel.send(&self.out);
-        self.has_broken |= sent.is_err();
-        Ok(sent?)
+    fn transmit(&mut self, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Silence> {
+        if self.is_cut {
+            return Err(Silence::Cancelled);
+        }
+        let (mut sent, mut waited) = (0, 0);
+        while sent < self.out.len() {
+            match self.channel.send(&self.out[sent..], LOOK_NS) {
+                Ok(0) => waited += LOOK_NS,
+                Ok(count) => (sent, waited) = (sent + count, 0),
+                Err(broken) => {
+                    self.has_broken = true;
+                    return Err(broken.into());
+                }
+            }
+            if waited >= TAKES_NOTHING_SECONDS * SECOND {
+                self.has_broken = true;
+                let why = format!("it has taken nothing for {TAKES_NOTHING_SECONDS} s");
+                return Err(Silence::Broken(why));
+            }
+            if sent < self.out.len() && is_cancelled() {
+                self.is_cut = true;
+                return Err(Silence::Cancelled);
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of xl's protocol, or a banner.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Silence> {
-        let sent = self.channel.send(bytes);
-        self.has_broken |= sent.is_err();
-        Ok(sent?)
+        self.send_unless(bytes, &mut || false)
+    }
+
+    /// The same, as [`Self::say_data`].
+    pub(crate) fn send_unless(
+        &mut self,
+        bytes: &[u8],
+        is_cancelled: &mut dyn FnMut() -> bool,
+    ) -> Result<(), Silence> {
+        self.out.clear();
+        self.out.extend_from_slice(bytes);
+        self.transmit(is_cancelled)
     }
 
     /// Whether the other end speaks as xl does.

@@ -7,6 +7,7 @@ use xen_build::{HvmLoader, ImageError, KernelImage};
 
 use crate::channel::{Channel, ChannelId};
 use crate::device_model::{Launch, OwnModel, Process};
+use crate::moves::Reach;
 
 /// A kernel cannot be loaded.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -109,8 +110,8 @@ pub trait Host {
     /// A new connection to a host that a VM went to. It is closed when it is dropped.
     ///
     /// # Errors
-    /// The kernel's. That nobody answers is noticed later.
-    fn connect(&mut self, peer: &str) -> Result<Box<dyn Channel>, HostError>;
+    /// Why a peer cannot be reached. Of a command only that it cannot be run; that nobody answers is noticed later.
+    fn connect(&mut self, peer: &Reach) -> Result<Box<dyn Channel>, HostError>;
 
     /// Saves a small file about a VM that moves, replacing an earlier one. Returns when it is durable.
     ///

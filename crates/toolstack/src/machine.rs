@@ -461,7 +461,7 @@ impl Toolstack {
             Event::Worked { work, result, cost } => {
                 self.handle_worked(now, work, result, &cost, out);
             }
-            Event::Reached { work, part } => self.work_reached(work, part, out),
+            Event::Reached { work, far } => self.work_reached(work, far, out),
             Event::Node { path, value } => self.handle_node(now, &path, value.as_deref(), out),
             Event::Introduced { domid } => {
                 // Our own creates need no poll; a list for each would make them O(domains).

@@ -26,6 +26,45 @@ pub enum Speaks {
     Xl,
 }
 
+/// How another host is reached.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Reach {
+    /// By a command of the shell, such as ssh's.
+    Command(String),
+    /// As the peer with this name: directly, with keys that both hosts know.
+    Peer(String),
+}
+
+/// What a peer's record begins with. A command that does is written with a space before it.
+const PEER: &str = "tls:";
+
+impl Reach {
+    fn encode(&self) -> String {
+        match self {
+            Self::Command(command) if command.starts_with(PEER) => format!(" {command}"),
+            Self::Command(command) => command.clone(),
+            Self::Peer(name) => format!("{PEER}{name}"),
+        }
+    }
+
+    /// `None` for nothing.
+    fn decode(text: &str) -> Option<Self> {
+        match text.strip_prefix(PEER) {
+            Some(name) => Some(Self::Peer(name.to_owned())),
+            None => Some(Self::Command(text.to_owned())).filter(|_| !text.is_empty()),
+        }
+    }
+}
+
+impl std::fmt::Display for Reach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Command(command) => f.write_str(command),
+            Self::Peer(name) => write!(f, "the peer {name}"),
+        }
+    }
+}
+
 /// A VM is to go to another host.
 #[derive(Clone, Debug)]
 pub struct MigrateRequest {
@@ -36,7 +75,7 @@ pub struct MigrateRequest {
     /// This host, for theirs.
     pub from: String,
     /// How the other host can be asked later, see [`crate::host::Host::connect`].
-    pub peer: Option<String>,
+    pub peer: Option<Reach>,
     /// Of this move and no other.
     pub transfer: Uuid,
     pub pace: Pace,
@@ -79,7 +118,7 @@ pub struct Leaving {
     pub speaks: Speaks,
     pub transfer: Uuid,
     pub to: String,
-    pub peer: Option<String>,
+    pub peer: Option<Reach>,
 }
 
 impl Leaving {
@@ -95,7 +134,7 @@ impl Leaving {
             Speaks::Own => "own",
             Speaks::Xl => "xl",
         };
-        let peer = self.peer.as_deref().unwrap_or_default();
+        let peer = self.peer.as_ref().map(Reach::encode).unwrap_or_default();
         format!("{stage} {speaks} {} {to} {peer}", self.transfer)
     }
 
@@ -115,7 +154,7 @@ impl Leaving {
         };
         let transfer = words.next()?.parse().ok()?;
         let to = words.next()?.to_owned();
-        let peer = Some(words.next()?.to_owned()).filter(|peer| !peer.is_empty());
+        let peer = Reach::decode(words.next()?);
         Some(Self { stage, speaks, transfer, to, peer })
     }
 }
@@ -207,7 +246,8 @@ mod tests {
     #[test]
     fn what_a_record_says_of_a_move_reads_back() {
         for stage in [LeavingStage::Sending, LeavingStage::Given] {
-            for peer in [None, Some("ssh -p 1 b  'x y'".to_owned())] {
+            let command = Reach::Command("ssh -p 1 b  'x y'".to_owned());
+            for peer in [None, Some(command), Some(Reach::Peer("b".to_owned()))] {
                 let leaving = Leaving {
                     stage,
                     speaks: Speaks::Own,
@@ -218,6 +258,10 @@ mod tests {
                 assert_eq!(Leaving::decode(&leaving.encode()), Some(leaving));
             }
         }
+        // Not a peer of that name.
+        let command = Reach::Command("tls:b".to_owned());
+        let read = Reach::decode(&command.encode());
+        assert_eq!(read, Some(Reach::Command(" tls:b".to_owned())));
         for wrong in ["", "sending", "given own x b ", "gone own 1 b"] {
             assert_eq!(Leaving::decode(wrong), None);
         }

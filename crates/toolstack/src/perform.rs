@@ -9,6 +9,7 @@ pub(crate) mod checks;
 mod definitions;
 pub(crate) mod disks;
 mod hvm;
+mod outgoing;
 mod queries;
 pub(crate) mod restore;
 pub(crate) mod save;

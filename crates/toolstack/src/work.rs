@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use migrate::image::Codec;
 use migrate::peer::Fate;
 use storage::Attachment;
 use xen::{
@@ -418,10 +419,67 @@ impl fmt::Display for Part {
     }
 }
 
+/// How memory leaves for another host at the moment.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Flow {
+    pub rounds: migrate::rounds::Progress,
+    /// `None` if it leaves in another toolstack's form.
+    pub codec: Option<Codec>,
+    /// Connections.
+    pub lanes: u8,
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rounds = &self.rounds;
+        let mib = |bytes: u64| bytes >> 20;
+        let codec = match self.codec {
+            None | Some(Codec::None) => "",
+            Some(Codec::Lz4) => " of lz4",
+            Some(Codec::Zstd) => " of zstd",
+        };
+        write!(f, "round {}, {} MiB/s{codec}", rounds.round, mib(rounds.rate))?;
+        if self.lanes > 1 {
+            write!(f, " on {} connections", self.lanes)?;
+        }
+        write!(f, ", pause of {} ms expected", rounds.pause_us.div_ceil(1000))?;
+        match rounds.percent {
+            100 => Ok(()),
+            percent => write!(f, ", guest slowed to {percent} %"),
+        }
+    }
+}
+
+/// All that is known of how far work is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Far {
+    pub part: Part,
+    pub flow: Option<Flow>,
+}
+
+impl From<Part> for Far {
+    fn from(part: Part) -> Self {
+        Self { part, flow: None }
+    }
+}
+
+impl fmt::Display for Far {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.part.fmt(f)?;
+        self.flow.map_or(Ok(()), |flow| write!(f, ", {flow}"))
+    }
+}
+
 /// Watches work in progress, for whoever waits for it.
 pub trait WorkMonitor {
     /// So far it has done this; it ends early if this returns `Break`.
     fn reached(&mut self, part: Part) -> ControlFlow<()>;
+
+    /// The same, of memory that is sent.
+    fn flows(&mut self, part: Part, flow: Flow) -> ControlFlow<()> {
+        let _untold = flow;
+        self.reached(part)
+    }
 }
 
 /// Nobody watches.

@@ -5,7 +5,7 @@
 mod help;
 mod table;
 
-use crate::commands::store;
+use crate::commands::{peer, store};
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
 use table::COMMANDS;
@@ -34,10 +34,50 @@ pub(crate) enum DryRun {
 pub(crate) const JSON: Flag = Flag::new('\0', "json", "Print JSON.");
 pub(crate) const MANY: usize = usize::MAX;
 
+/// Commands with a first word in common.
+struct Group {
+    name: &'static str,
+    about: &'static str,
+    commands: &'static [Command],
+    /// Ends its help.
+    more: &'static str,
+}
+
+const GROUPS: &[Group] = &[
+    Group {
+        name: "store",
+        about: "Read and change the store.",
+        commands: store::COMMANDS,
+        more: "Options, output and exit status are those of xenstore-ls, xenstore-read and so on.\n\
+               The store is found at XENSTORED_PATH, or at XENSTORED_RUNDIR/socket, by default\n\
+               /run/xenstored/socket.",
+    },
+    Group {
+        name: "peer",
+        about: "Hosts to and from which VMs move by TLS.",
+        commands: peer::COMMANDS,
+        more: "Two hosts are told of each other's keys: 'xy peer key' on each prints one, and 'xy peer add' on\n\
+               the other makes it known. 'xylemd --peer-listen' opens the port.",
+    },
+];
+
+fn group(name: &str) -> Option<&'static Group> {
+    GROUPS.iter().find(|group| group.name == name)
+}
+
 /// `xy store` without a command.
-fn store_alone(session: &mut Session, _options: &Options) -> Result<(), Failure> {
-    session.print(&help::store());
-    Err(Failure::usage("store: a command is missing"))
+fn store_alone(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    alone(session, options, "store")
+}
+
+/// `xy peer` without a command.
+fn peer_alone(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    alone(session, options, "peer")
+}
+
+fn alone(session: &mut Session, _options: &Options, name: &str) -> Result<(), Failure> {
+    session.print(&group(name).map(help::group).unwrap_or_default());
+    Err(Failure::usage(format!("{name}: a command is missing")))
 }
 
 /// Runs the command in `arguments`, after the global options.
@@ -66,8 +106,10 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
         return help(session, &arguments);
     }
     let mut command = lookup(&word)?;
-    if command.name == "store" && arguments.first().is_some_and(|first| !first.starts_with('-')) {
-        command = lookup_store(&arguments.remove(0))?;
+    if let Some(group) = group(command.name)
+        && arguments.first().is_some_and(|first| !first.starts_with('-'))
+    {
+        command = lookup_in(group, &arguments.remove(0))?;
     }
     if arguments.iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help") {
         session.print(&help::of(command));
@@ -102,9 +144,9 @@ fn lookup(word: &str) -> Result<&'static Command, Failure> {
     find(COMMANDS, "", word)
 }
 
-/// Finds a command of `xy store`, likewise.
-fn lookup_store(word: &str) -> Result<&'static Command, Failure> {
-    find(store::COMMANDS, "store ", word)
+/// Finds a command of a group, likewise.
+fn lookup_in(group: &Group, word: &str) -> Result<&'static Command, Failure> {
+    find(group.commands, &format!("{} ", group.name), word)
 }
 
 fn find(
@@ -135,8 +177,11 @@ fn help(session: &mut Session, words: &[String]) -> Result<(), Failure> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let text = match words[..] {
         [] | ["help", ..] => help::all(),
-        ["store", word, ..] => help::one(lookup_store(word)?),
-        [word, ..] => help::of(lookup(word)?),
+        [word] => help::of(lookup(word)?),
+        [first, word, ..] => match group(lookup(first)?.name) {
+            Some(group) => help::one(lookup_in(group, word)?),
+            None => help::of(lookup(first)?),
+        },
     };
     session.print(&text);
     Ok(())

@@ -8,6 +8,7 @@ pub(crate) mod domains;
 pub(crate) mod host;
 pub(crate) mod hypercalls;
 pub(crate) mod migrate;
+pub(crate) mod peer;
 pub(crate) mod plan;
 pub(crate) mod save;
 pub(crate) mod shutdown;

@@ -8,19 +8,24 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use peer_link::{Come, Service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
+use storage::HostError;
 use toolstack::channel::{Broken, Channel, ChannelId, Received};
+use toolstack::moves::Reach;
 
+use crate::host::refusal;
 use crate::lines::ChannelEnds;
-
-/// How long the other end may take nothing.
-const SEND_PATIENCE: Duration = Duration::from_secs(60);
+use crate::peers::Directory;
 
 /// All connections, shared by doors and performers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Channels(Arc<Mutex<Table>>);
+pub(crate) struct Channels {
+    table: Arc<Mutex<Table>>,
+    directory: Directory,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -29,32 +34,79 @@ struct Table {
 }
 
 #[derive(Debug)]
-struct Connection {
+enum Connection {
+    Descriptors(Descriptors),
+    /// To a peer.
+    Link(Box<Link>),
+}
+
+/// A program's, or a client's.
+#[derive(Debug)]
+struct Descriptors {
     from: OwnedFd,
     to: OwnedFd,
     /// What was given back.
     unread: Vec<u8>,
 }
 
+impl Connection {
+    fn of([from, to]: ChannelEnds) -> io::Result<Self> {
+        for end in [&from, &to] {
+            fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self::Descriptors(Descriptors { from, to, unread: Vec::new() }))
+    }
+}
+
 impl Channels {
+    pub(crate) fn new(directory: Directory) -> Self {
+        Self { table: Arc::default(), directory }
+    }
+
+    /// Hosts that can be called.
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a connection.
     ///
     /// # Errors
     /// The kernel's: the descriptors are of no use.
-    pub(crate) fn put(&self, [from, to]: ChannelEnds) -> io::Result<ChannelId> {
-        for end in [&from, &to] {
-            fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
+    pub(crate) fn put(&self, ends: ChannelEnds) -> io::Result<ChannelId> {
+        Ok(self.keep(Connection::of(ends)?))
+    }
+
+    /// Keeps a connection to a peer.
+    pub(crate) fn put_link(&self, link: peer_link::Link) -> ChannelId {
+        self.keep(Connection::Link(Box::new(Link(link))))
+    }
+
+    /// Connects to a peer, to move a VM there, and keeps the connection.
+    pub(crate) fn call(&self, peer: &str) -> Result<ChannelId, String> {
+        self.directory.dial(peer, &Service::Receive).map(|link| self.put_link(link))
+    }
+
+    /// Connects to a host that a VM went to.
+    pub(crate) fn connect(&self, to: &Reach) -> Result<Box<dyn Channel>, HostError> {
+        match to {
+            Reach::Command(command) => connect(command).map_err(|error| refusal(&error)),
+            Reach::Peer(name) => {
+                let link = self.directory.dial(name, &Service::Question);
+                Ok(Box::new(Link(link.map_err(HostError::Refused)?)))
+            }
         }
-        let connection = Connection { from, to, unread: Vec::new() };
+    }
+
+    fn keep(&self, connection: Connection) -> ChannelId {
         let mut table = self.table();
         table.last += 1;
         let id = ChannelId(table.last);
         table.open.insert(id, Arc::new(Mutex::new(connection)));
-        Ok(id)
+        id
     }
 
     /// The connection, for one work.
@@ -79,7 +131,7 @@ struct Made {
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn connect(command: &str) -> io::Result<Box<dyn Channel>> {
+fn connect(command: &str) -> io::Result<Box<dyn Channel>> {
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
         .stdin(Stdio::piped())
@@ -90,16 +142,13 @@ pub(crate) fn connect(command: &str) -> io::Result<Box<dyn Channel>> {
         .spawn()?;
     let from: OwnedFd = child.stdout.take().expect("it was asked for").into();
     let to: OwnedFd = child.stdin.take().expect("it was asked for").into();
-    for end in [&from, &to] {
-        fcntl_setfl(end, fcntl_getfl(end)? | OFlags::NONBLOCK)?;
-    }
-    let connection = Open(Arc::new(Mutex::new(Connection { from, to, unread: Vec::new() })));
+    let connection = Open(Arc::new(Mutex::new(Connection::of([from, to])?)));
     Ok(Box::new(Made { connection, child }))
 }
 
 impl Channel for Made {
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Broken> {
-        self.connection.send(bytes)
+    fn send(&mut self, bytes: &[u8], timeout_ns: u64) -> Result<usize, Broken> {
+        self.connection.send(bytes, timeout_ns)
     }
 
     fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {
@@ -147,46 +196,89 @@ impl Open {
 }
 
 impl Channel for Open {
-    fn send(&mut self, mut bytes: &[u8]) -> Result<(), Broken> {
-        let connection = self.connection();
-        while !bytes.is_empty() {
-            match rustix::io::write(&connection.to, bytes) {
-                Ok(sent) => bytes = &bytes[sent..],
+    fn send(&mut self, bytes: &[u8], timeout_ns: u64) -> Result<usize, Broken> {
+        match &mut *self.connection() {
+            Connection::Descriptors(it) => it.send(bytes, Duration::from_nanos(timeout_ns)),
+            Connection::Link(link) => link.send(bytes, timeout_ns),
+        }
+    }
+
+    fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {
+        match &mut *self.connection() {
+            Connection::Descriptors(it) => it.receive(into, Duration::from_nanos(timeout_ns)),
+            Connection::Link(link) => link.receive(into, timeout_ns),
+        }
+    }
+
+    fn unread(&mut self, bytes: &[u8]) {
+        match &mut *self.connection() {
+            Connection::Descriptors(it) => drop(it.unread.splice(..0, bytes.iter().copied())),
+            Connection::Link(link) => link.unread(bytes),
+        }
+    }
+}
+
+impl Descriptors {
+    fn send(&mut self, bytes: &[u8], timeout: Duration) -> Result<usize, Broken> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match rustix::io::write(&self.to, bytes) {
+                Ok(sent) => return Ok(sent),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    if !wait(&connection.to, PollFlags::OUT, SEND_PATIENCE)? {
-                        let seconds = SEND_PATIENCE.as_secs();
-                        return Err(Broken(format!("it has taken nothing for {seconds} s")));
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if !wait(&self.to, PollFlags::OUT, left)? {
+                        return Ok(0);
                     }
                 }
                 Err(errno) => return Err(Broken(errno.to_string())),
             }
         }
-        Ok(())
     }
 
-    fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {
-        let mut connection = self.connection();
-        if !connection.unread.is_empty() {
-            let count = connection.unread.len().min(into.len());
-            into[..count].copy_from_slice(&connection.unread[..count]);
-            connection.unread.drain(..count);
+    fn receive(&mut self, into: &mut [u8], timeout: Duration) -> Result<Received, Broken> {
+        if !self.unread.is_empty() {
+            let count = self.unread.len().min(into.len());
+            into[..count].copy_from_slice(&self.unread[..count]);
+            self.unread.drain(..count);
             return Ok(Received::Bytes(count));
         }
-        if !wait(&connection.from, PollFlags::IN, Duration::from_nanos(timeout_ns))? {
+        if !wait(&self.from, PollFlags::IN, timeout)? {
             return Ok(Received::Nothing);
         }
-        match rustix::io::read(&connection.from, into) {
+        match rustix::io::read(&self.from, into) {
             Ok(0) => Ok(Received::End),
             Ok(count) => Ok(Received::Bytes(count)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(Received::Nothing),
             Err(errno) => Err(Broken(errno.to_string())),
         }
     }
+}
+
+/// A connection to a peer.
+#[derive(Debug)]
+pub(crate) struct Link(pub(crate) peer_link::Link);
+
+fn broken(error: &peer_link::LinkError) -> Broken {
+    Broken(error.to_string())
+}
+
+impl Channel for Link {
+    fn send(&mut self, bytes: &[u8], timeout_ns: u64) -> Result<usize, Broken> {
+        self.0.send_some(bytes, Duration::from_nanos(timeout_ns)).map_err(|error| broken(&error))
+    }
+
+    fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {
+        match self.0.receive(into, Duration::from_nanos(timeout_ns)) {
+            Ok(Come::Bytes(count)) => Ok(Received::Bytes(count)),
+            Ok(Come::Nothing) => Ok(Received::Nothing),
+            Ok(Come::End) => Ok(Received::End),
+            Err(error) => Err(broken(&error)),
+        }
+    }
 
     fn unread(&mut self, bytes: &[u8]) {
-        let mut connection = self.connection();
-        connection.unread.splice(..0, bytes.iter().copied());
+        self.0.unread(bytes);
     }
 }
 
@@ -224,14 +316,14 @@ mod tests {
     fn the_end_and_a_closed_connection_are_noticed() {
         let (channels, id, mut there) = pair();
         let mut channel = channels.get(id).unwrap();
-        channel.send(b"bye").unwrap();
+        assert_eq!(channel.send(b"bye", 0), Ok(3));
         channels.close(id);
         assert!(channels.get(id).is_none());
         let mut come = [0; 3];
         there.read_exact(&mut come).unwrap();
         drop(there);
         assert_eq!(channel.receive(&mut [0; 4], 0), Ok(Received::End));
-        assert!(channel.send(b"x").is_err());
+        assert!(channel.send(b"x", 0).is_err());
     }
 
     #[test]
@@ -243,7 +335,10 @@ mod tests {
             come.len()
         });
         let mut channel = channels.get(id).unwrap();
-        channel.send(&vec![7; 4 << 20]).unwrap();
+        let (bytes, mut sent) = (vec![7; 4 << 20], 0);
+        while sent < bytes.len() {
+            sent += channel.send(&bytes[sent..], 1_000_000_000).unwrap();
+        }
         channels.close(id);
         drop(channel);
         assert_eq!(taker.join().unwrap(), 4 << 20);

@@ -14,7 +14,7 @@ use anyhow::Result;
 use service::{Ask, Gone, News, Progress};
 use toolstack::moves::TransferFile;
 use toolstack::scheduler::Limits;
-use toolstack::work::{Cost, Failure, Part, WorkClass, WorkMonitor};
+use toolstack::work::{Cost, Failure, Far, Flow, Part, WorkClass, WorkMonitor};
 use toolstack::{
     Action, Begin, ClientId, DefinitionFile, Event, Instant, Reply, Toolstack, WorkId,
 };
@@ -355,12 +355,22 @@ struct Monitor<'a> {
 
 impl WorkMonitor for Monitor<'_> {
     fn reached(&mut self, part: Part) -> ControlFlow<()> {
+        self.far(part.into())
+    }
+
+    fn flows(&mut self, part: Part, flow: Flow) -> ControlFlow<()> {
+        self.far(Far { part, flow: Some(flow) })
+    }
+}
+
+impl Monitor<'_> {
+    fn far(&mut self, far: Far) -> ControlFlow<()> {
         if self.core.interrupted().contains(&self.work) {
             return ControlFlow::Break(());
         }
         if self.told.elapsed() >= REPORT_EVERY {
             self.told = std::time::Instant::now();
-            self.core.happened(Event::Reached { work: self.work, part });
+            self.core.happened(Event::Reached { work: self.work, far });
             // The work goes on, even if its client has had its reply.
             let _end = (self.between)();
         }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use service::{Ask, Daemon, Door, Gone, Kernel, News};
 use storage_host::LinuxSystem;
+use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
 use toolstack::{Reply, Request};
 use xen::Uuid;
@@ -95,6 +96,14 @@ impl Daemon for Running {
             version: text(uname.version()),
             machine: text(uname.machine()),
         }
+    }
+
+    fn peer(&self, request: api::PeerRequest) -> Result<api::Reply, String> {
+        self.channels.directory().answer(request)
+    }
+
+    fn call(&self, peer: &str) -> Result<ChannelId, String> {
+        self.channels.call(peer)
     }
 
     fn storage(&self) -> Box<dyn storage::System> {

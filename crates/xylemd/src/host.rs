@@ -9,10 +9,11 @@ use storage_host::LinuxSystem;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::moves::Reach;
 use xen_build::{HvmLoader, KernelImage};
 use xen_linux::Links;
 
-use crate::channels::{self, Channels};
+use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
 use crate::{models, saved};
@@ -94,8 +95,8 @@ impl Host for LinuxHost {
         self.channels.get(id).ok_or(HostError::Missing)
     }
 
-    fn connect(&mut self, peer: &str) -> Result<Box<dyn Channel>, HostError> {
-        channels::connect(peer).map_err(|error| refusal(&error))
+    fn connect(&mut self, peer: &Reach) -> Result<Box<dyn Channel>, HostError> {
+        self.channels.connect(peer)
     }
 
     fn write_transfer(&mut self, name: &str, text: &str) -> Result<(), HostError> {

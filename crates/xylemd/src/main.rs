@@ -17,6 +17,7 @@ mod images;
 mod journal;
 mod lines;
 mod models;
+mod peers;
 mod pool;
 mod saved;
 mod stats;
@@ -24,7 +25,7 @@ mod status;
 mod store;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -32,9 +33,11 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 use image_parser::{Limits, Parser};
 use jail::{Groups, Jail};
+use peer_link::Address;
 
 use crate::core::Core;
 use crate::definitions::Definitions;
+use crate::peers::Directory;
 
 /// Settings of a run.
 #[derive(Debug)]
@@ -47,12 +50,20 @@ pub(crate) struct Options {
     pub(crate) workers: usize,
     /// Folder of VM definitions.
     pub(crate) vm_folder: PathBuf,
+    /// Where other hosts that are known may call.
+    pub(crate) peer_listen: Option<Address>,
 }
 
 impl Options {
     /// Files of moves to and from other hosts, beside the definitions.
     pub(crate) fn transfers(&self) -> Definitions {
         Definitions { folder: self.vm_folder.with_file_name("moves"), ..self.definitions() }
+    }
+
+    /// The files of peers, beside the definitions.
+    fn directory(&self) -> Directory {
+        let folder = self.vm_folder.parent().unwrap_or(Path::new("/"));
+        Directory::in_folder(folder, self.peer_listen.clone())
     }
 
     pub(crate) fn definitions(&self) -> Definitions {
@@ -64,7 +75,7 @@ impl Options {
 
 const USAGE: &str = "\
 usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
-              [--vm-folder PATH]
+              [--vm-folder PATH] [--peer-listen ADDRESS[:PORT]]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
@@ -73,6 +84,9 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
   --store-socket PATH  the store's socket (default /run/xenstored/socket, or $XENSTORED_PATH)
   --workers N          steps carried out side by side (default: one for each 32 MiB of dom0, 4 to 16)
   --vm-folder PATH     where VMs that `xy define` made lie (default /var/lib/xylem/vm)
+  --peer-listen ADDRESS[:PORT]
+                       where hosts that `xy peer add` made known move VMs to (port 8003 unless given); without this
+                       no port is open
   -h, --help           this text
   -V, --version        the release
 ";
@@ -101,6 +115,7 @@ fn options() -> Result<Option<Options>> {
             .map_or_else(|| PathBuf::from("/run/xenstored/socket"), PathBuf::from),
         workers: workers_by_memory(),
         vm_folder: PathBuf::from("/var/lib/xylem/vm"),
+        peer_listen: None,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -109,6 +124,10 @@ fn options() -> Result<Option<Options>> {
             Long("status") => options.status_socket = parser.value()?.into(),
             Long("store-socket") => options.store_socket = parser.value()?.into(),
             Long("vm-folder") => options.vm_folder = parser.value()?.into(),
+            Long("peer-listen") => {
+                let word = parser.value()?.parse::<Address>();
+                options.peer_listen = Some(word.context("--peer-listen")?);
+            }
             Long("workers") => {
                 options.workers = parser.value()?.parse()?;
                 if !(1..=64).contains(&options.workers) {
@@ -169,7 +188,9 @@ fn run(options: &Options) -> Result<()> {
     let images = images::Images::new(parser);
     let system = storage_host::LinuxSystem::confining(confinement());
     storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
-    let channels = channels::Channels::default();
+    let peer_listener = options.peer_listen.as_ref().map(peers::bind).transpose()?;
+    let directory = options.directory();
+    let channels = channels::Channels::new(directory.clone());
     let pool = pool::Pool::open(options, &images, &system, &channels).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
@@ -189,6 +210,9 @@ fn run(options: &Options) -> Result<()> {
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
     let running = daemon::Running { core: Arc::clone(&core), system, channels };
+    if let Some(listener) = peer_listener {
+        peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
+    }
     clients::serve(listener, running).context("cannot serve clients")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
     notify_ready();

@@ -86,6 +86,22 @@ impl CodecChoice {
         *link += WEIGHT * (rate - *link);
     }
 
+    /// Bytes per second that the link or disk takes, as far as known.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate is positive, and far below 2^53"
+    )]
+    pub fn link(&self) -> Option<u64> {
+        self.link.map(|rate| rate as u64)
+    }
+
+    /// It may have changed: nothing is known of it any more.
+    pub fn forget_link(&mut self) {
+        self.link = None;
+    }
+
     /// Pages per time that leave with a codec, in bytes per second.
     #[must_use]
     pub fn rate(&self, codec: Codec) -> f64 {

@@ -153,6 +153,14 @@ impl Daemon for Client {
         Kernel { host: "sim".to_owned(), ..Kernel::default() }
     }
 
+    fn peer(&self, _: api::PeerRequest) -> Result<api::Reply, String> {
+        Err("it knows no peers".to_owned())
+    }
+
+    fn call(&self, peer: &str) -> Result<toolstack::channel::ChannelId, String> {
+        Err(format!("it knows no peer {peer}"))
+    }
+
     fn storage(&self) -> Box<dyn System> {
         Box::new(self.host.os().clone())
     }

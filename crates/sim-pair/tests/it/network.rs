@@ -31,12 +31,21 @@ fn hear(channel: &mut dyn Channel, count: usize, timeout_ns: u64) -> Heard {
     Ok(heard)
 }
 
+/// Sends all of it.
+fn send(channel: &mut dyn Channel, bytes: &[u8]) -> Result<(), String> {
+    match channel.send(bytes, 60_000_000_000) {
+        Ok(count) if count == bytes.len() => Ok(()),
+        Ok(_) => Err("it has taken nothing for 60 s".to_owned()),
+        Err(broken) => Err(broken.to_string()),
+    }
+}
+
 /// Sends back `count` bytes, and closes.
 fn echo(pair: &mut Pair, [_, far]: [ChannelId; 2], count: usize, timeout_ns: u64) -> Task<Heard> {
     pair.begin(Side::Right, move |lab: &mut Lab| {
         let mut channel = lab.host.os().open_channel(far).expect("it is open");
         let heard = hear(&mut channel, count, timeout_ns).and_then(|heard| {
-            channel.send(&heard).map_err(|broken| broken.to_string())?;
+            send(&mut channel, &heard)?;
             Ok(heard)
         });
         lab.host.os().close_channel(far);
@@ -54,10 +63,8 @@ fn call(
     pair.begin(Side::Left, move |lab: &mut Lab| {
         let began = lab.host.now();
         let mut channel = lab.host.os().open_channel(near).expect("it is open");
-        let heard = match channel.send(&bytes) {
-            Ok(()) => hear(&mut channel, bytes.len(), timeout_ns),
-            Err(broken) => Err(broken.to_string()),
-        };
+        let heard = send(&mut channel, &bytes);
+        let heard = heard.and_then(|()| hear(&mut channel, bytes.len(), timeout_ns));
         (heard, lab.host.now().0 - began.0)
     })
 }

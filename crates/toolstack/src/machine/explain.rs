@@ -69,9 +69,9 @@ impl Toolstack {
         match &operation.states[index] {
             State::Ended => "ended".to_owned(),
             State::Failed => "failed".to_owned(),
-            State::Underway { started, part, .. } => {
-                let part = part.map_or(String::new(), |part| format!(", {part}"));
-                format!("under way for {}{part}", seconds(*started, now))
+            State::Underway { started, far, .. } => {
+                let far = far.map_or(String::new(), |far| format!(", {far}"));
+                format!("under way for {}{far}", seconds(*started, now))
             }
             State::Watching { started, deadline, .. } => format!(
                 "waits for {}, at most {} more",

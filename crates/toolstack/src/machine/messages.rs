@@ -20,7 +20,7 @@ use crate::moves::{MigrateRequest, ReceiveRequest, Verdict};
 use crate::plan::{Start, Step, Unplug};
 use crate::saved::{SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
-use crate::work::{Cost, DeviceReading, Failure, HostInfo, Output, Part, VcpuReadings, Work};
+use crate::work::{Cost, DeviceReading, Failure, Far, HostInfo, Output, VcpuReadings, Work};
 
 /// A client's request.
 #[derive(Clone, Debug)]
@@ -354,7 +354,7 @@ pub enum Event {
     /// Work in progress has come this far. Reports are optional, and may come at any rate.
     Reached {
         work: WorkId,
-        part: Part,
+        far: Far,
     },
     /// A watched node changed, or the watch was just set; its value now.
     Node {

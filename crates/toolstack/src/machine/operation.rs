@@ -24,7 +24,7 @@ use crate::steps::{
     Completing, CreateStep, DeviceStep, IfCancelled, IfFailed, Preparation, Step, TeardownStep,
     Wait,
 };
-use crate::work::{Cost, Failure, Output, Part, Work};
+use crate::work::{Cost, Failure, Far, Output, Work};
 
 /// What follows the end of an operation.
 #[derive(Clone, Debug)]
@@ -113,7 +113,7 @@ pub(super) enum State {
         ticket: Ticket,
         why: Option<String>,
         /// As last reported.
-        part: Option<Part>,
+        far: Option<Far>,
     },
     /// It watches nodes and holds no permit.
     Watching {
@@ -464,7 +464,7 @@ impl Toolstack {
             let work = self.give_out(Purpose::Step { operation: id, index }, work, out);
             let operation = self.operations.get_mut(&id).expect("as before");
             operation.states[index] =
-                State::Underway { ready, started: now, work, ticket, why, part: None };
+                State::Underway { ready, started: now, work, ticket, why, far: None };
         }
     }
 

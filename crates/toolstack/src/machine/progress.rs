@@ -5,7 +5,7 @@ use std::fmt;
 use super::operation::{Operation, Outcome, State};
 use super::{Action, ClientId, OperationId, Purpose, Toolstack, WorkId};
 use crate::plan::Step;
-use crate::work::Part;
+use crate::work::Far;
 
 /// Steps in one report.
 const STEPS_MAX: usize = 3;
@@ -25,14 +25,14 @@ pub struct Progress {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct OpenStep {
     pub step: Step,
-    pub part: Option<Part>,
+    pub far: Option<Far>,
 }
 
 impl fmt::Display for OpenStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.part {
+        match self.far {
             None => self.step.fmt(f),
-            Some(part) => write!(f, "{} ({part})", self.step),
+            Some(far) => write!(f, "{} ({far})", self.step),
         }
     }
 }
@@ -47,8 +47,8 @@ impl Operation {
         };
         let open = |index: usize| OpenStep {
             step: self.plan.steps[index].step,
-            part: match self.states[index] {
-                State::Underway { part, .. } => part,
+            far: match self.states[index] {
+                State::Underway { far, .. } => far,
                 _ => None,
             },
         };
@@ -58,14 +58,14 @@ impl Operation {
 
 impl Toolstack {
     /// Work in progress has come this far. Work that nobody waits for is not reported.
-    pub(super) fn work_reached(&mut self, work: WorkId, part: Part, out: &mut Vec<Action>) {
+    pub(super) fn work_reached(&mut self, work: WorkId, far: Far, out: &mut Vec<Action>) {
         let Some((Purpose::Step { operation: id, index }, _)) = self.works.get(&work) else {
             return;
         };
         let (id, index) = (*id, *index);
         let operation = self.operations.get_mut(&id).expect("operations outlive their work");
-        if let State::Underway { part: known, .. } = &mut operation.states[index] {
-            *known = Some(part);
+        if let State::Underway { far: known, .. } = &mut operation.states[index] {
+            *known = Some(far);
         }
         self.tell_progress(id, None, out);
     }

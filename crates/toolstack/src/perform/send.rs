@@ -10,14 +10,15 @@
 
 use std::ops::ControlFlow;
 
-use migrate::image::{Codec, Head, Lane, Writer};
-use migrate::libxc::{Headers, PageData, Record};
+use migrate::image::{Head, Lane, Writer};
+use migrate::libxc::{Headers, PageData};
 use migrate::peer::{self, DATA_BYTES_MAX, Fate, Message, Offer};
 use migrate::rounds::{Next, Policy, Rounds, Sent};
 use migrate::{Capture, CaptureError, Round, libxl, save_file, xl_peer};
 use xen::{DomainRef, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
+use super::outgoing::{Form, Outgoing, Took};
 use super::suspend::PreparedSuspend;
 use super::{Performer, failure, refused, store};
 use crate::channel::{ChannelId, Conversation, Silence};
@@ -26,7 +27,8 @@ use crate::host::Host;
 use crate::layout::{DeviceRef, Nodes};
 use crate::libxl_json;
 use crate::moves::{
-    Handover, Leaving, LeavingStage, MigrateRequest, Pace, Speaks, leaving_file, received_file,
+    Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks, leaving_file,
+    received_file,
 };
 use crate::steps::moves::GoOn;
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
@@ -78,80 +80,6 @@ struct Hold {
     capture: Capture,
     /// `None` if the guest had suspended before.
     suspend: Option<PreparedSuspend>,
-}
-
-/// Whose form the image has.
-enum Form {
-    Own(Writer),
-    /// That of `xl save`.
-    Xl,
-}
-
-/// The image as it goes out.
-struct Outgoing<'a> {
-    with: &'a mut Conversation,
-    /// `None` once it has ended.
-    form: Option<Form>,
-    out: Vec<u8>,
-    bytes: u64,
-}
-
-impl Outgoing<'_> {
-    fn put(&mut self, put: impl FnOnce(&mut Form, &mut Vec<u8>)) -> Result<(), Silence> {
-        put(self.form.as_mut().expect("it has not ended"), &mut self.out);
-        if self.out.len() >= DATA_BYTES_MAX { self.flush() } else { Ok(()) }
-    }
-
-    fn record(&mut self, record: &Record) -> Result<(), Silence> {
-        self.put(|form, out| match form {
-            Form::Own(writer) => writer.record(record, out),
-            Form::Xl => record.encode(out),
-        })
-    }
-
-    /// The pages come back as they were.
-    fn pages(&mut self, pages: &mut PageData) -> Result<(), Silence> {
-        self.put(|form, out| match form {
-            Form::Own(writer) => writer.pages(pages, out),
-            Form::Xl => {
-                let record = Record::PageData(std::mem::take(pages));
-                record.encode(out);
-                let Record::PageData(same) = record else { unreachable!("as made above") };
-                *pages = same;
-            }
-        })
-    }
-
-    fn end_round(&mut self) -> Result<(), Silence> {
-        self.put(|form, out| match form {
-            Form::Own(writer) => writer.end_round(out),
-            Form::Xl => {}
-        })
-    }
-
-    fn flush(&mut self) -> Result<(), Silence> {
-        for chunk in self.out.chunks(DATA_BYTES_MAX) {
-            match &self.form {
-                Some(Form::Xl) => self.with.send(chunk)?,
-                Some(Form::Own(_)) | None => self.with.say_data(chunk)?,
-            }
-        }
-        self.bytes += self.out.len() as u64;
-        self.out.clear();
-        Ok(())
-    }
-
-    fn end(mut self) -> Result<(), Silence> {
-        match self.form.take().expect("it ends once") {
-            Form::Own(writer) => writer.finish(&mut self.out),
-            Form::Xl => {
-                Record::End.encode(&mut self.out);
-                libxl::Record::End.encode(&mut self.out);
-                self.form = Some(Form::Xl);
-            }
-        }
-        self.flush()
-    }
 }
 
 /// Whether somebody wants it to end.
@@ -322,30 +250,32 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let form = match speaks {
             Speaks::Own => {
                 let lane = Lane::ONLY;
-                Form::Own(Writer::connection(&head, lane, &token, Codec::Lz4, &mut out))
+                Form::Own(Writer::connection(&head, lane, &token, Outgoing::CODEC, &mut out))
             }
             Speaks::Xl => {
                 begin_xl(of, hold.capture.headers(), &mut out)?;
                 Form::Xl
             }
         };
-        let mut image = Outgoing { with, form: Some(form), out, bytes: 0 };
+        let mut image = Outgoing::begin(with, form, out);
         for record in hold.capture.head() {
-            of.heard(image.record(&record))?;
+            image.record(&record);
         }
+        of.heard(image.flush(&mut || is_cancelled(monitor)))?;
+        let mut rounds = Rounds::new(policy(of.to), FIXED_US);
         if of.to.pace == Pace::Live && hold.suspend.is_some() {
-            self.send_live(of, hold, &mut image, monitor)?;
+            self.send_live(of, hold, (&mut image, &mut rounds), monitor)?;
         }
         if let Some(suspend) = &mut hold.suspend {
             self.arm_suspend(suspend)?;
             self.trigger_suspend(suspend, monitor)?;
         }
         let pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Last))?;
-        self.send_round(of, (hold, pages), &mut image, monitor)?;
+        self.send_round(of, (hold, pages), (&mut image, &rounds), monitor)?;
         for record in of.captured(hold.capture.tail(&mut self.xen))? {
-            of.heard(image.record(&record))?;
+            image.record(&record);
         }
-        of.heard(image.end())?;
+        of.heard(image.end(&mut || is_cancelled(monitor)))?;
         if speaks == Speaks::Xl {
             let stop = &mut || is_cancelled(monitor);
             return of.heard(with.hear_exactly(xl_peer::READY, ANSWER_SECONDS, stop));
@@ -363,7 +293,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         &mut self,
         of: Sending<'_>,
         hold: &mut Hold,
-        image: &mut Outgoing<'_>,
+        (image, rounds): (&mut Outgoing<'_>, &mut Rounds),
         monitor: &mut dyn WorkMonitor,
     ) -> Result<(), Failure> {
         match hold.capture.start_live(&mut self.xen) {
@@ -375,20 +305,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             started => of.captured(started)?,
         }
-        let mut policy = Policy::migration();
-        if let Some(ms) = of.to.downtime_ms {
-            policy.pause_us = ms.saturating_mul(1000);
-            policy.pause_max_us = policy.pause_max_us.max(policy.pause_us);
-        }
-        let mut rounds = Rounds::new(policy, FIXED_US);
         let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
         loop {
-            let (began, bytes) = (self.xen.now_ns(), image.bytes);
-            self.send_round(of, (hold, pages), image, monitor)?;
-            of.heard(image.end_round())?;
-            of.heard(image.flush())?;
-            let micros = self.xen.now_ns().saturating_sub(began) / MICROSECOND;
-            let sent = Sent { pages, bytes: image.bytes - bytes, micros, copy_micros: micros };
+            let sent = self.send_round(of, (hold, pages), (image, rounds), monitor)?;
+            image.end_round();
             pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
             match rounds.ended(sent, pages) {
                 // Guests are not throttled yet.
@@ -403,8 +323,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
         }
         // What was written since is little.
-        self.send_round(of, (hold, pages), image, monitor)?;
-        of.heard(image.end_round())
+        self.send_round(of, (hold, pages), (image, rounds), monitor)?;
+        image.end_round();
+        Ok(())
     }
 
     /// Sends the pages of a round that has begun.
@@ -412,20 +333,46 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         &mut self,
         of: Sending<'_>,
         (hold, pages): (&mut Hold, u64),
-        image: &mut Outgoing<'_>,
+        (image, rounds): (&mut Outgoing<'_>, &Rounds),
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<(), Failure> {
+    ) -> Result<Sent, Failure> {
         let total = pages.div_ceil(PAGES_PER_MIB);
-        let (mut batch, mut done) = (PageData::default(), 0);
-        while of.captured(hold.capture.next_batch(&mut self.xen, &mut batch))? {
-            of.heard(image.pages(&mut batch))?;
+        let (began, bytes) = (self.xen.now_ns(), image.bytes());
+        let mut batch = PageData::default();
+        let mut sent = Sent { pages, ..Sent::default() };
+        let mut done = 0;
+        loop {
+            let copying = self.xen.now_ns();
+            if !of.captured(hold.capture.next_batch(&mut self.xen, &mut batch))? {
+                break;
+            }
+            let packing = self.xen.now_ns();
+            image.pages(&mut batch);
+            let sending = self.xen.now_ns();
+            of.heard(image.flush(&mut || is_cancelled(monitor)))?;
+            let now = self.xen.now_ns();
+            image.took(Took {
+                copy_ns: packing.saturating_sub(copying),
+                pack_ns: sending.saturating_sub(packing),
+                send_ns: now.saturating_sub(sending),
+            });
             done += batch.pages.len() as u64;
+            let so_far = Sent {
+                pages: done,
+                bytes: image.bytes() - bytes,
+                micros: now.saturating_sub(began) / MICROSECOND,
+                copy_micros: 0,
+            };
             let part = Part { done: (done / PAGES_PER_MIB).min(total), total, unit: "MiB" };
-            if monitor.reached(part) == ControlFlow::Break(()) {
+            let flow = image.flow(rounds.progress(so_far, pages.saturating_sub(done)));
+            if monitor.flows(part, flow) == ControlFlow::Break(()) {
                 return of.heard(Err(Silence::Cancelled));
             }
         }
-        Ok(())
+        sent.bytes = image.bytes() - bytes;
+        sent.micros = self.xen.now_ns().saturating_sub(began) / MICROSECOND;
+        sent.copy_micros = sent.micros;
+        Ok(sent)
     }
 
     /// Gives the VM to the other host. A failure means that it was not given.
@@ -490,7 +437,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// Asks a host what became of a transfer.
-    pub(crate) fn ask_peer(&mut self, peer: &str, transfer: Uuid) -> Result<Fate, Failure> {
+    pub(crate) fn ask_peer(&mut self, peer: &Reach, transfer: Uuid) -> Result<Fate, Failure> {
         let mut with = self.reach(peer)?;
         with.say(&Message::Question { transfer })?;
         match with.hear(QUESTION_SECONDS, &mut || false)? {
@@ -499,7 +446,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
-    fn reach(&mut self, peer: &str) -> Result<Conversation, Failure> {
+    fn reach(&mut self, peer: &Reach) -> Result<Conversation, Failure> {
         let channel = self.host.connect(peer).map_err(|error| failure(peer, error))?;
         let mut with = Conversation::on(channel);
         let banner = with.hear_line(peer::BANNER_BYTES_MAX, QUESTION_SECONDS, &mut || false)?;
@@ -515,7 +462,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         uuid: Uuid,
         transfer: Uuid,
         channel: Option<ChannelId>,
-        peer: Option<&str>,
+        peer: Option<&Reach>,
     ) -> Result<(), Failure> {
         // The other host answers for the VM until nothing here could start it again.
         let definition = self.host.remove_definition(&uuid.to_string());
@@ -547,6 +494,16 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let file = received_file(transfer);
         self.host.remove_transfer(&file).map_err(|error| failure(&file, error))
     }
+}
+
+/// What is wanted of the rounds.
+fn policy(to: &MigrateRequest) -> Policy {
+    let mut policy = Policy::migration();
+    if let Some(ms) = to.downtime_ms {
+        policy.pause_us = ms.saturating_mul(1000);
+        policy.pause_max_us = policy.pause_max_us.max(policy.pause_us);
+    }
+    policy
 }
 
 /// Everything up to libxc's first record, as `xl migrate` sends it.

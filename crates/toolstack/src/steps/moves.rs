@@ -11,7 +11,7 @@ use crate::channel::ChannelId;
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::layout::{self, DeviceRef, Nodes};
-use crate::moves::{Incoming, Leaving, MigrateRequest, ReceiveRequest};
+use crate::moves::{Incoming, Leaving, MigrateRequest, Reach, ReceiveRequest};
 use crate::perform::Performer;
 use crate::work::{Failure, NewDomain, Output, WorkClass, WorkInfo, WorkMonitor};
 
@@ -112,7 +112,7 @@ pub enum MoveWork {
     },
     /// Asks what became of a transfer.
     Ask {
-        peer: String,
+        peer: Reach,
         transfer: Uuid,
     },
     /// The VM is gone from here: nothing more is to be known of the transfer.
@@ -120,7 +120,7 @@ pub enum MoveWork {
         uuid: Uuid,
         transfer: Uuid,
         channel: Option<ChannelId>,
-        peer: Option<String>,
+        peer: Option<Reach>,
     },
     /// Waits until the sender has forgotten a transfer.
     AwaitForget {
@@ -295,7 +295,7 @@ impl MoveWork {
                 return by.ask_peer(&peer, transfer).map(Output::Fate);
             }
             Self::Forget { uuid, transfer, channel, peer } => {
-                by.forget_leaving(uuid, transfer, channel, peer.as_deref())?;
+                by.forget_leaving(uuid, transfer, channel, peer.as_ref())?;
             }
             Self::AwaitForget { channel, transfer } => by.await_forget(channel, transfer)?,
             Self::Forgotten { transfer } => by.forget_received(transfer)?,

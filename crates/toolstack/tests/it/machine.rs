@@ -235,7 +235,7 @@ fn a_build_reports_how_far_it_is_and_ends_early_when_its_vm_is_destroyed() {
         }
     };
     let reached =
-        |done| Event::Reached { work: build, part: Part { done, total: 64, unit: "MiB" } };
+        |done| Event::Reached { work: build, far: Part { done, total: 64, unit: "MiB" }.into() };
     let told = handle(&mut machine, reached(32));
     let [Action::Progress { client: CLIENT, progress }] = &told[..] else { panic!("{told:?}") };
     assert_eq!(progress.waits_for[0].to_string(), "build (32 of 64 MiB)");

@@ -2,26 +2,20 @@
 
 use std::fmt::Write as _;
 
-use super::{COMMANDS, Command, DryRun};
-use crate::commands;
+use super::{COMMANDS, Command, DryRun, Group};
 
 pub(super) fn of(command: &Command) -> String {
-    if command.name == "store" { store() } else { one(command) }
+    super::group(command.name).map_or_else(|| one(command), group)
 }
 
-pub(super) fn store() -> String {
-    let mut text = "Usage: xy store <command> [args]\n\n\
-                    Read and change the store.\n\n"
-        .to_owned();
-    for command in commands::store::COMMANDS {
-        let name = command.name.trim_start_matches("store ");
+pub(super) fn group(of: &Group) -> String {
+    let Group { name: first, about, commands, more } = of;
+    let mut text = format!("Usage: xy {first} <command> [args]\n\n{about}\n\n");
+    for command in *commands {
+        let name = command.name.split_once(' ').map_or(command.name, |(_, name)| name);
         let _ = writeln!(text, " {name:<19} {}", command.about);
     }
-    text.push_str(
-        "\nOptions, output and exit status are those of xenstore-ls, xenstore-read and so on.\n\
-         The store is found at XENSTORED_PATH, or at XENSTORED_RUNDIR/socket, by default\n\
-         /run/xenstored/socket. 'xy help store <command>' says more.\n",
-    );
+    let _ = writeln!(text, "\n{more} 'xy help {first} <command>' says more.");
     text
 }
 

@@ -1,6 +1,6 @@
 //! The table of commands.
 
-use super::{Command, DryRun, JSON, MANY, store_alone};
+use super::{Command, DryRun, JSON, MANY, peer_alone, store_alone};
 use crate::commands::{
     self, adopt, create, devices, domains, host, hypercalls, migrate, plan, save, shutdown,
     storage, top, trace, vms,
@@ -224,6 +224,8 @@ pub(super) const COMMANDS: &[Command] = &[
             Flag::new('p', "", "Leave the domain paused on the other host."),
             Flag::new('\0', "live", "Accepted for xl compatibility: it is live anyway."),
             Flag::new('D', "", "Not supported: the other host chooses the domain's number."),
+            Flag::new('\0', "ssh", "Use ssh, even if <host> is a peer's name."),
+            Flag::new('\0', "tls", "<host> is a peer's name; do not use ssh. See 'xy help peer'."),
             Flag::new('\0', "non-live", "Suspend the guest first, and then send its memory."),
             Flag::with_value(
                 '\0',
@@ -702,6 +704,15 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, 1),
         dry_run: DryRun::Impossible,
         run: trace::trace,
+    },
+    Command {
+        name: "peer",
+        usage: "<command> [args]",
+        about: "Hosts to and from which VMs move by TLS; see 'xy help peer'",
+        flags: &[],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: peer_alone,
     },
     Command {
         name: "store",

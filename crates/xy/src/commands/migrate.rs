@@ -1,15 +1,16 @@
 //! `migrate` and `migrate-receive`: connections to other hosts, which are handed to the daemon.
 //!
-//! The connection is a program's, usually ssh's, with its keys, questions and messages. The daemon has the other ends
-//! of its pipes, so nothing that is sent passes through this process.
+//! To a host that is known as a peer the daemon connects itself. Otherwise the connection is a program's, usually ssh's,
+//! with its keys, questions and messages. The daemon has the other ends of its pipes, so nothing that is sent passes
+//! through this process.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
-use api::{Arrival, Migrate, Pace, Request, Runs, Speaks, Target};
+use api::{Arrival, Migrate, Pace, Reach, Request, Runs, Speaks, Target};
 
-use super::expect_done;
+use super::{expect_done, peer};
 use crate::options::Options;
 use crate::session::{Failure, ProgressDisplay, Session};
 
@@ -95,19 +96,29 @@ pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Fa
     let downtime_ms = downtime_ms
         .map_err(|_| Failure::usage("migrate: --downtime takes a number of milliseconds"))?;
     let paused = options.has("p");
-    let connection = Connection::to(host, options.value("s"), if paused { " -p" } else { "" })?;
+    let connection = match is_peer(session, options, host)? {
+        true => None,
+        false => Some(Connection::to(host, options.value("s"), if paused { " -p" } else { "" })?),
+    };
+    let by = match &connection {
+        None => Reach::Peer(host.clone()),
+        Some(connection) => Reach::Command(connection.later.clone()),
+    };
     let progress = session.draws_progress();
     let request = Request::Migrate(Box::new(Migrate {
         target,
         to: host.split_whitespace().next().unwrap_or_default().to_owned(),
-        peer: Some(connection.later),
+        by,
         pace: if options.has("non-live") { Pace::Stopped } else { Pace::Live },
         downtime_ms,
         arrival: if paused { Arrival::StaysPaused } else { Arrival::Runs },
         progress,
     }));
+    let Some(Connection { now, .. }) = connection else {
+        return expect_done(&session.call(&request)?);
+    };
     let told = |error: std::io::Error| Failure::failed(format!("migrate: {error}"));
-    let (ends, mut child) = connect(&connection.now).map_err(told)?;
+    let (ends, mut child) = connect(&now).map_err(told)?;
     let answer = session.call_with_channel(&request, ends).and_then(|reply| expect_done(&reply));
     if answer.is_err() {
         // It may still be asking for a password.
@@ -116,6 +127,17 @@ pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Fa
     // The daemon has closed its ends.
     let _status = child.wait();
     answer
+}
+
+/// Whether the daemon connects to the host itself.
+fn is_peer(session: &mut Session, options: &Options, host: &str) -> Result<bool, Failure> {
+    let is_ssh = options.has("ssh") || options.value("s").is_some();
+    match (options.has("tls"), is_ssh) {
+        (true, true) => Err(Failure::usage("migrate: either --tls or ssh")),
+        (true, false) => Ok(true),
+        (false, true) => Ok(false),
+        (false, false) => Ok(peer::known(session)?.iter().any(|it| it.name == host)),
+    }
 }
 
 /// Starts the program; the ends are the daemon's.

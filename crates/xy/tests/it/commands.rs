@@ -601,6 +601,7 @@ fn help_is_there_without_a_daemon() {
          wait                Wait until a VM is running, paused, preserved, down or gone
          events              Print state changes of VMs
          trace               List the last operations, or draw where the time of one went
+         peer                Hosts to and from which VMs move by TLS; see 'xy help peer'
          store               Read and change the store; see 'xy help store'
 
         A subcommand may be shortened as long as it stays unambiguous.
