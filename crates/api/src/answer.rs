@@ -130,6 +130,9 @@ pub struct Limits {
     pub change: Option<usize>,
     /// Saves and restores, which copy a domain's memory.
     pub memory: Option<usize>,
+    /// Domains that are sent to other hosts, and that come from them.
+    pub send: Option<usize>,
+    pub receive: Option<usize>,
     pub waiting: usize,
     pub under_way: usize,
 }

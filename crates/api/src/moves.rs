@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Target;
+use crate::request::is_unset;
 
 /// Whether the guest runs while most of its memory is sent.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
@@ -66,6 +67,20 @@ pub struct Migrate {
     pub downtime_ms: Option<u64>,
     #[serde(default)]
     pub arrival: Arrival,
+    /// The configuration's file, for error messages, and the client's working directory.
+    #[serde(default)]
+    pub file: String,
+    #[serde(default)]
+    pub cwd: String,
+    /// A configuration for the other host, instead of the domain's own.
+    #[serde(default)]
+    pub config_text: Option<String>,
+    /// Its domain has the same number there, or it stays here.
+    #[serde(default, skip_serializing_if = "is_unset")]
+    pub same_domid: bool,
+    /// Connections, if not as many as usual.
+    #[serde(default)]
+    pub connections: Option<u8>,
     /// Send [`Answer::Progress`](crate::Answer::Progress) lines.
     #[serde(default)]
     pub progress: bool,

@@ -383,4 +383,6 @@ pub struct LimitChanges {
     pub scan: Option<usize>,
     pub change: Option<usize>,
     pub memory: Option<usize>,
+    pub send: Option<usize>,
+    pub receive: Option<usize>,
 }

@@ -47,6 +47,7 @@ const FIELD_START: u32 = 4 | ESSENTIAL;
 const FIELD_FROM: u32 = 5;
 const FIELD_DEFINED: u32 = 6;
 const FIELD_LANES: u32 = 7;
+const FIELD_DOMID: u32 = 8 | ESSENTIAL;
 
 /// What the receiver does with the guest once it has it.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -72,6 +73,8 @@ pub struct Offer {
     pub defined: Option<Option<u32>>,
     /// Further connections that the sender would open.
     pub lanes: u32,
+    /// The number that the VM's domain must have.
+    pub domid: Option<u16>,
 }
 
 /// What became of a transfer at the receiver.
@@ -106,6 +109,8 @@ pub enum Message {
     Accepted {
         /// Further connections that the receiver takes.
         lanes: u32,
+        /// Who opens them knows this.
+        token: [u8; 16],
     },
     Refused {
         why: String,
@@ -189,7 +194,10 @@ impl Message {
             Self::Question { transfer } | Self::Forget { transfer } => {
                 out.extend_from_slice(&transfer.0);
             }
-            Self::Accepted { lanes } => put_u32(out, *lanes),
+            Self::Accepted { lanes, token } => {
+                put_u32(out, *lanes);
+                out.extend_from_slice(token);
+            }
             Self::Answer { fate } => put_u32(out, fate.code()),
         }
     }
@@ -208,7 +216,11 @@ impl Message {
             GIVE_UP => Ok(Self::GiveUp { why: text() }),
             QUESTION => Ok(Self::Question { transfer: transfer()? }),
             FORGET => Ok(Self::Forget { transfer: transfer()? }),
-            ACCEPTED => Ok(Self::Accepted { lanes: number()? }),
+            ACCEPTED => {
+                let mut fields = Fields(body);
+                let (lanes, token) = fields.u32().zip(fields.take()).ok_or_else(wrong)?;
+                if fields.is_empty() { Ok(Self::Accepted { lanes, token }) } else { Err(wrong()) }
+            }
             REFUSED => Ok(Self::Refused { why: text() }),
             LOADED => empty(Self::Loaded),
             RUNNING => empty(Self::Running),
@@ -323,6 +335,9 @@ impl Offer {
             put_field(out, FIELD_DEFINED, order.as_ref().map_or(&[], |it| it.as_slice()));
         }
         put_field(out, FIELD_LANES, &self.lanes.to_le_bytes());
+        if let Some(domid) = self.domid {
+            put_field(out, FIELD_DOMID, &domid.to_le_bytes());
+        }
     }
 
     fn decode(body: &[u8]) -> Result<Self, Fault> {
@@ -365,6 +380,10 @@ impl Offer {
             FIELD_DEFINED if value.is_empty() => self.defined = Some(None),
             FIELD_DEFINED => self.defined = Some(Some(number()?)),
             FIELD_LANES => self.lanes = number()?,
+            FIELD_DOMID => {
+                let domid = value.try_into().map(u16::from_le_bytes).map_err(|_| wrong())?;
+                self.domid = Some(domid);
+            }
             essential if essential & ESSENTIAL != 0 => {
                 return Err(Fault::Unknown("a field of the offer", essential.into()));
             }

@@ -15,6 +15,7 @@ fn offer() -> Offer {
         from: "alpha".to_owned(),
         defined: Some(Some(3)),
         lanes: 4,
+        domid: Some(77),
     }
 }
 
@@ -23,7 +24,7 @@ fn samples() -> Vec<Message> {
     let why = || "there is no bridge 'xenbr7'".to_owned();
     vec![
         Message::Offer(Box::new(offer())),
-        Message::Offer(Box::new(Offer { defined: Some(None), ..offer() })),
+        Message::Offer(Box::new(Offer { defined: Some(None), domid: None, ..offer() })),
         Message::Offer(Box::new(Offer { defined: None, arrival: Arrival::Runs, ..offer() })),
         Message::Data(vec![5; 10_000]),
         Message::Whole,
@@ -31,7 +32,7 @@ fn samples() -> Vec<Message> {
         Message::GiveUp { why: why() },
         Message::Question { transfer },
         Message::Forget { transfer },
-        Message::Accepted { lanes: 2 },
+        Message::Accepted { lanes: 2, token: [3; 16] },
         Message::Refused { why: why() },
         Message::Loaded,
         Message::Running,

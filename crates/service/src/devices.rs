@@ -168,6 +168,8 @@ pub(crate) fn change(limits: &mut Limits, changes: api::LimitChanges) {
         (Class::Scan, changes.scan),
         (Class::Change, changes.change),
         (Class::Memory, changes.memory),
+        (Class::Send, changes.send),
+        (Class::Receive, changes.receive),
     ] {
         if let Some(limit) = change {
             limits.classes.insert(class, limit);

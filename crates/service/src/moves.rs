@@ -1,8 +1,10 @@
 //! Moves of VMs to other hosts, and from them.
 
 use toolstack::channel::ChannelId;
-use toolstack::moves::{Arrival, MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Verdict};
-use toolstack::{Reply, Request};
+use toolstack::moves::{
+    Arrival, DomidWish, MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Verdict, Wishes,
+};
+use toolstack::{Reply, Request, xlcfg};
 
 use crate::{Ask, Failed, News, Progress, Service, succeeded, unexpected};
 
@@ -21,8 +23,22 @@ impl Service<'_> {
             pace,
             downtime_ms,
             arrival,
+            file,
+            cwd,
+            config_text,
+            same_domid,
+            connections,
             progress,
         } = migrate;
+        let read = |text: String| {
+            let source = xlcfg::Source { file: &file, text: &text, overrides: &[] };
+            self.configuration(source, &cwd, false, true).map(Box::new)
+        };
+        let wishes = Wishes {
+            config: config_text.map(read).transpose()?,
+            domid: if same_domid { DomidWish::Same } else { DomidWish::Any },
+            lanes: connections,
+        };
         let transfer = self.daemon.fresh_uuid().map_err(Failed::Told)?;
         let (channel, peer) = match by {
             api::Reach::Command(command) => (self.channel()?, Reach::Command(command)),
@@ -43,6 +59,7 @@ impl Service<'_> {
             },
             downtime_ms,
             arrival: arrived(arrival),
+            wishes,
         }));
         let ask = Ask { asker: self.asker, request, progress: Progress::from(progress) };
         let replied = self.daemon.wait(ask, None, self.door, &mut |news| match news {

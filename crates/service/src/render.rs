@@ -37,6 +37,8 @@ pub(crate) fn limits(limits: &Limits, waiting: usize, under_way: usize) -> api::
         scan: limits.classes.get(&Class::Scan).copied(),
         change: limits.classes.get(&Class::Change).copied(),
         memory: limits.classes.get(&Class::Memory).copied(),
+        send: limits.classes.get(&Class::Send).copied(),
+        receive: limits.classes.get(&Class::Receive).copied(),
         waiting,
         under_way,
     }

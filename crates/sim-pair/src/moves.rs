@@ -8,7 +8,7 @@ use std::panic;
 use migrate::peer::Arrival;
 use sim::{PacketFate, SimHost};
 use toolstack::channel::ChannelId;
-use toolstack::moves::{MigrateRequest, Pace, Reach, ReceiveRequest, Speaks};
+use toolstack::moves::{MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Wishes};
 use toolstack::plan::Start;
 use toolstack::saved::{AfterSave, FileFormat, SaveTo};
 use toolstack::{Reply, Request, VmState, xlcfg};
@@ -268,6 +268,7 @@ impl Trial {
             pace,
             downtime_ms: None,
             arrival: Arrival::Runs,
+            wishes: Wishes::default(),
         };
         self.pair.ask(Side::Right, receive(far));
         let letter = self.pair.ask(Side::Left, Request::Migrate(Box::new(request)));

@@ -587,6 +587,12 @@ pub fn leaving_path(uuid: Uuid) -> String {
     format!("{}/leaving", record_path(uuid))
 }
 
+/// The cap of the scheduler that its guest had before it was slowed down.
+#[must_use]
+pub fn cap_path(uuid: Uuid) -> String {
+    format!("{}/cap", leaving_path(uuid))
+}
+
 /// The transfer by which a VM comes or came.
 #[must_use]
 pub fn incoming_path(uuid: Uuid) -> String {

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 pub use migrate::peer::Arrival;
 use migrate::peer::Offer;
-use xen::Uuid;
+use xen::{DomId, Uuid};
 
 use crate::channel::ChannelId;
+use crate::config::VmConfig;
+use crate::layout::kind_name;
 
 /// Whether the guest runs while most of its memory is sent.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -82,6 +84,43 @@ pub struct MigrateRequest {
     /// The wanted pause of the guest.
     pub downtime_ms: Option<u64>,
     pub arrival: Arrival,
+    pub wishes: Wishes,
+}
+
+/// What is seldom asked of a move.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// The VM has this configuration from then on.
+    pub config: Option<Box<VmConfig>>,
+    pub domid: DomidWish,
+    /// Connections, if not as many as usual.
+    pub lanes: Option<u8>,
+}
+
+/// The number of the VM's domain on the other host.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum DomidWish {
+    #[default]
+    Any,
+    /// As here; if that is taken there, the VM stays here.
+    Same,
+}
+
+/// Whether a guest can go on with another configuration than it has.
+///
+/// # Errors
+/// Says what is different that cannot be.
+pub(crate) fn check_config(of: &VmConfig, uuid: Uuid, new: &VmConfig) -> Result<(), String> {
+    let differs = |key: &str, has: &dyn std::fmt::Display, given: &dyn std::fmt::Display| {
+        let place = new.origin.at(key);
+        Err(format!("{place}: {} runs with {key} = {has}, not {given}", of.name))
+    };
+    match new.uuid.filter(|given| *given != uuid) {
+        Some(given) => differs("uuid", &uuid, &given),
+        None if of.kind != new.kind => differs("type", &kind_name(of.kind), &kind_name(new.kind)),
+        None if of.vcpus_max != new.vcpus_max => differs("maxvcpus", &of.vcpus_max, &new.vcpus_max),
+        None => Ok(()),
+    }
 }
 
 /// A VM comes from another host, or a host has a question.
@@ -236,6 +275,8 @@ pub struct Incoming {
     pub arrival: Arrival,
     /// It was defined where it comes from, and started with the host in this place.
     pub defined: Option<Option<u32>>,
+    /// The number that its domain must have.
+    pub domid: Option<DomId>,
     pub from: String,
 }
 

@@ -4,6 +4,7 @@
 
 mod adoption;
 mod arrive;
+mod brake;
 mod build;
 pub(crate) mod checks;
 mod definitions;

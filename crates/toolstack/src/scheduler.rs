@@ -77,6 +77,10 @@ pub enum Class {
     Suspend,
     /// Saves and restores, which copy all of a domain's memory.
     Memory,
+    /// Domains that are sent to other hosts: they share this one's links.
+    Send,
+    /// Domains that come from them.
+    Receive,
     /// Scans of SRs.
     Scan,
     /// Changes of an SR and its VDIs: one at a time for each SR.
@@ -84,7 +88,7 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Storage,
         Self::Domain,
         Self::Short,
@@ -92,6 +96,8 @@ impl Class {
         Self::Image,
         Self::Suspend,
         Self::Memory,
+        Self::Send,
+        Self::Receive,
         Self::Scan,
         Self::Change,
     ];
@@ -106,6 +112,8 @@ impl Class {
             Self::Image => "image",
             Self::Suspend => "suspend",
             Self::Memory => "memory",
+            Self::Send => "send",
+            Self::Receive => "receive",
             Self::Scan => "scan",
             Self::Change => "change",
         }
@@ -140,7 +148,8 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        let classes = BTreeMap::from([(Class::Memory, MEMORY_COPIES)]);
+        let classes = [Class::Memory, Class::Send, Class::Receive];
+        let classes = classes.map(|class| (class, MEMORY_COPIES)).into();
         Self { host: 16, vm: 10, sr: 12, backend: 16, classes }
     }
 }

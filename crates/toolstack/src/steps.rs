@@ -177,9 +177,9 @@ impl Permit {
     const MEMORY: Self = Self { track: Track::Memory, class: Class::Memory, ..Self::SHORT };
 
     /// Sending a domain to another host.
-    const SEND: Self = Self { track: Track::Send, class: Class::Memory, ..Self::SHORT };
+    const SEND: Self = Self { track: Track::Send, class: Class::Send, ..Self::SHORT };
     /// Receiving one.
-    const RECEIVE: Self = Self { track: Track::Receive, class: Class::Memory, ..Self::SHORT };
+    const RECEIVE: Self = Self { track: Track::Receive, class: Class::Receive, ..Self::SHORT };
     /// A word with another host.
     const TALK: Self = Self { track: Track::Talk, ..Self::SHORT };
 

@@ -20,6 +20,9 @@ use crate::core::{Answered, Core};
 /// How often a client that waits is checked: it may have gone.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The same, where hanging up is how a client cancels.
+const HASTY_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// The running daemon, for all its doors.
 #[derive(Clone)]
 pub(crate) struct Running {
@@ -40,12 +43,16 @@ impl Daemon for Running {
         door: &dyn Door,
         hear: &mut dyn FnMut(News) -> Result<(), Gone>,
     ) -> Result<Option<Reply>, Gone> {
+        let interval = match &ask.request {
+            // The guest goes on as soon as the client has gone.
+            Request::Migrate(_) | Request::Save { .. } => HASTY_CHECK_INTERVAL,
+            _ => CLIENT_CHECK_INTERVAL,
+        };
         let answered = self.core.begin(ask);
         let deadline = patience.map(|patience| Instant::now() + patience);
         loop {
             let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            let interval = left.map_or(CLIENT_CHECK_INTERVAL, |it| it.min(CLIENT_CHECK_INTERVAL));
-            match answered.recv_timeout(interval) {
+            match answered.recv_timeout(left.map_or(interval, |it| it.min(interval))) {
                 Ok(Answered::Reply(reply)) => return Ok(Some(reply)),
                 Ok(Answered::News(news)) => hear(news)?,
                 Err(RecvTimeoutError::Disconnected) => return Err(Gone),

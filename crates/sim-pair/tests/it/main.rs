@@ -1,5 +1,6 @@
 //! Two hosts, seen from outside.
 
+mod busy;
 mod file;
 mod moves;
 mod network;

@@ -3,7 +3,7 @@
 use migrate::peer::Arrival;
 use sim_pair::moves::{self, Guest, Outcome, Plan, Trouble, Way};
 use sim_pair::{Pair, Side};
-use toolstack::moves::{MigrateRequest, Pace, ReceiveRequest, Speaks};
+use toolstack::moves::{MigrateRequest, Pace, ReceiveRequest, Speaks, Wishes};
 use toolstack::{Reply, Request};
 use xen::Uuid;
 
@@ -59,6 +59,7 @@ fn its_definition_goes_with_it() {
         pace: Pace::Live,
         downtime_ms: None,
         arrival: Arrival::Runs,
+        wishes: Wishes::default(),
     };
     pair.ask(Side::Right, Request::Receive(receive));
     assert!(matches!(pair.say(Side::Left, Request::Migrate(Box::new(migrate))), Reply::Ok));

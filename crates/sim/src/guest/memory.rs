@@ -137,7 +137,17 @@ impl Memory {
             self.put(self.spare.0 + GENERATIONS, place, &generation.to_le_bytes());
             self.writes += 1;
         }
-        Next::Sleep(WRITE_NS)
+        self.machine.get_mut().use_cpu(self.domid, WRITE_NS);
+        Next::Sleep(WRITE_NS * self.slowness() / 100)
+    }
+
+    /// How much longer everything takes it, in percent: its scheduler may have capped it.
+    fn slowness(&self) -> u64 {
+        let machine = self.machine.get();
+        let domain = machine.domain(self.domid);
+        let cap = domain.map_or(0, |domain| u64::from(domain.cap()));
+        let most = domain.map_or(100, |domain| 100 * domain.vcpus.len() as u64);
+        if cap == 0 || cap >= most { 100 } else { 100 * most / cap }
     }
 
     /// Compares what it has written with what is there.

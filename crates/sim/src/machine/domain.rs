@@ -126,6 +126,12 @@ impl Domain {
     pub(super) const HAP: u32 = 2;
     pub(super) const XS_DOMAIN: u32 = 16;
 
+    /// What its scheduler gives it at most, in percent of one CPU; 0 is all.
+    #[must_use]
+    pub fn cap(&self) -> u16 {
+        self.settings.cap
+    }
+
     /// Whether Xen translates its frame numbers: PVH and HVM.
     #[must_use]
     pub fn is_translated(&self) -> bool {
@@ -540,6 +546,13 @@ impl SimXen {
             put_u64(context, 648, rip);
             put_u64(context, 624, own);
             put_u64(context, 616, start_info);
+        }
+    }
+
+    /// A guest has been busy for so long.
+    pub(crate) fn use_cpu(&mut self, domid: DomId, nanoseconds: u64) {
+        if let Some(vcpu) = self.domains.get_mut(&domid).and_then(|d| d.vcpus.first_mut()) {
+            vcpu.cpu_time_ns += nanoseconds;
         }
     }
 

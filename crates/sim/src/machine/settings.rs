@@ -362,6 +362,7 @@ impl SimXen {
         if scheduler != CREDIT2 {
             return Err(Errno::EINVAL);
         }
+        let before = settings.cap;
         match cmd {
             PUTINFO => {
                 // A weight of zero means unchanged.
@@ -375,6 +376,10 @@ impl SimXen {
                 put_u16(call, HEADER + 10, settings.cap);
             }
             _ => return Err(Errno::EINVAL),
+        }
+        let cap = settings.cap;
+        if cap != before {
+            self.trace.note(self.now, format_args!("xen: domain {domid} has a cap of {cap} %"));
         }
         Ok(0)
     }

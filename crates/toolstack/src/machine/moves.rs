@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use migrate::peer::{Arrival, Fate, Message, Offer};
-use xen::{DomainKind, Uuid};
+use xen::{DomId, DomainKind, Uuid};
 
 use super::definitions::Definition;
 use super::events::VmState;
@@ -28,7 +28,7 @@ use crate::config::{Start, VmConfig};
 use crate::libxl_json;
 use crate::moves::{
     Greeting, Handover, Incoming, Known, Leaving, LeavingStage, MigrateRequest, ReceiveRequest,
-    Speaks, TransferFile, Verdict, read_files,
+    Speaks, TransferFile, Verdict, check_config, read_files,
 };
 use crate::plan::{plan_receive, plan_run_on, plan_send, plan_take_back};
 use crate::work::{DefinitionWork, Failure, Images, MoveWork, Output};
@@ -97,7 +97,7 @@ impl Toolstack {
         let may = self.resolve_domain(&to.target).and_then(|(uuid, _)| {
             match self.busy_with_operation(uuid) {
                 Some(message) => Err(message),
-                None => may_leave(&self.vms[&uuid].config).map(|()| uuid),
+                None => self.may_migrate(uuid, &to).map(|()| uuid),
             }
         });
         match may {
@@ -115,6 +115,12 @@ impl Toolstack {
                 fail(client, message, out);
             }
         }
+    }
+
+    fn may_migrate(&self, uuid: Uuid, to: &MigrateRequest) -> Result<(), String> {
+        let config = &self.vms[&uuid].config;
+        may_leave(config)?;
+        to.wishes.config.as_ref().map_or(Ok(()), |new| check_config(config, uuid, new))
     }
 
     /// Ends a move that nobody waits for, unless the VM was given away.
@@ -658,6 +664,7 @@ impl Toolstack {
             speaks: Speaks::Own,
             arrival: if stays_paused { Arrival::StaysPaused } else { Arrival::Runs },
             defined: offer.defined,
+            domid: offer.domid.map(DomId),
             from,
         };
         self.begin_receive(now, client, config, offer.uuid, (incoming, start), out);
@@ -699,6 +706,7 @@ impl Toolstack {
             speaks: Speaks::Xl,
             arrival: receive.arrival,
             defined: None,
+            domid: None,
             from: "another host".to_owned(),
         };
         self.begin_receive(now, client, config, uuid, (incoming, start), out);

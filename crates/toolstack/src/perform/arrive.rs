@@ -111,7 +111,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Silence::Cancelled => Failure(cancelled.clone()),
             silence => Failure::from(silence),
         };
-        with.say(&Message::Accepted { lanes: 0 }).map_err(heard)?;
+        with.say(&Message::Accepted { lanes: 0, token: [0; 16] }).map_err(heard)?;
         loop {
             let stop = &mut || is_cancelled(monitor);
             match with.hear(DATA_SECONDS, stop).map_err(heard)? {

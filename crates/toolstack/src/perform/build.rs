@@ -85,15 +85,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(crate) fn create_domain(
         &mut self,
         config: &VmConfig,
-        uuid: Uuid,
+        (uuid, domid, generation): (Uuid, Option<DomId>, u64),
         images: &Images,
-        generation: u64,
     ) -> Result<NewDomain, Failure> {
         let materials = materials(config, images);
         let physical = self.check_memory(config, images)?;
         let wanted = wanted(config, uuid, &physical);
-        let domid = self.xen.create_domain(&wanted).map_err(|errno| {
-            Failure(format!("{}: cannot create the domain: Xen returned {errno}", config.name))
+        let created = match domid {
+            None => self.xen.create_domain(&wanted),
+            Some(domid) => self.xen.create_domain_as(domid, &wanted),
+        };
+        let domid = created.map_err(|errno| {
+            let name = &config.name;
+            match (domid, errno) {
+                (Some(domid), Errno::EEXIST) => {
+                    Failure(format!("{name}: there is a domain {domid} already"))
+                }
+                _ => Failure(format!("{name}: cannot create the domain: Xen returned {errno}")),
+            }
         })?;
         self.finish_domain(domid, uuid, generation, config, &materials).map_err(|Failure(why)| {
             // The domain is empty and unused: it is destroyed at once.

@@ -13,11 +13,12 @@ use std::ops::ControlFlow;
 use migrate::image::{Head, Lane, Writer};
 use migrate::libxc::{Headers, PageData};
 use migrate::peer::{self, DATA_BYTES_MAX, Fate, Message, Offer};
-use migrate::rounds::{Next, Policy, Rounds, Sent};
+use migrate::rounds::{Busy, Next, Policy, Rounds, Sent};
 use migrate::{Capture, CaptureError, Round, libxl, save_file, xl_peer};
 use xen::{DomainRef, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
+use super::brake::Brake;
 use super::outgoing::{Form, Outgoing, Took};
 use super::suspend::PreparedSuspend;
 use super::{Performer, failure, refused, store};
@@ -27,7 +28,7 @@ use crate::host::Host;
 use crate::layout::{DeviceRef, Nodes};
 use crate::libxl_json;
 use crate::moves::{
-    Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks, leaving_file,
+    DomidWish, Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks, leaving_file,
     received_file,
 };
 use crate::steps::moves::GoOn;
@@ -63,6 +64,11 @@ impl Sending<'_> {
         &self.config.name
     }
 
+    /// The configuration on the other host.
+    fn sent(&self) -> &VmConfig {
+        self.to.wishes.config.as_deref().unwrap_or(self.config)
+    }
+
     fn captured<T>(&self, result: Result<T, CaptureError>) -> Result<T, Failure> {
         result.map_err(|error| failure(format_args!("{}: cannot be migrated", self.name()), error))
     }
@@ -80,6 +86,8 @@ struct Hold {
     capture: Capture,
     /// `None` if the guest had suspended before.
     suspend: Option<PreparedSuspend>,
+    /// Of a guest that runs while it is sent, where it can be slowed down.
+    brake: Option<Brake>,
 }
 
 /// Whether somebody wants it to end.
@@ -134,9 +142,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Ok(begun) => begun,
             Err(why) => return Err(self.not_sent(of, suspend, why)),
         };
-        let mut hold = Hold { capture, suspend };
+        let mut hold = Hold { capture, suspend, brake: None };
         let sent = self.send_with(of, (with, speaks), &mut hold, monitor);
         hold.capture.end(&mut self.xen);
+        self.at_full_speed(&mut hold);
         match sent {
             Ok(()) => {
                 if let Some(suspend) = hold.suspend {
@@ -198,6 +207,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if banner == xl_peer::BANNER {
             // It has nothing to refuse before it has all.
             with.set_xl();
+            if of.to.wishes.domid == DomidWish::Same {
+                let why = "runs xl, which is not told of a number for the domain (-D)";
+                return Err(Failure(format!("{}: {why}", of.to.to)));
+            }
             return Ok(Speaks::Xl);
         }
         if banner != peer::BANNER.as_bytes() {
@@ -207,13 +220,17 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
         let offer = Offer {
             transfer: of.to.transfer,
-            name: of.config.name.clone(),
+            name: of.sent().name.clone(),
             uuid: of.uuid,
-            config: of.config.to_cfg_text(),
+            config: of.sent().to_cfg_text(),
             arrival: of.to.arrival,
             from: of.to.from.clone(),
             defined,
             lanes: 0,
+            domid: match of.to.wishes.domid {
+                DomidWish::Any => None,
+                DomidWish::Same => Some(of.domain.domid.0),
+            },
         };
         of.heard(with.say(&Message::Offer(Box::new(offer))))?;
         match of.heard(with.hear(ACCEPT_SECONDS, stop))? {
@@ -236,7 +253,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         let info = info.ok_or_else(|| Failure(format!("{}: its domain is gone", of.name())))?;
         let head = Head {
-            name: of.config.name.clone(),
+            name: of.sent().name.clone(),
             uuid: of.uuid.0,
             config: String::new(),
             headers: hold.capture.headers(),
@@ -262,10 +279,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             image.record(&record);
         }
         of.heard(image.flush(&mut || is_cancelled(monitor)))?;
-        let mut rounds = Rounds::new(policy(of.to), FIXED_US);
+        hold.brake = self.brake(of.domain, of.uuid);
+        let mut rounds = Rounds::new(policy(of.to, hold.brake.as_ref()), FIXED_US);
         if of.to.pace == Pace::Live && hold.suspend.is_some() {
             self.send_live(of, hold, (&mut image, &mut rounds), monitor)?;
         }
+        // A slowed guest would take long to suspend.
+        self.at_full_speed(hold);
         if let Some(suspend) = &mut hold.suspend {
             self.arm_suspend(suspend)?;
             self.trigger_suspend(suspend, monitor)?;
@@ -311,8 +331,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             image.end_round();
             pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
             match rounds.ended(sent, pages) {
-                // Guests are not throttled yet.
-                Next::Round { .. } => {}
+                Next::Round { percent: 100 } => {}
+                Next::Round { percent } => {
+                    let brake = hold.brake.as_mut();
+                    self.slow_down(brake.expect("the policy asked for one"), percent)?;
+                }
                 Next::Stop { .. } => break,
                 Next::GiveUp(why) => {
                     return Err(Failure(format!(
@@ -326,6 +349,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.send_round(of, (hold, pages), (image, rounds), monitor)?;
         image.end_round();
         Ok(())
+    }
+
+    fn at_full_speed(&mut self, hold: &mut Hold) {
+        if let Some(brake) = &mut hold.brake {
+            self.release_brake(brake);
+        }
     }
 
     /// Sends the pages of a round that has begun.
@@ -412,6 +441,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let is_suspended =
             info.is_some_and(|it| it.flags.shutdown() == Some(ShutdownReason::Suspend));
         self.end_log(domid)?;
+        self.give_cap_back(domain, uuid)?;
         store::cancel_suspend(&mut self.store, domid, uuid)?;
         match how {
             _ if !is_suspended => {}
@@ -497,8 +527,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 }
 
 /// What is wanted of the rounds.
-fn policy(to: &MigrateRequest) -> Policy {
+fn policy(to: &MigrateRequest, brake: Option<&Brake>) -> Policy {
     let mut policy = Policy::migration();
+    if brake.is_none() {
+        policy.busy = Busy::Accept;
+    }
     if let Some(ms) = to.downtime_ms {
         policy.pause_us = ms.saturating_mul(1000);
         policy.pause_max_us = policy.pause_max_us.max(policy.pause_us);
@@ -508,7 +541,7 @@ fn policy(to: &MigrateRequest) -> Policy {
 
 /// Everything up to libxc's first record, as `xl migrate` sends it.
 fn begin_xl(of: Sending<'_>, headers: Headers, out: &mut Vec<u8>) -> Result<(), Failure> {
-    let config = VmConfig { uuid: Some(of.uuid), ..of.config.clone() };
+    let config = VmConfig { uuid: Some(of.uuid), ..of.sent().clone() };
     let json = libxl_json::to_json(&config).map_err(|error| failure(of.name(), error))?;
     save_file::encode(&json, out);
     libxl::encode_header(out);

@@ -10,8 +10,8 @@ use xenstore::client::{
 
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
-    DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, incoming_path, leaving_path,
-    received_path, record_path, saving_path, suspend_port_path, vm_link, vm_path,
+    DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path, incoming_path,
+    leaving_path, received_path, record_path, saving_path, suspend_port_path, vm_link, vm_path,
 };
 use crate::moves::Leaving;
 use crate::record::FORMAT_NODE;
@@ -199,6 +199,31 @@ pub(crate) fn keep_leaving<T: Transport>(
     batch.guard_value(&vm_link(domid), vm_path(uuid));
     batch.write(&leaving_path(uuid), leaving.encode());
     commit_for(store, domid, &batch)
+}
+
+/// The guest is about to be slowed down; this is the cap that it had.
+pub(crate) fn keep_cap<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+    cap: u16,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    batch.write(&cap_path(uuid), cap.to_string());
+    commit_for(store, domid, &batch)
+}
+
+/// The cap that a guest had before it was slowed down, if it was.
+pub(crate) fn cap<T: Transport>(
+    store: &mut Client<T>,
+    uuid: Uuid,
+) -> Result<Option<u16>, ClientError> {
+    match store.read(&cap_path(uuid)) {
+        Ok(bytes) => Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.parse().ok())),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The VM does not leave.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use xen::{DomainRef, EvtchnPort, Hypervisor, Uuid};
+use xen::{DomId, DomainRef, EvtchnPort, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::teardown::TeardownStep;
@@ -57,6 +57,8 @@ pub enum CreateWork {
         config: Arc<VmConfig>,
         uuid: Uuid,
         images: Images,
+        /// If it must have a certain one.
+        domid: Option<DomId>,
         /// Unique among the domain identities of this machine.
         generation: u64,
     },
@@ -161,7 +163,8 @@ impl CreateStep {
             }
             Self::CreateDomain => {
                 let images = facts.images.clone().expect("planned after the images");
-                CreateWork::CreateDomain { config, uuid, images, generation }
+                let domid = facts.incoming.as_ref().and_then(|it| it.domid);
+                CreateWork::CreateDomain { config, uuid, images, domid, generation }
             }
             Self::Build => {
                 // The builder is the last user of the images.
@@ -274,8 +277,9 @@ impl CreateWork {
             Self::LoadImages { config } => return by.load_images(&config).map(Output::Images),
             Self::CheckFile { config, file } => by.check_saved(&config, &file)?,
             Self::Record { nodes } => store::write_plainly(&mut by.store, &nodes)?,
-            Self::CreateDomain { config, uuid, images, generation } => {
-                return by.create_domain(&config, uuid, &images, generation).map(Output::Domain);
+            Self::CreateDomain { config, uuid, images, domid, generation } => {
+                let identity = (uuid, domid, generation);
+                return by.create_domain(&config, identity, &images).map(Output::Domain);
             }
             Self::Build { config, images, domain } => {
                 return by.build(&config, &images, domain, monitor).map(Output::Built);

@@ -208,7 +208,12 @@ pub(super) const COMMANDS: &[Command] = &[
         usage: "[options] <Domain> <host>",
         about: "Migrate a domain to another host",
         flags: &[
-            Flag::with_value('C', "", "FILE", "Not supported yet."),
+            Flag::with_value(
+                'C',
+                "",
+                "FILE",
+                "Send the configuration in FILE instead of the domain's own.",
+            ),
             Flag::with_value(
                 's',
                 "",
@@ -223,9 +228,19 @@ pub(super) const COMMANDS: &[Command] = &[
             Flag::new('\0', "debug", "Accepted for xl compatibility, ignored."),
             Flag::new('p', "", "Leave the domain paused on the other host."),
             Flag::new('\0', "live", "Accepted for xl compatibility: it is live anyway."),
-            Flag::new('D', "", "Not supported: the other host chooses the domain's number."),
+            Flag::new(
+                'D',
+                "",
+                "Keep the domain's number; if it is taken on the other host, stay here.",
+            ),
             Flag::new('\0', "ssh", "Use ssh, even if <host> is a peer's name."),
             Flag::new('\0', "tls", "<host> is a peer's name; do not use ssh. See 'xy help peer'."),
+            Flag::with_value(
+                '\0',
+                "connections",
+                "N",
+                "To a peer, send on N connections (default 2).",
+            ),
             Flag::new('\0', "non-live", "Suspend the guest first, and then send its memory."),
             Flag::with_value(
                 '\0',
@@ -555,6 +570,8 @@ pub(super) const COMMANDS: &[Command] = &[
                 "Changes of SRs and VDIs; one at a time for each SR.",
             ),
             Flag::with_value('\0', "memory", "N", "Saves, and restores."),
+            Flag::with_value('\0', "send", "N", "VMs that are sent to other hosts."),
+            Flag::with_value('\0', "receive", "N", "VMs that come from other hosts."),
             JSON,
         ],
         operands: (0, 0),

@@ -10,12 +10,15 @@ use std::process::{Child, Command, Stdio};
 
 use api::{Arrival, Migrate, Pace, Reach, Request, Runs, Speaks, Target};
 
-use super::{expect_done, peer};
+use super::{create, expect_done, peer};
 use crate::options::Options;
 use crate::session::{Failure, ProgressDisplay, Session};
 
 /// What serves us at the other end: Xylem if it is there, otherwise xl.
 const RECEIVER: &str = "xy migrate-receive --own";
+
+/// Most connections of one move: more would not make it faster.
+const CONNECTIONS_MAX: u8 = 16;
 
 /// How the other host is reached.
 #[derive(Debug, Eq, PartialEq)]
@@ -82,16 +85,13 @@ pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Fa
             ));
         }
     };
-    if options.has("C") {
-        return Err(Failure::failed(
-            "migrate: -C is not supported yet: the domain keeps its configuration",
-        ));
-    }
-    if options.has("D") {
-        return Err(Failure::failed(
-            "migrate: -D is not supported: the other host chooses the domain's number",
-        ));
-    }
+    let (file, (config_text, cwd)) = match options.value("C") {
+        None => (String::new(), (None, String::new())),
+        Some(file) => {
+            let (text, cwd) = create::read(file)?;
+            (file.to_owned(), (Some(text), cwd))
+        }
+    };
     let downtime_ms = options.value("downtime").map(str::parse).transpose();
     let downtime_ms = downtime_ms
         .map_err(|_| Failure::usage("migrate: --downtime takes a number of milliseconds"))?;
@@ -112,6 +112,11 @@ pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Fa
         pace: if options.has("non-live") { Pace::Stopped } else { Pace::Live },
         downtime_ms,
         arrival: if paused { Arrival::StaysPaused } else { Arrival::Runs },
+        file,
+        cwd,
+        config_text,
+        same_domid: options.has("D"),
+        connections: connections(options)?,
         progress,
     }));
     let Some(Connection { now, .. }) = connection else {
@@ -127,6 +132,17 @@ pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Fa
     // The daemon has closed its ends.
     let _status = child.wait();
     answer
+}
+
+/// How many connections a peer gets.
+fn connections(options: &Options) -> Result<Option<u8>, Failure> {
+    let Some(text) = options.value("connections") else { return Ok(None) };
+    match text.parse() {
+        Ok(number @ 1..=CONNECTIONS_MAX) => Ok(Some(number)),
+        _ => Err(Failure::usage(format!(
+            "migrate: --connections {text}: expected a number from 1 to {CONNECTIONS_MAX}"
+        ))),
+    }
 }
 
 /// Whether the daemon connects to the host itself.

@@ -70,6 +70,8 @@ pub(crate) fn limits(session: &mut Session, options: &Options) -> Result<(), Fai
         scan: number("scan")?,
         change: number("change")?,
         memory: number("memory")?,
+        send: number("send")?,
+        receive: number("receive")?,
     };
     let limits = expect_reply!(session.call(&Request::Limits(changes))?, Limits);
     if options.has("json") {
@@ -87,6 +89,8 @@ pub(crate) fn limits(session: &mut Session, options: &Options) -> Result<(), Fai
         ("scan", limits.scan),
         ("change", limits.change),
         ("memory", limits.memory),
+        ("send", limits.send),
+        ("receive", limits.receive),
         ("waiting", Some(limits.waiting)),
         ("under way", Some(limits.under_way)),
     ] {
