@@ -59,10 +59,10 @@ console_wait() {
 now() { cut -d ' ' -f 1 /proc/uptime; }
 seconds_since() { awk -v start="$1" '{ printf "%.2f\n", $1 - start }' /proc/uptime; }
 
-# start_xylemd: the toolstack daemon, until it answers. Its log is in /results/xylemd.log.
+# start_xylemd [OPTIONS...]: the toolstack daemon, until it answers. Its log is in /results/xylemd.log.
 start_xylemd() {
     # The scenario's output closes when the last process that holds it ends.
-    xylemd >>/results/xylemd.log 2>&1 </dev/null &
+    xylemd "$@" >>/results/xylemd.log 2>&1 </dev/null &
     xylemd_pid=$!
     wait_for 'xy info xen_version' 30 || fail "xylemd does not answer: $(tail -n 3 /results/xylemd.log)"
 }

@@ -2,18 +2,21 @@
 #   moves=20          how often it moves
 #   kind=pvh|pv       live, or with the longer stop of a guest that cannot be read while it runs
 #   a=xy|xl b=xy|xl   the toolstack of each host, also of different ones; xl's host has Xen's own store: `--store-a c`
+#   by=ssh|tls        how one xylemd reaches the other
 #   memory=MIB mem=MIB   of the guest, and what it writes and verifies of it all the time
 # For instance: lab pair --vmlinux --store-a c --timeout 3600 migrate a=xl moves=4
 . /lab/lib.sh
 . /lab/lib-pair.sh
-moves=20 kind=pvh a=xy b=xy memory=128 mem=8
+moves=20 kind=pvh a=xy b=xy by=ssh memory=128 mem=8
 for word in "$@"; do
     case $word in
-        moves=* | kind=* | a=* | b=* | memory=* | mem=*) eval "${word%%=*}='${word#*=}'" ;;
+        moves=* | kind=* | a=* | b=* | by=* | memory=* | mem=*) eval "${word%%=*}='${word#*=}'" ;;
         *) fail "there is no '$word'" ;;
     esac
 done
 lab_memory=$memory lab_mem=$mem
+case $kind in pv) pace=--non-live ;; *) pace= ;; esac
+case $by in tls) tls=--tls ;; *) tls= ;; esac
 
 # toolstack HOST: xl or xy.
 toolstack() { case $1 in a) echo "$a" ;; b) echo "$b" ;; esac; }
@@ -31,11 +34,21 @@ same_as_before() {
 move() {
     to=$(other "$2") sender=$(toolstack "$2") receiver=$(toolstack "$(other "$2")")
     case $sender-$receiver in
-        xl-xl | xy-xy) on "$2" "$sender migrate $1 $to" ;;
+        xy-xy) on "$2" "xy migrate $tls $pace $1 $to" ;;
         # The command that receives is the other one's.
-        *) on "$2" "$sender migrate -s '' $1 'ssh $to $receiver migrate-receive'" ;;
+        xy-xl) on "$2" "xy migrate $pace -s '' $1 'ssh $to xl migrate-receive'" ;;
+        xl-xy) on "$2" "xl migrate -s '' $1 'ssh $to xy migrate-receive'" ;;
     esac
 }
+
+# address HOST: on the link.
+address() { case $1 in a) echo 10.0.0.1 ;; b) echo 10.0.0.2 ;; esac; }
+
+# listen HOST: what its xylemd needs for moves by TLS.
+listen() { [ "$by" != tls ] || echo "--peer-listen $(address "$1")"; }
+
+# know HOST: its xylemd knows the other one.
+know() { on "$1" "xy peer add $(other "$1") $(address "$(other "$1")") $(on "$(other "$1")" 'xy peer key 2>/dev/null')"; }
 
 serve_nbd disk
 if [ "$a$b" = xyxy ]; then
@@ -46,10 +59,11 @@ else
 fi
 for host in a b; do
     [ "$(toolstack "$host")" = xy ] || continue
-    check "xylemd on $host" on "$host" '. /lab/lib.sh && start_xylemd'
+    check "xylemd on $host" on "$host" ". /lab/lib.sh && start_xylemd $(listen "$host")"
     check "block devices for NBD on $host" on "$host" 'modprobe nbd nbds_max=16'
     [ "$a$b" != xyxy ] || check "the SR on $host" on "$host" 'xy sr-create s nbd server=10.0.1.1'
 done
+[ "$by" != tls ] || for host in a b; do check "$host knows the other" know "$host"; done
 state a >/results/state.a
 state b >/results/state.b
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Requests about them.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(tag = "do", rename_all = "kebab-case")]
 pub enum PeerRequest {
     /// Answered by [`Reply::PeerKey`](crate::Reply::PeerKey).
     Key,

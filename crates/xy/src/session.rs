@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use api::client::{Client, News, socket_path};
+use api::client::{CallError, Client, News, socket_path};
 use api::{Progress, Reply, Request};
 use rustix::termios::tcgetwinsize;
 
@@ -121,16 +121,15 @@ impl Session {
         &mut self,
         request: &Request,
         ends: [OwnedFd; 2],
-    ) -> Result<Reply, Failure> {
-        let mut client =
-            Client::connect(&socket_path()).map_err(|e| Failure::failed(e.to_string()))?;
+    ) -> Result<Reply, CallError> {
+        let mut client = Client::connect(&socket_path())?;
         let reply = client.call_with_channel(request, ends, |news| match news {
             News::Progress(progress) => self.show(&progress),
             News::Event(_) => {}
             News::Warning(line) => self.tell(&one_line(&line)),
         });
         self.wipe();
-        reply.map_err(|error| Failure::failed(one_line(&error.to_string())))
+        reply
     }
 
     /// Prints `text` when the command is done.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use api::{
     Answer, Cost, Create, CreateReport, DomainEvent, DomainRow, EventKind, Info, LINE_BYTES_MAX,
-    Progress, Reply, Request, Stage, Target, Targets, Wait, decode_answer, decode_request,
-    encode_answer, encode_request,
+    PeerRequest, Progress, Reply, Request, Stage, Target, Targets, Wait, decode_answer,
+    decode_request, encode_answer, encode_request,
 };
 use expect_test::{Expect, expect};
 
@@ -23,6 +23,22 @@ fn check_answer(answer: &Answer, expected: &Expect) {
 
 fn target(text: &str) -> Target {
     Target(text.to_owned())
+}
+
+#[test]
+fn requests_about_peers_read_back() {
+    check_request(
+        &Request::Peer(PeerRequest::List),
+        &expect![[r#"
+            {"version":1,"op":"peer","do":"list"}
+        "#]],
+    );
+    check_request(
+        &Request::Peer(PeerRequest::Remove { name: "b".into() }),
+        &expect![[r#"
+            {"version":1,"op":"peer","do":"remove","name":"b"}
+        "#]],
+    );
 }
 
 #[test]

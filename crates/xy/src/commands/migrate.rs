@@ -8,11 +8,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
+use api::client::CallError;
 use api::{Arrival, Migrate, Pace, Reach, Request, Runs, Speaks, Target};
 
 use super::{create, expect_done, peer};
 use crate::options::Options;
-use crate::session::{Failure, ProgressDisplay, Session};
+use crate::session::{Failure, ProgressDisplay, Session, one_line};
 
 /// What serves us at the other end: Xylem if it is there, otherwise xl.
 const RECEIVER: &str = "xy migrate-receive --own";
@@ -124,7 +125,8 @@ pub(crate) fn migrate(session: &mut Session, options: &Options) -> Result<(), Fa
     };
     let told = |error: std::io::Error| Failure::failed(format!("migrate: {error}"));
     let (ends, mut child) = connect(&now).map_err(told)?;
-    let answer = session.call_with_channel(&request, ends).and_then(|reply| expect_done(&reply));
+    let answer = session.call_with_channel(&request, ends).map_err(|error| failed(&error));
+    let answer = answer.and_then(|reply| expect_done(&reply));
     if answer.is_err() {
         // It may still be asking for a password.
         let _ended = child.kill();
@@ -176,12 +178,21 @@ pub(crate) fn receive(session: &mut Session, options: &Options) -> Result<(), Fa
     let told = |error: std::io::Error| Failure::failed(format!("migrate-receive: {error}"));
     let input = std::io::stdin().as_fd().try_clone_to_owned().map_err(told)?;
     let output = std::io::stdout().as_fd().try_clone_to_owned().map_err(told)?;
+    let speaks = if options.has("own") { Speaks::Own } else { Speaks::Xl };
     let request = Request::MigrateReceive {
-        speaks: if options.has("own") { Speaks::Own } else { Speaks::Xl },
+        speaks,
         arrival: if options.has("p") { Arrival::StaysPaused } else { Arrival::Runs },
     };
-    let reply = session.call_with_channel(&request, [input, output])?;
-    expect_done(&reply)
+    match session.call_with_channel(&request, [input, output]) {
+        Ok(reply) => expect_done(&reply),
+        // The sender was told, and tells it once.
+        Err(CallError::Refused(_)) if speaks == Speaks::Own => Err(Failure::Failed(Vec::new())),
+        Err(error) => Err(failed(&error)),
+    }
+}
+
+fn failed(error: &CallError) -> Failure {
+    Failure::failed(one_line(&error.to_string()))
 }
 
 #[cfg(test)]
