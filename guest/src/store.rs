@@ -55,6 +55,8 @@ pub enum Matters {
 pub struct Store {
     ring: Ring,
     request: u32,
+    /// Requests whose answers have not come.
+    unanswered: u32,
     incoming: [u8; HEADER_BYTES + PAYLOAD_BYTES_MAX],
     incoming_bytes: usize,
     broken: bool,
@@ -72,6 +74,7 @@ impl Store {
         Self {
             ring,
             request: 0,
+            unanswered: 0,
             incoming: [0; HEADER_BYTES + PAYLOAD_BYTES_MAX],
             incoming_bytes: 0,
             broken: false,
@@ -81,9 +84,14 @@ impl Store {
         }
     }
 
-    /// After this nothing asked of the store is unanswered: answers come in order.
+    /// After this nothing asked of the store is unanswered. The store is asked nothing if that is so already: it would
+    /// take longer than a suspend.
     pub fn settle(&mut self) {
-        let _ = self.read(format_args!("domid"));
+        self.service();
+        if self.unanswered > 0 {
+            // Answers come in order.
+            let _ = self.read(format_args!("domid"));
+        }
     }
 
     /// The ring of a new domain, which still holds what the old one left in it.
@@ -187,6 +195,7 @@ impl Store {
 
     fn next_request(&mut self) -> u32 {
         self.request = self.request.wrapping_add(1) & !ID_INDIFFERENT;
+        self.unanswered = self.unanswered.saturating_add(1);
         self.request
     }
 
@@ -216,6 +225,7 @@ impl Store {
                 self.dispatch(header);
                 continue;
             }
+            self.unanswered = self.unanswered.saturating_sub(1);
             let payload = &self.incoming[HEADER_BYTES..HEADER_BYTES + header.payload_bytes()];
             return if header.kind == Kind::Error as u32 {
                 Err(StoreError::Refused(Refusal::decode(payload)))
@@ -354,7 +364,10 @@ impl Store {
                 Some(token) => self.fire(token),
                 None => {}
             }
-        } else if header.kind == Kind::Error as u32 && header.request & ID_INDIFFERENT == 0 {
+            return;
+        }
+        self.unanswered = self.unanswered.saturating_sub(1);
+        if header.kind == Kind::Error as u32 && header.request & ID_INDIFFERENT == 0 {
             self.refused.get_or_insert(Refusal::decode(payload));
         }
     }
