@@ -3,7 +3,7 @@
 //! A port that fired stays masked until [`EventChannels::unmask`]: events of one port do not queue
 //! up.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::ffi::c_ulong;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -221,12 +221,13 @@ impl AsFd for EventChannels {
 #[derive(Debug)]
 pub(crate) struct OwnChannels {
     device: EventChannels,
-    fired: VecDeque<EvtchnPort>,
+    /// Whether events that were told are still to be taken.
+    is_told: bool,
 }
 
 impl OwnChannels {
     pub(crate) fn open() -> Result<Self, HostError> {
-        Ok(Self { device: EventChannels::open()?, fired: VecDeque::new() })
+        Ok(Self { device: EventChannels::open()?, is_told: false })
     }
 
     /// `None` if no port is bound: the device is closed.
@@ -243,32 +244,36 @@ impl OwnChannels {
     }
 
     pub(crate) fn close(&mut self, port: EvtchnPort) -> Result<(), HostError> {
-        self.fired.retain(|fired| *fired != port);
         self.device.unbind(port)
     }
 
-    /// Waits until a port is signalled, and takes its event.
-    pub(crate) fn wait(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, HostError> {
-        const PORTS: usize = 8;
+    /// Waits until a port is signalled. Its event is left: to take it are two system calls, which can wait until
+    /// the caller has looked at what the event is about.
+    pub(crate) fn wait(&mut self, timeout_ns: u64) -> Result<bool, HostError> {
         let refused = || "cannot wait for an event channel".to_owned();
-        if let Some(port) = self.fired.pop_front() {
-            return Ok(Some(port));
-        }
+        self.take()?;
         let timeout = std::time::Duration::from_nanos(timeout_ns);
         let timeout = Timespec::try_from(timeout).map_err(|_| Errno::INVAL).refused(refused)?;
         match poll(&mut [PollFd::new(&self.device, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => return Ok(None),
             // Interrupted: the caller looks at the clock and waits again.
-            Err(Errno::INTR) => return Ok(None),
-            Ok(_) => {}
-            Err(errno) => return Err(errno).refused(refused),
+            Ok(0) | Err(Errno::INTR) => Ok(false),
+            Ok(_) => {
+                self.is_told = true;
+                Ok(true)
+            }
+            Err(errno) => Err(errno).refused(refused),
         }
-        let mut ports = [EvtchnPort(0); PORTS];
-        let found = self.device.pending(&mut ports)?;
-        for port in &ports[..found] {
-            self.device.unmask(*port)?;
-            self.fired.push_back(*port);
+    }
+
+    fn take(&mut self) -> Result<(), HostError> {
+        const PORTS: usize = 8;
+        if std::mem::take(&mut self.is_told) {
+            let mut ports = [EvtchnPort(0); PORTS];
+            let found = self.device.pending(&mut ports)?;
+            for port in &ports[..found] {
+                self.device.unmask(*port)?;
+            }
         }
-        Ok(self.fired.pop_front())
+        Ok(())
     }
 }

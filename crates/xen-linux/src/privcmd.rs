@@ -311,7 +311,7 @@ impl Hypervisor for LinuxHypervisor {
         closed.map_err(|error| error.errno())
     }
 
-    fn wait_channel(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, xen::Errno> {
+    fn wait_channel(&mut self, timeout_ns: u64) -> Result<bool, xen::Errno> {
         let channels = self.channels.as_mut().ok_or(xen::Errno::EINVAL)?;
         channels.wait(timeout_ns).map_err(|error| error.errno())
     }

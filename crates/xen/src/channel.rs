@@ -28,11 +28,12 @@ impl<H: Hypervisor> Xen<H> {
         self.timed("evtchn_close", |hypervisor| hypervisor.unbind_channel(port))
     }
 
-    /// Waits for an event on any bound port, and takes it. This is no hypercall and not counted.
+    /// Waits for an event on any bound port, which is told once; false if there is none within the time. This
+    /// is no hypercall and not counted.
     ///
     /// # Errors
     /// The errno of the device.
-    pub fn wait_channel(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, Errno> {
+    pub fn wait_channel(&mut self, timeout_ns: u64) -> Result<bool, Errno> {
         self.hypervisor.wait_channel(timeout_ns)
     }
 

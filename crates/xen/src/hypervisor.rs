@@ -188,12 +188,13 @@ pub trait Hypervisor {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Waits until one of the bound ports is signalled, and takes that event; `None` if that does not
-    /// happen within `timeout_ns`.
+    /// Waits until one of the bound ports is signalled; false if none is within `timeout_ns`. The events are
+    /// taken at the latest when the next wait begins, so a caller has no other call between an event and what
+    /// it does about it.
     ///
     /// # Errors
     /// The errno of the device.
-    fn wait_channel(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, Errno> {
+    fn wait_channel(&mut self, timeout_ns: u64) -> Result<bool, Errno> {
         let _none_here = timeout_ns;
         Err(Errno::EOPNOTSUPP)
     }

@@ -438,25 +438,23 @@ impl Hypervisor for SimHypervisor {
         Ok(())
     }
 
-    fn wait_channel(&mut self, timeout_ns: u64) -> Result<Option<EvtchnPort>, Errno> {
+    fn wait_channel(&mut self, timeout_ns: u64) -> Result<bool, Errno> {
         let until = self.machine.get().now().after(timeout_ns);
         loop {
             if self.machine.get().faults.is_toolstack_dead() {
                 return Err(Errno::EIO);
             }
             let caller = self.caller;
-            let fired = self.channels.iter().copied();
             let mut xen = self.machine.get_mut();
-            let fired: Vec<EvtchnPort> =
-                fired.filter(|port| xen.evtchn_take(caller, *port)).take(1).collect();
+            let fired = self.channels.iter().filter(|port| xen.evtchn_take(caller, **port)).count();
             drop(xen);
-            if let Some(port) = fired.first() {
-                return Ok(Some(*port));
+            if fired > 0 {
+                return Ok(true);
             }
             if !self.machine.pass_event(until) {
                 let mut xen = self.machine.get_mut();
                 xen.now = xen.now.max(until);
-                return Ok(None);
+                return Ok(false);
             }
         }
     }

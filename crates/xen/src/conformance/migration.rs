@@ -217,13 +217,13 @@ fn announced<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
             let port = xen.alloc_unbound(peer).doing("alloc_unbound")?;
             let ours = xen.bind_channel(domid, port).doing("bind_interdomain")?;
             same("bound twice", &xen.bind_channel(domid, port), &Err(Errno::EINVAL))?;
-            same("after the bind", &xen.wait_channel(SECOND_NS), &Ok(Some(ours)))?;
-            same("nothing yet", &xen.wait_channel(0), &Ok(None))?;
+            same("after the bind", &xen.wait_channel(SECOND_NS), &Ok(true))?;
+            same("nothing yet", &xen.wait_channel(0), &Ok(false))?;
             xen.subscribe_suspend(domid, port).doing("subscribe")?;
             for _ in 0..2 {
                 xen.remote_shutdown(domid, ShutdownReason::Suspend).doing("remote_shutdown")?;
-                same("suspended", &xen.wait_channel(SECOND_NS), &Ok(Some(ours)))?;
-                same("told once", &xen.wait_channel(0), &Ok(None))?;
+                same("suspended", &xen.wait_channel(SECOND_NS), &Ok(true))?;
+                same("told once", &xen.wait_channel(0), &Ok(false))?;
                 xen.resume_domain(domid).doing("resumedomain")?;
             }
             // Unbound, the port stays the domain's and can be bound again.
