@@ -17,6 +17,7 @@ pub use error::LoadError;
 
 use xen::{CpuPolicy, DomId, EvtchnPort, GrantRef, Hypervisor, Msr, TscInfo, Xen};
 
+use crate::image::Pages;
 use crate::layout::console;
 use crate::libxc::{CpuidLeaf, DomainType, Headers, MsrEntry, PageData, PageType, Record, Tsc};
 use hvm::Hvm;
@@ -140,9 +141,9 @@ impl Load {
             // Pages that come again are loaded again, which is the same if they are the same.
             (Record::Verify, _) => {}
             (Record::PageData(data), Kind::Hvm(_)) if !has_tables(&data) => {
-                self.memory.load(xen, &data)?;
+                self.memory.load(xen, &data, &[])?;
             }
-            (Record::PageData(data), Kind::Pv(pv)) => pv.load(xen, &mut self.memory, data)?,
+            (Record::PageData(data), Kind::Pv(pv)) => pv.load(xen, &mut self.memory, data, &[])?,
             (Record::HvmContext(context), Kind::Hvm(hvm)) => hvm.context = Some(context),
             (Record::HvmParams(params), Kind::Hvm(hvm)) => hvm.set_params(&params)?,
             (Record::P2mFrames(frames), Kind::Pv(pv)) => pv.set_p2m(&mut self.memory, &frames)?,
@@ -151,6 +152,44 @@ impl Load {
             _ => return Err(refused),
         }
         Ok(())
+    }
+
+    /// Allocates frames whose pages are going to come; in large extents, however the pages come.
+    ///
+    /// # Errors
+    /// The host has no memory for them.
+    pub fn expect<H: Hypervisor>(
+        &mut self,
+        xen: &mut Xen<H>,
+        frames: impl Iterator<Item = u64>,
+    ) -> Result<(), LoadError> {
+        self.expect_state(xen, "PAGE_DATA")?;
+        self.memory.reserve(xen, frames)
+    }
+
+    /// Loads pages, as [`apply`](Self::apply) does a record of them.
+    ///
+    /// # Errors
+    /// As for a record.
+    pub fn apply_pages<H: Hypervisor>(
+        &mut self,
+        xen: &mut Xen<H>,
+        pages: Pages,
+    ) -> Result<(), LoadError> {
+        let record = "PAGE_DATA";
+        if self.progress == Progress::Ended {
+            return Err(LoadError::AfterEnd { record });
+        }
+        self.expect_state(xen, record)?;
+        let zero: Vec<u64> =
+            pages.zero.iter().flat_map(|run| run.first..run.first + run.count).collect();
+        match &mut self.kind {
+            Kind::Hvm(_) if has_tables(&pages.data) => {
+                Err(LoadError::Unexpected { record, domain: self.target.domain.as_str() })
+            }
+            Kind::Hvm(_) => self.memory.load(xen, &pages.data, &zero),
+            Kind::Pv(pv) => pv.load(xen, &mut self.memory, pages.data, &zero),
+        }
     }
 
     /// Completes the domain, which is still paused.

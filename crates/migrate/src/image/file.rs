@@ -181,6 +181,14 @@ impl FileReader {
         self.index.parts[part].at.length.into()
     }
 
+    /// Numbers of all pages, as the index has them.
+    pub fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.index.parts.iter().flat_map(|part| {
+            let first = part.block * super::pages::BLOCK_PAGES;
+            part.newest.positions().map(move |position| first + u64::from(position))
+        })
+    }
+
     /// The part that has a page.
     #[must_use]
     pub fn part_of(&self, pfn: u64) -> Option<usize> {

@@ -74,6 +74,10 @@ impl Set {
         self.0[usize::from(position / 64)] >> (position % 64) & 1 == 1
     }
 
+    pub(crate) fn positions(self) -> impl Iterator<Item = u8> {
+        (0..=u8::MAX).filter(move |position| self.contains(*position))
+    }
+
     pub(crate) fn is_empty(self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }

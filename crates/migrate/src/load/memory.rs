@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use xen::{DomId, Hypervisor, PAGE_BYTES, Xen};
+use xen::{DomId, Hypervisor, PAGE_BYTES, Piece, Xen};
 
 use super::LoadError;
 use crate::frames::{BLOCK_FRAMES, FrameSet};
@@ -111,23 +111,47 @@ impl Memory {
         }
     }
 
-    /// Loads pages as they are.
+    /// Loads pages as they are, and others that are zero.
     pub(super) fn load<H: Hypervisor>(
         &mut self,
         xen: &mut Xen<H>,
         data: &PageData,
+        zero: &[u64],
     ) -> Result<(), LoadError> {
         self.note(xen, &data.pages)?;
+        let zeros: Vec<(u64, PageType)> = zero.iter().map(|pfn| (*pfn, PageType::Normal)).collect();
+        self.note(xen, &zeros)?;
         let with_data = data.pages.iter().filter(|(_, kind)| kind.has_data());
-        let names = with_data.map(|(pfn, _)| self.name(*pfn).expect("it was allocated"));
-        let names: Vec<u64> = names.collect();
-        if names.len().checked_mul(PAGE_BYTES) != Some(data.data.len()) {
+        let with_data: Vec<u64> = with_data.map(|(pfn, _)| *pfn).collect();
+        if with_data.len().checked_mul(PAGE_BYTES) != Some(data.data.len()) {
             return Err(LoadError::Missing { what: "the content of a page" });
         }
+        let names = with_data.iter().chain(zero);
+        let names: Vec<u64> = names.map(|pfn| self.name(*pfn).expect("it was allocated")).collect();
         if !names.is_empty() {
-            xen.write_foreign(self.domid, &names, 0, &data.data)?;
+            let pieces = [Piece::Bytes(&data.data), Piece::Zeros(zero.len() * PAGE_BYTES)];
+            xen.write_foreign_pieces(self.domid, &names, 0, &pieces)?;
         }
         Ok(())
+    }
+
+    /// Allocates frames that are going to come, so that they lie in large extents however they come. Too many are
+    /// left to who names them.
+    pub(super) fn reserve<H: Hypervisor>(
+        &mut self,
+        xen: &mut Xen<H>,
+        frames: impl Iterator<Item = u64>,
+    ) -> Result<(), LoadError> {
+        let mut wanted = FrameSet::default();
+        for pfn in frames {
+            if pfn <= self.last && self.name(pfn).is_none() {
+                wanted.insert(pfn);
+            }
+        }
+        if self.pages + wanted.len() > self.pages_max {
+            return Ok(());
+        }
+        self.allocate(xen, wanted)
     }
 
     /// Allocates those of the pages that the domain is to have, and notes those that it is not.
@@ -176,10 +200,15 @@ impl Memory {
                 _ => singles.extend(frames),
             }
         }
-        let done = self.populate(xen, BLOCK_ORDER, &blocks)?;
-        for first in blocks.split_off(done) {
-            self.is_fragmented = true;
-            singles.extend(first..first + BLOCK_FRAMES);
+        for blocks in blocks.chunks(Xen::<H>::EXTENTS_MAX) {
+            let done = match self.is_fragmented {
+                false => self.populate(xen, BLOCK_ORDER, blocks)?,
+                true => 0,
+            };
+            for first in &blocks[done..] {
+                self.is_fragmented = true;
+                singles.extend(*first..first + BLOCK_FRAMES);
+            }
         }
         for singles in singles.chunks(Xen::<H>::EXTENTS_MAX) {
             let done = self.populate(xen, 0, singles)?;

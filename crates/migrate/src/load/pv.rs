@@ -131,6 +131,7 @@ impl Pv {
         xen: &mut Xen<H>,
         memory: &mut Memory,
         mut data: PageData,
+        zero: &[u64],
     ) -> Result<(), LoadError> {
         if self.p2m.is_none() {
             return Err(LoadError::Missing { what: "the guest's list of machine frames" });
@@ -158,9 +159,12 @@ impl Pv {
                 }
             }
         }
+        for pfn in zero {
+            self.tables.remove(pfn);
+        }
         memory.allocate(xen, targets)?;
         localise(memory, &mut data);
-        memory.load(xen, &data)
+        memory.load(xen, &data, zero)
     }
 
     /// Loads everything else; returns the frames of the store's and the console's ring.

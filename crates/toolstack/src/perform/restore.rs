@@ -110,10 +110,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         for record in reader.before_pages(source).map_err(damaged)? {
             load.apply(&mut self.xen, record).map_err(refused)?;
         }
+        load.expect(&mut self.xen, reader.pages()).map_err(refused)?;
         let mut bytes = 0;
         for part in 0..reader.parts() {
-            let pages = reader.part(source, part).map_err(damaged)?.into_page_data();
-            load.apply(&mut self.xen, Record::PageData(pages)).map_err(refused)?;
+            let pages = reader.part(source, part).map_err(damaged)?;
+            load.apply_pages(&mut self.xen, pages).map_err(refused)?;
             bytes += reader.part_bytes(part);
             loaded_so_far(file, bytes, monitor)?;
         }
