@@ -183,6 +183,48 @@ impl LinuxHypervisor {
     }
 }
 
+const WORD: usize = size_of::<u64>();
+
+/// Whether memory can be accessed by words.
+fn is_in_words(address: usize, bytes: usize) -> bool {
+    address.is_multiple_of(WORD) && bytes.is_multiple_of(WORD)
+}
+
+/// Copies from or to memory of another domain, which may change meanwhile. Whole pages go word by word: that is as
+/// fast as the C library on hardware, and many times faster where the library's string instructions are emulated.
+///
+/// # Safety
+/// Both have that many bytes, and no reference to the foreign one exists.
+unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    if !is_in_words(from as usize | to as usize, bytes) {
+        // SAFETY: handed on to the caller.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) };
+        return;
+    }
+    let (from, to) = (from.cast::<u64>(), to.cast::<u64>());
+    for at in 0..bytes / WORD {
+        // SAFETY: inside of both, and aligned as was checked.
+        unsafe { to.add(at).write_volatile(from.add(at).read_volatile()) };
+    }
+}
+
+/// Clears memory of another domain.
+///
+/// # Safety
+/// As for [`copy`].
+unsafe fn clear(to: *mut u8, bytes: usize) {
+    if !is_in_words(to as usize, bytes) {
+        // SAFETY: handed on to the caller.
+        unsafe { std::ptr::write_bytes(to, 0, bytes) };
+        return;
+    }
+    let to = to.cast::<u64>();
+    for at in 0..bytes / WORD {
+        // SAFETY: inside, and aligned as was checked.
+        unsafe { to.add(at).write_volatile(0) };
+    }
+}
+
 /// The errno in a negative result.
 fn errno_of(result: i64) -> Errno {
     Errno::from_raw_os_error(
@@ -236,11 +278,9 @@ impl Hypervisor for LinuxHypervisor {
                 match now {
                     // SAFETY: the rest of the window is not shorter, and no reference to it exists.
                     // A domain that runs meanwhile can only spoil its own memory.
-                    Piece::Bytes(from) => unsafe {
-                        std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
-                    },
+                    Piece::Bytes(from) => unsafe { copy(from.as_ptr(), to, from.len()) },
                     // SAFETY: as above.
-                    Piece::Zeros(count) => unsafe { std::ptr::write_bytes(to, 0, count) },
+                    Piece::Zeros(count) => unsafe { clear(to, count) },
                 }
                 done += now.bytes();
             }
@@ -253,7 +293,7 @@ impl Hypervisor for LinuxHypervisor {
             let to = &mut into[part];
             // SAFETY: the window holds that many bytes, and no reference to it exists. A domain that
             // runs meanwhile can only make the copy a mixture of old and new bytes.
-            unsafe { std::ptr::copy_nonoverlapping(window, to.as_mut_ptr(), to.len()) };
+            unsafe { copy(window, to.as_mut_ptr(), to.len()) };
         })
         .map_err(as_xen)
     }
