@@ -1,6 +1,7 @@
 # bench-suspend.bash ROUNDS OTHERS WHOLE: prints "SAMPLE NAME MICROSECONDS" lines: suspends by ours and in libxl's order, in
 # turn, on the same guests (crates/xylemd/examples/suspend_rounds.rs, lab/xlsuspend.c), then WHOLE of them by `xy` and
-# xylemd; then the same beside OTHERS further domains; then ROUNDS checkpoints by libxc in libxl's order.
+# xylemd; then the same beside OTHERS further domains; then ROUNDS checkpoints of
+# the Linux guest by ours and by libxc in libxl's order (crates/xylemd/examples/checkpoint_rounds.rs).
 . /lab/lib.sh
 rounds=$1
 others=$2
@@ -78,7 +79,49 @@ stop_xylemd
 # shellcheck disable=SC2086 # one word for each guest
 /root/suspend_rounds "$rounds" crowd $guests || fail "suspend_rounds beside $others"
 
+# checkpoints ARM ROUNDS: of the Linux guest in PVH, ours (O) or libxc's in libxl's order (A).
 domid=${guests##*:}
-echo "save $domid $rounds 500" | $XLSUSPEND >/tmp/save || fail "checkpoints by libxc"
-grep -q end /tmp/save || fail "checkpoints by libxc: $(tail -n 1 /tmp/save)"
-awk 'NF == 2 { print "SAMPLE checkpoint-A-suspend", $1; print "SAMPLE checkpoint-A-pause", $2 }' /tmp/save
+checkpoints() {
+    case $1 in
+        O) /root/checkpoint_rounds "$2" 500 "$domid" || fail "checkpoints by ours" ;;
+        A)
+            echo "save $domid $2 500" | $XLSUSPEND >/tmp/save || fail "checkpoints by libxc"
+            grep -q end /tmp/save || fail "checkpoints by libxc: $(tail -n 1 /tmp/save)"
+            awk 'NF == 2 { print "SAMPLE checkpoint-A-suspend", $1; print "SAMPLE checkpoint-A-pause", $2 }' /tmp/save
+            ;;
+    esac
+}
+
+# calls ARM: system calls of one thread during a pause, by name, on average of a few; of an ioctl its kind.
+calls() {
+    local trace=/results/pauses-$1
+    local tracer="strace -f -qq -e raw=ioctl -o $trace"
+    if [ "$1" = O ]; then
+        XYLEM_MARK=1 $tracer /root/checkpoint_rounds 3 500 "$domid" >/dev/null
+    else
+        echo "save $domid 3 500" | XYLEM_MARK=1 $tracer "$XLSUSPEND" >/dev/null
+    fi
+    awk -v arm="$1" '
+        $2 ~ /^getppid/ { inside = !inside; pauses += inside; next }
+        !inside || $2 ~ /^[<+-]/ { next }
+        {
+            name = $2
+            sub(/\(.*/, "", name)
+            if (name == "ioctl") {
+                name = $3 ~ /5000,$/ ? "hypercall" : $3 ~ /50[0-9a-f][0-9a-f],$/ ? "map" : $3 ~ /45[0-9a-f][0-9a-f],$/ ? "event" : "other"
+                name = "ioctl:" name
+            }
+            count[name]++
+        }
+        END { for (name in count) print "SAMPLE calls-" arm "-" name, count[name] / pauses }' "$trace"
+}
+
+done=0
+while [ $done -lt "$rounds" ]; do
+    turn=$((rounds - done < 25 ? rounds - done : 25))
+    checkpoints O $turn
+    checkpoints A $turn
+    done=$((done + turn))
+done
+calls O
+calls A

@@ -21,6 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::setpriority_process;
 use toolstack::perform::Performer;
 use xen::{ARENA_BYTES_MIN, DomId, DomainRef, Uuid, Xen};
 use xen_linux::LinuxHypervisor;
@@ -49,6 +50,8 @@ fn run() -> Result<()> {
         bail!("usage: suspend_rounds ROUNDS PHASE,... GUEST:ARMS:DOMID...");
     };
     let mut bench = Bench::open()?;
+    // As xylemd; xl is at 0.
+    let _refused = setpriority_process(None, -10);
     let guests = guests.iter().map(|word| bench.guest(word)).collect::<Result<Vec<_>>>()?;
     let rounds: u32 = rounds.parse()?;
     // The first suspend of a domain makes its port; what else is done once is done, too.
@@ -204,6 +207,8 @@ impl Writers {
             let mut store = connect()?;
             let stop = Arc::clone(&stop);
             threads.push(thread::spawn(move || {
+                // As any client; the daemon's work, which is measured, is more urgent.
+                let _refused = setpriority_process(None, 0);
                 let path = format!("/bench/{number}");
                 for value in 0_u64.. {
                     if stop.load(Ordering::Relaxed) {

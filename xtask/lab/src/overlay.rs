@@ -28,6 +28,7 @@ const SCRIPTS: &[(&str, &str)] = &[
     ("bench-mass.bash", include_str!("../../../lab/bench-mass.bash")),
     ("bench-list.bash", include_str!("../../../lab/bench-list.bash")),
     ("bench-plug.bash", include_str!("../../../lab/bench-plug.bash")),
+    ("bench-save.bash", include_str!("../../../lab/bench-save.bash")),
     ("bench-suspend.bash", include_str!("../../../lab/bench-suspend.bash")),
     ("soak.bash", include_str!("../../../lab/soak.bash")),
     ("soak-vms.bash", include_str!("../../../lab/soak-vms.bash")),

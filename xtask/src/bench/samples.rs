@@ -42,6 +42,10 @@ impl Samples {
         }
     }
 
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
     /// All of a name, in the order in which they came.
     pub(super) fn all(&self, name: &str) -> Result<&[f64]> {
         let values = self.values.get(name).with_context(|| format!("no sample of {name}"))?;

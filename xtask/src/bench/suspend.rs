@@ -53,6 +53,7 @@ pub(super) fn run(rounds: u32) -> Result<Vec<Row>> {
     options.timeout = Duration::from_secs(3600);
     options.memory_mib = 4096;
     options.files.push(lab::build_example("xylemd", "suspend_rounds")?);
+    options.files.push(lab::build_example("xylemd", "checkpoint_rounds")?);
     options.files.push(libxl()?);
     let whole = (rounds / 5).max(1);
     let arguments = [rounds, OTHERS, whole].map(|number| number.to_string());
@@ -63,9 +64,10 @@ pub(super) fn run(rounds: u32) -> Result<Vec<Row>> {
             println!("   {line}");
         }
     })?;
+    print_all(&samples);
+    print_calls(&samples);
     ensure!(outcome.status == 0, "the scenario ended with status {}", outcome.status);
     samples.check()?;
-    print_all(&samples);
     rows(&samples)
 }
 
@@ -144,14 +146,27 @@ fn print_all(samples: &Samples) {
             print(&format!("{which}, {when}: ours, `xy suspend`"), &command);
         }
     }
-    for (stage, what) in [("suspend", "suspend"), ("pause", "pause")] {
-        print(
-            &format!("a checkpoint's {what}, Linux PVH: libxc in libxl's order"),
-            &format!("checkpoint-A-{stage}"),
-        );
+    for (stage, what) in [("suspend", "confirmed"), ("pause", "guest goes on")] {
+        for (arm, whose) in [("O", "ours"), ("A", "libxc in libxl's order")] {
+            let title = format!("last round of a checkpoint, Linux PVH: until {what}, {whose}");
+            print(&title, &format!("checkpoint-{arm}-{stage}"));
+        }
     }
     for (what, [average, minimum, maximum, median]) in YEAR_2007 {
         println!("{what:<70} {average:>8.2} {minimum:>8.2} {maximum:>8.2} {median:>8.2}");
+    }
+}
+
+/// System calls between the trigger and the resume of a checkpoint, by name.
+fn print_calls(samples: &Samples) {
+    for (arm, whose) in [("O", "ours"), ("A", "libxc in libxl's order")] {
+        let prefix = format!("calls-{arm}-");
+        let calls = samples.names().filter_map(|name| {
+            let call = name.strip_prefix(&prefix)?;
+            Some(format!("{call} {:.1}", samples.value(name).ok()?))
+        });
+        let calls: Vec<String> = calls.collect();
+        println!("system calls while paused, {whose}: {}", calls.join(", "));
     }
 }
 
@@ -200,6 +215,12 @@ fn rows(samples: &Samples) -> Result<Vec<Row>> {
         let mut row = Row::fewer(what, "ms", spread.maximum, ("median", spread.median));
         row.ratio = spread.maximum / spread.median;
         rows.push(row.within(3.0));
+    }
+    for (stage, until) in [("suspend", "confirmed"), ("pause", "the guest goes on")] {
+        let ours = median(&format!("checkpoint-O-{stage}"))?;
+        let peer = ("libxl", median(&format!("checkpoint-A-{stage}"))?);
+        let what = format!("last round of a checkpoint, Linux PVH, until {until}");
+        rows.push(Row::fewer(what, "ms", ours, peer));
     }
     for (phase, when) in [PHASES[0], PHASES[2]] {
         for (guest, which) in [GUESTS[0], GUESTS[1], GUESTS[4], GUESTS[5]] {
