@@ -11,8 +11,25 @@ pub enum Codec {
     Zstd,
 }
 
-/// Higher levels gain little on memory and cost much.
-const ZSTD_LEVEL: i32 = 1;
+/// What is paid for fewer bytes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) enum Effort {
+    /// For links, which take less than this packs.
+    #[default]
+    Usual,
+    /// For disks, which take more.
+    Little,
+}
+
+impl Effort {
+    /// zstd's. Higher levels gain little on memory and cost much.
+    fn level(self) -> i32 {
+        match self {
+            Self::Usual => 1,
+            Self::Little => -10,
+        }
+    }
+}
 
 impl Codec {
     pub const ALL: [Self; 3] = [Self::None, Self::Lz4, Self::Zstd];
@@ -43,11 +60,16 @@ impl Codec {
 /// Compresses frames one after the other in the same memory.
 #[derive(Default)]
 pub(crate) struct Compressor {
+    effort: Effort,
     zstd: Option<zstd::bulk::Compressor<'static>>,
     packed: Vec<u8>,
 }
 
 impl Compressor {
+    pub(crate) fn new(effort: Effort) -> Self {
+        Self { effort, ..Self::default() }
+    }
+
     /// Appends the bytes to `out`: compressed if that makes them fewer. Returns what was done.
     pub(crate) fn append(&mut self, codec: Codec, bytes: &[u8], out: &mut Vec<u8>) -> Codec {
         match self.pack(codec, bytes) {
@@ -78,7 +100,7 @@ impl Compressor {
             Codec::Lz4 => lz4_flex::block::compress_into(bytes, &mut self.packed).ok(),
             Codec::Zstd => {
                 if self.zstd.is_none() {
-                    self.zstd = zstd::bulk::Compressor::new(ZSTD_LEVEL).ok();
+                    self.zstd = zstd::bulk::Compressor::new(self.effort.level()).ok();
                 }
                 self.zstd.as_mut()?.compress_to_buffer(bytes, self.packed.as_mut_slice()).ok()
             }

@@ -10,7 +10,7 @@ use crate::bytes::{Fields, put_u32};
 use crate::error::Fault;
 use crate::libxc::{PAGE_BYTES, PageData, PageType};
 
-use super::codec::{Codec, Compressor, unpack};
+use super::codec::{Codec, Compressor, Effort, unpack};
 use super::frame::{Header, Kind};
 
 /// Pages that a frame may cover: 1 MiB, more than any codec looks back.
@@ -202,6 +202,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    pub(crate) fn new(effort: Effort) -> Self {
+        Self { compressor: Compressor::new(effort), gathered: Vec::new() }
+    }
+
     /// The content of page `number` of `contents` is stored. `piece` is all that is stored so far, if
     /// it is one piece; otherwise it was gathered.
     fn add(

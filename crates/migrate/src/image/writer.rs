@@ -3,7 +3,7 @@
 use crate::bytes::{put_u32, put_u64};
 use crate::{libxc, libxl};
 
-use super::codec::Codec;
+use super::codec::{Codec, Effort};
 use super::frame::{self, Header, Kind, PREAMBLE_BYTES, TRAILER_BYTES, Trailer};
 use super::head::Head;
 use super::index::{At, Builder, Part, Slot};
@@ -81,6 +81,7 @@ impl Writer {
 
     fn new(lane: Lane, codec: Codec, index: Option<Builder>, out: &mut Vec<u8>) -> Self {
         frame::put_preamble(out);
+        let effort = if index.is_some() { Effort::Little } else { Effort::Usual };
         Self {
             codec,
             lane,
@@ -90,7 +91,7 @@ impl Writer {
             pages_of_round: 0,
             counts: Counts::default(),
             index,
-            memory: Memory::default(),
+            memory: Memory::new(effort),
         }
     }
 

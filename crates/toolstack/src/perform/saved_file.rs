@@ -95,7 +95,7 @@ impl SaveWriter {
         let mut out = Vec::with_capacity(CHUNK_BYTES + (1 << 20));
         let format = match beginning.to.format {
             FileFormat::Xylem => {
-                Format::Xylem(Writer::file(&beginning.head(), Codec::Lz4, &mut out))
+                Format::Xylem(Writer::file(&beginning.head(), Codec::Zstd, &mut out))
             }
             FileFormat::Xl => {
                 beginning.xl(&mut out)?;
