@@ -48,7 +48,7 @@ cargo xtask bench NAME [--json FILE] [--rounds N]
            --rounds N       of each (default 100)
            --quick          5 rounds
   save     saves and restores of 128 MB Linux guests, and restores of a unikernel beside 1, 50 and 300 VMs, by xy and by
-           xl, a boot of its own for each in turn
+           xl, a boot of its own for each in turn. Takes 7 to 17 minutes for each round
            --rounds N       boots of each (default 2)
   earlier  creates, lists and shutdowns by today's programs and by those of an earlier commit, in turn in one boot
            --earlier FOLDER where those are: xylem-xenstored, xylemd, xy (`store` takes them as a peer, too)

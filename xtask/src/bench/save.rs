@@ -63,7 +63,7 @@ fn measure(
     println!("bench: round {round}, {tool}");
     let mut options = lab::Options::new(&format!("bench-save-{tool}-{round}"))?;
     options.store = store;
-    options.timeout = Duration::from_secs(1800);
+    options.timeout = Duration::from_secs(3600);
     options.memory_mib = 5120;
     // One emulated CPU: with two, times wander by several times.
     options.cpus = 1;
