@@ -356,3 +356,26 @@ impl Hypervisor for LinuxHypervisor {
         channels.wait(timeout_ns).map_err(|error| error.errno())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_and_parts_of_them_are_copied_and_cleared_in_full() {
+        let from: Vec<u8> = (0..=255).cycle().take(2 * PAGE_BYTES).collect();
+        for (start, bytes) in [(0, 2 * PAGE_BYTES), (8, 64), (1, PAGE_BYTES), (16, 13), (5, 0)] {
+            let mut to = vec![0xee; 2 * PAGE_BYTES];
+            let part = start..start + bytes;
+            let mut expected = to.clone();
+            expected[part.clone()].copy_from_slice(&from[part.clone()]);
+            // SAFETY: both are that long.
+            unsafe { copy(from[part.clone()].as_ptr(), to[part.clone()].as_mut_ptr(), bytes) };
+            assert_eq!(to, expected);
+            expected[part.clone()].fill(0);
+            // SAFETY: as above.
+            unsafe { clear(to[part].as_mut_ptr(), bytes) };
+            assert_eq!(to, expected);
+        }
+    }
+}
