@@ -101,11 +101,13 @@ impl Input {
         StreamError { place: format!("{what} at byte {}", self.offset), fault }
     }
 
-    /// The next record. `name` tells what its type is called; `number` is its position.
+    /// The next record. `name` tells what its type is called, `bytes_max` how long it may be; `number`
+    /// is its position.
     pub(crate) fn record(
         &mut self,
         number: u64,
         name: fn(u32) -> &'static str,
+        bytes_max: fn(u32) -> usize,
     ) -> Result<Option<RawRecord>, StreamError> {
         let what = format!("record {number}");
         let Some(header) = self.peek(RECORD_HEADER_BYTES, &what)? else { return Ok(None) };
@@ -113,7 +115,7 @@ impl Input {
         let (kind, length) = (word(0), word(4));
         let what = format!("record {number} ({})", name(kind));
         let length = match usize::try_from(length) {
-            Ok(length) if length <= RECORD_BYTES_MAX => length,
+            Ok(length) if length <= bytes_max(kind).min(RECORD_BYTES_MAX) => length,
             _ => return Err(self.error(&what, Fault::TooLong(length.into()))),
         };
         let padded = length.next_multiple_of(8);

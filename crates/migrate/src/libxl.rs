@@ -14,6 +14,9 @@ const LEGACY: u32 = 2;
 /// Records with this bit may be skipped by readers that do not know them.
 const OPTIONAL: u32 = 1 << 31;
 
+/// The longest body: a device model's state.
+const BYTES_MAX: usize = 64 << 20;
+
 const END: u32 = 0;
 const LIBXC_CONTEXT: u32 = 1;
 const EMULATOR_XENSTORE_DATA: u32 = 2;
@@ -230,7 +233,9 @@ impl Parser {
                     return Ok(item.map(Item::Libxc));
                 }
                 State::Records => {
-                    let Some(raw) = input.record(self.records, name)? else { return Ok(None) };
+                    let Some(raw) = input.record(self.records, name, |_| BYTES_MAX)? else {
+                        return Ok(None);
+                    };
                     let error = |fault| StreamError {
                         place: format!(
                             "record {} ({}) of libxl at byte {}",

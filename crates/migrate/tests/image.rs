@@ -456,6 +456,75 @@ fn frames_that_claim_what_cannot_be_are_refused() {
     assert_eq!(fault(4, 0, (0, 0, [1, 4, 4100, 4096]), &body), Fault::WrongKind("HVM or PVH"));
 }
 
+/// A file with another index: the bodies of its frames of state and of pages.
+fn with_index(file: &[u8], bodies: &[(u16, Vec<u8>)]) -> Vec<u8> {
+    let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap());
+    let trailer = file.len() - 40;
+    let (end, index) = (word(trailer + 8), word(trailer + 16));
+    let mut out = file[..usize::try_from(index).unwrap()].to_vec();
+    for (kind, body) in bodies {
+        let stored = u32::try_from(body.len()).unwrap();
+        out.extend(frame(*kind, 0, (2, 0, [0, 0, stored, 0]), body));
+    }
+    let length = out.len() as u64 + 40;
+    let at = out.len();
+    out.extend(b"XYLEMEND");
+    [end, index, length].into_iter().for_each(|word| out.extend(word.to_le_bytes()));
+    out.extend(twox_hash::XxHash64::oneshot(0, &out[at..]).to_le_bytes());
+    out
+}
+
+#[test]
+fn an_index_that_names_a_frame_again_and_again_is_refused() {
+    const STATE: u16 = 9;
+    const PAGES: u16 = 10;
+    let mut file = Vec::new();
+    let mut writer = Writer::file(&head(DomainType::Hvm), Codec::None, &mut file);
+    let mut ends = Vec::new();
+    for record in [Record::StaticDataEnd, Record::HvmContext(vec![7; 1000])] {
+        let start = writer.offset();
+        writer.record(&record, &mut file);
+        ends.push((start, writer.offset() - start));
+    }
+    let start = writer.offset();
+    writer.pages(&page_data(&[(0, PageType::Normal, 1), (1, PageType::Normal, 2)]), &mut file);
+    let pages = (start, writer.offset() - start);
+    writer.finish(&mut file);
+    let entry = |(offset, length): (u64, u64), phase: u32| {
+        let length = u32::try_from(length).unwrap();
+        [&offset.to_le_bytes()[..], &length.to_le_bytes(), &phase.to_le_bytes()].concat()
+    };
+    let part = |(offset, length): (u64, u64), newest: u64| {
+        let length = u32::try_from(length).unwrap();
+        let (block, rest) = (0_u64.to_le_bytes(), [0; 24]);
+        let place = [&offset.to_le_bytes()[..], &length.to_le_bytes(), &[0; 4]].concat();
+        [&block[..], &place, &newest.to_le_bytes(), &rest].concat()
+    };
+    let opened = |bodies: &[(u16, Vec<u8>)]| {
+        let bytes = with_index(&file, bodies);
+        FileReader::open(&bytes[..], LIMITS).map(|file| file.parts()).map_err(|it| it.to_string())
+    };
+    let (before, after) = (entry(ends[0], 0), entry(ends[1], 1));
+    let whole = [(STATE, [before.clone(), after.clone()].concat()), (PAGES, part(pages, 3))];
+    assert_eq!(opened(&whole), Ok(1));
+    let refused = |bodies: &[(u16, Vec<u8>)]| {
+        let told = opened(bodies).unwrap_err();
+        assert!(told.ends_with("an entry of the index does not match the rest"), "{told}");
+    };
+    refused(&[(STATE, [before.clone(), after.clone(), after.clone()].concat())]);
+    refused(&[(STATE, [before.clone(), after.clone()].concat()), (STATE, after.clone())]);
+    refused(&[(STATE, [after, before].concat())]);
+    refused(&[(PAGES, [part(pages, 1), part(pages, 2)].concat())]);
+}
+
+#[test]
+fn a_head_that_is_longer_than_any_is_refused() {
+    let long = Head { config: "x".repeat(4 << 20), ..head(DomainType::Hvm) };
+    let mut file = Vec::new();
+    Writer::file(&long, Codec::None, &mut file).finish(&mut file);
+    assert!(matches!(read(&file, file.len()).unwrap_err().fault, Fault::TooLong(_)));
+}
+
 #[test]
 fn a_foreign_file_is_told() {
     let mut bytes = small(Codec::None).file();

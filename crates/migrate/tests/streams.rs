@@ -244,6 +244,10 @@ fn records_that_claim_what_cannot_be_are_refused_before_anything_is_allocated() 
     assert_eq!(pages(1, 5 << 60, PAGE_BYTES), Fault::Unknown("the type of a page", 5));
     assert!(matches!(pages(1, 1 << 55, PAGE_BYTES), Fault::Unknown("the number of a page", _)));
     assert_eq!(refused(&raw(1, u32::MAX, &[])).fault, Fault::TooLong(u32::MAX.into()));
+    // Nobody sends such a batch. A list of frames may be that long.
+    let long = (16 << 20) + 8;
+    assert_eq!(refused(&raw(1, long, &[])).fault, Fault::TooLong(long.into()));
+    assert_eq!(refused(&raw(3, long, &[])).fault, Fault::Truncated);
     assert_eq!(refused(&raw(9, 3, &[1, 1, 1, 0, 0, 0, 0, 1])).fault, Fault::Padding);
     assert_eq!(refused(&raw(0x13, 0, &[])).fault, Fault::UnknownRecord);
     assert_eq!(refused(&raw(0xf, 8, &[0; 8])).fault, Fault::UnknownRecord);

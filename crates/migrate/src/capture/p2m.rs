@@ -7,9 +7,7 @@
 //!
 //! Source: `xen/include/public/arch-x86/xen.h` (`arch_shared_info`).
 
-use std::collections::BTreeMap;
-
-use xen::{DomId, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
+use xen::{DomId, DomainInfo, Hypervisor, PAGE_BYTES, PAGE_SHIFT, Xen};
 
 use super::CaptureError;
 use crate::layout::{PTE_FRAME, PTE_LARGE, PTE_PRESENT, PTES, shared, u64_at};
@@ -27,11 +25,19 @@ pub(super) struct P2m {
     pages: u64,
     /// Frame numbers of the leaves.
     leaves: Vec<u64>,
-    /// Entries of those leaves that have frames, by their place in the list.
-    entries: BTreeMap<u64, Box<[u64]>>,
+    /// Frame numbers and their machine frames, ascending. As pairs, since a guest may have a list of
+    /// leaves with one frame each.
+    frames: Vec<(u64, u64)>,
     /// Frame numbers by machine frame, ascending. One that is there twice is nobody's.
     inverse: Vec<(u64, u64)>,
 }
+
+/// Entries that a list may have whatever the domain's size: room to grow up to 1 TiB.
+const PAGES_ROOM: u64 = 1 << 28;
+/// Entries that any list may have. Its frames fit into one record.
+const PAGES_MAX: u64 = (1 << 32) - (1 << 20);
+/// Machine frames that are named beyond those of the domain, such as those of devices.
+const FRAMES_ROOM: u64 = 1 << 16;
 
 /// A reader of frames of one domain.
 struct Reader<'a, H> {
@@ -44,16 +50,18 @@ struct Reader<'a, H> {
 impl P2m {
     pub(super) fn read<H: Hypervisor>(
         xen: &mut Xen<H>,
-        domid: DomId,
+        info: &DomainInfo,
         shared_info: &[u8],
     ) -> Result<Self, CaptureError> {
+        let (domid, pages_max) = (info.domid, info.pages_max);
         let unusable = |what, value| CaptureError::P2m { domid, what, value };
         let pages = u64_at(shared_info, shared::PAGES);
         if pages == 0 {
             return Err(unusable("is not there: the guest does not support being saved", 0));
         }
-        if pages > u64::from(u32::MAX) {
-            return Err(unusable("is longer than any", pages));
+        // What it takes here is in proportion to the domain.
+        if pages > pages_max.saturating_mul(8).max(PAGES_ROOM).min(PAGES_MAX) {
+            return Err(unusable("is longer than that of a domain of its size", pages));
         }
         let refused = CaptureError::refused(domid, "ask for the machine's last frame");
         let last = xen.last_machine_frame().map_err(refused)?;
@@ -64,9 +72,11 @@ impl P2m {
             root => reader.by_tables(root, u64_at(shared_info, shared::P2M_ADDRESS), count)?,
         };
         let pages = pages.min(leaves.len() as u64 * ENTRIES);
-        let entries = reader.entries(&leaves, pages)?;
-        let inverse = inverse(&entries, last);
-        let mut p2m = Self { pages, leaves: Vec::new(), entries, inverse };
+        let frames_max = pages_max.saturating_mul(2).saturating_add(FRAMES_ROOM);
+        let inverse = alone(reader.frames(&leaves, pages, frames_max)?);
+        let mut frames: Vec<(u64, u64)> = inverse.iter().map(|(mfn, pfn)| (*pfn, *mfn)).collect();
+        frames.sort_unstable();
+        let mut p2m = Self { pages, leaves: Vec::new(), frames, inverse };
         for leaf in leaves {
             let pfn = p2m.pfn(leaf);
             p2m.leaves.push(pfn.ok_or(unusable("lies in a frame that is not in it", leaf))?);
@@ -91,10 +101,8 @@ impl P2m {
 
     /// The machine frame of a frame number.
     pub(super) fn mfn(&self, pfn: u64) -> Option<u64> {
-        let entries = self.entries.get(&(pfn / ENTRIES))?;
-        let mfn = *entries.get(usize::try_from(pfn % ENTRIES).ok()?)?;
-        // What is not the guest's alone was left out there.
-        (self.pfn(mfn) == Some(pfn)).then_some(mfn)
+        let at = self.frames.binary_search_by_key(&pfn, |(pfn, _)| *pfn).ok()?;
+        Some(self.frames[at].1)
     }
 
     /// The frame number of a machine frame.
@@ -105,27 +113,15 @@ impl P2m {
 
     /// All frame numbers that have a machine frame.
     pub(super) fn pfns(&self) -> impl Iterator<Item = u64> + '_ {
-        self.inverse.iter().map(|(_, pfn)| *pfn)
+        self.frames.iter().map(|(pfn, _)| *pfn)
     }
 }
 
-/// Frame numbers by machine frame.
-fn inverse(entries: &BTreeMap<u64, Box<[u64]>>, last: u64) -> Vec<(u64, u64)> {
-    let mut all = Vec::new();
-    for (leaf, entries) in entries {
-        for (pfn, mfn) in (leaf * ENTRIES..).zip(entries.iter().copied()) {
-            if mfn <= last {
-                all.push((mfn, pfn));
-            }
-        }
-    }
+/// Frame numbers by machine frame, but for machine frames that are there twice.
+fn alone(mut all: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     all.sort_unstable();
-    let mut alone = Vec::with_capacity(all.len());
-    alone.extend(all.chunk_by(|one, other| one.0 == other.0).filter_map(|same| match same {
-        [only] => Some(*only),
-        _ => None,
-    }));
-    alone
+    let same = all.chunk_by(|one, other| one.0 == other.0);
+    same.filter(|same| same.len() == 1).flatten().copied().collect()
 }
 
 /// Leaves out what is the same at the end: it has no frames, or they could not be told apart.
@@ -154,7 +150,7 @@ impl<H: Hypervisor> Reader<'_, H> {
     fn words(
         &mut self,
         frames: &[u64],
-        mut each: impl FnMut(usize, &[u8]),
+        mut each: impl FnMut(&Self, usize, &[u8]) -> Result<(), CaptureError>,
     ) -> Result<(), CaptureError> {
         let mut bytes = Vec::new();
         let mut done = 0;
@@ -166,7 +162,7 @@ impl<H: Hypervisor> Reader<'_, H> {
             self.xen.read_foreign(self.domid, &distinct, 0, &mut bytes)?;
             for frame in frames {
                 let at = distinct.binary_search(frame).expect("it was read");
-                each(done, &bytes[at * PAGE_BYTES..][..PAGE_BYTES]);
+                each(self, done, &bytes[at * PAGE_BYTES..][..PAGE_BYTES])?;
                 done += 1;
             }
         }
@@ -234,40 +230,45 @@ impl<H: Hypervisor> Reader<'_, H> {
         frame_of: impl Fn(&Self, u64) -> Result<u64, CaptureError>,
     ) -> Result<Vec<u64>, CaptureError> {
         let mut words = Vec::new();
-        self.words(frames, |frame, bytes| {
+        self.words(frames, |_, frame, bytes| {
             let first = frame as u64 * ENTRIES;
             for (at, word) in (first..).zip(bytes.chunks_exact(8)) {
                 if range.contains(&at) {
                     words.push(u64_at(word, 0));
                 }
             }
+            Ok(())
         })?;
         words.into_iter().map(|word| self.checked(frame_of(self, word)?)).collect()
     }
 
-    /// The entries of leaves. One that is there several times has no frames.
-    fn entries(
+    /// The machine frames that leaves name, at most so many, and their frame numbers. A leaf that is
+    /// there several times names none.
+    fn frames(
         &mut self,
         leaves: &[u64],
         pages: u64,
-    ) -> Result<BTreeMap<u64, Box<[u64]>>, CaptureError> {
-        let mut sorted: Vec<(u64, u64)> = leaves.iter().copied().zip(0..).collect();
-        sorted.sort_unstable();
-        let alone = sorted.chunk_by(|one, other| one.0 == other.0);
+        most: u64,
+    ) -> Result<Vec<(u64, u64)>, CaptureError> {
+        let sorted: Vec<(u64, u64)> = leaves.iter().copied().zip(0..).collect();
         let mut alone: Vec<(u64, u64)> =
-            alone.filter(|same| same.len() == 1).map(|same| (same[0].1, same[0].0)).collect();
+            alone(sorted).into_iter().map(|(frame, leaf)| (leaf, frame)).collect();
         alone.sort_unstable();
-        let frames: Vec<u64> = alone.iter().map(|(_, frame)| *frame).collect();
-        let mut entries = BTreeMap::new();
-        self.words(&frames, |frame, bytes| {
-            let leaf = alone[frame].0;
-            let in_use = (pages - leaf * ENTRIES).min(ENTRIES);
-            let words = bytes.chunks_exact(8).map(|word| u64_at(word, 0));
-            let words: Vec<u64> =
-                words.take(usize::try_from(in_use).expect("at most one frame's")).collect();
-            entries.insert(leaf, words.into());
+        let of_leaves: Vec<u64> = alone.iter().map(|(_, frame)| *frame).collect();
+        let mut frames = Vec::new();
+        self.words(&of_leaves, |reader, frame, bytes| {
+            let first = alone[frame].0 * ENTRIES;
+            let named = (first..pages).zip(bytes.chunks_exact(8).map(|word| u64_at(word, 0)));
+            frames
+                .extend(named.filter(|(_, mfn)| *mfn <= reader.last).map(|(pfn, mfn)| (mfn, pfn)));
+            match frames.len() as u64 {
+                count if count > most => {
+                    Err(reader.unusable("names more frames than the domain can have", count))
+                }
+                _ => Ok(()),
+            }
         })?;
-        Ok(entries)
+        Ok(frames)
     }
 }
 
@@ -293,7 +294,6 @@ mod tests {
 
     #[test]
     fn a_machine_frame_that_is_there_twice_is_nobodys() {
-        let entries = BTreeMap::from([(0, vec![5, 6, 9, u64::MAX].into()), (2, vec![6].into())]);
-        assert_eq!(inverse(&entries, 8), [(5, 0)]);
+        assert_eq!(alone(vec![(6, 1), (5, 0), (6, 1024)]), [(5, 0)]);
     }
 }

@@ -250,5 +250,5 @@ fn shared_info<H: Hypervisor>(
 
 fn read_p2m<H: Hypervisor>(xen: &mut Xen<H>, info: &DomainInfo) -> Result<P2m, CaptureError> {
     let shared_info = shared_info(xen, info)?;
-    P2m::read(xen, info.domid, &shared_info)
+    P2m::read(xen, info, &shared_info)
 }

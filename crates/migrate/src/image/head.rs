@@ -38,6 +38,8 @@ pub struct Head {
 
 /// A head has about ten.
 const FACTS_MAX: usize = 256;
+/// Longest head. Its configuration is some KiB long.
+const HEAD_BYTES_MAX: usize = 4 << 20;
 
 const NAME: &str = "name";
 const UUID: &str = "uuid";
@@ -87,6 +89,9 @@ impl Head {
 
     /// Essential facts that are not `known` are refused.
     pub(crate) fn decode(body: &[u8], known: &[&str]) -> Result<Self, Fault> {
+        if body.len() > HEAD_BYTES_MAX {
+            return Err(Fault::TooLong(body.len() as u64));
+        }
         let mut fields = Fields(body);
         let mut facts: Vec<Fact> = Vec::new();
         while !fields.is_empty() {

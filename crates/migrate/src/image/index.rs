@@ -13,6 +13,8 @@ use super::pages::{BLOCK_PAGES, Set};
 const ENTRIES_MAX: usize = 4096;
 const PAGES_ENTRY_BYTES: usize = 56;
 const STATE_ENTRY_BYTES: usize = 16;
+/// Bytes of all that is no page: registers of thousands of vCPUs, or the list of a PV guest's frames.
+const STATE_BYTES_MAX: u64 = 128 << 20;
 
 /// A frame of a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,6 +25,11 @@ pub(crate) struct At {
 }
 
 impl At {
+    /// For one that [is within](Self::is_within) a file.
+    fn end(self) -> u64 {
+        self.offset.saturating_add(self.length.into())
+    }
+
     /// Whether a frame with at most such a body can be there, in this part of the file.
     fn is_within(self, (start, end): (u64, u64), body_bytes_max: usize) -> bool {
         self.offset >= start
@@ -169,6 +176,7 @@ pub(crate) struct Index {
     pub(crate) parts: Vec<Part>,
     /// Each phase in the order of the file.
     pub(crate) state: Vec<(Phase, At)>,
+    state_bytes: u64,
     /// Numbers of the parts of each block.
     blocks: BTreeMap<u64, Vec<usize>>,
 }
@@ -190,8 +198,16 @@ impl Index {
                     let (phase, at) = state_entry(&mut fields).ok_or_else(wrong)?;
                     let known = Phase::ALL.into_iter().find(|it| it.code() == phase);
                     let known = known.ok_or(Fault::Unknown("the phase", phase.into()))?;
-                    if !at.is_within(bounds, frame::BODY_BYTES_MAX) {
+                    // Entries that name one frame again and again would be many times the file.
+                    let is_behind = self.state.last().is_none_or(|(phase, last)| {
+                        *phase < known || *phase == known && last.end() <= at.offset
+                    });
+                    if !at.is_within(bounds, frame::BODY_BYTES_MAX) || !is_behind {
                         return Err(Fault::Mismatch("an entry of the index"));
+                    }
+                    self.state_bytes += u64::from(at.length);
+                    if self.state_bytes > STATE_BYTES_MAX {
+                        return Err(Fault::TooLong(self.state_bytes));
                     }
                     self.state.push((known, at));
                 }
@@ -201,7 +217,8 @@ impl Index {
                 let mut fields = Fields(body);
                 while !fields.is_empty() {
                     let part = pages_entry(&mut fields).ok_or_else(wrong)?;
-                    let is_there = part.at.is_within(bounds, frame::PAGES_BODY_BYTES_MAX);
+                    let is_there = part.at.is_within(bounds, frame::PAGES_BODY_BYTES_MAX)
+                        && self.parts.last().is_none_or(|last| last.at.end() <= part.at.offset);
                     if !is_there || part.newest.is_empty() {
                         return Err(Fault::Mismatch("an entry of the index"));
                     }

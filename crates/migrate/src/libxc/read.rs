@@ -1,7 +1,7 @@
 //! The parser of libxc's stream.
 
 use super::order::Order;
-use super::record::name;
+use super::record::{bytes_max, name};
 use super::{Headers, Record};
 use crate::error::{Fault, StreamError};
 use crate::input::Input;
@@ -47,7 +47,7 @@ impl Parser {
                 self.order = Some(Order::new(headers, self.pfn_max));
                 return Ok(Some(Item::Headers(headers)));
             };
-            let Some(raw) = input.record(self.records, name)? else { return Ok(None) };
+            let Some(raw) = input.record(self.records, name, bytes_max)? else { return Ok(None) };
             let error = |fault: Fault| StreamError {
                 place: format!(
                     "record {} ({}) at byte {}",

@@ -52,6 +52,12 @@ pub(crate) fn name(kind: u32) -> &'static str {
     }
 }
 
+/// The longest body of a type. Writers send batches of 1024 pages; a PV guest's list of frames is the
+/// only record that is long because the domain is large.
+pub(crate) fn bytes_max(kind: u32) -> usize {
+    if kind == X86_PV_P2M_FRAMES { 64 << 20 } else { 16 << 20 }
+}
+
 /// A part of a domain's state.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Record {

@@ -18,13 +18,16 @@ const PAE_ENABLED: u64 = 4;
 
 impl Hvm {
     pub(super) fn set_params(&mut self, params: &[(u64, u64)]) -> Result<(), LoadError> {
-        let mut known = Vec::new();
+        let mut known: Vec<(HvmParam, u64)> = Vec::new();
         for &(index, value) in params {
             if index == PAE_ENABLED {
                 continue;
             }
             let param = hvm_params::SAVED.into_iter().find(|param| *param as u64 == index);
-            known.push((param.ok_or(LoadError::Param { index })?, value));
+            let param = param.ok_or(LoadError::Param { index })?;
+            // Of one that is there several times the last counts, and Xen is told once.
+            known.retain(|(other, _)| *other != param);
+            known.push((param, value));
         }
         self.params = Some(known);
         Ok(())

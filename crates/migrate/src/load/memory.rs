@@ -38,8 +38,18 @@ enum Names {
 
 /// Machine frames of a PV domain, in the blocks of its own list.
 #[derive(Debug, Default)]
-pub(super) struct P2m(BTreeMap<u64, Box<[u64; ENTRIES]>>);
+pub(super) struct P2m(BTreeMap<u64, Block>);
 
+/// Those of one block. A stream may name one page of each, which must not cost a page here.
+#[derive(Debug)]
+enum Block {
+    /// By their places, ascending.
+    Few(Vec<(u16, u64)>),
+    Many(Box<[u64; ENTRIES]>),
+}
+
+/// A block with more frames than this is kept in full.
+const FEW: usize = 64;
 const ENTRIES: usize = 512;
 /// No machine frame.
 pub(super) const NONE: u64 = u64::MAX;
@@ -52,12 +62,51 @@ fn place(pfn: u64) -> (u64, usize) {
 impl P2m {
     fn get(&self, pfn: u64) -> Option<u64> {
         let (block, at) = place(pfn);
-        self.0.get(&block).map(|block| block[at]).filter(|mfn| *mfn != NONE)
+        self.0.get(&block)?.get(at)
     }
 
     fn set(&mut self, pfn: u64, mfn: u64) {
         let (block, at) = place(pfn);
-        self.0.entry(block).or_insert_with(|| Box::new([NONE; ENTRIES]))[at] = mfn;
+        self.0.entry(block).or_insert(Block::Few(Vec::new())).set(at, mfn);
+    }
+}
+
+impl Block {
+    fn get(&self, at: usize) -> Option<u64> {
+        let mfn = match self {
+            Self::Few(few) => {
+                let found = few.binary_search_by_key(&at, |(at, _)| usize::from(*at)).ok()?;
+                few[found].1
+            }
+            Self::Many(all) => all[at],
+        };
+        (mfn != NONE).then_some(mfn)
+    }
+
+    fn set(&mut self, at: usize, mfn: u64) {
+        if let Self::Few(few) = self {
+            let found = few.binary_search_by_key(&at, |(at, _)| usize::from(*at));
+            match found {
+                Ok(found) => few[found].1 = mfn,
+                Err(_) if few.len() == FEW => *self = Self::Many(self.all()),
+                Err(place) => few.insert(place, (u16::try_from(at).expect("below 512"), mfn)),
+            }
+        }
+        if let Self::Many(all) = self {
+            all[at] = mfn;
+        }
+    }
+
+    /// All of its machine frames.
+    fn all(&self) -> Box<[u64; ENTRIES]> {
+        match self {
+            Self::Many(all) => all.clone(),
+            Self::Few(few) => {
+                let mut all = Box::new([NONE; ENTRIES]);
+                few.iter().for_each(|(at, mfn)| all[usize::from(*at)] = *mfn);
+                all
+            }
+        }
     }
 }
 
@@ -104,10 +153,10 @@ impl Memory {
     }
 
     /// Machine frames of the block of the list that begins with this frame; `None` if it has none.
-    pub(super) fn block(&self, number: u64) -> Option<&[u64; ENTRIES]> {
+    pub(super) fn block(&self, number: u64) -> Option<Box<[u64; ENTRIES]>> {
         match &self.names {
             Names::Same(_) => None,
-            Names::Machine(p2m) => p2m.0.get(&number).map(AsRef::as_ref),
+            Names::Machine(p2m) => p2m.0.get(&number).map(Block::all),
         }
     }
 
@@ -275,5 +324,39 @@ impl Memory {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_the_same_whether_it_has_few_frames_or_many() {
+        let mut p2m = P2m::default();
+        let pfn = |number: u64| (number * 7) % BLOCK_FRAMES + 3 * BLOCK_FRAMES;
+        for number in 0..BLOCK_FRAMES {
+            p2m.set(pfn(number), number);
+            p2m.set(pfn(number / 2), number);
+            let expected = |other: u64| match other {
+                other if 2 * other + 1 == number || 2 * other == number => Some(number),
+                other if 2 * other < number => Some(2 * other + 1),
+                other => (other <= number).then_some(other),
+            };
+            assert!((0..BLOCK_FRAMES).all(|other| p2m.get(pfn(other)) == expected(other)));
+            let all = p2m.0[&3].all();
+            let frames = all.iter().filter(|mfn| **mfn != NONE).count();
+            assert_eq!(frames as u64, number + 1);
+        }
+        p2m.set(pfn(1), NONE);
+        assert_eq!((p2m.get(pfn(1)), p2m.get(0)), (None, None));
+    }
+
+    #[test]
+    fn pages_that_are_far_apart_take_up_little() {
+        let mut p2m = P2m::default();
+        (0..1000).for_each(|number| p2m.set(number * BLOCK_FRAMES, number));
+        let few = |block: &Block| matches!(block, Block::Few(few) if few.capacity() <= 4);
+        assert!(p2m.0.values().all(few));
     }
 }

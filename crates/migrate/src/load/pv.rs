@@ -91,7 +91,10 @@ impl Pv {
     pub(super) fn set_vcpu(&mut self, blob: VcpuBlob) -> Result<(), LoadError> {
         const EXTENDED_BYTES_MAX: usize = 128;
         const XSAVE_BYTES_MIN: usize = 16;
+        /// Five times that of today's processors. They are kept for each vCPU.
+        const XSAVE_BYTES_MAX: usize = 64 << 10;
         const MSR_BYTES: usize = 16;
+        const MSRS_MAX: usize = 256;
         let VcpuBlob { state, vcpu, bytes } = blob;
         let wrong = |what| Err(LoadError::Vcpu { vcpu, what, value: bytes.len() as u64 });
         if vcpu >= self.vcpus_max {
@@ -108,8 +111,14 @@ impl Pv {
             VcpuState::Xsave if bytes.len() < XSAVE_BYTES_MIN => {
                 return wrong("its floating point state is too short");
             }
+            VcpuState::Xsave if bytes.len() > XSAVE_BYTES_MAX => {
+                return wrong("its floating point state is too long");
+            }
             VcpuState::Msrs if !bytes.len().is_multiple_of(MSR_BYTES) => {
                 return wrong("its model specific registers are of another length");
+            }
+            VcpuState::Msrs if bytes.len() > MSRS_MAX * MSR_BYTES => {
+                return wrong("it has too many model specific registers");
             }
             _ => {}
         }
@@ -250,10 +259,10 @@ impl Pv {
                 }
                 None => {}
             }
-            written.insert(pfn, block.map(|_| ()));
+            written.insert(pfn, block.as_ref().map(|_| ()));
             let what = "the guest's list of machine frames";
             frames.push(self.page(what, pfn, memory)?);
-            let entries = block.unwrap_or(&[NONE; PTES]);
+            let entries = block.unwrap_or_else(|| Box::new([NONE; PTES]));
             bytes.extend(entries.iter().flat_map(|mfn| mfn.to_le_bytes()));
             if frames.len() == FRAMES {
                 xen.write_foreign(domid, &frames, 0, &bytes)?;

@@ -617,6 +617,14 @@ fn whatever_a_pv_stream_claims_is_measured_by_the_domain() {
             vec![vcpu(1, VcpuState::Msrs, 17)],
             "vCPU 1: its model specific registers are of another length (0x11)",
         ),
+        (
+            vec![vcpu(1, VcpuState::Msrs, 257 * 16)],
+            "vCPU 1: it has too many model specific registers (0x1010)",
+        ),
+        (
+            vec![vcpu(1, VcpuState::Xsave, (64 << 10) + 1)],
+            "vCPU 1: its floating point state is too long (0x10001)",
+        ),
         (vec![Record::HvmContext(vec![1])], "a record HVM_CONTEXT makes no sense for a PV domain"),
         (vec![Record::End], "the saved domain is incomplete, without the shared info page"),
         (
@@ -750,8 +758,15 @@ fn a_damaged_pv_guest_is_not_saved_and_the_reason_is_told() {
     type Damage = Box<dyn Fn(&mut Xen<SimHypervisor>, DomId)>;
     let cases: Vec<(Damage, &str)> = vec![
         (Box::new(shared(PAGES, 0)), "is not there: the guest does not support being saved (0x0)"),
-        (Box::new(shared(PAGES, 1 << 60)), "is longer than any (0x1000000000000000)"),
-        (Box::new(shared(PAGES, 1 << 31)), "is mapped at no address for it (0xffffffff80108000)"),
+        (
+            Box::new(shared(PAGES, 1 << 60)),
+            "is longer than that of a domain of its size (0x1000000000000000)",
+        ),
+        (
+            Box::new(shared(PAGES, u32::MAX.into())),
+            "is longer than that of a domain of its size (0xffffffff)",
+        ),
+        (Box::new(shared(PAGES, 1 << 28)), "is mapped at no address for it (0xffffffff80108000)"),
         (
             Box::new(shared(ROOT, 0x000f_ffff_ffff_f000)),
             "leads to a frame that the machine does not have",
