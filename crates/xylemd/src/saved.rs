@@ -2,51 +2,160 @@
 //!
 //! A file is written under a hidden name in the folder of the final one, locked, and renamed when it
 //! is whole and durable. The lock ends with the process: a file under such a name that nobody has
-//! locked was left by a killed daemon.
+//! locked was left by a killed daemon, or put there by somebody else. It is never written to: others
+//! may have it open, or it may be a file elsewhere, too. It is removed, and a new one made.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
 
-use rustix::fs::{Advice, FlockOperation, OFlags, fadvise, flock};
+use rustix::fs::{
+    Advice, AtFlags, FileType, FlockOperation, Mode, OFlags, fadvise, flock, openat, renameat,
+    statat, unlinkat,
+};
 use rustix::io::Errno;
 use storage::HostError;
 use toolstack::host::{ImageSink, ImageSource, unfinished_name};
 
 /// Pages that were written leave dom0's memory after this many bytes, which others need more.
 const FLUSH_BYTES: u64 = 64 << 20;
+/// How often a new file is tried to be made while others make and remove theirs.
+const ATTEMPTS: usize = 3;
 
 fn refusal(error: &io::Error) -> HostError {
+    let told = |text: &str| HostError::Refused(text.to_owned());
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT) => HostError::Missing,
-        Some(Errno::NOSPC) => {
-            HostError::Refused("no space left on the disk; free some, or save elsewhere".to_owned())
+        Some(Errno::NOSPC) => told("no space left on the disk; free some, or save elsewhere"),
+        Some(Errno::DQUOT) => told("the disk quota is used up"),
+        Some(Errno::FBIG) => told("larger than a file of this file system can be"),
+        Some(Errno::ROFS) => told("the file system is read-only"),
+        Some(Errno::ACCESS | Errno::PERM) => told("permission denied"),
+        Some(Errno::NAMETOOLONG) => {
+            told("the name is too long, with the words that it has until the file is whole")
         }
-        Some(Errno::DQUOT) => HostError::Refused("the disk quota is used up".to_owned()),
-        Some(Errno::FBIG) => {
-            HostError::Refused("larger than a file of this file system can be".to_owned())
-        }
+        Some(Errno::NOTDIR) => told("a part of the path is no directory"),
+        Some(Errno::LOOP) => told("leads through too many links"),
+        Some(Errno::IO) => told("the disk reports an error"),
         _ => HostError::Refused(error.to_string()),
     }
 }
 
-/// Where the file is after all links, and what it is called until it is whole.
-fn places(path: &str) -> io::Result<(PathBuf, PathBuf)> {
-    let given = Path::new(path);
-    let path = match fs::canonicalize(given) {
-        Ok(path) => path,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let (Some(folder), Some(name)) = (given.parent(), given.file_name()) else {
-                return Err(error);
-            };
-            fs::canonicalize(folder)?.join(name)
+fn refused(errno: Errno) -> HostError {
+    refusal(&errno.into())
+}
+
+/// Where a file is after all links, and what it is called until it is whole.
+#[derive(Debug)]
+struct Place {
+    /// Kept open: its path may lead elsewhere later.
+    folder: File,
+    name: OsString,
+    unfinished: OsString,
+}
+
+impl Place {
+    fn of(path: &str) -> Result<Self, HostError> {
+        let given = Path::new(path);
+        let path = match fs::canonicalize(given) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let (Some(folder), Some(name)) = (given.parent(), given.file_name()) else {
+                    return Err(HostError::Missing);
+                };
+                let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                fs::canonicalize(folder).map(|folder| folder.join(name))
+            }
+            found => found,
+        };
+        let path = path.map_err(|error| refusal(&error))?;
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(HostError::Refused("is a directory".to_owned()));
+        };
+        let text = name.to_str();
+        let text = text.ok_or(HostError::Refused("its name is no text in UTF-8".to_owned()))?;
+        let unfinished = unfinished_name(text);
+        let unfinished = OsString::from(unfinished.trim_start_matches('/'));
+        let flags = flags(OFlags::DIRECTORY | OFlags::NOFOLLOW);
+        let folder = File::options().read(true).custom_flags(flags).open(folder);
+        let folder = folder.map_err(|error| refusal(&error))?;
+        Ok(Self { folder, name: name.to_owned(), unfinished })
+    }
+
+    /// What has this name, if anything has.
+    fn kind(&self, name: &OsString) -> Result<Option<FileType>, HostError> {
+        match statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok(Some(FileType::from_raw_mode(there.st_mode))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(refused(errno)),
         }
-        Err(error) => return Err(error),
-    };
-    let text = path.to_str().ok_or_else(|| io::Error::other("its name is no text in UTF-8"))?;
-    let unfinished = PathBuf::from(unfinished_name(text));
-    Ok((path, unfinished))
+    }
+
+    /// A new file under the hidden name, which is ours alone.
+    fn create(&self) -> Result<File, HostError> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        for _ in 0..ATTEMPTS {
+            match openat(&self.folder, &self.unfinished, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => {
+                    let file = File::from(file);
+                    lock(&file)?;
+                    // Somebody may have removed it before the lock was ours.
+                    if self.is_unfinished(&file) {
+                        return Ok(file);
+                    }
+                }
+                Err(Errno::EXIST) => self.remove_unfinished()?,
+                Err(errno) => return Err(refused(errno)),
+            }
+        }
+        Err(HostError::Busy)
+    }
+
+    /// Whether the hidden name still leads to this file.
+    fn is_unfinished(&self, file: &File) -> bool {
+        let (one, other) = (
+            rustix::fs::fstat(file),
+            statat(&self.folder, &self.unfinished, AtFlags::SYMLINK_NOFOLLOW),
+        );
+        let (Ok(one), Ok(other)) = (one, other) else { return false };
+        (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+    }
+
+    /// Removes what has the hidden name, unless somebody writes it now.
+    fn remove_unfinished(&self) -> Result<(), HostError> {
+        match self.kind(&self.unfinished)? {
+            None => return Ok(()),
+            Some(FileType::Directory) => {
+                let name = self.unfinished.display();
+                return Err(HostError::Refused(format!("the directory {name} is in the way")));
+            }
+            Some(FileType::RegularFile) => {
+                // It is held until it is removed.
+                let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = match openat(&self.folder, &self.unfinished, flags, Mode::empty()) {
+                    Ok(file) => File::from(file),
+                    Err(Errno::NOENT) => return Ok(()),
+                    Err(errno) => return Err(refused(errno)),
+                };
+                lock(&file)?;
+                return if self.is_unfinished(&file) {
+                    self.unlink(&self.unfinished)
+                } else {
+                    Ok(())
+                };
+            }
+            Some(_) => {}
+        }
+        self.unlink(&self.unfinished)
+    }
+
+    fn unlink(&self, name: &OsString) -> Result<(), HostError> {
+        match unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(refused(errno)),
+        }
+    }
 }
 
 /// Begins a file.
@@ -55,27 +164,14 @@ pub(crate) fn create(path: &str) -> Result<Box<dyn ImageSink>, HostError> {
 }
 
 fn begin(path: &str) -> Result<Sink, HostError> {
-    let told = |error: io::Error| refusal(&error);
-    let (path, unfinished) = places(path).map_err(told)?;
-    match fs::metadata(&path) {
-        Ok(there) if there.is_dir() => {
-            return Err(HostError::Refused("is a directory".to_owned()));
-        }
-        Ok(there) if !there.is_file() => {
-            return Err(HostError::Refused("is not a regular file".to_owned()));
-        }
-        _ => {}
+    let place = Place::of(path)?;
+    match place.kind(&place.name)? {
+        None | Some(FileType::RegularFile) => {}
+        Some(FileType::Directory) => return Err(HostError::Refused("is a directory".to_owned())),
+        Some(_) => return Err(HostError::Refused("is not a regular file".to_owned())),
     }
-    let mut options = File::options();
-    options.write(true).create(true).mode(0o600).custom_flags(flags(OFlags::NOFOLLOW));
-    let file = options.open(&unfinished).map_err(told)?;
-    lock(&file)?;
-    // Its owner may have renamed or removed it before the lock was ours.
-    if !is_still(&file, &unfinished) {
-        return Err(HostError::Busy);
-    }
-    file.set_len(0).map_err(told)?;
-    Ok(Sink { path, unfinished, file, written: 0, flushed: 0, is_whole: false })
+    let file = place.create()?;
+    Ok(Sink { place, file, written: 0, flushed: 0, is_whole: false })
 }
 
 fn flags(flags: OFlags) -> i32 {
@@ -85,32 +181,17 @@ fn flags(flags: OFlags) -> i32 {
 fn lock(file: &File) -> Result<(), HostError> {
     flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
         Errno::WOULDBLOCK => HostError::Busy,
-        errno => refusal(&errno.into()),
+        errno => refused(errno),
     })
-}
-
-/// Whether the name still leads to this file.
-fn is_still(file: &File, path: &Path) -> bool {
-    let (Ok(one), Ok(other)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
-    one.dev() == other.dev() && one.ino() == other.ino()
 }
 
 /// Removes what a killed daemon left.
 pub(crate) fn remove_unfinished(path: &str) -> Result<(), HostError> {
-    let told = |error: io::Error| refusal(&error);
-    let unfinished = match places(path) {
-        Ok((_, unfinished)) => unfinished,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(refusal(&error)),
-    };
-    let mut options = File::options();
-    let file = match options.write(true).custom_flags(flags(OFlags::NOFOLLOW)).open(&unfinished) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(refusal(&error)),
-    };
-    lock(&file)?;
-    if is_still(&file, &unfinished) { fs::remove_file(&unfinished).map_err(told) } else { Ok(()) }
+    match Place::of(path) {
+        Ok(place) => place.remove_unfinished(),
+        Err(HostError::Missing) => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Opens a file to be read.
@@ -130,8 +211,7 @@ pub(crate) fn open(path: &str) -> Result<Box<dyn ImageSource>, HostError> {
 
 #[derive(Debug)]
 struct Sink {
-    path: PathBuf,
-    unfinished: PathBuf,
+    place: Place,
     file: File,
     written: u64,
     /// What of it is on the disk.
@@ -153,14 +233,13 @@ impl Sink {
     }
 
     fn finish(&mut self) -> io::Result<()> {
+        let Place { folder, name, unfinished } = &self.place;
         self.file.sync_all()?;
-        fs::rename(&self.unfinished, &self.path)?;
+        renameat(folder, unfinished, folder, name)?;
         self.is_whole = true;
-        let folder = self.path.parent().unwrap_or(Path::new("/"));
-        let durable = File::open(folder).and_then(|folder| folder.sync_all());
-        durable.inspect_err(|_| {
+        folder.sync_all().inspect_err(|_| {
             // The caller believes that there is none.
-            let _left = fs::remove_file(&self.path);
+            let _left = self.place.unlink(name);
         })
     }
 }
@@ -178,8 +257,8 @@ impl ImageSink for Sink {
 impl Drop for Sink {
     fn drop(&mut self) {
         if !self.is_whole {
-            // The next one to this path overwrites it.
-            let _left = fs::remove_file(&self.unfinished);
+            // The next one to this path removes it.
+            let _left = self.place.unlink(&self.place.unfinished);
         }
     }
 }
@@ -211,6 +290,9 @@ impl ImageSource for Source {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::path::PathBuf;
+
     use super::*;
 
     /// A folder of its own, which ends with the test.
@@ -281,6 +363,78 @@ mod tests {
         sink.commit().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(folder.names(), ["one"]);
+    }
+
+    fn save(path: &str) -> Result<(), HostError> {
+        let mut sink = create(path)?;
+        sink.write(b"memory of a guest")?;
+        sink.commit()
+    }
+
+    #[test]
+    fn what_others_put_under_the_hidden_name_is_neither_written_nor_waited_for() {
+        let folder = Folder::new("saved-others");
+        let (path, elsewhere) = (folder.path("one"), folder.path("elsewhere"));
+        let hidden = unfinished_name(&path);
+        fs::write(&elsewhere, "important").unwrap();
+        type Trap<'a> = &'a dyn Fn();
+        let pipe = || {
+            let mode = Mode::RUSR | Mode::WUSR;
+            rustix::fs::mknodat(rustix::fs::CWD, &hidden, FileType::Fifo, mode, 0).unwrap();
+        };
+        let hard_link = || fs::hard_link(&elsewhere, &hidden).unwrap();
+        let symbolic_link = || std::os::unix::fs::symlink(&elsewhere, &hidden).unwrap();
+        for (trap, cleans) in [
+            (&pipe as Trap<'_>, true),
+            (&hard_link, true),
+            (&symbolic_link, true),
+            (&pipe, false),
+            (&symbolic_link, false),
+        ] {
+            trap();
+            if cleans {
+                remove_unfinished(&path).unwrap();
+                assert_eq!(folder.names().len(), 1 + usize::from(Path::new(&path).exists()));
+                trap();
+            }
+            save(&path).unwrap();
+            assert_eq!(folder.names(), ["elsewhere", "one"]);
+            assert!(fs::symlink_metadata(&path).unwrap().is_file());
+            assert_eq!(fs::read(&elsewhere).unwrap(), b"important");
+        }
+        // A file that its owner has open, to read what comes there.
+        let theirs = File::create_new(&hidden).unwrap();
+        theirs.set_permissions(fs::Permissions::from_mode(0o666)).unwrap();
+        save(&path).unwrap();
+        assert_eq!(theirs.metadata().unwrap().len(), 0);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        fs::create_dir(&hidden).unwrap();
+        let told = create(&path).err().unwrap().to_string();
+        assert_eq!(told, "the directory .one.xylem-unfinished is in the way");
+    }
+
+    #[test]
+    fn a_folder_that_is_exchanged_meanwhile_does_not_lead_astray() {
+        let folder = Folder::new("saved-moved");
+        let (before, after) = (folder.path("before"), folder.path("after"));
+        fs::create_dir(&before).unwrap();
+        let mut sink = create(&format!("{before}/one")).unwrap();
+        sink.write(b"x").unwrap();
+        fs::rename(&before, &after).unwrap();
+        fs::create_dir(&before).unwrap();
+        sink.commit().unwrap();
+        assert_eq!(fs::read_dir(&before).unwrap().count(), 0);
+        assert_eq!(fs::read(format!("{after}/one")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_name_that_has_no_room_for_more_is_told_so() {
+        let folder = Folder::new("saved-long");
+        let told =
+            |length| create(&folder.path(&"n".repeat(length))).err().map(|it| it.to_string());
+        assert_eq!(told(200), None);
+        let long = "the name is too long, with the words that it has until the file is whole";
+        assert_eq!([told(250), told(300)], [Some(long.to_owned()), Some(long.to_owned())]);
     }
 
     #[test]
