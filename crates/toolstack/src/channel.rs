@@ -54,8 +54,24 @@ const READ_BYTES: usize = 256 << 10;
 const SECOND: u64 = 1_000_000_000;
 /// How often a wait looks whether it is cancelled.
 const LOOK_NS: u64 = 50_000_000;
+/// Signs of life for which a message is waited for.
+const SIGNS_MAX: u32 = 10;
 /// How long the other end may take nothing.
 const TAKES_NOTHING_SECONDS: u64 = 60;
+
+/// How long something that is expected may take to come, all of it: whoever sends a byte now and then does not keep
+/// others waiting for ever. Counted in looks, each of which ends after [`LOOK_NS`] or with some bytes.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    looks: u64,
+    seconds: u64,
+}
+
+impl Patience {
+    pub(crate) fn of(seconds: u64) -> Self {
+        Self { looks: seconds * SECOND / LOOK_NS, seconds }
+    }
+}
 
 /// One side of what is said on a connection. What has come and was not heard yet is given back at its end.
 pub(crate) struct Conversation {
@@ -220,20 +236,20 @@ impl Conversation {
         &mut self.input
     }
 
-    /// Takes more bytes in. Ends when some have come, or none for `seconds`. `is_cancelled` is asked while it waits.
+    /// Takes more bytes in. Ends when some have come, or none in time. `is_cancelled` is asked while it waits.
     pub(crate) fn take_in(
         &mut self,
-        seconds: u64,
+        patience: &mut Patience,
         is_cancelled: &mut dyn FnMut() -> bool,
     ) -> Result<(), Silence> {
-        let mut waited = 0;
-        while waited < seconds * SECOND {
+        while patience.looks > 0 {
+            patience.looks -= 1;
             match self.channel.receive(&mut self.bytes, LOOK_NS)? {
                 Received::Bytes(count) => {
                     self.input.feed(&self.bytes[..count]);
                     return Ok(());
                 }
-                Received::Nothing => waited += LOOK_NS,
+                Received::Nothing => {}
                 Received::End => {
                     self.input.end();
                     return Err(Silence::Broken("it has closed it".to_owned()));
@@ -243,20 +259,26 @@ impl Conversation {
                 return Err(Silence::Cancelled);
             }
         }
-        Err(Silence::TooLong { seconds })
+        Err(Silence::TooLong { seconds: patience.seconds })
     }
 
-    /// The next message that is more than a sign of life.
+    /// The next message that is more than a sign of life. All of it comes within `seconds`, or of the last such sign.
     pub(crate) fn hear(
         &mut self,
         seconds: u64,
         is_cancelled: &mut dyn FnMut() -> bool,
     ) -> Result<Message, Silence> {
+        let (mut patience, mut signs) = (Patience::of(seconds), 0);
         loop {
             match Message::parse(&mut self.input) {
-                Ok(Some(Message::Alive)) => {}
+                Ok(Some(Message::Alive)) => {
+                    signs += 1;
+                    if signs <= SIGNS_MAX {
+                        patience = Patience::of(seconds);
+                    }
+                }
                 Ok(Some(message)) => return Ok(message),
-                Ok(None) => self.take_in(seconds, is_cancelled)?,
+                Ok(None) => self.take_in(&mut patience, is_cancelled)?,
                 Err(error) => return Err(Silence::Nonsense(error.to_string())),
             }
         }
@@ -286,8 +308,9 @@ impl Conversation {
         seconds: u64,
         is_cancelled: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<u8>, Silence> {
+        let mut patience = Patience::of(seconds);
         while self.input.unparsed() < count {
-            self.take_in(seconds, is_cancelled)?;
+            self.take_in(&mut patience, is_cancelled)?;
         }
         Ok(self.input.take(count))
     }
@@ -299,16 +322,89 @@ impl Conversation {
         seconds: u64,
         is_cancelled: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<u8>, Silence> {
+        let mut patience = Patience::of(seconds);
         loop {
             let come = self.input.unparsed_bytes();
             match come.iter().position(|byte| *byte == b'\n') {
                 Some(at) if at < bytes_max => return Ok(self.input.take(at + 1)),
-                None if come.len() < bytes_max => self.take_in(seconds, is_cancelled)?,
+                None if come.len() < bytes_max => self.take_in(&mut patience, is_cancelled)?,
                 _ => {
                     let start = come[..come.len().min(bytes_max)].escape_ascii().to_string();
                     return Err(Silence::Nonsense(format!("it began with \"{start}\"")));
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another end that always has something to say, some bytes in each look.
+    struct Drip {
+        says: Vec<u8>,
+        at: usize,
+        bytes: usize,
+        looks: std::rc::Rc<std::cell::Cell<u64>>,
+    }
+
+    impl Channel for Drip {
+        fn send(&mut self, bytes: &[u8], _: u64) -> Result<usize, Broken> {
+            Ok(bytes.len())
+        }
+
+        fn receive(&mut self, into: &mut [u8], _: u64) -> Result<Received, Broken> {
+            self.looks.set(self.looks.get() + 1);
+            let count = self.bytes.min(into.len());
+            for byte in &mut into[..count] {
+                *byte = self.says[self.at % self.says.len()];
+                self.at += 1;
+            }
+            Ok(Received::Bytes(count))
+        }
+
+        fn unread(&mut self, _: &[u8]) {}
+    }
+
+    fn drip(says: &Message, bytes: usize) -> (Conversation, std::rc::Rc<std::cell::Cell<u64>>) {
+        let looks = std::rc::Rc::default();
+        let mut said = Vec::new();
+        says.encode(&mut said);
+        let drip = Drip { says: said, at: 0, bytes, looks: std::rc::Rc::clone(&looks) };
+        (Conversation::on(Box::new(drip)), looks)
+    }
+
+    fn seconds(looks: &std::cell::Cell<u64>) -> u64 {
+        looks.get() * LOOK_NS / SECOND
+    }
+
+    #[test]
+    fn a_byte_now_and_then_keeps_nobody_waiting() {
+        let why = "x".repeat(4000);
+        let (mut with, looks) = drip(&Message::Failed { why: why.clone() }, 1);
+        let never = &mut || false;
+        assert_eq!(with.hear(60, never), Err(Silence::TooLong { seconds: 60 }));
+        assert_eq!(seconds(&looks), 60);
+        let (mut with, looks) = drip(&Message::Failed { why }, 1);
+        assert_eq!(with.hear_line(4096, 60, never), Err(Silence::TooLong { seconds: 60 }));
+        assert_eq!(seconds(&looks), 60);
+        assert_eq!(with.hear_bytes(4096, 60, never), Err(Silence::TooLong { seconds: 60 }));
+        assert_eq!(seconds(&looks), 120);
+    }
+
+    #[test]
+    fn what_comes_in_small_pieces_is_heard() {
+        let offer = peer::Offer { config: "x".repeat(200_000), ..peer::Offer::default() };
+        let offer = Message::Offer(Box::new(offer));
+        let (mut with, _) = drip(&offer, 500);
+        assert_eq!(with.hear(60, &mut || false), Ok(offer));
+    }
+
+    #[test]
+    fn signs_of_life_are_waited_for_and_not_for_ever() {
+        let (mut with, looks) = drip(&Message::Alive, 1);
+        assert_eq!(with.hear(60, &mut || false), Err(Silence::TooLong { seconds: 60 }));
+        assert!((60..=120).contains(&seconds(&looks)), "{} s", seconds(&looks));
     }
 }

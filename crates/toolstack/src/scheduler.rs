@@ -37,6 +37,8 @@ pub enum Track {
     Receive,
     /// Words with other hosts, while a guest is suspended. They wait for nothing else.
     Talk,
+    /// Waiting for another host's word, before a VM is ours.
+    Listen,
     /// Scans of SRs. They do not wait for changes.
     Scan,
     /// Changes of SRs and VDIs, which may take hours.
@@ -44,7 +46,7 @@ pub enum Track {
 }
 
 impl Track {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Short,
         Self::Teardown,
         Self::Build,
@@ -55,6 +57,7 @@ impl Track {
         Self::Send,
         Self::Receive,
         Self::Talk,
+        Self::Listen,
         Self::Scan,
         Self::Change,
     ];

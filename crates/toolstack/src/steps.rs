@@ -182,6 +182,8 @@ impl Permit {
     const RECEIVE: Self = Self { track: Track::Receive, class: Class::Receive, ..Self::SHORT };
     /// A word with another host.
     const TALK: Self = Self { track: Track::Talk, ..Self::SHORT };
+    /// Waiting for one.
+    const LISTEN: Self = Self { track: Track::Listen, ..Self::SHORT };
 
     /// Reading of images.
     const LOAD: Self =

@@ -119,6 +119,8 @@ pub enum WorkClass {
     Receive,
     /// Short words with other hosts, which may be slow to answer.
     Talk,
+    /// Waiting for what other hosts may say, or never do. No word to one waits for that.
+    Listen,
     /// Ending domains, their nodes and devices, which can take long.
     Destroy,
     /// Letting go of what they had of the host: disks, whose storage may hang, and device models.

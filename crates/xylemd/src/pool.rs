@@ -44,6 +44,7 @@ pub(crate) struct Pool<P> {
     sends: Queue<P>,
     receives: Queue<P>,
     talks: Queue<P>,
+    listens: Queue<P>,
     destroys: Queue<P>,
     releases: Queue<P>,
 }
@@ -115,6 +116,7 @@ impl Pool<LinuxPerformer> {
             receives: queue(WorkClass::Receive, MEMORY_COPIES, xen::ARENA_BYTES_FULL)?,
             // A few for each move.
             talks: queue(WorkClass::Talk, 4 * MEMORY_COPIES, xen::ARENA_BYTES_MIN)?,
+            listens: queue(WorkClass::Listen, 4 * MEMORY_COPIES, xen::ARENA_BYTES_MIN)?,
             destroys: queue(WorkClass::Destroy, DESTROYERS, xen::ARENA_BYTES_MIN)?,
             // Likewise.
             releases: queue(WorkClass::Release, options.workers, xen::ARENA_BYTES_MIN)?,
@@ -123,7 +125,7 @@ impl Pool<LinuxPerformer> {
 }
 
 impl<P> Pool<P> {
-    fn named(&self) -> [(&'static str, &Queue<P>); 11] {
+    fn named(&self) -> [(&'static str, &Queue<P>); 12] {
         [
             ("query", &self.queries),
             ("load", &self.loads),
@@ -134,6 +136,7 @@ impl<P> Pool<P> {
             ("send", &self.sends),
             ("receive", &self.receives),
             ("talk", &self.talks),
+            ("listen", &self.listens),
             ("destroy", &self.destroys),
             ("release", &self.releases),
         ]
@@ -172,6 +175,7 @@ impl<P> Pool<P> {
             WorkClass::Send => &self.sends,
             WorkClass::Receive => &self.receives,
             WorkClass::Talk => &self.talks,
+            WorkClass::Listen => &self.listens,
             WorkClass::Destroy => &self.destroys,
             WorkClass::Release => &self.releases,
         }
@@ -260,6 +264,7 @@ impl<P> Taken<'_, P> {
             | WorkClass::Send
             | WorkClass::Receive
             | WorkClass::Talk
+            | WorkClass::Listen
             | WorkClass::Destroy
             | WorkClass::Release => class == self.queue.class,
         }
@@ -308,6 +313,7 @@ mod tests {
             sends: Queue::new(WorkClass::Send, vec!["sender"]),
             receives: Queue::new(WorkClass::Receive, vec!["receiver"]),
             talks: Queue::new(WorkClass::Talk, vec!["talker"]),
+            listens: Queue::new(WorkClass::Listen, vec!["listener"]),
             destroys: Queue::new(WorkClass::Destroy, vec!["one", "two"]),
             releases: Queue::new(WorkClass::Release, vec!["three"]),
         }

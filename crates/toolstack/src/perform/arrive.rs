@@ -13,16 +13,18 @@ use xenstore::client::Transport;
 use super::build::PAGES_PER_MIB;
 use super::restore::{restored, target};
 use super::{Performer, failure, store};
-use crate::channel::{ChannelId, Conversation, Silence};
+use crate::channel::{ChannelId, Conversation, Patience, Silence};
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::moves::{Greeting, Incoming, ReceiveRequest, Speaks, XlOffer, received_file};
 use crate::work::{Failure, NewDomain, Part, WorkMonitor};
 
-/// How long a connection may say nothing at first.
+/// How long a connection may take to say what it is for.
 const OFFER_SECONDS: u64 = 60;
 /// How long a sender may say nothing: it is suspending its guest, or the link is slow.
 const DATA_SECONDS: u64 = 180;
+/// What comes in that time at least. There are few performers that receive, and a sender may be in no hurry.
+const DATA_BYTES_MIN: u64 = 256 << 10;
 /// How long a sender may take to let go of the VM's disks.
 const GO_SECONDS: u64 = 300;
 /// How long one may take to end what it has of the VM.
@@ -45,6 +47,34 @@ struct Arriving<'a> {
 impl Arriving<'_> {
     fn failure(&self, what: impl std::fmt::Display) -> Failure {
         failure(format_args!("{} from {}", self.config.name, self.incoming.from), what)
+    }
+}
+
+/// What has come in a while.
+struct Flow {
+    since_ns: u64,
+    bytes: u64,
+}
+
+impl Flow {
+    fn from(now_ns: u64) -> Self {
+        Self { since_ns: now_ns, bytes: 0 }
+    }
+
+    /// Notes what has come; why it is too little, if it is.
+    fn came(&mut self, bytes: usize, now_ns: u64) -> Result<(), String> {
+        self.bytes += bytes as u64;
+        if now_ns.saturating_sub(self.since_ns) < DATA_SECONDS * 1_000_000_000 {
+            return Ok(());
+        }
+        if self.bytes < DATA_BYTES_MIN {
+            let (kib, min) = (self.bytes >> 10, DATA_BYTES_MIN >> 10);
+            return Err(format!(
+                "only {kib} KiB came in {DATA_SECONDS} s, {min} KiB are the least"
+            ));
+        }
+        *self = Self::from(now_ns);
+        Ok(())
     }
 }
 
@@ -112,10 +142,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             silence => Failure::from(silence),
         };
         with.say(&Message::Accepted { lanes: 0, token: [0; 16] }).map_err(heard)?;
+        let mut flow = Flow::from(self.xen.now_ns());
         loop {
             let stop = &mut || is_cancelled(monitor);
             match with.hear(DATA_SECONDS, stop).map_err(heard)? {
                 Message::Data(bytes) => {
+                    let flows = flow.came(bytes.len(), self.xen.now_ns());
+                    flows.map_err(|why| arriving.failure(why))?;
                     arriving.input.feed(&bytes);
                     self.take_items(arriving)?;
                 }
@@ -158,14 +191,18 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut parser = libxl::Parser::new(LIMITS.pfn_max);
         let mut load: Option<Load> = None;
         let mut pages = 0;
+        let mut flow = Flow::from(self.xen.now_ns());
         let total = restored(config).pages_max().div_ceil(PAGES_PER_MIB);
         while !parser.has_ended() {
             let item = parser.next(with.input()).map_err(|error| wrong(&error))?;
             let record = match item {
                 None if parser.has_ended() => break,
                 None => {
-                    let stop = &mut || is_cancelled(monitor);
-                    with.take_in(DATA_SECONDS, stop).map_err(|silence| wrong(&silence))?;
+                    let (stop, before) = (&mut || is_cancelled(monitor), with.input().unparsed());
+                    let patience = &mut Patience::of(DATA_SECONDS);
+                    with.take_in(patience, stop).map_err(|silence| wrong(&silence))?;
+                    let came = with.input().unparsed() - before;
+                    flow.came(came, self.xen.now_ns()).map_err(|why| wrong(&why))?;
                     continue;
                 }
                 Some(libxl::Item::Libxc(libxc::Item::Headers(headers))) => {
@@ -303,15 +340,35 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
 /// The configuration that xl sends first.
 fn hear_config(with: &mut Conversation, stop: &mut dyn FnMut() -> bool) -> Result<String, Failure> {
+    let mut patience = Patience::of(OFFER_SECONDS);
     loop {
         let config = save_file::parse(with.input());
         match config.map_err(|error| failure("the other host", error))? {
             Some(json) => return Ok(json),
-            None => with.take_in(OFFER_SECONDS, stop)?,
+            None => with.take_in(&mut patience, stop)?,
         }
     }
 }
 
 fn is_cancelled(monitor: &mut dyn WorkMonitor) -> bool {
     monitor.reached(Part { done: 0, total: 0, unit: "" }) == ControlFlow::Break(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sender_that_sends_next_to_nothing_is_left() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut flow = Flow::from(0);
+        // 2 KiB/s are enough, and a pause for a suspend is.
+        for second in 0..1000 {
+            assert_eq!(flow.came(2 << 10, second * SECOND), Ok(()));
+        }
+        assert_eq!(flow.came(1 << 20, 1001 * SECOND), Ok(()));
+        assert_eq!(flow.came(1, 1170 * SECOND), Ok(()));
+        let told = (1171..2000).find_map(|second| flow.came(1, second * SECOND).err());
+        assert_eq!(told.unwrap(), "only 0 KiB came in 180 s, 256 KiB are the least");
+    }
 }

@@ -155,7 +155,7 @@ impl MoveStep {
             Self::WriteDevices => step("write devices", Permit::SHORT.with_backend(), finish),
             Self::GoOn(_) => step("go on here", Permit::SHORT, finish),
             Self::Receive => step("receive", Permit::RECEIVE, interrupt),
-            Self::AwaitGo => step("await the word", Permit::TALK, interrupt),
+            Self::AwaitGo => step("await the word", Permit::LISTEN, interrupt),
             Self::Note => step("note the arrival", Permit::SHORT, finish),
             Self::Report => step("report", Permit::TALK, finish),
             Self::Fence => step("fence", Permit::SHORT, finish),
@@ -247,16 +247,16 @@ impl MoveWork {
             Self::Receive { domain, .. } => {
                 info("receive", WorkClass::Receive, Some(domain.domain))
             }
-            Self::AwaitGo { .. } => info("await-go", WorkClass::Talk, None),
+            Self::AwaitGo { .. } => info("await-go", WorkClass::Listen, None),
             Self::Note { .. } => info("note-arrival", WorkClass::Change, None),
             Self::Report { .. } => info("report", WorkClass::Talk, None),
             Self::Fence { .. } => info("fence", WorkClass::Change, None),
-            Self::Greet { .. } => info("greet", WorkClass::Talk, None),
+            Self::Greet { .. } => info("greet", WorkClass::Listen, None),
             Self::Say { .. } => info("say", WorkClass::Talk, None),
             Self::GiveBack { .. } => info("give-back", WorkClass::Talk, None),
             Self::Ask { .. } => info("ask", WorkClass::Talk, None),
             Self::Forget { .. } => info("forget", WorkClass::Talk, None),
-            Self::AwaitForget { .. } => info("await-forget", WorkClass::Talk, None),
+            Self::AwaitForget { .. } => info("await-forget", WorkClass::Listen, None),
             Self::Forgotten { .. } => info("forgotten", WorkClass::Change, None),
             Self::Stay { .. } => info("stay", WorkClass::Change, None),
         }
