@@ -392,6 +392,7 @@ mod tests {
             ("send", 0, 0),
             ("receive", 0, 0),
             ("talk", 0, 0),
+            ("listen", 0, 0),
             ("destroy", 2, 98),
             ("release", 0, 0),
         ];
