@@ -7,6 +7,7 @@
 #   xylem.mem=MIB       fills that much memory and verifies it all the time; says "mem=N", or "mem=failed"
 #   xylem.gap=1         looks at its own clock all the time; says "gap=SECONDS" when it went on by more than 0.2 s at once
 #   xylem.tick=SECONDS  prints "tick=N" that often, to show that time passes (suspend, migration)
+#   xylem.cpus=1        with each tick, "cpus=N...": those on which a process has just run
 
 export PATH=/bin:/sbin
 
@@ -123,6 +124,14 @@ keep_looking() {
     done
 }
 
+# A process that may only run there ran there.
+working_cpus() {
+    for cpu in /sys/devices/system/cpu/cpu[0-9]*; do
+        cpu=${cpu##*cpu}
+        ! taskset "$(printf %x $((1 << cpu)))" true 2>/dev/null || printf %s "$cpu"
+    done
+}
+
 mkdir -p /proc /sys /dev /tmp
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -149,4 +158,5 @@ while :; do
     sleep "${tick:-3600}"
     number=$((number + 1))
     [ -z "$tick" ] || say "tick=$number"
+    [ -z "$(option xylem.cpus)" ] || say "cpus=$(working_cpus)"
 done

@@ -17,6 +17,7 @@ impl Service<'_> {
             let source = xlcfg::Source { file: &file, text: &text, overrides: &[] };
             self.configuration(source, &cwd, false, true).map(Box::new)
         };
+        let id = self.fresh_uuid()?;
         let to = SaveTo {
             path: absolute(Path::new(&cwd), &path),
             after: match after {
@@ -29,7 +30,7 @@ impl Service<'_> {
                 SavedFormat::Xl => FileFormat::Xl,
             },
             config: config_text.map(read).transpose()?,
-            id: self.fresh_uuid()?,
+            id,
         };
         let request = Request::Save { target: target.0.clone(), to: Box::new(to) };
         let ask = self.request(request, progress.into());
@@ -42,7 +43,7 @@ impl Service<'_> {
             Ok(None) => Err(Failed::Gone),
             Err(Gone) => {
                 // Whoever wanted it does not any more.
-                self.daemon.put(Request::CancelSave { target: target.0 });
+                self.daemon.put(Request::CancelSave { target: target.0, id });
                 Err(Failed::Gone)
             }
         }

@@ -156,6 +156,8 @@ pub(crate) struct Vm {
     why: Option<String>,
     /// A suspend of its guest was given up, and may still happen.
     suspends_late: bool,
+    /// An earlier daemon's save of it is recorded, and could not be settled.
+    save_is_open: bool,
 }
 
 impl Vm {
@@ -181,6 +183,7 @@ impl Vm {
             crashes: VecDeque::new(),
             why: None,
             suspends_late: false,
+            save_is_open: false,
         }
     }
 }

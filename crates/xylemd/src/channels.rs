@@ -165,8 +165,8 @@ impl Drop for Made {
         if let Ok(id) = i32::try_from(self.child.id())
             && let Some(group) = rustix::process::Pid::from_raw(id)
         {
-            // It may have ended by itself.
-            let _ended = rustix::process::kill_process_group(group, rustix::process::Signal::TERM);
+            // It may have ended by itself. It is not asked: a program that did not obey would be waited for.
+            let _ended = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         }
         let _status = self.child.wait();
     }

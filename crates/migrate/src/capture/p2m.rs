@@ -60,7 +60,7 @@ impl P2m {
             return Err(unusable("is not there: the guest does not support being saved", 0));
         }
         // What it takes here is in proportion to the domain.
-        if pages > pages_max.saturating_mul(8).max(PAGES_ROOM).min(PAGES_MAX) {
+        if pages > pages_max.saturating_mul(8).clamp(PAGES_ROOM, PAGES_MAX) {
             return Err(unusable("is longer than that of a domain of its size", pages));
         }
         let refused = CaptureError::refused(domid, "ask for the machine's last frame");

@@ -2,6 +2,7 @@
 
 mod busy;
 mod file;
+mod hostile;
 mod moves;
 mod network;
 mod storage;

@@ -2,7 +2,7 @@
 
 use migrate::peer::Arrival;
 use sim_pair::moves::{self, Guest, Outcome, Plan, Trouble, Way};
-use sim_pair::{Pair, Side};
+use sim_pair::{Pair, Side, checks};
 use toolstack::moves::{MigrateRequest, Pace, ReceiveRequest, Speaks, Wishes};
 use toolstack::{Reply, Request};
 use xen::Uuid;
@@ -33,15 +33,8 @@ fn vms(pair: &mut Pair, side: Side) -> Vec<(String, bool, Option<u32>)> {
     }
 }
 
-#[test]
-fn its_definition_goes_with_it() {
-    let mut pair = seeded(1);
-    let text = unikernel("vm", "pvh");
-    let Request::Create { config, fresh_uuid, start } = create(&text, 0x11) else { unreachable!() };
-    let define = Request::Define { config, fresh_uuid, autostart: Some(7) };
-    assert!(matches!(pair.say(Side::Left, define), Reply::Defined { .. }));
-    let begin = Request::Start { target: "vm".to_owned(), start };
-    assert!(matches!(pair.say(Side::Left, begin), Reply::Created(_)));
+/// A request to the left host to move a VM; the right host waits for it.
+fn move_of(pair: &mut Pair) -> Request {
     let [channel, far] = pair.connect();
     let receive = ReceiveRequest {
         channel: far,
@@ -49,7 +42,8 @@ fn its_definition_goes_with_it() {
         arrival: Arrival::Runs,
         transfer: Uuid([0x33; 16]),
     };
-    let migrate = MigrateRequest {
+    pair.ask(Side::Right, Request::Receive(receive));
+    Request::Migrate(Box::new(MigrateRequest {
         target: "vm".to_owned(),
         channel,
         to: "right".to_owned(),
@@ -60,9 +54,45 @@ fn its_definition_goes_with_it() {
         downtime_ms: None,
         arrival: Arrival::Runs,
         wishes: Wishes::default(),
-    };
-    pair.ask(Side::Right, Request::Receive(receive));
-    assert!(matches!(pair.say(Side::Left, Request::Migrate(Box::new(migrate))), Reply::Ok));
+    }))
+}
+
+#[test]
+fn somebody_who_unpauses_it_there_too_early_does_not_run_it() {
+    let mut refused = 0;
+    for after_us in (0..6_000).step_by(500) {
+        let mut pair = seeded(1);
+        assert!(matches!(
+            pair.say(Side::Left, create(&unikernel("vm", "pvh"), 0x11)),
+            Reply::Created(_)
+        ));
+        let migrate = move_of(&mut pair);
+        let migrate = pair.ask(Side::Left, migrate);
+        let unpause = Request::Unpause { target: "vm".to_owned() };
+        let unpause = pair.ask_after(Side::Right, after_us * 1_000, unpause);
+        let done = pair.wait(migrate, 60_000_000_000);
+        assert!(matches!(done, Some(Reply::Ok)), "after {after_us}: {done:?}");
+        pair.pass(10_000_000_000);
+        let twice = checks::twice(&pair.runs());
+        assert!(twice.is_empty(), "after {after_us}: {twice:?}");
+        if let Some(Reply::Failed(why)) = pair.take_reply(unpause) {
+            refused += usize::from(why == "vm: is being received; try again when that has ended");
+        }
+    }
+    assert!(refused > 3, "{refused}");
+}
+
+#[test]
+fn its_definition_goes_with_it() {
+    let mut pair = seeded(1);
+    let text = unikernel("vm", "pvh");
+    let Request::Create { config, fresh_uuid, start } = create(&text, 0x11) else { unreachable!() };
+    let define = Request::Define { config, fresh_uuid, autostart: Some(7) };
+    assert!(matches!(pair.say(Side::Left, define), Reply::Defined { .. }));
+    let begin = Request::Start { target: "vm".to_owned(), start };
+    assert!(matches!(pair.say(Side::Left, begin), Reply::Created(_)));
+    let migrate = move_of(&mut pair);
+    assert!(matches!(pair.say(Side::Left, migrate), Reply::Ok));
     pair.pass(10_000_000_000);
     assert_eq!(vms(&mut pair, Side::Left), []);
     assert_eq!(vms(&mut pair, Side::Right), [("vm".to_owned(), true, Some(7))]);

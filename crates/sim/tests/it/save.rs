@@ -360,7 +360,11 @@ fn a_save_is_cancelled_and_the_guest_runs_on() {
     for after in [AfterSave::Destroyed, AfterSave::Running] {
         let (mut lab, domid) = started(5, &vm("pvh", ""));
         let saving = lab.daemon.request(save_request(after)).unwrap();
-        let cancelled = lab.ask(Request::CancelSave { target: "one".to_owned() });
+        let cancel = |id| Request::CancelSave { target: "one".to_owned(), id: Uuid([id; 16]) };
+        // The client of an earlier save hangs up late.
+        let other = lab.ask(cancel(8));
+        assert!(matches!(&other, Reply::Failed(it) if it == "one: is not being saved"));
+        let cancelled = lab.ask(cancel(9));
         assert!(matches!(cancelled, Reply::Done { .. }), "{cancelled:?}");
         let Reply::Failed(message) = lab.wait(saving) else { panic!("it was not cancelled") };
         assert!(message.starts_with("one: the save was cancelled"), "{message}");
@@ -368,9 +372,62 @@ fn a_save_is_cancelled_and_the_guest_runs_on() {
         assert_no_file(&lab);
         assert!(!is_suspended(&lab, domid));
         assert_eq!(state(&mut lab), VmState::Running);
-        let again = lab.ask(Request::CancelSave { target: "one".to_owned() });
+        let again = lab.ask(cancel(9));
         assert!(matches!(&again, Reply::Failed(it) if it == "one: is not being saved"));
     }
+}
+
+#[test]
+fn a_guest_that_somebody_resumed_is_not_given_up_for_its_file_later() {
+    for action in 1.. {
+        let (mut lab, domid) = started(8, &vm("pvh", ""));
+        assert!(killed(&mut lab, action, save_request(AfterSave::Destroyed)), "no such action");
+        let uuid = lab.host.connect().directory("/xylem/vm").unwrap().remove(0);
+        let record = lab.host.connect().read(&format!("/xylem/vm/{uuid}/saving"));
+        let is_open = record.is_ok_and(|record| record.starts_with(b"writing"));
+        if !is_open || lab.host.os().file(FILE).is_none() {
+            continue;
+        }
+        // The file is whole, and cannot be read.
+        lab.host.os().set_unreadable_from(Some(0));
+        lab.daemon = Daemon::start(&lab.host).unwrap();
+        run(&mut lab);
+        assert!(is_suspended(&lab, domid));
+        assert_eq!(state(&mut lab), VmState::Suspended);
+        let resumed = lab.ask(Request::Resume { target: "one".to_owned() });
+        assert!(matches!(resumed, Reply::Done { .. }), "{resumed:?}");
+        // Later it can be, and the daemon is started again.
+        lab.host.os().set_unreadable_from(None);
+        lab.daemon = Daemon::start(&lab.host).unwrap();
+        run(&mut lab);
+        assert_eq!((domain(&lab), state(&mut lab)), (Some(domid), VmState::Running));
+        assert_runs(&mut lab, "after both");
+        lab.destroy("one");
+        return lab.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_file_that_could_not_be_restored_is_not_written() {
+    let (mut lab, _) = started(9, &vm("pvh", ""));
+    for (before, after, expected) in [
+        ("'pvh'", "'pv'", "one has type = pvh, not pv; it could not be restored so"),
+        ("vcpus = 2", "vcpus = 1", "one has maxvcpus = 2, not 1; it could not be restored so"),
+        ("memory = 8", "memory = 4", "one has memory = 8, not 4; it could not be restored so"),
+        ("name = 'one'", "name = 'two'\nuuid = '00000000-0000-0000-0000-000000000001'", "uuid"),
+    ] {
+        let text = vm("pvh", "").replace(before, after);
+        let source = xlcfg::Source { file: "vm.cfg", text: &text, overrides: &[] };
+        let Request::Save { target, mut to } = save_request(AfterSave::Destroyed) else {
+            unreachable!("as made")
+        };
+        to.config = Some(Box::new(xlcfg::parse(source).unwrap()));
+        let reply = lab.ask(Request::Save { target, to });
+        let Reply::Failed(message) = reply else { panic!("{after}: {reply:?}") };
+        assert!(message.contains(expected), "{message}");
+        assert_no_file(&lab);
+    }
+    assert_eq!(state(&mut lab), VmState::Running);
 }
 
 #[test]

@@ -243,6 +243,9 @@ impl Toolstack {
 
     /// Why a device is busy.
     fn busy(&self, uuid: Uuid, id: DeviceRef) -> Option<String> {
+        if let Some(message) = self.doubt_about(uuid) {
+            return Some(message);
+        }
         let vm = &self.vms[&uuid];
         let name = &vm.config.name;
         if vm.operation.is_some() || vm.after_plugs.is_some() {

@@ -93,7 +93,7 @@ impl Request {
             Self::Unpause { target } => deed("unpause", target),
             Self::Suspend { target } => deed("suspend", target),
             Self::Save { target, .. } => deed("save", target),
-            Self::CancelSave { target } => deed("cancel the save", target),
+            Self::CancelSave { target, .. } => deed("cancel the save", target),
             Self::Restore { config, .. } => deed("restore", &config.name),
             Self::Resume { target } => deed("resume", target),
             Self::Migrate(to) => deed("migrate", &to.target),

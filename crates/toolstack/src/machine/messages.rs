@@ -71,9 +71,10 @@ pub enum Request {
         target: String,
         to: Box<SaveTo>,
     },
-    /// Cancels the save of a VM, if there is one under way; its guest runs on.
+    /// Cancels this save of a VM and no other, if it is under way; its guest runs on.
     CancelSave {
         target: String,
+        id: Uuid,
     },
     /// Reads what a file of a saved VM says of itself. Answered by [`Reply::SavedFile`].
     ReadSaved {

@@ -37,6 +37,9 @@ use crate::xlcfg;
 /// Seconds between questions to a host, at first and at most.
 const ASK_SECONDS: (u64, u64) = (1, 60);
 
+/// What is kept of another host's name for itself.
+const FROM_CHARS_MAX: usize = 255;
+
 /// A VM that may run on another host.
 #[derive(Clone, Debug)]
 pub(crate) struct Doubt {
@@ -637,11 +640,14 @@ impl Toolstack {
         offer: &Offer,
         out: &mut Vec<Action>,
     ) -> Result<(), String> {
-        let from = offer.from.clone();
+        let from = offer.from.chars().take(FROM_CHARS_MAX).collect();
         let source = xlcfg::Source { file: "the offer", text: &offer.config, overrides: &[] };
         let config = xlcfg::parse(source).map_err(|error| error.to_string())?;
         if config.name != offer.name {
             return Err(format!("the offer of {} is about {}", offer.name, config.name));
+        }
+        if offer.uuid == Uuid::default() || config.uuid.is_some_and(|uuid| uuid != offer.uuid) {
+            return Err(format!("the offer of {} is about another VM's UUID", offer.name));
         }
         may_leave(&config)?;
         if let Some(message) = self.refusals(&config, offer.uuid).into_iter().next() {

@@ -63,7 +63,7 @@ impl Toolstack {
             Request::Unpause { target } => self.unpause(client, &target, out),
             Request::Suspend { target } => self.suspend(now, client, &target, out),
             Request::Save { target, to } => self.save(now, client, &target, to, out),
-            Request::CancelSave { target } => self.cancel_save(now, client, &target, out),
+            Request::CancelSave { target, id } => self.cancel_save(now, client, &target, id, out),
             Request::ReadSaved { path } => self.read_saved(client, path, out),
             Request::Restore { file, config, start } => {
                 self.restore(now, client, *file, *config, start, out);
@@ -176,6 +176,9 @@ impl Toolstack {
 
     fn unpause(&mut self, client: ClientId, target: &str, out: &mut Vec<Action>) {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
+            if let Some(message) = this.is_not_complete(uuid) {
+                return fail(client, message, out);
+            }
             let state = VmState::Running;
             let query = Query::Becomes { domid: domain.domid, uuid, state };
             let work = CreateWork::Unpause { domain, check: IdentityCheck::Needed };
@@ -251,6 +254,29 @@ impl Toolstack {
             Ok((uuid, domain)) => then(self, uuid, domain, out),
             Err(message) => fail(client, message, out),
         }
+    }
+
+    /// Why only its operation may let a VM's domain run: it is being made, or another host's until that says so.
+    fn is_not_complete(&self, uuid: Uuid) -> Option<String> {
+        if let Some(message) = self.doubt_about(uuid) {
+            return Some(message);
+        }
+        let vm = &self.vms[&uuid];
+        let during = match self.operations[&vm.operation?].outcome {
+            Outcome::Suspended { .. }
+            | Outcome::Saved { .. }
+            | Outcome::Plugged { .. }
+            | Outcome::PlugFailed { .. }
+            | Outcome::Unplugged { .. } => return None,
+            Outcome::Created { .. } | Outcome::Rebooted => "started",
+            Outcome::Sent { .. } | Outcome::TakenBack { .. } => "migrated",
+            Outcome::Received { .. } => "received",
+            Outcome::Gone
+            | Outcome::Moved { .. }
+            | Outcome::NotReceived { .. }
+            | Outcome::Failed { .. } => "taken down",
+        };
+        Some(format!("{}: is being {during}; try again when that has ended", vm.config.name))
     }
 
     /// A VM of ours and the domain that it has now.

@@ -36,6 +36,9 @@ impl Toolstack {
             if vm.config.hvm.is_some() {
                 return fail(client, hvm_refusal(&vm.config.name), out);
             }
+            if let Some(Err(message)) = to.config.as_ref().map(|it| suits(vm, it)) {
+                return fail(client, message, out);
+            }
             vm.suspends_late = false;
             vm.facts.incarnation.save_end = None;
             let outcome = Outcome::Saved { client: Some(client), save: Save::New(to) };
@@ -49,12 +52,14 @@ impl Toolstack {
         now: Instant,
         client: ClientId,
         target: &str,
+        save: Uuid,
         out: &mut Vec<Action>,
     ) {
         self.with_domain(client, target, out, |this, uuid, domain, out| {
             let name = &this.vms[&uuid].config.name;
-            let saves = |id: &OperationId| {
-                matches!(this.operations[id].outcome, Outcome::Saved { save: Save::New(_), .. })
+            let saves = |id: &OperationId| match &this.operations[id].outcome {
+                Outcome::Saved { save: Save::New(to), .. } => to.id == save,
+                _ => false,
             };
             let Some(id) = this.vms[&uuid].operation.filter(saves) else {
                 return fail(client, format!("{name}: is not being saved"), out);
@@ -116,6 +121,7 @@ impl Toolstack {
             None => {
                 // What cannot be settled is left as it is.
                 vm.suspends_late = matches!(save, Save::New(_));
+                vm.save_is_open = matches!(save, Save::Left(_));
                 VmState::Running
             }
         };
@@ -167,6 +173,9 @@ impl Toolstack {
         if let Err(message) = fits(&file, &config) {
             return fail(client, message, out);
         }
+        if let Some(message) = self.doubt_about(uuid) {
+            return fail(client, message, out);
+        }
         if let Some(domid) = self.namesake_of(&config, uuid, Existing::Definition) {
             let wanted = WantedVm::Saved { file: Box::new(file), config: Box::new(config), start };
             let purpose = Purpose::Namesake { client, domid, wanted: Box::new(wanted) };
@@ -192,9 +201,35 @@ fn hvm_refusal(name: &str) -> String {
     format!("{name}: HVM domains cannot be saved and restored yet, only PV and PVH domains")
 }
 
+/// Whether a file with this configuration could be restored: what [`fits`] asks of one when it is too late.
+fn suits(vm: &Vm, config: &VmConfig) -> Result<(), String> {
+    let (name, own) = (&vm.config.name, &vm.config);
+    let differs = |key: &str, own: &dyn std::fmt::Display, given: &dyn std::fmt::Display| {
+        let place = config.origin.at(key);
+        Err(format!("{place}: {name} has {key} = {own}, not {given}; it could not be restored so"))
+    };
+    if let Some(given) = config.uuid.filter(|given| *given != vm.uuid) {
+        return differs("uuid", &vm.uuid, &given);
+    }
+    if config.kind != own.kind {
+        let [own, given] = [own.kind, config.kind].map(crate::layout::kind_name);
+        return differs("type", &own, &given);
+    }
+    if config.vcpus_max != own.vcpus_max {
+        return differs("maxvcpus", &own.vcpus_max, &config.vcpus_max);
+    }
+    if config.memory_mib < own.memory_mib {
+        return differs("memory", &own.memory_mib, &config.memory_mib);
+    }
+    Ok(())
+}
+
 /// Whether a saved guest can go on with this configuration.
 fn fits(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
     let path = &file.path;
+    if file.uuid == Uuid::default() {
+        return Err(format!("{path}: has no UUID of its VM"));
+    }
     let differs = |key: &str, saved: &dyn std::fmt::Display, given: &dyn std::fmt::Display| {
         let place = config.origin.at(key);
         format!("{place}: the guest in {path} was saved with {key} = {saved}, not {given}")

@@ -37,9 +37,12 @@ impl Toolstack {
                 return fail(client, message, out);
             }
             let (domid, state) = (domain.domid, VmState::Running);
-            let name = this.vms[&uuid].config.name.clone();
+            let vm = this.vms.get_mut(&uuid).expect("resolved");
+            let name = vm.config.name.clone();
+            // Whoever lets it go on here has decided: no later daemon gives it up for its file.
+            let forgets = std::mem::take(&mut vm.save_is_open).then_some(uuid);
             let query = Query::Becomes { domid, uuid, state };
-            this.query(client, query, SuspendWork::Resume { domain, name }, out);
+            this.query(client, query, SuspendWork::Resume { domain, name, forgets }, out);
         });
     }
 
@@ -105,6 +108,6 @@ impl Toolstack {
         out.push(Action::Note {
             message: format!("{name}: suspended after the request was given up; it is resumed"),
         });
-        self.give_out(Purpose::Aside, SuspendWork::Resume { domain, name }, out);
+        self.give_out(Purpose::Aside, SuspendWork::Resume { domain, name, forgets: None }, out);
     }
 }

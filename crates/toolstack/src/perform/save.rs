@@ -29,7 +29,8 @@ use crate::saved::{AfterSave, SaveEnd, SaveStage, SaveTo, Saving};
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
 /// Bytes of a guest that goes on are kept in memory up to this, so that it need not wait for the disk.
-const HELD_BYTES_MAX: usize = 256 << 20;
+/// As many VMs as [`MEMORY_COPIES`](crate::scheduler::MEMORY_COPIES) are saved at a time.
+const HELD_BYTES_MAX: usize = 64 << 20;
 /// What a suspend takes besides its pages, in microseconds: a guess until there are figures of it.
 const SUSPEND_US: u64 = 20_000;
 /// A path is in the record, whose nodes are limited by the store's wire.
@@ -136,7 +137,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         // First, so that a later daemon finds what is left of the file.
         store::keep_saving(&mut self.store, domid, uuid, &of.saving(SaveStage::Writing))?;
         let sink = self.host.create_image(&to.path);
-        let sink = sink.map_err(|error| failure(&to.path, error))?;
+        let sink = sink.map_err(|error| match error {
+            HostError::Busy => failure(&to.path, "another save is writing it now"),
+            error => failure(&to.path, error),
+        })?;
         let beginning = Beginning {
             to,
             config: to.config.as_deref().unwrap_or(of.config),
@@ -292,6 +296,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
         store::forget_saving(&mut self.store, uuid)?;
         Ok(if is_whole { SaveEnd::Saved(saving.after) } else { SaveEnd::RunsOn })
+    }
+
+    /// No later daemon settles a save of this VM.
+    pub(crate) fn forget_save(&mut self, uuid: Uuid) -> Result<(), Failure> {
+        Ok(store::forget_saving(&mut self.store, uuid)?)
     }
 
     /// Xen logs writes no longer for a killed daemon.

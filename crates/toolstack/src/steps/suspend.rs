@@ -27,6 +27,8 @@ pub enum SuspendWork {
     Resume {
         domain: DomainRef,
         name: String,
+        /// The VM whose recorded save is forgotten first.
+        forgets: Option<Uuid>,
     },
     /// Ends the notification that a killed daemon may have left.
     EndSubscription {
@@ -84,7 +86,10 @@ impl SuspendWork {
     ) -> Result<Output, Failure> {
         match self {
             Self::Suspend { domain, uuid, name } => by.suspend(domain, uuid, &name, monitor)?,
-            Self::Resume { domain, name } => by.resume(domain, &name)?,
+            Self::Resume { domain, name, forgets } => {
+                forgets.map_or(Ok(()), |uuid| by.forget_save(uuid))?;
+                by.resume(domain, &name)?;
+            }
             Self::EndSubscription { domain } => by.end_subscription(domain)?,
         }
         Ok(Output::Done)
