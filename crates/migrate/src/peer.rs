@@ -11,6 +11,7 @@
 //!   Go (from here on never runs it)     -->
 //!                                       <--  Running, or Failed (and never runs it)
 //!   Forget                              -->
+//!                                       <--  Answer: Never (forgotten; the sender says it again otherwise)
 //!
 //!   on a later connection, if Go was sent and nothing came back:
 //!   Question (transfer)                 -->

@@ -188,6 +188,11 @@ impl Network {
         self.fates.insert(self.packets + k, fate);
     }
 
+    /// No packet has a fate any more.
+    pub fn spare(&mut self) {
+        self.fates.clear();
+    }
+
     /// Connects the hosts. With a network that is cut, the connection fails later.
     pub fn connect(&mut self, now: Time) -> CableId {
         self.heal(now);

@@ -22,6 +22,7 @@ mod devices;
 mod events;
 mod explain;
 mod facts;
+mod farewells;
 mod index;
 mod journal;
 mod lookup;
@@ -65,6 +66,7 @@ use events::Rest;
 pub use events::{StateChange, StateChanges, VmState, VmStatus};
 pub use explain::PlanOf;
 pub(crate) use facts::{Facts, Incarnation};
+use farewells::{Farewells, Listener};
 use index::{Definitions, Foreigners, Vms};
 use journal::Journal;
 pub use journal::{Asker, Level, LogRecord};
@@ -225,6 +227,16 @@ enum Purpose {
     Farewell {
         client: Option<ClientId>,
         channel: Option<ChannelId>,
+        /// Who may not hear it.
+        listener: Option<Listener>,
+    },
+    /// A host that has not heard it hears it again.
+    Gone {
+        transfer: Uuid,
+    },
+    /// The definition that came with a VM is being written.
+    Defined {
+        transfer: Uuid,
     },
     /// A VM has come; its sender ends what it has of it.
     AwaitForget {
@@ -353,6 +365,7 @@ pub struct Toolstack {
     past: trace::Past,
     log: events::Log,
     moves: Moves,
+    farewells: Farewells,
     /// Taken over by [`Event::Started`].
     files: Vec<DefinitionFile>,
     boot: Boot,
@@ -391,6 +404,7 @@ impl Toolstack {
     /// As [`Toolstack::new`], with what outlived earlier daemons.
     #[must_use]
     pub fn beginning(begin: Begin) -> Self {
+        let (moves, farewells) = Moves::beginning(&begin.transfers);
         Self {
             vms: Vms::default(),
             operations: BTreeMap::new(),
@@ -406,7 +420,8 @@ impl Toolstack {
             adopting: BTreeSet::new(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
-            moves: Moves::beginning(&begin.transfers),
+            moves,
+            farewells,
             files: begin.definitions,
             boot: begin.boot,
             definitions: Definitions::default(),
@@ -434,8 +449,9 @@ impl Toolstack {
     pub fn next_wakeup(&self) -> Option<Instant> {
         let wait = self.deadlines.first().map(|(deadline, _, _)| *deadline);
         let asks = self.moves.due.first().map(|(at, _)| *at);
+        let says = self.farewells.due.first().map(|(at, _)| *at);
         let restart = self.restarts.first().map(|(at, _)| *at);
-        [wait, restart, asks].into_iter().flatten().min()
+        [wait, restart, asks, says].into_iter().flatten().min()
     }
 
     /// Whether there is no operation and no work in progress.
@@ -484,6 +500,7 @@ impl Toolstack {
         self.end_late_waits(now, out);
         self.begin_restarts(now, out);
         self.ask_for_doubts(now, out);
+        self.say_farewells(now, out);
         self.tell_of_changes(out);
         self.translate_for_groups(out);
         self.keep_journal(now, revision, out);
@@ -552,9 +569,11 @@ impl Toolstack {
                 out.push(Action::CloseChannel { channel });
                 out.push(Action::Reply { client, reply: *reply });
             }
-            Purpose::Farewell { client, channel } => {
-                Self::said_farewell(client, channel, result, out);
+            Purpose::Farewell { client, channel, listener } => {
+                self.said_farewell(now, (client, channel), listener, result, out);
             }
+            Purpose::Gone { transfer } => self.said_gone(now, transfer, &result, out),
+            Purpose::Defined { transfer } => self.has_defined(transfer, result, out),
             Purpose::AwaitForget { client, channel, transfer } => {
                 self.sender_forgot(client, channel, transfer, &result, out);
             }
@@ -685,6 +704,7 @@ impl Toolstack {
             self.settle_save(now, uuid, saving, out);
         }
         self.adopt_moves(now, leaving, received, out);
+        self.adopt_farewells(now, out);
         for (uuid, device, pending) in pending {
             self.resume_pending(now, uuid, device, pending, out);
         }

@@ -41,7 +41,7 @@ pub enum Reach {
 const PEER: &str = "tls:";
 
 impl Reach {
-    fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         match self {
             Self::Command(command) if command.starts_with(PEER) => format!(" {command}"),
             Self::Command(command) => command.clone(),
@@ -210,6 +210,21 @@ pub fn received_file(transfer: Uuid) -> String {
     format!("received-{transfer}")
 }
 
+/// What it says. The definition is the VM's, until it is in a file of its own.
+#[must_use]
+pub fn received_text(uuid: Uuid, definition: Option<&str>) -> String {
+    match definition {
+        Some(definition) => format!("{uuid}\n{definition}"),
+        None => uuid.to_string(),
+    }
+}
+
+/// The file of a transfer from here that the other host has not forgotten yet.
+#[must_use]
+pub fn gone_file(transfer: Uuid) -> String {
+    format!("gone-{transfer}")
+}
+
 /// A small file that outlives daemon and host.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct TransferFile {
@@ -224,6 +239,10 @@ pub(crate) struct Known {
     pub(crate) leaving: Vec<(Uuid, Leaving)>,
     /// Transfers that came, with their VMs.
     pub(crate) received: BTreeMap<Uuid, Uuid>,
+    /// Definitions that came with them and may not be in files of their own.
+    pub(crate) definitions: BTreeMap<Uuid, (Uuid, String)>,
+    /// Transfers from here that the other host need not remember.
+    pub(crate) gone: Vec<(Uuid, Reach)>,
 }
 
 pub(crate) fn read_files(files: &[TransferFile]) -> Known {
@@ -231,11 +250,21 @@ pub(crate) fn read_files(files: &[TransferFile]) -> Known {
         let uuid = file.name.strip_prefix("leaving-")?.parse().ok()?;
         Some((uuid, Leaving::decode(file.text.trim_end_matches('\n'))?))
     });
-    let received = files.iter().filter_map(|file| {
-        let transfer = file.name.strip_prefix("received-")?.parse().ok()?;
-        Some((transfer, file.text.trim().parse().ok()?))
-    });
-    Known { leaving: leaving.collect(), received: received.collect() }
+    let mut known = Known { leaving: leaving.collect(), ..Known::default() };
+    for file in files {
+        let parse = |prefix| file.name.strip_prefix(prefix)?.parse().ok();
+        if let Some(transfer) = parse("received-") {
+            let (uuid, definition) = file.text.split_once('\n').unwrap_or((&file.text, ""));
+            let Ok(uuid) = uuid.trim().parse() else { continue };
+            known.received.insert(transfer, uuid);
+            if !definition.is_empty() {
+                known.definitions.insert(transfer, (uuid, definition.to_owned()));
+            }
+        } else if let Some(transfer) = parse("gone-") {
+            known.gone.extend(Reach::decode(&file.text).map(|peer| (transfer, peer)));
+        }
+    }
+    known
 }
 
 /// How a handover ended.
@@ -247,6 +276,13 @@ pub enum Handover {
     Failed(String),
     /// It was given away, and nothing was heard since.
     Lost(String),
+}
+
+/// Whether the other host has heard that it may forget a transfer.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Farewell {
+    Heard,
+    Unheard,
 }
 
 /// What a connection from another host began with.
@@ -277,6 +313,8 @@ pub struct Incoming {
     pub defined: Option<Option<u32>>,
     /// The number that its domain must have.
     pub domid: Option<DomId>,
+    /// The text of its definition here.
+    pub definition: Option<String>,
     pub from: String,
 }
 
@@ -303,6 +341,18 @@ mod tests {
         let command = Reach::Command("tls:b".to_owned());
         let read = Reach::decode(&command.encode());
         assert_eq!(read, Some(Reach::Command(" tls:b".to_owned())));
+        let transfer = Uuid([7; 16]);
+        let file = |name, text: &str| TransferFile { name, text: text.to_owned() };
+        let known = read_files(&[
+            file(received_file(transfer), &received_text(Uuid([1; 16]), Some("a\nb\n"))),
+            file(received_file(Uuid([8; 16])), &received_text(Uuid([2; 16]), None)),
+            file(gone_file(transfer), &Reach::Peer("b".to_owned()).encode()),
+        ]);
+        let received = [(transfer, Uuid([1; 16])), (Uuid([8; 16]), Uuid([2; 16]))];
+        assert_eq!(known.received, BTreeMap::from(received));
+        let definition = (transfer, (Uuid([1; 16]), "a\nb\n".to_owned()));
+        assert_eq!(known.definitions, BTreeMap::from([definition]));
+        assert_eq!(known.gone, [(transfer, Reach::Peer("b".to_owned()))]);
         for wrong in ["", "sending", "given own x b ", "gone own 1 b"] {
             assert_eq!(Leaving::decode(wrong), None);
         }

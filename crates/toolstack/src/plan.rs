@@ -361,7 +361,7 @@ pub fn plan_run_on() -> Plan {
 
 /// A suspended guest that was sent goes on here. Its disks are attached again, and it connects to new devices.
 #[must_use]
-pub fn plan_take_back(config: &VmConfig, attached: &[u32]) -> Plan {
+pub fn plan_take_back(config: &VmConfig, attached: &[u32], how: GoOn) -> Plan {
     if !closes_devices(config) {
         return plan_run_on();
     }
@@ -389,13 +389,21 @@ pub fn plan_take_back(config: &VmConfig, attached: &[u32]) -> Plan {
             done.push(plan.add(DeviceStep::JoinBridge(device.devid), &[seen]));
         }
     }
-    plan.add(MoveStep::GoOn(GoOn::Anew), &done);
+    plan.add(MoveStep::GoOn(how), &done);
     plan
+}
+
+/// What comes with a VM.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ComesWith {
+    /// It was defined where it comes from, and is then here.
+    Definition,
+    Nothing,
 }
 
 /// From another host's offer to a running domain. Its disks are attached when the other host has let go of them.
 #[must_use]
-pub fn plan_receive(config: &VmConfig, start: Start) -> Plan {
+pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     let mut plan = Plan::default();
     let mut ready = Vec::new();
     for vif in &config.vifs {
@@ -412,7 +420,10 @@ pub fn plan_receive(config: &VmConfig, start: Start) -> Plan {
     parts.extend(add_disks(&mut plan, config, ours).iter().map(|(_, step)| *step));
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
     add_finish(&mut plan, config, start, &[nodes], None);
-    let all: Vec<usize> = (nodes..plan.steps.len()).collect();
+    let mut all: Vec<usize> = (nodes..plan.steps.len()).collect();
+    if with == ComesWith::Definition {
+        all = vec![plan.add(MoveStep::Define, &all)];
+    }
     plan.add(MoveStep::Report, &all);
     plan
 }

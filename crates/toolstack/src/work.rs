@@ -18,7 +18,7 @@ use crate::config::VmConfig;
 use crate::device_model::{OwnModel, Process};
 use crate::foreign::ForeignReading;
 use crate::layout::DeviceRef;
-use crate::moves::{Greeting, Handover, Speaks};
+use crate::moves::{Farewell, Greeting, Handover, Speaks};
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
 use crate::saved::{SaveEnd, SavedFile};
 pub use crate::steps::create::CreateWork;
@@ -328,6 +328,7 @@ pub enum Output {
     HandedOver(Handover),
     Greeted(Greeting),
     Fate(Fate),
+    Farewell(Farewell),
     /// Backends were told to close, all but these of which have looked at their devices.
     Closing {
         unseen: Vec<DeviceRef>,
@@ -377,6 +378,7 @@ impl Output {
             | Self::HandedOver(_)
             | Self::Greeted(_)
             | Self::Fate(_)
+            | Self::Farewell(_)
             | Self::Built(_)
             | Self::Closing { .. }
             | Self::Survey(_)

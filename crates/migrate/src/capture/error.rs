@@ -40,7 +40,7 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    pub(super) fn refused(domid: DomId, action: &'static str) -> impl Fn(Errno) -> Self {
+    pub(crate) fn refused(domid: DomId, action: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::Hypercall { domid, action, errno }
     }
 }

@@ -207,6 +207,15 @@ impl Memory {
         }
     }
 
+    /// Whether the start info of a PV guest that was told that its domain is a new one names the rings' frames. They are
+    /// the same as before if the domain is.
+    pub(super) fn has_own_rings(&mut self) -> bool {
+        let (Some(pv), Some(rings)) = (self.pv, self.rings.take()) else { return true };
+        let xen = &mut *self.machine.get_mut();
+        let page = xen.guest_frame_mut(self.domid, pv.start_info_mfn);
+        [u64_at(page, 56), u64_at(page, 72)] == rings
+    }
+
     /// Lets a saver find the frames of a PV guest: by the page tables that map their list, or by
     /// lists of lists.
     pub(super) fn publish_p2m(&self) {

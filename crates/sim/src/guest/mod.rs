@@ -247,6 +247,17 @@ impl Guest {
                 self.print(&format!("suspend: returned {result}, {text}\n"));
                 if result == 1 {
                     self.memory.go_on();
+                } else if !self.memory.has_own_rings() {
+                    self.phase = Phase::Over;
+                    return Some(Next::Shutdown(ShutdownReason::Crash));
+                } else if self.phase == Phase::Running {
+                    // It is still where it was, and connects all anew.
+                    for (_, frontend) in std::mem::take(&mut self.frontends) {
+                        frontend.forget(&mut self.resources);
+                    }
+                    self.phase = Phase::Xenbus;
+                    let told = self.memory.check();
+                    self.print(&told);
                 }
                 None
             }

@@ -44,7 +44,7 @@ impl Definition {
         format!("{before}{format}{after}\n{autostart}{text}")
     }
 
-    fn decode(name: &str, text: &str) -> Result<(Uuid, Self), String> {
+    pub(super) fn decode(name: &str, text: &str) -> Result<(Uuid, Self), String> {
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default();
         let format = first.strip_prefix(FIRST_LINE.0).and_then(|it| it.strip_suffix(FIRST_LINE.1));

@@ -61,6 +61,11 @@ impl Facts {
         self.disks.keys().copied().collect()
     }
 
+    /// The transfer by which it comes or has come, until the machine has taken note.
+    pub(crate) fn transfers(&self) -> impl Iterator<Item = Uuid> {
+        [self.transfer, self.came].into_iter().flatten()
+    }
+
     pub(crate) fn domid(&self) -> Option<DomId> {
         Some(self.incarnation.domain?.domid)
     }

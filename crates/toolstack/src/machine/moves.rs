@@ -20,6 +20,7 @@ use xen::{DomId, DomainKind, Uuid};
 
 use super::definitions::Definition;
 use super::events::VmState;
+use super::farewells::{Farewells, Listener};
 use super::operation::Outcome;
 use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, OperationId, Purpose, Reply, Toolstack, Vm};
@@ -30,7 +31,7 @@ use crate::moves::{
     Greeting, Handover, Incoming, Known, Leaving, LeavingStage, MigrateRequest, ReceiveRequest,
     Speaks, TransferFile, Verdict, check_config, read_files,
 };
-use crate::plan::{plan_receive, plan_run_on, plan_send, plan_take_back};
+use crate::plan::{ComesWith, GoOn, plan_receive, plan_run_on, plan_send, plan_take_back};
 use crate::work::{DefinitionWork, Failure, Images, MoveWork, Output};
 use crate::xlcfg;
 
@@ -71,9 +72,10 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    pub(super) fn beginning(files: &[TransferFile]) -> Self {
-        let Known { leaving, received } = read_files(files);
-        Self { received, files: leaving, ..Self::default() }
+    pub(super) fn beginning(files: &[TransferFile]) -> (Self, Farewells) {
+        let Known { leaving, received, definitions, gone } = read_files(files);
+        let moves = Self { received, files: leaving, ..Self::default() };
+        (moves, Farewells::beginning(gone, definitions))
     }
 
     /// Something of a VM is left that runs on another host.
@@ -158,8 +160,8 @@ impl Toolstack {
             Outcome::Sent { client, to } => {
                 self.send_ended(now, uuid, client, &to, failure, out);
             }
-            Outcome::TakenBack { client, message } => {
-                self.taken_back(now, uuid, client, &message, failure.as_deref(), out);
+            Outcome::TakenBack { client, why } => {
+                self.taken_back(now, uuid, client, why, failure, out);
             }
             Outcome::Moved { client, leaving, channel } => {
                 self.forget(now, uuid, None, failure, out);
@@ -201,11 +203,11 @@ impl Toolstack {
             }
             (Some(_), Some(Handover::Failed(why))) => {
                 out.push(Action::CloseChannel { channel });
-                self.take_back(now, uuid, client, format!("{}: {why}", to.to), out);
+                self.take_back(now, uuid, client, Some(format!("{}: {why}", to.to)), out);
             }
             (Some(_), None) => {
                 out.push(Action::CloseChannel { channel });
-                self.take_back(now, uuid, client, why, out);
+                self.take_back(now, uuid, client, Some(why), out);
             }
             (None, _) => {
                 // It runs on.
@@ -225,25 +227,25 @@ impl Toolstack {
         }
     }
 
-    /// A suspended guest goes on here, unless it is to be destroyed.
+    /// A suspended guest goes on here, unless it is to be destroyed; `why` is why its move failed, or somebody wants it.
     fn take_back(
         &mut self,
         now: Instant,
         uuid: Uuid,
         client: Option<ClientId>,
-        message: String,
+        why: Option<String>,
         out: &mut Vec<Action>,
     ) {
         let vm = self.vms.get_mut(&uuid).expect("its domain is here");
         if vm.condemned {
-            out.extend(
-                client.map(|client| Action::Reply { client, reply: Reply::Failed(message) }),
-            );
+            let told = why.unwrap_or_else(|| format!("{}: is being destroyed", vm.config.name));
+            out.extend(client.map(|client| Action::Reply { client, reply: Reply::Failed(told) }));
             self.give_out(Purpose::Aside, MoveWork::Stay { uuid }, out);
             return self.take_over(now, uuid, Outcome::Gone, out);
         }
-        let plan = plan_take_back(&vm.config, &vm.facts.disk_ids());
-        self.begin(now, uuid, plan, Outcome::TakenBack { client, message }, out);
+        let how = if why.is_some() { GoOn::Anew } else { GoOn::AnewByWish };
+        let plan = plan_take_back(&vm.config, &vm.facts.disk_ids(), how);
+        self.begin(now, uuid, plan, Outcome::TakenBack { client, why }, out);
     }
 
     /// A guest that was sent goes on here, or cannot.
@@ -252,10 +254,11 @@ impl Toolstack {
         now: Instant,
         uuid: Uuid,
         client: Option<ClientId>,
-        message: &str,
-        failure: Option<&str>,
+        why: Option<String>,
+        failure: Option<String>,
         out: &mut Vec<Action>,
     ) {
+        let is_by_wish = why.is_none();
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
         let domid = vm.facts.domid().unwrap_or_default();
         vm.facts.incarnation.is_sent = None;
@@ -266,21 +269,30 @@ impl Toolstack {
             Some(_) => self.moves.kept.insert(uuid),
             None => self.moves.kept.remove(&uuid),
         };
-        let told = match failure {
-            None => message.to_owned(),
-            Some(trouble) => format!(
-                "{message}; and then: {trouble}; it is suspended here, `xy migrate --here {name}` tries again"
-            ),
+        let is_failed = failure.is_some();
+        let trouble = failure.map(|trouble| {
+            format!("{trouble}; it is suspended here, `xy migrate --here {name}` tries again")
+        });
+        let told = match (why, trouble) {
+            (Some(why), None) => why,
+            (Some(why), Some(trouble)) => format!("{why}; and then: {trouble}"),
+            (None, Some(trouble)) => trouble,
+            (None, None) => {
+                out.extend(client.map(|client| Action::Reply { client, reply: Reply::Ok }));
+                "it goes on here".to_owned()
+            }
         };
-        let reply = || Reply::Failed(told.clone());
         match client {
-            Some(client) => out.push(Action::Reply { client, reply: reply() }),
+            _ if is_by_wish && !is_failed => {}
+            Some(client) => {
+                out.push(Action::Reply { client, reply: Reply::Failed(told.clone()) });
+            }
             None => out.push(Action::Note { message: format!("{name}: not migrated: {told}") }),
         }
         if is_condemned {
             return self.take_over(now, uuid, Outcome::Gone, out);
         }
-        let state = if failure.is_some() { VmState::Suspended } else { VmState::Running };
+        let state = if is_failed { VmState::Suspended } else { VmState::Running };
         self.changed(now, uuid, state, format!("not migrated: {told}"));
         self.poll(domid, out);
     }
@@ -320,29 +332,18 @@ impl Toolstack {
         // xl remembers nothing.
         let told = channel.filter(|_| leaving.speaks == Speaks::Own);
         let work = MoveWork::Forget { uuid, transfer, channel: told, peer };
-        self.give_out(Purpose::Farewell { client, channel }, work, out);
+        let listener = Some(Listener { transfer, peer: leaving.peer.clone() });
+        self.give_out(Purpose::Farewell { client, channel, listener }, work, out);
     }
 
     /// Nothing is left of a VM; of one that had moved, when its daemon was killed, its sender forgets the rest.
     pub(super) fn taken_down(&mut self, uuid: Uuid, out: &mut Vec<Action>) {
-        self.moves.kept.remove(&uuid);
+        if self.moves.kept.remove(&uuid) {
+            self.give_out(Purpose::Aside, MoveWork::Stay { uuid }, out);
+        }
         if let Some(leaving) = self.moves.taken_down.remove(&uuid) {
             self.forget_leaving(uuid, None, &leaving, None, out);
         }
-    }
-
-    /// The last word of a move was said, or could not be.
-    pub(super) fn said_farewell(
-        client: Option<ClientId>,
-        channel: Option<ChannelId>,
-        result: Result<Output, Failure>,
-        out: &mut Vec<Action>,
-    ) {
-        out.extend(channel.map(|channel| Action::CloseChannel { channel }));
-        if let Err(Failure(message)) = result {
-            out.push(Action::Note { message });
-        }
-        out.extend(client.map(|client| Action::Reply { client, reply: Reply::Ok }));
     }
 
     // ---- in doubt
@@ -460,7 +461,7 @@ impl Toolstack {
             (Verdict::Here, client) => {
                 let message = format!("{}: it does not run there", leaving.to);
                 if self.vms.contains_key(&uuid) {
-                    return self.take_back(now, uuid, client, message, out);
+                    return self.take_back(now, uuid, client, Some(message), out);
                 }
                 out.extend(client.map(|client| Action::Reply { client, reply: Reply::Ok }));
                 self.give_out(Purpose::Aside, MoveWork::Stay { uuid }, out);
@@ -483,8 +484,7 @@ impl Toolstack {
             && self.vms.get(&uuid).is_some_and(|vm| vm.operation.is_none())
             && verdict == Verdict::Here
         {
-            let message = "it could not go on here".to_owned();
-            return self.take_back(now, uuid, Some(client), message, out);
+            return self.take_back(now, uuid, Some(client), None, out);
         }
         let Some(uuid) = uuid.filter(|it| self.moves.doubts.contains_key(it)) else {
             let message = format!("{target}: is not in doubt: no migration of it was given away");
@@ -525,12 +525,12 @@ impl Toolstack {
                 // Its guest was not suspended, so it was not given away.
                 (IsSuspended::No, _) => {
                     let message = "the daemon was restarted".to_owned();
-                    let outcome = Outcome::TakenBack { client: None, message };
+                    let outcome = Outcome::TakenBack { client: None, why: Some(message) };
                     self.begin(now, uuid, plan_run_on(), outcome, out);
                 }
                 (IsSuspended::Yes, LeavingStage::Sending) => {
                     let message = "the daemon was restarted".to_owned();
-                    self.take_back(now, uuid, None, message, out);
+                    self.take_back(now, uuid, None, Some(message), out);
                 }
                 (IsSuspended::Yes, LeavingStage::Given) => {
                     let why = "the daemon was restarted".to_owned();
@@ -596,9 +596,16 @@ impl Toolstack {
                 self.say_last(client, channel, Message::Answer { fate }, Reply::Ok, out);
             }
             Ok(Output::Greeted(Greeting::Forget(transfer))) => {
+                let is_needed = self.farewells.is_defining(transfer)
+                    || self.vms.values().any(|vm| vm.facts.transfers().any(|it| it == transfer));
+                if is_needed {
+                    let message = Message::Answer { fate: Fate::NotYet };
+                    return self.say_last(client, channel, message, Reply::Ok, out);
+                }
                 self.moves.received.remove(&transfer);
-                let purpose = Purpose::Farewell { client: Some(client), channel: Some(channel) };
-                self.give_out(purpose, MoveWork::Forgotten { transfer }, out);
+                let (client, channel) = (Some(client), Some(channel));
+                let purpose = Purpose::Farewell { client, channel, listener: None };
+                self.give_out(purpose, MoveWork::Forgotten { transfer, channel }, out);
             }
             Ok(Output::Greeted(Greeting::Xl(offer))) => {
                 if let Err(why) = self.take_from_xl(now, client, receive, &offer.json, out) {
@@ -671,6 +678,7 @@ impl Toolstack {
             arrival: if stays_paused { Arrival::StaysPaused } else { Arrival::Runs },
             defined: offer.defined,
             domid: offer.domid.map(DomId),
+            definition: None,
             from,
         };
         self.begin_receive(now, client, config, offer.uuid, (incoming, start), out);
@@ -713,6 +721,7 @@ impl Toolstack {
             arrival: receive.arrival,
             defined: None,
             domid: None,
+            definition: None,
             from: "another host".to_owned(),
         };
         self.begin_receive(now, client, config, uuid, (incoming, start), out);
@@ -728,7 +737,16 @@ impl Toolstack {
         (incoming, start): (Incoming, Start),
         out: &mut Vec<Action>,
     ) {
-        let plan = plan_receive(&config, start);
+        let with = match incoming.defined {
+            Some(_) => ComesWith::Definition,
+            None => ComesWith::Nothing,
+        };
+        let plan = plan_receive(&config, start, with);
+        let definition = incoming.defined.map(|autostart| {
+            let config = VmConfig { uuid: Some(uuid), ..config.clone() };
+            Definition { config: Arc::new(config), autostart }.encode()
+        });
+        let incoming = Incoming { definition, ..incoming };
         let facts = Facts {
             images: Some(Images::Coming),
             transfer: Some(incoming.transfer),
@@ -738,16 +756,6 @@ impl Toolstack {
         self.vms.insert(uuid, Vm::new(config, uuid, facts));
         let outcome = Outcome::Received { client, incoming: Arc::new(incoming) };
         self.begin(now, uuid, plan, outcome, out);
-    }
-
-    /// The definition of a VM that has come comes with it; where it came from it is removed.
-    fn define_come(&mut self, uuid: Uuid, autostart: Option<u32>, out: &mut Vec<Action>) {
-        let mut config = VmConfig::clone(&self.vms[&uuid].config);
-        config.uuid = Some(uuid);
-        let definition = Definition { config: Arc::new(config), autostart };
-        let text = definition.encode();
-        self.definitions.insert(uuid, definition);
-        self.give_out(Purpose::Aside, DefinitionWork::Write { uuid, text }, out);
     }
 
     /// A VM has come, or not all of it.
@@ -774,13 +782,21 @@ impl Toolstack {
                 // Nobody will ask.
                 Speaks::Xl => {
                     self.moves.received.remove(&transfer);
-                    let purpose =
-                        Purpose::Farewell { client: Some(client), channel: Some(channel) };
-                    self.give_out(purpose, MoveWork::Forgotten { transfer }, out);
+                    let (client, channel) = (Some(client), Some(channel));
+                    let purpose = Purpose::Farewell { client, channel, listener: None };
+                    let work = MoveWork::Forgotten { transfer, channel: None };
+                    self.give_out(purpose, work, out);
                 }
             }
-            if let Some(autostart) = incoming.defined {
-                self.define_come(uuid, autostart, out);
+            if let Some(text) = &incoming.definition
+                && let Ok((_, definition)) = Definition::decode(&uuid.to_string(), text)
+            {
+                self.definitions.insert(uuid, definition);
+                if failure.is_some() {
+                    // It may not have been written.
+                    let text = text.clone();
+                    self.give_out(Purpose::Aside, DefinitionWork::Write { uuid, text }, out);
+                }
             }
             if let Some(message) = failure {
                 out.push(Action::Note { message: format!("{name}: {message}") });
@@ -837,7 +853,7 @@ impl Toolstack {
 
     /// What became of a transfer to this host. One that is asked for and not complete is ended.
     fn fate_of(&mut self, now: Instant, transfer: Uuid, out: &mut Vec<Action>) -> Fate {
-        let coming = self.vms.values().find(|vm| vm.facts.transfer == Some(transfer));
+        let coming = self.vms.values().find(|vm| vm.facts.transfers().any(|it| it == transfer));
         if let Some(vm) = coming {
             let is_complete = vm.facts.incarnation.completion.is_some();
             let operation: Option<OperationId> = vm.operation;

@@ -42,7 +42,7 @@ pub(super) enum Outcome {
     /// Its guest is on another host, or is not; see [`super::moves`].
     Sent { client: Option<ClientId>, to: Box<MigrateRequest> },
     /// A guest that was sent goes on here; why.
-    TakenBack { client: Option<ClientId>, message: String },
+    TakenBack { client: Option<ClientId>, why: Option<String> },
     /// Nothing is left of a VM that runs on another host.
     Moved { client: Option<ClientId>, leaving: Box<Leaving>, channel: Option<ChannelId> },
     /// A VM of another host runs here.
@@ -613,7 +613,9 @@ impl Toolstack {
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
         if let Some(transfer) = vm.facts.came.take() {
             self.moves.came(transfer, uuid);
+            self.define_come(now, transfer, out);
         }
+        let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
         let mut trace = Trace::of(id, &vm.config.name, &operation);
         trace.ended = Some(now);
         self.past.keep(trace);
@@ -685,6 +687,7 @@ impl Toolstack {
         // One that came and stays paused, after a restart of the daemon.
         if let Some(transfer) = vm.facts.transfer.take() {
             self.moves.came(transfer, uuid);
+            self.define_come(now, transfer, out);
         }
         let vm = &self.vms[&uuid];
         if let Some(client) = client {

@@ -16,7 +16,10 @@ use super::{Performer, failure, store};
 use crate::channel::{ChannelId, Conversation, Patience, Silence};
 use crate::config::VmConfig;
 use crate::host::Host;
-use crate::moves::{Greeting, Incoming, ReceiveRequest, Speaks, XlOffer, received_file};
+use crate::moves::{
+    Greeting, Incoming, ReceiveRequest, Speaks, XlOffer, received_file, received_text,
+};
+use crate::steps::moves::FORGOTTEN;
 use crate::work::{Failure, NewDomain, Part, WorkMonitor};
 
 /// How long a connection may take to say what it is for.
@@ -288,10 +291,27 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// Makes it known to a later boot that the VM came here.
-    pub(crate) fn note_arrival(&mut self, transfer: Uuid, uuid: Uuid) -> Result<(), Failure> {
+    pub(crate) fn note_arrival(
+        &mut self,
+        transfer: Uuid,
+        uuid: Uuid,
+        definition: Option<&str>,
+    ) -> Result<(), Failure> {
         let file = received_file(transfer);
-        let noted = self.host.write_transfer(&file, &uuid.to_string());
+        let noted = self.host.write_transfer(&file, &received_text(uuid, definition));
         noted.map_err(|error| failure(&file, error))
+    }
+
+    /// Writes the definition of a VM that has come, of which only the note of its arrival knew.
+    pub(crate) fn define_come(
+        &mut self,
+        transfer: Uuid,
+        uuid: Uuid,
+        text: &str,
+    ) -> Result<(), Failure> {
+        let written = self.host.write_definition(&uuid.to_string(), text);
+        written.map_err(|error| failure(format_args!("definition {uuid}"), error))?;
+        self.note_arrival(transfer, uuid, None)
     }
 
     /// Says that the VM runs. If nobody hears it, somebody will ask.
@@ -322,7 +342,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut with = self.converse(channel)?;
         match with.hear(FORGET_SECONDS, &mut || false) {
             Ok(Message::Forget { transfer: theirs }) if theirs == transfer => {
-                self.forget_received(transfer)
+                self.forget_received(transfer)?;
+                // Who has not heard it says it again.
+                let _asks_again = with.say(&FORGOTTEN);
+                Ok(())
             }
             Ok(other) => Err(Failure(format!("the sender said \"{}\"", other.name()))),
             Err(silence) => Err(silence.into()),

@@ -28,10 +28,10 @@ use crate::host::Host;
 use crate::layout::{DeviceRef, Nodes};
 use crate::libxl_json;
 use crate::moves::{
-    DomidWish, Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks, leaving_file,
-    received_file,
+    DomidWish, Farewell, Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks,
+    gone_file, leaving_file, received_file,
 };
-use crate::steps::moves::GoOn;
+use crate::steps::moves::{FORGOTTEN, GoOn};
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
 /// How long a host may take to say that it is there: a connection may have to be made, and a key be typed in.
@@ -42,6 +42,8 @@ const ACCEPT_SECONDS: u64 = 600;
 pub(super) const ANSWER_SECONDS: u64 = 120;
 /// To answer a question.
 const QUESTION_SECONDS: u64 = 30;
+/// To forget a transfer.
+const FORGOTTEN_SECONDS: u64 = 10;
 /// For the reason, after the connection broke.
 const REASON_SECONDS: u64 = 2;
 
@@ -446,7 +448,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         match how {
             _ if !is_suspended => {}
             GoOn::WithDevices => self.resume(domain, name)?,
-            GoOn::Anew => self.resume_anew(domain)?,
+            GoOn::Anew | GoOn::AnewByWish => self.resume_anew(domain, uuid, name, how)?,
         }
         self.stay(uuid)
     }
@@ -493,20 +495,37 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         transfer: Uuid,
         channel: Option<ChannelId>,
         peer: Option<&Reach>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Farewell, Failure> {
         // The other host answers for the VM until nothing here could start it again.
         let definition = self.host.remove_definition(&uuid.to_string());
         definition.map_err(|error| failure(format_args!("definition {uuid}"), error))?;
-        let forget = Message::Forget { transfer };
-        let told = match channel {
-            Some(channel) => self.converse(channel).is_ok_and(|mut with| with.say(&forget).is_ok()),
-            None => false,
+        let heard = channel
+            .and_then(|channel| self.converse(channel).ok())
+            .is_some_and(|mut with| tell_to_forget(&mut with, transfer).is_ok());
+        let heard = match (heard, peer) {
+            (false, Some(peer)) => {
+                let file = gone_file(transfer);
+                let noted = self.host.write_transfer(&file, &peer.encode());
+                noted.map_err(|error| failure(&file, error))?;
+                Farewell::Unheard
+            }
+            _ => Farewell::Heard,
         };
-        if let (false, Some(peer)) = (told, peer) {
-            // It remembers it for longer otherwise, which harms nobody.
-            let _remembered = self.reach(peer).map(|mut with| with.say(&forget));
-        }
-        self.stay(uuid)
+        self.stay(uuid)?;
+        Ok(heard)
+    }
+
+    /// Says to a host that had not heard it that it may forget a transfer.
+    pub(crate) fn say_gone(&mut self, peer: &Reach, transfer: Uuid) -> Result<(), Failure> {
+        let mut with = self.reach(peer)?;
+        tell_to_forget(&mut with, transfer)?;
+        self.end_farewell(transfer)
+    }
+
+    /// The other host is not told any more.
+    pub(crate) fn end_farewell(&mut self, transfer: Uuid) -> Result<(), Failure> {
+        let file = gone_file(transfer);
+        self.host.remove_transfer(&file).map_err(|error| failure(&file, error))
     }
 
     /// Says one thing on a connection.
@@ -523,6 +542,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         store::forget_received(&mut self.store, transfer)?;
         let file = received_file(transfer);
         self.host.remove_transfer(&file).map_err(|error| failure(&file, error))
+    }
+}
+
+/// Says that a transfer may be forgotten, and waits until it is.
+fn tell_to_forget(with: &mut Conversation, transfer: Uuid) -> Result<(), Failure> {
+    with.say(&Message::Forget { transfer })?;
+    match with.hear(FORGOTTEN_SECONDS, &mut || false)? {
+        FORGOTTEN => Ok(()),
+        other => Err(Failure(format!("the other host: said \"{}\"", other.name()))),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use migrate::Rings;
 use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Uuid, XenbusState};
 use xenstore::Error;
 use xenstore::client::{
@@ -152,6 +153,27 @@ pub(crate) fn suspend_nodes<T: Transport>(
         Ok(number.filter(|number| *number > 0).map(EvtchnPort))
     };
     Ok(SuspendNodes { guest_port: port(guest_port)?, own_port: port(own_port)? })
+}
+
+/// The frames of a domain's rings, as written when it was made.
+pub(crate) fn ring_frames<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    uuid: Uuid,
+) -> Result<Rings, Failure> {
+    let mut batch = Batch::new();
+    let link = batch.read(&vm_link(domid));
+    let [of_store, of_console] = ["store", "console"].map(|ring| {
+        let path = format!("/local/domain/{domid}/{ring}/ring-ref");
+        (batch.read(&path), path)
+    });
+    let replies = store.run(&batch)?;
+    check_link(&replies, link, domid, uuid)?;
+    let frame = |(index, path): (usize, String)| {
+        let frame = replies.get_optional(index)?.map(text).and_then(|it| it.parse().ok());
+        frame.ok_or_else(|| Failure(format!("{path}: is no frame of a ring")))
+    };
+    Ok(Rings { store: frame(of_store)?, console: frame(of_console)? })
 }
 
 /// Keeps the port for later suspends of the same domain.

@@ -13,7 +13,8 @@ use xen::{
 };
 use xenstore::client::{PreparedCommit, Transport};
 
-use super::{Performer, refused, store};
+use super::{Performer, failure, refused, store};
+use crate::steps::moves::GoOn;
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
 /// How long a guest may take to acknowledge a request in `control/shutdown`, as in libxl.
@@ -290,12 +291,29 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
     }
 
     /// Lets a suspended guest go on as if in another domain: it connects its devices anew.
-    pub(crate) fn resume_anew(&mut self, domain: DomainRef) -> Result<(), Failure> {
+    ///
+    /// Xen takes the place of a vCPU's `vcpu_info` from a PV guest once in a domain's life, and a guest that is told
+    /// that its domain is a new one names it again. Linux does not survive the refusal, so a PV guest goes on so only if
+    /// somebody wants it.
+    pub(crate) fn resume_anew(
+        &mut self,
+        domain: DomainRef,
+        uuid: Uuid,
+        name: &str,
+        how: GoOn,
+    ) -> Result<(), Failure> {
         let domid = domain.domid;
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
-        if info.is_some_and(|info| info.kind() == DomainKind::Pv) {
-            let why = "a PV guest whose devices were closed cannot go on in its domain yet";
-            return Err(Failure(format!("domain {domid}: {why}")));
+        if let Some(info) = info.filter(|info| info.kind() == DomainKind::Pv) {
+            if how != GoOn::AnewByWish {
+                return Err(Failure(format!(
+                    "{name}: is a PV guest whose devices were closed, which Linux survives in a new domain only: \
+                     `xy save` and `xy restore` give it one"
+                )));
+            }
+            let rings = store::ring_frames(&mut self.store, domid, uuid)?;
+            let prepared = migrate::prepare_in_place(&mut self.xen, &info, rings);
+            prepared.map_err(|error| failure(name, error))?;
         }
         // Its call returns 0, which the registers hold already.
         self.xen.resume_domain(domid).map_err(refused("resume", domid))?;

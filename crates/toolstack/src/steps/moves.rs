@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use migrate::peer::Message;
+use migrate::peer::{Fate, Message};
 use xen::{DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
@@ -14,6 +14,9 @@ use crate::layout::{self, DeviceRef, Nodes};
 use crate::moves::{Incoming, Leaving, MigrateRequest, Reach, ReceiveRequest};
 use crate::perform::Performer;
 use crate::work::{Failure, NewDomain, Output, WorkClass, WorkInfo, WorkMonitor};
+
+/// The answer to a word that a transfer may be forgotten.
+pub(crate) const FORGOTTEN: Message = Message::Answer { fate: Fate::Never };
 
 /// Steps of a move. The first four are the sender's.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -32,6 +35,8 @@ pub enum MoveStep {
     AwaitGo,
     /// From here on it is known after a crash of the host that the VM came.
     Note,
+    /// It is defined here from now on.
+    Define,
     /// Say that the VM runs.
     Report,
     /// Make sure that a VM that came in part never runs, also after a kill.
@@ -45,6 +50,8 @@ pub enum GoOn {
     WithDevices,
     /// It connects to new ones, as in another domain.
     Anew,
+    /// The same for a guest that may not be able to; somebody wants it.
+    AnewByWish,
 }
 
 /// Their work.
@@ -89,6 +96,13 @@ pub enum MoveWork {
     Note {
         transfer: Uuid,
         uuid: Uuid,
+        definition: Option<String>,
+    },
+    /// Writes the definition that came with a VM.
+    Define {
+        transfer: Uuid,
+        uuid: Uuid,
+        text: String,
     },
     Report {
         incoming: Arc<Incoming>,
@@ -127,8 +141,18 @@ pub enum MoveWork {
         channel: ChannelId,
         transfer: Uuid,
     },
-    /// Nobody will ask for it any more.
+    /// Nobody will ask for it any more, which may be answered.
     Forgotten {
+        transfer: Uuid,
+        channel: Option<ChannelId>,
+    },
+    /// Says to a host that had not heard it that it may forget a transfer.
+    SayGone {
+        peer: Reach,
+        transfer: Uuid,
+    },
+    /// It is not told any more.
+    EndFarewell {
         transfer: Uuid,
     },
     /// A VM that was to leave stays.
@@ -157,6 +181,7 @@ impl MoveStep {
             Self::Receive => step("receive", Permit::RECEIVE, interrupt),
             Self::AwaitGo => step("await the word", Permit::LISTEN, interrupt),
             Self::Note => step("note the arrival", Permit::SHORT, finish),
+            Self::Define => step("define", Permit::SHORT, finish),
             Self::Report => step("report", Permit::TALK, finish),
             Self::Fence => step("fence", Permit::SHORT, finish),
         }
@@ -193,10 +218,20 @@ impl MoveStep {
                 MoveWork::Receive { config, uuid, incoming: coming(), domain }
             }
             Self::AwaitGo => MoveWork::AwaitGo { name, incoming: coming() },
-            Self::Note => MoveWork::Note { transfer: coming().transfer, uuid },
-            Self::Report => {
+            Self::Note => {
+                let incoming = coming();
+                let (transfer, definition) = (incoming.transfer, incoming.definition.clone());
+                MoveWork::Note { transfer, uuid, definition }
+            }
+            Self::Define => {
                 let incoming = coming();
                 // It is ours, whatever happens to it.
+                vm.facts.came = vm.facts.transfer.take().or(vm.facts.came);
+                let text = incoming.definition.clone().expect("planned for a defined VM");
+                MoveWork::Define { transfer: incoming.transfer, uuid, text }
+            }
+            Self::Report => {
+                let incoming = coming();
                 vm.facts.incoming = None;
                 vm.facts.came = vm.facts.transfer.take().or(vm.facts.came);
                 MoveWork::Report { incoming }
@@ -228,6 +263,7 @@ impl MoveStep {
             | Self::GoOn(_)
             | Self::AwaitGo
             | Self::Note
+            | Self::Define
             | Self::Report
             | Self::Fence => output.expect_done(),
         }
@@ -249,6 +285,7 @@ impl MoveWork {
             }
             Self::AwaitGo { .. } => info("await-go", WorkClass::Listen, None),
             Self::Note { .. } => info("note-arrival", WorkClass::Change, None),
+            Self::Define { .. } => info("define-arrived", WorkClass::Change, None),
             Self::Report { .. } => info("report", WorkClass::Talk, None),
             Self::Fence { .. } => info("fence", WorkClass::Change, None),
             Self::Greet { .. } => info("greet", WorkClass::Listen, None),
@@ -257,7 +294,9 @@ impl MoveWork {
             Self::Ask { .. } => info("ask", WorkClass::Talk, None),
             Self::Forget { .. } => info("forget", WorkClass::Talk, None),
             Self::AwaitForget { .. } => info("await-forget", WorkClass::Listen, None),
-            Self::Forgotten { .. } => info("forgotten", WorkClass::Change, None),
+            Self::Forgotten { .. } => info("forgotten", WorkClass::Talk, None),
+            Self::SayGone { .. } => info("say-gone", WorkClass::Talk, None),
+            Self::EndFarewell { .. } => info("end-farewell", WorkClass::Change, None),
             Self::Stay { .. } => info("stay", WorkClass::Change, None),
         }
     }
@@ -285,7 +324,10 @@ impl MoveWork {
                     .map(Output::Built);
             }
             Self::AwaitGo { name, incoming } => by.await_go(&name, &incoming, monitor)?,
-            Self::Note { transfer, uuid } => by.note_arrival(transfer, uuid)?,
+            Self::Note { transfer, uuid, definition } => {
+                by.note_arrival(transfer, uuid, definition.as_deref())?;
+            }
+            Self::Define { transfer, uuid, text } => by.define_come(transfer, uuid, &text)?,
             Self::Report { incoming } => by.report_arrival(&incoming),
             Self::Fence { transfer, uuid } => by.fence(transfer, uuid)?,
             Self::Greet { receive } => return by.greet(receive, monitor).map(Output::Greeted),
@@ -295,10 +337,18 @@ impl MoveWork {
                 return by.ask_peer(&peer, transfer).map(Output::Fate);
             }
             Self::Forget { uuid, transfer, channel, peer } => {
-                by.forget_leaving(uuid, transfer, channel, peer.as_ref())?;
+                let heard = by.forget_leaving(uuid, transfer, channel, peer.as_ref())?;
+                return Ok(Output::Farewell(heard));
             }
             Self::AwaitForget { channel, transfer } => by.await_forget(channel, transfer)?,
-            Self::Forgotten { transfer } => by.forget_received(transfer)?,
+            Self::Forgotten { transfer, channel } => {
+                by.forget_received(transfer)?;
+                if let Some(channel) = channel {
+                    by.say_once(channel, &FORGOTTEN)?;
+                }
+            }
+            Self::SayGone { peer, transfer } => by.say_gone(&peer, transfer)?,
+            Self::EndFarewell { transfer } => by.end_farewell(transfer)?,
             Self::Stay { uuid } => by.stay(uuid)?,
         }
         Ok(Output::Done)
