@@ -1,5 +1,9 @@
-//! A VM goes from host to host while something goes wrong at every point: `moves [--seeds N] [--first K] [--stride N]
-//! [--only WORDS] [--at K]`. With `--at`, only the K-th point of each sweep, and everything that happens.
+//! A VM goes from host to host while something goes wrong at every point: `moves [--seed FIRST] [--seeds N] [--first K]
+//! [--stride N] [--only WORDS] [--at K] [--walks N] [--seconds N]`. With `--at`, only the K-th point of each sweep, and
+//! everything that happens. With `--walks`, so many random walks of several moves back and forth, and no sweep. With
+//! `--seconds`, it stops after about so long.
+
+use std::time::{Duration, Instant};
 
 use sim::PacketFate;
 use sim_pair::Side;
@@ -42,13 +46,45 @@ fn tell(plan: &Plan) {
     println!("{plan:?}: {result:?}");
 }
 
+/// Random walks of VMs; how many went wrong.
+fn walk(seeds: std::ops::Range<u64>, until: Option<Instant>) -> usize {
+    let (mut walks, mut moves, mut broken) = (0, 0, 0);
+    for seed in seeds {
+        if until.is_some_and(|until| Instant::now() >= until) {
+            break;
+        }
+        let guest = Guest::ALL[usize::from(seed % 3 != 0)];
+        match std::panic::catch_unwind(|| moves::walk(guest, seed)) {
+            Ok(Ok(places)) => moves += places.len(),
+            Ok(Err(why)) => {
+                broken += 1;
+                println!("WRONG: walk of a {} guest with seed {seed}: {why}", guest.as_str());
+            }
+            Err(_) => {
+                broken += 1;
+                println!(
+                    "WRONG: walk of a {} guest with seed {seed}: a host panicked",
+                    guest.as_str()
+                );
+            }
+        }
+        walks += 1;
+    }
+    println!("{walks} walks, {moves} moves, {broken} went wrong");
+    broken
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (mut seeds, mut first, mut stride, mut at, mut only) = (1, 1, 1, None, Vec::new());
+    let (mut seed, mut seeds, mut first, mut stride, mut at) = (1_u64, 1_u64, 1, 1, None);
+    let (mut only, mut walks, mut until) = (Vec::new(), 0, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let value = arguments.next().ok_or("a value is missing")?;
         match argument.as_str() {
+            "--seed" => seed = value.parse()?,
             "--seeds" => seeds = value.parse()?,
+            "--walks" => walks = value.parse()?,
+            "--seconds" => until = Some(Instant::now() + Duration::from_secs(value.parse()?)),
             "--stride" => stride = value.parse::<u64>()?.max(1),
             "--first" => first = value.parse()?,
             "--at" => at = Some(value.parse::<u64>()?),
@@ -57,6 +93,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let is_wanted = |text: &str| only.iter().all(|it| text.contains(it.as_str()));
+    if walks > 0 {
+        return match walk(seed..seed + walks, until) {
+            0 => Ok(()),
+            broken => Err(format!("{broken} walks went wrong").into()),
+        };
+    }
     let mut broken = 0;
     println!(
         "{:<7} {:<5} {:<26} {:>5} {:>6} {:>6} {:>6} {:>5}",
@@ -69,7 +111,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let name = |what: &str| format!("{} {} {what}", way.as_str(), guest.as_str());
         let wanted = KILLS.iter().chain(packets).filter(|(what, _)| is_wanted(&name(what)));
         for (name, trouble) in wanted {
-            for seed in 1..=seeds {
+            for seed in seed..seed + seeds {
+                if until.is_some_and(|until| Instant::now() >= until) {
+                    println!("the rest is left out: the time is over");
+                    break;
+                }
                 let plan = Plan { way, guest, trouble: Trouble::Nothing, seed };
                 if let Some(k) = at {
                     tell(&Plan { trouble: trouble(k), ..plan });

@@ -6,9 +6,9 @@
 use std::panic;
 
 use migrate::peer::Arrival;
-use sim::{PacketFate, SimHost};
+use sim::{PacketFate, Prng, SimHost};
 use toolstack::channel::ChannelId;
-use toolstack::moves::{MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Wishes};
+use toolstack::moves::{MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Verdict, Wishes};
 use toolstack::plan::Start;
 use toolstack::saved::{AfterSave, FileFormat, SaveTo};
 use toolstack::{Reply, Request, VmState, xlcfg};
@@ -85,6 +85,53 @@ pub enum Trouble {
     Destroy(u64),
 }
 
+/// Whether the VM is defined.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Defined {
+    No,
+    Yes,
+    /// It starts with its host.
+    Autostart,
+}
+
+/// What is done about a PV guest that was taken back after its devices were closed.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Rescue {
+    /// It goes on in its domain, by an operator's wish.
+    Here,
+    /// It is saved, and restored in a new one.
+    NewDomain,
+}
+
+impl Plan {
+    /// The point at which something goes wrong, or something that differs as much.
+    fn point(&self) -> u64 {
+        let k = match self.trouble {
+            Trouble::Nothing => 0,
+            Trouble::Destroy(us) => us / 500,
+            Trouble::Kill(_, k)
+            | Trouble::KillBoth(k, _)
+            | Trouble::Crash(_, k)
+            | Trouble::Packet(k, _) => k,
+        };
+        self.seed.wrapping_add(k)
+    }
+
+    /// A file has no definition, and whoever restores it elsewhere has to see to that.
+    fn defined(&self) -> Defined {
+        match self.point() % 3 {
+            _ if self.way == Way::File => Defined::No,
+            0 => Defined::No,
+            1 => Defined::Yes,
+            _ => Defined::Autostart,
+        }
+    }
+
+    fn rescue(&self) -> Rescue {
+        if self.point() % 2 == 0 { Rescue::Here } else { Rescue::NewDomain }
+    }
+}
+
 /// One run.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Plan {
@@ -140,13 +187,15 @@ struct Trial {
     pair: Pair,
     /// What the sender was told.
     told: Option<Reply>,
+    /// So far.
+    moves: u8,
 }
 
 impl Trial {
     fn boot(plan: &Plan) -> Self {
         let config =
             PairConfig { seed: plan.seed, prepare, visit: Some(receive), ..PairConfig::default() };
-        Self { pair: Pair::boot(&config), told: None }
+        Self { pair: Pair::boot(&config), told: None, moves: 0 }
     }
 
     fn say(&mut self, side: Side, request: Request) -> Result<Reply, String> {
@@ -177,16 +226,14 @@ impl Trial {
     }
 
     /// Nothing goes wrong any more; what did is over.
-    fn calm(&mut self) -> bool {
+    fn calm(&mut self) {
         self.pair.mend();
-        let mut deaths = 0;
+        self.pair.network(|network| network.spare());
         for side in Side::BOTH {
-            deaths += self.pair.on(side, |lab| {
+            self.pair.on(side, |lab| {
                 lab.host.machine().get_mut().faults_mut().revive_toolstack();
-                lab.deaths
             });
         }
-        deaths > 0
     }
 
     fn state(&mut self, side: Side) -> Result<VmState, String> {
@@ -216,15 +263,7 @@ impl Trial {
 
     /// Saves the VM on the left; then restores it on the right, if that is where it is now.
     fn by_file(&mut self) -> Result<(), String> {
-        let to = SaveTo {
-            path: FILE.to_owned(),
-            after: AfterSave::Destroyed,
-            format: FileFormat::Xylem,
-            config: None,
-            id: Uuid([0x22; 16]),
-        };
-        let save = Request::Save { target: "vm".to_owned(), to: Box::new(to) };
-        let letter = self.pair.ask(Side::Left, save);
+        let letter = self.pair.ask(Side::Left, Self::save());
         self.pair.wait(letter, 200 * SECOND);
         // Whoever was killed is back.
         self.pair.pass(60 * SECOND);
@@ -233,21 +272,9 @@ impl Trial {
         }
         // A daemon that is killed while it restores leaves the file.
         for _ in 0..2 {
-            let file = match self.say(Side::Right, Request::ReadSaved { path: FILE.to_owned() })? {
-                Reply::SavedFile(file) => file,
-                Reply::Failed(_) => {
-                    self.pair.pass(60 * SECOND);
-                    continue;
-                }
-                other => return Err(format!("no file: {other:?}")),
-            };
-            let text = file.config_text.clone();
-            let source = xlcfg::Source { file: FILE, text: &text, overrides: &[] };
-            let config = Box::new(xlcfg::parse(source).map_err(|error| error.to_string())?);
-            let restore = Request::Restore { file, config, start: Start::Running };
-            let letter = self.pair.ask(Side::Right, restore);
-            self.pair.wait(letter, 200 * SECOND);
-            self.pair.pass(60 * SECOND);
+            if self.restore(Side::Right)?.is_none() {
+                self.pair.pass(60 * SECOND);
+            }
             if self.state(Side::Right)? == VmState::Running {
                 break;
             }
@@ -255,31 +282,35 @@ impl Trial {
         Ok(())
     }
 
-    /// Sends the VM from the left host to the right one.
-    fn by_network(&mut self, pace: Pace, trouble: Trouble) {
-        let [near, far] = self.pair.connect();
+    /// Sends the VM from one host to the other.
+    fn by_network(&mut self, from: Side, pace: Pace, trouble: Trouble) {
+        let ends = self.pair.connect();
+        let (near, far) = (ends[from.index()], ends[from.other().index()]);
+        self.moves += 1;
+        let mut transfer = TRANSFER;
+        transfer.0[15] = self.moves;
+        let name = |side| if side == Side::Left { "left" } else { "right" };
         let request = MigrateRequest {
             target: "vm".to_owned(),
             channel: near,
-            to: "right".to_owned(),
-            from: "left".to_owned(),
-            peer: Some(Reach::Command("ssh right".to_owned())),
-            transfer: TRANSFER,
+            to: name(from.other()).to_owned(),
+            from: name(from).to_owned(),
+            peer: Some(Reach::Command(format!("ssh {}", name(from.other())))),
+            transfer,
             pace,
             downtime_ms: None,
             arrival: Arrival::Runs,
             wishes: Wishes::default(),
         };
-        self.pair.ask(Side::Right, receive(far));
-        let letter = self.pair.ask(Side::Left, Request::Migrate(Box::new(request)));
+        self.pair.ask(from.other(), receive(far));
+        let letter = self.pair.ask(from, Request::Migrate(Box::new(request)));
         if let Trouble::Destroy(after_us) = trouble {
             let destroy = Request::Destroy { target: "vm".to_owned() };
-            self.pair.ask_after(Side::Left, after_us * 1000, destroy);
+            self.pair.ask_after(from, after_us * 1000, destroy);
         }
         self.told = self.pair.wait(letter, PATIENCE_NS);
         let told = format!("{:?}", self.told);
-        self.pair
-            .on(Side::Left, move |lab| lab.host.note(format_args!("the sender is told {told}")));
+        self.pair.on(from, move |lab| lab.host.note(format_args!("the sender is told {told}")));
         // Whoever was killed is back.
         self.pair.pass(60 * SECOND);
     }
@@ -294,6 +325,116 @@ impl Trial {
         let mut lines = checks::twice(&self.pair.runs());
         lines.extend(checks::written_twice(&self.pair.disk_uses(), "/shared/"));
         if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
+    }
+
+    /// Creates the VM on the left host.
+    fn begin(&mut self, plan: &Plan) -> Result<(), String> {
+        let create = create(&plan.guest.text(), UUID)?;
+        let autostart = match plan.defined() {
+            Defined::No => None,
+            Defined::Yes => Some(None),
+            Defined::Autostart => Some(Some(7)),
+        };
+        let begin = match (autostart, create) {
+            (Some(autostart), Request::Create { config, fresh_uuid, start }) => {
+                let define = Request::Define { config, fresh_uuid, autostart };
+                match self.say(Side::Left, define)? {
+                    Reply::Defined { .. } => {}
+                    other => return Err(format!("not defined: {other:?}")),
+                }
+                Request::Start { target: "vm".to_owned(), start }
+            }
+            (_, create) => create,
+        };
+        match self.say(Side::Left, begin)? {
+            Reply::Created(_) => Ok(()),
+            other => Err(format!("not created: {other:?}")),
+        }
+    }
+
+    /// The definition is where the VM is, and nowhere else.
+    fn check_definition(&mut self, plan: &Plan, runs_on: Option<Side>) -> Result<(), String> {
+        let defined_on: Vec<Side> = Side::BOTH
+            .into_iter()
+            .filter(|side| self.pair.on(*side, |lab| !lab.host.os().definitions().is_empty()))
+            .collect();
+        let is_right = match plan.defined() {
+            Defined::No => defined_on.is_empty(),
+            Defined::Yes | Defined::Autostart => {
+                defined_on.len() == 1 && runs_on.is_none_or(|side| defined_on == [side])
+            }
+        };
+        match is_right {
+            true => Ok(()),
+            false => Err(format!("it is on {runs_on:?}, and defined on {defined_on:?}")),
+        }
+    }
+
+    /// A PV guest that was taken back late is suspended, which the daemon says. It must have lost nothing.
+    fn rescue(&mut self, from: Side, plan: &Plan) -> Result<(), String> {
+        let Some((_, false)) = self.domain(from)? else { return Ok(()) };
+        if plan.guest != Guest::Pv || self.state(from)? != VmState::Suspended {
+            return Ok(());
+        }
+        if plan.rescue() == Rescue::Here {
+            let settle = Request::Settle { target: "vm".to_owned(), verdict: Verdict::Here };
+            return match self.say(from, settle)? {
+                Reply::Ok => {
+                    self.pair.pass(60 * SECOND);
+                    Ok(())
+                }
+                other => Err(format!("it does not go on: {other:?}")),
+            };
+        }
+        match self.say(from, Self::save())? {
+            Reply::Failed(why) => return Err(format!("it cannot be saved: {why}")),
+            _ => self.pair.pass(SECOND),
+        }
+        match self.restore(from)? {
+            Some(_) => Ok(()),
+            None => Err("it cannot be restored".to_owned()),
+        }
+    }
+
+    fn save() -> Request {
+        let to = SaveTo {
+            path: FILE.to_owned(),
+            after: AfterSave::Destroyed,
+            format: FileFormat::Xylem,
+            config: None,
+            id: Uuid([0x22; 16]),
+        };
+        Request::Save { target: "vm".to_owned(), to: Box::new(to) }
+    }
+
+    /// Restores the VM from its file; `None` if there is none.
+    fn restore(&mut self, side: Side) -> Result<Option<()>, String> {
+        let file = match self.say(side, Request::ReadSaved { path: FILE.to_owned() })? {
+            Reply::SavedFile(file) => file,
+            Reply::Failed(_) => return Ok(None),
+            other => return Err(format!("no file: {other:?}")),
+        };
+        let text = file.config_text.clone();
+        let source = xlcfg::Source { file: FILE, text: &text, overrides: &[] };
+        let config = Box::new(xlcfg::parse(source).map_err(|error| error.to_string())?);
+        let restore = Request::Restore { file, config, start: Start::Running };
+        let letter = self.pair.ask(side, restore);
+        self.pair.wait(letter, 200 * SECOND);
+        self.pair.pass(60 * SECOND);
+        Ok(Some(()))
+    }
+
+    /// Its disk is connected where it runs, and nowhere else.
+    fn check_disk(&mut self, has_it: Option<Side>) -> Result<(), String> {
+        let uses = self.pair.disk_uses();
+        for side in Side::BOTH {
+            let open = uses[side.index()].iter();
+            let open = open.filter(|it| it.what.disk == DISK && it.ended.is_none()).count();
+            if open != usize::from(has_it == Some(side)) {
+                return Err(format!("{side:?}: its disk is connected {open} times"));
+            }
+        }
+        Ok(())
     }
 
     /// The host that has the VM, which must run and have all of its memory.
@@ -323,6 +464,11 @@ impl Trial {
             let gone = self.say(side, Request::Destroy { target: "vm".to_owned() })?;
             if !matches!(gone, Reply::Gone { .. }) {
                 return Err(format!("{side:?}: not destroyed: {gone:?}"));
+            }
+        }
+        for side in Side::BOTH {
+            if self.pair.on(side, |lab| !lab.host.os().definitions().is_empty()) {
+                self.say(side, Request::Undefine { target: "vm".to_owned() })?;
             }
         }
         for side in Side::BOTH {
@@ -372,18 +518,15 @@ pub fn run_traced(plan: &Plan) -> (Result<Outcome, String>, [Vec<String>; 2]) {
 impl Trial {
     fn run(&mut self, plan: &Plan) -> Result<Outcome, String> {
         let trial = self;
-        match trial.say(Side::Left, create(&plan.guest.text(), UUID)?)? {
-            Reply::Created(_) => {}
-            other => return Err(format!("not created: {other:?}")),
-        }
+        trial.begin(plan)?;
         // It has booted, and writes for some more time.
         trial.pair.pass(SECOND);
         let packets = trial.pair.network(|network| network.packets());
         trial.plan(plan.trouble);
         match plan.way {
             Way::File => trial.by_file()?,
-            Way::Live => trial.by_network(Pace::Live, plan.trouble),
-            Way::Stopped => trial.by_network(Pace::Stopped, plan.trouble),
+            Way::Live => trial.by_network(Side::Left, Pace::Live, plan.trouble),
+            Way::Stopped => trial.by_network(Side::Left, Pace::Stopped, plan.trouble),
         }
         let was_hit = match plan.trouble {
             Trouble::Nothing => false,
@@ -399,7 +542,10 @@ impl Trial {
         trial.calm();
         trial.pair.pass(300 * SECOND);
         trial.check_history()?;
+        trial.rescue(Side::Left, plan)?;
         let runs_on = trial.find()?;
+        trial.check_disk(runs_on)?;
+        trial.check_definition(plan, runs_on)?;
         let has_arrived = !trial.pair.runs()[1].is_empty();
         let may_be_nowhere = match plan.trouble {
             Trouble::Crash(Side::Left, _) => was_hit && !has_arrived,
@@ -417,8 +563,103 @@ impl Trial {
         if is_told_moved && !is_moved && !may_be_nowhere || is_told_not && is_moved || is_needless {
             return Err(format!("it is on {runs_on:?}; the sender was told {:?}", trial.told));
         }
+        trial.check_history()?;
         trial.finish(runs_on)?;
         Ok(Outcome { runs_on, was_hit })
+    }
+}
+
+/// Moves of a walk.
+const WALK_MOVES: u64 = 8;
+/// Points that a move has, about: daemons' actions, and packets.
+const ACTIONS: u64 = 140;
+const PACKETS: u64 = 14;
+
+/// Something that may go wrong.
+fn random_trouble(prng: &mut Prng, from: Side) -> Trouble {
+    let side = if prng.below(2) == 0 { from } else { from.other() };
+    let action = 1 + prng.below(ACTIONS);
+    let fates = [
+        PacketFate::Lost,
+        PacketFate::CutFor(5 * SECOND),
+        PacketFate::Cut,
+        PacketFate::Reset,
+        PacketFate::Torn,
+    ];
+    match prng.below(6) {
+        0 => Trouble::Nothing,
+        1 => Trouble::Kill(side, action),
+        2 => Trouble::KillBoth(action, 1 + prng.below(ACTIONS)),
+        3 => Trouble::Crash(side, action),
+        _ => {
+            let fate = fates[usize::try_from(prng.below(fates.len() as u64)).unwrap_or(0)];
+            Trouble::Packet(1 + prng.below(PACKETS), fate)
+        }
+    }
+}
+
+/// A VM goes back and forth while things go wrong at random. Returns on which host it was after each move.
+///
+/// # Errors
+/// What went wrong, and in which move.
+pub fn walk(guest: Guest, seed: u64) -> Result<Vec<Side>, String> {
+    let plan = Plan { way: Way::Stopped, guest, trouble: Trouble::Nothing, seed };
+    let mut trial = Trial::boot(&plan);
+    trial.begin(&plan)?;
+    let mut prng = Prng::new(seed ^ 0x77_616c_6b);
+    let (mut is_on, mut places) = (Side::Left, Vec::new());
+    for number in 1..=WALK_MOVES {
+        trial.pair.pass(SECOND);
+        let trouble = random_trouble(&mut prng, is_on);
+        let is_live = guest == Guest::Pvh && prng.below(2) == 0;
+        let pace = if is_live { Pace::Live } else { Pace::Stopped };
+        is_on = trial
+            .walk_on(&plan, is_on, pace, trouble)
+            .map_err(|why| format!("move {number} from {is_on:?}, {trouble:?}: {why}"))?;
+        places.push(is_on);
+    }
+    trial.finish(Some(is_on))?;
+    Ok(places)
+}
+
+impl Trial {
+    /// One move of a walk. A VM that was lost with its host starts anew.
+    fn walk_on(
+        &mut self,
+        plan: &Plan,
+        from: Side,
+        pace: Pace,
+        trouble: Trouble,
+    ) -> Result<Side, String> {
+        self.plan(trouble);
+        self.by_network(from, pace, trouble);
+        self.calm();
+        self.pair.pass(300 * SECOND);
+        self.check_history()?;
+        self.rescue(from, &Plan { trouble, ..*plan })?;
+        let found = self.find()?;
+        self.check_disk(found)?;
+        self.check_definition(plan, found)?;
+        if let Some(side) = found {
+            return Ok(side);
+        }
+        if !matches!(trouble, Trouble::Crash(..)) {
+            return Err(format!("the VM is lost; the sender was told {:?}", self.told));
+        }
+        let defined = Side::BOTH
+            .into_iter()
+            .find(|side| self.pair.on(*side, |lab| !lab.host.os().definitions().is_empty()));
+        let (side, request) = match defined {
+            Some(side) => {
+                let start = Start::Running;
+                (side, Request::Start { target: "vm".to_owned(), start })
+            }
+            None => (from, create(&plan.guest.text(), UUID)?),
+        };
+        match self.say(side, request)? {
+            Reply::Created(_) => Ok(side),
+            other => Err(format!("it does not start anew: {other:?}")),
+        }
     }
 }
 

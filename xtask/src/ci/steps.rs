@@ -63,6 +63,7 @@ pub(super) const STEPS: &[Step] = &[
     built("72 hours of a host's life, with trouble", Load::OneCpu, 200, || crate::churn::run(&[])),
     built("random worlds", Load::OneCpu, 140, || crate::worlds::run(WORLDS)),
     built("xylemd killed at every step", Load::OneCpu, 90, || crate::kills::run(1)),
+    built("moves between two hosts, with trouble", Load::OneCpu, 80, crate::moves::some),
     built("damaged kernels and ramdisks", Load::OneCpu, 90, || {
         crate::images::run(&["--count", "10000", "--seconds", "90"].map(str::to_owned))
     }),
@@ -128,6 +129,7 @@ fn format() -> Result<()> {
 fn programs() -> Result<()> {
     lab::build_programs()?;
     cargo::build_examples("sim-trials")?;
+    cargo::build_examples("sim-pair")?;
     cargo::build_examples("xen-build")?;
     for program in scenarios::EXAMPLES {
         lab::build_example("xen-linux", program)?;
