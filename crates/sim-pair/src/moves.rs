@@ -289,7 +289,7 @@ impl Trial {
         self.moves += 1;
         let mut transfer = TRANSFER;
         transfer.0[15] = self.moves;
-        let name = |side| if side == Side::Left { "left" } else { "right" };
+        let name = |side: Side| if side == Side::Left { "left" } else { "right" };
         let request = MigrateRequest {
             target: "vm".to_owned(),
             channel: near,

@@ -112,6 +112,21 @@ pub struct StepInfo {
     pub permit: Option<Permit>,
 }
 
+impl StepInfo {
+    /// A step of the VM as a whole that leaves nothing behind.
+    const fn plain(name: &'static str, permit: Permit, if_cancelled: IfCancelled) -> Self {
+        Self {
+            stage: name,
+            text: name,
+            device: None,
+            undo: None,
+            if_failed: IfFailed::Fail,
+            if_cancelled,
+            permit: Some(permit),
+        }
+    }
+}
+
 /// Consequence of a step's failure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IfFailed {

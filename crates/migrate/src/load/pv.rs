@@ -234,6 +234,8 @@ impl Pv {
         put_u64_at(&mut info, start::SHARED_INFO, shared_info_frame << PAGE_SHIFT);
         put_u32_at(&mut info, start::FLAGS, 0);
         xen.write_foreign(target.domid, &[frame], 0, &info)?;
+        // What the store had said to the suspended guest is no answer in this domain, and may be half a message.
+        xen.write_foreign(target.domid, &[store], 0, &[0; PAGE_BYTES])?;
         disconnect_console(xen, target.domid, console)?;
         Ok((store, console))
     }

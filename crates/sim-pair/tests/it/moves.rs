@@ -23,6 +23,38 @@ fn it_goes_on_on_the_other_host() {
     }
 }
 
+fn wrong(
+    way: Way,
+    guest: Guest,
+    trouble: fn(u64) -> Trouble,
+    first: u64,
+    stride: u64,
+) -> Vec<String> {
+    moves::sweep(plan(way, guest), trouble, first, stride).wrong
+}
+
+#[test]
+fn a_receiver_that_is_killed_at_its_end_forgets_the_transfer_and_keeps_the_definition() {
+    let kill = |k| Trouble::Kill(Side::Right, k);
+    assert_eq!(wrong(Way::Live, Guest::Pvh, kill, 88, 4), [""; 0]);
+}
+
+#[test]
+fn a_pv_guest_that_is_taken_back_late_goes_on_in_a_new_domain_or_by_wish_in_its_own() {
+    for k in [36, 37] {
+        let plan = Plan { trouble: Trouble::Kill(Side::Left, k), ..plan(Way::Stopped, Guest::Pv) };
+        let outcome = moves::run(&plan).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(outcome.runs_on, Some(Side::Left));
+    }
+}
+
+#[test]
+fn it_goes_back_and_forth_whatever_happens() {
+    for (guest, seed) in [(Guest::Pvh, 1), (Guest::Pv, 2)] {
+        moves::walk(guest, seed).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
 /// The VMs that a host knows: name, whether defined, place in the start of the host.
 fn vms(pair: &mut Pair, side: Side) -> Vec<(String, bool, Option<u32>)> {
     match pair.say(side, Request::Vms) {

@@ -58,7 +58,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         file: &SavedFile,
     ) -> Result<(), Failure> {
         if self.read_saved(&file.path)? != *file {
-            return Err(Failure(format!("{}: has changed meanwhile; try again", file.path)));
+            return Err(changed(file));
         }
         let needs = xen_build::check_restored(&restored(config));
         let needs = needs.map_err(|error| failure(config.origin.at("memory"), error))?;
@@ -104,9 +104,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let damaged = |error: ImageError| unreadable(path, &error);
         let refused = |error: LoadError| failure(path, error);
         let reader = source.reader().map_err(damaged)?;
-        if save_id(reader.head()) != file.id || source.0.bytes() != file.bytes {
-            return Err(Failure(format!("{path}: has changed meanwhile; try again")));
-        }
+        is_same(file, save_id(reader.head()), source)?;
         for record in reader.before_pages(source).map_err(damaged)? {
             load.apply(&mut self.xen, record).map_err(refused)?;
         }
@@ -137,9 +135,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let damaged = |error: ImageError| unreadable(path, &error);
         let refused = |error: LoadError| failure(path, error);
         let mut reader = source.xl().map_err(damaged)?;
-        if reader.save_id() != file.id || source.0.bytes() != file.bytes {
-            return Err(Failure(format!("{path}: has changed meanwhile; try again")));
-        }
+        is_same(file, reader.save_id(), source)?;
         while let Some(item) = reader.next().map_err(damaged)? {
             if let libxl::Item::Libxc(libxc::Item::Record(record)) = item {
                 load.apply(&mut self.xen, record).map_err(refused)?;
@@ -204,6 +200,18 @@ fn read_xl(path: &str, file: &OpenFile) -> Result<SavedFile, Failure> {
         vcpus: config.vcpus_max,
         warnings: imported.warnings,
     })
+}
+
+fn changed(file: &SavedFile) -> Failure {
+    Failure(format!("{}: has changed meanwhile; try again", file.path))
+}
+
+/// Checks that a file is still the one that was read.
+fn is_same(file: &SavedFile, id: Option<Uuid>, source: &OpenFile) -> Result<(), Failure> {
+    match id == file.id && source.0.bytes() == file.bytes {
+        true => Ok(()),
+        false => Err(changed(file)),
+    }
 }
 
 /// Says how far a load is.

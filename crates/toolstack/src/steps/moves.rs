@@ -6,7 +6,7 @@ use migrate::peer::{Fate, Message};
 use xen::{DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
-use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
+use super::{Completing, IfCancelled, Permit, Preparation, StepInfo};
 use crate::channel::ChannelId;
 use crate::config::VmConfig;
 use crate::host::Host;
@@ -163,15 +163,7 @@ pub enum MoveWork {
 
 impl MoveStep {
     pub(super) fn info(self) -> StepInfo {
-        let step = |name, permit, if_cancelled| StepInfo {
-            stage: name,
-            text: name,
-            device: None,
-            undo: None,
-            if_failed: IfFailed::Fail,
-            if_cancelled,
-            permit: Some(permit),
-        };
+        let step = StepInfo::plain;
         let (finish, interrupt) = (IfCancelled::Finish, IfCancelled::Interrupt);
         match self {
             Self::Send => step("send", Permit::SEND, interrupt),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use xen::{DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
-use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
+use super::{Completing, IfCancelled, Permit, Preparation, StepInfo};
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::perform::Performer;
@@ -45,15 +45,7 @@ pub enum SaveWork {
 
 impl SaveStep {
     pub(super) fn info(self) -> StepInfo {
-        let step = |name, permit, if_cancelled| StepInfo {
-            stage: name,
-            text: name,
-            device: None,
-            undo: None,
-            if_failed: IfFailed::Fail,
-            if_cancelled,
-            permit: Some(permit),
-        };
+        let step = StepInfo::plain;
         match self {
             Self::Save => step("save", Permit::MEMORY, IfCancelled::Interrupt),
             Self::Settle => step("settle the save", Permit::MEMORY, IfCancelled::Finish),
