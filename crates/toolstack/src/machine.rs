@@ -388,6 +388,11 @@ pub struct Toolstack {
     last_generation: u64,
 }
 
+/// Tells the operator what failed that nobody waits for.
+fn note_failure(result: Result<Output, Failure>, out: &mut Vec<Action>) {
+    out.extend(result.err().map(|Failure(message)| Action::Note { message }));
+}
+
 impl Default for Toolstack {
     fn default() -> Self {
         Self::new()
@@ -599,11 +604,7 @@ impl Toolstack {
                 self.abandoned_ended(now, ticket, leaves, result, out);
             }
             Purpose::Discard { leaves } => self.forget_abandoned(leaves),
-            Purpose::Aside => {
-                if let Err(Failure(message)) = result {
-                    out.push(Action::Note { message });
-                }
-            }
+            Purpose::Aside => note_failure(result, out),
         }
     }
 

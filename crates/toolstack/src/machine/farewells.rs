@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use xen::Uuid;
 
 use super::definitions::Definition;
-use super::{Action, ClientId, Instant, Purpose, Toolstack};
+use super::{Action, ClientId, Instant, Purpose, Toolstack, note_failure};
 use crate::channel::ChannelId;
 use crate::moves::{Farewell, Reach};
 use crate::work::{Failure, MoveWork, Output};
@@ -151,8 +151,6 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         self.farewells.defining.remove(&transfer);
-        if let Err(Failure(message)) = result {
-            out.push(Action::Note { message });
-        }
+        note_failure(result, out);
     }
 }
