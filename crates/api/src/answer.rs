@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::activity::Activity;
+use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::storage::{SrRow, VdiList};
@@ -80,6 +81,10 @@ pub enum Reply {
     Vcpus(Vec<VcpuRow>),
     Srs(Vec<SrRow>),
     Vdis(VdiList),
+    Checkpointed {
+        name: String,
+    },
+    Checkpoints(Vec<CheckpointRow>),
     Info(Info),
     Counters(Counters),
     Activity(Activity),

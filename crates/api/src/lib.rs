@@ -7,6 +7,7 @@
 
 mod activity;
 mod answer;
+mod checkpoints;
 pub mod client;
 mod config;
 mod moves;
@@ -21,6 +22,9 @@ pub use answer::{
     Answer, BlockRow, Checked, Console, Cost, Counters, CreateReport, DomainEvent, DomainRow,
     EventKind, Info, Limits, NetworkRow, Operations, Pong, Progress, Reply, Stage, Trace, TraceRow,
     TraceStep, VcpuRow,
+};
+pub use checkpoints::{
+    CheckpointDisk, CheckpointRequest, CheckpointRow, MakeCheckpoint, MakeCopies, Revert,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};

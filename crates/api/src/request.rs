@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoints::CheckpointRequest;
 use crate::moves::{Arrival, Migrate, Runs, Speaks};
 use crate::peers::PeerRequest;
 use crate::storage::StorageRequest;
@@ -223,6 +224,15 @@ pub enum Request {
     Save(Save),
     /// Answered by [`Reply::Created`](crate::Reply::Created).
     Restore(Restore),
+    /// Shuts down, saves or leaves alone each VM, as its configuration says of the host's shutdown. As for
+    /// `Shutdown`. Answered by [`Reply::Done`](crate::Reply::Done) when all of these are gone.
+    HostShutdown {
+        /// An error after this time, with the VMs that are left.
+        #[serde(default)]
+        timeout_s: Option<u64>,
+    },
+    /// Checkpoints of VMs, and copies of saved VMs.
+    Checkpoint(CheckpointRequest),
     /// Answered by [`Reply::Domid`](crate::Reply::Domid).
     Domid { name: String },
     /// Answered by [`Reply::Domname`](crate::Reply::Domname).

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use api::{Target, Targets, Wait};
+use toolstack::config::OnHostShutdown;
 use toolstack::work::DeviceReading;
 use toolstack::{DomainRow, Fallback, Reply, ReplyWhen, Request, ShutdownRequest, Told, Wanted};
 use xen::{DomId, Uuid};
@@ -85,6 +86,17 @@ impl Service<'_> {
         request: Request,
         progress: Progress,
     ) -> Result<api::Reply, Failed> {
+        let ended = self.end_several(request, progress, None)?;
+        ended.map(|()| api::Reply::Done).ok_or(Failed::Gone)
+    }
+
+    /// `None` if it is not over when the client's patience is.
+    fn end_several(
+        &self,
+        request: Request,
+        progress: Progress,
+        patience: Option<Duration>,
+    ) -> Result<Option<()>, Failed> {
         let mut vm = String::new();
         let mut hear = |news| match news {
             News::Progress(far) => self.tell_far(&vm, &far),
@@ -98,8 +110,27 @@ impl Service<'_> {
             }
         };
         let ask = self.request(request, progress);
-        let reply = self.daemon.wait(ask, None, self.door, &mut hear)?.ok_or(Failed::Gone)?;
-        succeeded(reply).map(|_| api::Reply::Done)
+        let reply = self.daemon.wait(ask, patience, self.door, &mut hear)?;
+        reply.map(succeeded).transpose().map(|it| it.map(drop))
+    }
+
+    /// Each VM is dealt with as it is to be when the host is shut down.
+    pub(crate) fn shut_down_with_host(&self, timeout_s: Option<u64>) -> Result<api::Reply, Failed> {
+        let patience = timeout_s.map(Duration::from_secs);
+        let request = Request::HostShutdown;
+        if self.end_several(request, Progress::Unwanted, patience)?.is_some() {
+            return Ok(api::Reply::Done);
+        }
+        let ignored = |row: &DomainRow| {
+            row.config.as_ref().is_none_or(|config| {
+                config.options.on_host_shutdown == Some(OnHostShutdown::Ignore)
+            })
+        };
+        let rows = self.rows(&[])?;
+        let left = rows.iter().filter(|row| !ignored(row)).filter_map(|row| row.name.clone());
+        let left: Vec<String> = left.collect();
+        let seconds = timeout_s.unwrap_or_default();
+        Err(Failed::Told(format!("not ended within {seconds} s: {}", left.join(", "))))
     }
 
     /// xenconsoled creates the pty some time after the domain was introduced.

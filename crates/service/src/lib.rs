@@ -5,6 +5,7 @@
 //! its replies become the API's, so every door has the same requests, refusals and log lines. Nothing here touches
 //! the operating system: what a service needs of the daemon around it is a [`Daemon`].
 
+mod checkpoints;
 mod configs;
 mod devices;
 mod domains;
@@ -18,9 +19,10 @@ use core::time::Duration;
 
 use ::storage::System;
 use api::{Answer, Request};
+use toolstack::ShutdownRequest::{Poweroff, Reboot};
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
-use toolstack::{Asker, Instant, Reply, ShutdownRequest, Told};
+use toolstack::{Asker, Instant, Reply, Told};
 use xen::Uuid;
 
 /// The client is gone, or the daemon is about to end: nobody waits for the answer.
@@ -195,12 +197,10 @@ impl Service<'_> {
             Request::Adopt(adopt) => self.adopt(adopt),
             Request::Destroy { target: it } => self.done(Asked::Destroy { target: target(it) }),
             Request::Shutdown { targets, wait, acpi, progress } => {
-                let how = ShutdownRequest::Poweroff;
-                self.shut_down(domains::shutdown(targets, wait, how, acpi), progress.into())
+                self.shut_down(domains::shutdown(targets, wait, Poweroff, acpi), progress.into())
             }
             Request::Reboot { targets, wait, acpi } => {
-                let how = ShutdownRequest::Reboot;
-                self.shut_down(domains::shutdown(targets, wait, how, acpi), Progress::Unwanted)
+                self.shut_down(domains::shutdown(targets, wait, Reboot, acpi), Progress::Unwanted)
             }
             Request::Pause { target: it } => self.done(Asked::Pause { target: target(it) }),
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
@@ -212,6 +212,8 @@ impl Service<'_> {
             Request::MigrateSettle { target: it, runs } => self.settle(target(it), runs),
             Request::Save(save) => self.save(save),
             Request::Restore(restore) => self.restore(&restore),
+            Request::HostShutdown { timeout_s } => self.shut_down_with_host(timeout_s),
+            Request::Checkpoint(request) => self.checkpoint_reply(request),
             Request::Domid { name } => self.domid(&name),
             Request::Domname { domid } => self.domname(domid),
             Request::Console { target: it } => self.console(&target(it)),

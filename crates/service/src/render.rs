@@ -4,6 +4,7 @@ use api::{
     BlockRow, BuildInfo, Cost, CreateInfo, CreateReport, Disk, DomainConfig, ListedConfig,
     NetworkRow, Nic, Stage, VcpuRow,
 };
+use toolstack::checkpoint::{Checkpoint, SavedDisk};
 use toolstack::config::{Access, ShutdownAction, ShutdownPolicy, TscMode, VmConfig};
 use toolstack::layout::{DeviceKind, kind_name};
 use toolstack::scheduler::{Class, Limits};
@@ -103,6 +104,22 @@ pub(crate) fn started_all(all: &toolstack::StartedAll) -> api::StartedAll {
         started: number(all.started),
         running: number(all.running),
         failed: all.failed.iter().map(failed).collect(),
+    }
+}
+
+pub(crate) fn checkpoint_row(it: &Checkpoint) -> api::CheckpointRow {
+    let disk = |it: &SavedDisk| api::CheckpointDisk {
+        vdi: it.vdi.to_string(),
+        snapshot: it.snapshot.to_string(),
+    };
+    api::CheckpointRow {
+        vm: it.vm.clone(),
+        uuid: it.uuid.to_string(),
+        name: it.name.clone(),
+        created: it.created,
+        bytes: it.bytes,
+        disks: it.disks.iter().map(disk).collect(),
+        fault: it.fault.clone().unwrap_or_default(),
     }
 }
 

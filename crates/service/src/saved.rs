@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use api::{AfterSave, SavedFormat};
+use api::{AfterSave, SavedFormat, Target};
 use toolstack::config::Start;
 use toolstack::saved::{self, FileFormat, SaveTo};
 use toolstack::{Reply, Request, xlcfg};
 
 use crate::configs::absolute;
-use crate::{Failed, Gone, News, Service, succeeded, unexpected};
+use crate::{Failed, Gone, News, Progress, Service, succeeded, unexpected};
 
 impl Service<'_> {
     pub(crate) fn save(&self, save: api::Save) -> Result<api::Reply, Failed> {
@@ -31,15 +31,28 @@ impl Service<'_> {
             },
             config: config_text.map(read).transpose()?,
             id,
+            checkpoint: None,
+            disks: Vec::new(),
         };
         let request = Request::Save { target: target.0.clone(), to: Box::new(to) };
-        let ask = self.request(request, progress.into());
+        self.save_for(target, request, progress.into())?;
+        Ok(api::Reply::Done)
+    }
+
+    /// A save, which ends if its client hangs up.
+    pub(crate) fn save_for(
+        &self,
+        target: Target,
+        request: Request,
+        progress: Progress,
+    ) -> Result<(), Failed> {
+        let ask = self.request(request, progress);
         let reply = self.daemon.wait(ask, None, self.door, &mut |news| match news {
             News::Progress(far) => self.tell_far(&target.0, &far),
             News::Started { .. } | News::Told(_) => Ok(()),
         });
         match reply {
-            Ok(Some(reply)) => succeeded(reply).map(|_| api::Reply::Done),
+            Ok(Some(reply)) => succeeded(reply).map(drop),
             Ok(None) => Err(Failed::Gone),
             Err(Gone) => {
                 // Whoever wanted it does not any more.
@@ -49,13 +62,17 @@ impl Service<'_> {
         }
     }
 
+    pub(crate) fn read_saved(&self, path: &str) -> Result<Box<saved::SavedFile>, Failed> {
+        match self.ask(Request::ReadSaved { path: path.to_owned() })? {
+            Reply::SavedFile(saved) => Ok(saved),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     pub(crate) fn restore(&self, restore: &api::Restore) -> Result<api::Reply, Failed> {
         let api::Restore { path, cwd, file, config_text, paused, warnings, progress } = restore;
         let path = absolute(Path::new(cwd), path);
-        let saved = match self.ask(Request::ReadSaved { path: path.clone() })? {
-            Reply::SavedFile(saved) => saved,
-            other => return Err(unexpected(&other)),
-        };
+        let saved = self.read_saved(&path)?;
         for warning in saved.warnings.iter().filter(|_| *warnings) {
             self.door.tell(&api::Answer::Warning(warning.clone()))?;
         }

@@ -43,7 +43,7 @@ impl Service<'_> {
         }
     }
 
-    fn tell_started(
+    pub(crate) fn tell_started(
         &self,
         vm: String,
         done: usize,

@@ -403,6 +403,8 @@ impl Trial {
             format: FileFormat::Xylem,
             config: None,
             id: Uuid([0x22; 16]),
+            checkpoint: None,
+            disks: Vec::new(),
         };
         Request::Save { target: "vm".to_owned(), to: Box::new(to) }
     }

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use storage::{
-    BlockHost as _, Command, Connection, Copying, DeviceNumber, HostError, Lock, NbdExport,
-    PARTIAL_PREFIX, Space, System,
+    BlockHost as _, Command, Connection, Copying, DeviceNumber, HostError, Job, Lock, NbdExport,
+    PARTIAL_PREFIX, Space, StorageError, System,
 };
 
 use crate::agenda::Time;
@@ -509,6 +509,14 @@ impl System for SimOs {
                 .sum();
             Ok(Space { bytes: FILE_SYSTEM_BYTES, free_bytes: FILE_SYSTEM_BYTES - used })
         })
+    }
+
+    fn flush(&mut self, device: &str) -> Result<(), HostError> {
+        self.change(device, |_, _| Ok(()))
+    }
+
+    fn do_each(&mut self, jobs: Vec<Job<'_>>) -> Vec<Result<(), StorageError>> {
+        jobs.into_iter().map(|job| job(self)).collect()
     }
 
     fn resize_loop(&mut self, device: &str) -> Result<(), HostError> {

@@ -20,12 +20,13 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use jail::Jail;
 use storage::{
     Access, BlockDevice, BlockHost, Command, Connection, Copying, DeviceNumber, DiskId, FileKind,
-    HostError, Lock, LoopUse, Mode, NbdExport, Space, System, TaggedLoop,
+    HostError, Job, Lock, LoopUse, Mode, NbdExport, Space, StorageError, System, TaggedLoop,
 };
 use xen_linux::{Backing, FileIdentity, FileLock, LoopDevice, NetworkBlockDevices, Served};
 
@@ -423,6 +424,33 @@ impl System for LinuxSystem {
                 bytes: found.f_blocks * found.f_frsize,
                 free_bytes: found.f_bavail * found.f_frsize,
             })
+        })
+    }
+
+    fn flush(&mut self, device: &str) -> Result<(), HostError> {
+        self.at(device, |device| {
+            let flushed = fs::File::open(device).and_then(|device| device.sync_all());
+            flushed.map_err(|error| refusal(&error))
+        })
+    }
+
+    fn do_each(&mut self, jobs: Vec<Job<'_>>) -> Vec<Result<(), StorageError>> {
+        let mut jobs = jobs;
+        let Some(own) = jobs.pop() else { return Vec::new() };
+        let shared = self.clone();
+        thread::scope(|scope| {
+            let run = |job: Job<'_>| job(&mut shared.clone());
+            let others: Vec<_> =
+                jobs.into_iter().map(|job| scope.spawn(move || run(job))).collect();
+            // The last one on this thread: one alone needs no other.
+            let last = own(self);
+            let ended = others.into_iter().map(|other| {
+                let failed = || StorageError::Refused("a thread for a disk failed".to_owned());
+                other.join().unwrap_or_else(|_| Err(failed()))
+            });
+            let mut results: Vec<_> = ended.collect();
+            results.push(last);
+            results
         })
     }
 

@@ -18,6 +18,7 @@ mod record;
 mod repositories;
 mod repository;
 mod sharing;
+mod snapshots;
 mod system;
 mod vdi;
 
@@ -29,7 +30,8 @@ pub use repositories::{InUse, Places, Repositories};
 pub use repository::{Repository, Vdi};
 pub use sharing::may_join;
 pub use sharing::{Claim, Claims, DETACH_THERE, DiskId, DiskUse, Family, LoopUse, Mode, Wanted};
-pub use system::{Command, Connection, Copying, Lock, PARTIAL_PREFIX, Space, System};
+pub use snapshots::{MakeDisk, PreparedSnapshots};
+pub use system::{Command, Connection, Copying, Job, Lock, PARTIAL_PREFIX, Space, System};
 pub use vdi::{Stage, Use};
 
 use std::fmt;

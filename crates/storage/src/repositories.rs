@@ -51,7 +51,7 @@ pub struct InUse {
 
 /// The SRs of a host; see the module documentation.
 pub struct Repositories<'a> {
-    system: &'a mut dyn System,
+    pub(crate) system: &'a mut dyn System,
     places: Places,
 }
 
@@ -82,7 +82,7 @@ impl<'a> Repositories<'a> {
         format!("{}/{sr}/{vdi}.json", self.places.attached)
     }
 
-    fn lock(&mut self, what: &str, name: impl std::fmt::Display) -> Result<Lock> {
+    pub(crate) fn lock(&mut self, what: &str, name: impl std::fmt::Display) -> Result<Lock> {
         self.system.lock(&format!("{what}/{name}")).map_err(|error| match error {
             HostError::Busy => {
                 StorageError::InUse(format!("{name}: another operation is still under way"))
@@ -245,7 +245,7 @@ impl<'a> Repositories<'a> {
         repository.kind.driver().space(&mut place)
     }
 
-    fn vdis(&mut self, sr: &str) -> Result<(Repository, Vec<Vdi>)> {
+    pub(crate) fn vdis(&mut self, sr: &str) -> Result<(Repository, Vec<Vdi>)> {
         let repository = self.get(sr)?;
         let mut place = Place { system: self.system, sr: &repository };
         repository.kind.driver().connect(&mut place)?;
@@ -365,7 +365,7 @@ impl<'a> Repositories<'a> {
         copy(repository.kind.driver(), &mut place, &vdi, to.vdi(), source)
     }
 
-    fn attached(&mut self, name: &VdiName) -> Result<Attached> {
+    pub(crate) fn attached(&mut self, name: &VdiName) -> Result<Attached> {
         let path = self.attached_path(name.sr(), name.vdi());
         match text_if_there(self.system, &path).of(&path)? {
             Some(text) => Attached::from_text(&path, &text),

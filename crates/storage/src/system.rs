@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::{BlockHost, HostError, NbdExport};
+use crate::{BlockHost, HostError, NbdExport, StorageError};
 
 /// A program to be run: absolute path, arguments and time limit. No shell is involved.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -73,6 +73,9 @@ pub trait Connection: Any {
     /// As [`Connection::send`], or the server has closed it.
     fn receive(&mut self, bytes: &mut [u8]) -> Result<(), HostError>;
 }
+
+/// Work that may be done beside other such work.
+pub type Job<'a> = Box<dyn FnOnce(&mut dyn System) -> Result<(), StorageError> + Send + 'a>;
 
 /// The system calls of storage. Each has a timeout: an unresponsive file system or program is an
 /// error after a while.
@@ -186,6 +189,15 @@ pub trait System: BlockHost {
     /// # Errors
     /// An errno of the kernel.
     fn space(&mut self, path: &str) -> Result<Space, HostError>;
+
+    /// Waits until all that was written to a block device is on its storage.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn flush(&mut self, device: &str) -> Result<(), HostError>;
+
+    /// Does all of these, concurrently where the host can. The results are in the order of the jobs.
+    fn do_each(&mut self, jobs: Vec<Job<'_>>) -> Vec<Result<(), StorageError>>;
 
     /// Updates a loop device to its file's size.
     ///

@@ -517,6 +517,7 @@ pub fn removed_domain_paths(config: &VmConfig, uuid: Uuid, domid: Option<DomId>)
     removals.push(Removal::of_vm(saving_path(uuid), 0));
     removals.push(Removal::of_vm(leaving_path(uuid), 0));
     removals.push(Removal::of_vm(incoming_path(uuid), 0));
+    removals.push(Removal::of_vm(made_disks_path(uuid), 0));
     let mut paths = removed_paths(config, uuid, domid);
     paths.pop().expect("the record itself is the last");
     removals.extend(paths);
@@ -597,6 +598,12 @@ pub fn cap_path(uuid: Uuid) -> String {
 #[must_use]
 pub fn incoming_path(uuid: Uuid) -> String {
     format!("{}/incoming", record_path(uuid))
+}
+
+/// Disks that are being made for a VM which has not run yet: they end with a failed start.
+#[must_use]
+pub fn made_disks_path(uuid: Uuid) -> String {
+    format!("{}/made-disks", record_path(uuid))
 }
 
 /// The nodes of a hotplugged network interface.

@@ -5,6 +5,7 @@
 //! [`perform`], over traits that are passed in.
 
 pub mod channel;
+pub mod checkpoint;
 pub mod config;
 pub mod device_model;
 pub mod domains;
@@ -25,8 +26,8 @@ pub mod work;
 pub mod xlcfg;
 
 pub use machine::{
-    Action, Asker, Begin, Boot, ClientId, Created, Deed, DefinitionFile, Device, DomainRow, Event,
-    Fallback, Instant, Level, LogRecord, MediumChange, OpenStep, PermitRequest, PlanOf, Progress,
-    Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange, StateChanges, StepTime,
-    Summary, Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
+    Action, Asker, Begin, Boot, ClientId, Copy, Created, Deed, DefinitionFile, Device, DomainRow,
+    Event, Fallback, Instant, Level, LogRecord, MediumChange, OpenStep, PermitRequest, PlanOf,
+    Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange, StateChanges,
+    StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
 };

@@ -16,6 +16,7 @@
 mod adopt;
 mod adoption;
 mod changes;
+mod checkpoints;
 mod checks;
 mod definitions;
 mod devices;
@@ -23,6 +24,7 @@ mod events;
 mod explain;
 mod facts;
 mod farewells;
+mod host_shutdown;
 mod index;
 mod journal;
 mod lookup;
@@ -49,14 +51,18 @@ use xen::{DomId, DomainInfo, DomainRef, ShutdownReason, Uuid};
 use xenstore::client::DomainUpdate;
 
 use crate::channel::ChannelId;
-use crate::config::VmConfig;
+use crate::config::{OnHostShutdown, VmConfig};
 use crate::foreign::Adoption;
 use crate::layout::DeviceRef;
 use crate::moves::ReceiveRequest;
 use crate::plan::plan_finish;
 use crate::scheduler::{Limits, Scheduler, Ticket};
-use crate::work::{AdoptionWork, Cost, Failure, Output, QueryWork, Survey, SuspendWork, Work};
+use crate::work::{
+    AdoptionWork, Cost, Failure, Output, QueryWork, SaveWork, Survey, SuspendWork, Work,
+};
 use adoption::Adopted;
+pub use checkpoints::Copy;
+use checkpoints::Revert;
 use checks::WantedVm;
 pub use definitions::{Begin, Boot, DefinitionFile, StartedAll, VmRow};
 use definitions::{BulkStart, Definition};
@@ -212,6 +218,13 @@ enum Purpose {
         wanted: Box<WantedVm>,
     },
     Observe,
+    /// Reads what was saved when the host was shut down.
+    HostSaves(Boot),
+    /// Checks that a VM can go back to a checkpoint.
+    CheckRevert {
+        client: ClientId,
+        revert: Box<Revert>,
+    },
     /// Hears what a connection from another host is for.
     Greet {
         client: ClientId,
@@ -317,6 +330,8 @@ enum Query {
     },
     HostInfo,
     SavedFile,
+    /// The list of them, or a change of it.
+    Checkpoints,
     Vcpus,
     StartTimes,
     /// If the reply comes when the domain is gone, only a failure is reported.
@@ -374,6 +389,15 @@ pub struct Toolstack {
     left_aside: BTreeMap<String, String>,
     /// Bulk starts in progress.
     bulk_starts: Vec<BulkStart>,
+    /// For VMs that do not say.
+    on_host_shutdown: OnHostShutdown,
+    /// VMs that an earlier daemon left in between: what was saved with the host is looked at when they
+    /// are settled.
+    host_saves_wait: Option<Vec<Uuid>>,
+    /// Files of VMs that are being restored with the host.
+    host_saves: BTreeMap<Uuid, String>,
+    /// Files of VMs that are to be restored at the next boot of the host.
+    saved_with_host: BTreeMap<Uuid, String>,
     polling: Polling,
     lists: Lists,
     groups: Groups,
@@ -432,6 +456,10 @@ impl Toolstack {
             definitions: Definitions::default(),
             left_aside: BTreeMap::new(),
             bulk_starts: Vec::new(),
+            on_host_shutdown: OnHostShutdown::default(),
+            host_saves_wait: None,
+            host_saves: BTreeMap::new(),
+            saved_with_host: BTreeMap::new(),
             polling: Polling::Idle,
             lists: Lists::default(),
             groups: Groups::default(),
@@ -447,6 +475,11 @@ impl Toolstack {
     /// Sets the limits of concurrent steps.
     pub fn set_limits(&mut self, limits: Limits) {
         self.scheduler.set_limits(limits);
+    }
+
+    /// Sets what becomes of VMs with the host whose configuration does not say.
+    pub fn set_on_host_shutdown(&mut self, action: OnHostShutdown) {
+        self.on_host_shutdown = action;
     }
 
     /// When [`Event::Tick`] is due, unless another event comes first.
@@ -501,6 +534,7 @@ impl Toolstack {
             Event::ModelEnded { process, how } => self.model_ended(now, process, &how, out),
             Event::Tick => {}
         }
+        self.read_host_saves(out);
         // Deadlines are kept even under a constant stream of events.
         self.end_late_waits(now, out);
         self.begin_restarts(now, out);
@@ -548,17 +582,7 @@ impl Toolstack {
                 self.step_worked(now, operation, index, result, cost, out);
             }
             Purpose::List => self.handle_listed(result, out),
-            Purpose::PollAll => {
-                let again = self.polling == Polling::Underway { again: true };
-                self.polling = Polling::Idle;
-                // A failed poll is repeated at the next change; the domains stay as they were.
-                if let Ok(Output::Survey(survey)) = result {
-                    self.handle_survey(now, &survey, out);
-                }
-                if again {
-                    self.poll_all(out);
-                }
-            }
+            Purpose::PollAll => self.polled_all(now, result, out),
             Purpose::Poll { domid } => {
                 // As for all: a domain that could not be polled stays as it was.
                 if let Ok(Output::Looked { info, name }) = result {
@@ -569,6 +593,10 @@ impl Toolstack {
                 self.namesake_looked_at(now, client, domid, *wanted, result, out);
             }
             Purpose::Observe => self.handle_observed(now, result, out),
+            Purpose::HostSaves(boot) => self.host_saves_read(now, boot, result, out),
+            Purpose::CheckRevert { client, revert } => {
+                self.revert_checked(now, client, *revert, result, out);
+            }
             Purpose::Greet { client, receive } => self.greeted(now, client, receive, result, out),
             Purpose::Said { client, channel, reply } => {
                 out.push(Action::CloseChannel { channel });
@@ -618,6 +646,18 @@ impl Toolstack {
             }
             Polling::Idle => {}
             Polling::Underway { again } => *again = true,
+        }
+    }
+
+    fn polled_all(&mut self, now: Instant, result: Result<Output, Failure>, out: &mut Vec<Action>) {
+        let again = self.polling == Polling::Underway { again: true };
+        self.polling = Polling::Idle;
+        // A failed poll is repeated at the next change; the domains stay as they were.
+        if let Ok(Output::Survey(survey)) = result {
+            self.handle_survey(now, &survey, out);
+        }
+        if again {
+            self.poll_all(out);
         }
     }
 
@@ -694,6 +734,8 @@ impl Toolstack {
         }
         self.found_whole(now, &survey, &half_made);
         self.found_unread(now, out);
+        let mut unsettled = half_made.clone();
+        unsettled.extend(saving.iter().map(|(uuid, _)| *uuid));
         for uuid in half_made {
             self.tear_down(now, uuid, Outcome::Gone, out);
         }
@@ -704,6 +746,7 @@ impl Toolstack {
         for (uuid, saving) in saving {
             self.settle_save(now, uuid, saving, out);
         }
+        self.give_out(Purpose::Aside, SaveWork::SettleCheckpoints, out);
         self.adopt_moves(now, leaving, received, out);
         self.adopt_farewells(now, out);
         for (uuid, device, pending) in pending {
@@ -719,9 +762,7 @@ impl Toolstack {
         for uuid in without_model {
             self.lost_model(now, uuid, "its device model ended while nobody looked", out);
         }
-        if std::mem::take(&mut self.boot) == Boot::First {
-            self.start_with_the_host(now, out);
-        }
+        self.host_saves_wait = Some(unsettled);
     }
 
     pub(crate) fn next_generation(&mut self) -> u64 {

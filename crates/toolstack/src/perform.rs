@@ -6,6 +6,7 @@ mod adoption;
 mod arrive;
 mod brake;
 mod build;
+pub(crate) mod checkpoint;
 pub(crate) mod checks;
 mod definitions;
 pub(crate) mod disks;

@@ -95,11 +95,25 @@ pub fn plan_restore(config: &VmConfig, start: Start) -> Plan {
     plan_new(config, start, Origin::File)
 }
 
+/// The same with disks that are made from the snapshots of a checkpoint.
+#[must_use]
+pub fn plan_from_checkpoint(config: &VmConfig, start: Start) -> Plan {
+    plan_new(config, start, Origin::Checkpoint)
+}
+
+/// A restore with the host: the file is removed before the VM runs, so that it is never restored again.
+#[must_use]
+pub fn plan_restore_with_host(config: &VmConfig) -> Plan {
+    plan_new(config, Start::Running, Origin::HostSave)
+}
+
 /// What a domain is made of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Origin {
     Images,
     File,
+    HostSave,
+    Checkpoint,
 }
 
 impl Origin {
@@ -107,7 +121,7 @@ impl Origin {
     fn check(self) -> CreateStep {
         match self {
             Self::Images => CreateStep::LoadImages,
-            Self::File => CreateStep::CheckFile,
+            Self::File | Self::HostSave | Self::Checkpoint => CreateStep::CheckFile,
         }
     }
 
@@ -115,7 +129,7 @@ impl Origin {
     fn fill(self) -> CreateStep {
         match self {
             Self::Images => CreateStep::Build,
-            Self::File => CreateStep::LoadState,
+            Self::File | Self::HostSave | Self::Checkpoint => CreateStep::LoadState,
         }
     }
 }
@@ -128,11 +142,20 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     let record = plan.add(CreateStep::Record, &ready);
     let domain = plan.add(CreateStep::CreateDomain, &[record]);
     let mut parts = vec![plan.add(origin.fill(), &[domain])];
-    let disks = add_disks(&mut plan, config, record);
+    let made = match origin {
+        Origin::Checkpoint => plan.add(CreateStep::MakeDisks, &[record]),
+        Origin::Images | Origin::File | Origin::HostSave => record,
+    };
+    let disks = add_disks(&mut plan, config, made);
+    parts.extend((origin == Origin::Checkpoint).then_some(made));
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
-    add_finish(&mut plan, config, start, &[nodes], model);
+    let mut after = vec![nodes];
+    if origin == Origin::HostSave {
+        after.push(plan.add(SaveStep::Remove, &[nodes]));
+    }
+    add_finish(&mut plan, config, start, &after, model);
     plan
 }
 
@@ -230,6 +253,8 @@ pub struct Reached<'a> {
     pub condemned: bool,
     /// It comes from another host, and has not run: that must learn that it never will.
     pub coming: bool,
+    /// Disks were made for it, and it never ran.
+    pub made: bool,
     /// `virtual-device`s of attached disks.
     pub disks: &'a [u32],
 }
@@ -250,6 +275,9 @@ pub fn plan_teardown(config: &VmConfig, reached: Reached<'_>) -> Plan {
         let detached = DeviceStep::DetachDisk(*devid);
         plan.take_down(detached, &after)
     }));
+    if reached.made {
+        gone.push(plan.take_down(TeardownStep::DropDisks, &gone));
+    }
     if reached.recorded {
         plan.take_down(TeardownStep::RemoveNodes, &gone);
     }

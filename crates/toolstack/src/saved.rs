@@ -3,7 +3,13 @@
 use migrate::libxc::Headers;
 use xen::Uuid;
 
+use crate::checkpoint::SavedDisk;
 use crate::config::VmConfig;
+
+/// VMs that were saved when their host was shut down, each under its UUID.
+pub const HOST_FOLDER: &str = "/var/lib/xylem/saved";
+/// Ends the name of one that could not be restored; it is not tried again.
+pub(crate) const SET_ASIDE: &str = ".not-restored";
 
 /// What becomes of a VM whose state is in a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -62,6 +68,10 @@ pub struct SaveTo {
     pub config: Option<Box<VmConfig>>,
     /// Of this save and no other: it is in the file and in the VM's record.
     pub id: Uuid,
+    /// The name of the checkpoint that it is.
+    pub checkpoint: Option<String>,
+    /// Disks of which snapshots are taken while the guest is suspended.
+    pub disks: Vec<SavedDisk>,
 }
 
 /// How far a save is, for a later daemon.
@@ -149,6 +159,19 @@ pub struct SavedFile {
     pub warnings: Vec<String>,
     pub headers: Headers,
     pub vcpus: u32,
+    /// In seconds since 1970; files of others do not say.
+    pub created: u64,
+    /// The snapshots that belong to it, if it is a checkpoint.
+    pub disks: Vec<SavedDisk>,
+}
+
+/// A file that was written when the host was shut down.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostSave {
+    pub uuid: Uuid,
+    pub path: String,
+    /// Or why it cannot be read.
+    pub file: Result<Box<SavedFile>, String>,
 }
 
 #[cfg(test)]

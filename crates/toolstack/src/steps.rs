@@ -204,6 +204,9 @@ impl Permit {
     const LOAD: Self =
         Self { track: Track::Load, class: Class::Image, storage: StorageOf::Images, ..Self::SHORT };
 
+    /// Making disks of a VM.
+    const DISKS: Self = Self { track: Track::Attach, class: Class::Storage, ..Self::SHORT };
+
     /// The attach or detach of a disk.
     const fn storage(track: Track, devid: u32) -> Self {
         Self { track, class: Class::Storage, storage: StorageOf::Disk(devid), ..Self::SHORT }

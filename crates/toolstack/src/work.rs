@@ -14,13 +14,14 @@ use xen::{
 };
 use xen_build::{Built, HvmLoader, KernelImage};
 
+use crate::checkpoint::Checkpoint;
 use crate::config::VmConfig;
 use crate::device_model::{OwnModel, Process};
 use crate::foreign::ForeignReading;
 use crate::layout::DeviceRef;
 use crate::moves::{Farewell, Greeting, Handover, Speaks};
 pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
-use crate::saved::{SaveEnd, SavedFile};
+use crate::saved::{HostSave, SaveEnd, SavedFile};
 pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
 pub use crate::steps::moves::MoveWork;
@@ -255,6 +256,8 @@ pub struct Record {
     pub leaving: Option<String>,
     /// The transfer by which it came, or was coming.
     pub incoming: Option<String>,
+    /// Disks that were being made for it.
+    pub made_disks: Option<String>,
 }
 
 /// One line of `xl block-list` or `xl network-list`, as read from the store.
@@ -324,6 +327,8 @@ pub enum Output {
     SavedFile(Box<SavedFile>),
     /// A save has ended so.
     Saved(SaveEnd),
+    Checkpoints(Vec<Checkpoint>),
+    HostSaves(Vec<HostSave>),
     Sent(Speaks),
     HandedOver(Handover),
     Greeted(Greeting),
@@ -374,6 +379,8 @@ impl Output {
             | Self::Images(_)
             | Self::SavedFile(_)
             | Self::Saved(_)
+            | Self::Checkpoints(_)
+            | Self::HostSaves(_)
             | Self::Sent(_)
             | Self::HandedOver(_)
             | Self::Greeted(_)

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use service::{Ask, Gone, News, Progress};
+use toolstack::config::OnHostShutdown;
 use toolstack::moves::TransferFile;
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, Failure, Far, Flow, Part, WorkClass, WorkMonitor};
@@ -116,6 +117,10 @@ impl Core {
     /// storage gets all.
     pub(crate) fn set_workers(&self, workers: usize) {
         self.lock().machine.set_limits(Limits::for_workers(workers));
+    }
+
+    pub(crate) fn set_on_host_shutdown(&self, action: OnHostShutdown) {
+        self.lock().machine.set_on_host_shutdown(action);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -34,6 +34,7 @@ use anyhow::{Context, Result, bail};
 use image_parser::{Limits, Parser};
 use jail::{Groups, Jail};
 use peer_link::Address;
+use toolstack::config::OnHostShutdown;
 
 use crate::core::Core;
 use crate::definitions::Definitions;
@@ -48,6 +49,7 @@ pub(crate) struct Options {
     pub(crate) store_socket: PathBuf,
     /// Worker threads.
     pub(crate) workers: usize,
+    on_host_shutdown: OnHostShutdown,
     /// Folder of VM definitions.
     pub(crate) vm_folder: PathBuf,
     /// Where other hosts that are known may call.
@@ -76,6 +78,7 @@ impl Options {
 const USAGE: &str = "\
 usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
               [--vm-folder PATH] [--peer-listen ADDRESS[:PORT]]
+              [--vm-folder PATH] [--on-host-shutdown ACTION]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
@@ -87,6 +90,9 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
   --peer-listen ADDRESS[:PORT]
                        where hosts that `xy peer add` made known move VMs to (port 8003 unless given); without this
                        no port is open
+  --on-host-shutdown ACTION
+                       what `xy host-shutdown` does with VMs that do not say: shutdown (default),
+                       save or ignore
   -h, --help           this text
   -V, --version        the release
 ";
@@ -114,6 +120,7 @@ fn options() -> Result<Option<Options>> {
         store_socket: std::env::var_os("XENSTORED_PATH")
             .map_or_else(|| PathBuf::from("/run/xenstored/socket"), PathBuf::from),
         workers: workers_by_memory(),
+        on_host_shutdown: OnHostShutdown::default(),
         vm_folder: PathBuf::from("/var/lib/xylem/vm"),
         peer_listen: None,
     };
@@ -127,6 +134,13 @@ fn options() -> Result<Option<Options>> {
             Long("peer-listen") => {
                 let word = parser.value()?.parse::<Address>();
                 options.peer_listen = Some(word.context("--peer-listen")?);
+            }
+            Long("on-host-shutdown") => {
+                let word = parser.value()?.parse::<String>()?;
+                let action = OnHostShutdown::parse(&word);
+                options.on_host_shutdown = action.with_context(|| {
+                    format!("--on-host-shutdown {word}: it can be shutdown, save or ignore")
+                })?;
             }
             Long("workers") => {
                 options.workers = parser.value()?.parse()?;
@@ -201,6 +215,7 @@ fn run(options: &Options) -> Result<()> {
         Core::new(pool, (orders, follow, channels.clone()), files).context("cannot start")?;
     let core = Arc::new(core);
     core.set_workers(options.workers);
+    core.set_on_host_shutdown(options.on_host_shutdown);
     for (class, name) in workers {
         let core = Arc::clone(&core);
         thread::Builder::new().name(name).spawn(move || core.work(class))?;

@@ -2,6 +2,7 @@
 
 mod adopt;
 mod cancel;
+mod checkpoints;
 mod checks;
 mod churn;
 mod conformance;
@@ -10,6 +11,7 @@ mod counters;
 mod definitions;
 mod facts;
 mod faults;
+mod host_shutdown;
 mod hvm;
 mod hypercalls;
 mod identity;

@@ -45,6 +45,16 @@ impl Format {
     }
 }
 
+/// Size of a file by which it is tried whether files can share blocks.
+const PROBE_BYTES: u64 = 4096;
+
+fn cannot_share(vdi: &str, why: &str) -> StorageError {
+    StorageError::InUse(format!(
+        "{vdi}: is written to, and its file system cannot copy it in one moment ({why}); \
+         stop its VM, or keep it on xfs or btrfs"
+    ))
+}
+
 /// Longest allowed backing chain.
 const BACKING_MAX: usize = 200;
 
@@ -232,6 +242,34 @@ impl Folder {
         }
     }
 
+    /// While a guest writes only a file system that shares blocks will do; whether this one does is
+    /// tried with a small file.
+    pub(super) fn check_snapshot(
+        &self,
+        place: &mut Place<'_>,
+        from: &Vdi,
+        source: Source,
+    ) -> Result<()> {
+        if source == Source::Quiet {
+            return Ok(());
+        }
+        let probe = |what: &str| format!("{}/{PARTIAL_PREFIX}{what}-{}", self.path, from.name);
+        let (one, other) = (probe("probe"), probe("share"));
+        for left in [&one, &other] {
+            place.system.remove(left).of(left)?;
+        }
+        place.system.make_sparse(&one, PROBE_BYTES).of(&one)?;
+        let shared = place.system.copy(&one, &other, Copying::Shared);
+        for left in [&one, &other] {
+            // If it remains, the next scan removes it.
+            let _left = place.system.remove(left);
+        }
+        shared.map_err(|error| match error {
+            HostError::Refused(why) => cannot_share(&place.name(&from.name), &why),
+            error => StorageError::refused(format!("{}: {error}", place.name(&from.name))),
+        })
+    }
+
     pub(super) fn snapshot_vdi(
         &self,
         place: &mut Place<'_>,
@@ -269,11 +307,9 @@ impl Folder {
         };
         let copied = place.system.copy(&self.image(&from.name), &self.image(to), how);
         copied.map_err(|error| match (source, error) {
-            (Source::Written, HostError::Refused(why)) => StorageError::InUse(format!(
-                "{}: is written to, and its file system cannot copy it in one moment ({why}); \
-                 stop its VM, or keep it on xfs or btrfs",
-                place.name(&from.name)
-            )),
+            (Source::Written, HostError::Refused(why)) => {
+                cannot_share(&place.name(&from.name), &why)
+            }
             (_, error) => StorageError::refused(format!("copying to {}: {error}", place.name(to))),
         })
     }
@@ -413,6 +449,10 @@ impl<T: InFolder> Driver for T {
         device: Option<&BlockDevice>,
     ) -> Result<()> {
         self.folder(place)?.grow_vdi(place, &vdi.name, bytes, device)
+    }
+
+    fn check_snapshot(&self, place: &mut Place<'_>, from: &Vdi, source: Source) -> Result<()> {
+        self.folder(place)?.check_snapshot(place, from, source)
     }
 
     fn snapshot_vdi(

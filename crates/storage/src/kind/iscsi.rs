@@ -286,6 +286,10 @@ impl Driver for Iscsi {
         )))
     }
 
+    fn check_snapshot(&self, place: &mut Place<'_>, from: &Vdi, _: Source) -> Result<()> {
+        Err(on_the_server(place, &place.name(&from.name)))
+    }
+
     fn snapshot_vdi(&self, place: &mut Place<'_>, from: &Vdi, _: &str, _: Source) -> Result<()> {
         Err(on_the_server(place, &place.name(&from.name)))
     }

@@ -525,17 +525,26 @@ impl Driver for Lvm {
         Self::clean(place, &vdi.name, &found)
     }
 
-    fn snapshot_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, _: Source) -> Result<()> {
+    fn check_snapshot(&self, place: &mut Place<'_>, from: &Vdi, _: Source) -> Result<()> {
         match self {
-            Self::Thin => {
-                let tag = format!("{SNAPSHOT_TAG}{}", from.name);
-                Self::thin_copy(place, from, to, Some(&tag))
-            }
+            Self::Thin => Ok(()),
             Self::Thick => Err(StorageError::refused(format!(
                 "{}: thick volumes have no snapshots; clone it, or keep it in an SR of kind lvmthin",
                 place.name(&from.name)
             ))),
         }
+    }
+
+    fn snapshot_vdi(
+        &self,
+        place: &mut Place<'_>,
+        from: &Vdi,
+        to: &str,
+        source: Source,
+    ) -> Result<()> {
+        self.check_snapshot(place, from, source)?;
+        let tag = format!("{SNAPSHOT_TAG}{}", from.name);
+        Self::thin_copy(place, from, to, Some(&tag))
     }
 
     fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()> {

@@ -163,6 +163,10 @@ impl Driver for Nbd {
         }
     }
 
+    fn check_snapshot(&self, place: &mut Place<'_>, from: &Vdi, _: Source) -> Result<()> {
+        Err(on_the_server(place, &from.name))
+    }
+
     fn snapshot_vdi(&self, place: &mut Place<'_>, from: &Vdi, _: &str, _: Source) -> Result<()> {
         Err(on_the_server(place, &from.name))
     }

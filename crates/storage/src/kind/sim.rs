@@ -260,6 +260,10 @@ impl Driver for Sim {
         FILES.grow_vdi(place, vdi, bytes, device)
     }
 
+    fn check_snapshot(&self, place: &mut Place<'_>, from: &Vdi, source: Source) -> Result<()> {
+        FILES.check_snapshot(place, from, source)
+    }
+
     fn snapshot_vdi(
         &self,
         place: &mut Place<'_>,

@@ -16,6 +16,41 @@ pub struct GuestOptions {
     /// Shadow paging instead of HAP for a translated guest.
     pub shadow_paging: bool,
     pub cpuid: Option<Box<CpuidConfig>>,
+    /// `None`: what the daemon does by default.
+    pub on_host_shutdown: Option<OnHostShutdown>,
+}
+
+/// What becomes of a VM when its host is shut down. xl has no key for it; its script `xendomains` has one
+/// answer for all.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum OnHostShutdown {
+    /// Its guest is asked to shut down.
+    #[default]
+    Shutdown,
+    /// It is saved, and restored when the host is up again.
+    Save,
+    /// Nothing: it ends as if its host had lost power.
+    Ignore,
+}
+
+impl OnHostShutdown {
+    pub const ALL: [Self; 3] = [Self::Shutdown, Self::Save, Self::Ignore];
+
+    /// The word in a configuration file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Shutdown => "shutdown",
+            Self::Save => "save",
+            Self::Ignore => "ignore",
+        }
+    }
+
+    /// The one with this word.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.as_str() == word)
+    }
 }
 
 /// Overrides of CPUID leaves and model specific registers in the guest's policy.

@@ -286,6 +286,8 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
             nested_virt: kind != DomainKind::Pv && build.flag("nested_hvm")? == Some(true),
             shadow_paging: kind != DomainKind::Pv && create.flag("hap")? == Some(false),
             cpuid,
+            // libxl has no word for it.
+            on_host_shutdown: None,
         },
         hvm: if kind == DomainKind::Hvm { Some(Box::new(hvm(&build, &own)?)) } else { None },
     })

@@ -454,6 +454,7 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     nested_virt: is_translated && options.3,
                     shadow_paging: is_translated && options.4,
                     cpuid: None,
+                    on_host_shutdown: None,
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),
             }

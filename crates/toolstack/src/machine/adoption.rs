@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use storage::VdiName;
 use xen::{DomId, DomainInfo, DomainRef, Life, ShutdownReason, Uuid};
 
 use super::devices::Pending;
@@ -81,7 +82,10 @@ impl Toolstack {
                 completion: read.complete,
                 ..Incarnation::default()
             };
-            let facts = Facts { recorded: true, incarnation, transfer, ..Facts::default() };
+            let words = record.made_disks.as_deref().unwrap_or_default().split(' ');
+            let made_disks = words.filter_map(VdiName::parse).collect();
+            let facts =
+                Facts { recorded: true, incarnation, transfer, made_disks, ..Facts::default() };
             let vm = Vm::new(read.config, record.uuid, facts);
             self.vms.insert(record.uuid, vm);
         }

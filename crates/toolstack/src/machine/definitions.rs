@@ -414,40 +414,61 @@ impl Toolstack {
 
     /// Starts all defined VMs that are not running, in waves.
     pub(super) fn start_all(&mut self, now: Instant, client: ClientId, out: &mut Vec<Action>) {
-        let all = |definition: &Definition| Some(definition.autostart.unwrap_or(u32::MAX));
-        self.bulk_start(now, Some(client), all, out);
+        let all = |_: &Uuid, it: &Definition| Some(it.autostart.unwrap_or(u32::MAX));
+        self.bulk_start(now, Some(client), all, BTreeSet::new(), out);
     }
 
     /// Starts the autostart VMs.
-    pub(super) fn start_with_the_host(&mut self, now: Instant, out: &mut Vec<Action>) {
-        self.bulk_start(now, None, |definition| definition.autostart, out);
+    pub(super) fn start_with_the_host(
+        &mut self,
+        now: Instant,
+        restored: BTreeSet<Uuid>,
+        not: &BTreeSet<Uuid>,
+        out: &mut Vec<Action>,
+    ) {
+        let order = |uuid: &Uuid, it: &Definition| it.autostart.filter(|_| !not.contains(uuid));
+        self.bulk_start(now, None, order, restored, out);
     }
 
     fn bulk_start(
         &mut self,
         now: Instant,
         client: Option<ClientId>,
-        order: impl Fn(&Definition) -> Option<u32>,
+        order: impl Fn(&Uuid, &Definition) -> Option<u32>,
+        open: BTreeSet<Uuid>,
         out: &mut Vec<Action>,
     ) {
         let mut waves: BTreeMap<u32, Vec<Uuid>> = BTreeMap::new();
         let mut outcome = StartedAll::default();
         for (uuid, definition) in self.definitions.iter() {
-            let Some(order) = order(definition) else { continue };
+            let Some(order) = order(uuid, definition) else { continue };
             if self.vms.contains_key(uuid) {
                 outcome.running += 1;
             } else {
                 waves.entry(order).or_default().push(*uuid);
             }
         }
-        let total = waves.values().map(Vec::len).sum();
+        let total = open.len() + waves.values().map(Vec::len).sum::<usize>();
         let waves = waves.into_values().collect();
-        self.bulk_starts.push(BulkStart { client, waves, open: BTreeSet::new(), total, outcome });
+        self.bulk_starts.push(BulkStart { client, waves, open, total, outcome });
         self.drive_storms(now, out);
     }
 
+    /// Tells a client of starts that are about to begin, and of those that could not.
+    pub(super) fn follow_starts(
+        &mut self,
+        client: ClientId,
+        open: BTreeSet<Uuid>,
+        failed: Vec<(String, String)>,
+    ) {
+        let total = open.len() + failed.len();
+        let outcome = StartedAll { failed, ..StartedAll::default() };
+        let (client, waves) = (Some(client), VecDeque::new());
+        self.bulk_starts.push(BulkStart { client, waves, open, total, outcome });
+    }
+
     /// Begins the next wave of each bulk start without one; ends those that have no more.
-    fn drive_storms(&mut self, now: Instant, out: &mut Vec<Action>) {
+    pub(super) fn drive_storms(&mut self, now: Instant, out: &mut Vec<Action>) {
         // A start can fail at once, which can end a wave: repeat until nothing changes.
         while let Some(index) =
             self.bulk_starts.iter().position(|bulk_start| bulk_start.open.is_empty())
@@ -498,6 +519,7 @@ impl Toolstack {
         failure: Option<&str>,
         out: &mut Vec<Action>,
     ) {
+        self.restored_with_host(uuid, failure, out);
         let mut concerns = false;
         for bulk_start in &mut self.bulk_starts {
             if !bulk_start.open.remove(&uuid) {

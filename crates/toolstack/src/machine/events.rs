@@ -255,6 +255,7 @@ impl Toolstack {
                 }
                 Some(
                     Outcome::Gone
+                    | Outcome::Reverted { .. }
                     | Outcome::Failed { .. }
                     | Outcome::Moved { .. }
                     | Outcome::NotReceived { .. },
@@ -363,6 +364,9 @@ impl Toolstack {
             Outcome::Moved { leaving, .. } => {
                 (VmState::Stopping, format!("migrated to {}", leaving.to))
             }
+            Outcome::Reverted { revert, .. } => {
+                (VmState::Stopping, format!("reverted to {}", revert.name()))
+            }
             Outcome::NotReceived { message, .. } => (VmState::Stopping, message.clone()),
             Outcome::Rebooted => (VmState::Starting, stopped),
             Outcome::Gone if vm.condemned => {
@@ -392,6 +396,7 @@ impl Toolstack {
             _ => VmState::Running,
         };
         self.changed(now, uuid, state, "");
+        self.runs_without_its_save(uuid, out);
         self.start_ended(now, uuid, &name, None, out);
     }
 

@@ -106,6 +106,9 @@ fn goal(outcome: &Outcome) -> String {
         Outcome::Rebooted => "reboot".to_owned(),
         Outcome::Suspended { .. } => "suspend".to_owned(),
         Outcome::Saved { .. } => "save".to_owned(),
+        Outcome::Reverted { revert, .. } => {
+            format!("teardown before a revert to {}", revert.name())
+        }
         Outcome::Sent { to, .. } => format!("migration to {}", to.to),
         Outcome::TakenBack { .. } => "return after a failed migration".to_owned(),
         Outcome::Received { incoming, .. } => format!("migration from {}", incoming.from),

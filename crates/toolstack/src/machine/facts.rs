@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use storage::Attachment;
+use storage::{Attachment, VdiName};
 use xen::{DomId, DomainRef, Uuid};
 use xen_build::Built;
 
+use crate::checkpoint::DiskFrom;
 use crate::device_model::Process;
 use crate::layout::Completion;
 use crate::moves::{Handover, Incoming, Speaks};
@@ -26,6 +27,12 @@ pub(crate) struct Facts {
     pub(crate) disks: BTreeMap<u32, Attachment>,
     /// Its domain, or the one that is being made or taken down.
     pub(crate) incarnation: Incarnation,
+    /// The file that it is restored from with its host, and that is removed before it runs.
+    pub(crate) saved_at: Option<String>,
+    /// Made from snapshots before they are attached.
+    pub(crate) disks_from: Vec<DiskFrom>,
+    /// New disks that were made for it, or may have been; destroyed if it never runs.
+    pub(crate) made_disks: Vec<VdiName>,
     /// It comes from another host.
     pub(crate) incoming: Option<Arc<Incoming>>,
     /// The transfer by which it comes, as long as it may still be fenced off: it has not run here.
@@ -80,6 +87,7 @@ impl Facts {
                 && self.incarnation.completion.is_some()
                 && self.transfer.is_none(),
             coming: self.transfer.is_some(),
+            made: !self.made_disks.is_empty(),
             disks,
         }
     }

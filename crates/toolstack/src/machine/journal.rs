@@ -79,6 +79,7 @@ impl Request {
             Self::Define { config, .. } => deed("define", &config.name),
             Self::Undefine { target } => deed("undefine", target),
             Self::Start { target, .. } => deed("start", target),
+            Self::HostShutdown => deed("host-shutdown", "all VMs"),
             Self::StartAll => deed("start --all", "all VMs"),
             Self::Destroy { target } => deed("destroy", target),
             Self::Shutdown { target, how, .. } => deed(how.as_str(), target),
@@ -95,6 +96,10 @@ impl Request {
             Self::Save { target, .. } => deed("save", target),
             Self::CancelSave { target, .. } => deed("cancel the save", target),
             Self::Restore { config, .. } => deed("restore", &config.name),
+            Self::Checkpoint { target, name, .. } => deed(&format!("checkpoint {name}"), target),
+            Self::Revert { config, .. } => deed("revert", &config.name),
+            Self::Clone { file, .. } => deed("clone", &file.name),
+            Self::DestroyCheckpoint { name, .. } => deed("destroy checkpoint", name),
             Self::Resume { target } => deed("resume", target),
             Self::Migrate(to) => deed("migrate", &to.target),
             Self::Settle { target, .. } => deed("settle", target),
@@ -111,6 +116,7 @@ impl Request {
             // What only reads.
             | Self::Check { .. }
             | Self::ReadSaved { .. }
+            | Self::Checkpoints
             | Self::Receive(_)
             | Self::CancelMove { .. }
             | Self::List

@@ -8,10 +8,11 @@ use xenstore::client::DomainUpdate;
 use xenstore::wire::changes::DomainIdentity;
 
 use super::{
-    ClientId, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress, StartedAll,
-    StateChanges, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
+    ClientId, Copy, Device, Fallback, Instant, LogRecord, PermitRequest, PlanOf, Progress,
+    StartedAll, StateChanges, Summary, Targets, Told, Trace, VmRow, VmState, Wanted, WorkId,
 };
 use crate::channel::ChannelId;
+use crate::checkpoint::Checkpoint;
 use crate::config::{DiskConfig, VmConfig};
 use crate::device_model::Process;
 use crate::layout::DeviceRef;
@@ -85,6 +86,35 @@ pub enum Request {
         file: Box<SavedFile>,
         config: Box<VmConfig>,
         start: Start,
+    },
+    /// Shuts down, saves or leaves alone each VM, as it is to be when the host is shut down. As for
+    /// `ShutdownEach`, with [`ReplyWhen::Gone`].
+    HostShutdown,
+    /// Keeps the guest's memory and disks as they are at one moment; it goes on. Answered by
+    /// [`Reply::Done`].
+    Checkpoint {
+        target: String,
+        name: String,
+        /// Of this checkpoint and no other.
+        id: Uuid,
+    },
+    /// All checkpoints of this host. Answered by [`Reply::Checkpoints`].
+    Checkpoints,
+    DestroyCheckpoint {
+        uuid: Uuid,
+        name: String,
+    },
+    /// Takes the VM of a checkpoint down and lets it go on where it was then, with its disks as they
+    /// were. Answered by [`Reply::Created`].
+    Revert {
+        file: Box<SavedFile>,
+        config: Box<VmConfig>,
+        start: Start,
+    },
+    /// Creates copies of a saved VM. Answered by [`Reply::StartedAll`].
+    Clone {
+        file: Box<SavedFile>,
+        copies: Vec<Copy>,
     },
     /// Sends a VM to another host. Answered when nothing of it is left here.
     Migrate(Box<MigrateRequest>),
@@ -313,6 +343,7 @@ pub enum Reply {
     },
     HostInfo(Box<HostInfo>),
     SavedFile(Box<SavedFile>),
+    Checkpoints(Vec<Checkpoint>),
     Vcpus(Box<VcpuReadings>),
     /// In seconds since 1970.
     StartTimes(BTreeMap<DomId, u64>),

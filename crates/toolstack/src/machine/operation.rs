@@ -9,8 +9,8 @@ use super::events::VmState;
 use super::permits::ask_for;
 use super::trace::Trace;
 use super::{
-    Action, ClientId, Created, Device, Instant, Item, OperationId, Purpose, Reply, StepTime,
-    Toolstack, WorkId,
+    Action, ClientId, Created, Device, Instant, Item, OperationId, Purpose, Reply, Revert,
+    StepTime, Toolstack, WorkId,
 };
 use crate::channel::ChannelId;
 use crate::config::VmConfig;
@@ -39,6 +39,8 @@ pub(super) enum Outcome {
     Suspended { client: Option<ClientId> },
     /// Its guest's state is in a file, or it runs on.
     Saved { client: Option<ClientId>, save: Save },
+    /// Nothing is left of it, and it goes back to a checkpoint.
+    Reverted { client: ClientId, revert: Box<Revert> },
     /// Its guest is on another host, or is not; see [`super::moves`].
     Sent { client: Option<ClientId>, to: Box<MigrateRequest> },
     /// A guest that was sent goes on here; why.
@@ -90,7 +92,9 @@ impl Outcome {
             Self::Sent { client, .. }
             | Self::TakenBack { client, .. }
             | Self::Moved { client, .. } => *client,
-            Self::Received { client, .. } | Self::NotReceived { client, .. } => Some(*client),
+            Self::Received { client, .. }
+            | Self::NotReceived { client, .. }
+            | Self::Reverted { client, .. } => Some(*client),
             Self::Gone | Self::Rebooted => None,
         }
     }
@@ -486,6 +490,7 @@ impl Toolstack {
             | Outcome::Rebooted
             | Outcome::Suspended { .. }
             | Outcome::Saved { .. }
+            | Outcome::Reverted { .. }
             | Outcome::Sent { .. }
             | Outcome::TakenBack { .. }
             | Outcome::Moved { .. }
@@ -649,6 +654,10 @@ impl Toolstack {
             | Outcome::NotReceived { .. }) => {
                 self.move_ended(now, uuid, outcome, operation.failure, out);
             }
+            Outcome::Reverted { client, ref revert } => {
+                let revert = revert.clone();
+                self.taken_down_to_revert(now, client, &revert, operation, out);
+            }
             Outcome::Failed { client, message } => {
                 self.forget(now, uuid, Some((client, message)), operation.failure, out);
             }
@@ -683,6 +692,7 @@ impl Toolstack {
         let uuid = operation.uuid;
         let vm = self.vms.get_mut(&uuid).expect("VMs outlive their operations");
 
+        vm.facts.made_disks.clear();
         let poll_again = std::mem::take(&mut vm.poll_again);
         // One that came and stays paused, after a restart of the daemon.
         if let Some(transfer) = vm.facts.transfer.take() {

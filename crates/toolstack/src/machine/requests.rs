@@ -7,8 +7,8 @@ use super::events::VmState;
 use super::operation::Outcome;
 use super::shutdown::Asking;
 use super::{
-    Action, ClientId, Device, Facts, Fallback, Foreign, Instant, MediumChange, Purpose, Query,
-    Reply, Request, Toolstack, Vm,
+    Action, ClientId, Device, Facts, Foreign, Instant, MediumChange, PlanOf, Purpose, Query, Reply,
+    Request, Toolstack, Vm,
 };
 use crate::config::VmConfig;
 use crate::layout::{self, DeviceRef};
@@ -52,12 +52,10 @@ impl Toolstack {
             Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
             Request::Destroy { target } => self.destroy_target(now, client, &target, out),
             Request::Shutdown { target, how, reply } => {
-                let asking = Asking { how, fallback: Fallback::Refuse, reply };
-                self.shut_down(now, client, &target, asking, out);
+                self.shut_down(now, client, &target, Asking::plainly(how, reply), out);
             }
             Request::ShutdownEach { targets, how, fallback, reply } => {
-                let asking = Asking { how, fallback, reply };
-                self.shut_down_each(now, client, &targets, asking, out);
+                self.shut_down_each(now, client, &targets, Asking { how, fallback, reply }, out);
             }
             Request::Pause { target } => self.pause(client, &target, out),
             Request::Unpause { target } => self.unpause(client, &target, out),
@@ -68,6 +66,12 @@ impl Toolstack {
             Request::Restore { file, config, start } => {
                 self.restore(now, client, *file, *config, start, out);
             }
+            request @ (Request::HostShutdown
+            | Request::Checkpoint { .. }
+            | Request::Checkpoints
+            | Request::DestroyCheckpoint { .. }
+            | Request::Revert { .. }
+            | Request::Clone { .. }) => self.handle_checkpoints(now, client, request, out),
             Request::Migrate(to) => self.migrate(now, client, *to, out),
             Request::Receive(receive) => self.receive(client, receive, out),
             Request::CancelMove { transfer } => self.cancel_move(now, client, transfer, out),
@@ -89,14 +93,35 @@ impl Toolstack {
                 self.unplug_target(now, client, &target, (device, how), out);
             }
             Request::Resolve { target } => self.reply_resolved(client, &target, out),
-            Request::Explain { target } => {
-                self.reply_text(client, &target, out, |this, uuid| this.explain(now, uuid));
-            }
-            Request::Plan { target, what } => {
-                self.reply_text(client, &target, out, |this, uuid| this.plan_of(uuid, what));
-            }
+            Request::Explain { target } => self.reply_explained(now, client, &target, out),
+            Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
             Request::Permit(request) => self.permit(now, client, request, out),
             Request::Limits { wanted } => self.limits(now, client, wanted, out),
+        }
+    }
+
+    /// Requests about what VMs were at some moment.
+    fn handle_checkpoints(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
+            Request::HostShutdown => self.shut_down_with_host(now, client, out),
+            Request::Checkpoint { target, name, id } => {
+                self.checkpoint(now, client, &target, name, id, out);
+            }
+            Request::Checkpoints => self.list_checkpoints(client, out),
+            Request::DestroyCheckpoint { uuid, name } => {
+                self.destroy_checkpoint(client, uuid, name, out);
+            }
+            Request::Revert { file, config, start } => {
+                self.revert(client, *file, *config, start, out);
+            }
+            Request::Clone { file, copies } => self.clone_saved(now, client, *file, copies, out),
+            other => unreachable!("{other:?} is handled elsewhere"),
         }
     }
 
@@ -151,6 +176,14 @@ impl Toolstack {
         self.with_domain(client, target, out, |this, uuid, _, out| {
             this.unplug(now, client, uuid, device, how, out);
         });
+    }
+
+    fn reply_explained(&self, now: Instant, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        self.reply_text(client, target, out, |this, uuid| this.explain(now, uuid));
+    }
+
+    fn reply_plan(&self, client: ClientId, target: &str, what: PlanOf, out: &mut Vec<Action>) {
+        self.reply_text(client, target, out, |this, uuid| this.plan_of(uuid, what));
     }
 
     /// Answers with a text about a VM of ours.
@@ -434,6 +467,7 @@ impl Toolstack {
                 Reply::Devices { domid, devices }
             }
             (Query::SavedFile, Ok(Output::SavedFile(file))) => Reply::SavedFile(file),
+            (Query::Checkpoints, Ok(output)) => Self::checkpoints_answer(output),
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
             (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
             (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),

@@ -15,7 +15,7 @@ use super::requests::fail;
 use super::{Action, ClientId, Facts, Instant, OperationId, Purpose, Query, Reply, Toolstack, Vm};
 use crate::config::{Start, VmConfig};
 use crate::plan::{plan_restore, plan_save, plan_settle};
-use crate::saved::{AfterSave, Save, SaveEnd, SaveTo, SavedFile, Saving};
+use crate::saved::{AfterSave, HOST_FOLDER, Save, SaveEnd, SaveTo, SavedFile, Saving};
 use crate::work::{Images, QueryWork, SaveWork};
 
 impl Toolstack {
@@ -107,6 +107,9 @@ impl Toolstack {
         let state = match end {
             Some(SaveEnd::Saved(AfterSave::Destroyed)) => {
                 vm.condemned = true;
+                if path.starts_with(HOST_FOLDER) {
+                    self.saved_with_host.insert(uuid, path.clone());
+                }
                 vm.why = Some(format!("saved to {path}"));
                 vm.waiters.extend(client);
                 return self.take_over(now, uuid, Outcome::Gone, out);
@@ -128,9 +131,17 @@ impl Toolstack {
         let is_condemned = vm.condemned;
         let name = vm.config.name.clone();
         let lacks_model = vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none();
+        let mut ask_instead = None;
         match (client, end, failure) {
             (Some(client), Some(_), _) => {
                 out.push(Action::Reply { client, reply: Reply::Done { domid } });
+            }
+            (Some(client), None, why) if path.starts_with(HOST_FOLDER) && !is_condemned => {
+                // What cannot be saved is shut down, as by xendomains.
+                let why = why.unwrap_or_default();
+                let message = format!("{name}: is not saved but shut down with the host: {why}");
+                out.push(Action::Note { message });
+                ask_instead = Some(client);
             }
             (Some(client), None, why) => fail(client, why.unwrap_or_default(), out),
             (None, Some(_), _) => {}
@@ -147,6 +158,9 @@ impl Toolstack {
         if lacks_model {
             let why = "its device model ended while its guest was being saved";
             return self.lost_model(now, uuid, why, out);
+        }
+        if let Some(client) = ask_instead {
+            self.shut_down_after_all(now, client, uuid, out);
         }
         // The guest may have stopped meanwhile.
         if poll_again || end.is_none() {
@@ -176,6 +190,15 @@ impl Toolstack {
         if let Some(message) = self.doubt_about(uuid) {
             return fail(client, message, out);
         }
+        if !file.disks.is_empty() {
+            let message = format!(
+                "{}: is a checkpoint of the VM and its disks; `xy revert {} {}` goes back to it",
+                file.path,
+                file.name,
+                file.path.rsplit('/').next().unwrap_or_default()
+            );
+            return fail(client, message, out);
+        }
         if let Some(domid) = self.namesake_of(&config, uuid, Existing::Definition) {
             let wanted = WantedVm::Saved { file: Box::new(file), config: Box::new(config), start };
             let purpose = Purpose::Namesake { client, domid, wanted: Box::new(wanted) };
@@ -197,7 +220,7 @@ impl Toolstack {
 }
 
 /// The state of its device model would be lost.
-fn hvm_refusal(name: &str) -> String {
+pub(super) fn hvm_refusal(name: &str) -> String {
     format!("{name}: HVM domains cannot be saved and restored yet, only PV and PVH domains")
 }
 
@@ -225,7 +248,19 @@ fn suits(vm: &Vm, config: &VmConfig) -> Result<(), String> {
 }
 
 /// Whether a saved guest can go on with this configuration.
-fn fits(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
+pub(super) fn fits(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
+    if let Some(given) = config.uuid.filter(|given| *given != file.uuid) {
+        let (path, place) = (&file.path, config.origin.at("uuid"));
+        return Err(format!(
+            "{place}: the guest in {path} was saved with uuid = {}, not {given}",
+            file.uuid
+        ));
+    }
+    fits_a_copy(file, config)
+}
+
+/// Likewise, under another identity.
+pub(super) fn fits_a_copy(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
     let path = &file.path;
     if file.uuid == Uuid::default() {
         return Err(format!("{path}: has no UUID of its VM"));
@@ -234,9 +269,6 @@ fn fits(file: &SavedFile, config: &VmConfig) -> Result<(), String> {
         let place = config.origin.at(key);
         format!("{place}: the guest in {path} was saved with {key} = {saved}, not {given}")
     };
-    if let Some(given) = config.uuid.filter(|given| *given != file.uuid) {
-        return Err(differs("uuid", &file.uuid, &given));
-    }
     if config.hvm.is_some() {
         return Err(hvm_refusal(&config.name));
     }

@@ -40,16 +40,23 @@ pub(super) struct Asking {
     pub(super) reply: ReplyWhen,
 }
 
+impl Asking {
+    /// With no word to guests without PV drivers.
+    pub(super) fn plainly(how: ShutdownRequest, reply: ReplyWhen) -> Self {
+        Self { how, fallback: Fallback::Refuse, reply }
+    }
+}
+
 /// A target of a request.
 #[derive(Clone, Copy, Debug)]
-enum Meant {
+pub(super) enum Meant {
     Domain(Uuid, DomainRef),
     /// It is being started.
     Start(Uuid, OperationId),
 }
 
 impl Meant {
-    fn uuid(self) -> Uuid {
+    pub(super) fn uuid(self) -> Uuid {
         match self {
             Self::Domain(uuid, _) | Self::Start(uuid, _) => uuid,
         }
@@ -71,9 +78,9 @@ pub enum Told {
 
 /// One of several VMs, as if it had its own client.
 #[derive(Debug)]
-struct Member {
-    client: ClientId,
-    name: String,
+pub(super) struct Member {
+    pub(super) client: ClientId,
+    pub(super) name: String,
 }
 
 #[derive(Debug)]
@@ -93,8 +100,14 @@ pub(super) struct Groups {
 }
 
 impl Groups {
+    /// A client that waits for the end of so many VMs.
+    pub(super) fn begin(&mut self, client: ClientId, total: usize, waits: bool) {
+        let group = Group { total, left: total, waits, failures: Vec::new() };
+        self.groups.insert(client, group);
+    }
+
     /// A client id that stands for another. Callers count from zero and never reach it.
-    fn add_member(&mut self, member: Member) -> ClientId {
+    pub(super) fn add_member(&mut self, member: Member) -> ClientId {
         self.last += 1;
         let id = ClientId(u64::MAX - self.last);
         self.members.insert(id, member);
@@ -148,7 +161,7 @@ impl Groups {
         out.push(Action::Reply { client, reply });
     }
 
-    fn tell_waiting(&self, client: ClientId, out: &mut Vec<Action>) {
+    pub(super) fn tell_waiting(&self, client: ClientId, out: &mut Vec<Action>) {
         let group = &self.groups[&client];
         let next = self.members.values().rev().find(|member| member.client == client);
         if let (true, Some(Member { name, .. })) = (group.waits, next) {
@@ -169,7 +182,7 @@ impl Toolstack {
         }
     }
 
-    fn resolve_all(&self, targets: &Targets) -> Result<Vec<Meant>, String> {
+    pub(super) fn resolve_all(&self, targets: &Targets) -> Result<Vec<Meant>, String> {
         let Targets::These(targets) = targets else {
             let meant = |vm: &Vm| match self.start_of(vm.uuid) {
                 Some(operation) => Some(Meant::Start(vm.uuid, operation)),
@@ -223,8 +236,7 @@ impl Toolstack {
         };
         let total = found.len();
         let waits = asking.reply == ReplyWhen::Gone;
-        let group = Group { total, left: total, waits, failures: Vec::new() };
-        self.groups.groups.insert(client, group);
+        self.groups.begin(client, total, waits);
         let mut members = Vec::with_capacity(total);
         for meant in found {
             let name = self.vms[&meant.uuid()].config.name.clone();
@@ -241,7 +253,7 @@ impl Toolstack {
     }
 
     /// Requests a shutdown. If the VM is still starting, its start is cancelled instead.
-    fn ask_to_stop(
+    pub(super) fn ask_to_stop(
         &mut self,
         now: Instant,
         client: ClientId,

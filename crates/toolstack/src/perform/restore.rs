@@ -11,12 +11,12 @@ use xen_build::{Built, RestoredConfig};
 use xenstore::client::Transport;
 
 use super::build::{PAGES_PER_MIB, memory_failure};
-use super::saved_file::{OpenFile, save_id};
+use super::saved_file::{OpenFile, disks, save_id};
 use super::{Performer, failure};
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::libxl_json;
-use crate::saved::{FileFormat, SavedFile, Saving};
+use crate::saved::{FileFormat, HOST_FOLDER, HostSave, SavedFile, Saving};
 use crate::work::{Failure, NewDomain, Part, WorkMonitor};
 
 /// The domain that a guest is loaded into.
@@ -49,6 +49,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Some(FileFormat::Xylem) => read_own(path, &file),
             Some(FileFormat::Xl) => read_xl(path, &file),
         }
+    }
+
+    /// What the files say that were written when the host was shut down, or why they cannot be read.
+    pub(crate) fn read_host_saves(&mut self) -> Result<Vec<HostSave>, Failure> {
+        let listed = self.host.system().list(HOST_FOLDER);
+        let names = listed.map_err(|error| failure(HOST_FOLDER, error))?;
+        let mut saves = Vec::new();
+        for name in names {
+            let Ok(uuid) = name.parse::<Uuid>() else { continue };
+            let path = format!("{HOST_FOLDER}/{name}");
+            let file = match self.read_saved(&path) {
+                Ok(file) if file.uuid == uuid => Ok(Box::new(file)),
+                Ok(_) => Err(format!("{path}: is another VM's")),
+                Err(Failure(why)) => Err(why),
+            };
+            saves.push(HostSave { uuid, path, file });
+        }
+        Ok(saves)
     }
 
     /// Checks that the file is still the one that was read, and that the host has the memory.
@@ -168,6 +186,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 fn read_own(path: &str, file: &OpenFile) -> Result<SavedFile, Failure> {
     let reader = file.reader().map_err(|error| unreadable(path, &error))?;
     let head = reader.head();
+    let disks = disks(head);
+    let disks = disks.ok_or_else(|| failure(path, "what it says of its disks cannot be read"))?;
     Ok(SavedFile {
         path: path.to_owned(),
         bytes: file.0.bytes(),
@@ -179,6 +199,8 @@ fn read_own(path: &str, file: &OpenFile) -> Result<SavedFile, Failure> {
         warnings: Vec::new(),
         headers: head.headers,
         vcpus: head.vcpus,
+        created: head.created,
+        disks,
     })
 }
 
@@ -198,6 +220,8 @@ fn read_xl(path: &str, file: &OpenFile) -> Result<SavedFile, Failure> {
         config_text: config.to_cfg_text(),
         headers: reader.headers(),
         vcpus: config.vcpus_max,
+        created: 0,
+        disks: Vec::new(),
         warnings: imported.warnings,
     })
 }

@@ -25,7 +25,7 @@ use super::suspend::PreparedSuspend;
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
 use crate::host::Host;
-use crate::saved::{AfterSave, SaveEnd, SaveStage, SaveTo, Saving};
+use crate::saved::{AfterSave, HOST_FOLDER, SaveEnd, SaveStage, SaveTo, Saving};
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
 /// Bytes of a guest that goes on are kept in memory up to this, so that it need not wait for the disk.
@@ -79,6 +79,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let SaveOf { domain, uuid, to, .. } = of;
         if to.path.len() > PATH_BYTES_MAX {
             return Err(Failure(format!("{}: the path is too long", to.path)));
+        }
+        if to.path.starts_with(HOST_FOLDER) {
+            let made = self.host.system().make_folder(HOST_FOLDER);
+            made.map_err(|error| failure(HOST_FOLDER, error))?;
         }
         // It refuses what cannot suspend, before there is a file.
         let suspend = self.prepare_suspend(domain, uuid, of.name())?;
@@ -167,9 +171,16 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if goes_on && hold.suspend.is_some() {
             self.save_live(of, hold, &mut writer, monitor)?;
         }
+        let snapshots = self.prepare_snapshots(of)?;
         if let Some(suspend) = &mut hold.suspend {
             self.arm_suspend(suspend)?;
             self.trigger_suspend(suspend, monitor)?;
+        }
+        // What the guest has asked of its disks and not heard of, it asks again when it is restored:
+        // so it does not matter what of that the snapshots have.
+        if let Some(snapshots) = snapshots {
+            let taken = snapshots.take(self.host.system());
+            taken.map_err(|error| failure(of.name(), error))?;
         }
         if goes_on {
             writer.hold(HELD_BYTES_MAX);

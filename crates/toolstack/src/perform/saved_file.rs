@@ -8,6 +8,7 @@ use migrate::{Input, StreamError, libxl, save_file};
 use xen::{DomainInfo, Uuid};
 
 use super::failure;
+use crate::checkpoint::{SavedDisk, decode_disks, encode_disks};
 use crate::config::VmConfig;
 use crate::host::{ImageSink, ImageSource};
 use crate::libxl_json;
@@ -17,6 +18,8 @@ use crate::work::Failure;
 /// Bytes of one write or read: disks are at their best with few large ones.
 const CHUNK_BYTES: usize = 4 << 20;
 
+/// The snapshots that belong to a checkpoint: its memory fits no others.
+const DISKS: &str = "disks";
 /// The fact that tells the files of two saves apart.
 const SAVE_ID: &str = "save-id";
 /// Likewise in libxl's JSON, whose readers skip what they do not know.
@@ -24,7 +27,7 @@ const SAVE_ID_KEY: &str = "xylem_save_id";
 
 /// Highest page of a file that is read: 16 TiB, as much as a host can have.
 const PFN_MAX: u64 = (1 << 32) - 1;
-const LIMITS: Limits = Limits { pfn_max: PFN_MAX, known_facts: &[SAVE_ID] };
+const LIMITS: Limits = Limits { pfn_max: PFN_MAX, known_facts: &[SAVE_ID, DISKS] };
 
 /// What the file of a saved VM begins with.
 pub(super) struct Beginning<'a> {
@@ -44,6 +47,11 @@ impl Beginning<'_> {
             value: self.to.id.0.to_vec(),
             weight: Weight::Optional,
         };
+        let mut facts = vec![id];
+        if !self.to.disks.is_empty() {
+            let value = encode_disks(&self.to.disks).into_bytes();
+            facts.push(Fact { key: DISKS.to_owned(), value, weight: Weight::Essential });
+        }
         Head {
             name: self.config.name.clone(),
             uuid: self.uuid.0,
@@ -52,7 +60,7 @@ impl Beginning<'_> {
             pages_max: self.info.pages_max,
             vcpus: self.config.vcpus_max,
             created: self.created,
-            facts: vec![id],
+            facts,
         }
     }
 
@@ -310,6 +318,11 @@ impl XlReader<'_> {
             self.feed()?;
         }
     }
+}
+
+/// The snapshots that belong to a file; `None` if it says nothing sensible.
+pub(super) fn disks(head: &Head) -> Option<Vec<SavedDisk>> {
+    head.fact(DISKS).map_or(Some(Vec::new()), decode_disks)
 }
 
 /// Of the save that wrote a file.

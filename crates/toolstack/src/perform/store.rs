@@ -12,7 +12,8 @@ use xenstore::client::{
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
     DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path, incoming_path,
-    leaving_path, received_path, record_path, saving_path, suspend_port_path, vm_link, vm_path,
+    leaving_path, made_disks_path, received_path, record_path, saving_path, suspend_port_path,
+    vm_link, vm_path,
 };
 use crate::moves::Leaving;
 use crate::record::FORMAT_NODE;
@@ -599,12 +600,13 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
         look.read(&saving_path(*uuid));
         look.read(&leaving_path(*uuid));
         look.read(&incoming_path(*uuid));
+        look.read(&made_disks_path(*uuid));
     }
     let replies = store.run(&look)?;
     let mut records = Vec::with_capacity(uuids.len());
     for (index, uuid) in uuids.into_iter().enumerate() {
         let value = |at: usize| -> Result<Option<String>, ClientError> {
-            Ok(replies.get_optional(8 * index + at)?.map(text))
+            Ok(replies.get_optional(9 * index + at)?.map(text))
         };
         let domid = value(0)?.and_then(|text| text.parse().ok()).map(DomId);
         let (complete, pending) = (value(1)?, value(2)?.unwrap_or_default());
@@ -619,6 +621,7 @@ pub(crate) fn records<T: Transport>(store: &mut Client<T>) -> Result<Vec<Record>
             saving: value(5)?,
             leaving: value(6)?,
             incoming: value(7)?,
+            made_disks: value(8)?,
             ..Record::default()
         });
     }

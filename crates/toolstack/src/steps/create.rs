@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
+use storage::{MakeDisk, VdiName};
 use xen::{DomId, DomainRef, EvtchnPort, Hypervisor, Uuid};
+use xen_build::Built;
 use xenstore::client::Transport;
 
 use super::teardown::TeardownStep;
 use super::{Completing, IfCancelled, IfFailed, Permit, Preparation, StepInfo};
+use crate::checkpoint::DiskFrom;
 use crate::config::{Start, VmConfig};
 use crate::device_model::{self, Launch};
 use crate::host::Host;
 use crate::layout::{self, BuiltDomain, Nodes};
-use crate::machine::Action;
+use crate::machine::{Action, Facts};
 use crate::perform::{Performer, refused, store};
 use crate::saved::SavedFile;
 use crate::work::{
@@ -27,6 +30,8 @@ pub enum CreateStep {
     CheckFile,
     /// Write the record, which outlives the daemon.
     Record,
+    /// Make its disks from snapshots.
+    MakeDisks,
     CreateDomain,
     Build,
     /// Fill the domain with a saved one's memory and state, in place of a build.
@@ -48,10 +53,16 @@ pub enum CreateWork {
     },
     CheckFile {
         config: Arc<VmConfig>,
+        uuid: Uuid,
         file: Arc<SavedFile>,
+        disks: Vec<DiskFrom>,
     },
     Record {
         nodes: Nodes,
+    },
+    MakeDisks {
+        vm: String,
+        disks: Vec<DiskFrom>,
     },
     CreateDomain {
         config: Arc<VmConfig>,
@@ -93,6 +104,55 @@ pub enum CreateWork {
     },
 }
 
+/// The record of a VM of which nothing exists yet. From here on nodes may exist, even if the write is never
+/// confirmed.
+fn record_nodes(config: &VmConfig, uuid: Uuid, facts: &mut Facts) -> Nodes {
+    facts.recorded = true;
+    let mut nodes = layout::record_nodes(uuid, &config.to_cfg_text());
+    if let Some(transfer) = facts.transfer {
+        nodes.put(layout::incoming_path(uuid), transfer.to_string());
+    }
+    let new: Vec<String> = new_disks(&facts.disks_from).map(ToString::to_string).collect();
+    if !new.is_empty() {
+        nodes.put(layout::made_disks_path(uuid), new.join(" "));
+    }
+    nodes
+}
+
+/// The nodes of its domain, with what completes the record.
+fn nodes_of(
+    config: &VmConfig,
+    uuid: Uuid,
+    facts: &mut Facts,
+    domain: NewDomain,
+    built: Built,
+    start: Start,
+) -> Nodes {
+    let built = BuiltDomain {
+        domid: domain.domain.domid,
+        store_port: domain.store_port,
+        store_gfn: built.store_frame,
+        console_port: domain.console_port,
+        console_gfn: built.console_frame,
+    };
+    facts.incarnation.nodes = true;
+    facts.incarnation.completion = Some(built.completion(start));
+    let mut nodes = layout::domain_nodes(config, uuid, &built, &facts.disks, start);
+    if let Some(transfer) = facts.transfer {
+        nodes.put(layout::received_path(transfer), uuid.to_string());
+    }
+    if !facts.made_disks.is_empty() {
+        // From here on they are the VM's.
+        nodes.put(layout::made_disks_path(uuid), String::new());
+    }
+    nodes
+}
+
+/// Those that must not exist before.
+fn new_disks(disks: &[DiskFrom]) -> impl Iterator<Item = &VdiName> {
+    disks.iter().filter(|disk| disk.how == MakeDisk::Anew).map(|disk| &disk.to)
+}
+
 impl CreateStep {
     pub(super) fn info(self) -> StepInfo {
         let step = |name, permit, undo: Option<TeardownStep>| StepInfo {
@@ -115,6 +175,7 @@ impl CreateStep {
                 ..step("check the file", Permit::LOAD, None)
             },
             Self::Record => step("record", Permit::SHORT, remove),
+            Self::MakeDisks => step("make disks", Permit::DISKS, Some(TeardownStep::DropDisks)),
             Self::CreateDomain => {
                 step("create domain", Permit::BUILD, Some(TeardownStep::DestroyDomain))
             }
@@ -151,15 +212,13 @@ impl CreateStep {
         };
         match self {
             Self::LoadImages => CreateWork::LoadImages { config },
-            Self::CheckFile => CreateWork::CheckFile { config, file: saved(facts.images.as_ref()) },
-            Self::Record => {
-                // From here on nodes may exist, even if the write is never confirmed.
-                facts.recorded = true;
-                let mut nodes = layout::record_nodes(uuid, &config.to_cfg_text());
-                if let Some(transfer) = facts.transfer {
-                    nodes.put(layout::incoming_path(uuid), transfer.to_string());
-                }
-                CreateWork::Record { nodes }
+            Self::CheckFile => {
+                let (file, disks) = (saved(facts.images.as_ref()), facts.disks_from.clone());
+                CreateWork::CheckFile { config, uuid, file, disks }
+            }
+            Self::Record => CreateWork::Record { nodes: record_nodes(&config, uuid, facts) },
+            Self::MakeDisks => {
+                CreateWork::MakeDisks { vm: config.name.clone(), disks: facts.disks_from.clone() }
             }
             Self::CreateDomain => {
                 let images = facts.images.clone().expect("planned after the images");
@@ -184,19 +243,7 @@ impl CreateStep {
             Self::WriteNodes(start) => {
                 let domain = facts.incarnation.new.expect("planned after the domain");
                 let built = facts.incarnation.built.expect("planned after the build");
-                let built = BuiltDomain {
-                    domid: domain.domain.domid,
-                    store_port: domain.store_port,
-                    store_gfn: built.store_frame,
-                    console_port: domain.console_port,
-                    console_gfn: built.console_frame,
-                };
-                facts.incarnation.nodes = true;
-                facts.incarnation.completion = Some(built.completion(start));
-                let mut nodes = layout::domain_nodes(&config, uuid, &built, &facts.disks, start);
-                if let Some(transfer) = facts.transfer {
-                    nodes.put(layout::received_path(transfer), uuid.to_string());
-                }
+                let nodes = nodes_of(&config, uuid, facts, domain, built, start);
                 let quota = Quota::for_devices(domain.domain.domid, &config);
                 CreateWork::WriteNodes { uuid, nodes, quota }
             }
@@ -236,6 +283,10 @@ impl CreateStep {
                 let log = device_model::log_file(&vm.config);
                 out.push(Action::Follow { process, log });
             }
+            Self::MakeDisks => {
+                output.expect_done();
+                facts.made_disks = new_disks(&facts.disks_from).cloned().collect();
+            }
             Self::CheckFile
             | Self::Record
             | Self::WriteNodes(_)
@@ -254,6 +305,7 @@ impl CreateWork {
             Self::LoadImages { .. } => info("load-images", WorkClass::Load, None),
             Self::CheckFile { .. } => info("check-file", WorkClass::Load, None),
             Self::Record { .. } => info("record", WorkClass::Change, None),
+            Self::MakeDisks { .. } => info("make-disks", WorkClass::Attach, None),
             Self::CreateDomain { .. } => info("create-domain", WorkClass::Change, None),
             Self::Build { domain, .. } => info("build", WorkClass::Change, Some(domain.domain)),
             Self::LoadState { domain, .. } => {
@@ -275,7 +327,11 @@ impl CreateWork {
     ) -> Result<Output, Failure> {
         match self {
             Self::LoadImages { config } => return by.load_images(&config).map(Output::Images),
-            Self::CheckFile { config, file } => by.check_saved(&config, &file)?,
+            Self::CheckFile { config, uuid, file, disks } => {
+                by.check_saved(&config, &file)?;
+                by.check_disks_from(&config, uuid, &disks)?;
+            }
+            Self::MakeDisks { vm, disks } => by.make_disks(&vm, &disks)?,
             Self::Record { nodes } => store::write_plainly(&mut by.store, &nodes)?,
             Self::CreateDomain { config, uuid, images, domid, generation } => {
                 let identity = (uuid, domid, generation);

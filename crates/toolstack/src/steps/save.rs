@@ -6,11 +6,12 @@ use xen::{DomainRef, Hypervisor, Uuid};
 use xenstore::client::Transport;
 
 use super::{Completing, IfCancelled, Permit, Preparation, StepInfo};
+use crate::checkpoint::disks_again;
 use crate::config::VmConfig;
 use crate::host::Host;
-use crate::perform::Performer;
 use crate::perform::save::SaveOf;
-use crate::saved::{Save, SaveTo, Saving};
+use crate::perform::{Performer, failure};
+use crate::saved::{SET_ASIDE, Save, SaveTo, SavedFile, Saving};
 use crate::work::{Failure, Output, WorkClass, WorkInfo, WorkMonitor};
 
 /// Steps of a save.
@@ -18,6 +19,8 @@ use crate::work::{Failure, Output, WorkClass, WorkInfo, WorkMonitor};
 pub enum SaveStep {
     /// Write the guest's state to a file.
     Save,
+    /// Remove the file from which a VM was restored with its host, before it runs.
+    Remove,
     /// Find out what came of a save whose daemon was killed; the guest goes on unless it is saved.
     Settle,
 }
@@ -37,9 +40,31 @@ pub enum SaveWork {
         name: String,
         saving: Saving,
     },
+    /// Removes the file of a VM that is restored, durably.
+    Remove {
+        path: String,
+    },
+    /// Gives the file of a VM that could not be restored another name.
+    SetAside {
+        path: String,
+    },
+    /// Reads what the files say that were written when the host was shut down.
+    ReadHostSaves,
     /// Reads what a file of a saved VM says of itself.
     Read {
         path: String,
+    },
+    /// Finishes checkpoints that killed daemons were making or removing.
+    SettleCheckpoints,
+    Checkpoints,
+    DestroyCheckpoint {
+        uuid: Uuid,
+        name: String,
+    },
+    /// Checks a checkpoint and its disks before its VM is taken down.
+    CheckRevert {
+        config: Arc<VmConfig>,
+        file: Arc<SavedFile>,
     },
 }
 
@@ -48,12 +73,17 @@ impl SaveStep {
         let step = StepInfo::plain;
         match self {
             Self::Save => step("save", Permit::MEMORY, IfCancelled::Interrupt),
+            Self::Remove => step("remove the file", Permit::SHORT, IfCancelled::Finish),
             Self::Settle => step("settle the save", Permit::MEMORY, IfCancelled::Finish),
         }
     }
 
     pub(super) fn prepare(self, with: Preparation<'_>) -> SaveWork {
         let Preparation { vm, config, save, .. } = with;
+        if self == Self::Remove {
+            let path = vm.facts.saved_at.take().expect("planned for a VM that was saved");
+            return SaveWork::Remove { path };
+        }
         let (domain, uuid) = (vm.facts.incarnation.domain.expect("planned for a domain"), vm.uuid);
         match (self, save.expect("planned for a save")) {
             (Self::Save, Save::New(to)) => SaveWork::Save { domain, uuid, config, to: to.clone() },
@@ -72,6 +102,7 @@ impl SaveStep {
                 let Output::Saved(end) = output else { output.misplaced() };
                 vm.facts.incarnation.save_end = Some(*end);
             }
+            Self::Remove => output.expect_done(),
         }
     }
 }
@@ -82,7 +113,14 @@ impl SaveWork {
         match self {
             Self::Save { domain, .. } => info("save", WorkClass::Memory, Some(*domain)),
             Self::Settle { domain, .. } => info("settle-save", WorkClass::Memory, Some(*domain)),
+            Self::Remove { .. } => info("remove-saved", WorkClass::Change, None),
+            Self::SetAside { .. } => info("set-saved-aside", WorkClass::Change, None),
+            Self::ReadHostSaves => info("read-host-saves", WorkClass::Load, None),
             Self::Read { .. } => info("read-saved", WorkClass::Load, None),
+            Self::SettleCheckpoints => info("settle-checkpoints", WorkClass::Load, None),
+            Self::Checkpoints => info("list-checkpoints", WorkClass::Load, None),
+            Self::DestroyCheckpoint { .. } => info("destroy-checkpoint", WorkClass::Attach, None),
+            Self::CheckRevert { .. } => info("check-revert", WorkClass::Load, None),
         }
     }
 
@@ -94,13 +132,43 @@ impl SaveWork {
         match self {
             Self::Save { domain, uuid, config, to } => {
                 let of = SaveOf { domain, uuid, config: &config, to: &to };
-                by.save(of, monitor).map(Output::Saved)
+                let end = match &to.checkpoint {
+                    Some(name) => by.checkpoint(of, name, monitor),
+                    None => by.save(of, monitor),
+                };
+                end.map(Output::Saved)
             }
             Self::Settle { domain, uuid, name, saving } => {
                 by.settle_save(domain, uuid, &name, &saving).map(Output::Saved)
             }
+            Self::Remove { path } => {
+                let removed = by.host.system().remove(&path);
+                removed.map(|()| Output::Done).map_err(|error| failure(path, error))
+            }
+            Self::SetAside { path } => {
+                let aside = format!("{path}{SET_ASIDE}");
+                let system = by.host.system();
+                let renamed = system.remove(&aside).and_then(|()| system.rename_new(&path, &aside));
+                renamed.map(|()| Output::Done).map_err(|error| failure(path, error))
+            }
+            Self::ReadHostSaves => by.read_host_saves().map(Output::HostSaves),
             Self::Read { path } => {
                 by.read_saved(&path).map(|file| Output::SavedFile(Box::new(file)))
+            }
+            Self::SettleCheckpoints => by.settle_checkpoints().map(|()| Output::Done),
+            Self::Checkpoints => by.checkpoints().map(Output::Checkpoints),
+            Self::DestroyCheckpoint { uuid, name } => {
+                by.destroy_checkpoint(uuid, &name).map(|()| Output::Done)
+            }
+            Self::CheckRevert { config, file } => {
+                if by.read_saved(&file.path)? != *file {
+                    return Err(Failure(format!(
+                        "{}: has changed meanwhile; try again",
+                        file.path
+                    )));
+                }
+                let disks = disks_again(&file);
+                by.check_disks_from(&config, file.uuid, &disks).map(|()| Output::Done)
             }
         }
     }

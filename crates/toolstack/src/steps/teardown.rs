@@ -1,5 +1,6 @@
 //! Steps of a teardown.
 
+use storage::VdiName;
 use xen::{DomainRef, Errno, Hypervisor, Presence, Uuid};
 use xenstore::client::Transport;
 
@@ -19,6 +20,8 @@ pub enum TeardownStep {
     Pause,
     EndModel,
     DestroyDomain,
+    /// Destroy disks that were made for a VM which never ran.
+    DropDisks,
     /// Remove all nodes, the record last.
     RemoveNodes,
     /// Remove the nodes of a domain whose VM continues in another; the record is kept.
@@ -40,6 +43,9 @@ pub enum TeardownWork {
     },
     DestroyDomain {
         domain: DomainRef,
+    },
+    DropDisks {
+        disks: Vec<VdiName>,
     },
     RemoveNodes {
         /// The owner of the nodes, if there was a domain: nodes of another VM under its domid are
@@ -71,6 +77,7 @@ impl TeardownStep {
             Self::DestroyDomain => {
                 StepInfo { if_failed: IfFailed::Halt, ..step("destroy domain", Permit::TEARDOWN) }
             }
+            Self::DropDisks => step("drop disks", Permit::DISKS),
             Self::RemoveNodes => step("remove nodes", Permit::SHORT),
             Self::RemoveDomainNodes => step("remove the domain's nodes", Permit::SHORT),
         }
@@ -95,6 +102,7 @@ impl TeardownStep {
                 TeardownWork::EndModel { domain: existing(), uuid, process }
             }
             Self::DestroyDomain => TeardownWork::DestroyDomain { domain: existing() },
+            Self::DropDisks => TeardownWork::DropDisks { disks: facts.made_disks.clone() },
             Self::RemoveNodes => {
                 let removals = layout::removed_paths(&config, uuid, facts.domid());
                 let release = users.release(&mut facts.incarnation);
@@ -113,6 +121,7 @@ impl TeardownStep {
         let Completing { vm, .. } = with;
         match self {
             Self::RemoveDomainNodes => vm.facts.incarnation = Incarnation::default(),
+            Self::DropDisks => vm.facts.made_disks.clear(),
             Self::Condemn
             | Self::Pause
             | Self::EndModel
@@ -131,6 +140,7 @@ impl TeardownWork {
             Self::DestroyDomain { domain } => {
                 info("destroy-domain", WorkClass::Destroy, Some(*domain))
             }
+            Self::DropDisks { .. } => info("drop-disks", WorkClass::Release, None),
             Self::RemoveNodes { domain, .. } => info("remove-nodes", WorkClass::Destroy, *domain),
         }
     }
@@ -149,6 +159,7 @@ impl TeardownWork {
                 by.end_model(domain.domid, uuid, process)?;
             }
             Self::DestroyDomain { domain } => destroy_domain(by, domain)?,
+            Self::DropDisks { disks } => by.drop_disks(&disks)?,
             Self::RemoveNodes { domain, uuid, removals, release } => {
                 let domid = domain.map(|domain| domain.domid);
                 let removed = store::remove(&mut by.store, domid, uuid, &removals);

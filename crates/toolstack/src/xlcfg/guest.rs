@@ -1,9 +1,9 @@
 //! Keys that few guests set: limits of Xen's tables, paging, nested guests, and what they see of the CPU.
 
-use super::cpuid;
 use super::syntax::{Setting, Value};
 use super::vm::{Reader, Result};
-use crate::config::{CpuidConfig, CpuidText, GuestOptions};
+use super::{cpuid, shown};
+use crate::config::{CpuidConfig, CpuidText, GuestOptions, OnHostShutdown};
 
 impl Reader<'_> {
     pub(super) fn guest_options(&self) -> Result<GuestOptions> {
@@ -21,6 +21,17 @@ impl Reader<'_> {
             nested_virt: self.flag("nestedhvm", false)?,
             shadow_paging: !self.flag("hap", true)?,
             cpuid: self.cpuid()?.map(Box::new),
+            on_host_shutdown: self.on_host_shutdown()?,
+        })
+    }
+
+    fn on_host_shutdown(&self) -> Result<Option<OnHostShutdown>> {
+        const KEY: &str = "on_host_shutdown";
+        let Some((word, place)) = self.atom(KEY)? else { return Ok(None) };
+        OnHostShutdown::parse(word).map(Some).ok_or_else(|| {
+            let words = OnHostShutdown::ALL.map(OnHostShutdown::as_str).join(", ");
+            let problem = format!("{} is not an action; expected one of {words}", shown(word));
+            self.error(KEY, place, problem)
         })
     }
 

@@ -124,6 +124,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("nr_spis", never(NONE, ARM)),
     ("nx", Ignored),
     ("on_crash", Read),
+    ("on_host_shutdown", Read),
     ("on_poweroff", Read),
     ("on_reboot", Read),
     ("on_soft_reset", Read),

@@ -80,7 +80,11 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         nested_virt,
         shadow_paging,
         cpuid,
+        on_host_shutdown,
     } = options;
+    if let Some(action) = on_host_shutdown {
+        writeln!(out, "on_host_shutdown = \"{}\"", action.as_str())?;
+    }
     for (key, number) in [
         ("max_event_channels", *evtchn_port_max),
         ("max_maptrack_frames", *maptrack_frames_max),

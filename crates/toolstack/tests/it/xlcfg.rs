@@ -171,6 +171,7 @@ on_crash    = 'preserve'
                 nested_virt: false,
                 shadow_paging: false,
                 cpuid: None,
+                on_host_shutdown: None,
             },
             hvm: None,
         }
@@ -727,6 +728,8 @@ prop_compose! {
             nested_virt: flags[0],
             shadow_paging: flags[1],
             cpuid: cpuid.flatten(),
+            on_host_shutdown: [None, Some(OnHostShutdown::Shutdown), Some(OnHostShutdown::Save)]
+                [usize::from(flags[0]) + usize::from(flags[1])],
         }
     }
 }

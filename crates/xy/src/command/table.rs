@@ -2,8 +2,8 @@
 
 use super::{Command, DryRun, JSON, MANY, peer_alone, store_alone};
 use crate::commands::{
-    self, adopt, create, devices, domains, host, hypercalls, migrate, plan, save, shutdown,
-    storage, top, trace, vms,
+    self, adopt, checkpoints, create, devices, domains, host, hypercalls, migrate, plan, save,
+    shutdown, storage, top, trace, vms,
 };
 use crate::options::Flag;
 
@@ -184,6 +184,73 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (1, 2),
         dry_run: DryRun::Impossible,
         run: save::restore,
+    },
+    Command {
+        name: "host-shutdown",
+        usage: "[options]",
+        about: "Shut down or save all VMs, before the host is shut down",
+        flags: &[Flag::with_value(
+            '\0',
+            "timeout",
+            "SECONDS",
+            "Fail after this time; without it, wait for as long as it takes.",
+        )],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: shutdown::with_host,
+    },
+    Command {
+        name: "checkpoint",
+        usage: "<Domain> [<Name>]",
+        about: "Keep a domain's memory and disks as they are now",
+        flags: &[],
+        operands: (1, 2),
+        dry_run: DryRun::Impossible,
+        run: checkpoints::checkpoint,
+    },
+    Command {
+        name: "checkpoint-list",
+        usage: "[options] [<VM ...>]",
+        about: "List checkpoints of all VMs or of these",
+        flags: &[Flag::new('j', "json", "As JSON.")],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: checkpoints::list,
+    },
+    Command {
+        name: "checkpoint-destroy",
+        usage: "<VM> <Name ...>",
+        about: "Destroy checkpoints and their snapshots",
+        flags: &[],
+        operands: (2, MANY),
+        dry_run: DryRun::Impossible,
+        run: checkpoints::destroy,
+    },
+    Command {
+        name: "revert",
+        usage: "[options] <VM> <Checkpoint>",
+        about: "Take a VM and its disks back to a checkpoint",
+        flags: &[
+            Flag::new('p', "", "Do not unpause the domain."),
+            Flag::new('c', "", "Connect to the console afterwards."),
+            Flag::new('\0', "stages", "Print where the time went and what it cost."),
+            Flag::new('\0', "json", "Print what was made, and what it cost, as JSON."),
+        ],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: checkpoints::revert,
+    },
+    Command {
+        name: "clone",
+        usage: "[options] <VM:Checkpoint|File>",
+        about: "Run copies of a checkpoint or saved VM",
+        flags: &[
+            Flag::with_value('\0', "count", "N", "How many (1)."),
+            Flag::with_value('\0', "name", "PATTERN", "Their names; %d is a number (VM-%d)."),
+        ],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: checkpoints::clone,
     },
     Command {
         name: "suspend",

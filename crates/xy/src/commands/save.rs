@@ -70,7 +70,7 @@ pub(crate) fn restore(session: &mut Session, options: &Options) -> Result<(), Fa
     create::follow(session, options, &report)
 }
 
-fn cwd() -> Result<String, Failure> {
+pub(crate) fn cwd() -> Result<String, Failure> {
     let cwd = std::env::current_dir()
         .map_err(|error| Failure::failed(format!("cannot find the working directory: {error}")))?;
     Ok(cwd.to_string_lossy().into_owned())

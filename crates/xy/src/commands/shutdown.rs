@@ -23,6 +23,18 @@ pub(crate) fn reboot(session: &mut Session, options: &Options) -> Result<(), Fai
     request(session, options, |targets, wait, _| Request::Reboot { targets, wait, acpi })
 }
 
+/// Before the host is shut down.
+pub(crate) fn with_host(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let timeout_s = match options.value("timeout").map(str::parse) {
+        None => None,
+        Some(Ok(seconds)) => Some(seconds),
+        Some(Err(_)) => {
+            return Err(Failure::usage("host-shutdown: --timeout is not a number of seconds"));
+        }
+    };
+    expect_done(&session.call(&Request::HostShutdown { timeout_s })?)
+}
+
 fn request(
     session: &mut Session,
     options: &Options,

@@ -104,7 +104,7 @@ pub(crate) fn start(session: &mut Session, options: &Options) -> Result<(), Fail
     if messages.is_empty() { Ok(()) } else { Err(Failure::Failed(messages)) }
 }
 
-fn told(session: &mut Session, all: &StartedAll) -> Result<(), Failure> {
+pub(crate) fn told(session: &mut Session, all: &StartedAll) -> Result<(), Failure> {
     session.print(&format!(
         "{} started, {} running already, {} failed\n",
         all.started,

@@ -555,6 +555,12 @@ fn help_is_there_without_a_daemon() {
          unpause             Unpause a paused domain
          save                Save a domain state to restore later
          restore             Restore a domain from a saved state
+         host-shutdown       Shut down or save all VMs, before the host is shut down
+         checkpoint          Keep a domain's memory and disks as they are now
+         checkpoint-list     List checkpoints of all VMs or of these
+         checkpoint-destroy  Destroy checkpoints and their snapshots
+         revert              Take a VM and its disks back to a checkpoint
+         clone               Run copies of a checkpoint or saved VM
          suspend             Suspend a domain's guest; the domain stays in memory
          resume              Resume a suspended domain
          migrate             Migrate a domain to another host
