@@ -192,6 +192,16 @@ impl Load {
         }
     }
 
+    /// Whether all has come that must come before the first page.
+    #[must_use]
+    pub fn takes_pages(&self) -> bool {
+        let has_frames = match &self.kind {
+            Kind::Hvm(_) => true,
+            Kind::Pv(pv) => pv.knows_p2m(),
+        };
+        self.progress == Progress::State && has_frames
+    }
+
     /// Completes the domain, which is still paused.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use sim::{CableId, End, LetterId, NEVER, Network, SharedFiles, Time, Want};
 use toolstack::{Reply, Request};
+use xen::Uuid;
 
 use crate::lab::Lab;
 
@@ -75,6 +76,8 @@ pub(crate) struct State {
     pub(crate) errands: [VecDeque<(Time, Errand)>; 2],
     /// The host waits for errands and mail.
     is_idle: [bool; 2],
+    /// Further connections that came to each host.
+    pub(crate) lanes: [BTreeMap<(Uuid, u8), CableId>; 2],
     pub(crate) mail: [VecDeque<(Time, Mail)>; 2],
     pub(crate) letter_last: u64,
     pub(crate) replies: BTreeMap<LetterId, Reply>,
@@ -141,6 +144,7 @@ impl Baton {
             waiting: [None, None],
             errands: [VecDeque::new(), VecDeque::new()],
             is_idle: [false; 2],
+            lanes: [BTreeMap::new(), BTreeMap::new()],
             mail: [VecDeque::new(), VecDeque::new()],
             letter_last: 0,
             replies: BTreeMap::new(),

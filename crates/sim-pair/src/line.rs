@@ -6,7 +6,9 @@ use std::sync::Arc;
 use sim::{CableId, Dial, End, Line, SimOs, Time, Want};
 use storage::HostError;
 use toolstack::channel::{Broken, Received};
+use toolstack::lanes::LaneCall;
 use toolstack::moves::Reach;
+use xen::Uuid;
 
 use crate::baton::{Baton, Mail, Side, State};
 
@@ -99,5 +101,19 @@ impl Dial for Stand {
         }
         drop(state);
         Ok(Box::new(PairLine { stand: self.clone(), cable, end: End::Near }))
+    }
+
+    fn dial_lane(&mut self, now: Time, call: &LaneCall) -> Result<Box<dyn Line>, HostError> {
+        let mut state = self.baton.state();
+        let cable = state.network.connect(now);
+        let other = self.side.other().index();
+        state.lanes[other].insert((call.transfer, call.lane.number), cable);
+        drop(state);
+        Ok(Box::new(PairLine { stand: self.clone(), cable, end: End::Near }))
+    }
+
+    fn take_lane(&mut self, transfer: Uuid, number: u8) -> Option<Box<dyn Line>> {
+        let cable = self.baton.state().lanes[self.side.index()].remove(&(transfer, number))?;
+        Some(Box::new(PairLine { stand: self.clone(), cable, end: End::Far }))
     }
 }

@@ -8,7 +8,10 @@ use std::rc::Rc;
 
 use storage::HostError;
 use toolstack::channel::{Broken, Channel, ChannelId, Received};
+use toolstack::lanes::{LaneCall, LaneCounts, LaneJob, LaneOut, LaneReceiver, LaneSender};
 use toolstack::moves::Reach;
+use toolstack::perform::LIMITS;
+use xen::Uuid;
 
 use crate::agenda::Time;
 use crate::machine::Machine;
@@ -46,6 +49,15 @@ pub trait Dial: fmt::Debug {
     /// # Errors
     /// It cannot be called.
     fn dial(&mut self, now: Time, peer: &Reach) -> Result<Box<dyn Line>, HostError>;
+
+    /// Opens a further connection of a move.
+    ///
+    /// # Errors
+    /// It cannot be called.
+    fn dial_lane(&mut self, now: Time, call: &LaneCall) -> Result<Box<dyn Line>, HostError>;
+
+    /// One that came here.
+    fn take_lane(&mut self, transfer: Uuid, number: u8) -> Option<Box<dyn Line>>;
 }
 
 /// What a call costs.
@@ -98,10 +110,37 @@ impl Exchange {
         let now = self.machine.get().now();
         let dial = self.dial.as_mut().ok_or(HostError::Missing)?;
         let line = dial.dial(now, peer)?;
+        Ok(self.of_work(line))
+    }
+
+    /// A connection that ends with the work that uses it.
+    fn of_work(&mut self, line: Box<dyn Line>) -> SimChannel {
         self.last += 1;
         let open = Rc::new(RefCell::new(Open { line, unread: Vec::new() }));
         let (machine, id) = (self.machine.clone(), ChannelId(self.last));
-        Ok(SimChannel { machine, open, id, keeper: Keeper::Work })
+        SimChannel { machine, open, id, keeper: Keeper::Work }
+    }
+
+    /// Opens a further connection of a move.
+    pub(crate) fn open_lane(&mut self, call: &LaneCall) -> Result<SimLane, HostError> {
+        if !self.machine.get_mut().faults.count_action() {
+            return Err(HostError::Refused("the daemon was killed".to_owned()));
+        }
+        let now = self.machine.get().now();
+        let line = self.dial.as_mut().ok_or(HostError::Missing)?.dial_lane(now, call)?;
+        let machine = self.machine.clone();
+        Ok(SimLane { sender: LaneSender::new(self.of_work(line), call), machine })
+    }
+
+    /// One that came here.
+    pub(crate) fn take_lane(
+        &mut self,
+        transfer: Uuid,
+        number: u8,
+    ) -> Result<LaneReceiver<SimChannel>, HostError> {
+        let line = self.dial.as_mut().and_then(|it| it.take_lane(transfer, number));
+        let channel = self.of_work(line.ok_or(HostError::Missing)?);
+        Ok(LaneReceiver::new(channel, transfer, number, LIMITS))
     }
 
     pub(crate) fn close(&mut self, id: ChannelId) {
@@ -136,6 +175,23 @@ impl Exchange {
     /// Open connections.
     pub(crate) fn count(&self) -> usize {
         self.open.len()
+    }
+}
+
+/// A further connection, which is worked on by the same thread.
+pub(crate) struct SimLane {
+    sender: LaneSender<SimChannel>,
+    machine: Machine,
+}
+
+impl LaneOut for SimLane {
+    fn give(&mut self, job: LaneJob, _timeout_ns: u64) -> Result<Option<LaneJob>, Broken> {
+        let machine = self.machine.clone();
+        self.sender.perform(job, &|| machine.get().now().0, &mut || false).map(|()| None)
+    }
+
+    fn counts(&self) -> LaneCounts {
+        self.sender.counts()
     }
 }
 

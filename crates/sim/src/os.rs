@@ -14,9 +14,11 @@ use storage::{
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
 use toolstack::{Begin, Boot, DefinitionFile};
+use xen::Uuid;
 use xen_build::{HvmLoader, KernelImage};
 
 use crate::channel::{Dial, Exchange, Line, SimChannel};
@@ -532,6 +534,27 @@ impl Host for SimOs {
     fn channel(&mut self, id: ChannelId) -> Result<Box<dyn Channel>, HostError> {
         Ok(Box::new(self.open_channel(id)?))
     }
+
+    fn lanes_usual(&mut self) -> u8 {
+        1
+    }
+
+    fn open_lane(&mut self, _: &Reach, call: &LaneCall) -> Result<Box<dyn LaneOut>, HostError> {
+        let exchange = &mut self.get_mut().exchange;
+        Ok(Box::new(exchange.as_mut().ok_or(HostError::Missing)?.open_lane(call)?))
+    }
+
+    fn expect_lanes(&mut self, _: ChannelId, _: Uuid, _: [u8; 16]) -> u8 {
+        LANES_MAX - 1
+    }
+
+    fn take_lane(&mut self, transfer: Uuid, number: u8) -> Result<Box<dyn LaneIn>, HostError> {
+        let exchange = &mut self.get_mut().exchange;
+        let lane = exchange.as_mut().ok_or(HostError::Missing)?.take_lane(transfer, number)?;
+        Ok(Box::new(lane))
+    }
+
+    fn forget_lanes(&mut self, _: Uuid) {}
 
     fn connect(&mut self, peer: &Reach) -> Result<Box<dyn Channel>, HostError> {
         Ok(Box::new(self.connect_to(peer)?))

@@ -179,6 +179,11 @@ impl Conversation {
         self.hear(seconds, &mut || false).ok()
     }
 
+    /// A further connection has broken: the other end may have said why on this one.
+    pub(crate) fn lane_broke(&mut self) {
+        self.has_broken = true;
+    }
+
     fn transmit(&mut self, is_cancelled: &mut dyn FnMut() -> bool) -> Result<(), Silence> {
         if self.is_cut {
             return Err(Silence::Cancelled);
@@ -282,6 +287,25 @@ impl Conversation {
                 Err(error) => return Err(Silence::Nonsense(error.to_string())),
             }
         }
+    }
+
+    /// The next message if it comes within so many nanoseconds, be it a sign of life.
+    pub(crate) fn hear_soon(&mut self, timeout_ns: u64) -> Result<Option<Message>, Silence> {
+        let parse = |input: &mut Input| {
+            Message::parse(input).map_err(|error| Silence::Nonsense(error.to_string()))
+        };
+        if let Some(message) = parse(&mut self.input)? {
+            return Ok(Some(message));
+        }
+        match self.channel.receive(&mut self.bytes, timeout_ns)? {
+            Received::Bytes(count) => self.input.feed(&self.bytes[..count]),
+            Received::Nothing => return Ok(None),
+            Received::End => {
+                self.input.end();
+                return Err(Silence::Broken("it has closed it".to_owned()));
+            }
+        }
+        parse(&mut self.input)
     }
 
     /// Exactly these bytes, as xl says things.

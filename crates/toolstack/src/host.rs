@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use storage::{HostError, System};
+use xen::Uuid;
 use xen_build::{HvmLoader, ImageError, KernelImage};
 
 use crate::channel::{Channel, ChannelId};
 use crate::device_model::{Launch, OwnModel, Process};
+use crate::lanes::{LaneCall, LaneIn, LaneOut};
 use crate::moves::Reach;
 
 /// A kernel cannot be loaded.
@@ -112,6 +114,28 @@ pub trait Host {
     /// # Errors
     /// Why a peer cannot be reached. Of a command only that it cannot be run; that nobody answers is noticed later.
     fn connect(&mut self, peer: &Reach) -> Result<Box<dyn Channel>, HostError>;
+
+    /// How many connections a move to a peer has unless it is told.
+    fn lanes_usual(&mut self) -> u8;
+
+    /// Opens a further connection of a move to a peer.
+    ///
+    /// # Errors
+    /// Why it cannot be reached.
+    fn open_lane(&mut self, peer: &Reach, call: &LaneCall) -> Result<Box<dyn LaneOut>, HostError>;
+
+    /// Lets the peer at the other end of a connection open others for a transfer, if it knows the token. Returns how many
+    /// of them are taken.
+    fn expect_lanes(&mut self, channel: ChannelId, transfer: Uuid, token: [u8; 16]) -> u8;
+
+    /// One that has come.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if it has not.
+    fn take_lane(&mut self, transfer: Uuid, number: u8) -> Result<Box<dyn LaneIn>, HostError>;
+
+    /// No more of them are taken.
+    fn forget_lanes(&mut self, transfer: Uuid);
 
     /// Saves a small file about a VM that moves, replacing an earlier one. Returns when it is durable.
     ///

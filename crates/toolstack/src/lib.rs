@@ -11,6 +11,7 @@ pub mod device_model;
 pub mod domains;
 pub mod foreign;
 pub mod host;
+pub mod lanes;
 pub mod layout;
 pub mod libxl_json;
 pub mod listing;

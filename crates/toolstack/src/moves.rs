@@ -315,6 +315,9 @@ pub struct Incoming {
     pub domid: Option<DomId>,
     /// The text of its definition here.
     pub definition: Option<String>,
+    /// Further connections that the sender would open, and what it is told to be known by.
+    pub lanes: u32,
+    pub token: [u8; 16],
     pub from: String,
 }
 

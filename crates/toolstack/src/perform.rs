@@ -21,6 +21,7 @@ pub(crate) mod store;
 pub(crate) mod suspend;
 
 pub use adoption::AdoptionWork;
+pub use arrive::LIMITS;
 pub use definitions::DefinitionWork;
 pub use queries::QueryWork;
 pub use suspend::PreparedSuspend;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::client::{CallError, Client, News, socket_path};
 use api::{Progress, Reply, Request};
@@ -55,6 +55,9 @@ pub(crate) enum ProgressDisplay {
     Overwritten,
 }
 
+/// Between lines about one step.
+const FAR_EVERY: Duration = Duration::from_secs(1);
+
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) progress: ProgressDisplay,
@@ -66,6 +69,8 @@ pub(crate) struct Session {
     output: Vec<u8>,
     /// A progress line is on the terminal.
     is_drawn: Cell<bool>,
+    /// When a line last said how far a step is.
+    told_far: Cell<Option<Instant>>,
 }
 
 impl Default for Session {
@@ -78,6 +83,7 @@ impl Default for Session {
             client: None,
             output: Vec::new(),
             is_drawn: Cell::new(false),
+            told_far: Cell::new(None),
         }
     }
 }
@@ -189,7 +195,7 @@ impl Session {
         let ended = || one_line(&format!("{}: {}/{} {}", it.vm, it.done, it.total, it.step));
         match self.progress {
             ProgressDisplay::Hidden => {}
-            ProgressDisplay::Lines if it.step.is_empty() => {}
+            ProgressDisplay::Lines if it.step.is_empty() => self.show_far(it),
             ProgressDisplay::Lines => self.tell(&ended()),
             ProgressDisplay::Overwritten => {
                 let mut stderr = std::io::stderr();
@@ -204,6 +210,16 @@ impl Session {
                 }
                 let _ = stderr.flush();
             }
+        }
+    }
+
+    /// How far a long step is, a line each second.
+    fn show_far(&self, it: &Progress) {
+        let now = Instant::now();
+        if it.waits_for.contains('(') && self.told_far.get().is_none_or(|at| now - at >= FAR_EVERY)
+        {
+            self.told_far.set(Some(now));
+            self.tell(&one_line(&format!("{}: {}/{} {}", it.vm, it.done, it.total, it.waits_for)));
         }
     }
 

@@ -8,15 +8,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use peer_link::{Come, Service};
+use peer_link::{Come, Fingerprint, Service};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use storage::HostError;
 use toolstack::channel::{Broken, Channel, ChannelId, Received};
+use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
+use xen::Uuid;
 
 use crate::host::refusal;
+use crate::lanes;
 use crate::lines::ChannelEnds;
 use crate::peers::Directory;
 
@@ -81,13 +84,14 @@ impl Channels {
     }
 
     /// Keeps a connection to a peer.
-    pub(crate) fn put_link(&self, link: peer_link::Link) -> ChannelId {
-        self.keep(Connection::Link(Box::new(Link(link))))
+    pub(crate) fn put_link(&self, link: peer_link::Link, key: Fingerprint) -> ChannelId {
+        self.keep(Connection::Link(Box::new(Link { link, key })))
     }
 
     /// Connects to a peer, to move a VM there, and keeps the connection.
     pub(crate) fn call(&self, peer: &str) -> Result<ChannelId, String> {
-        self.directory.dial(peer, &Service::Receive).map(|link| self.put_link(link))
+        let (link, key) = self.directory.dial(peer, &Service::Receive)?;
+        Ok(self.put_link(link, key))
     }
 
     /// Connects to a host that a VM went to.
@@ -95,8 +99,9 @@ impl Channels {
         match to {
             Reach::Command(command) => connect(command).map_err(|error| refusal(&error)),
             Reach::Peer(name) => {
-                let link = self.directory.dial(name, &Service::Question);
-                Ok(Box::new(Link(link.map_err(HostError::Refused)?)))
+                let dialled = self.directory.dial(name, &Service::Question);
+                let (link, key) = dialled.map_err(HostError::Refused)?;
+                Ok(Box::new(Link { link, key }))
             }
         }
     }
@@ -113,6 +118,44 @@ impl Channels {
     pub(crate) fn get(&self, id: ChannelId) -> Option<Box<dyn Channel>> {
         let connection = Arc::clone(self.table().open.get(&id)?);
         Some(Box::new(Open(connection)))
+    }
+
+    /// Opens a further connection of a move to a peer.
+    pub(crate) fn open_lane(
+        &self,
+        to: &Reach,
+        call: &LaneCall,
+    ) -> Result<Box<dyn LaneOut>, HostError> {
+        let Reach::Peer(name) = to else { return Err(HostError::Missing) };
+        let LaneCall { transfer, lane, token } = *call;
+        let lane = peer_link::Lane { transfer: transfer.0, number: lane.number, token };
+        let dialled = self.directory.dial(name, &Service::Lane(lane));
+        let (link, key) = dialled.map_err(HostError::Refused)?;
+        lanes::send(Link { link, key }, call).map_err(|Broken(why)| HostError::Refused(why))
+    }
+
+    /// Takes further connections from the peer at the other end of one. Returns how many.
+    pub(crate) fn expect_lanes(&self, id: ChannelId, transfer: Uuid, token: [u8; 16]) -> u8 {
+        let Some(connection) = self.table().open.get(&id).cloned() else { return 0 };
+        let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*connection {
+            Connection::Descriptors(_) => 0,
+            Connection::Link(link) => {
+                self.directory.expect_lanes(link.key, transfer, token);
+                LANES_MAX - 1
+            }
+        }
+    }
+
+    /// One that has come.
+    pub(crate) fn take_lane(
+        &self,
+        transfer: Uuid,
+        number: u8,
+    ) -> Result<Box<dyn LaneIn>, HostError> {
+        let (link, key) = self.directory.take_lane(transfer, number).ok_or(HostError::Missing)?;
+        let lane = lanes::receive(Link { link, key }, transfer, number);
+        lane.map_err(|Broken(why)| HostError::Refused(why))
     }
 
     /// Closes it, as soon as no work uses it any more.
@@ -257,7 +300,11 @@ impl Descriptors {
 
 /// A connection to a peer.
 #[derive(Debug)]
-pub(crate) struct Link(pub(crate) peer_link::Link);
+pub(crate) struct Link {
+    link: peer_link::Link,
+    /// The other end's.
+    key: Fingerprint,
+}
 
 fn broken(error: &peer_link::LinkError) -> Broken {
     Broken(error.to_string())
@@ -265,11 +312,11 @@ fn broken(error: &peer_link::LinkError) -> Broken {
 
 impl Channel for Link {
     fn send(&mut self, bytes: &[u8], timeout_ns: u64) -> Result<usize, Broken> {
-        self.0.send_some(bytes, Duration::from_nanos(timeout_ns)).map_err(|error| broken(&error))
+        self.link.send_some(bytes, Duration::from_nanos(timeout_ns)).map_err(|error| broken(&error))
     }
 
     fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, Broken> {
-        match self.0.receive(into, Duration::from_nanos(timeout_ns)) {
+        match self.link.receive(into, Duration::from_nanos(timeout_ns)) {
             Ok(Come::Bytes(count)) => Ok(Received::Bytes(count)),
             Ok(Come::Nothing) => Ok(Received::Nothing),
             Ok(Come::End) => Ok(Received::End),
@@ -278,7 +325,7 @@ impl Channel for Link {
     }
 
     fn unread(&mut self, bytes: &[u8]) {
-        self.0.unread(bytes);
+        self.link.unread(bytes);
     }
 }
 

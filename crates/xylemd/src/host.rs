@@ -9,7 +9,9 @@ use storage_host::LinuxSystem;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
+use xen::Uuid;
 use xen_build::{HvmLoader, KernelImage};
 use xen_linux::Links;
 
@@ -17,6 +19,9 @@ use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
 use crate::{models, saved};
+
+/// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
+const LANES_USUAL_MAX: usize = 4;
 
 /// Timeout for an interface to appear.
 const LINK_WAIT: Duration = Duration::from_secs(10);
@@ -93,6 +98,27 @@ impl Host for LinuxHost {
 
     fn channel(&mut self, id: ChannelId) -> Result<Box<dyn Channel>, HostError> {
         self.channels.get(id).ok_or(HostError::Missing)
+    }
+
+    fn lanes_usual(&mut self) -> u8 {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        u8::try_from(processors.min(LANES_USUAL_MAX)).expect("a few")
+    }
+
+    fn open_lane(&mut self, peer: &Reach, call: &LaneCall) -> Result<Box<dyn LaneOut>, HostError> {
+        self.channels.open_lane(peer, call)
+    }
+
+    fn expect_lanes(&mut self, channel: ChannelId, transfer: Uuid, token: [u8; 16]) -> u8 {
+        self.channels.expect_lanes(channel, transfer, token)
+    }
+
+    fn take_lane(&mut self, transfer: Uuid, number: u8) -> Result<Box<dyn LaneIn>, HostError> {
+        self.channels.take_lane(transfer, number)
+    }
+
+    fn forget_lanes(&mut self, transfer: Uuid) {
+        self.channels.directory().forget_lanes(transfer);
     }
 
     fn connect(&mut self, peer: &Reach) -> Result<Box<dyn Channel>, HostError> {

@@ -15,6 +15,7 @@ mod definitions;
 mod host;
 mod images;
 mod journal;
+mod lanes;
 mod lines;
 mod models;
 mod peers;

@@ -67,6 +67,11 @@ impl Pv {
         if self.has_width { Ok(()) } else { Err(LoadError::Missing { what: "the guest's width" }) }
     }
 
+    /// Whether it is known where the guest's list of its frames is.
+    pub(super) fn knows_p2m(&self) -> bool {
+        self.p2m.is_some()
+    }
+
     pub(super) fn set_p2m(
         &mut self,
         memory: &mut Memory,

@@ -30,6 +30,10 @@ fn writing() -> Pair {
 
 /// Sends the VM to the right.
 fn send(pair: &mut Pair, downtime_ms: Option<u64>) -> LetterId {
+    send_with(pair, downtime_ms, Wishes::default())
+}
+
+fn send_with(pair: &mut Pair, downtime_ms: Option<u64>, wishes: Wishes) -> LetterId {
     let [channel, far] = pair.connect();
     let receive = ReceiveRequest {
         channel: far,
@@ -47,7 +51,7 @@ fn send(pair: &mut Pair, downtime_ms: Option<u64>) -> LetterId {
         pace: Pace::Live,
         downtime_ms,
         arrival: Arrival::Runs,
-        wishes: Wishes::default(),
+        wishes,
     };
     pair.ask(Side::Right, Request::Receive(receive));
     pair.ask(Side::Left, Request::Migrate(Box::new(migrate)))
@@ -131,4 +135,30 @@ fn a_guest_has_its_cpu_back_also_after_a_kill_of_the_daemon() {
         assert_eq!(both.concat(), [0], "{k}: {brakes:?}");
     }
     assert!(killed_while_slowed > 0, "{killed_while_slowed}");
+}
+
+#[test]
+fn a_move_on_several_connections_brings_all_of_a_guest_that_writes() {
+    for seed in 1..=3 {
+        let network = NetworkConfig { bytes_per_second: 32 << 20, ..NetworkConfig::default() };
+        let mut pair = with_network(seed, network);
+        // It checks its memory in its new domain.
+        let text = "name = 'vm'\ntype = 'pvh'\nkernel = '/kernel'\nmemory = 16\n\
+                    extra = 'sim.kind=linux sim.writes=512 sim.rests-after=20000'\n";
+        assert!(matches!(pair.say(Side::Left, create(text, 0x11)), Reply::Created(_)));
+        pair.pass(SECOND);
+        let letter = send_with(&mut pair, None, Wishes { lanes: Some(4), ..Wishes::default() });
+        let reply = pair.wait(letter, 100 * SECOND);
+        assert!(matches!(reply, Some(Reply::Ok)), "{reply:?}");
+        pair.pass(30 * SECOND);
+        let (console, channels) = pair.on(Side::Right, |lab| {
+            let domid = {
+                let machine = lab.host.machine().get();
+                machine.domains().map(|it| it.domid).filter(|it| it.0 > 0).max()
+            };
+            (lab.host.console(domid.expect("it has come")), lab.host.os().channels())
+        });
+        assert!(console.contains("memory: as written"), "{console}");
+        assert_eq!(channels, 0);
+    }
 }

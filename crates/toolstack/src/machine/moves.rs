@@ -679,6 +679,8 @@ impl Toolstack {
             defined: offer.defined,
             domid: offer.domid.map(DomId),
             definition: None,
+            lanes: offer.lanes,
+            token: receive.transfer.0,
             from,
         };
         self.begin_receive(now, client, config, offer.uuid, (incoming, start), out);
@@ -722,6 +724,8 @@ impl Toolstack {
             defined: None,
             domid: None,
             definition: None,
+            lanes: 0,
+            token: [0; 16],
             from: "another host".to_owned(),
         };
         self.begin_receive(now, client, config, uuid, (incoming, start), out);

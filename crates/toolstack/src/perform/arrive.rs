@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use migrate::image::{Item, Limits, StreamReader};
+use migrate::image::{Arrivals, Item, Lane, Lanes, Limits, StreamReader};
 use migrate::libxc::Record;
 use migrate::peer::{self, Message};
 use migrate::{Input, Load, libxc, libxl, save_file, xl_peer};
@@ -16,6 +16,7 @@ use super::{Performer, failure, store};
 use crate::channel::{ChannelId, Conversation, Patience, Silence};
 use crate::config::VmConfig;
 use crate::host::Host;
+use crate::lanes::{LaneIn, LaneItem};
 use crate::moves::{
     Greeting, Incoming, ReceiveRequest, Speaks, XlOffer, received_file, received_text,
 };
@@ -33,7 +34,13 @@ const GO_SECONDS: u64 = 300;
 /// How long one may take to end what it has of the VM.
 const FORGET_SECONDS: u64 = 60;
 
-const LIMITS: Limits = Limits { pfn_max: (1 << 32) - 1, known_facts: &[] };
+/// How long all that was sent may take to come on further connections.
+const LANE_SECONDS: u64 = 60;
+/// How long one connection is waited for before the others are looked at.
+const LANE_LOOK_NS: u64 = 1_000_000;
+
+/// What is taken of a guest that comes.
+pub const LIMITS: Limits = Limits { pfn_max: (1 << 32) - 1, known_facts: &[] };
 
 /// A guest that comes.
 struct Arriving<'a> {
@@ -45,6 +52,15 @@ struct Arriving<'a> {
     input: Input,
     load: Option<Load>,
     pages: u64,
+    lanes: Vec<ComingLane>,
+    arrivals: Arrivals,
+}
+
+/// A further connection.
+struct ComingLane {
+    lane: Lane,
+    from: Box<dyn LaneIn>,
+    has_ended: bool,
 }
 
 impl Arriving<'_> {
@@ -127,8 +143,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             input: Input::new(),
             load: None,
             pages: 0,
+            lanes: Vec::new(),
+            arrivals: Arrivals::new(Lanes::ONE),
         };
         let loaded = self.take_in(&mut arriving, &mut with, monitor);
+        self.host.forget_lanes(incoming.transfer);
         xen_build::end_claim(&mut self.xen, domain.domain.domid);
         loaded
     }
@@ -144,11 +163,32 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Silence::Cancelled => Failure(cancelled.clone()),
             silence => Failure::from(silence),
         };
-        with.say(&Message::Accepted { lanes: 0, token: [0; 16] }).map_err(heard)?;
+        let accepted = self.accept_lanes(arriving.incoming);
+        with.say(&accepted).map_err(heard)?;
         let mut flow = Flow::from(self.xen.now_ns());
+        let mut quiet_ns = 0;
         loop {
-            let stop = &mut || is_cancelled(monitor);
-            match with.hear(DATA_SECONDS, stop).map_err(heard)? {
+            let message = if arriving.lanes.is_empty() {
+                with.hear(DATA_SECONDS, &mut || is_cancelled(monitor)).map_err(heard)?
+            } else {
+                let has_come = self.take_from_lanes(arriving, 0)?;
+                match with.hear_soon(if has_come { 0 } else { LANE_LOOK_NS }).map_err(heard)? {
+                    Some(message) => message,
+                    None => {
+                        quiet_ns = if has_come { 0 } else { quiet_ns + LANE_LOOK_NS };
+                        if quiet_ns > DATA_SECONDS * 1_000_000_000 {
+                            return Err(heard(Silence::TooLong { seconds: DATA_SECONDS }));
+                        }
+                        if is_cancelled(monitor) {
+                            return Err(Failure(cancelled));
+                        }
+                        continue;
+                    }
+                }
+            };
+            quiet_ns = 0;
+            match message {
+                Message::Alive => {}
                 Message::Data(bytes) => {
                     let flows = flow.came(bytes.len(), self.xen.now_ns());
                     flows.map_err(|why| arriving.failure(why))?;
@@ -168,6 +208,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 return Err(Failure(cancelled));
             }
         }
+        self.end_lanes(arriving, monitor)?;
         if !arriving.reader.has_ended() {
             return Err(arriving.failure("its state has no end"));
         }
@@ -247,7 +288,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     arriving.load = Some(load.map_err(|error| arriving.failure(error))?);
                     continue;
                 }
-                Item::Lane(_, token) if token == arriving.incoming.transfer.0 => continue,
+                Item::Lane(lane, token) if token == arriving.incoming.transfer.0 => {
+                    self.begin_lanes(arriving, lane.of)?;
+                    continue;
+                }
                 Item::Lane(..) => return Err(arriving.failure("its state is of another transfer")),
                 Item::Record(record) => record,
                 Item::Pages(pages) => {
@@ -258,7 +302,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Item::Emulator(_) => {
                     return Err(arriving.failure("VMs with a device model are not taken in yet"));
                 }
-                Item::EndOfRound(_) | Item::Checkpoint | Item::End => continue,
+                Item::EndOfRound(round) => {
+                    arriving.arrivals.end_round(arriving.reader.lane(), round);
+                    continue;
+                }
+                Item::End => {
+                    arriving.arrivals.end(arriving.reader.lane());
+                    continue;
+                }
+                Item::Checkpoint => continue,
             };
             let Some(load) = &mut arriving.load else {
                 return Err(arriving.failure("its state has no beginning"));
@@ -266,6 +318,90 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             let applied = load.apply(&mut self.xen, record);
             applied.map_err(|error| arriving.failure(error))?;
         }
+    }
+
+    /// Whether, and how, further connections are taken.
+    fn accept_lanes(&mut self, incoming: &Incoming) -> Message {
+        let (transfer, token) = (incoming.transfer, incoming.token);
+        let taken = match incoming.lanes {
+            0 => 0,
+            _ => u32::from(self.host.expect_lanes(incoming.channel, transfer, token)),
+        };
+        Message::Accepted { lanes: taken.min(incoming.lanes), token }
+    }
+
+    /// The sender has opened as many: all of them are here.
+    fn begin_lanes(&mut self, arriving: &mut Arriving<'_>, all: Lanes) -> Result<(), Failure> {
+        arriving.arrivals = Arrivals::new(all);
+        for lane in all.iter().skip(1) {
+            let from = self.host.take_lane(arriving.incoming.transfer, lane.number);
+            let what = format_args!("connection {}", lane.number + 1);
+            let from = from.map_err(|error| arriving.failure(failure(what, error)))?;
+            arriving.lanes.push(ComingLane { lane, from, has_ended: false });
+        }
+        Ok(())
+    }
+
+    /// Applies what has come on further connections; whether there was any.
+    fn take_from_lanes(
+        &mut self,
+        arriving: &mut Arriving<'_>,
+        timeout_ns: u64,
+    ) -> Result<bool, Failure> {
+        if !arriving.load.as_ref().is_some_and(Load::takes_pages) {
+            return Ok(false);
+        }
+        let mut has_come = false;
+        for at in 0..arriving.lanes.len() {
+            let it = &mut arriving.lanes[at];
+            if it.has_ended {
+                continue;
+            }
+            let (lane, next) = (it.lane, it.from.next(timeout_ns));
+            let broken = |error| failure(format_args!("connection {}", lane.number + 1), error);
+            match next.map_err(broken).map_err(|error| arriving.failure(error))? {
+                None => continue,
+                Some(LaneItem::Pages(data)) => {
+                    arriving.pages += data.pages.len() as u64;
+                    let load = arriving.load.as_mut().expect("looked at above");
+                    let applied = load.apply(&mut self.xen, Record::PageData(data));
+                    applied.map_err(|error| arriving.failure(error))?;
+                }
+                Some(LaneItem::EndOfRound(round)) => arriving.arrivals.end_round(lane, round),
+                Some(LaneItem::End) => {
+                    arriving.arrivals.end(lane);
+                    arriving.lanes[at].has_ended = true;
+                }
+            }
+            has_come = true;
+        }
+        Ok(has_come)
+    }
+
+    /// All has been sent on the first connection: what is under way on others comes, too.
+    fn end_lanes(
+        &mut self,
+        arriving: &mut Arriving<'_>,
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<(), Failure> {
+        let mut quiet_ns = 0;
+        while arriving.lanes.iter().any(|it| !it.has_ended) {
+            if self.take_from_lanes(arriving, LANE_LOOK_NS)? {
+                quiet_ns = 0;
+                continue;
+            }
+            quiet_ns += LANE_LOOK_NS;
+            if quiet_ns > LANE_SECONDS * 1_000_000_000 {
+                return Err(arriving.failure("a part of its memory does not come"));
+            }
+            if is_cancelled(monitor) {
+                return Err(arriving.failure("was cancelled"));
+            }
+        }
+        if arriving.lanes.is_empty() || arriving.arrivals.is_complete() {
+            return Ok(());
+        }
+        Err(arriving.failure("its connections do not belong together"))
     }
 
     /// Says that all of a VM is here, and waits until it is ours.

@@ -1,12 +1,15 @@
 //! A guest's image as it leaves for another host: packed by what the link takes.
 
+use std::sync::Arc;
+
 use migrate::image::{Codec, CodecChoice, Sample, Writer};
 use migrate::libxc::{PageData, Record};
 use migrate::libxl;
 use migrate::peer::DATA_BYTES_MAX;
 use migrate::rounds;
 
-use crate::channel::{Conversation, Silence};
+use crate::channel::{Broken, Conversation, Silence};
+use crate::lanes::{LaneCounts, LaneJob, LaneOut};
 use crate::work::Flow;
 
 /// Asked while something waits: whether it is to end.
@@ -36,11 +39,15 @@ struct Window {
     stored: u64,
     /// That left.
     bytes: u64,
+    /// How long it was, where connections are worked on beside each other.
+    wall_ns: u64,
 }
 
 /// Long enough for the buffers of sockets not to matter.
 const WINDOW_NS: u64 = 100_000_000;
 const MICROSECOND: u64 = 1000;
+/// How often a wait for a connection looks whether it is to end.
+const LOOK_NS: u64 = 20_000_000;
 /// Windows in which the link had to wait, after which it may have become faster: it is measured anew.
 const IDLE_MAX: u32 = 64;
 
@@ -57,22 +64,34 @@ pub(super) struct Outgoing<'a> {
     since: Window,
     /// Windows in a row in which the link had to wait.
     idle: u32,
+    /// Further connections.
+    lanes: Vec<Box<dyn LaneOut>>,
+    /// Batches that they may still read.
+    lent: Vec<Arc<PageData>>,
 }
 
 impl<'a> Outgoing<'a> {
     /// With which one begins.
     pub(super) const CODEC: Codec = Codec::Lz4;
 
-    pub(super) fn begin(with: &'a mut Conversation, form: Form, out: Vec<u8>) -> Self {
+    pub(super) fn begin(
+        with: &'a mut Conversation,
+        lanes: Vec<Box<dyn LaneOut>>,
+        form: Form,
+        out: Vec<u8>,
+    ) -> Self {
+        let threads = u32::try_from(lanes.len() + 1).expect("a few");
         Self {
             with,
             form: Some(form),
             out,
             bytes: 0,
-            choice: CodecChoice::new(1),
+            choice: CodecChoice::new(threads),
             window: Window::default(),
             since: Window::default(),
             idle: 0,
+            lanes,
+            lent: Vec::new(),
         }
     }
 
@@ -82,7 +101,50 @@ impl<'a> Outgoing<'a> {
 
     /// Bytes that have left.
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.bytes + self.counts().bytes
+    }
+
+    /// Of all further connections.
+    fn counts(&self) -> LaneCounts {
+        self.lanes.iter().map(|lane| lane.counts()).fold(LaneCounts::default(), |sum, it| {
+            LaneCounts {
+                raw: sum.raw + it.raw,
+                stored: sum.stored + it.stored,
+                bytes: sum.bytes + it.bytes,
+                pack_ns: sum.pack_ns + it.pack_ns,
+                send_ns: sum.send_ns + it.send_ns,
+            }
+        })
+    }
+
+    /// Gives all further connections the same to do.
+    fn give(&mut self, job: &LaneJob, stop: Stop<'_>) -> Result<(), Silence> {
+        let given = self.give_all(job, stop);
+        if matches!(given, Err(Silence::Broken(_))) {
+            self.with.lane_broke();
+        }
+        given
+    }
+
+    fn give_all(&mut self, job: &LaneJob, stop: Stop<'_>) -> Result<(), Silence> {
+        for (lane, number) in self.lanes.iter_mut().zip(2..) {
+            let broken = |Broken(why)| Silence::Broken(format!("connection {number}: {why}"));
+            let mut left = lane.give(job.clone(), LOOK_NS).map_err(broken)?;
+            while let Some(job) = left {
+                if stop() {
+                    return Err(Silence::Cancelled);
+                }
+                left = lane.give(job, LOOK_NS).map_err(broken)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A batch that nobody reads any more.
+    fn unused(&mut self) -> PageData {
+        let at = self.lent.iter().position(|batch| Arc::strong_count(batch) == 1);
+        let batch = at.map(|at| self.lent.swap_remove(at));
+        batch.and_then(|batch| Arc::try_unwrap(batch).ok()).unwrap_or_default()
     }
 
     pub(super) fn record(&mut self, record: &Record) {
@@ -94,8 +156,19 @@ impl<'a> Outgoing<'a> {
         self.out = out;
     }
 
-    /// The pages come back as they were.
-    pub(super) fn pages(&mut self, pages: &mut PageData) {
+    /// What comes back may be filled again.
+    pub(super) fn pages(&mut self, pages: &mut PageData, stop: Stop<'_>) -> Result<(), Silence> {
+        if !self.lanes.is_empty() {
+            let batch = Arc::new(std::mem::replace(pages, self.unused()));
+            self.give(&LaneJob::Pages(Arc::clone(&batch), self.choice.codec()), stop)?;
+            let mut out = std::mem::take(&mut self.out);
+            if let Form::Own(writer) = self.form() {
+                writer.pages(&batch, &mut out);
+            }
+            self.out = out;
+            self.lent.push(batch);
+            return Ok(());
+        }
         let mut out = std::mem::take(&mut self.out);
         match self.form() {
             Form::Own(writer) => writer.pages(pages, &mut out),
@@ -107,15 +180,18 @@ impl<'a> Outgoing<'a> {
             }
         }
         self.out = out;
+        Ok(())
     }
 
-    pub(super) fn end_round(&mut self) {
+    pub(super) fn end_round(&mut self, stop: Stop<'_>) -> Result<(), Silence> {
+        self.give(&LaneJob::EndOfRound, stop)?;
         let mut out = std::mem::take(&mut self.out);
         match self.form() {
             Form::Own(writer) => writer.end_round(&mut out),
             Form::Xl => {}
         }
         self.out = out;
+        Ok(())
     }
 
     /// Sends what there is.
@@ -131,7 +207,9 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    pub(super) fn end(mut self, stop: Stop<'_>) -> Result<(), Silence> {
+    /// Further connections are to be kept until all has arrived.
+    pub(super) fn end(mut self, stop: Stop<'_>) -> Result<Vec<Box<dyn LaneOut>>, Silence> {
+        self.give(&LaneJob::End, stop)?;
         match self.form.take().expect("it ends once") {
             Form::Own(writer) => writer.finish(&mut self.out),
             Form::Xl => {
@@ -140,7 +218,8 @@ impl<'a> Outgoing<'a> {
                 self.form = Some(Form::Xl);
             }
         }
-        self.flush(stop)
+        self.flush(stop)?;
+        Ok(self.lanes)
     }
 
     /// What is told of it.
@@ -149,28 +228,44 @@ impl<'a> Outgoing<'a> {
             Some(Form::Own(_)) | None => Some(self.choice.codec()),
             Some(Form::Xl) => None,
         };
-        Flow { rounds, codec, lanes: 1 }
+        let lanes = u8::try_from(self.lanes.len() + 1).unwrap_or(u8::MAX);
+        Flow { rounds, codec, lanes }
     }
 
     /// A batch has left. Chooses the codec for those that follow.
     pub(super) fn took(&mut self, took: Took) {
+        let lanes = self.counts();
         let Some(Form::Own(writer)) = &mut self.form else { return };
         let window = &mut self.window;
         window.took.copy_ns += took.copy_ns;
         window.took.pack_ns += took.pack_ns;
         window.took.send_ns += took.send_ns;
-        let total_ns = window.took.copy_ns + window.took.pack_ns + window.took.send_ns;
-        if total_ns < WINDOW_NS {
+        window.wall_ns += took.copy_ns + took.pack_ns + took.send_ns;
+        if window.wall_ns < WINDOW_NS {
             return;
         }
+        let mut window = std::mem::take(window);
         let counts = writer.counts();
-        window.raw = counts.raw_bytes - self.since.raw;
-        window.stored = counts.stored_bytes - self.since.stored;
-        window.bytes = self.bytes - self.since.bytes;
-        let window = std::mem::take(window);
-        self.since.raw += window.raw;
-        self.since.stored += window.stored;
-        self.since.bytes += window.bytes;
+        let mut now = Window {
+            raw: counts.raw_bytes,
+            stored: counts.stored_bytes,
+            bytes: self.bytes + lanes.bytes,
+            ..Window::default()
+        };
+        if !self.lanes.is_empty() {
+            // This thread waits for the others, too: theirs say how long packing and sending take.
+            (now.raw, now.stored) = (lanes.raw, lanes.stored);
+            now.took = Took { copy_ns: 0, pack_ns: lanes.pack_ns, send_ns: lanes.send_ns };
+            window.took = Took {
+                copy_ns: 0,
+                pack_ns: lanes.pack_ns - self.since.took.pack_ns,
+                send_ns: lanes.send_ns - self.since.took.send_ns,
+            };
+        }
+        window.raw = now.raw - self.since.raw;
+        window.stored = now.stored - self.since.stored;
+        window.bytes = now.bytes - self.since.bytes;
+        self.since = now;
         learn(&mut self.choice, &mut self.idle, window);
         writer.set_codec(self.choice.choose());
     }
@@ -178,7 +273,7 @@ impl<'a> Outgoing<'a> {
 
 /// Takes over what was measured. A link that had to wait for pages says only that it is as fast as they came.
 fn learn(choice: &mut CodecChoice, idle: &mut u32, window: Window) {
-    let Window { took, raw, stored, bytes } = window;
+    let Window { took, raw, stored, bytes, wall_ns } = window;
     let micros = |ns: u64| ns / MICROSECOND;
     let packed = Sample { bytes_in: raw, bytes_out: stored, micros: micros(took.pack_ns) };
     choice.compressed(choice.codec(), packed);
@@ -186,7 +281,7 @@ fn learn(choice: &mut CodecChoice, idle: &mut u32, window: Window) {
     let sent = |ns: u64| Sample { bytes_in: 0, bytes_out: bytes, micros: micros(ns).max(1) };
     if took.send_ns * 2 >= total_ns {
         *idle = 0;
-        return choice.sent(sent(total_ns));
+        return choice.sent(sent(wall_ns));
     }
     *idle += 1;
     if *idle >= IDLE_MAX {
@@ -195,11 +290,11 @@ fn learn(choice: &mut CodecChoice, idle: &mut u32, window: Window) {
     }
     match choice.link() {
         // Fast, as far as can be seen: whether it is will be seen with less packing.
-        None => choice.sent(sent(took.send_ns)),
+        None => choice.sent(sent(wall_ns.min(took.send_ns))),
         Some(link)
-            if u128::from(bytes) * 1_000_000_000 > u128::from(link) * u128::from(total_ns) =>
+            if u128::from(bytes) * 1_000_000_000 > u128::from(link) * u128::from(wall_ns) =>
         {
-            choice.sent(sent(total_ns));
+            choice.sent(sent(wall_ns));
         }
         Some(_) => {}
     }
@@ -225,7 +320,8 @@ mod tests {
             // The link drains its buffer while the next pages are packed.
             let send_ns = (stored * 1000 / link).saturating_sub(copy_ns + pack_ns).max(stored / 4);
             let took = Took { copy_ns, pack_ns, send_ns };
-            learn(choice, &mut idle, Window { took, raw, stored, bytes: stored });
+            let wall_ns = copy_ns + pack_ns + send_ns;
+            learn(choice, &mut idle, Window { took, raw, stored, bytes: stored, wall_ns });
             choice.choose();
         }
         choice.codec()

@@ -10,7 +10,7 @@
 
 use std::ops::ControlFlow;
 
-use migrate::image::{Head, Lane, Writer};
+use migrate::image::{Head, Lane, Lanes, Writer};
 use migrate::libxc::{Headers, PageData};
 use migrate::peer::{self, DATA_BYTES_MAX, Fate, Message, Offer};
 use migrate::rounds::{Busy, Next, Policy, Rounds, Sent};
@@ -25,6 +25,7 @@ use super::{Performer, failure, refused, store};
 use crate::channel::{ChannelId, Conversation, Silence};
 use crate::config::VmConfig;
 use crate::host::Host;
+use crate::lanes::{LANES_MAX, LaneCall, LaneOut};
 use crate::layout::{DeviceRef, Nodes};
 use crate::libxl_json;
 use crate::moves::{
@@ -135,17 +136,17 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         suspend: Option<PreparedSuspend>,
         monitor: &mut dyn WorkMonitor,
     ) -> Result<Speaks, Failure> {
-        let begun = self.offer(of, defined, with, monitor).and_then(|speaks| {
+        let begun = self.offer(of, defined, with, monitor).and_then(|(speaks, lanes)| {
             let capture = of.captured(Capture::prepare(&mut self.xen, of.domain.domid))?;
             self.keep_leaving(of.domain, of.uuid, &of.to.leaving(speaks))?;
-            Ok((capture, speaks))
+            Ok((capture, speaks, lanes))
         });
-        let (capture, speaks) = match begun {
+        let (capture, speaks, lanes) = match begun {
             Ok(begun) => begun,
             Err(why) => return Err(self.not_sent(of, suspend, why)),
         };
         let mut hold = Hold { capture, suspend, brake: None };
-        let sent = self.send_with(of, (with, speaks), &mut hold, monitor);
+        let sent = self.send_with(of, (with, speaks, lanes), &mut hold, monitor);
         hold.capture.end(&mut self.xen);
         self.at_full_speed(&mut hold);
         match sent {
@@ -203,7 +204,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         defined: Option<Option<u32>>,
         with: &mut Conversation,
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<Speaks, Failure> {
+    ) -> Result<(Speaks, Vec<Box<dyn LaneOut>>), Failure> {
         let stop = &mut || is_cancelled(monitor);
         let banner = of.heard(with.hear_line(peer::BANNER_BYTES_MAX, GREETING_SECONDS, stop))?;
         if banner == xl_peer::BANNER {
@@ -213,7 +214,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 let why = "runs xl, which is not told of a number for the domain (-D)";
                 return Err(Failure(format!("{}: {why}", of.to.to)));
             }
-            return Ok(Speaks::Xl);
+            return Ok((Speaks::Xl, Vec::new()));
         }
         if banner != peer::BANNER.as_bytes() {
             let said = String::from_utf8_lossy(&banner);
@@ -228,7 +229,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             arrival: of.to.arrival,
             from: of.to.from.clone(),
             defined,
-            lanes: 0,
+            lanes: self.lanes_wanted(of.to),
             domid: match of.to.wishes.domid {
                 DomidWish::Any => None,
                 DomidWish::Same => Some(of.domain.domid.0),
@@ -236,7 +237,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         of.heard(with.say(&Message::Offer(Box::new(offer))))?;
         match of.heard(with.hear(ACCEPT_SECONDS, stop))? {
-            Message::Accepted { .. } => Ok(Speaks::Own),
+            Message::Accepted { lanes, token } => {
+                Ok((Speaks::Own, self.open_lanes(of.to, lanes, token)))
+            }
             Message::Refused { why } | Message::Failed { why } => {
                 Err(Failure(format!("{}: refuses: {why}", of.to.to)))
             }
@@ -244,10 +247,44 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
+    /// Further connections that a move to a peer has.
+    fn lanes_wanted(&mut self, to: &MigrateRequest) -> u32 {
+        match to.peer {
+            Some(Reach::Peer(_)) => {
+                let usual = self.host.lanes_usual();
+                let wanted = to.wishes.lanes.unwrap_or(usual).clamp(1, LANES_MAX);
+                u32::from(wanted) - 1
+            }
+            Some(Reach::Command(_)) | None => 0,
+        }
+    }
+
+    /// As many as the other host takes. With fewer it is only slower.
+    fn open_lanes(
+        &mut self,
+        to: &MigrateRequest,
+        taken: u32,
+        token: [u8; 16],
+    ) -> Vec<Box<dyn LaneOut>> {
+        let wanted = self.lanes_wanted(to).min(taken);
+        let all = u8::try_from(wanted + 1).ok().and_then(Lanes::new).unwrap_or(Lanes::ONE);
+        let Some(peer) = &to.peer else { return Vec::new() };
+        let mut lanes = Vec::new();
+        for lane in all.iter().skip(1) {
+            let call = LaneCall { transfer: to.transfer, lane, token };
+            match self.host.open_lane(peer, &call) {
+                Ok(lane) => lanes.push(lane),
+                // Those that are open expect as many as were wanted.
+                Err(_) => return Vec::new(),
+            }
+        }
+        lanes
+    }
+
     fn send_with(
         &mut self,
         of: Sending<'_>,
-        (with, speaks): (&mut Conversation, Speaks),
+        (with, speaks, lanes): (&mut Conversation, Speaks, Vec<Box<dyn LaneOut>>),
         hold: &mut Hold,
         monitor: &mut dyn WorkMonitor,
     ) -> Result<(), Failure> {
@@ -268,7 +305,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let token = of.to.transfer.0;
         let form = match speaks {
             Speaks::Own => {
-                let lane = Lane::ONLY;
+                let all = u8::try_from(lanes.len() + 1).ok().and_then(Lanes::new);
+                let lane = Lane { number: 0, of: all.expect("a few") };
                 Form::Own(Writer::connection(&head, lane, &token, Outgoing::CODEC, &mut out))
             }
             Speaks::Xl => {
@@ -276,7 +314,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Form::Xl
             }
         };
-        let mut image = Outgoing::begin(with, form, out);
+        let mut image = Outgoing::begin(with, lanes, form, out);
         for record in hold.capture.head() {
             image.record(&record);
         }
@@ -297,7 +335,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         for record in of.captured(hold.capture.tail(&mut self.xen))? {
             image.record(&record);
         }
-        of.heard(image.end(&mut || is_cancelled(monitor)))?;
+        let _until_loaded = of.heard(image.end(&mut || is_cancelled(monitor)))?;
         if speaks == Speaks::Xl {
             let stop = &mut || is_cancelled(monitor);
             return of.heard(with.hear_exactly(xl_peer::READY, ANSWER_SECONDS, stop));
@@ -330,7 +368,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
         loop {
             let sent = self.send_round(of, (hold, pages), (image, rounds), monitor)?;
-            image.end_round();
+            of.heard(image.end_round(&mut || is_cancelled(monitor)))?;
             pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
             match rounds.ended(sent, pages) {
                 Next::Round { percent: 100 } => {}
@@ -349,8 +387,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
         // What was written since is little.
         self.send_round(of, (hold, pages), (image, rounds), monitor)?;
-        image.end_round();
-        Ok(())
+        of.heard(image.end_round(&mut || is_cancelled(monitor)))
     }
 
     fn at_full_speed(&mut self, hold: &mut Hold) {
@@ -378,7 +415,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 break;
             }
             let packing = self.xen.now_ns();
-            image.pages(&mut batch);
+            let count = batch.pages.len() as u64;
+            of.heard(image.pages(&mut batch, &mut || is_cancelled(monitor)))?;
             let sending = self.xen.now_ns();
             of.heard(image.flush(&mut || is_cancelled(monitor)))?;
             let now = self.xen.now_ns();
@@ -387,7 +425,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 pack_ns: sending.saturating_sub(packing),
                 send_ns: now.saturating_sub(sending),
             });
-            done += batch.pages.len() as u64;
+            done += count;
             let so_far = Sent {
                 pages: done,
                 bytes: image.bytes() - bytes,

@@ -306,7 +306,7 @@ pub(super) const COMMANDS: &[Command] = &[
                 '\0',
                 "connections",
                 "N",
-                "To a peer, send on N connections (default 2).",
+                "To a peer, send on N connections (default: CPUs of dom0, at most 4).",
             ),
             Flag::new('\0', "non-live", "Suspend the guest first, and then send its memory."),
             Flag::with_value(

@@ -19,7 +19,7 @@ use crate::session::{Failure, ProgressDisplay, Session, one_line};
 const RECEIVER: &str = "xy migrate-receive --own";
 
 /// Most connections of one move: more would not make it faster.
-const CONNECTIONS_MAX: u8 = 16;
+const CONNECTIONS_MAX: u8 = 8;
 
 /// How the other host is reached.
 #[derive(Debug, Eq, PartialEq)]
