@@ -39,7 +39,7 @@ impl Service<'_> {
         };
         let id = self.fresh_uuid()?;
         let request = Request::Checkpoint { target: target.0.clone(), name: name.clone(), id };
-        self.save_for(target, request, progress.into())?;
+        self.save_for(target, id, request, progress.into())?;
         Ok(api::Reply::Checkpointed { name })
     }
 

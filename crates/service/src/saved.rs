@@ -6,6 +6,7 @@ use api::{AfterSave, SavedFormat, Target};
 use toolstack::config::Start;
 use toolstack::saved::{self, FileFormat, SaveTo};
 use toolstack::{Reply, Request, xlcfg};
+use xen::Uuid;
 
 use crate::configs::absolute;
 use crate::{Failed, Gone, News, Progress, Service, succeeded, unexpected};
@@ -35,7 +36,7 @@ impl Service<'_> {
             disks: Vec::new(),
         };
         let request = Request::Save { target: target.0.clone(), to: Box::new(to) };
-        self.save_for(target, request, progress.into())?;
+        self.save_for(target, id, request, progress.into())?;
         Ok(api::Reply::Done)
     }
 
@@ -43,6 +44,7 @@ impl Service<'_> {
     pub(crate) fn save_for(
         &self,
         target: Target,
+        id: Uuid,
         request: Request,
         progress: Progress,
     ) -> Result<(), Failed> {

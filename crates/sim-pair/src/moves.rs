@@ -128,7 +128,7 @@ impl Plan {
     }
 
     fn rescue(&self) -> Rescue {
-        if self.point() % 2 == 0 { Rescue::Here } else { Rescue::NewDomain }
+        if self.point().is_multiple_of(2) { Rescue::Here } else { Rescue::NewDomain }
     }
 }
 
@@ -608,7 +608,7 @@ pub fn walk(guest: Guest, seed: u64) -> Result<Vec<Side>, String> {
     let plan = Plan { way: Way::Stopped, guest, trouble: Trouble::Nothing, seed };
     let mut trial = Trial::boot(&plan);
     trial.begin(&plan)?;
-    let mut prng = Prng::new(seed ^ 0x77_616c_6b);
+    let mut prng = Prng::new(seed ^ 0x7761_6c6b);
     let (mut is_on, mut places) = (Side::Left, Vec::new());
     for number in 1..=WALK_MOVES {
         trial.pair.pass(SECOND);

@@ -387,7 +387,7 @@ fn whenever_the_daemon_is_killed_a_checkpoint_is_destroyed_or_whole() {
         match list(&mut lab).len() {
             0 => assert_eq!((others(&lab), files(&lab)), (vec![], vec![]), "action {action}"),
             _ => {
-                drop(revert(&mut lab, "one").unwrap_or_else(|why| panic!("action {action}: {why}")))
+                revert(&mut lab, "one").unwrap_or_else(|why| panic!("action {action}: {why}"));
             }
         }
         if !is_dead {

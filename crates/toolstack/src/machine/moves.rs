@@ -328,6 +328,8 @@ impl Toolstack {
         channel: Option<ChannelId>,
         out: &mut Vec<Action>,
     ) {
+        // Also if a killed daemon had only begun with it: its file goes with this.
+        self.definitions.remove(&uuid);
         let (transfer, peer) = (leaving.transfer, leaving.peer.clone());
         // xl remembers nothing.
         let told = channel.filter(|_| leaving.speaks == Speaks::Own);

@@ -303,6 +303,7 @@ impl Toolstack {
             | Outcome::Unplugged { .. } => return None,
             Outcome::Created { .. } | Outcome::Rebooted => "started",
             Outcome::Sent { .. } | Outcome::TakenBack { .. } => "migrated",
+            Outcome::Reverted { .. } => "reverted",
             Outcome::Received { .. } => "received",
             Outcome::Gone
             | Outcome::Moved { .. }
@@ -429,6 +430,7 @@ impl Toolstack {
                     Outcome::Suspended { .. } => "suspended",
                     Outcome::Saved { .. } => "saved",
                     Outcome::Sent { .. } | Outcome::TakenBack { .. } => "migrated",
+                    Outcome::Reverted { .. } => "reverted",
                     Outcome::Received { .. } => "received",
                     _ => "created",
                 };

@@ -17,7 +17,7 @@ pub(super) type Stop<'a> = &'a mut dyn FnMut() -> bool;
 
 /// Whose form the image has.
 pub(super) enum Form {
-    Own(Writer),
+    Own(Box<Writer>),
     /// That of `xl save`.
     Xl,
 }

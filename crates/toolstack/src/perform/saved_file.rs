@@ -78,7 +78,7 @@ impl Beginning<'_> {
 }
 
 enum Format {
-    Xylem(Writer),
+    Xylem(Box<Writer>),
     Xl,
 }
 
@@ -103,7 +103,7 @@ impl SaveWriter {
         let mut out = Vec::with_capacity(CHUNK_BYTES + (1 << 20));
         let format = match beginning.to.format {
             FileFormat::Xylem => {
-                Format::Xylem(Writer::file(&beginning.head(), Codec::Zstd, &mut out))
+                Format::Xylem(Box::new(Writer::file(&beginning.head(), Codec::Zstd, &mut out)))
             }
             FileFormat::Xl => {
                 beginning.xl(&mut out)?;

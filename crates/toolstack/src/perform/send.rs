@@ -307,7 +307,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Speaks::Own => {
                 let all = u8::try_from(lanes.len() + 1).ok().and_then(Lanes::new);
                 let lane = Lane { number: 0, of: all.expect("a few") };
-                Form::Own(Writer::connection(&head, lane, &token, Outgoing::CODEC, &mut out))
+                Form::Own(Box::new(Writer::connection(
+                    &head,
+                    lane,
+                    &token,
+                    Outgoing::CODEC,
+                    &mut out,
+                )))
             }
             Speaks::Xl => {
                 begin_xl(of, hold.capture.headers(), &mut out)?;

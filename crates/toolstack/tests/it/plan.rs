@@ -66,6 +66,7 @@ fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
         nodes: true,
         condemned: true,
         coming: false,
+        made: false,
         disks: &[51712],
     };
     check(
@@ -87,6 +88,7 @@ fn a_teardown_takes_back_what_was_reached_and_the_record_last() {
         nodes: false,
         condemned: false,
         coming: false,
+        made: false,
         disks: &[51712],
     };
     check(
@@ -135,6 +137,7 @@ fn a_reboot_keeps_record_and_disks_and_looks_ahead() {
         nodes: true,
         condemned: true,
         coming: false,
+        made: false,
         disks: &[51712],
     };
     check(
@@ -170,6 +173,7 @@ fn a_reboot_lets_go_of_a_disk_that_was_being_detached() {
         nodes: true,
         condemned: false,
         coming: false,
+        made: false,
         disks: &disks,
     };
     check(
@@ -275,6 +279,7 @@ fn a_device_model_starts_beside_the_build_after_the_disks_that_it_emulates() {
         nodes: false,
         condemned: false,
         coming: false,
+        made: false,
         disks: &disks,
     };
     check(

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use toolstack::config::{
-    Bios, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser, Origin, Rate,
-    ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    Bios, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser, OnHostShutdown,
+    Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use toolstack::xlcfg::{ConfigError, Source, Strictness, parse, read};
 use xen::{DomainKind, Uuid};
