@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use toolstack::plan::Start;
 use toolstack::work::{
-    AdoptionWork, Cost, CreateWork, DeviceWork, Images, NewDomain, Output, QueryWork, Survey, Work,
+    AdoptionWork, Cost, CreateWork, DeviceWork, Images, LeftFiles, NewDomain, Output, QueryWork,
+    Survey, Work,
 };
 use toolstack::{Action, ClientId, Event, Reply, Request, Toolstack, VmState, xlcfg};
 use xen::{DomId, DomainRef, EvtchnPort, Life, Uuid};
@@ -69,6 +70,7 @@ impl Host {
     fn output(&mut self, work: &Work) -> Output {
         match work {
             Work::Adoption(AdoptionWork::Observe) => Output::Observed {
+                left: LeftFiles::default(),
                 survey: Survey::default(),
                 records: Vec::new(),
                 loops: Vec::new(),

@@ -58,7 +58,7 @@ use crate::moves::ReceiveRequest;
 use crate::plan::plan_finish;
 use crate::scheduler::{Limits, Scheduler, Ticket};
 use crate::work::{
-    AdoptionWork, Cost, Failure, Output, QueryWork, SaveWork, Survey, SuspendWork, Work,
+    AdoptionWork, Cost, Failure, LeftFiles, Output, QueryWork, SaveWork, Survey, SuspendWork, Work,
 };
 use adoption::Adopted;
 pub use checkpoints::Copy;
@@ -393,7 +393,7 @@ pub struct Toolstack {
     on_host_shutdown: OnHostShutdown,
     /// VMs that an earlier daemon left in between: what was saved with the host is looked at when they
     /// are settled.
-    host_saves_wait: Option<Vec<Uuid>>,
+    host_saves_wait: Option<(Vec<Uuid>, LeftFiles)>,
     /// Files of VMs that are being restored with the host.
     host_saves: BTreeMap<Uuid, String>,
     /// Files of VMs that are to be restored at the next boot of the host.
@@ -534,7 +534,7 @@ impl Toolstack {
             Event::ModelEnded { process, how } => self.model_ended(now, process, &how, out),
             Event::Tick => {}
         }
-        self.read_host_saves(out);
+        self.read_host_saves(now, out);
         // Deadlines are kept even under a constant stream of events.
         self.end_late_waits(now, out);
         self.begin_restarts(now, out);
@@ -712,9 +712,9 @@ impl Toolstack {
         result: Result<Output, Failure>,
         out: &mut Vec<Action>,
     ) {
-        let (survey, records, loops, unique_ids, models, received) = match result {
-            Ok(Output::Observed { survey, records, loops, unique_ids, models, received }) => {
-                (survey, records, loops, unique_ids, models, received)
+        let (survey, records, loops, unique_ids, models, received, left) = match result {
+            Ok(Output::Observed { survey, records, loops, unique_ids, models, received, left }) => {
+                (survey, records, loops, unique_ids, models, received, left)
             }
             // Nothing can be decided without an observation: retry, requests wait.
             _ => {
@@ -746,7 +746,9 @@ impl Toolstack {
         for (uuid, saving) in saving {
             self.settle_save(now, uuid, saving, out);
         }
-        self.give_out(Purpose::Aside, SaveWork::SettleCheckpoints, out);
+        if left.checkpoints {
+            self.give_out(Purpose::Aside, SaveWork::SettleCheckpoints, out);
+        }
         self.adopt_moves(now, leaving, received, out);
         self.adopt_farewells(now, out);
         for (uuid, device, pending) in pending {
@@ -762,7 +764,7 @@ impl Toolstack {
         for uuid in without_model {
             self.lost_model(now, uuid, "its device model ended while nobody looked", out);
         }
-        self.host_saves_wait = Some(unsettled);
+        self.host_saves_wait = Some((unsettled, left));
     }
 
     pub(crate) fn next_generation(&mut self) -> u64 {

@@ -312,6 +312,15 @@ pub struct HostInfo {
     pub set_aside: Option<SetAside>,
 }
 
+/// Whether files were found that ask for work.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LeftFiles {
+    /// Of checkpoints that were being made or removed.
+    pub checkpoints: bool,
+    /// Of VMs that were saved with the host.
+    pub host_saves: bool,
+}
+
 /// What finished work brings back.
 #[derive(Clone, Debug)]
 pub enum Output {
@@ -352,6 +361,7 @@ pub enum Output {
         models: Vec<OwnModel>,
         /// Transfers that came, with their VMs.
         received: Vec<(Uuid, Uuid)>,
+        left: LeftFiles,
     },
     /// `None`: xenconsoled has not yet made the terminal.
     Console(Option<String>),

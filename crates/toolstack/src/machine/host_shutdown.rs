@@ -120,15 +120,20 @@ impl Toolstack {
     }
 
     /// Looks at what was saved with the host, once nothing is left in between.
-    pub(super) fn read_host_saves(&mut self, out: &mut Vec<Action>) {
-        let Some(unsettled) = &self.host_saves_wait else { return };
+    pub(super) fn read_host_saves(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let Some((unsettled, left)) = &self.host_saves_wait else { return };
         let is_busy = |uuid: &Uuid| self.vms.get(uuid).is_some_and(|vm| vm.operation.is_some());
         if unsettled.iter().any(is_busy) {
             return;
         }
+        let are_there = left.host_saves;
         self.host_saves_wait = None;
         let boot = std::mem::take(&mut self.boot);
-        self.give_out(Purpose::HostSaves(boot), SaveWork::ReadHostSaves, out);
+        if are_there {
+            self.give_out(Purpose::HostSaves(boot), SaveWork::ReadHostSaves, out);
+        } else {
+            self.host_saves_read(now, boot, Ok(Output::HostSaves(Vec::new())), out);
+        }
     }
 
     /// What was saved when the host was shut down is restored by the first daemon after its boot.

@@ -14,8 +14,8 @@ use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::host::Host;
 use crate::layout::{Nodes, Removal};
 use crate::work::{
-    Failure, IdentityCheck, LOOP_TAG_PREFIX, Output, OwnLoop, Record, Survey, WorkClass, WorkInfo,
-    loop_tag, parse_loop_tag,
+    Failure, IdentityCheck, LOOP_TAG_PREFIX, LeftFiles, Output, OwnLoop, Record, Survey, WorkClass,
+    WorkInfo, loop_tag, parse_loop_tag,
 };
 use crate::xlcfg;
 
@@ -111,7 +111,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let loops = self.attached(&records)?;
         let models = self.host.models().map_err(|error| failure("the host's processes", error))?;
         let received = store::received(&mut self.store)?;
-        Ok(Output::Observed { survey, records, loops, unique_ids, models, received })
+        let left = LeftFiles {
+            checkpoints: self.has_unsettled_checkpoints(),
+            host_saves: self.has_host_saves(),
+        };
+        Ok(Output::Observed { survey, records, loops, unique_ids, models, received, left })
     }
 
     /// Xen's unique ids of the domains in our records, if supported.

@@ -159,6 +159,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("; "))) }
     }
 
+    /// Whether there is something to be settled, as far as can be seen.
+    pub(super) fn has_unsettled_checkpoints(&mut self) -> bool {
+        let is_left = |file: &str| marked(file).is_some() || file.starts_with(PARTIAL_PREFIX);
+        // What cannot be listed is told when it is to be settled.
+        self.checkpoint_files().map_or(true, |files| files.iter().any(|(_, file)| is_left(file)))
+    }
+
     /// All files in the folders of VMs' checkpoints, with the VMs.
     fn checkpoint_files(&mut self) -> Result<Vec<(Uuid, String)>, Failure> {
         let mut files = Vec::new();

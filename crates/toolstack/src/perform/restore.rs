@@ -51,6 +51,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
+    /// Whether there are files that were written when the host was shut down, as far as can be seen.
+    pub(super) fn has_host_saves(&mut self) -> bool {
+        self.host.system().list(HOST_FOLDER).map_or(true, |names| !names.is_empty())
+    }
+
     /// What the files say that were written when the host was shut down, or why they cannot be read.
     pub(crate) fn read_host_saves(&mut self) -> Result<Vec<HostSave>, Failure> {
         let listed = self.host.system().list(HOST_FOLDER);

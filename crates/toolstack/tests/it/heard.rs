@@ -6,8 +6,8 @@ use std::sync::Arc;
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{Start, Unplug};
 use toolstack::work::{
-    Cost, CreateWork, DeviceWork, Failure, Images, NewDomain, Output, QueryWork, Record, Release,
-    Survey, TeardownWork, Work,
+    Cost, CreateWork, DeviceWork, Failure, Images, LeftFiles, NewDomain, Output, QueryWork, Record,
+    Release, Survey, TeardownWork, Work,
 };
 use toolstack::{Action, ClientId, Device, Event, Reply, Request, Toolstack, Wanted, xlcfg};
 use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Life, ShutdownReason, Uuid};
@@ -228,6 +228,7 @@ fn what_is_heard_before_the_first_look_waits_for_it() {
     let config_text = config("name = 'old'").to_cfg_text();
     let record = Record { uuid: uuid(5), config_text, domid: Some(DomId(5)), ..Record::default() };
     let observed = Output::Observed {
+        left: LeftFiles::default(),
         survey: Survey::default(),
         records: vec![record],
         loops: Vec::new(),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use storage::{Attachment, BlockDevice, DeviceNumber};
 use toolstack::plan::{CreateStep, Start};
 use toolstack::work::{
-    AdoptionWork, Cost, CreateWork, Failure, Output, OwnLoop, Part, QueryWork, Record, Survey,
-    TeardownWork, Work, loop_tag,
+    AdoptionWork, Cost, CreateWork, Failure, LeftFiles, Output, OwnLoop, Part, QueryWork, Record,
+    Survey, TeardownWork, Work, loop_tag,
 };
 use toolstack::{
     Action, ClientId, Event, Instant, Reply, Request, StepTime, Toolstack, Trace, WorkId,
@@ -34,6 +34,7 @@ pub(crate) fn started(records: Vec<Record>, loops: Vec<OwnLoop>) -> (Toolstack, 
         panic!("a start begins with a look: {actions:?}");
     };
     let observed = Output::Observed {
+        left: LeftFiles::default(),
         survey: Survey::default(),
         records,
         loops,
@@ -87,6 +88,7 @@ fn requests_wait_until_the_machine_has_looked_around() {
     let request = Event::Request { client: CLIENT, request: Request::List };
     assert!(handle(&mut machine, request).is_empty());
     let observed = Output::Observed {
+        left: LeftFiles::default(),
         survey: Survey::default(),
         records: Vec::new(),
         loops: Vec::new(),
@@ -125,6 +127,7 @@ fn beside_a_foreign_g() -> Toolstack {
     let actions = handle(&mut machine, Event::Started);
     let info = DomainInfo { domid: DomId(5), handle: Uuid([5; 16]), ..DomainInfo::default() };
     let observed = Output::Observed {
+        left: LeftFiles::default(),
         survey: Survey { domains: vec![info], names: BTreeMap::from([(DomId(5), "g".to_owned())]) },
         records: Vec::new(),
         loops: Vec::new(),
