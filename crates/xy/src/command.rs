@@ -209,7 +209,11 @@ mod tests {
             ("unp", "unpause"),
             ("un", "\"un\" is ambiguous: unpause, undefine"),
             ("dom", "\"dom\" is ambiguous: domid, domname, dominfo"),
-            ("c", "\"c\" is ambiguous: create, check, console, cd-insert, cd-eject, counters"),
+            (
+                "c",
+                "\"c\" is ambiguous: create, check, checkpoint, checkpoint-list, checkpoint-destroy, clone, console, cd-insert, \
+                 cd-eject, counters",
+            ),
             ("migrate", "migrate"),
             ("migr", "\"migr\" is ambiguous: migrate, migrate-receive"),
             ("lists", "\"lists\" is no command; see 'xy help'"),

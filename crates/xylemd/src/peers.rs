@@ -366,7 +366,11 @@ mod tests {
         while let Ok(Received::Bytes(_)) = far.receive(&mut bytes, second) {}
         drop(far);
         b.channels.close(come);
-        let mut sends = (0..10).map(|_| near.send(&much[sent..], second));
+        // The kernel may take some more before it has heard.
+        let mut sends = (0..100).map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            near.send(&much[sent..], second)
+        });
         assert!(sends.any(|sent| sent.is_err()));
         let refused = a.channels.call("b").unwrap_err();
         assert!(refused.contains("does not let this one in"), "{refused}");

@@ -129,7 +129,7 @@ mod tests {
         let row = CheckpointRow {
             vm: "web".to_owned(),
             name: "before".to_owned(),
-            created: 1_795_579_200 + 3723,
+            created: 1_795_564_800 + 3723,
             bytes: (3 << 20) + 1,
             disks: vec![CheckpointDisk { vdi: "fast:web".to_owned(), ..CheckpointDisk::default() }],
             ..CheckpointRow::default()
