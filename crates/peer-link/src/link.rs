@@ -6,10 +6,9 @@ use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::event::PollFlags;
 use rustls::Connection;
 
-use crate::socket::{self, DEAD_AFTER, wait};
+use crate::socket::{self, DEAD_AFTER, wait_readable, wait_writable};
 
 /// What one call of the kernel reads at most.
 const READ_BYTES: usize = 256 << 10;
@@ -174,7 +173,7 @@ impl Link {
             if left == 0 {
                 return Err(LinkError::TooLong(bytes_max));
             }
-            if !wait(&self.socket, PollFlags::IN, deadline)? {
+            if !wait_readable(&self.socket, deadline)? {
                 return Err(too_slow());
             }
             match self.raw.fill(&self.socket, left) {
@@ -212,7 +211,7 @@ impl Link {
             match self.tls.write_tls(&mut &*self.socket) {
                 Ok(_) => return Ok(true),
                 Err(error) if is_later(&error) => {
-                    if !wait(&self.socket, PollFlags::OUT, deadline)? {
+                    if !wait_writable(&self.socket, deadline)? {
                         return Ok(false);
                     }
                 }
@@ -292,7 +291,7 @@ impl Link {
                 self.decrypt_some()?;
                 continue;
             }
-            if !wait(&self.socket, PollFlags::IN, deadline)? {
+            if !wait_readable(&self.socket, deadline)? {
                 return Ok(Come::Nothing);
             }
             match self.raw.fill(&self.socket, READ_BYTES) {

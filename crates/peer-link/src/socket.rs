@@ -31,13 +31,32 @@ pub(crate) fn prepare(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until the socket can be read, or written; false after the deadline.
-pub(crate) fn wait(socket: &TcpStream, what: PollFlags, deadline: Instant) -> io::Result<bool> {
+/// Waits until there is something to read; false after the deadline.
+pub(crate) fn wait_readable(socket: &TcpStream, deadline: Instant) -> io::Result<bool> {
+    Ok(!wait(socket, PollFlags::IN, deadline)?.is_empty())
+}
+
+/// Waits until the kernel takes bytes; false after the deadline.
+///
+/// # Errors
+/// The other end has closed the connection and takes no more: where its window was shut, the kernel would notice only
+/// after [`DEAD_AFTER`].
+pub(crate) fn wait_writable(socket: &TcpStream, deadline: Instant) -> io::Result<bool> {
+    let ready = wait(socket, PollFlags::OUT | PollFlags::RDHUP, deadline)?;
+    if ready == PollFlags::RDHUP {
+        return Err(io::ErrorKind::ConnectionReset.into());
+    }
+    Ok(!ready.is_empty())
+}
+
+/// Nothing after the deadline.
+fn wait(socket: &TcpStream, what: PollFlags, deadline: Instant) -> io::Result<PollFlags> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(socket, what)], Some(&left)) {
-            Ok(ready) => return Ok(ready > 0),
+        let mut asked = [PollFd::new(socket, what)];
+        match poll(&mut asked, Some(&left)) {
+            Ok(_) => return Ok(asked[0].revents()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
