@@ -6,6 +6,7 @@
 //!   Offer (transfer, configuration)     -->
 //!                                       <--  Accepted, or Refused
 //!   Data ... (an image, in rounds)      -->
+//!                                       <--  Reached: a round is here, and loaded; for each while the guest runs
 //!   Whole (the guest is suspended)      -->
 //!                                       <--  Loaded: all of it is here and sound
 //!   Go (from here on never runs it)     -->
@@ -116,6 +117,10 @@ pub enum Message {
     Refused {
         why: String,
     },
+    /// So many rounds are loaded: nothing of them is under way.
+    Reached {
+        rounds: u32,
+    },
     Loaded,
     Running,
     Failed {
@@ -141,6 +146,7 @@ const LOADED: u32 = 0x103;
 const RUNNING: u32 = 0x104;
 const FAILED: u32 = 0x105;
 const ANSWER: u32 = 0x106;
+const REACHED: u32 = 0x107;
 const ALIVE: u32 = 0x200;
 
 impl Message {
@@ -155,6 +161,7 @@ impl Message {
             Self::Forget { .. } => FORGET,
             Self::Accepted { .. } => ACCEPTED,
             Self::Refused { .. } => REFUSED,
+            Self::Reached { .. } => REACHED,
             Self::Loaded => LOADED,
             Self::Running => RUNNING,
             Self::Failed { .. } => FAILED,
@@ -199,6 +206,7 @@ impl Message {
                 put_u32(out, *lanes);
                 out.extend_from_slice(token);
             }
+            Self::Reached { rounds } => put_u32(out, *rounds),
             Self::Answer { fate } => put_u32(out, fate.code()),
         }
     }
@@ -223,6 +231,7 @@ impl Message {
                 if fields.is_empty() { Ok(Self::Accepted { lanes, token }) } else { Err(wrong()) }
             }
             REFUSED => Ok(Self::Refused { why: text() }),
+            REACHED => Ok(Self::Reached { rounds: number()? }),
             LOADED => empty(Self::Loaded),
             RUNNING => empty(Self::Running),
             FAILED => Ok(Self::Failed { why: text() }),
@@ -296,6 +305,7 @@ fn name(kind: u32) -> &'static str {
         FORGET => "forget",
         ACCEPTED => "accepted",
         REFUSED => "refused",
+        REACHED => "reached",
         LOADED => "loaded",
         RUNNING => "running",
         FAILED => "failed",

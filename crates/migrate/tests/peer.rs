@@ -34,6 +34,7 @@ fn samples() -> Vec<Message> {
         Message::Forget { transfer },
         Message::Accepted { lanes: 2, token: [3; 16] },
         Message::Refused { why: why() },
+        Message::Reached { rounds: 7 },
         Message::Loaded,
         Message::Running,
         Message::Failed { why: why() },

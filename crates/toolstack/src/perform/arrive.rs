@@ -54,6 +54,8 @@ struct Arriving<'a> {
     pages: u64,
     lanes: Vec<ComingLane>,
     arrivals: Arrivals,
+    /// Rounds of which the sender knows that they are loaded.
+    told: u32,
 }
 
 /// A further connection.
@@ -66,6 +68,16 @@ struct ComingLane {
 impl Arriving<'_> {
     fn failure(&self, what: impl std::fmt::Display) -> Failure {
         failure(format_args!("{} from {}", self.config.name, self.incoming.from), what)
+    }
+
+    /// Says how many rounds are loaded, if there are more than before.
+    fn tell_rounds(&mut self, with: &mut Conversation) -> Result<(), Silence> {
+        let rounds = self.arrivals.rounds();
+        if rounds > self.told {
+            self.told = rounds;
+            with.say(&Message::Reached { rounds })?;
+        }
+        Ok(())
     }
 }
 
@@ -145,6 +157,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             pages: 0,
             lanes: Vec::new(),
             arrivals: Arrivals::new(Lanes::ONE),
+            told: 0,
         };
         let loaded = self.take_in(&mut arriving, &mut with, monitor);
         self.host.forget_lanes(incoming.transfer);
@@ -172,6 +185,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 with.hear(DATA_SECONDS, &mut || is_cancelled(monitor)).map_err(heard)?
             } else {
                 let has_come = self.take_from_lanes(arriving, 0)?;
+                arriving.tell_rounds(with).map_err(heard)?;
                 match with.hear_soon(if has_come { 0 } else { LANE_LOOK_NS }).map_err(heard)? {
                     Some(message) => message,
                     None => {
@@ -194,6 +208,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     flows.map_err(|why| arriving.failure(why))?;
                     arriving.input.feed(&bytes);
                     self.take_items(arriving)?;
+                    arriving.tell_rounds(with).map_err(heard)?;
                 }
                 Message::Whole => break,
                 Message::GiveUp { why } => return Err(arriving.failure(why)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use migrate::image::{Codec, CodecChoice, Sample, Writer};
 use migrate::libxc::{PageData, Record};
 use migrate::libxl;
-use migrate::peer::DATA_BYTES_MAX;
+use migrate::peer::{DATA_BYTES_MAX, Message};
 use migrate::rounds;
 
 use crate::channel::{Broken, Conversation, Silence};
@@ -192,6 +192,24 @@ impl<'a> Outgoing<'a> {
         }
         self.out = out;
         Ok(())
+    }
+
+    /// Waits until all rounds so far are loaded, so that the next has no bytes of theirs to wait for. Returns what the
+    /// other end said instead. xl's has no word for it.
+    pub(super) fn await_round(
+        &mut self,
+        seconds: u64,
+        stop: Stop<'_>,
+    ) -> Result<Option<Message>, Silence> {
+        self.flush(stop)?;
+        let Some(Form::Own(writer)) = &self.form else { return Ok(None) };
+        loop {
+            match self.with.hear(seconds, stop)? {
+                Message::Reached { rounds } if rounds < writer.epoch() => {}
+                Message::Reached { .. } => return Ok(None),
+                other => return Ok(Some(other)),
+            }
+        }
     }
 
     /// Sends what there is.

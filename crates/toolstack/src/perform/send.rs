@@ -373,8 +373,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
         let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
         loop {
-            let sent = self.send_round(of, (hold, pages), (image, rounds), monitor)?;
-            of.heard(image.end_round(&mut || is_cancelled(monitor)))?;
+            let sent = self.send_live_round(of, (hold, pages), (image, rounds), monitor)?;
             pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
             match rounds.ended(sent, pages) {
                 Next::Round { percent: 100 } => {}
@@ -392,8 +391,32 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
         }
         // What was written since is little.
-        self.send_round(of, (hold, pages), (image, rounds), monitor)?;
-        of.heard(image.end_round(&mut || is_cancelled(monitor)))
+        self.send_live_round(of, (hold, pages), (image, rounds), monitor)?;
+        Ok(())
+    }
+
+    /// Sends a round while the guest runs, and waits until it is loaded: what is under way would be part of the pause,
+    /// and a link takes more in a moment than it delivers.
+    fn send_live_round(
+        &mut self,
+        of: Sending<'_>,
+        round: (&mut Hold, u64),
+        (image, rounds): (&mut Outgoing<'_>, &Rounds),
+        monitor: &mut dyn WorkMonitor,
+    ) -> Result<Sent, Failure> {
+        let began = self.xen.now_ns();
+        let mut sent = self.send_round(of, round, (image, rounds), monitor)?;
+        let stop = &mut || is_cancelled(monitor);
+        of.heard(image.end_round(stop))?;
+        match of.heard(image.await_round(ANSWER_SECONDS, stop))? {
+            None => {}
+            Some(Message::Failed { why }) => {
+                return Err(Failure(format!("{}: {why}", of.to.to)));
+            }
+            Some(other) => return Err(unexpected(of, &other)),
+        }
+        sent.micros = self.xen.now_ns().saturating_sub(began) / MICROSECOND;
+        Ok(sent)
     }
 
     fn at_full_speed(&mut self, hold: &mut Hold) {
