@@ -7,6 +7,7 @@ use std::panic;
 
 use migrate::peer::Arrival;
 use sim::{PacketFate, Prng, SimHost};
+use storage::DeviceNumber;
 use toolstack::channel::ChannelId;
 use toolstack::moves::{MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Verdict, Wishes};
 use toolstack::plan::Start;
@@ -63,7 +64,7 @@ impl Guest {
         format!(
             "name = 'vm'\nuuid = '{UUID}'\ntype = '{}'\nkernel = '/kernel'\nmemory = 8\n\
              extra = 'sim.kind=linux sim.writes=20 sim.rests-after=6000'\n\
-             disk = ['{DISK},raw,xvda,w']\nvif = ['bridge=xenbr0']\n",
+             disk = ['{FILE_DISK},raw,xvda,w', '{DEVICE},raw,xvdb,w']\nvif = ['bridge=xenbr0']\n",
             self.as_str()
         )
     }
@@ -153,7 +154,11 @@ pub struct Outcome {
 const SECOND: u64 = 1_000_000_000;
 const UUID: Uuid = Uuid([0x11; 16]);
 const TRANSFER: Uuid = Uuid([0x44; 16]);
-const DISK: &str = "/shared/disk.raw";
+/// A file is attached when the other host has let go of it, a device before that.
+const FILE_DISK: &str = "/shared/disk.raw";
+const DEVICE: &str = "/shared/device";
+/// As backends name it.
+const DEVICE_USED: &str = "block 8:16";
 const FILE: &str = "/shared/vm.saved";
 /// Nodes that stay after the first move.
 const EMPTY: [&str; 2] = ["\"/xylem\", []", "\"/xylem/received\", []"];
@@ -165,7 +170,8 @@ const PATIENCE_NS: u64 = 900 * SECOND;
 fn prepare(host: &SimHost) {
     let os = host.os();
     os.add_file("/kernel", sim::kernel_image());
-    os.add_disk(DISK, 1 << 20);
+    os.add_disk(FILE_DISK, 1 << 20);
+    os.add_block_device(DEVICE, DeviceNumber { major: 8, minor: 16 });
     os.add_disk("/own.raw", 1 << 20);
     os.add_bridge("xenbr0");
 }
@@ -323,7 +329,9 @@ impl Trial {
     /// What must never have been so.
     fn check_history(&mut self) -> Result<(), String> {
         let mut lines = checks::twice(&self.pair.runs());
-        lines.extend(checks::written_twice(&self.pair.disk_uses(), "/shared/"));
+        for disk in [FILE_DISK, DEVICE_USED] {
+            lines.extend(checks::written_twice(&self.pair.disk_uses(), disk));
+        }
         if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
     }
 
@@ -426,14 +434,16 @@ impl Trial {
         Ok(Some(()))
     }
 
-    /// Its disk is connected where it runs, and nowhere else.
+    /// Its disks are connected where it runs, and nowhere else.
     fn check_disk(&mut self, has_it: Option<Side>) -> Result<(), String> {
         let uses = self.pair.disk_uses();
         for side in Side::BOTH {
-            let open = uses[side.index()].iter();
-            let open = open.filter(|it| it.what.disk == DISK && it.ended.is_none()).count();
-            if open != usize::from(has_it == Some(side)) {
-                return Err(format!("{side:?}: its disk is connected {open} times"));
+            for disk in [FILE_DISK, DEVICE_USED] {
+                let open = uses[side.index()].iter();
+                let open = open.filter(|it| it.what.disk == disk && it.ended.is_none()).count();
+                if open != usize::from(has_it == Some(side)) {
+                    return Err(format!("{side:?}: its disk {disk} is connected {open} times"));
+                }
             }
         }
         Ok(())

@@ -450,6 +450,26 @@ fn attach_image(
     }
 }
 
+/// Whether a disk may be attached here while the host that its VM comes from still has it: then only the VM's backend
+/// waits for that. Files are locked, and images and clustered volumes are kept in memory or marked as in use.
+///
+/// # Errors
+/// It cannot be looked at.
+pub fn takes_two_hosts(
+    system: &mut dyn System,
+    target: &str,
+    format: ImageFormat,
+) -> Result<bool, AttachError> {
+    match (VdiName::parse(target), format) {
+        (Some(name), _) => Ok(Repositories::new(system).takes_two_hosts(&name)?),
+        (None, ImageFormat::Raw) => {
+            let kind = system.inspect(target).map_err(AttachError::host(target))?;
+            Ok(matches!(kind, FileKind::Block(_)))
+        }
+        (None, _) => Ok(false),
+    }
+}
+
 /// Undoes [`attach`]. Idempotent.
 ///
 /// # Errors

@@ -365,6 +365,11 @@ impl<'a> Repositories<'a> {
         copy(repository.kind.driver(), &mut place, &vdi, to.vdi(), source)
     }
 
+    /// Whether a VDI may be activated here while another host has it activated.
+    pub(crate) fn takes_two_hosts(&mut self, name: &VdiName) -> Result<bool> {
+        Ok(self.get(name.sr())?.kind.takes_two_hosts())
+    }
+
     pub(crate) fn attached(&mut self, name: &VdiName) -> Result<Attached> {
         let path = self.attached_path(name.sr(), name.vdi());
         match text_if_there(self.system, &path).of(&path)? {

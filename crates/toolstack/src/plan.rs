@@ -146,7 +146,7 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
         Origin::Checkpoint => plan.add(CreateStep::MakeDisks, &[record]),
         Origin::Images | Origin::File | Origin::HostSave => record,
     };
-    let disks = add_disks(&mut plan, config, made);
+    let disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
     parts.extend((origin == Origin::Checkpoint).then_some(made));
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, domain, &disks);
@@ -183,14 +183,19 @@ fn add_checks(plan: &mut Plan, config: &VmConfig, origin: Origin) -> Vec<usize> 
 
 /// Attaches all disks concurrently; a read-only one waits for those that write the same volume,
 /// because an attach for reading cannot be upgraded. Returns the step of each.
-fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<(u32, usize)> {
+fn add_disks(
+    plan: &mut Plan,
+    config: &VmConfig,
+    attach: fn(u32) -> DeviceStep,
+    record: usize,
+) -> Vec<(u32, usize)> {
     let mut attached = Vec::with_capacity(config.disks.len());
     let mut writers: Vec<(&str, usize)> = Vec::new();
     let of = |access| {
         config.disks.iter().filter(move |disk| !disk.is_empty() && disk.access() == access)
     };
     for disk in of(Access::ReadWrite) {
-        let index = plan.add(DeviceStep::AttachDisk(disk.vdev.number), &[record]);
+        let index = plan.add(attach(disk.vdev.number), &[record]);
         writers.push((&disk.target, index));
         attached.push((disk.vdev.number, index));
     }
@@ -200,7 +205,7 @@ fn add_disks(plan: &mut Plan, config: &VmConfig, record: usize) -> Vec<(u32, usi
         let same = writers[first..].iter().take_while(|(target, _)| *target == disk.target);
         let after: Vec<usize> = std::iter::once(record).chain(same.map(|(_, at)| *at)).collect();
         let number = disk.vdev.number;
-        attached.push((number, plan.add(DeviceStep::AttachDisk(number), &after)));
+        attached.push((number, plan.add(attach(number), &after)));
     }
     attached
 }
@@ -429,7 +434,8 @@ pub enum ComesWith {
     Nothing,
 }
 
-/// From another host's offer to a running domain. Its disks are attached when the other host has let go of them.
+/// From another host's offer to a running domain. Its disks are attached before the guest's memory comes, those that do
+/// not allow it when the other host has let go of them.
 #[must_use]
 pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     let mut plan = Plan::default();
@@ -442,10 +448,14 @@ pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     }
     let record = plan.add(CreateStep::Record, &ready);
     let domain = plan.add(CreateStep::CreateDomain, &[record]);
-    let filled = plan.add(MoveStep::Receive, &[domain]);
+    let mut ready = vec![domain];
+    let early = add_disks(&mut plan, config, DeviceStep::AttachEarly, record);
+    ready.extend(early.iter().map(|(_, step)| *step));
+    let filled = plan.add(MoveStep::Receive, &ready);
     let ours = plan.add(MoveStep::AwaitGo, &[filled]);
     let mut parts = vec![plan.add(MoveStep::Note, &[ours])];
-    parts.extend(add_disks(&mut plan, config, ours).iter().map(|(_, step)| *step));
+    let disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, ours);
+    parts.extend(disks.iter().map(|(_, step)| *step));
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
     add_finish(&mut plan, config, start, &[nodes], None);
     let mut all: Vec<usize> = (nodes..plan.steps.len()).collect();

@@ -102,6 +102,21 @@ impl Kind {
     pub(crate) const NOTES: [&'static str; 2] = [nbd_device::MARKS, sharing::OWNERS];
     pub(crate) const FOLDERS_OF_NOTES: [&'static str; 2] = [iscsi::USERS, sharing::DISKS];
 
+    /// Whether a VDI may be activated here before the host that its VM comes from has deactivated it: nothing locks it,
+    /// nothing of it is kept in memory, and both hosts are clients of one server.
+    pub(crate) fn takes_two_hosts(self) -> bool {
+        match self {
+            Self::Iscsi | Self::Nbd => true,
+            Self::File
+            | Self::Nfs
+            | Self::Qcow2
+            | Self::Lvm
+            | Self::LvmThin
+            | Self::Program
+            | Self::Sim => false,
+        }
+    }
+
     pub(crate) fn driver(self) -> &'static dyn Driver {
         match self {
             Self::File => &file::File(file::Format::Raw),

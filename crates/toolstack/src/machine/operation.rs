@@ -478,9 +478,9 @@ impl Toolstack {
         let operation = &self.operations[&id];
         let step = operation.plan.steps[index].step;
         let own = match step {
-            Step::Device(DeviceStep::AttachDisk(_) | DeviceStep::CheckDisk(_)) => {
-                self.vms.domains().clone()
-            }
+            Step::Device(
+                DeviceStep::AttachDisk(_) | DeviceStep::AttachEarly(_) | DeviceStep::CheckDisk(_),
+            ) => self.vms.domains().clone(),
             _ => DomainSet::default(),
         };
         let plugged = match &operation.outcome {

@@ -28,6 +28,22 @@ pub(crate) fn attach<T: Transport>(
     storage::attach(system, &wanted(disk, owner, &who, &others), disk.format).map_err(told)
 }
 
+/// Attaches a disk of a VM that comes from another host before that has let go of it, if such a disk allows that.
+pub(crate) fn attach_early<T: Transport>(
+    system: &mut dyn System,
+    store: &mut Client<T>,
+    config: &VmConfig,
+    index: usize,
+    owner: &str,
+    own: &DomainSet,
+) -> Result<Option<Attachment>, Failure> {
+    let disk = &config.disks[index];
+    if !storage::takes_two_hosts(system, &disk.target, disk.format).map_err(told)? {
+        return Ok(None);
+    }
+    attach(system, store, config, index, owner, own).map(Some)
+}
+
 /// Finds errors of [`attach`] after which `earlier` would be in use too. Returns the use that the attach would make, if
 /// the disk is known before it is attached.
 pub(crate) fn check<T: Transport>(

@@ -22,6 +22,8 @@ use crate::work::{Failure, Output, OwnLoop, Quota, WorkClass, WorkInfo, loop_tag
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum DeviceStep {
     AttachDisk(u32),
+    /// The same while another host may still have it, if its kind allows that; otherwise it is left for later.
+    AttachEarly(u32),
     DetachDisk(u32),
     /// Check that a disk can be attached.
     CheckDisk(u32),
@@ -50,9 +52,17 @@ pub enum DeviceWork {
         config: Arc<VmConfig>,
         index: usize,
         tag: String,
+        /// It was attached early.
+        early: Option<Attachment>,
         /// Whether it is one of the disks that the configuration's file names.
         is_in_file: bool,
         /// The domains of our VMs.
+        own: DomainSet,
+    },
+    AttachEarly {
+        config: Arc<VmConfig>,
+        index: usize,
+        tag: String,
         own: DomainSet,
     },
     DetachDisk {
@@ -139,6 +149,11 @@ impl DeviceStep {
                 if_cancelled: IfCancelled::Abandon,
                 ..disk("attach disks", "attach disk {number}", Track::Attach, devid)
             },
+            Self::AttachEarly(devid) => StepInfo {
+                undo: Some(Self::DetachDisk(devid).into()),
+                if_cancelled: IfCancelled::Abandon,
+                ..disk("attach disks", "attach disk {number} early", Track::Attach, devid)
+            },
             Self::DetachDisk(devid) => StepInfo {
                 // A disk that stays attached after removal from the VM is detached again at the
                 // next teardown.
@@ -196,9 +211,15 @@ impl DeviceStep {
                     config,
                     index,
                     tag: loop_tag(uuid, devid),
+                    early: vm.facts.disks.get(&devid).cloned(),
                     is_in_file: plugged.is_none(),
                     own,
                 }
+            }
+            Self::AttachEarly(devid) => {
+                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
+                let index = index.expect("a planned disk is configured");
+                DeviceWork::AttachEarly { config, index, tag: loop_tag(uuid, devid), own }
             }
             Self::DetachDisk(devid) => {
                 let attachment = vm.facts.disks[&devid].clone();
@@ -248,6 +269,12 @@ impl DeviceStep {
                 };
                 vm.facts.disks.insert(devid, attachment);
             }
+            Self::AttachEarly(devid) => match output {
+                Output::Attached(OwnLoop { attachment, .. }) => {
+                    vm.facts.disks.insert(devid, attachment);
+                }
+                later => later.expect_done(),
+            },
             Self::CloseAll | Self::Close(_) => {
                 let Output::Closing { unseen: more } = output else { output.misplaced() };
                 unseen.extend(more);
@@ -338,6 +365,7 @@ impl DeviceWork {
         let info = |name, class, domain| WorkInfo { name, class, domain };
         match self {
             Self::AttachDisk { .. } => info("attach-disk", Attach, None),
+            Self::AttachEarly { .. } => info("attach-disk-early", Attach, None),
             Self::DetachDisk { .. } => info("detach-disk", Release, None),
             Self::CheckDisk { .. } => info("check-disk", Attach, None),
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
@@ -357,7 +385,17 @@ impl DeviceWork {
     ) -> Result<Output, Failure> {
         let Performer { store, host, .. } = by;
         match self {
-            Self::AttachDisk { config, index, tag, is_in_file, own } => {
+            Self::AttachDisk { tag, early: Some(attachment), .. } => {
+                return Ok(Output::Attached(OwnLoop { attachment, tag }));
+            }
+            Self::AttachEarly { config, index, tag, own } => {
+                let place = format!("{}: {}", config.name, config.disks[index].vdev.name);
+                let early = disks::attach_early(host.system(), store, &config, index, &tag, &own);
+                if let Some(attachment) = early.map_err(|error| failure(place, error.0))? {
+                    return Ok(Output::Attached(OwnLoop { attachment, tag }));
+                }
+            }
+            Self::AttachDisk { config, index, tag, is_in_file, own, early: None } => {
                 let place = match is_in_file {
                     true => config.origin.at(&format!("disk[{index}]")),
                     false => format!("{}: {}", config.name, config.disks[index].vdev.name),
