@@ -76,11 +76,21 @@ move_begins mover
 sleep 10
 move_ended rest
 
+# steps NUMBER: those of a move, on both hosts, for /results.
+steps() {
+    for lab_host in a b; do
+        [ "$(toolstack "$lab_host")" = xy ] || continue
+        echo "move $1, on $lab_host:"
+        on "$lab_host" 'xy trace mover'
+    done >>/results/steps 2>&1
+}
+
 host=a
 for number in $(seq "$moves"); do
     move_begins mover
     check "move $number, from $host by $(toolstack "$host")" move mover "$host" || exit
     move_ended move "kind=$kind number=$number from=$host by=$(toolstack "$host")-$(toolstack "$(other "$host")")"
+    steps "$number"
     check "nothing is left on $host" same_as_before "$host"
     host=$(other "$host")
     check "it goes on, on $host" goes_on_at "$host" mover io tick
