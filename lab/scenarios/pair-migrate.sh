@@ -3,14 +3,15 @@
 #   kind=pvh|pv       live, or with the longer stop of a guest that cannot be read while it runs
 #   a=xy|xl b=xy|xl   the toolstack of each host, also of different ones; xl's host has Xen's own store: `--store-a c`
 #   by=ssh|tls        how one xylemd reaches the other
+#   then=xl           afterwards the same moves of another guest by this one on both hosts, in the same boot
 #   memory=MIB mem=MIB   of the guest, and what it writes and verifies of it all the time
 # For instance: lab pair --vmlinux --store-a c --timeout 3600 migrate a=xl moves=4
 . /lab/lib.sh
 . /lab/lib-pair.sh
-moves=20 kind=pvh a=xy b=xy by=ssh memory=128 mem=8
+moves=20 kind=pvh a=xy b=xy by=ssh then='' memory=128 mem=8
 for word in "$@"; do
     case $word in
-        moves=* | kind=* | a=* | b=* | by=* | memory=* | mem=*) eval "${word%%=*}='${word#*=}'" ;;
+        moves=* | kind=* | a=* | b=* | by=* | then=* | memory=* | mem=*) eval "${word%%=*}='${word#*=}'" ;;
         *) fail "there is no '$word'" ;;
     esac
 done
@@ -21,8 +22,8 @@ case $by in tls) tls=--tls ;; *) tls= ;; esac
 # toolstack HOST: xl or xy.
 toolstack() { case $1 in a) echo "$a" ;; b) echo "$b" ;; esac; }
 
-# state HOST: what a guest may leave behind there.
-state() { on "$1" '. /lab/lib.sh && host_state'; }
+# state HOST: what a guest may leave behind there, but for the empty folders of the first that has come.
+state() { on "$1" ". /lab/lib.sh && host_state | grep -v -E '^/xylem(/received)? = '"; }
 
 # same_as_before HOST: after ten seconds at the latest, since devices go a moment later than their domain.
 same_as_before() {
@@ -36,6 +37,7 @@ move() {
     case $sender-$receiver in
         xy-xy) on "$2" "xy migrate $tls $pace $1 $to" ;;
         # The command that receives is the other one's.
+        xl-xl) on "$2" "xl migrate $1 $to" >>/results/xl.log 2>&1 ;;
         xy-xl) on "$2" "xy migrate $pace -s '' $1 'ssh $to xl migrate-receive'" ;;
         xl-xy) on "$2" "xl migrate -s '' $1 'ssh $to xy migrate-receive'" ;;
     esac
@@ -50,13 +52,7 @@ listen() { [ "$by" != tls ] || echo "--peer-listen $(address "$1")"; }
 # know HOST: its xylemd knows the other one.
 know() { on "$1" "xy peer add $(other "$1") $(address "$(other "$1")") $(on "$(other "$1")" 'xy peer key 2>/dev/null')"; }
 
-serve_nbd disk
-if [ "$a$b" = xyxy ]; then
-    disk=s:disk,,xvda,w
-else
-    disk=format=raw,vdev=xvda,access=rw,target=/dev/nbd0
-    check "the disk is on both" connect_nbd disk 0
-fi
+serve_nbd disk other
 for host in a b; do
     [ "$(toolstack "$host")" = xy ] || continue
     check "xylemd on $host" on "$host" ". /lab/lib.sh && start_xylemd $(listen "$host")"
@@ -64,17 +60,7 @@ for host in a b; do
     [ "$a$b" != xyxy ] || check "the SR on $host" on "$host" 'xy sr-create s nbd server=10.0.1.1'
 done
 [ "$by" != tls ] || for host in a b; do check "$host knows the other" know "$host"; done
-state a >/results/state.a
-state b >/results/state.b
-
-mover_cfg mover "$kind" "$disk"
-check "create" "$a" create -q /tmp/mover.cfg || exit
-check "it is up" console_wait mover 'XYLEM-GUEST: mem=1' 600 || exit
-check "it runs" goes_on_at a mover io tick
 link observe 10.0.0.5
-move_begins mover
-sleep 10
-move_ended rest
 
 # steps NUMBER: those of a move, on both hosts, for /results.
 steps() {
@@ -85,19 +71,43 @@ steps() {
     done >>/results/steps 2>&1
 }
 
-host=a
-for number in $(seq "$moves"); do
-    move_begins mover
-    check "move $number, from $host by $(toolstack "$host")" move mover "$host" || exit
-    move_ended move "kind=$kind number=$number from=$host by=$(toolstack "$host")-$(toolstack "$(other "$host")")"
-    steps "$number"
-    check "nothing is left on $host" same_as_before "$host"
-    host=$(other "$host")
-    check "it goes on, on $host" goes_on_at "$host" mover io tick
-    check "with its address" ping -c 1 -W 5 10.0.0.5
-done
-check "its memory is verified to the end" goes_on_at "$host" mover mem
-check "shutdown" on "$host" "$(toolstack "$host") shutdown -w mover"
-for host in a b; do
-    check "host $host is as before" same_as_before "$host"
-done
+# trial NAME EXPORT NUMBER: a guest moves by the toolstacks of a and b, and ends. Unless both are ours its disk is the block
+# device of that number.
+trial() {
+    disk=s:$2,,xvda,w
+    if [ "$a$b" != xyxy ]; then
+        disk=format=raw,vdev=xvda,access=rw,target=/dev/nbd$3
+        check "the disk is on both" connect_nbd "$2" "$3"
+    fi
+    state a >/results/state.a
+    state b >/results/state.b
+    mover_cfg "$1" "$kind" "$disk"
+    check "create" "$a" create -q "/tmp/$1.cfg" || exit
+    check "it is up" console_wait "$1" 'XYLEM-GUEST: mem=1' 600 || exit
+    check "it runs" goes_on_at a "$1" io tick
+    move_begins "$1"
+    sleep 10
+    move_ended rest
+    host=a
+    for number in $(seq "$moves"); do
+        move_begins "$1"
+        check "move $number, from $host by $(toolstack "$host")" move "$1" "$host" || exit
+        move_ended move "kind=$kind number=$number from=$host by=$(toolstack "$host")-$(toolstack "$(other "$host")")"
+        steps "$number"
+        check "nothing is left on $host" same_as_before "$host"
+        host=$(other "$host")
+        check "it goes on, on $host" goes_on_at "$host" "$1" io tick
+        check "with its address" ping -c 1 -W 5 10.0.0.5
+    done
+    check "its memory is verified to the end" goes_on_at "$host" "$1" mem
+    check "shutdown" on "$host" "$(toolstack "$host") shutdown -w $1"
+    for host in a b; do
+        check "host $host is as before" same_as_before "$host"
+    done
+}
+
+trial mover disk 0
+if [ -n "$then" ]; then
+    a=$then b=$then
+    trial "after-$then" other 15
+fi
