@@ -131,13 +131,19 @@ pub struct Progress {
     pub percent: u8,
 }
 
-/// Parts of the guest's CPU time, one step after the other.
-const STEPS: [u8; 6] = [70, 50, 35, 25, 15, 10];
+/// Parts of the guest's CPU time, one step after the other. Each halves what a guest writes in a round: smaller steps take
+/// more rounds, in which the guest is slow, too.
+const STEPS: [u8; 3] = [50, 25, 10];
 /// A round that has not a fifth fewer pages than the smallest before is no progress.
 const SHRINKS: (u64, u64) = (4, 5);
 /// Rounds without progress after which something is done, and after a step of throttling.
-const STALLED: u32 = 3;
-const STALLED_THROTTLED: u32 = 2;
+/// A round with fewer pages says how long a round takes whose pages take no time.
+const SHORT_PAGES: u64 = 512;
+/// So often the hosts wait for each other in a pause: for the last round, for its end, and for the word and its answer, in
+/// which both also do as much as in such a round.
+const TRIPS: u64 = 4;
+const STALLED: u32 = 2;
+const STALLED_THROTTLED: u32 = 1;
 
 /// The rounds of one save or migration.
 #[derive(Clone, Debug)]
@@ -152,6 +158,8 @@ pub struct Rounds {
     dirty: u64,
     /// Nanoseconds for a page, in the pause.
     page_ns: u64,
+    /// For a round without pages: to the other host and back, as busy as both are.
+    trip_us: u64,
     /// Fewest dirty pages at the end of a round, and rounds since.
     fewest: u64,
     stalled: u32,
@@ -170,6 +178,7 @@ impl Rounds {
             last: Sent::default(),
             dirty: 0,
             page_ns: 0,
+            trip_us: 0,
             fewest: u64::MAX,
             stalled: 0,
             step: 0,
@@ -180,7 +189,7 @@ impl Rounds {
     pub fn ended(&mut self, sent: Sent, dirty: u64) -> Next {
         self.rounds = self.rounds.saturating_add(1);
         self.total = sum(self.total, sent);
-        self.page_ns = self.page_time(sent);
+        self.measure(sent);
         (self.last, self.dirty) = (sent, dirty);
         let (of, all) = SHRINKS;
         if self.fewest == u64::MAX || dirty.saturating_mul(all) < self.fewest.saturating_mul(of) {
@@ -194,9 +203,10 @@ impl Rounds {
 
     fn next(&mut self) -> Next {
         let (policy, pause_us) = (self.policy, self.pause_us(self.dirty));
-        let pages_us = pause_us - self.fixed_us;
+        let fixed_us = self.fixed_us();
+        let pages_us = pause_us - fixed_us;
         // Where the fixed part is long, pages are no longer what matters once they are short beside it.
-        let wanted = policy.pause_us.saturating_sub(self.fixed_us).max(self.fixed_us / 4);
+        let wanted = policy.pause_us.saturating_sub(fixed_us).max(fixed_us / 4);
         if pages_us <= wanted {
             return Next::Stop { pause_us };
         }
@@ -213,7 +223,8 @@ impl Rounds {
             let sent = per_second(self.last.pages, self.last.micros);
             GiveUp::TooFast { dirty, sent, pause_us }
         };
-        if pause_us <= policy.pause_max_us.max(policy.pause_us) {
+        // Slow hosts are no reason to leave a guest where it is.
+        if pages_us.saturating_add(self.fixed_us) <= policy.pause_max_us.max(policy.pause_us) {
             Next::Stop { pause_us }
         } else {
             Next::GiveUp(gives_up)
@@ -235,6 +246,23 @@ impl Rounds {
         self.step.checked_sub(1).map_or(100, |step| STEPS[step])
     }
 
+    /// Learns from a round how long pages take, or what else takes time if it has few.
+    fn measure(&mut self, sent: Sent) {
+        if self.policy.last == LastRound::Sent && self.rounds > 1 && sent.pages < SHORT_PAGES {
+            let pages_us = sent.pages.saturating_mul(self.page_ns) / 1000;
+            let trip = sent.micros.saturating_sub(pages_us);
+            let before = if self.trip_us == 0 { trip } else { self.trip_us };
+            self.trip_us = trip / 2 + before / 2;
+        } else {
+            self.page_ns = self.page_time(sent);
+        }
+    }
+
+    /// Of the pause, beside pages.
+    fn fixed_us(&self) -> u64 {
+        self.fixed_us.saturating_add(self.trip_us.saturating_mul(TRIPS))
+    }
+
     /// Nanoseconds for a page of the last round, from a round before it.
     fn page_time(&self, sent: Sent) -> u64 {
         let micros = match self.policy.last {
@@ -250,14 +278,14 @@ impl Rounds {
                 let whole = micros.saturating_mul(1000).saturating_mul(PAGE_BYTES as u64);
                 page.max(whole.checked_div(sent.bytes).unwrap_or(0))
             }
-            // A short round is a bad measure.
+            // One round is a bad measure.
             _ if self.rounds > 1 => (page / 2).saturating_add(self.page_ns / 2),
             _ => page,
         }
     }
 
     fn pause_us(&self, pages: u64) -> u64 {
-        self.fixed_us.saturating_add(pages.saturating_mul(self.page_ns) / 1000)
+        self.fixed_us().saturating_add(pages.saturating_mul(self.page_ns) / 1000)
     }
 
     /// Figures while a round is sent: what was sent of it, and how many pages it has yet to send.
@@ -399,7 +427,7 @@ mod tests {
         let policy = Policy { busy: Busy::Accept, ..Policy::migration() };
         let (rounds, next) = story(policy, GIB, GIGABIT, FURIOUS);
         assert!(matches!(next, Next::GiveUp(GiveUp::TooFast { .. })), "{next:?}");
-        assert_eq!(rounds.rounds, 4);
+        assert_eq!(rounds.rounds, 3);
         let policy = Policy { pause_max_us: 20 * SECOND, ..policy };
         let (_, next) = story(policy, GIB, GIGABIT, FURIOUS);
         assert!(matches!(next, Next::Stop { pause_us: 9_000_000..10_000_000 }), "{next:?}");
@@ -434,6 +462,16 @@ mod tests {
         let sent = |pages| Sent { pages, bytes: pages * 4096, micros: pages * 40, copy_micros: 0 };
         assert_eq!(rounds.ended(sent(100_000), 8000), Next::Round { percent: 100 });
         assert_eq!(rounds.ended(sent(8000), 5000), Next::Stop { pause_us: 1_200_000 });
+    }
+
+    #[test]
+    fn slow_hosts_do_not_make_pages_look_slow() {
+        let mut rounds = Rounds::new(Policy::migration(), FIXED_US);
+        let sent = |pages, micros| Sent { pages, bytes: pages * 4096, micros, copy_micros: 0 };
+        assert_eq!(rounds.ended(sent(32_768, 32_768_000), 2000), Next::Round { percent: 100 });
+        assert_eq!(rounds.ended(sent(2000, 2_100_000), 300), Next::Round { percent: 100 });
+        // Their answer takes 200 ms, and 120 pages of a millisecond are short beside four of those.
+        assert_eq!(rounds.ended(sent(300, 507_000), 120), Next::Stop { pause_us: 931_000 });
     }
 
     #[test]
