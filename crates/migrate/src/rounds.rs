@@ -160,6 +160,8 @@ pub struct Rounds {
     page_ns: u64,
     /// For a round without pages: to the other host and back, as busy as both are.
     trip_us: u64,
+    /// Pages per second that the guest changed at most while it was not slowed down.
+    usual_rate: u64,
     /// Fewest dirty pages at the end of a round, and rounds since.
     fewest: u64,
     stalled: u32,
@@ -179,6 +181,7 @@ impl Rounds {
             dirty: 0,
             page_ns: 0,
             trip_us: 0,
+            usual_rate: 0,
             fewest: u64::MAX,
             stalled: 0,
             step: 0,
@@ -190,6 +193,9 @@ impl Rounds {
         self.rounds = self.rounds.saturating_add(1);
         self.total = sum(self.total, sent);
         self.measure(sent);
+        if self.step == 0 {
+            self.usual_rate = self.usual_rate.max(per_second(dirty, sent.micros));
+        }
         (self.last, self.dirty) = (sent, dirty);
         let (of, all) = SHRINKS;
         if self.fewest == u64::MAX || dirty.saturating_mul(all) < self.fewest.saturating_mul(of) {
@@ -207,7 +213,9 @@ impl Rounds {
         let pages_us = pause_us - fixed_us;
         // Where the fixed part is long, pages are no longer what matters once they are short beside it.
         let wanted = policy.pause_us.saturating_sub(fixed_us).max(fixed_us / 4);
-        if pages_us <= wanted {
+        // Nor are they where the guest, which suspends at its full speed, changes as many meanwhile.
+        let is_little = self.dirty <= self.burst() && pages_us <= policy.pause_max_us;
+        if pages_us <= wanted || is_little {
             return Next::Stop { pause_us };
         }
         let gives_up = if self.rounds >= policy.rounds_max {
@@ -263,6 +271,11 @@ impl Rounds {
         self.fixed_us.saturating_add(self.trip_us.saturating_mul(TRIPS))
     }
 
+    /// Pages that the guest changes while it is told to suspend, which takes it about as long as all else.
+    fn burst(&self) -> u64 {
+        mul_div(self.usual_rate, self.fixed_us(), 1_000_000)
+    }
+
     /// Nanoseconds for a page of the last round, from a round before it.
     fn page_time(&self, sent: Sent) -> u64 {
         let micros = match self.policy.last {
@@ -285,6 +298,7 @@ impl Rounds {
     }
 
     fn pause_us(&self, pages: u64) -> u64 {
+        let pages = pages.max(self.burst());
         self.fixed_us().saturating_add(pages.saturating_mul(self.page_ns) / 1000)
     }
 
@@ -461,7 +475,7 @@ mod tests {
         let mut rounds = Rounds::new(Policy::migration(), SECOND);
         let sent = |pages| Sent { pages, bytes: pages * 4096, micros: pages * 40, copy_micros: 0 };
         assert_eq!(rounds.ended(sent(100_000), 8000), Next::Round { percent: 100 });
-        assert_eq!(rounds.ended(sent(8000), 5000), Next::Stop { pause_us: 1_200_000 });
+        assert_eq!(rounds.ended(sent(8000), 5000), Next::Stop { pause_us: 1_625_000 });
     }
 
     #[test]
@@ -471,7 +485,7 @@ mod tests {
         assert_eq!(rounds.ended(sent(32_768, 32_768_000), 2000), Next::Round { percent: 100 });
         assert_eq!(rounds.ended(sent(2000, 2_100_000), 300), Next::Round { percent: 100 });
         // Their answer takes 200 ms, and 120 pages of a millisecond are short beside four of those.
-        assert_eq!(rounds.ended(sent(300, 507_000), 120), Next::Stop { pause_us: 931_000 });
+        assert_eq!(rounds.ended(sent(300, 507_000), 120), Next::Stop { pause_us: 1_002_750 });
     }
 
     #[test]
