@@ -373,7 +373,7 @@ pub fn plan_send(config: &VmConfig, disks: &[u32]) -> Plan {
             .map(|device| plan.add(Wait::Closed(device), &[close]))
             .collect();
         let closed = ready.clone();
-        ready.extend(disks.iter().map(|devid| plan.add(DeviceStep::DetachDisk(*devid), &closed)));
+        ready.extend(disks.iter().map(|devid| plan.add(DeviceStep::LetGo(*devid), &closed)));
     }
     plan.add(MoveStep::HandOver, &ready);
     plan

@@ -8,6 +8,7 @@ use storage::{
 use xen::DomId;
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
 
+use super::failure;
 use super::store::names;
 use crate::config::{DiskConfig, VmConfig};
 use crate::domains::DomainSet;
@@ -41,7 +42,26 @@ pub(crate) fn attach_early<T: Transport>(
     if !storage::takes_two_hosts(system, &disk.target, disk.format).map_err(told)? {
         return Ok(None);
     }
-    attach(system, store, config, index, owner, own).map(Some)
+    let place = format!("{}: {}", config.name, disk.vdev.name);
+    let attached = attach(system, store, config, index, owner, own);
+    attached.map(Some).map_err(|error| failure(place, error.0))
+}
+
+/// Detaches a disk that another host is to have. Returns what stays attached: with its backend closed nobody uses a disk
+/// that two hosts may have, and detaching it can wait.
+pub(crate) fn let_go(
+    system: &mut dyn System,
+    config: &VmConfig,
+    index: usize,
+    attachment: Attachment,
+    owner: &str,
+) -> Result<Option<Attachment>, Failure> {
+    let disk = &config.disks[index];
+    if storage::takes_two_hosts(system, &disk.target, disk.format).unwrap_or(false) {
+        return Ok(Some(attachment));
+    }
+    let detached = storage::detach(system, &attachment, owner);
+    detached.map(|()| None).map_err(|error| Failure(error.to_string()))
 }
 
 /// Finds errors of [`attach`] after which `earlier` would be in use too. Returns the use that the attach would make, if

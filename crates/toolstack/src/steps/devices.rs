@@ -25,6 +25,8 @@ pub enum DeviceStep {
     /// The same while another host may still have it, if its kind allows that; otherwise it is left for later.
     AttachEarly(u32),
     DetachDisk(u32),
+    /// Let another host have it: the same, unless it may stay attached meanwhile.
+    LetGo(u32),
     /// Check that a disk can be attached.
     CheckDisk(u32),
     /// Check that the bridge of this vif exists.
@@ -66,6 +68,13 @@ pub enum DeviceWork {
         own: DomainSet,
     },
     DetachDisk {
+        attachment: Attachment,
+        tag: String,
+    },
+    /// Detaches it if another host may not have it otherwise.
+    LetGo {
+        config: Arc<VmConfig>,
+        index: usize,
         attachment: Attachment,
         tag: String,
     },
@@ -160,6 +169,10 @@ impl DeviceStep {
                 if_failed: IfFailed::FailUnlessReboot,
                 ..disk("detach disks", "detach disk {number}", Track::Teardown, devid)
             },
+            Self::LetGo(devid) => StepInfo {
+                if_failed: IfFailed::FailUnlessReboot,
+                ..disk("let go of disks", "let go of disk {number}", Track::Teardown, devid)
+            },
             Self::CheckDisk(devid) => {
                 disk("check disks", "check disk {number}", Track::Attach, devid)
             }
@@ -225,6 +238,12 @@ impl DeviceStep {
                 let attachment = vm.facts.disks[&devid].clone();
                 DeviceWork::DetachDisk { attachment, tag: loop_tag(uuid, devid) }
             }
+            Self::LetGo(devid) => {
+                let attachment = vm.facts.disks[&devid].clone();
+                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
+                let index = index.expect("an attached disk is configured");
+                DeviceWork::LetGo { config, index, attachment, tag: loop_tag(uuid, devid) }
+            }
             Self::CheckDisk(devid) => {
                 let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
                 let index = index.expect("a planned disk is configured");
@@ -283,6 +302,14 @@ impl DeviceStep {
                 output.expect_done();
                 vm.facts.disks.remove(&devid);
             }
+            Self::LetGo(devid) => match output {
+                // It goes with the rest of the VM.
+                Output::Attached(_) => {}
+                detached => {
+                    detached.expect_done();
+                    vm.facts.disks.remove(&devid);
+                }
+            },
             Self::Remove(device) => {
                 output.expect_done();
                 vm.device_removed(device);
@@ -367,6 +394,7 @@ impl DeviceWork {
             Self::AttachDisk { .. } => info("attach-disk", Attach, None),
             Self::AttachEarly { .. } => info("attach-disk-early", Attach, None),
             Self::DetachDisk { .. } => info("detach-disk", Release, None),
+            Self::LetGo { .. } => info("let-go", Release, None),
             Self::CheckDisk { .. } => info("check-disk", Attach, None),
             Self::CheckBridge { .. } => info("check-bridge", Change, None),
             Self::JoinBridge { .. } => info("join-bridge", Change, None),
@@ -389,11 +417,9 @@ impl DeviceWork {
                 return Ok(Output::Attached(OwnLoop { attachment, tag }));
             }
             Self::AttachEarly { config, index, tag, own } => {
-                let place = format!("{}: {}", config.name, config.disks[index].vdev.name);
-                let early = disks::attach_early(host.system(), store, &config, index, &tag, &own);
-                if let Some(attachment) = early.map_err(|error| failure(place, error.0))? {
-                    return Ok(Output::Attached(OwnLoop { attachment, tag }));
-                }
+                let early = disks::attach_early(host.system(), store, &config, index, &tag, &own)?;
+                let early = early.map(|attachment| OwnLoop { attachment, tag });
+                return Ok(early.map_or(Output::Done, Output::Attached));
             }
             Self::AttachDisk { config, index, tag, is_in_file, own, early: None } => {
                 let place = match is_in_file {
@@ -408,6 +434,11 @@ impl DeviceWork {
             Self::DetachDisk { attachment, tag } => {
                 storage::detach(host.system(), &attachment, &tag)
                     .map_err(|error| Failure(error.to_string()))?;
+            }
+            Self::LetGo { config, index, attachment, tag } => {
+                let attachment = disks::let_go(host.system(), &config, index, attachment, &tag)?;
+                let kept = attachment.map(|attachment| OwnLoop { attachment, tag });
+                return Ok(kept.map_or(Output::Done, Output::Attached));
             }
             Self::CheckDisk { config, index, tag, own } => {
                 let place = format!("{}: {}", config.name, config.disks[index].vdev.name);
