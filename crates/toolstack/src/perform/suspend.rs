@@ -36,6 +36,8 @@ const PENDING_MAX: u32 = 8;
 const RAX: usize = 520 + 10 * 8;
 /// What the guest's suspend call returns when it was cancelled: the guest keeps its devices.
 const CANCELLED: u64 = 1;
+/// And when it was not: the guest connects to new ones.
+const SUSPENDED: u64 = 0;
 
 /// How a guest is asked to suspend.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -281,13 +283,22 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
 
     fn let_go_on(&mut self, domid: DomId, takes_answer: TakesAnswer) -> Result<(), Failure> {
         if takes_answer == TakesAnswer::Yes {
-            let context = self.xen.vcpu_context(domid, 0);
-            let mut context = context.map_err(refused("read the registers of", domid))?;
-            context[RAX..RAX + 8].copy_from_slice(&CANCELLED.to_le_bytes());
-            let set = self.xen.set_vcpu_context(domid, 0, &context);
-            set.map_err(refused("set the registers of", domid))?;
+            self.answer(domid, CANCELLED)?;
         }
         self.xen.resume_domain(domid).map_err(refused("resume", domid))
+    }
+
+    /// Sets what a suspended guest's call returns.
+    fn answer(&mut self, domid: DomId, answer: u64) -> Result<(), Failure> {
+        let context = self.xen.vcpu_context(domid, 0);
+        let mut context = context.map_err(refused("read the registers of", domid))?;
+        let answer = answer.to_le_bytes();
+        if context[RAX..RAX + 8] == answer {
+            return Ok(());
+        }
+        context[RAX..RAX + 8].copy_from_slice(&answer);
+        let set = self.xen.set_vcpu_context(domid, 0, &context);
+        set.map_err(refused("set the registers of", domid))
     }
 
     /// Lets a suspended guest go on as if in another domain: it connects its devices anew.
@@ -304,7 +315,7 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
     ) -> Result<(), Failure> {
         let domid = domain.domid;
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
-        if let Some(info) = info.filter(|info| info.kind() == DomainKind::Pv) {
+        if let Some(info) = info.as_ref().filter(|info| info.kind() == DomainKind::Pv) {
             if how != GoOn::AnewByWish {
                 return Err(Failure(format!(
                     "{name}: is a PV guest whose devices were closed, which Linux survives in a new domain only: \
@@ -312,10 +323,15 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
                 )));
             }
             let rings = store::ring_frames(&mut self.store, domid, uuid)?;
-            let prepared = migrate::prepare_in_place(&mut self.xen, &info, rings);
+            let prepared = migrate::prepare_in_place(&mut self.xen, info, rings);
             prepared.map_err(|error| failure(name, error))?;
         }
-        // Its call returns 0, which the registers hold already.
+        // The registers hold the answer already, unless a daemon was killed when it had just cancelled the suspend.
+        if let Some(info) = info.filter(|info| info.flags.shutdown().is_some())
+            && self.takes_answer(&info)? == TakesAnswer::Yes
+        {
+            self.answer(domid, SUSPENDED)?;
+        }
         self.xen.resume_domain(domid).map_err(refused("resume", domid))?;
         self.tell_resumed(domid)
     }
