@@ -2,7 +2,7 @@
 #   moves=20          how often it moves
 #   kind=pvh|pv       live, or with the longer stop of a guest that cannot be read while it runs
 #   a=xy|xl b=xy|xl   the toolstack of each host, also of different ones; xl's host has Xen's own store: `--store-a c`
-#   by=ssh|tls        how one xylemd reaches the other
+#   by=ssh|tls|both   how one xylemd reaches the other; both: by turns
 #   then=xl           afterwards the same moves of another guest by this one on both hosts, in the same boot
 #   memory=MIB mem=MIB   of the guest, and what it writes and verifies of it all the time
 # For instance: lab pair --vmlinux --store-a c --timeout 3600 migrate a=xl moves=4
@@ -17,7 +17,6 @@ for word in "$@"; do
 done
 lab_memory=$memory lab_mem=$mem
 case $kind in pv) pace=--non-live ;; *) pace= ;; esac
-case $by in tls) tls=--tls ;; *) tls= ;; esac
 
 # toolstack HOST: xl or xy.
 toolstack() { case $1 in a) echo "$a" ;; b) echo "$b" ;; esac; }
@@ -33,6 +32,7 @@ same_as_before() {
 
 # move NAME FROM: by the verbs that both toolstacks have.
 move() {
+    case $by-$((number % 2)) in tls-? | both-0) tls=--tls ;; *) tls=--ssh ;; esac
     to=$(other "$2") sender=$(toolstack "$2") receiver=$(toolstack "$(other "$2")")
     case $sender-$receiver in
         xy-xy) on "$2" "xy migrate $tls $pace $1 $to" ;;
@@ -47,7 +47,7 @@ move() {
 address() { case $1 in a) echo 10.0.0.1 ;; b) echo 10.0.0.2 ;; esac; }
 
 # listen HOST: what its xylemd needs for moves by TLS.
-listen() { [ "$by" != tls ] || echo "--peer-listen $(address "$1")"; }
+listen() { [ "$by" = ssh ] || echo "--peer-listen $(address "$1")"; }
 
 # know HOST: its xylemd knows the other one.
 know() { on "$1" "xy peer add $(other "$1") $(address "$(other "$1")") $(on "$(other "$1")" 'xy peer key 2>/dev/null')"; }
@@ -59,7 +59,7 @@ for host in a b; do
     check "block devices for NBD on $host" on "$host" 'modprobe nbd nbds_max=16'
     [ "$a$b" != xyxy ] || check "the SR on $host" on "$host" 'xy sr-create s nbd server=10.0.1.1'
 done
-[ "$by" != tls ] || for host in a b; do check "$host knows the other" know "$host"; done
+[ "$by" = ssh ] || for host in a b; do check "$host knows the other" know "$host"; done
 link observe 10.0.0.5
 
 # steps NUMBER: those of a move, on both hosts, for /results.
@@ -68,7 +68,7 @@ steps() {
         [ "$(toolstack "$lab_host")" = xy ] || continue
         echo "move $1, on $lab_host:"
         on "$lab_host" 'xy trace mover'
-    done >>/results/steps 2>&1
+    done >>/results/steps
 }
 
 # trial NAME EXPORT NUMBER: a guest moves by the toolstacks of a and b, and ends. Unless both are ours its disk is the block
@@ -92,7 +92,7 @@ trial() {
     for number in $(seq "$moves"); do
         move_begins "$1"
         check "move $number, from $host by $(toolstack "$host")" move "$1" "$host" || exit
-        move_ended move "kind=$kind number=$number from=$host by=$(toolstack "$host")-$(toolstack "$(other "$host")")"
+        move_ended move "kind=$kind by=$by number=$number from=$host from_to=$(toolstack "$host")-$(toolstack "$(other "$host")")"
         steps "$number"
         check "nothing is left on $host" same_as_before "$host"
         host=$(other "$host")
