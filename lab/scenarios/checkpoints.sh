@@ -38,8 +38,8 @@ check "it goes on there" wait_for "said uni 'resumed elsewhere' 1" 60
 check "destroy them" xy checkpoint-destroy uni first 1 2
 check "none is left" [ -z "$(names)" ]
 ports() { /usr/lib/xen-*/bin/lsevtchn "$(xy domid uni)" | grep -vc free; }
-descriptors() { ls /proc/"$(pidof xylemd)"/fd | wc -l; }
-memory() { awk '/^VmRSS/ { print $2 }' /proc/"$(pidof xylemd)"/status; }
+descriptors() { ls "/proc/$xylemd_pid/fd" | wc -l; }
+memory() { awk '/^VmRSS/ { print $2 }' "/proc/$xylemd_pid/status"; }
 nodes() { xenstore-ls -f / | grep -c "/$(xy domid uni)/\|xylem"; }
 many() {
     for round in $(seq "$1"); do

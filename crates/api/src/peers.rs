@@ -49,6 +49,4 @@ pub struct PeerCheck {
     /// Connecting, and both checks of keys.
     pub handshake_us: u64,
     pub round_trip_us: u64,
-    /// What could not move there, a line each.
-    pub refuses: Vec<String>,
 }

@@ -152,7 +152,6 @@ impl Directory {
             known_as: welcome.known_as,
             handshake_us: us(handshake),
             round_trip_us: us(round_trip),
-            refuses: Vec::new(),
         })
     }
 
@@ -235,6 +234,7 @@ impl Door {
     /// As a client with such a connection would ask for it.
     fn receive(&self, call: Call) {
         let key = call.from.key;
+        let name = call.from.name.clone();
         let transfer = match self.daemon.fresh_uuid() {
             Ok(transfer) => transfer,
             Err(why) => return call.refuse(&why),
@@ -242,6 +242,7 @@ impl Door {
         // Its caller has noticed, too.
         let Ok(link) = call.accept() else { return };
         self.directory.note(key, &link);
+        crate::log(format_args!("peer {name} has called, to move a VM here or to ask about one"));
         let channel = self.daemon.channels.put_link(link, key);
         let (speaks, arrival) = (Speaks::Own, Arrival::Runs);
         let request = Request::Receive(ReceiveRequest { channel, speaks, arrival, transfer });
