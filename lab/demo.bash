@@ -55,10 +55,13 @@ checkpoint_storm() {
     clock
     local begin=$now
     for round in $(seq "$1"); do
+        # The daemon is a child of this shell as well.
+        local taking=()
         for i in $(seq $unikernels); do
             xy checkpoint "uni$i" "round$round" >/dev/null 2>>/results/errors &
+            taking+=($!)
         done
-        wait
+        wait "${taking[@]}"
     done
     clock
     [ "$(xy checkpoint-list | grep -c round)" = $count ] || fail "not all checkpoints are there"
