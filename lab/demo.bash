@@ -79,7 +79,7 @@ checkpoint_storm() {
     echo "5 copies of uni1 as it was at the first, made and running in $(((now - begin) / 1000)) ms:"
     xy list | grep -E '^uni1-'
     for i in $(seq $unikernels); do
-        xy checkpoint-destroy "uni$i" $(seq -f 'round%.0f' "$1") || fail "xy checkpoint-destroy uni$i"
+        xy checkpoint-destroy "uni$i" $(seq "$1" | sed 's/^/round/') || fail "xy checkpoint-destroy uni$i"
     done
 }
 
