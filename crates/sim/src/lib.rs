@@ -21,6 +21,7 @@ mod iscsi;
 mod lvm;
 mod machine;
 mod models;
+mod monitor;
 mod nbd;
 mod network;
 mod os;
@@ -47,6 +48,7 @@ pub use machine::{
     Yielding,
 };
 pub use models::{ModelFate, add_hvm_files};
+pub use monitor::MonitorFate;
 pub use network::{CableId, End, NEVER, Network, NetworkConfig, PacketFate, Want};
 pub use os::{LoopDevice, OsState, SimOs};
 pub use prng::Prng;

@@ -11,8 +11,12 @@ use xen::{DomId, Uuid};
 use xenstore::client::{Client, ClientError, Nodes as _};
 
 use crate::machine::{Dying, Machine};
+use crate::monitor::MonitorFate;
 use crate::os::{LOOP_MAJOR, OsState, SimOs};
 use crate::store::SocketTransport;
+
+/// How often one that expects a state looks for it.
+const AWAITS_NS: u64 = 50_000_000;
 
 /// Behaviour of device models started from now on. Times are nanoseconds since their start.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -41,7 +45,7 @@ enum Life {
 }
 
 #[derive(Debug)]
-struct Model {
+pub(crate) struct Model {
     started: u64,
     uuid: Uuid,
     domid: DomId,
@@ -49,6 +53,35 @@ struct Model {
     life: Life,
     /// Its open block devices.
     disks: Vec<DeviceNumber>,
+    pub(crate) is_stopped: bool,
+    pub(crate) logs_writes: bool,
+    /// It expects another one's state, which it has not got yet.
+    is_incoming: bool,
+    /// What an HVM domain's device model keeps: the VM, and how often it was moved into another process.
+    lives: u32,
+}
+
+impl Model {
+    /// What it says of itself.
+    pub(crate) fn state(&self) -> Vec<u8> {
+        format!("QEVM {} {}", self.uuid, self.lives).into_bytes()
+    }
+
+    /// Takes another one's state, if it is whole, the same VM's and expected.
+    pub(crate) fn load(&mut self, state: &[u8]) -> bool {
+        let text = String::from_utf8_lossy(state);
+        let mut words = text.split(' ');
+        let is_ours = words.next() == Some("QEVM") && words.next() == Some(&self.uuid.to_string());
+        let lives = words.next().and_then(|word| word.parse::<u32>().ok());
+        match lives.filter(|_| is_ours && self.is_incoming) {
+            Some(lives) => {
+                self.lives = lives + 1;
+                self.is_incoming = false;
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 /// All device models of the host, including exited ones.
@@ -56,6 +89,7 @@ struct Model {
 pub(crate) struct ModelTable {
     all: BTreeMap<u32, Model>,
     fate: ModelFate,
+    monitor: MonitorFate,
     /// Those not yet scheduled.
     new: VecDeque<u32>,
 }
@@ -69,6 +103,35 @@ impl ModelTable {
 
     pub(crate) fn set_fate(&mut self, fate: ModelFate) {
         self.fate = fate;
+    }
+
+    pub(crate) fn set_monitor(&mut self, fate: MonitorFate) {
+        self.monitor = fate;
+    }
+
+    pub(crate) fn monitor(&self) -> MonitorFate {
+        self.monitor
+    }
+
+    /// A process that has not ended.
+    pub(crate) fn living(&mut self, process: Process) -> Option<&mut Model> {
+        let model = self.all.get_mut(&process.pid)?;
+        let lives = model.started == process.started && !matches!(model.life, Life::Ended(_));
+        lives.then_some(model)
+    }
+
+    fn awaits(&self, process: Process) -> bool {
+        self.all.get(&process.pid).is_some_and(|it| it.is_incoming)
+    }
+
+    /// How often a domain's device model was moved into another process.
+    pub(crate) fn lives_of(&self, domid: DomId) -> Option<u32> {
+        self.alive().find(|(_, it)| it.domid == domid).map(|(_, it)| it.lives)
+    }
+
+    /// Whether all device models that run serve their guests, and log no writes for nobody.
+    pub(crate) fn are_at_rest(&self) -> bool {
+        self.alive().all(|(_, it)| !it.is_stopped && !it.logs_writes && !it.is_incoming)
     }
 
     fn alive(&self) -> impl Iterator<Item = (&u32, &Model)> {
@@ -97,7 +160,7 @@ impl ModelTable {
 
     /// Whether a domain's device model would answer the guest.
     pub(crate) fn serves(&self, domid: DomId) -> bool {
-        self.all.values().any(|it| it.domid == domid && it.life == Life::Ready)
+        self.all.values().any(|it| it.domid == domid && it.life == Life::Ready && !it.is_stopped)
     }
 }
 
@@ -122,7 +185,20 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
     let pid = (1000..).find(|pid| !os.models.alive().any(|(it, _)| it == pid)).expect("many");
     let started = os.models.all.values().map(|it| it.started).max().unwrap_or_default() + 1;
     let fate = os.models.fate;
-    os.models.all.insert(pid, Model { started, uuid, domid, fate, life: Life::Starting, disks });
+    let is_incoming = launch.arguments.windows(2).any(|pair| pair == ["-incoming", "defer"]);
+    let model = Model {
+        started,
+        uuid,
+        domid,
+        fate,
+        life: Life::Starting,
+        disks,
+        is_stopped: false,
+        logs_writes: false,
+        is_incoming,
+        lives: 0,
+    };
+    os.models.all.insert(pid, model);
     os.models.new.push_back(pid);
     Ok(Process { pid, started })
 }
@@ -195,6 +271,8 @@ impl Models {
                 end(&mut self.os.get_mut(), process, "ended with status 1: no domain");
                 Ok(None)
             }
+            // Its guest's hardware is not there before its state is.
+            (Life::Starting, _) if self.os.get().models.awaits(process) => Ok(Some(AWAITS_NS)),
             (Life::Starting, _) => {
                 self.store.write(&state_node(domid), b"running")?;
                 if let Some(model) = self.os.get_mut().models.all.get_mut(&process.pid) {

@@ -17,8 +17,9 @@ use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
 use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
+use toolstack::qmp::ModelSocket;
 use toolstack::{Begin, Boot, DefinitionFile};
-use xen::Uuid;
+use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, KernelImage};
 
 use crate::channel::{Dial, Exchange, Line, SimChannel};
@@ -26,6 +27,7 @@ use crate::history::{DiskUse, DiskUses, Span};
 use crate::images::DiskFaults;
 use crate::machine::Machine;
 use crate::models::{self, ModelFate, ModelTable};
+use crate::monitor::{MonitorFate, SimMonitor};
 use crate::qemu;
 use crate::shared::Sharing;
 use crate::storage::StorageState;
@@ -303,6 +305,23 @@ impl SimOs {
     /// How device models behave that are started from now on.
     pub fn set_model_fate(&self, fate: ModelFate) {
         self.get_mut().models.set_fate(fate);
+    }
+
+    /// How the monitors of device models behave from now on.
+    pub fn set_monitor_fate(&self, fate: MonitorFate) {
+        self.get_mut().models.set_monitor(fate);
+    }
+
+    /// How often the device model of a domain was moved into another process; `None` without one.
+    #[must_use]
+    pub fn model_lives(&self, domid: DomId) -> Option<u32> {
+        self.get().models.lives_of(domid)
+    }
+
+    /// Whether all device models serve their guests, and none was told something that nobody has undone.
+    #[must_use]
+    pub fn models_are_at_rest(&self) -> bool {
+        self.get().models.are_at_rest()
     }
 
     /// Sets how other hosts are reached.
@@ -632,6 +651,24 @@ impl Host for SimOs {
             models::end(os, process, "was ended by signal 9");
             Ok(())
         })
+    }
+
+    fn model_socket(
+        &mut self,
+        _: DomId,
+        process: Process,
+        _: u64,
+    ) -> Result<Box<dyn ModelSocket>, HostError> {
+        self.act()?;
+        if self.get_mut().models.living(process).is_none() {
+            return Err(HostError::Refused("has ended".to_owned()));
+        }
+        let machine = self.get().machine.clone().expect("the host runs");
+        Ok(Box::new(SimMonitor::new(self.clone(), machine, process)))
+    }
+
+    fn remove_model_socket(&mut self, _: DomId) -> Result<(), HostError> {
+        self.act()
     }
 
     fn models(&mut self) -> Result<Vec<OwnModel>, HostError> {

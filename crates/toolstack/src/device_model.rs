@@ -38,6 +38,36 @@ pub struct Launch {
     pub input: Option<String>,
     /// Its log file.
     pub log: String,
+    /// The state with which it goes on, of another one.
+    pub state: Option<ModelState>,
+}
+
+/// The state of a device model, for another one.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ModelState {
+    /// Nodes in its directory in the store: relative path and value.
+    pub nodes: Vec<(String, String)>,
+    /// What it says of itself, which only another one understands.
+    pub context: Vec<u8>,
+}
+
+impl ModelState {
+    /// The directory of those nodes.
+    pub(crate) const PLACES: &str = "physmap";
+    /// Those of each part of the guest's memory.
+    pub(crate) const PLACE_KEYS: [&str; 3] = ["start_addr", "size", "name"];
+
+    /// Whether a node may be in it.
+    pub(crate) fn is_place(path: &str) -> bool {
+        let mut words = path.split('/');
+        let is_hex = |word: &str| {
+            (1..=16).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        words.next() == Some(Self::PLACES)
+            && words.next().is_some_and(is_hex)
+            && words.next().is_some_and(|word| Self::PLACE_KEYS.contains(&word))
+            && words.next().is_none()
+    }
 }
 
 /// An empty folder, the root of a restricted device model.
@@ -64,6 +94,12 @@ const TAG: &str = "null,id=xylem-";
 #[must_use]
 pub fn state_node(domid: DomId) -> String {
     format!("{}/state", folder(domid))
+}
+
+/// The socket of its monitor, named as libxl names it.
+#[must_use]
+pub fn monitor_socket(domid: DomId) -> String {
+    format!("/run/xen/qmp-libxl-{domid}")
 }
 
 /// A device model's directory in the store.
@@ -140,12 +176,18 @@ pub fn launch(
     uuid: Uuid,
     domid: DomId,
     disks: &BTreeMap<u32, Attachment>,
+    state: Option<ModelState>,
 ) -> Launch {
     let hvm = config.hvm.as_deref().expect("only HVM domains have a device model");
     let mut words = Words(Vec::new());
     words.pair("-xen-domid", domid.to_string());
     // The tag by which a later daemon identifies it.
     words.pair("-chardev", format!("{TAG}{uuid}"));
+    words.pair(
+        "-chardev",
+        format!("socket,id=libxl-cmd,path={},server=on,wait=off", monitor_socket(domid)),
+    );
+    words.pair("-mon", "chardev=libxl-cmd,mode=control");
     words.put(["-no-shutdown", "-nodefaults", "-no-user-config", "-display", "none"]);
     words.pair("-name", value(&config.name));
     let machine = if hvm.platform_device { "xenfv" } else { "pc,accel=xen" };
@@ -172,12 +214,17 @@ pub fn launch(
         card(&mut words, hvm, model, vif, uuid, domid);
     }
     restrict(&mut words, hvm, domid);
+    if state.is_some() {
+        // It is handed over by the monitor.
+        words.pair("-incoming", "defer");
+    }
     words.0.extend(hvm.model_arguments.iter().cloned());
     Launch {
         programs: programs(hvm),
         arguments: words.0,
         input: hvm.vnc.as_ref().and_then(|vnc| vnc.password.clone()),
         log: log_file(config),
+        state,
     }
 }
 
@@ -286,10 +333,12 @@ mod tests {
         );
         let disks: BTreeMap<u32, Attachment> =
             config.disks.iter().map(|it| (it.vdev.number, attached("/dev/a,b"))).collect();
-        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks);
+        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks, None);
         expect_test::expect![[r#"
             -xen-domid 3
             -chardev null,id=xylem-07070707-0707-0707-0707-070707070707
+            -chardev socket,id=libxl-cmd,path=/run/xen/qmp-libxl-3,server=on,wait=off
+            -mon chardev=libxl-cmd,mode=control
             -no-shutdown -nodefaults -no-user-config -display none -name w
             -machine xenfv,suppress-vmdesc=on
             -m 120

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use storage::{HostError, System};
-use xen::Uuid;
+use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, ImageError, KernelImage};
 
 use crate::channel::{Channel, ChannelId};
 use crate::device_model::{Launch, OwnModel, Process};
 use crate::lanes::{LaneCall, LaneIn, LaneOut};
 use crate::moves::Reach;
+use crate::qmp::ModelSocket;
 
 /// A kernel cannot be loaded.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
@@ -191,6 +192,23 @@ pub trait Host {
     /// # Errors
     /// [`HostError::Busy`] if it does not exit.
     fn end_model(&mut self, process: Process) -> Result<(), HostError>;
+
+    /// A connection to the monitor of a domain's device model, which may take this long until it listens.
+    ///
+    /// # Errors
+    /// It has ended, or does not listen in time.
+    fn model_socket(
+        &mut self,
+        domid: DomId,
+        process: Process,
+        timeout_ns: u64,
+    ) -> Result<Box<dyn ModelSocket>, HostError>;
+
+    /// Removes the socket of the monitor of a device model that has ended, if there is one.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn remove_model_socket(&mut self, domid: DomId) -> Result<(), HostError>;
 
     /// All device models of ours.
     ///

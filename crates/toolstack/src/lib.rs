@@ -19,6 +19,7 @@ mod machine;
 pub mod moves;
 pub mod perform;
 pub mod plan;
+pub mod qmp;
 pub mod record;
 pub mod saved;
 pub mod scheduler;

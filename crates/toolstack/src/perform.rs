@@ -11,6 +11,7 @@ pub(crate) mod checks;
 mod definitions;
 pub(crate) mod disks;
 mod hvm;
+mod model;
 mod outgoing;
 mod queries;
 pub(crate) mod restore;

@@ -6,7 +6,7 @@
 use std::fmt;
 
 pub use crate::config::Start;
-use crate::config::{Access, VmConfig};
+use crate::config::{Access, DiskConfig, VmConfig};
 use crate::layout::{self, DeviceKind, DeviceRef};
 pub use crate::steps::{
     CreateStep, DeviceStep, GoOn, MoveStep, SaveStep, Step, SuspendStep, TeardownStep, Wait,
@@ -141,7 +141,8 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     // incomplete VMs.
     let record = plan.add(CreateStep::Record, &ready);
     let domain = plan.add(CreateStep::CreateDomain, &[record]);
-    let mut parts = vec![plan.add(origin.fill(), &[domain])];
+    let filled = plan.add(origin.fill(), &[domain]);
+    let mut parts = vec![filled];
     let made = match origin {
         Origin::Checkpoint => plan.add(CreateStep::MakeDisks, &[record]),
         Origin::Images | Origin::File | Origin::HostSave => record,
@@ -149,7 +150,13 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     let disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
     parts.extend((origin == Origin::Checkpoint).then_some(made));
     parts.extend(disks.iter().map(|(_, step)| *step));
-    let model = add_model(&mut plan, config, domain, &disks);
+    let model = match origin {
+        Origin::Images => add_model(&mut plan, config, domain, &disks),
+        // It goes on in the memory that was loaded, from a state that comes with it.
+        Origin::File | Origin::HostSave | Origin::Checkpoint => {
+            add_model(&mut plan, config, filled, &disks)
+        }
+    };
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
     let mut after = vec![nodes];
     if origin == Origin::HostSave {
@@ -167,7 +174,7 @@ fn add_model(
     disks: &[(u32, usize)],
 ) -> Option<usize> {
     config.hvm.as_ref()?;
-    let emulated: Vec<u32> = config.emulated_disks().map(|(_, it)| it.vdev.number).collect();
+    let emulated = emulated(config);
     let mut after = vec![domain];
     after.extend(disks.iter().filter(|(devid, _)| emulated.contains(devid)).map(|(_, step)| step));
     Some(plan.add(CreateStep::StartModel, &after))
@@ -373,13 +380,21 @@ pub fn plan_send(config: &VmConfig, disks: &[u32]) -> Plan {
             .map(|device| plan.add(Wait::Closed(device), &[close]))
             .collect();
         let closed = ready.clone();
-        ready.extend(disks.iter().map(|devid| plan.add(DeviceStep::LetGo(*devid), &closed)));
+        let emulated = emulated(config);
+        // Its device model has them open until it ends: it flushed them when it stopped.
+        let free = disks.iter().filter(|devid| !emulated.contains(devid));
+        ready.extend(free.map(|devid| plan.add(DeviceStep::LetGo(*devid), &closed)));
     }
     plan.add(MoveStep::HandOver, &ready);
     plan
 }
 
 /// A guest without disks keeps its devices until the other host runs it, or goes on with them here.
+/// The disks that its device model opens.
+fn emulated(config: &VmConfig) -> Vec<u32> {
+    config.emulated_disks().map(|(_, disk)| disk.vdev.number).collect()
+}
+
 fn closes_devices(config: &VmConfig) -> bool {
     config.disks.iter().any(|disk| !disk.is_empty())
 }
@@ -405,7 +420,9 @@ pub fn plan_take_back(config: &VmConfig, attached: &[u32], how: GoOn) -> Plan {
     let mut ready: Vec<usize> =
         devices.iter().map(|device| plan.add(Wait::Closed(*device), &[close])).collect();
     let closed = ready.clone();
-    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+    let emulated = emulated(config);
+    let let_go = |disk: &&DiskConfig| !disk.is_empty() && !emulated.contains(&disk.vdev.number);
+    for disk in config.disks.iter().filter(let_go) {
         let devid = disk.vdev.number;
         // A killed daemon may have been detaching it.
         let detached = attached.contains(&devid);
@@ -456,8 +473,9 @@ pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     let mut parts = vec![plan.add(MoveStep::Note, &[ours])];
     let disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, ours);
     parts.extend(disks.iter().map(|(_, step)| *step));
+    let model = add_model(&mut plan, config, ours, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
-    add_finish(&mut plan, config, start, &[nodes], None);
+    add_finish(&mut plan, config, start, &[nodes], model);
     let mut all: Vec<usize> = (nodes..plan.steps.len()).collect();
     if with == ComesWith::Definition {
         all = vec![plan.add(MoveStep::Define, &all)];

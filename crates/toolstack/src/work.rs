@@ -16,7 +16,7 @@ use xen_build::{Built, HvmLoader, KernelImage};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::VmConfig;
-use crate::device_model::{OwnModel, Process};
+use crate::device_model::{ModelState, OwnModel, Process};
 use crate::foreign::ForeignReading;
 use crate::layout::DeviceRef;
 use crate::moves::{Farewell, Greeting, Handover, Speaks};
@@ -321,6 +321,14 @@ pub struct LeftFiles {
     pub host_saves: bool,
 }
 
+/// A domain that has a saved one's state.
+#[derive(Clone, Debug)]
+pub struct LoadedVm {
+    pub built: Built,
+    /// For its device model, if it is to have one.
+    pub model: Option<ModelState>,
+}
+
 /// What finished work brings back.
 #[derive(Clone, Debug)]
 pub enum Output {
@@ -331,6 +339,7 @@ pub enum Output {
     Attached(OwnLoop),
     Domain(NewDomain),
     Built(Built),
+    Loaded(Box<LoadedVm>),
     Model(Process),
     /// A file of a saved VM can be loaded.
     SavedFile(Box<SavedFile>),
@@ -397,6 +406,7 @@ impl Output {
             | Self::Fate(_)
             | Self::Farewell(_)
             | Self::Built(_)
+            | Self::Loaded(_)
             | Self::Closing { .. }
             | Self::Survey(_)
             | Self::Looked { .. }

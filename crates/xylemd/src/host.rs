@@ -11,14 +11,15 @@ use toolstack::device_model::{Launch, OwnModel, Process};
 use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
 use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
-use xen::Uuid;
+use toolstack::qmp::ModelSocket;
+use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, KernelImage};
 use xen_linux::Links;
 
 use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
-use crate::{models, saved};
+use crate::{models, monitor, saved};
 
 /// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
 const LANES_USUAL_MAX: usize = 4;
@@ -178,6 +179,19 @@ impl Host for LinuxHost {
 
     fn end_model(&mut self, process: Process) -> Result<(), HostError> {
         models::end(process)
+    }
+
+    fn model_socket(
+        &mut self,
+        domid: DomId,
+        process: Process,
+        timeout_ns: u64,
+    ) -> Result<Box<dyn ModelSocket>, HostError> {
+        monitor::connect(domid, process, Duration::from_nanos(timeout_ns))
+    }
+
+    fn remove_model_socket(&mut self, domid: DomId) -> Result<(), HostError> {
+        monitor::remove(domid)
     }
 
     fn models(&mut self) -> Result<Vec<OwnModel>, HostError> {

@@ -18,6 +18,7 @@ mod journal;
 mod lanes;
 mod lines;
 mod models;
+mod monitor;
 mod peers;
 mod pool;
 mod saved;

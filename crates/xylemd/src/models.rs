@@ -21,8 +21,9 @@ use rustix::process::{
 use storage::HostError;
 use toolstack::Event;
 use toolstack::device_model::{
-    EMPTY_FOLDER, Launch, OwnModel, Process, USER_FIRST, parse_command_line,
+    EMPTY_FOLDER, Launch, OwnModel, Process, USER_FIRST, monitor_socket, parse_command_line,
 };
+use xen::DomId;
 
 use crate::core::Core;
 use crate::host::refusal;
@@ -51,6 +52,10 @@ pub(crate) fn start(
         .mode(0o755)
         .create(EMPTY_FOLDER)
         .map_err(|error| told(EMPTY_FOLDER, error))?;
+    let sockets = monitor_socket(DomId::DOM0);
+    if let Some(folder) = Path::new(&sockets).parent() {
+        fs::create_dir_all(folder).map_err(|error| told(&sockets, error))?;
+    }
     let log = open_log(&launch.log).map_err(|error| told(&launch.log, error))?;
     let errors = log.try_clone().map_err(|error| told(&launch.log, error))?;
     let input = if launch.input.is_some() { Stdio::piped() } else { Stdio::null() };
@@ -125,6 +130,13 @@ fn open(process: Process) -> io::Result<Option<OwnedFd>> {
     };
     // Checked after it was opened: from here on the pidfd is that process's.
     Ok(started(process.pid).is_ok_and(|it| it == process.started).then_some(handle))
+}
+
+/// Whether it has not ended.
+pub(crate) fn runs(process: Process) -> io::Result<bool> {
+    let Some(handle) = open(process)? else { return Ok(false) };
+    let ended = poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&Timespec::default()))?;
+    Ok(ended == 0)
 }
 
 /// Kills a device model and waits for its exit.
@@ -319,7 +331,6 @@ fn last_line(path: &str) -> io::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xen::DomId;
 
     fn launch(script: &str, log: &str) -> Launch {
         let tag = "null,id=xylem-07070707-0707-0707-0707-070707070707";
@@ -328,6 +339,7 @@ mod tests {
             programs: vec!["/bin/sh".to_owned()],
             arguments: words.map(str::to_owned).to_vec(),
             input: Some("secret".to_owned()),
+            state: None,
             log: log.to_owned(),
         }
     }

@@ -3,6 +3,7 @@
 mod busy;
 mod file;
 mod hostile;
+mod hvm;
 mod moves;
 mod network;
 mod storage;

@@ -21,6 +21,7 @@ mod plug;
 mod preemption;
 mod records;
 mod save;
+mod save_hvm;
 mod saved;
 mod sharing;
 mod shutdown;

@@ -173,7 +173,7 @@ fn a_vm_that_is_saved_may_go_on_or_be_paused() {
 }
 
 /// Kills the daemon at this action of a request. Whether it came that far.
-fn killed(lab: &mut Lab, action: u64, request: Request) -> bool {
+pub(crate) fn killed(lab: &mut Lab, action: u64, request: Request) -> bool {
     lab.host.machine().get_mut().faults_mut().kill_toolstack(action);
     let until = lab.until();
     let answer = lab.daemon.request(request).map(|client| lab.daemon.wait(client, until));

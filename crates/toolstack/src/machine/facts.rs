@@ -8,7 +8,7 @@ use xen::{DomId, DomainRef, Uuid};
 use xen_build::Built;
 
 use crate::checkpoint::DiskFrom;
-use crate::device_model::Process;
+use crate::device_model::{ModelState, Process};
 use crate::layout::Completion;
 use crate::moves::{Handover, Incoming, Speaks};
 use crate::plan::Reached;
@@ -33,6 +33,8 @@ pub(crate) struct Facts {
     pub(crate) disks_from: Vec<DiskFrom>,
     /// New disks that were made for it, or may have been; destroyed if it never runs.
     pub(crate) made_disks: Vec<VdiName>,
+    /// That of the device model to be started, if the VM was saved.
+    pub(crate) model_state: Option<Box<ModelState>>,
     /// It comes from another host.
     pub(crate) incoming: Option<Arc<Incoming>>,
     /// The transfer by which it comes, as long as it may still be fenced off: it has not run here.

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use migrate::peer::{Arrival, Fate, Message, Offer};
-use xen::{DomId, DomainKind, Uuid};
+use xen::{DomId, Uuid};
 
 use super::definitions::Definition;
 use super::events::VmState;
@@ -124,7 +124,9 @@ impl Toolstack {
 
     fn may_migrate(&self, uuid: Uuid, to: &MigrateRequest) -> Result<(), String> {
         let config = &self.vms[&uuid].config;
-        may_leave(config)?;
+        if let Some(message) = super::save::lacks_model(&self.vms[&uuid]) {
+            return Err(message);
+        }
         to.wishes.config.as_ref().map_or(Ok(()), |new| check_config(config, uuid, new))
     }
 
@@ -658,7 +660,6 @@ impl Toolstack {
         if offer.uuid == Uuid::default() || config.uuid.is_some_and(|uuid| uuid != offer.uuid) {
             return Err(format!("the offer of {} is about another VM's UUID", offer.name));
         }
-        may_leave(&config)?;
         if let Some(message) = self.refusals(&config, offer.uuid).into_iter().next() {
             return Err(message);
         }
@@ -703,7 +704,6 @@ impl Toolstack {
         let config = imported.config;
         let name = config.name.clone();
         let uuid = config.uuid.ok_or_else(|| format!("{name}: the stream has no UUID of it"))?;
-        may_leave(&config)?;
         if let Some(message) = self.refusals(&config, uuid).into_iter().next() {
             return Err(message);
         }
@@ -880,15 +880,4 @@ impl Toolstack {
 pub(super) enum IsSuspended {
     Yes,
     No,
-}
-
-/// Why a VM cannot move, if it cannot.
-fn may_leave(config: &VmConfig) -> Result<(), String> {
-    match config.kind {
-        DomainKind::Pvh | DomainKind::Pv => Ok(()),
-        DomainKind::Hvm => {
-            let name = &config.name;
-            Err(format!("{name}: HVM guests, which have a device model, cannot be migrated yet"))
-        }
-    }
 }

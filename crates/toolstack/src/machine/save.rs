@@ -33,8 +33,8 @@ impl Toolstack {
                 return fail(client, message, out);
             }
             let vm = this.vms.get_mut(&uuid).expect("resolved");
-            if vm.config.hvm.is_some() {
-                return fail(client, hvm_refusal(&vm.config.name), out);
+            if let Some(message) = lacks_model(vm) {
+                return fail(client, message, out);
             }
             if let Some(Err(message)) = to.config.as_ref().map(|it| suits(vm, it)) {
                 return fail(client, message, out);
@@ -219,9 +219,11 @@ impl Toolstack {
     }
 }
 
-/// The state of its device model would be lost.
-pub(super) fn hvm_refusal(name: &str) -> String {
-    format!("{name}: HVM domains cannot be saved and restored yet, only PV and PVH domains")
+/// Why a VM cannot be saved or moved whose device model ended.
+pub(super) fn lacks_model(vm: &Vm) -> Option<String> {
+    let lacks = vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none();
+    let name = &vm.config.name;
+    lacks.then(|| format!("{name}: has no device model that could be asked for its state"))
 }
 
 /// Whether a file with this configuration could be restored: what [`fits`] asks of one when it is too late.
@@ -269,9 +271,6 @@ pub(super) fn fits_a_copy(file: &SavedFile, config: &VmConfig) -> Result<(), Str
         let place = config.origin.at(key);
         format!("{place}: the guest in {path} was saved with {key} = {saved}, not {given}")
     };
-    if config.hvm.is_some() {
-        return Err(hvm_refusal(&config.name));
-    }
     let is_pv = file.headers.domain == migrate::libxc::DomainType::Pv;
     if is_pv != (config.kind == DomainKind::Pv) {
         let saved = if is_pv { "pv" } else { "pvh or hvm" };

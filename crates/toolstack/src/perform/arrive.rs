@@ -7,11 +7,11 @@ use migrate::libxc::Record;
 use migrate::peer::{self, Message};
 use migrate::{Input, Load, libxc, libxl, save_file, xl_peer};
 use xen::{Hypervisor, Uuid};
-use xen_build::Built;
 use xenstore::client::Transport;
 
 use super::build::PAGES_PER_MIB;
-use super::restore::{restored, target};
+use super::model::ModelRecords;
+use super::restore::{built, restored, target};
 use super::{Performer, failure, store};
 use crate::channel::{ChannelId, Conversation, Patience, Silence};
 use crate::config::VmConfig;
@@ -21,7 +21,7 @@ use crate::moves::{
     Greeting, Incoming, ReceiveRequest, Speaks, XlOffer, received_file, received_text,
 };
 use crate::steps::moves::FORGOTTEN;
-use crate::work::{Failure, NewDomain, Part, WorkMonitor};
+use crate::work::{Failure, LoadedVm, NewDomain, Part, WorkMonitor};
 
 /// How long a connection may take to say what it is for.
 const OFFER_SECONDS: u64 = 60;
@@ -51,6 +51,7 @@ struct Arriving<'a> {
     reader: StreamReader,
     input: Input,
     load: Option<Load>,
+    model: ModelRecords,
     pages: u64,
     lanes: Vec<ComingLane>,
     arrivals: Arrivals,
@@ -139,7 +140,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         incoming: &Incoming,
         domain: NewDomain,
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<Built, Failure> {
+    ) -> Result<LoadedVm, Failure> {
+        if let Some(hvm) = config.hvm.as_deref() {
+            self.check_model(config, hvm)?;
+        }
         if incoming.speaks == Speaks::Xl {
             let loaded = self.receive_from_xl(config, incoming, domain, monitor);
             xen_build::end_claim(&mut self.xen, domain.domain.domid);
@@ -154,6 +158,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             reader: StreamReader::new(LIMITS),
             input: Input::new(),
             load: None,
+            model: ModelRecords::default(),
             pages: 0,
             lanes: Vec::new(),
             arrivals: Arrivals::new(Lanes::ONE),
@@ -170,7 +175,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         arriving: &mut Arriving<'_>,
         with: &mut Conversation,
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<Built, Failure> {
+    ) -> Result<LoadedVm, Failure> {
         let cancelled = format!("{}: was cancelled", arriving.config.name);
         let heard = |silence| match silence {
             Silence::Cancelled => Failure(cancelled.clone()),
@@ -231,9 +236,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut load = load.ok_or_else(|| arriving.failure("its state has no beginning"))?;
         let refused = |error: migrate::LoadError| arriving.failure(error);
         load.apply(&mut self.xen, Record::End).map_err(refused)?;
-        let loaded = load.finish(&mut self.xen).map_err(refused)?;
-        let (store_frame, console_frame) = (loaded.store_frame, loaded.console_frame);
-        Ok(Built { store_frame, console_frame, entry: 0, pages: loaded.pages })
+        let built = built(load.finish(&mut self.xen).map_err(refused)?);
+        let model = std::mem::take(&mut arriving.model);
+        let model = model.finish(arriving.config).map_err(|why| arriving.failure(why))?;
+        Ok(LoadedVm { built, model })
     }
 
     /// Reads libxl's stream, which ends by itself.
@@ -243,12 +249,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         incoming: &Incoming,
         domain: NewDomain,
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<Built, Failure> {
+    ) -> Result<LoadedVm, Failure> {
         let mut with = self.converse(incoming.channel)?;
         let wrong =
             |what: &dyn std::fmt::Display| failure(format_args!("{} from xl", config.name), what);
         let mut parser = libxl::Parser::new(LIMITS.pfn_max);
         let mut load: Option<Load> = None;
+        let mut model = ModelRecords::default();
         let mut pages = 0;
         let mut flow = Flow::from(self.xen.now_ns());
         let total = restored(config).pages_max().div_ceil(PAGES_PER_MIB);
@@ -270,7 +277,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     continue;
                 }
                 Some(libxl::Item::Libxc(libxc::Item::Record(record))) => record,
-                Some(libxl::Item::Record(_)) => continue,
+                Some(libxl::Item::Record(record)) => {
+                    model.take(record).map_err(|why| wrong(&why))?;
+                    continue;
+                }
             };
             if let Record::PageData(data) = &record {
                 pages += data.pages.len() as u64;
@@ -283,9 +293,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
         }
         let load = load.ok_or_else(|| wrong(&"its state has no beginning"))?;
-        let loaded = load.finish(&mut self.xen).map_err(|error| wrong(&error))?;
-        let (store_frame, console_frame) = (loaded.store_frame, loaded.console_frame);
-        Ok(Built { store_frame, console_frame, entry: 0, pages: loaded.pages })
+        let built = built(load.finish(&mut self.xen).map_err(|error| wrong(&error))?);
+        let model = model.finish(config).map_err(|why| wrong(&why))?;
+        Ok(LoadedVm { built, model })
     }
 
     /// Applies all that has come.
@@ -314,8 +324,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     arriving.pages += data.pages.len() as u64;
                     Record::PageData(data)
                 }
-                Item::Emulator(_) => {
-                    return Err(arriving.failure("VMs with a device model are not taken in yet"));
+                Item::Emulator(record) => {
+                    let taken = arriving.model.take(record);
+                    taken.map_err(|why| arriving.failure(why))?;
+                    continue;
                 }
                 Item::EndOfRound(round) => {
                     arriving.arrivals.end_round(arriving.reader.lane(), round);

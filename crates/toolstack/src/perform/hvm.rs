@@ -2,7 +2,7 @@
 
 use storage::{FileKind, HostError};
 use xen::{DomId, DomainRef, Hypervisor, Uuid};
-use xenstore::client::Transport;
+use xenstore::client::{Nodes as _, Transport};
 
 use super::{Performer, failure, refused, store};
 use crate::config::{Bios, HvmSettings, VmConfig};
@@ -72,7 +72,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     /// Checks the device model's requirements, which would otherwise fail only after the domain is
     /// created.
-    fn check_model(&mut self, config: &VmConfig, hvm: &HvmSettings) -> Result<(), Failure> {
+    pub(super) fn check_model(
+        &mut self,
+        config: &VmConfig,
+        hvm: &HvmSettings,
+    ) -> Result<(), Failure> {
         let programs = device_model::programs(hvm);
         let mut is_file = |path: &str| match self.host.system().inspect(path)? {
             FileKind::Regular { .. } => Ok(()),
@@ -104,9 +108,25 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<Process, Failure> {
         // Nodes left by an earlier domain with this domid would be mistaken for this one's.
         store::remove_tree(&mut self.store, &device_model::folder(domain.domid))?;
+        let domid = domain.domid;
+        let model = || format!("device model of domain {domid}");
+        if let Some(state) = &launch.state {
+            let folder = device_model::folder(domid);
+            for (path, value) in &state.nodes {
+                self.store.write(&format!("{folder}/{path}"), value.as_bytes())?;
+            }
+        }
         let started = first_of(&launch.programs, |program| self.host.start_model(program, launch));
-        let model = format!("device model of domain {}", domain.domid);
-        started.map_err(|error| failure(model, error))
+        let process = started.map_err(|error| failure(model(), error))?;
+        let Some(state) = &launch.state else { return Ok(process) };
+        self.load_model(domid, process, &state.context).map_err(|error| {
+            let why = failure(format_args!("{} ({})", model(), launch.log), error);
+            match self.host.end_model(process) {
+                Ok(()) => why,
+                Err(more) => Failure(format!("{}; and it cannot be ended: {more}", why.0)),
+            }
+        })?;
+        Ok(process)
     }
 }
 
@@ -125,6 +145,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
         let holder = self.xen.domain(domid).map_err(refused("look up", domid))?;
         if holder.is_none_or(|info| info.handle == uuid) {
+            let socket = device_model::monitor_socket(domid);
+            let removed = self.host.remove_model_socket(domid);
+            removed.map_err(|error| failure(socket, error))?;
             let removals = layout::removed_model_paths(domid);
             store::remove(&mut self.store, None, uuid, &removals)?;
         }

@@ -9,6 +9,7 @@ use migrate::peer::{DATA_BYTES_MAX, Message};
 use migrate::rounds;
 
 use crate::channel::{Broken, Conversation, Silence};
+use crate::device_model::ModelState;
 use crate::lanes::{LaneCounts, LaneJob, LaneOut};
 use crate::work::Flow;
 
@@ -225,13 +226,23 @@ impl<'a> Outgoing<'a> {
         Ok(())
     }
 
-    /// Further connections are to be kept until all has arrived.
-    pub(super) fn end(mut self, stop: Stop<'_>) -> Result<Vec<Box<dyn LaneOut>>, Silence> {
+    /// All was said, but for the state of a device model. Further connections are to be kept until all has arrived.
+    pub(super) fn end(
+        mut self,
+        model: Option<&ModelState>,
+        stop: Stop<'_>,
+    ) -> Result<Vec<Box<dyn LaneOut>>, Silence> {
         self.give(&LaneJob::End, stop)?;
+        let records = model.map(ModelState::records);
+        let records = records.iter().flatten();
         match self.form.take().expect("it ends once") {
-            Form::Own(writer) => writer.finish(&mut self.out),
+            Form::Own(mut writer) => {
+                records.for_each(|record| writer.emulator(record, &mut self.out));
+                writer.finish(&mut self.out);
+            }
             Form::Xl => {
                 Record::End.encode(&mut self.out);
+                records.for_each(|record| record.encode(&mut self.out));
                 libxl::Record::End.encode(&mut self.out);
                 self.form = Some(Form::Xl);
             }

@@ -11,13 +11,14 @@ use xen_build::{Built, RestoredConfig};
 use xenstore::client::Transport;
 
 use super::build::{PAGES_PER_MIB, memory_failure};
+use super::model::ModelRecords;
 use super::saved_file::{OpenFile, disks, save_id};
 use super::{Performer, failure};
 use crate::config::VmConfig;
 use crate::host::Host;
 use crate::libxl_json;
 use crate::saved::{FileFormat, HOST_FOLDER, HostSave, SavedFile, Saving};
-use crate::work::{Failure, NewDomain, Part, WorkMonitor};
+use crate::work::{Failure, LoadedVm, NewDomain, Part, WorkMonitor};
 
 /// The domain that a guest is loaded into.
 pub(super) fn target(config: &VmConfig, domain: NewDomain) -> Target {
@@ -83,6 +84,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if self.read_saved(&file.path)? != *file {
             return Err(changed(file));
         }
+        if let Some(hvm) = config.hvm.as_deref() {
+            self.check_model(config, hvm)?;
+        }
         let needs = xen_build::check_restored(&restored(config));
         let needs = needs.map_err(|error| failure(config.origin.at("memory"), error))?;
         let physical =
@@ -101,7 +105,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         file: &SavedFile,
         domain: NewDomain,
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<Built, Failure> {
+    ) -> Result<LoadedVm, Failure> {
         let path = &file.path;
         let source = self.open_saved(path)?;
         let domid = domain.domain.domid;
@@ -112,7 +116,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             FileFormat::Xl => self.load_xl(file, &source, load, monitor),
         };
         xen_build::end_claim(&mut self.xen, domid);
-        loaded
+        let (loaded, model) = loaded?;
+        let model = model.finish(config).map_err(|why| failure(path, why))?;
+        Ok(LoadedVm { built: built(loaded), model })
     }
 
     /// Reads the newest copy of each page, in any order.
@@ -122,7 +128,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         source: &OpenFile,
         mut load: Load,
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<Built, Failure> {
+    ) -> Result<(Loaded, ModelRecords), Failure> {
         let path = file.path.as_str();
         let damaged = |error: ImageError| unreadable(path, &error);
         let refused = |error: LoadError| failure(path, error);
@@ -139,11 +145,16 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             bytes += reader.part_bytes(part);
             loaded_so_far(file, bytes, monitor)?;
         }
-        let (records, _emulators) = reader.after_pages(source).map_err(damaged)?;
+        let (records, emulators) = reader.after_pages(source).map_err(damaged)?;
         for record in records.into_iter().chain([Record::End]) {
             load.apply(&mut self.xen, record).map_err(refused)?;
         }
-        load.finish(&mut self.xen).map(built).map_err(refused)
+        let mut model = ModelRecords::default();
+        for record in emulators {
+            model.take(record).map_err(|why| failure(path, why))?;
+        }
+        let loaded = load.finish(&mut self.xen).map_err(refused)?;
+        Ok((loaded, model))
     }
 
     /// Reads everything in order.
@@ -153,19 +164,27 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         source: &OpenFile,
         mut load: Load,
         monitor: &mut dyn WorkMonitor,
-    ) -> Result<Built, Failure> {
+    ) -> Result<(Loaded, ModelRecords), Failure> {
         let path = file.path.as_str();
         let damaged = |error: ImageError| unreadable(path, &error);
         let refused = |error: LoadError| failure(path, error);
         let mut reader = source.xl().map_err(damaged)?;
         is_same(file, reader.save_id(), source)?;
+        let mut model = ModelRecords::default();
         while let Some(item) = reader.next().map_err(damaged)? {
-            if let libxl::Item::Libxc(libxc::Item::Record(record)) = item {
-                load.apply(&mut self.xen, record).map_err(refused)?;
-                loaded_so_far(file, reader.offset(), monitor)?;
+            match item {
+                libxl::Item::Libxc(libxc::Item::Record(record)) => {
+                    load.apply(&mut self.xen, record).map_err(refused)?;
+                    loaded_so_far(file, reader.offset(), monitor)?;
+                }
+                libxl::Item::Libxc(libxc::Item::Headers(_)) => {}
+                libxl::Item::Record(record) => {
+                    model.take(record).map_err(|why| failure(path, why))?;
+                }
             }
         }
-        load.finish(&mut self.xen).map(built).map_err(refused)
+        let loaded = load.finish(&mut self.xen).map_err(refused)?;
+        Ok((loaded, model))
     }
 
     /// Whether a file is whole and was written by this save.
@@ -256,7 +275,7 @@ fn loaded_so_far(
     }
 }
 
-fn built(loaded: Loaded) -> Built {
+pub(super) fn built(loaded: Loaded) -> Built {
     let Loaded { store_frame, console_frame, pages } = loaded;
     Built { store_frame, console_frame, entry: 0, pages }
 }

@@ -20,11 +20,14 @@ use storage::HostError;
 use xen::{DomId, DomainRef, Errno, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
+use super::model::Told;
 use super::saved_file::{Beginning, SaveWriter};
 use super::suspend::PreparedSuspend;
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
+use crate::device_model::{ModelState, Process};
 use crate::host::Host;
+use crate::qmp::{GoesOn, LogWrites};
 use crate::saved::{AfterSave, HOST_FOLDER, SaveEnd, SaveStage, SaveTo, Saving};
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
@@ -45,6 +48,8 @@ pub(crate) struct SaveOf<'a> {
     pub(crate) uuid: Uuid,
     pub(crate) config: &'a VmConfig,
     pub(crate) to: &'a SaveTo,
+    /// That of an HVM domain.
+    pub(crate) model: Option<Process>,
 }
 
 impl SaveOf<'_> {
@@ -67,6 +72,8 @@ struct Hold {
     capture: Capture,
     /// `None` if the guest had suspended before, or goes on already.
     suspend: Option<PreparedSuspend>,
+    /// What its device model was told.
+    model: Told,
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
@@ -108,9 +115,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Ok(begun) => begun,
             Err(why) => return Err(self.given_up(suspend, why)),
         };
-        let mut hold = Hold { capture, suspend };
+        let mut hold = Hold { capture, suspend, model: Told::default() };
         let result = self.save_with(of, &mut hold, writer, monitor);
         hold.capture.end(&mut self.xen);
+        let result = self.end_with_model(of, &mut hold, result);
         match result {
             Ok(()) => {
                 if let Some(suspend) = hold.suspend {
@@ -119,6 +127,27 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Ok(())
             }
             Err(why) => Err(self.given_up(hold.suspend, why)),
+        }
+    }
+
+    /// Lets the device model go on if its guest does, and no longer log what it writes.
+    fn end_with_model(
+        &mut self,
+        of: SaveOf<'_>,
+        hold: &mut Hold,
+        result: Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let told = std::mem::take(&mut hold.model);
+        let goes_on = match result.is_err() || of.to.after != AfterSave::Destroyed {
+            true => GoesOn::Here,
+            false => GoesOn::Elsewhere,
+        };
+        let ends = self.release_model(of.domain.domid, of.model, told, goes_on);
+        match (result, ends) {
+            (Err(Failure(why)), Err(Failure(more))) => {
+                Err(Failure(format!("{why}; and then: {more}")))
+            }
+            (result, ends) => result.and(ends),
         }
     }
 
@@ -176,6 +205,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             self.arm_suspend(suspend)?;
             self.trigger_suspend(suspend, monitor)?;
         }
+        // It may write to the guest's memory and disks until then.
+        let model = self.stop_model_of(of, hold)?;
         // What the guest has asked of its disks and not heard of, it asks again when it is restored:
         // so it does not matter what of that the snapshots have.
         if let Some(snapshots) = snapshots {
@@ -190,7 +221,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         for record in of.captured(hold.capture.tail(&mut self.xen))? {
             writer.record(&record)?;
         }
-        writer.end()?;
+        writer.end(model.as_ref())?;
         match of.to.after {
             AfterSave::Running => {
                 hold.capture.end(&mut self.xen);
@@ -207,8 +238,22 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
-    /// The suspended guest goes on where it was.
+    fn stop_model_of(
+        &mut self,
+        of: SaveOf<'_>,
+        hold: &mut Hold,
+    ) -> Result<Option<ModelState>, Failure> {
+        let Some(model) = of.model else { return Ok(None) };
+        hold.model.is_stopped = true;
+        self.stop_model(of.domain.domid, model).map(Some)
+    }
+
+    /// The suspended guest goes on where it was, and its device model before it.
     fn go_on(&mut self, of: SaveOf<'_>, hold: &mut Hold) -> Result<(), Failure> {
+        if let Some(model) = of.model.filter(|_| hold.model.is_stopped) {
+            self.continue_model(of.domain.domid, model)?;
+            hold.model.is_stopped = false;
+        }
         let Some(suspend) = &hold.suspend else { return self.resume(of.domain, of.name()) };
         self.resume_at_once(suspend)?;
         if let Some(suspend) = hold.suspend.take() {
@@ -229,6 +274,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             // All of it is copied while it is suspended, as with xl.
             Err(CaptureError::NoLogDirty { .. }) => return Ok(()),
             started => of.captured(started)?,
+        }
+        if let Some(model) = of.model {
+            hold.model.logs_writes = true;
+            self.log_model_writes(of.domain.domid, model, LogWrites::On)?;
         }
         let mut rounds = Rounds::new(Policy::copy(), SUSPEND_US);
         let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
@@ -278,6 +327,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         uuid: Uuid,
         name: &str,
         saving: &Saving,
+        model: Option<Process>,
     ) -> Result<SaveEnd, Failure> {
         self.check_identity(domain, IdentityCheck::Needed)?;
         let is_whole = saving.stage == SaveStage::Whole || self.is_of_save(saving)?;
@@ -288,6 +338,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         let info = info.ok_or_else(|| Failure(format!("{name}: its domain is gone")))?;
         self.end_log(domid)?;
+        if let Some(model) = model {
+            self.log_model_writes(domid, model, LogWrites::Off)?;
+            self.continue_model(domid, model)?;
+        }
         store::cancel_suspend(&mut self.store, domid, uuid)?;
         let stays_paused = is_whole && saving.after == AfterSave::Paused;
         if stays_paused && !info.flags.paused() {

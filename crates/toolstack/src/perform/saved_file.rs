@@ -10,6 +10,7 @@ use xen::{DomainInfo, Uuid};
 use super::failure;
 use crate::checkpoint::{SavedDisk, decode_disks, encode_disks};
 use crate::config::VmConfig;
+use crate::device_model::ModelState;
 use crate::host::{ImageSink, ImageSource};
 use crate::libxl_json;
 use crate::saved::{FileFormat, SaveTo};
@@ -156,12 +157,18 @@ impl SaveWriter {
         })
     }
 
-    /// All was said.
-    pub(super) fn end(&mut self) -> Result<(), Failure> {
+    /// All was said, but for the state of a device model.
+    pub(super) fn end(&mut self, model: Option<&ModelState>) -> Result<(), Failure> {
+        let records = model.map(ModelState::records);
+        let records = records.iter().flatten();
         match self.format.take().expect("it ends once") {
-            Format::Xylem(writer) => writer.finish(&mut self.out),
+            Format::Xylem(mut writer) => {
+                records.for_each(|record| writer.emulator(record, &mut self.out));
+                writer.finish(&mut self.out);
+            }
             Format::Xl => {
                 Record::End.encode(&mut self.out);
+                records.for_each(|record| record.encode(&mut self.out));
                 libxl::Record::End.encode(&mut self.out);
             }
         }

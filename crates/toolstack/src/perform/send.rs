@@ -19,11 +19,13 @@ use xen::{DomainRef, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
 use super::brake::Brake;
+use super::model::Told;
 use super::outgoing::{Form, Outgoing, Took};
 use super::suspend::PreparedSuspend;
 use super::{Performer, failure, refused, store};
 use crate::channel::{ChannelId, Conversation, Silence};
 use crate::config::VmConfig;
+use crate::device_model::Process;
 use crate::host::Host;
 use crate::lanes::{LANES_MAX, LaneCall, LaneOut};
 use crate::layout::{DeviceRef, Nodes};
@@ -32,6 +34,7 @@ use crate::moves::{
     DomidWish, Farewell, Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks,
     gone_file, leaving_file, received_file,
 };
+use crate::qmp::{GoesOn, LogWrites};
 use crate::steps::moves::{FORGOTTEN, GoOn};
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
@@ -60,6 +63,8 @@ struct Sending<'a> {
     uuid: Uuid,
     config: &'a VmConfig,
     to: &'a MigrateRequest,
+    /// That of an HVM domain.
+    model: Option<Process>,
 }
 
 impl Sending<'_> {
@@ -91,6 +96,8 @@ struct Hold {
     suspend: Option<PreparedSuspend>,
     /// Of a guest that runs while it is sent, where it can be slowed down.
     brake: Option<Brake>,
+    /// What its device model was told.
+    model: Told,
 }
 
 /// Whether somebody wants it to end.
@@ -111,10 +118,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         uuid: Uuid,
         config: &VmConfig,
         defined: Option<Option<u32>>,
-        to: &MigrateRequest,
+        (to, model): (&MigrateRequest, Option<Process>),
         monitor: &mut dyn WorkMonitor,
     ) -> Result<Speaks, Failure> {
-        let of = Sending { domain, uuid, config, to };
+        let of = Sending { domain, uuid, config, to, model };
         let mut with = self.converse(to.channel)?;
         // It refuses what cannot suspend, before anything is said.
         let suspend = self.prepare_suspend(domain, uuid, of.name())?;
@@ -145,10 +152,18 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Ok(begun) => begun,
             Err(why) => return Err(self.not_sent(of, suspend, why)),
         };
-        let mut hold = Hold { capture, suspend, brake: None };
+        let mut hold = Hold { capture, suspend, brake: None, model: Told::default() };
         let sent = self.send_with(of, (with, speaks, lanes), &mut hold, monitor);
         hold.capture.end(&mut self.xen);
         self.at_full_speed(&mut hold);
+        let goes_on = if sent.is_ok() { GoesOn::Elsewhere } else { GoesOn::Here };
+        let released = self.release_model(of.domain.domid, of.model, hold.model, goes_on);
+        let sent = match (sent, released) {
+            (Err(Failure(why)), Err(Failure(more))) => {
+                Err(Failure(format!("{why}; and then: {more}")))
+            }
+            (sent, released) => sent.and(released),
+        };
         match sent {
             Ok(()) => {
                 if let Some(suspend) = hold.suspend {
@@ -336,12 +351,20 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             self.arm_suspend(suspend)?;
             self.trigger_suspend(suspend, monitor)?;
         }
+        let model = match of.model {
+            // It may write to the guest's memory until then.
+            Some(model) => {
+                hold.model.is_stopped = true;
+                Some(self.stop_model(domid, model)?)
+            }
+            None => None,
+        };
         let pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Last))?;
         self.send_round(of, (hold, pages), (&mut image, &rounds), monitor)?;
         for record in of.captured(hold.capture.tail(&mut self.xen))? {
             image.record(&record);
         }
-        let _until_loaded = of.heard(image.end(&mut || is_cancelled(monitor)))?;
+        let _until_loaded = of.heard(image.end(model.as_ref(), &mut || is_cancelled(monitor)))?;
         if speaks == Speaks::Xl {
             let stop = &mut || is_cancelled(monitor);
             return of.heard(with.hear_exactly(xl_peer::READY, ANSWER_SECONDS, stop));
@@ -370,6 +393,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 )));
             }
             started => of.captured(started)?,
+        }
+        if let Some(model) = of.model {
+            hold.model.logs_writes = true;
+            self.log_model_writes(of.domain.domid, model, LogWrites::On)?;
         }
         let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
         loop {
@@ -502,7 +529,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         domain: DomainRef,
         uuid: Uuid,
         name: &str,
-        how: GoOn,
+        (how, model): (GoOn, Option<Process>),
     ) -> Result<(), Failure> {
         self.check_identity(domain, IdentityCheck::Needed)?;
         let domid = domain.domid;
@@ -512,6 +539,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.end_log(domid)?;
         self.give_cap_back(domain, uuid)?;
         store::cancel_suspend(&mut self.store, domid, uuid)?;
+        // Whatever it was told.
+        let told = Told { logs_writes: true, is_stopped: true };
+        self.release_model(domid, model, told, GoesOn::Here)?;
         match how {
             _ if !is_suspended => {}
             GoOn::WithDevices => self.resume(domain, name)?,

@@ -237,7 +237,9 @@ impl CreateStep {
                 CreateWork::LoadState { config, file, domain }
             }
             Self::StartModel => {
-                let launch = device_model::launch(&config, uuid, domain().domid, &facts.disks);
+                let state = facts.model_state.take().map(|state| *state);
+                let domid = domain().domid;
+                let launch = device_model::launch(&config, uuid, domid, &facts.disks, state);
                 CreateWork::StartModel { domain: domain(), launch }
             }
             Self::WriteNodes(start) => {
@@ -273,9 +275,14 @@ impl CreateStep {
                 facts.incarnation.domain = Some(domain.domain);
                 facts.incarnation.new = Some(domain);
             }
-            Self::Build | Self::LoadState => {
+            Self::Build => {
                 let Output::Built(built) = output else { output.misplaced() };
                 facts.incarnation.built = Some(built);
+            }
+            Self::LoadState => {
+                let Output::Loaded(loaded) = output else { output.misplaced() };
+                facts.incarnation.built = Some(loaded.built);
+                facts.model_state = loaded.model.map(Box::new);
             }
             Self::StartModel => {
                 let Output::Model(process) = output else { output.misplaced() };
@@ -341,7 +348,9 @@ impl CreateWork {
                 return by.build(&config, &images, domain, monitor).map(Output::Built);
             }
             Self::LoadState { config, file, domain } => {
-                return by.load_state(&config, &file, domain, monitor).map(Output::Built);
+                return by
+                    .load_state(&config, &file, domain, monitor)
+                    .map(|loaded| Output::Loaded(Box::new(loaded)));
             }
             Self::StartModel { domain, launch } => {
                 return by.start_model(domain, &launch).map(Output::Model);

@@ -9,6 +9,7 @@ use xenstore::client::Transport;
 use super::{Completing, IfCancelled, Permit, Preparation, StepInfo};
 use crate::channel::ChannelId;
 use crate::config::VmConfig;
+use crate::device_model::Process;
 use crate::host::Host;
 use crate::layout::{self, DeviceRef, Nodes};
 use crate::moves::{Incoming, Leaving, MigrateRequest, Reach, ReceiveRequest};
@@ -64,6 +65,7 @@ pub enum MoveWork {
         /// It is defined, and starts with the host in this place.
         defined: Option<Option<u32>>,
         to: Box<MigrateRequest>,
+        model: Option<Process>,
     },
     HandOver {
         domain: DomainRef,
@@ -82,6 +84,7 @@ pub enum MoveWork {
         uuid: Uuid,
         name: String,
         how: GoOn,
+        model: Option<Process>,
     },
     Receive {
         config: Arc<VmConfig>,
@@ -184,13 +187,14 @@ impl MoveStep {
         let (uuid, name) = (vm.uuid, config.name.clone());
         let domain = vm.facts.incarnation.domain;
         let domain = || domain.expect("planned for a domain");
+        let model = vm.facts.incarnation.model;
         let incoming = vm.facts.incoming.clone();
         let coming = || incoming.clone().expect("planned for a VM that comes");
         let leaving = || moving.expect("planned for a VM that leaves");
         match self {
             Self::Send => {
                 let to = Box::new(leaving().clone());
-                MoveWork::Send { domain: domain(), uuid, config, defined, to }
+                MoveWork::Send { domain: domain(), uuid, config, defined, to, model }
             }
             Self::HandOver => {
                 let MigrateRequest { channel, .. } = leaving();
@@ -203,7 +207,7 @@ impl MoveStep {
                 let nodes = layout::device_nodes(&config, uuid, domain().domid, &vm.facts.disks);
                 MoveWork::WriteDevices { domain: domain(), uuid, devices, nodes }
             }
-            Self::GoOn(how) => MoveWork::GoOn { domain: domain(), uuid, name, how },
+            Self::GoOn(how) => MoveWork::GoOn { domain: domain(), uuid, name, how, model },
             Self::Receive => {
                 vm.facts.images = None;
                 let domain = vm.facts.incarnation.new.expect("planned after the domain");
@@ -248,8 +252,9 @@ impl MoveStep {
                 vm.facts.handover = Some(handover);
             }
             Self::Receive => {
-                let Output::Built(built) = output else { output.misplaced() };
-                incarnation.built = Some(built);
+                let Output::Loaded(loaded) = output else { output.misplaced() };
+                incarnation.built = Some(loaded.built);
+                vm.facts.model_state = loaded.model.map(Box::new);
             }
             Self::WriteDevices
             | Self::GoOn(_)
@@ -299,8 +304,8 @@ impl MoveWork {
         monitor: &mut dyn WorkMonitor,
     ) -> Result<Output, Failure> {
         match self {
-            Self::Send { domain, uuid, config, defined, to } => {
-                let sent = by.send_vm(domain, uuid, &config, defined, &to, monitor);
+            Self::Send { domain, uuid, config, defined, to, model } => {
+                let sent = by.send_vm(domain, uuid, &config, defined, (&to, model), monitor);
                 return sent.map(Output::Sent);
             }
             Self::HandOver { domain, uuid, channel, leaving } => {
@@ -309,11 +314,13 @@ impl MoveWork {
             Self::WriteDevices { domain, uuid, devices, nodes } => {
                 by.write_devices(domain, uuid, &devices, &nodes)?;
             }
-            Self::GoOn { domain, uuid, name, how } => by.go_on_here(domain, uuid, &name, how)?,
+            Self::GoOn { domain, uuid, name, how, model } => {
+                by.go_on_here(domain, uuid, &name, (how, model))?;
+            }
             Self::Receive { config, uuid, incoming, domain } => {
                 return by
                     .receive_state(&config, uuid, &incoming, domain, monitor)
-                    .map(Output::Built);
+                    .map(|loaded| Output::Loaded(Box::new(loaded)));
             }
             Self::AwaitGo { name, incoming } => by.await_go(&name, &incoming, monitor)?,
             Self::Note { transfer, uuid, definition } => {

@@ -8,6 +8,7 @@ use xenstore::client::Transport;
 use super::{Completing, IfCancelled, Permit, Preparation, StepInfo};
 use crate::checkpoint::disks_again;
 use crate::config::VmConfig;
+use crate::device_model::Process;
 use crate::host::Host;
 use crate::perform::save::SaveOf;
 use crate::perform::{Performer, failure};
@@ -33,12 +34,14 @@ pub enum SaveWork {
         uuid: Uuid,
         config: Arc<VmConfig>,
         to: Box<SaveTo>,
+        model: Option<Process>,
     },
     Settle {
         domain: DomainRef,
         uuid: Uuid,
         name: String,
         saving: Saving,
+        model: Option<Process>,
     },
     /// Removes the file of a VM that is restored, durably.
     Remove {
@@ -85,11 +88,14 @@ impl SaveStep {
             return SaveWork::Remove { path };
         }
         let (domain, uuid) = (vm.facts.incarnation.domain.expect("planned for a domain"), vm.uuid);
+        let model = vm.facts.incarnation.model;
         match (self, save.expect("planned for a save")) {
-            (Self::Save, Save::New(to)) => SaveWork::Save { domain, uuid, config, to: to.clone() },
+            (Self::Save, Save::New(to)) => {
+                SaveWork::Save { domain, uuid, config, to: to.clone(), model }
+            }
             (Self::Settle, Save::Left(saving)) => {
                 let (name, saving) = (config.name.clone(), saving.clone());
-                SaveWork::Settle { domain, uuid, name, saving }
+                SaveWork::Settle { domain, uuid, name, saving, model }
             }
             (step, save) => unreachable!("{step:?} was planned for {save:?}"),
         }
@@ -130,16 +136,16 @@ impl SaveWork {
         monitor: &mut dyn WorkMonitor,
     ) -> Result<Output, Failure> {
         match self {
-            Self::Save { domain, uuid, config, to } => {
-                let of = SaveOf { domain, uuid, config: &config, to: &to };
+            Self::Save { domain, uuid, config, to, model } => {
+                let of = SaveOf { domain, uuid, config: &config, to: &to, model };
                 let end = match &to.checkpoint {
                     Some(name) => by.checkpoint(of, name, monitor),
                     None => by.save(of, monitor),
                 };
                 end.map(Output::Saved)
             }
-            Self::Settle { domain, uuid, name, saving } => {
-                by.settle_save(domain, uuid, &name, &saving).map(Output::Saved)
+            Self::Settle { domain, uuid, name, saving, model } => {
+                by.settle_save(domain, uuid, &name, &saving, model).map(Output::Saved)
             }
             Self::Remove { path } => {
                 let removed = by.host.system().remove(&path);

@@ -1,0 +1,259 @@
+//! The device model of a domain that is saved or restored: it is stopped while its guest is suspended, and says its state.
+
+use migrate::libxl::{self, Emulator};
+use storage::HostError;
+use xen::{DomId, Hypervisor};
+use xenstore::client::{Nodes as _, Transport};
+
+use super::{Performer, failure};
+use crate::channel::Received;
+use crate::device_model::{self, ModelState, Process};
+use crate::host::Host;
+use crate::qmp::{Command, GoesOn, Lines, LogWrites, ModelSocket, Passed, Said};
+use crate::work::Failure;
+
+const SECOND: u64 = 1_000_000_000;
+/// How long one that was just started may take until it can be spoken with.
+const STARTS_NS: u64 = 60 * SECOND;
+/// How long one that runs may take to take a connection.
+const CONNECTS_NS: u64 = 5 * SECOND;
+/// How long it may take for a command, as in libxl.
+const ANSWERS_NS: u64 = 10 * SECOND;
+
+/// What was done to the device model of a guest that is saved or sent, and has to be undone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    pub(super) logs_writes: bool,
+    pub(super) is_stopped: bool,
+}
+
+/// A conversation with a device model.
+struct Monitor {
+    socket: Box<dyn ModelSocket>,
+    lines: Lines,
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    fn monitor(
+        &mut self,
+        domid: DomId,
+        process: Process,
+        timeout_ns: u64,
+    ) -> Result<Monitor, HostError> {
+        let socket = self.host.model_socket(domid, process, timeout_ns)?;
+        let mut monitor = Monitor { socket, lines: Lines::default() };
+        match self.hear(&mut monitor)? {
+            Said::Greeting => {}
+            Said::Done(_) | Said::Refused(_) => {
+                return Err(HostError::Refused("its monitor did not greet".to_owned()));
+            }
+        }
+        self.command(&mut monitor, Command::Capabilities, Passed::Nothing)?;
+        Ok(monitor)
+    }
+
+    fn hear(&mut self, monitor: &mut Monitor) -> Result<Said, HostError> {
+        let until = self.xen.now_ns() + ANSWERS_NS;
+        let mut bytes = [0; 4096];
+        loop {
+            let said = monitor.lines.next();
+            if let Some(said) = said.map_err(|error| HostError::Refused(error.to_string()))? {
+                return Ok(said);
+            }
+            let left = until.saturating_sub(self.xen.now_ns());
+            if left == 0 {
+                let seconds = ANSWERS_NS / SECOND;
+                return Err(HostError::Refused(format!("it did not answer within {seconds} s")));
+            }
+            match monitor.socket.receive(&mut bytes, left)? {
+                Received::Bytes(count) => monitor.lines.feed(&bytes[..count]),
+                Received::Nothing => {}
+                Received::End => {
+                    return Err(HostError::Refused("it closed its monitor".to_owned()));
+                }
+            }
+        }
+    }
+
+    fn command(
+        &mut self,
+        monitor: &mut Monitor,
+        command: Command,
+        passed: Passed<'_>,
+    ) -> Result<serde_json::Value, HostError> {
+        monitor.socket.send(&command.encode(), passed, ANSWERS_NS)?;
+        match self.hear(monitor)? {
+            Said::Done(result) => Ok(result),
+            Said::Refused(why) => Err(HostError::Refused(format!("{}: {why}", command.name()))),
+            Said::Greeting => Err(HostError::Refused("its monitor greeted twice".to_owned())),
+        }
+    }
+
+    /// Stops the device model of a suspended guest, and asks for its state.
+    pub(super) fn stop_model(
+        &mut self,
+        domid: DomId,
+        process: Process,
+    ) -> Result<ModelState, Failure> {
+        let context = self.stop_and_save(domid, process);
+        let context = context.map_err(|error| model_failure(domid, error))?;
+        let nodes = self.model_nodes(domid)?;
+        Ok(ModelState { nodes, context })
+    }
+
+    fn stop_and_save(
+        &mut self,
+        domid: DomId,
+        process: Process,
+    ) -> Result<Vec<u8>, HostError> {
+        let mut monitor = self.monitor(domid, process, CONNECTS_NS)?;
+        self.command(&mut monitor, Command::Stop, Passed::Nothing)?;
+        let set = self.command(&mut monitor, Command::AddFile, Passed::ToWrite)?;
+        let set = set.get("fdset-id").and_then(serde_json::Value::as_u64);
+        let set = set.ok_or_else(|| HostError::Refused("add-fd: no set of files".to_owned()))?;
+        self.command(&mut monitor, Command::SaveState(set), Passed::Nothing)?;
+        self.command(&mut monitor, Command::CloseFile(set), Passed::Nothing)?;
+        let context = monitor.socket.written()?;
+        match context.is_empty() {
+            true => Err(HostError::Refused("it saved no state".to_owned())),
+            false => Ok(context),
+        }
+    }
+
+    /// Lets it go on.
+    pub(super) fn continue_model(&mut self, domid: DomId, process: Process) -> Result<(), Failure> {
+        let went_on = self
+            .monitor(domid, process, CONNECTS_NS)
+            .and_then(|mut it| self.command(&mut it, Command::Continue, Passed::Nothing));
+        went_on.map(drop).map_err(|error| model_failure(domid, error))
+    }
+
+    /// What it writes to the guest's memory Xen does not see by itself.
+    pub(super) fn log_model_writes(
+        &mut self,
+        domid: DomId,
+        process: Process,
+        wanted: LogWrites,
+    ) -> Result<(), Failure> {
+        let logs = self
+            .monitor(domid, process, CONNECTS_NS)
+            .and_then(|mut it| self.command(&mut it, Command::LogWrites(wanted), Passed::Nothing));
+        logs.map(drop).map_err(|error| model_failure(domid, error))
+    }
+
+    /// Undoes what it was told: it no longer logs what it writes, and goes on if its guest does.
+    pub(super) fn release_model(
+        &mut self,
+        domid: DomId,
+        model: Option<Process>,
+        told: Told,
+        goes_on: GoesOn,
+    ) -> Result<(), Failure> {
+        let Some(model) = model else { return Ok(()) };
+        let mut ends = Ok(());
+        if told.logs_writes {
+            ends = self.log_model_writes(domid, model, LogWrites::Off);
+        }
+        if told.is_stopped && goes_on == GoesOn::Here {
+            ends = ends.and(self.continue_model(domid, model));
+        }
+        ends
+    }
+
+    /// Gives the state of another one to one that was started for it. It says in the store when it has loaded it.
+    pub(super) fn load_model(
+        &mut self,
+        domid: DomId,
+        process: Process,
+        context: &[u8],
+    ) -> Result<(), HostError> {
+        let mut monitor = self.monitor(domid, process, STARTS_NS)?;
+        self.command(&mut monitor, Command::GetFile, Passed::ToRead(context))?;
+        self.command(&mut monitor, Command::LoadState, Passed::Nothing)?;
+        Ok(())
+    }
+
+    /// Where QEMU has put parts of the guest's memory, if it keeps that in the store, as those for Xen before 4.10 do.
+    fn model_nodes(&mut self, domid: DomId) -> Result<Vec<(String, String)>, Failure> {
+        let root = device_model::folder(domid);
+        let entries = match self.store.directory(&format!("{root}/{}", ModelState::PLACES)) {
+            Ok(entries) => entries,
+            Err(error) if error.is_not_found() => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut nodes = Vec::new();
+        for entry in entries {
+            for key in ModelState::PLACE_KEYS {
+                let path = format!("{}/{entry}/{key}", ModelState::PLACES);
+                let value = self.store.read(&format!("{root}/{path}"))?;
+                nodes.push((path, String::from_utf8_lossy(&value).into_owned()));
+            }
+        }
+        Ok(nodes)
+    }
+}
+
+fn model_failure(domid: DomId, error: HostError) -> Failure {
+    failure(format_args!("the device model of domain {domid}"), error)
+}
+
+impl ModelState {
+    /// As records of a stream.
+    pub(super) fn records(&self) -> [libxl::Record; 2] {
+        let (emulator, index) = (Emulator::Qemu, 0);
+        [
+            libxl::Record::EmulatorNodes { emulator, index, nodes: self.nodes.clone() },
+            libxl::Record::EmulatorContext { emulator, index, bytes: self.context.clone() },
+        ]
+    }
+}
+
+/// Collects what a stream has of a device model.
+#[derive(Debug, Default)]
+pub(super) struct ModelRecords(ModelState);
+
+impl ModelRecords {
+    /// Takes a record, if it is of a device model.
+    pub(super) fn take(&mut self, record: libxl::Record) -> Result<(), String> {
+        let (emulator, index) = match &record {
+            libxl::Record::EmulatorNodes { emulator, index, .. }
+            | libxl::Record::EmulatorContext { emulator, index, .. } => (*emulator, *index),
+            libxl::Record::End | libxl::Record::LibxcContext | libxl::Record::CheckpointEnd => {
+                return Ok(());
+            }
+        };
+        if (emulator, index) != (Emulator::Qemu, 0) {
+            return Err("it has the state of a device model other than QEMU".to_owned());
+        }
+        match record {
+            libxl::Record::EmulatorNodes { nodes, .. } => {
+                if let Some((path, _)) = nodes.iter().find(|(path, _)| !ModelState::is_place(path))
+                {
+                    let path = path.escape_debug();
+                    return Err(format!("it has a node of a device model named \"{path}\""));
+                }
+                self.0.nodes = nodes;
+            }
+            libxl::Record::EmulatorContext { bytes, .. } => self.0.context = bytes,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// All of it, for a VM that has a device model or has not.
+    pub(super) fn finish(
+        self,
+        config: &crate::config::VmConfig,
+    ) -> Result<Option<ModelState>, String> {
+        match (config.hvm.is_some(), self.0.context.is_empty()) {
+            (true, false) => Ok(Some(self.0)),
+            (true, true) => {
+                Err("it has no state of a device model: it is not an HVM guest's".to_owned())
+            }
+            (false, true) => Ok(None),
+            (false, false) => {
+                Err("it has the state of a device model: it is an HVM guest's".to_owned())
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! QMP, the protocol of QEMU's monitor: the commands that a save and a restore need, and what QEMU answers.
+//!
+//! Source: QEMU 7.2's `docs/interop/qmp-spec.txt` and `qapi/migration.json`. A device model reads its guest's bytes, so
+//! nothing that it says is believed: lines are bounded, and what is not expected is an error.
+
+use serde_json::{Value, json};
+use storage::HostError;
+
+use crate::channel::Received;
+
+/// Longest line of a device model. Its greeting and answers are a few hundred bytes.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// Longest state of a device model: its disks' contents and its guest's memory are not in it. A real one is 50 to 300 KiB.
+pub const STATE_BYTES_MAX: usize = 16 << 20;
+/// Name under which a file is handed over for one command.
+const FILE: &str = "xylem";
+
+/// What goes with a command.
+#[derive(Clone, Copy, Debug)]
+pub enum Passed<'a> {
+    Nothing,
+    /// A new file that the device model may write. See [`ModelSocket::written`].
+    ToWrite,
+    /// A file with these bytes.
+    ToRead(&'a [u8]),
+}
+
+/// A connection to a device model's monitor.
+pub trait ModelSocket {
+    /// Sends all of it, waiting for at most this long.
+    ///
+    /// # Errors
+    /// The device model is gone, or takes nothing.
+    fn send(&mut self, bytes: &[u8], passed: Passed<'_>, timeout_ns: u64) -> Result<(), HostError>;
+
+    /// Receives some bytes, waiting for at most this long.
+    ///
+    /// # Errors
+    /// The connection has broken.
+    fn receive(&mut self, into: &mut [u8], timeout_ns: u64) -> Result<Received, HostError>;
+
+    /// What it has written to the file that it was given.
+    ///
+    /// # Errors
+    /// It was given none, or it is longer than [`STATE_BYTES_MAX`].
+    fn written(&mut self) -> Result<Vec<u8>, HostError>;
+}
+
+/// Whether a guest goes on elsewhere or here.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum GoesOn {
+    /// In this device model too: it keeps its disks.
+    Here,
+    /// Only in another one: this one lets go of its disks.
+    Elsewhere,
+}
+
+/// Whether it tells Xen what it writes to the guest's memory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum LogWrites {
+    On,
+    Off,
+}
+
+/// A command.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Command {
+    /// Ends the negotiation of capabilities; none are asked for.
+    Capabilities,
+    Stop,
+    Continue,
+    /// Takes the file that comes with it into a set of its own.
+    AddFile,
+    CloseFile(u64),
+    /// Writes its state to a file of such a set.
+    SaveState(u64),
+    /// Takes the file that comes with it under [`FILE`].
+    GetFile,
+    /// Loads its state from that.
+    LoadState,
+    LogWrites(LogWrites),
+}
+
+impl Command {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Capabilities => "qmp_capabilities",
+            Self::Stop => "stop",
+            Self::Continue => "cont",
+            Self::AddFile => "add-fd",
+            Self::CloseFile(_) => "remove-fd",
+            Self::SaveState(_) => "xen-save-devices-state",
+            Self::GetFile => "getfd",
+            Self::LoadState => "migrate-incoming",
+            Self::LogWrites(_) => "xen-set-global-dirty-log",
+        }
+    }
+
+    pub(crate) fn encode(self) -> Vec<u8> {
+        let arguments = match self {
+            Self::Capabilities | Self::Stop | Self::Continue | Self::AddFile => Value::Null,
+            Self::CloseFile(set) => json!({ "fdset-id": set }),
+            // Not "live", for which QEMU gives its disks up at once and refuses if something else has one open.
+            Self::SaveState(set) => {
+                json!({ "filename": format!("/dev/fdset/{set}"), "live": false })
+            }
+            Self::GetFile => json!({ "fdname": FILE }),
+            Self::LoadState => json!({ "uri": format!("fd:{FILE}") }),
+            Self::LogWrites(wanted) => json!({ "enable": wanted == LogWrites::On }),
+        };
+        let mut command = json!({ "execute": self.name() });
+        if !arguments.is_null() {
+            command["arguments"] = arguments;
+        }
+        format!("{command}\n").into_bytes()
+    }
+}
+
+/// What a device model says.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Said {
+    /// Once, at the beginning.
+    Greeting,
+    /// A command was carried out.
+    Done(Value),
+    /// A command failed; why.
+    Refused(String),
+}
+
+/// What a device model says that is not QMP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum QmpError {
+    #[error("its monitor said a line of more than {LINE_BYTES_MAX} bytes")]
+    TooLong,
+    #[error("its monitor said something that is not QMP")]
+    NotQmp,
+}
+
+/// Takes lines from bytes as they come.
+#[derive(Debug, Default)]
+pub struct Lines {
+    bytes: Vec<u8>,
+}
+
+impl Lines {
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next thing that was said. Events, which come at any time, are left out.
+    ///
+    /// # Errors
+    /// It is no QMP. What follows cannot be understood.
+    pub(crate) fn next(&mut self) -> Result<Option<Said>, QmpError> {
+        loop {
+            let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') else {
+                return match self.bytes.len() > LINE_BYTES_MAX {
+                    true => Err(QmpError::TooLong),
+                    false => Ok(None),
+                };
+            };
+            let line: Vec<u8> = self.bytes.drain(..=end).collect();
+            if line.len() > LINE_BYTES_MAX {
+                return Err(QmpError::TooLong);
+            }
+            let said: Value = serde_json::from_slice(&line).map_err(|_| QmpError::NotQmp)?;
+            if let Some(said) = parse(said)? {
+                return Ok(Some(said));
+            }
+        }
+    }
+}
+
+/// `None` for an event.
+fn parse(mut said: Value) -> Result<Option<Said>, QmpError> {
+    let object = said.as_object_mut().ok_or(QmpError::NotQmp)?;
+    if object.contains_key("QMP") {
+        return Ok(Some(Said::Greeting));
+    }
+    if let Some(result) = object.remove("return") {
+        return Ok(Some(Said::Done(result)));
+    }
+    if let Some(error) = object.get("error") {
+        let text = error.get("desc").and_then(Value::as_str).ok_or(QmpError::NotQmp)?;
+        // A guest may have influence on it.
+        let text: String = text.chars().take(200).collect();
+        return Ok(Some(Said::Refused(text.escape_debug().to_string())));
+    }
+    if object.contains_key("event") { Ok(None) } else { Err(QmpError::NotQmp) }
+}
+
+/// Reads arbitrary bytes in pieces, for the fuzzer.
+pub fn read_all(pieces: &[&[u8]]) {
+    let mut lines = Lines::default();
+    for piece in pieces {
+        lines.feed(piece);
+        while let Ok(Some(said)) = lines.next() {
+            if let Said::Refused(text) = said {
+                assert!(!text.contains(char::is_control), "{text:?}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_what_qemu_takes() {
+        let all = [
+            Command::Capabilities,
+            Command::Stop,
+            Command::AddFile,
+            Command::SaveState(3),
+            Command::CloseFile(3),
+            Command::Continue,
+            Command::GetFile,
+            Command::LoadState,
+            Command::LogWrites(LogWrites::On),
+        ];
+        let text: String = all.iter().map(|it| String::from_utf8(it.encode()).unwrap()).collect();
+        expect_test::expect![[r#"
+            {"execute":"qmp_capabilities"}
+            {"execute":"stop"}
+            {"execute":"add-fd"}
+            {"arguments":{"filename":"/dev/fdset/3","live":false},"execute":"xen-save-devices-state"}
+            {"arguments":{"fdset-id":3},"execute":"remove-fd"}
+            {"execute":"cont"}
+            {"arguments":{"fdname":"xylem"},"execute":"getfd"}
+            {"arguments":{"uri":"fd:xylem"},"execute":"migrate-incoming"}
+            {"arguments":{"enable":true},"execute":"xen-set-global-dirty-log"}
+        "#]]
+        .assert_eq(&text);
+    }
+
+    #[test]
+    fn answers_come_in_pieces_and_events_between_them() {
+        let text = "{\"QMP\": {\"version\": {}}}\r\n{\"event\": \"STOP\"}\r\n{\"return\": {\"fdset-id\": 1}}\r\n\
+                    {\"error\": {\"class\": \"GenericError\", \"desc\": \"no\\n\"}}\r\n";
+        for piece in [1, 7, text.len()] {
+            let mut lines = Lines::default();
+            let mut said = Vec::new();
+            for bytes in text.as_bytes().chunks(piece) {
+                lines.feed(bytes);
+                while let Some(it) = lines.next().unwrap() {
+                    said.push(it);
+                }
+            }
+            let done = Said::Done(json!({ "fdset-id": 1 }));
+            assert_eq!(said, [Said::Greeting, done, Said::Refused("no\\n".to_owned())]);
+        }
+    }
+
+    #[test]
+    fn what_is_no_qmp_is_an_error() {
+        for (text, expected) in [
+            ("hello\n".to_owned(), QmpError::NotQmp),
+            ("[]\n".to_owned(), QmpError::NotQmp),
+            ("{\"error\": {}}\n".to_owned(), QmpError::NotQmp),
+            ("x".repeat(LINE_BYTES_MAX + 1), QmpError::TooLong),
+        ] {
+            let mut lines = Lines::default();
+            lines.feed(text.as_bytes());
+            assert_eq!(lines.next(), Err(expected));
+        }
+    }
+}
