@@ -36,7 +36,15 @@ fn run(lab: &mut Lab) {
 }
 
 fn save_request(after: AfterSave, format: FileFormat) -> Request {
-    let to = SaveTo { path: FILE.to_owned(), after, format, config: None, id: Uuid([9; 16]) };
+    let to = SaveTo {
+        path: FILE.to_owned(),
+        after,
+        format,
+        config: None,
+        id: Uuid([9; 16]),
+        checkpoint: None,
+        disks: Vec::new(),
+    };
     Request::Save { target: "one".to_owned(), to: Box::new(to) }
 }
 

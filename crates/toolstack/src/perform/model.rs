@@ -101,11 +101,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(ModelState { nodes, context })
     }
 
-    fn stop_and_save(
-        &mut self,
-        domid: DomId,
-        process: Process,
-    ) -> Result<Vec<u8>, HostError> {
+    fn stop_and_save(&mut self, domid: DomId, process: Process) -> Result<Vec<u8>, HostError> {
         let mut monitor = self.monitor(domid, process, CONNECTS_NS)?;
         self.command(&mut monitor, Command::Stop, Passed::Nothing)?;
         let set = self.command(&mut monitor, Command::AddFile, Passed::ToWrite)?;
