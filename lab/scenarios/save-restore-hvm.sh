@@ -1,6 +1,6 @@
 # lab-addition: hvm
 # HVM guests are saved and restored with their device model's state, by xy and by xl: a boot sector that goes on counting
-# on its emulated serial port, which Xen stops by itself, and a Linux with PV drivers.
+# on its emulated serial port. It has no PV drivers, so Xen stops it by itself.
 # For instance: lab run --store c save-restore-hvm
 . /lab/lib.sh
 modprobe tun

@@ -57,6 +57,10 @@ pub(crate) struct Model {
     pub(crate) logs_writes: bool,
     /// It expects another one's state, which it has not got yet.
     is_incoming: bool,
+    /// It has got it, and nobody has asked since: it is loaded when somebody asks again.
+    is_loading: bool,
+    /// It was ready before its time, since it was asked.
+    is_early: bool,
     /// What an HVM domain's device model keeps: the VM, and how often it was moved into another process.
     lives: u32,
 }
@@ -65,6 +69,17 @@ impl Model {
     /// What it says of itself.
     pub(crate) fn state(&self) -> Vec<u8> {
         format!("QEVM {} {}", self.uuid, self.lives).into_bytes()
+    }
+
+    /// As QEMU names it. Whoever asks again finds that it has loaded its state.
+    pub(crate) fn status(&mut self) -> &'static str {
+        if self.is_incoming || std::mem::take(&mut self.is_loading) {
+            return "inmigrate";
+        }
+        if self.life == Life::Starting {
+            (self.life, self.is_early) = (Life::Ready, true);
+        }
+        if self.is_stopped { "paused" } else { "running" }
     }
 
     /// Takes another one's state, if it is whole, the same VM's and expected.
@@ -77,6 +92,7 @@ impl Model {
             Some(lives) => {
                 self.lives = lives + 1;
                 self.is_incoming = false;
+                self.is_loading = true;
                 true
             }
             None => false,
@@ -158,6 +174,11 @@ impl ModelTable {
         }
     }
 
+    /// Whether it was ready before its time; said once.
+    fn was_early(&mut self, process: Process) -> bool {
+        self.living(process).is_some_and(|it| std::mem::take(&mut it.is_early))
+    }
+
     /// Whether a domain's device model would answer the guest.
     pub(crate) fn serves(&self, domid: DomId) -> bool {
         self.all.values().any(|it| it.domid == domid && it.life == Life::Ready && !it.is_stopped)
@@ -196,6 +217,8 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
         is_stopped: false,
         logs_writes: false,
         is_incoming,
+        is_loading: false,
+        is_early: false,
         lives: 0,
     };
     os.models.all.insert(pid, model);
@@ -278,16 +301,24 @@ impl Models {
                 if let Some(model) = self.os.get_mut().models.all.get_mut(&process.pid) {
                     model.life = Life::Ready;
                 }
-                match fate {
-                    ModelFate::Dies { ready, dies } => Ok(Some(dies.saturating_sub(ready))),
-                    _ => Ok(None),
-                }
+                Ok(until_its_death(fate))
+            }
+            (Life::Ready, _) if self.os.get_mut().models.was_early(process) => {
+                Ok(until_its_death(fate))
             }
             (Life::Ready, _) => {
                 end(&mut self.os.get_mut(), process, "was ended by signal 11");
                 Ok(None)
             }
         }
+    }
+}
+
+/// From when it is ready.
+fn until_its_death(fate: ModelFate) -> Option<u64> {
+    match fate {
+        ModelFate::Dies { ready, dies } => Some(dies.saturating_sub(ready)),
+        ModelFate::Ready(_) | ModelFate::Fails(_) | ModelFate::Silent => None,
     }
 }
 

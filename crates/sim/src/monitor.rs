@@ -119,6 +119,10 @@ impl SimMonitor {
                 Some(state) if model.load(&state) => self.say("{\"return\": {}}"),
                 _ => self.refuse("it expects no state, or another one"),
             },
+            "query-status" => {
+                let status = model.status();
+                self.say(&format!("{{\"return\": {{\"status\": \"{status}\"}}}}"));
+            }
             "xen-set-global-dirty-log" => {
                 model.logs_writes = line.contains("\"enable\":true");
                 self.say("{\"return\": {}}");

@@ -263,9 +263,11 @@ fn boot(words: &mut Words, config: &VmConfig, hvm: &HvmSettings) {
 
 /// An empty drive has no attachment.
 fn drive(words: &mut Words, index: u32, disk: &DiskConfig, attachment: Option<&Attachment>) {
+    // A state that is loaded lets QEMU write to its disks only at the end, when the paths are no longer there for it: it
+    // is not to open them anew.
     let (media, access) = match disk.cdrom {
         true => ("cdrom", "on"),
-        false => ("disk", "off"),
+        false => ("disk", "off,auto-read-only=off"),
     };
     let file = attachment.map(|it| format!("file={},", value(&it.device().path)));
     let file = file.unwrap_or_default();
@@ -349,7 +351,7 @@ mod tests {
             -serial pty
             -usb -usbdevice tablet
             -boot order=cda
-            -drive file=/dev/a,,b,if=ide,index=0,media=disk,id=ide-768,readonly=off,format=raw,cache=writeback
+            -drive file=/dev/a,,b,if=ide,index=0,media=disk,id=ide-768,readonly=off,auto-read-only=off,format=raw,cache=writeback
             -drive file=/dev/a,,b,if=ide,index=2,media=cdrom,id=ide-5632,readonly=on,format=raw,cache=writeback
             -device rtl8139,id=nic0,netdev=net0,mac=00:16:3e:00:00:01,romfile=
             -netdev tap,id=net0,ifname=vif3.0-emu,script=no,downscript=no

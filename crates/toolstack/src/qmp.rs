@@ -78,6 +78,8 @@ pub(crate) enum Command {
     GetFile,
     /// Loads its state from that.
     LoadState,
+    /// Answers with its state: `inmigrate` until it has loaded one, then `running`.
+    Status,
     LogWrites(LogWrites),
 }
 
@@ -92,13 +94,16 @@ impl Command {
             Self::SaveState(_) => "xen-save-devices-state",
             Self::GetFile => "getfd",
             Self::LoadState => "migrate-incoming",
+            Self::Status => "query-status",
             Self::LogWrites(_) => "xen-set-global-dirty-log",
         }
     }
 
     pub(crate) fn encode(self) -> Vec<u8> {
         let arguments = match self {
-            Self::Capabilities | Self::Stop | Self::Continue | Self::AddFile => Value::Null,
+            Self::Capabilities | Self::Stop | Self::Continue | Self::AddFile | Self::Status => {
+                Value::Null
+            }
             Self::CloseFile(set) => json!({ "fdset-id": set }),
             // Not "live", for which QEMU gives its disks up at once and refuses if something else has one open.
             Self::SaveState(set) => {
@@ -217,6 +222,7 @@ mod tests {
             Command::Continue,
             Command::GetFile,
             Command::LoadState,
+            Command::Status,
             Command::LogWrites(LogWrites::On),
         ];
         let text: String = all.iter().map(|it| String::from_utf8(it.encode()).unwrap()).collect();
@@ -229,6 +235,7 @@ mod tests {
             {"execute":"cont"}
             {"arguments":{"fdname":"xylem"},"execute":"getfd"}
             {"arguments":{"uri":"fd:xylem"},"execute":"migrate-incoming"}
+            {"execute":"query-status"}
             {"arguments":{"enable":true},"execute":"xen-set-global-dirty-log"}
         "#]]
         .assert_eq(&text);

@@ -17,6 +17,8 @@ const SECOND: u64 = 1_000_000_000;
 const STARTS_NS: u64 = 60 * SECOND;
 /// How long one that runs may take to take a connection.
 const CONNECTS_NS: u64 = 5 * SECOND;
+/// How often it is asked whether it has loaded its state.
+const ASKS_AGAIN_NS: u64 = SECOND / 20;
 /// How long it may take for a command, as in libxl.
 const ANSWERS_NS: u64 = 10 * SECOND;
 
@@ -156,7 +158,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         ends
     }
 
-    /// Gives the state of another one to one that was started for it. It says in the store when it has loaded it.
+    /// Gives the state of another one to one that was started for it, and waits until it has loaded it. Then it is noted in
+    /// the store that it runs: one without rights does so when it starts by itself, but from its chroot cannot any more.
     pub(super) fn load_model(
         &mut self,
         domid: DomId,
@@ -166,7 +169,34 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut monitor = self.monitor(domid, process, STARTS_NS)?;
         self.command(&mut monitor, Command::GetFile, Passed::ToRead(context))?;
         self.command(&mut monitor, Command::LoadState, Passed::Nothing)?;
-        Ok(())
+        let until = self.xen.now_ns() + STARTS_NS;
+        loop {
+            let status = self.command(&mut monitor, Command::Status, Passed::Nothing)?;
+            match status.get("status").and_then(serde_json::Value::as_str) {
+                Some("running") => break,
+                Some("inmigrate") if self.xen.now_ns() < until => {}
+                Some("inmigrate") => {
+                    let seconds = STARTS_NS / SECOND;
+                    let why = format!("it has not loaded its state within {seconds} s");
+                    return Err(HostError::Refused(why));
+                }
+                other => {
+                    let why =
+                        format!("it is {} after it has loaded its state", other.unwrap_or("lost"));
+                    return Err(HostError::Refused(why));
+                }
+            }
+            let mut bytes = [0; 4096];
+            match monitor.socket.receive(&mut bytes, ASKS_AGAIN_NS)? {
+                Received::Bytes(count) => monitor.lines.feed(&bytes[..count]),
+                Received::Nothing => {}
+                Received::End => {
+                    return Err(HostError::Refused("it closed its monitor".to_owned()));
+                }
+            }
+        }
+        let noted = self.store.write(&device_model::state_node(domid), b"running");
+        noted.map_err(|error| HostError::Refused(error.to_string()))
     }
 
     /// Where QEMU has put parts of the guest's memory, if it keeps that in the store, as those for Xen before 4.10 do.
