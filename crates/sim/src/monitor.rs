@@ -102,7 +102,7 @@ impl SimMonitor {
                 self.say("{\"return\": {}}");
             }
             "add-fd" if self.written.is_some() => {
-                self.say("{\"return\": {\"fdset-id\": 0, \"fd\": 9}}")
+                self.say("{\"return\": {\"fdset-id\": 0, \"fd\": 9}}");
             }
             "xen-save-devices-state" if !model.is_stopped => self.refuse("it is not stopped"),
             "xen-save-devices-state" if line.contains("/dev/fdset/0") => {
