@@ -123,6 +123,11 @@ impl SimMonitor {
                 let status = model.status();
                 self.say(&format!("{{\"return\": {{\"status\": \"{status}\"}}}}"));
             }
+            "xen-set-global-dirty-log"
+                if line.contains("\"enable\":false") && !model.logs_writes =>
+            {
+                models::end(&mut os, self.process, "was ended by signal 6");
+            }
             "xen-set-global-dirty-log" => {
                 model.logs_writes = line.contains("\"enable\":true");
                 self.say("{\"return\": {}}");

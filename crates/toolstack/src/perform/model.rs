@@ -133,10 +133,18 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         process: Process,
         wanted: LogWrites,
     ) -> Result<(), Failure> {
-        let logs = self
-            .monitor(domid, process, CONNECTS_NS)
-            .and_then(|mut it| self.command(&mut it, Command::LogWrites(wanted), Passed::Nothing));
-        logs.map(drop).map_err(|error| model_failure(domid, error))
+        // QEMU dies of the end of a log that it does not keep, and who settles a killed daemon's save does not know. To begin
+        // one again does nothing.
+        let steps = match wanted {
+            LogWrites::On => &[LogWrites::On][..],
+            LogWrites::Off => &[LogWrites::On, LogWrites::Off],
+        };
+        let logs = self.monitor(domid, process, CONNECTS_NS).and_then(|mut monitor| {
+            steps.iter().try_for_each(|step| {
+                self.command(&mut monitor, Command::LogWrites(*step), Passed::Nothing).map(drop)
+            })
+        });
+        logs.map_err(|error| model_failure(domid, error))
     }
 
     /// Undoes what it was told: it no longer logs what it writes, and goes on if its guest does.
