@@ -29,10 +29,28 @@ pub(super) struct Told {
     pub(super) is_stopped: bool,
 }
 
+impl Told {
+    /// By a daemon that was killed.
+    pub(super) const ANYTHING: Self = Self { logs_writes: true, is_stopped: true };
+}
+
 /// A conversation with a device model.
 struct Monitor {
     socket: Box<dyn ModelSocket>,
     lines: Lines,
+}
+
+impl Monitor {
+    /// Takes in what is said, if something is said in time.
+    fn listen(&mut self, timeout_ns: u64) -> Result<(), HostError> {
+        let mut bytes = [0; 4096];
+        match self.socket.receive(&mut bytes, timeout_ns)? {
+            Received::Bytes(count) => self.lines.feed(&bytes[..count]),
+            Received::Nothing => {}
+            Received::End => return Err(HostError::Refused("it closed its monitor".to_owned())),
+        }
+        Ok(())
+    }
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
@@ -56,7 +74,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 
     fn hear(&mut self, monitor: &mut Monitor) -> Result<Said, HostError> {
         let until = self.xen.now_ns() + ANSWERS_NS;
-        let mut bytes = [0; 4096];
         loop {
             let said = monitor.lines.next();
             if let Some(said) = said.map_err(|error| HostError::Refused(error.to_string()))? {
@@ -67,13 +84,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 let seconds = ANSWERS_NS / SECOND;
                 return Err(HostError::Refused(format!("it did not answer within {seconds} s")));
             }
-            match monitor.socket.receive(&mut bytes, left)? {
-                Received::Bytes(count) => monitor.lines.feed(&bytes[..count]),
-                Received::Nothing => {}
-                Received::End => {
-                    return Err(HostError::Refused("it closed its monitor".to_owned()));
-                }
-            }
+            monitor.listen(left)?;
         }
     }
 
@@ -91,16 +102,19 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
-    /// Stops the device model of a suspended guest, and asks for its state.
+    /// Stops the device model of a suspended guest, if it has one, and asks for its state.
     pub(super) fn stop_model(
         &mut self,
         domid: DomId,
-        process: Process,
-    ) -> Result<ModelState, Failure> {
+        model: Option<Process>,
+        told: &mut Told,
+    ) -> Result<Option<ModelState>, Failure> {
+        let Some(process) = model else { return Ok(None) };
+        told.is_stopped = true;
         let context = self.stop_and_save(domid, process);
         let context = context.map_err(|error| model_failure(domid, error))?;
         let nodes = self.model_nodes(domid)?;
-        Ok(ModelState { nodes, context })
+        Ok(Some(ModelState { nodes, context }))
     }
 
     fn stop_and_save(&mut self, domid: DomId, process: Process) -> Result<Vec<u8>, HostError> {
@@ -126,8 +140,19 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         went_on.map(drop).map_err(|error| model_failure(domid, error))
     }
 
-    /// What it writes to the guest's memory Xen does not see by itself.
-    pub(super) fn log_model_writes(
+    /// From now on a device model logs what it writes to the guest's memory, which Xen does not see by itself.
+    pub(super) fn begin_model_log(
+        &mut self,
+        domid: DomId,
+        model: Option<Process>,
+        told: &mut Told,
+    ) -> Result<(), Failure> {
+        let Some(process) = model else { return Ok(()) };
+        told.logs_writes = true;
+        self.log_model_writes(domid, process, LogWrites::On)
+    }
+
+    fn log_model_writes(
         &mut self,
         domid: DomId,
         process: Process,
@@ -166,6 +191,23 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         ends
     }
 
+    /// The same at the end of a save or move, whose result it is if nothing else failed.
+    pub(super) fn end_with_model(
+        &mut self,
+        domid: DomId,
+        model: Option<Process>,
+        told: Told,
+        goes_on: GoesOn,
+        result: Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match (result, self.release_model(domid, model, told, goes_on)) {
+            (Err(Failure(why)), Err(Failure(more))) => {
+                Err(Failure(format!("{why}; and then: {more}")))
+            }
+            (result, released) => result.and(released),
+        }
+    }
+
     /// Gives the state of another one to one that was started for it, and waits until it has loaded it. Then it is noted in
     /// the store that it runs: one without rights does so when it starts by itself, but from its chroot cannot any more.
     pub(super) fn load_model(
@@ -194,14 +236,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     return Err(HostError::Refused(why));
                 }
             }
-            let mut bytes = [0; 4096];
-            match monitor.socket.receive(&mut bytes, ASKS_AGAIN_NS)? {
-                Received::Bytes(count) => monitor.lines.feed(&bytes[..count]),
-                Received::Nothing => {}
-                Received::End => {
-                    return Err(HostError::Refused("it closed its monitor".to_owned()));
-                }
-            }
+            monitor.listen(ASKS_AGAIN_NS)?;
         }
         let noted = self.store.write(&device_model::state_node(domid), b"running");
         noted.map_err(|error| HostError::Refused(error.to_string()))

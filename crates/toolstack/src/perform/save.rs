@@ -25,9 +25,9 @@ use super::saved_file::{Beginning, SaveWriter};
 use super::suspend::PreparedSuspend;
 use super::{Performer, failure, refused, store};
 use crate::config::VmConfig;
-use crate::device_model::{ModelState, Process};
+use crate::device_model::Process;
 use crate::host::Host;
-use crate::qmp::{GoesOn, LogWrites};
+use crate::qmp::GoesOn;
 use crate::saved::{AfterSave, HOST_FOLDER, SaveEnd, SaveStage, SaveTo, Saving};
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
@@ -118,7 +118,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let mut hold = Hold { capture, suspend, model: Told::default() };
         let result = self.save_with(of, &mut hold, writer, monitor);
         hold.capture.end(&mut self.xen);
-        let result = self.end_with_model(of, &mut hold, result);
+        let goes_on = match result.is_err() || of.to.after != AfterSave::Destroyed {
+            true => GoesOn::Here,
+            false => GoesOn::Elsewhere,
+        };
+        let told = hold.model;
+        let result = self.end_with_model(of.domain.domid, of.model, told, goes_on, result);
         match result {
             Ok(()) => {
                 if let Some(suspend) = hold.suspend {
@@ -127,27 +132,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 Ok(())
             }
             Err(why) => Err(self.given_up(hold.suspend, why)),
-        }
-    }
-
-    /// Lets the device model go on if its guest does, and no longer log what it writes.
-    fn end_with_model(
-        &mut self,
-        of: SaveOf<'_>,
-        hold: &mut Hold,
-        result: Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let told = std::mem::take(&mut hold.model);
-        let goes_on = match result.is_err() || of.to.after != AfterSave::Destroyed {
-            true => GoesOn::Here,
-            false => GoesOn::Elsewhere,
-        };
-        let ends = self.release_model(of.domain.domid, of.model, told, goes_on);
-        match (result, ends) {
-            (Err(Failure(why)), Err(Failure(more))) => {
-                Err(Failure(format!("{why}; and then: {more}")))
-            }
-            (result, ends) => result.and(ends),
         }
     }
 
@@ -206,7 +190,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             self.trigger_suspend(suspend, monitor)?;
         }
         // It may write to the guest's memory and disks until then.
-        let model = self.stop_model_of(of, hold)?;
+        let model = self.stop_model(of.domain.domid, of.model, &mut hold.model)?;
         // What the guest has asked of its disks and not heard of, it asks again when it is restored:
         // so it does not matter what of that the snapshots have.
         if let Some(snapshots) = snapshots {
@@ -238,16 +222,6 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
     }
 
-    fn stop_model_of(
-        &mut self,
-        of: SaveOf<'_>,
-        hold: &mut Hold,
-    ) -> Result<Option<ModelState>, Failure> {
-        let Some(model) = of.model else { return Ok(None) };
-        hold.model.is_stopped = true;
-        self.stop_model(of.domain.domid, model).map(Some)
-    }
-
     /// The suspended guest goes on where it was, and its device model before it.
     fn go_on(&mut self, of: SaveOf<'_>, hold: &mut Hold) -> Result<(), Failure> {
         if let Some(model) = of.model.filter(|_| hold.model.is_stopped) {
@@ -275,10 +249,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Err(CaptureError::NoLogDirty { .. }) => return Ok(()),
             started => of.captured(started)?,
         }
-        if let Some(model) = of.model {
-            hold.model.logs_writes = true;
-            self.log_model_writes(of.domain.domid, model, LogWrites::On)?;
-        }
+        self.begin_model_log(of.domain.domid, of.model, &mut hold.model)?;
         let mut rounds = Rounds::new(Policy::copy(), SUSPEND_US);
         let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
         loop {
@@ -338,10 +309,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         let info = info.ok_or_else(|| Failure(format!("{name}: its domain is gone")))?;
         self.end_log(domid)?;
-        if let Some(model) = model {
-            self.log_model_writes(domid, model, LogWrites::Off)?;
-            self.continue_model(domid, model)?;
-        }
+        self.release_model(domid, model, Told::ANYTHING, GoesOn::Here)?;
         store::cancel_suspend(&mut self.store, domid, uuid)?;
         let stays_paused = is_whole && saving.after == AfterSave::Paused;
         if stays_paused && !info.flags.paused() {

@@ -34,7 +34,7 @@ use crate::moves::{
     DomidWish, Farewell, Handover, Leaving, LeavingStage, MigrateRequest, Pace, Reach, Speaks,
     gone_file, leaving_file, received_file,
 };
-use crate::qmp::{GoesOn, LogWrites};
+use crate::qmp::GoesOn;
 use crate::steps::moves::{FORGOTTEN, GoOn};
 use crate::work::{Failure, IdentityCheck, Part, WorkMonitor};
 
@@ -157,13 +157,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         hold.capture.end(&mut self.xen);
         self.at_full_speed(&mut hold);
         let goes_on = if sent.is_ok() { GoesOn::Elsewhere } else { GoesOn::Here };
-        let released = self.release_model(of.domain.domid, of.model, hold.model, goes_on);
-        let sent = match (sent, released) {
-            (Err(Failure(why)), Err(Failure(more))) => {
-                Err(Failure(format!("{why}; and then: {more}")))
-            }
-            (sent, released) => sent.and(released),
-        };
+        let sent = self.end_with_model(of.domain.domid, of.model, hold.model, goes_on, sent);
         match sent {
             Ok(()) => {
                 if let Some(suspend) = hold.suspend {
@@ -351,14 +345,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             self.arm_suspend(suspend)?;
             self.trigger_suspend(suspend, monitor)?;
         }
-        let model = match of.model {
-            // It may write to the guest's memory until then.
-            Some(model) => {
-                hold.model.is_stopped = true;
-                Some(self.stop_model(domid, model)?)
-            }
-            None => None,
-        };
+        // It may write to the guest's memory until then.
+        let model = self.stop_model(domid, of.model, &mut hold.model)?;
         let pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Last))?;
         self.send_round(of, (hold, pages), (&mut image, &rounds), monitor)?;
         for record in of.captured(hold.capture.tail(&mut self.xen))? {
@@ -394,10 +382,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             started => of.captured(started)?,
         }
-        if let Some(model) = of.model {
-            hold.model.logs_writes = true;
-            self.log_model_writes(of.domain.domid, model, LogWrites::On)?;
-        }
+        self.begin_model_log(of.domain.domid, of.model, &mut hold.model)?;
         let mut pages = of.captured(hold.capture.begin_round(&mut self.xen, Round::Live))?;
         loop {
             let sent = self.send_live_round(of, (hold, pages), (image, rounds), monitor)?;
@@ -539,9 +524,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.end_log(domid)?;
         self.give_cap_back(domain, uuid)?;
         store::cancel_suspend(&mut self.store, domid, uuid)?;
-        // Whatever it was told.
-        let told = Told { logs_writes: true, is_stopped: true };
-        self.release_model(domid, model, told, GoesOn::Here)?;
+        self.release_model(domid, model, Told::ANYTHING, GoesOn::Here)?;
         match how {
             _ if !is_suspended => {}
             GoOn::WithDevices => self.resume(domain, name)?,

@@ -136,6 +136,12 @@ pub enum DeviceWork {
     },
 }
 
+/// The place of a disk in its VM's configuration, which has all disks of its plans.
+fn place_of(config: &VmConfig, devid: u32) -> usize {
+    let place = config.disks.iter().position(|disk| disk.vdev.number == devid);
+    place.expect("a planned disk is configured")
+}
+
 impl DeviceStep {
     pub(super) fn info(self) -> StepInfo {
         let step = |stage, text, device, permit| StepInfo {
@@ -218,8 +224,7 @@ impl DeviceStep {
         let domain = || existing.expect("planned while there is a domain");
         match self {
             Self::AttachDisk(devid) => {
-                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
-                let index = index.expect("a planned disk is configured");
+                let index = place_of(&config, devid);
                 DeviceWork::AttachDisk {
                     config,
                     index,
@@ -230,8 +235,7 @@ impl DeviceStep {
                 }
             }
             Self::AttachEarly(devid) => {
-                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
-                let index = index.expect("a planned disk is configured");
+                let index = place_of(&config, devid);
                 DeviceWork::AttachEarly { config, index, tag: loop_tag(uuid, devid), own }
             }
             Self::DetachDisk(devid) => {
@@ -240,13 +244,11 @@ impl DeviceStep {
             }
             Self::LetGo(devid) => {
                 let attachment = vm.facts.disks[&devid].clone();
-                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
-                let index = index.expect("an attached disk is configured");
+                let index = place_of(&config, devid);
                 DeviceWork::LetGo { config, index, attachment, tag: loop_tag(uuid, devid) }
             }
             Self::CheckDisk(devid) => {
-                let index = config.disks.iter().position(|disk| disk.vdev.number == devid);
-                let index = index.expect("a planned disk is configured");
+                let index = place_of(&config, devid);
                 DeviceWork::CheckDisk { config, index, tag: loop_tag(uuid, devid), own }
             }
             Self::CheckBridge(devid) => {
