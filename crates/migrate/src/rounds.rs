@@ -136,12 +136,12 @@ pub struct Progress {
 const STEPS: [u8; 3] = [50, 25, 10];
 /// A round that has not a fifth fewer pages than the smallest before is no progress.
 const SHRINKS: (u64, u64) = (4, 5);
-/// Rounds without progress after which something is done, and after a step of throttling.
 /// A round with fewer pages says how long a round takes whose pages take no time.
 const SHORT_PAGES: u64 = 512;
 /// So often the hosts wait for each other in a pause: for the last round, for its end, and for the word and its answer, in
 /// which both also do as much as in such a round.
 const TRIPS: u64 = 4;
+/// Rounds without progress after which something is done, and after a step of throttling.
 const STALLED: u32 = 2;
 const STALLED_THROTTLED: u32 = 1;
 
