@@ -11,7 +11,7 @@ use toolstack::saved::SavedFile;
 use toolstack::{Copy, Reply, Request, StartedAll, VmState, xlcfg};
 use xen::{DomId, ShutdownReason, Uuid};
 
-use crate::support::Lab;
+use crate::support::{A_WHILE, Lab};
 
 const ID: Uuid = Uuid([9; 16]);
 const DISKS: [&str; 2] = ["one", "two"];
@@ -48,16 +48,9 @@ fn started(seed: u64) -> (Lab, DomId) {
     let mut lab = lab(seed);
     let domid = lab.create(&guest("pvh")).unwrap();
     for _ in 0..4 {
-        run(&mut lab);
+        lab.pass(A_WHILE);
     }
     (lab, domid)
-}
-
-/// Guests that write never come to rest.
-fn run(lab: &mut Lab) {
-    let until = sim::Time(lab.host.now().0 + 300_000_000);
-    while lab.daemon.step(until).unwrap() {}
-    lab.host.sleep_until(until);
 }
 
 fn checkpoint_request(name: &str) -> Request {
@@ -179,7 +172,7 @@ fn files(lab: &Lab) -> Vec<String> {
 
 #[track_caller]
 fn assert_goes_on(lab: &mut Lab, domid: DomId) {
-    run(lab);
+    lab.pass(A_WHILE);
     let told = lab.host.console(domid);
     assert!(told.contains("memory: as written"), "{told}");
     assert!(told.contains("suspend: returned 0, in a new domain"), "{told}");
@@ -213,7 +206,7 @@ fn a_revert_takes_memory_and_disks_back_to_the_same_moment() {
     made(&lab.ask(checkpoint_request("before")));
     assert_runs(&mut lab, first, "after the checkpoint");
     write(&lab, 2);
-    run(&mut lab);
+    lab.pass(A_WHILE);
     let all = list(&mut lab);
     assert_eq!((all.len(), all[0].vm.as_str(), all[0].name.as_str()), (1, "web", "before"));
     assert!(all[0].fault.is_none() && all[0].bytes > 0);
@@ -275,7 +268,7 @@ fn after_a_failure_the_guest_runs_on_and_neither_file_nor_snapshot_is_left() {
         let message = failed(lab.ask(checkpoint_request("one")));
         assert!(message.contains("it is broken"), "{message}");
         lab.host.os().set_failing(second, None);
-        run(&mut lab);
+        lab.pass(A_WHILE);
         assert_runs(&mut lab, domid, second);
         made(&lab.ask(checkpoint_request("one")));
         assert_eq!(others(&lab).len(), 2, "{:?}", others(&lab));
@@ -286,7 +279,7 @@ fn after_a_failure_the_guest_runs_on_and_neither_file_nor_snapshot_is_left() {
         let message = failed(lab.ask(checkpoint_request("one")));
         assert!(message.ends_with("no space left on device"), "{message}");
         lab.host.os().set_room(None);
-        run(&mut lab);
+        lab.pass(A_WHILE);
         assert_runs(&mut lab, domid, "a full disk");
         assert_eq!((others(&lab), files(&lab)), (vec![], vec![]));
     }
@@ -304,8 +297,8 @@ fn killed(lab: &mut Lab, action: u64, request: Request) -> bool {
     } else {
         assert!(matches!(answer, Ok(Ok(Some(_)))), "{answer:?}");
     }
-    run(lab);
-    run(lab);
+    lab.pass(A_WHILE);
+    lab.pass(A_WHILE);
     is_dead
 }
 
@@ -475,7 +468,7 @@ fn many_checkpoints_in_a_row_leave_nothing() {
     let (mut lab, domid) = started(5);
     made(&lab.ask(checkpoint_request("one")));
     destroy_checkpoint(&mut lab, "one");
-    run(&mut lab);
+    lab.pass(A_WHILE);
     let before = lab.host.snapshot().unwrap();
     let paths = lab.host.os().get().paths("/").len();
     let mut costs = Vec::new();
@@ -486,7 +479,7 @@ fn many_checkpoints_in_a_row_leave_nothing() {
         costs.push(cost.store_round_trips);
         assert!(matches!(destroy_checkpoint(&mut lab, "one"), Reply::Ok));
     }
-    run(&mut lab);
+    lab.pass(A_WHILE);
     let left = lab.host.snapshot().unwrap().differences(&before);
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(lab.host.os().get().paths("/").len(), paths);

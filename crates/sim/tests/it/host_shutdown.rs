@@ -20,13 +20,6 @@ fn with(action: OnHostShutdown) -> String {
     format!("on_host_shutdown = '{}'", action.as_str())
 }
 
-/// Guests that write never come to rest.
-fn run(lab: &mut Lab) {
-    let until = sim::Time(lab.host.now().0 + 600_000_000);
-    while lab.daemon.step(until).unwrap() {}
-    lab.host.sleep_until(until);
-}
-
 fn define(lab: &mut Lab, name: &str, action: &str) {
     let text = guest(name, action);
     let source = xlcfg::Source { file: "vm.cfg", text: &text, overrides: &[] };
@@ -59,7 +52,7 @@ fn reboot(lab: &mut Lab) {
     lab.host.os().forget_boot();
     lab.daemon = Daemon::start(&lab.host).unwrap();
     for _ in 0..3 {
-        run(lab);
+        lab.pass(600_000_000);
     }
 }
 
@@ -79,7 +72,7 @@ fn shut_down(lab: &mut Lab) {
 fn saved(seed: u64) -> Lab {
     let mut lab = Lab::seeded(seed);
     define(&mut lab, "a", &with(OnHostShutdown::Save));
-    run(&mut lab);
+    lab.pass(600_000_000);
     shut_down(&mut lab);
     assert_eq!(files(&lab), [Uuid([b'a'; 16]).to_string()]);
     lab
@@ -93,7 +86,7 @@ fn each_vm_is_dealt_with_as_it_says_and_what_was_saved_comes_back() {
     lab.create(&guest("c", &with(OnHostShutdown::Save))).unwrap();
     lab.create(&guest("d", &with(OnHostShutdown::Shutdown))).unwrap();
     lab.create(&guest("e", &with(OnHostShutdown::Ignore))).unwrap();
-    run(&mut lab);
+    lab.pass(600_000_000);
     shut_down(&mut lab);
     for (name, runs) in [("a", false), ("b", false), ("c", false), ("d", false), ("e", true)] {
         assert_eq!(domain(&mut lab, name).is_some(), runs, "{name}");
@@ -112,7 +105,7 @@ fn each_vm_is_dealt_with_as_it_says_and_what_was_saved_comes_back() {
 fn what_cannot_be_saved_is_shut_down() {
     let mut lab = Lab::seeded(2);
     lab.create(&guest("a", &with(OnHostShutdown::Save))).unwrap();
-    run(&mut lab);
+    lab.pass(600_000_000);
     lab.host.os().set_room(Some(1000));
     shut_down(&mut lab);
     assert_eq!(domain(&mut lab, "a"), None);
@@ -126,16 +119,16 @@ fn a_memory_that_fits_the_disks_no_more_is_never_restored_by_itself() {
     // It was started from its disk after all.
     let mut lab = saved(3);
     start(&mut lab, "a");
-    run(&mut lab);
+    lab.pass(600_000_000);
     let aside = format!("{}.not-restored", Uuid([b'a'; 16]));
     assert_eq!(files(&lab), [aside.as_str()]);
     // The same, by a later daemon on the same day.
     let mut lab = saved(3);
     lab.daemon = Daemon::start(&lab.host).unwrap();
-    run(&mut lab);
+    lab.pass(600_000_000);
     assert_eq!(domain(&mut lab, "a"), None);
     start(&mut lab, "a");
-    run(&mut lab);
+    lab.pass(600_000_000);
     assert_eq!(files(&lab), [aside.as_str()]);
     // It cannot be read.
     let mut lab = saved(3);
@@ -166,7 +159,7 @@ fn whenever_the_daemon_is_killed_a_vm_comes_back_with_its_host_once() {
             lab.daemon = Daemon::start(&lab.host).unwrap();
         }
         for _ in 0..3 {
-            run(&mut lab);
+            lab.pass(600_000_000);
         }
         assert_restored(&mut lab, "a");
         assert!(files(&lab).is_empty(), "action {action}: {:?}", files(&lab));

@@ -10,7 +10,7 @@ use xen::{DomId, ShutdownReason, Uuid};
 
 use xenstore::client::Nodes as _;
 
-use crate::support::Lab;
+use crate::support::{A_WHILE, Lab};
 
 const FILE: &str = "/saved";
 const UNFINISHED: &str = "/.saved.xylem-unfinished";
@@ -19,7 +19,7 @@ fn save_request(after: AfterSave) -> Request {
     save_as(after, FileFormat::Xylem)
 }
 
-fn save_as(after: AfterSave, format: FileFormat) -> Request {
+pub(crate) fn save_as(after: AfterSave, format: FileFormat) -> Request {
     let to = SaveTo {
         path: FILE.to_owned(),
         after,
@@ -55,16 +55,6 @@ fn restore(lab: &mut Lab) -> Result<DomId, String> {
     }
 }
 
-fn state(lab: &mut Lab) -> VmState {
-    match lab.ask(Request::Events { since: None, waits: false }) {
-        Reply::Changes(changes) => {
-            let states = changes.snapshot.expect("without a revision");
-            states.iter().find(|it| it.name == "one").map_or(VmState::Gone, |it| it.state)
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
 fn domain(lab: &Lab) -> Option<DomId> {
     lab.host.machine().get().domains().map(|domain| domain.domid).find(|it| *it != DomId::DOM0)
 }
@@ -90,21 +80,14 @@ fn started(seed: u64, text: &str) -> (Lab, DomId) {
     let mut lab = Lab::seeded(seed);
     let domid = lab.create(text).unwrap();
     for _ in 0..4 {
-        run(&mut lab);
+        lab.pass(A_WHILE);
     }
     (lab, domid)
 }
 
-/// Guests that write never come to rest.
-fn run(lab: &mut Lab) {
-    let until = sim::Time(lab.host.now().0 + 300_000_000);
-    while lab.daemon.step(until).unwrap() {}
-    lab.host.sleep_until(until);
-}
-
 #[track_caller]
 fn assert_saved(lab: &mut Lab) {
-    assert_eq!(state(lab), VmState::Gone);
+    assert_eq!(lab.state("one"), VmState::Gone);
     assert!(lab.host.os().file(FILE).is_some() && lab.host.os().file(UNFINISHED).is_none());
     lab.assert_nothing_left();
 }
@@ -116,11 +99,11 @@ fn assert_no_file(lab: &Lab) {
 
 #[track_caller]
 fn assert_goes_on_elsewhere(lab: &mut Lab, domid: DomId) {
-    run(lab);
+    lab.pass(A_WHILE);
     let told = lab.host.console(domid);
     assert!(told.contains("memory: as written"), "{told}");
     assert!(told.contains("suspend: returned 0, in a new domain"), "{told}");
-    assert_eq!(state(lab), VmState::Running);
+    assert_eq!(lab.state("one"), VmState::Running);
 }
 
 #[test]
@@ -154,12 +137,12 @@ fn a_vm_that_is_saved_may_go_on_or_be_paused() {
             let (mut lab, domid) = started(2, &with_devices(kind));
             let reply = lab.ask(save_request(after));
             assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
-            assert_eq!(state(&mut lab), expected);
+            assert_eq!(lab.state("one"), expected);
             assert!(!is_suspended(&lab, domid));
             if after == AfterSave::Paused {
                 lab.ask(Request::Unpause { target: "one".to_owned() });
             }
-            run(&mut lab);
+            lab.pass(A_WHILE);
             let told = lab.host.console(domid);
             assert!(told.contains("returned 1, the suspend was cancelled"), "{told}");
             lab.destroy("one");
@@ -206,7 +189,7 @@ fn whenever_the_daemon_is_killed_a_vm_that_is_saved_runs_or_is_in_its_file() {
                 kills += 1;
                 lab.daemon = Daemon::start(&lab.host).unwrap();
             }
-            run(&mut lab);
+            lab.pass(A_WHILE);
             let place = format!("{kind} {after:?} action {action}");
             let os = lab.host.os();
             assert!(os.file(UNFINISHED).is_none(), "{place}: an unfinished file");
@@ -221,10 +204,10 @@ fn whenever_the_daemon_is_killed_a_vm_that_is_saved_runs_or_is_in_its_file() {
                         true => VmState::Paused,
                         false => VmState::Running,
                     };
-                    assert_eq!(state(&mut lab), expected, "{place}");
+                    assert_eq!(lab.state("one"), expected, "{place}");
                     if expected == VmState::Paused {
                         lab.ask(Request::Unpause { target: "one".to_owned() });
-                        run(&mut lab);
+                        lab.pass(A_WHILE);
                     }
                     assert_runs(&mut lab, &place);
                     let node = format!("/xylem/vm/{}/saving", record[0]);
@@ -278,7 +261,7 @@ fn whenever_the_daemon_is_killed_a_restore_is_whole_or_leaves_nothing() {
                 kills += 1;
                 lab.daemon = Daemon::start(&lab.host).unwrap();
             }
-            run(&mut lab);
+            lab.pass(A_WHILE);
             assert_eq!(lab.host.os().file(FILE), Some(bytes));
             match domain(&lab) {
                 Some(domid) => {
@@ -286,7 +269,7 @@ fn whenever_the_daemon_is_killed_a_restore_is_whole_or_leaves_nothing() {
                     assert_goes_on_elsewhere(&mut lab, domid);
                     lab.destroy("one");
                 }
-                None => assert_eq!(state(&mut lab), VmState::Gone, "{kind} {action}"),
+                None => assert_eq!(lab.state("one"), VmState::Gone, "{kind} {action}"),
             }
             let again = restore(&mut lab).unwrap();
             assert_goes_on_elsewhere(&mut lab, again);
@@ -310,7 +293,7 @@ fn a_full_disk_is_told_and_the_vm_runs_on() {
             assert_eq!(message, "/saved: no space left on device");
             assert_no_file(&lab);
             assert!(!is_suspended(&lab, domid));
-            assert_eq!(state(&mut lab), VmState::Running);
+            assert_eq!(lab.state("one"), VmState::Running);
             lab.host.os().set_room(None);
             lab.ask(save_request(AfterSave::Destroyed));
             assert_saved(&mut lab);
@@ -376,10 +359,10 @@ fn a_save_is_cancelled_and_the_guest_runs_on() {
         assert!(matches!(cancelled, Reply::Done { .. }), "{cancelled:?}");
         let Reply::Failed(message) = lab.wait(saving) else { panic!("it was not cancelled") };
         assert!(message.starts_with("one: the save was cancelled"), "{message}");
-        run(&mut lab);
+        lab.pass(A_WHILE);
         assert_no_file(&lab);
         assert!(!is_suspended(&lab, domid));
-        assert_eq!(state(&mut lab), VmState::Running);
+        assert_eq!(lab.state("one"), VmState::Running);
         let again = lab.ask(cancel(9));
         assert!(matches!(&again, Reply::Failed(it) if it == "one: is not being saved"));
     }
@@ -399,16 +382,16 @@ fn a_guest_that_somebody_resumed_is_not_given_up_for_its_file_later() {
         // The file is whole, and cannot be read.
         lab.host.os().set_unreadable_from(Some(0));
         lab.daemon = Daemon::start(&lab.host).unwrap();
-        run(&mut lab);
+        lab.pass(A_WHILE);
         assert!(is_suspended(&lab, domid));
-        assert_eq!(state(&mut lab), VmState::Suspended);
+        assert_eq!(lab.state("one"), VmState::Suspended);
         let resumed = lab.ask(Request::Resume { target: "one".to_owned() });
         assert!(matches!(resumed, Reply::Done { .. }), "{resumed:?}");
         // Later it can be, and the daemon is started again.
         lab.host.os().set_unreadable_from(None);
         lab.daemon = Daemon::start(&lab.host).unwrap();
-        run(&mut lab);
-        assert_eq!((domain(&lab), state(&mut lab)), (Some(domid), VmState::Running));
+        lab.pass(A_WHILE);
+        assert_eq!((domain(&lab), lab.state("one")), (Some(domid), VmState::Running));
         assert_runs(&mut lab, "after both");
         lab.destroy("one");
         return lab.assert_nothing_left();
@@ -435,7 +418,7 @@ fn a_file_that_could_not_be_restored_is_not_written() {
         assert!(message.contains(expected), "{message}");
         assert_no_file(&lab);
     }
-    assert_eq!(state(&mut lab), VmState::Running);
+    assert_eq!(lab.state("one"), VmState::Running);
 }
 
 #[test]
@@ -484,7 +467,7 @@ fn a_restore_costs_no_more_when_others_exist() {
             lab.create(&text).unwrap();
         }
         lab.ask(save_request(AfterSave::Destroyed));
-        run(&mut lab);
+        lab.pass(A_WHILE);
         lab.daemon.totals = toolstack::work::Cost::default();
         restore(&mut lab).unwrap();
         let cost = std::mem::take(&mut lab.daemon.totals);

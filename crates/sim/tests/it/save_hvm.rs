@@ -2,11 +2,12 @@
 
 use sim::{Daemon, MonitorFate};
 use toolstack::plan::Start;
-use toolstack::saved::{AfterSave, FileFormat, SaveTo, SavedFile};
+use toolstack::saved::{AfterSave, FileFormat, SavedFile};
 use toolstack::{Reply, Request, VmState, xlcfg};
-use xen::{DomId, Uuid};
+use xen::DomId;
 
-use crate::support::Lab;
+use crate::save::{killed, save_as};
+use crate::support::{A_WHILE, Lab};
 
 const FILE: &str = "/saved";
 const VM: &str = "name = 'one'\ntype = 'hvm'\nmemory = 16\nvcpus = 2\n\
@@ -23,29 +24,9 @@ fn started(seed: u64) -> (Lab, DomId) {
     let mut lab = lab(seed);
     let domid = lab.create(VM).unwrap();
     for _ in 0..4 {
-        run(&mut lab);
+        lab.pass(A_WHILE);
     }
     (lab, domid)
-}
-
-/// Guests that write never come to rest.
-fn run(lab: &mut Lab) {
-    let until = sim::Time(lab.host.now().0 + 300_000_000);
-    while lab.daemon.step(until).unwrap() {}
-    lab.host.sleep_until(until);
-}
-
-fn save_request(after: AfterSave, format: FileFormat) -> Request {
-    let to = SaveTo {
-        path: FILE.to_owned(),
-        after,
-        format,
-        config: None,
-        id: Uuid([9; 16]),
-        checkpoint: None,
-        disks: Vec::new(),
-    };
-    Request::Save { target: "one".to_owned(), to: Box::new(to) }
 }
 
 fn read(lab: &mut Lab) -> Box<SavedFile> {
@@ -67,22 +48,12 @@ fn restore_as(lab: &mut Lab, text: Option<&str>) -> Result<DomId, String> {
     }
 }
 
-fn state(lab: &mut Lab) -> VmState {
-    match lab.ask(Request::Events { since: None, waits: false }) {
-        Reply::Changes(changes) => {
-            let states = changes.snapshot.expect("without a revision");
-            states.iter().find(|it| it.name == "one").map_or(VmState::Gone, |it| it.state)
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
 #[track_caller]
 fn assert_runs_on(lab: &mut Lab, domid: DomId) {
-    run(lab);
+    lab.pass(A_WHILE);
     let told = lab.host.console(domid);
     assert!(!told.contains("in a new domain"), "{told}");
-    assert_eq!(state(lab), VmState::Running);
+    assert_eq!(lab.state("one"), VmState::Running);
     assert!(lab.host.os().models_are_at_rest());
     assert_eq!(lab.host.os().model_lives(domid), Some(0));
 }
@@ -93,13 +64,13 @@ fn a_vm_goes_on_elsewhere_with_its_device_models_state() {
     for (life, format) in
         [FileFormat::Xylem, FileFormat::Xl, FileFormat::Xylem].into_iter().enumerate()
     {
-        let reply = lab.ask(save_request(AfterSave::Destroyed, format));
+        let reply = lab.ask(save_as(AfterSave::Destroyed, format));
         assert!(matches!(reply, Reply::Gone { .. }), "{reply:?}");
         lab.settle();
         lab.assert_nothing_left();
         assert_eq!(read(&mut lab).format, format);
         let domid = restore_as(&mut lab, None).unwrap();
-        run(&mut lab);
+        lab.pass(A_WHILE);
         let told = lab.host.console(domid);
         assert!(told.contains("memory: as written"), "{told}");
         assert!(told.contains("in a new domain"), "{told}");
@@ -115,7 +86,7 @@ fn a_vm_goes_on_elsewhere_with_its_device_models_state() {
 fn a_guest_that_goes_on_keeps_its_device_model() {
     for after in [AfterSave::Running, AfterSave::Paused] {
         let (mut lab, domid) = started(2);
-        let reply = lab.ask(save_request(after, FileFormat::Xylem));
+        let reply = lab.ask(save_as(after, FileFormat::Xylem));
         assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
         if after == AfterSave::Paused {
             assert!(matches!(
@@ -148,13 +119,13 @@ fn a_device_model_that_does_not_give_its_state_ends_the_save_and_the_guest_runs_
     ] {
         let (mut lab, domid) = started(3);
         lab.host.os().set_monitor_fate(fate);
-        let reply = lab.ask(save_request(AfterSave::Destroyed, FileFormat::Xylem));
+        let reply = lab.ask(save_as(AfterSave::Destroyed, FileFormat::Xylem));
         let Reply::Failed(why) = reply else { panic!("{fate:?}: {reply:?}") };
         assert!(why.contains(words), "{fate:?}: {why}");
         assert!(lab.host.os().file(FILE).is_none());
         lab.host.os().set_monitor_fate(MonitorFate::Answers);
-        run(&mut lab);
-        assert_eq!(state(&mut lab), VmState::Running, "{fate:?}");
+        lab.pass(A_WHILE);
+        assert_eq!(lab.state("one"), VmState::Running, "{fate:?}");
         let _ = domid;
         lab.destroy("one");
         lab.settle();
@@ -167,10 +138,10 @@ fn a_device_model_that_dies_in_a_save_takes_its_guest_along_and_leaves_nothing()
     for command in ["qmp_capabilities", "stop", "xen-save-devices-state"] {
         let (mut lab, _) = started(4);
         lab.host.os().set_monitor_fate(MonitorFate::DiesAt(command));
-        let reply = lab.ask(save_request(AfterSave::Destroyed, FileFormat::Xylem));
+        let reply = lab.ask(save_as(AfterSave::Destroyed, FileFormat::Xylem));
         assert!(matches!(reply, Reply::Failed(_)), "{command}: {reply:?}");
         lab.settle();
-        assert_eq!(state(&mut lab), VmState::Gone, "{command}");
+        assert_eq!(lab.state("one"), VmState::Gone, "{command}");
         assert!(lab.host.os().file(FILE).is_none());
         lab.assert_nothing_left();
     }
@@ -179,7 +150,7 @@ fn a_device_model_that_dies_in_a_save_takes_its_guest_along_and_leaves_nothing()
 #[test]
 fn a_state_that_no_device_model_takes_ends_the_restore_and_leaves_nothing() {
     let (mut lab, _) = started(5);
-    lab.ask(save_request(AfterSave::Destroyed, FileFormat::Xylem));
+    lab.ask(save_as(AfterSave::Destroyed, FileFormat::Xylem));
     lab.settle();
     for fate in [
         MonitorFate::Refuses("migrate-incoming"),
@@ -199,7 +170,7 @@ fn a_state_that_no_device_model_takes_ends_the_restore_and_leaves_nothing() {
 #[test]
 fn the_file_of_an_hvm_guest_makes_no_pvh_guest() {
     let (mut lab, _) = started(6);
-    lab.ask(save_request(AfterSave::Destroyed, FileFormat::Xylem));
+    lab.ask(save_as(AfterSave::Destroyed, FileFormat::Xylem));
     lab.settle();
     let text = "name = 'one'\ntype = 'pvh'\nkernel = '/kernel'\nmemory = 16\nvcpus = 2\n";
     let why = restore_as(&mut lab, Some(text)).unwrap_err();
@@ -214,14 +185,13 @@ fn whenever_the_daemon_is_killed_the_vm_runs_with_its_device_model_or_is_in_its_
         let mut in_file = 0;
         for action in (1..600).step_by(7) {
             let (mut lab, domid) = started(7);
-            let was_killed =
-                crate::save::killed(&mut lab, action, save_request(after, FileFormat::Xylem));
+            let was_killed = killed(&mut lab, action, save_as(after, FileFormat::Xylem));
             if was_killed {
                 lab.daemon = Daemon::start(&lab.host).unwrap();
             }
-            run(&mut lab);
-            run(&mut lab);
-            match state(&mut lab) {
+            lab.pass(A_WHILE);
+            lab.pass(A_WHILE);
+            match lab.state("one") {
                 VmState::Running => assert_runs_on(&mut lab, domid),
                 VmState::Gone => {
                     assert_eq!(after, AfterSave::Destroyed, "{action}");

@@ -2,11 +2,14 @@
 
 use sim::{Daemon, Faults, HostConfig, MachineConfig, Release, SimHost, Snapshot, Time};
 use toolstack::plan::Start;
-use toolstack::{ClientId, Reply, ReplyWhen, Request, ShutdownRequest, xlcfg};
+use toolstack::{ClientId, Reply, ReplyWhen, Request, ShutdownRequest, VmState, xlcfg};
 use xen::{DomId, Uuid};
 
 /// Virtual time that an operation may take at most, in nanoseconds.
 const PATIENCE_NS: u64 = 300_000_000_000;
+
+/// Long enough for a guest to write something.
+pub(crate) const A_WHILE: u64 = 300_000_000;
 
 pub(crate) struct Lab {
     pub(crate) host: SimHost,
@@ -56,6 +59,24 @@ impl Lab {
     pub(crate) fn settle(&mut self) {
         let until = self.until();
         assert!(self.daemon.run_until_quiet(until).unwrap(), "the host does not come to rest");
+    }
+
+    /// Lets so much time pass: guests that write never come to rest.
+    pub(crate) fn pass(&mut self, ns: u64) {
+        let until = Time(self.host.now().0 + ns);
+        while self.daemon.step(until).unwrap() {}
+        self.host.sleep_until(until);
+    }
+
+    /// The state of a VM, as a reader of events is told.
+    pub(crate) fn state(&mut self, name: &str) -> VmState {
+        match self.ask(Request::Events { since: None, waits: false }) {
+            Reply::Changes(changes) => {
+                let states = changes.snapshot.expect("without a revision");
+                states.iter().find(|it| it.name == name).map_or(VmState::Gone, |it| it.state)
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(crate) fn ask(&mut self, request: Request) -> Reply {

@@ -36,16 +36,6 @@ fn refused(lab: &mut Lab, request: Request) -> String {
     }
 }
 
-fn state(lab: &mut Lab, name: &str) -> VmState {
-    match lab.ask(Request::Events { since: None, waits: false }) {
-        Reply::Changes(changes) => {
-            let states = changes.snapshot.expect("without a revision");
-            states.iter().find(|it| it.name == name).map_or(VmState::Gone, |it| it.state)
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
 fn is_suspended(lab: &Lab, domid: DomId) -> bool {
     let reason = lab.host.machine().get().domain(domid).and_then(|domain| domain.shutdown);
     reason.map(xen::ShutdownReason::from_code) == Some(ShutdownReason::Suspend)
@@ -69,12 +59,12 @@ fn a_guest_is_suspended_and_resumed_where_it_was() {
             for round in 1..=20 {
                 done(&mut lab, suspend("one"));
                 assert!(is_suspended(&lab, domid), "{kind} {way}");
-                assert_eq!(state(&mut lab, "one"), VmState::Suspended);
+                assert_eq!(lab.state("one"), VmState::Suspended);
                 // Once more changes nothing.
                 done(&mut lab, suspend("one"));
                 done(&mut lab, resume("one"));
                 lab.settle();
-                assert_eq!(state(&mut lab, "one"), VmState::Running);
+                assert_eq!(lab.state("one"), VmState::Running);
                 let told = lab.host.console(domid);
                 let returned = told.matches("returned 1, the suspend was cancelled").count();
                 assert_eq!(returned, round, "{kind} {way}: {told}");
@@ -147,7 +137,7 @@ fn what_a_guest_does_not_do_is_told_apart_and_it_runs_on() {
         pass(&mut lab, 5);
         let message = refused(&mut lab, suspend("one"));
         assert!(message.starts_with(expected), "{message}");
-        assert_eq!(state(&mut lab, "one"), VmState::Running);
+        assert_eq!(lab.state("one"), VmState::Running);
         let request = lab.host.connect().read(&format!("/local/domain/{domid}/control/shutdown"));
         assert_eq!(request.unwrap(), b"", "nothing is asked any more");
         // One that suspends after all is resumed: nobody waits for it.
@@ -155,7 +145,7 @@ fn what_a_guest_does_not_do_is_told_apart_and_it_runs_on() {
         assert!(!is_suspended(&lab, domid), "{behaviour}");
         let returned = lab.host.console(domid).matches("returned 1").count();
         assert_eq!(returned, usize::from(behaviour == "suspends-late"));
-        assert_eq!(state(&mut lab, "one"), VmState::Running);
+        assert_eq!(lab.state("one"), VmState::Running);
         lab.destroy("one");
         lab.assert_nothing_left();
     }
@@ -211,10 +201,10 @@ fn whoever_suspends_itself_stays_so_and_can_be_resumed() {
     for _ in 0..3 {
         lab.host.machine().get_mut().guest_shutdown(domid, ShutdownReason::Suspend);
         lab.settle();
-        assert_eq!(state(&mut lab, "one"), VmState::Suspended);
+        assert_eq!(lab.state("one"), VmState::Suspended);
         done(&mut lab, resume("one"));
         lab.settle();
-        assert_eq!(state(&mut lab, "one"), VmState::Running);
+        assert_eq!(lab.state("one"), VmState::Running);
     }
     lab.destroy("one");
     lab.assert_nothing_left();
@@ -243,7 +233,7 @@ fn a_daemon_that_is_killed_at_any_moment_of_a_suspend_leaves_a_vm_that_can_go_on
             lab.daemon = Daemon::start(&lab.host).unwrap();
             lab.settle();
             // It runs, or is suspended and known to be, and nobody waits for an event of it.
-            let known = state(&mut lab, "one");
+            let known = lab.state("one");
             let expected =
                 if is_suspended(&lab, domid) { VmState::Suspended } else { VmState::Running };
             assert_eq!(known, expected, "{kind} {way} {action}");
