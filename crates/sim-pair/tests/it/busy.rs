@@ -3,15 +3,13 @@
 use expect_test::expect;
 use sim::{LetterId, NetworkConfig};
 use sim_pair::{Pair, Side};
-use toolstack::moves::{Arrival, MigrateRequest, Pace, Reach, ReceiveRequest, Speaks, Wishes};
+use toolstack::moves::{MigrateRequest, Reach, Wishes};
 use toolstack::{Reply, Request};
-use xen::Uuid;
 
-use crate::support::{create, with_network};
+use crate::support::{TRANSFER, create, migration, with_network};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
-const TRANSFER: Uuid = Uuid([0x44; 16]);
 
 /// A guest that writes 4000 pages a second, each with new contents, and a link that takes half of them.
 fn writing() -> Pair {
@@ -34,26 +32,8 @@ fn send(pair: &mut Pair, downtime_ms: Option<u64>) -> LetterId {
 }
 
 fn send_with(pair: &mut Pair, downtime_ms: Option<u64>, wishes: Wishes) -> LetterId {
-    let [channel, far] = pair.connect();
-    let receive = ReceiveRequest {
-        channel: far,
-        speaks: Speaks::Own,
-        arrival: Arrival::Runs,
-        transfer: Uuid([0x33; 16]),
-    };
-    let migrate = MigrateRequest {
-        target: "vm".to_owned(),
-        channel,
-        to: "right".to_owned(),
-        from: "left".to_owned(),
-        peer: Some(Reach::Peer("right".to_owned())),
-        transfer: TRANSFER,
-        pace: Pace::Live,
-        downtime_ms,
-        arrival: Arrival::Runs,
-        wishes,
-    };
-    pair.ask(Side::Right, Request::Receive(receive));
+    let peer = Some(Reach::Peer("right".to_owned()));
+    let migrate = MigrateRequest { peer, downtime_ms, wishes, ..migration(pair) };
     pair.ask(Side::Left, Request::Migrate(Box::new(migrate)))
 }
 

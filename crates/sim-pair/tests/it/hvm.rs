@@ -1,13 +1,12 @@
 //! An HVM VM is sent from one host to the other: its device model's state goes with it.
 
-use migrate::peer::Arrival;
 use sim::{MonitorFate, SimHost};
 use sim_pair::{Pair, PairConfig, Side};
-use toolstack::moves::{MigrateRequest, Pace, ReceiveRequest, Speaks, Wishes};
+use toolstack::moves::{MigrateRequest, Pace};
 use toolstack::{Reply, Request};
-use xen::{DomId, Uuid};
+use xen::DomId;
 
-use crate::support::create;
+use crate::support::{create, migration};
 
 const VM: &str = "name = 'vm'\ntype = 'hvm'\nmemory = 16\nvif = ['type=vif,bridge=xenbr0']\n";
 
@@ -24,26 +23,7 @@ fn started() -> Pair {
 }
 
 fn migrate(pair: &mut Pair, pace: Pace) -> Reply {
-    let [channel, far] = pair.connect();
-    let receive = ReceiveRequest {
-        channel: far,
-        speaks: Speaks::Own,
-        arrival: Arrival::Runs,
-        transfer: Uuid([0x33; 16]),
-    };
-    let migrate = MigrateRequest {
-        target: "vm".to_owned(),
-        channel,
-        to: "right".to_owned(),
-        from: "left".to_owned(),
-        peer: None,
-        transfer: Uuid([0x44; 16]),
-        pace,
-        downtime_ms: None,
-        arrival: Arrival::Runs,
-        wishes: Wishes::default(),
-    };
-    pair.ask(Side::Right, Request::Receive(receive));
+    let migrate = MigrateRequest { pace, ..migration(pair) };
     let reply = pair.say(Side::Left, Request::Migrate(Box::new(migrate)));
     pair.pass(10_000_000_000);
     reply

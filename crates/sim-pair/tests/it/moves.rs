@@ -1,13 +1,10 @@
 //! A VM is sent from one host to the other.
 
-use migrate::peer::Arrival;
 use sim_pair::moves::{self, Guest, Outcome, Plan, Trouble, Way};
 use sim_pair::{Pair, Side, checks};
-use toolstack::moves::{MigrateRequest, Pace, ReceiveRequest, Speaks, Wishes};
 use toolstack::{Reply, Request};
-use xen::Uuid;
 
-use crate::support::{create, seeded, unikernel};
+use crate::support::{create, migration, seeded, unikernel};
 
 fn plan(way: Way, guest: Guest) -> Plan {
     Plan { way, guest, trouble: Trouble::Nothing, seed: 1 }
@@ -65,26 +62,7 @@ fn vms(pair: &mut Pair, side: Side) -> Vec<(String, bool, Option<u32>)> {
 
 /// A request to the left host to move a VM; the right host waits for it.
 fn move_of(pair: &mut Pair) -> Request {
-    let [channel, far] = pair.connect();
-    let receive = ReceiveRequest {
-        channel: far,
-        speaks: Speaks::Own,
-        arrival: Arrival::Runs,
-        transfer: Uuid([0x33; 16]),
-    };
-    pair.ask(Side::Right, Request::Receive(receive));
-    Request::Migrate(Box::new(MigrateRequest {
-        target: "vm".to_owned(),
-        channel,
-        to: "right".to_owned(),
-        from: "left".to_owned(),
-        peer: None,
-        transfer: Uuid([0x44; 16]),
-        pace: Pace::Live,
-        downtime_ms: None,
-        arrival: Arrival::Runs,
-        wishes: Wishes::default(),
-    }))
+    Request::Migrate(Box::new(migration(pair)))
 }
 
 #[test]

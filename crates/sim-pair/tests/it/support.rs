@@ -1,11 +1,14 @@
 //! Pairs of hosts, ready for VMs.
 
 use sim::{NetworkConfig, SimHost};
-use sim_pair::{Pair, PairConfig};
+use sim_pair::{Pair, PairConfig, Side};
+use toolstack::moves::{Arrival, MigrateRequest, Pace, ReceiveRequest, Speaks, Wishes};
 use toolstack::plan::Start;
 use toolstack::{Request, xlcfg};
 use xen::Uuid;
 
+/// Of such a move.
+pub(crate) const TRANSFER: Uuid = Uuid([0x44; 16]);
 /// A shared disk.
 pub(crate) const DISK: &str = "/shared/disk.raw";
 
@@ -31,6 +34,30 @@ pub(crate) fn unikernel(name: &str, kind: &str) -> String {
         "name = '{name}'\ntype = '{kind}'\nkernel = '/kernel'\nmemory = 8\n\
          extra = 'sim.behaviour=normal'\n"
     )
+}
+
+/// What the left host is to be asked for, to move a VM; the right host waits for it.
+pub(crate) fn migration(pair: &mut Pair) -> MigrateRequest {
+    let [channel, far] = pair.connect();
+    let receive = ReceiveRequest {
+        channel: far,
+        speaks: Speaks::Own,
+        arrival: Arrival::Runs,
+        transfer: Uuid([0x33; 16]),
+    };
+    pair.ask(Side::Right, Request::Receive(receive));
+    MigrateRequest {
+        target: "vm".to_owned(),
+        channel,
+        to: "right".to_owned(),
+        from: "left".to_owned(),
+        peer: None,
+        transfer: TRANSFER,
+        pace: Pace::Live,
+        downtime_ms: None,
+        arrival: Arrival::Runs,
+        wishes: Wishes::default(),
+    }
 }
 
 /// The request to create a VM.
