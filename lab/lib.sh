@@ -134,6 +134,25 @@ linux_cfg() {
     } >"/tmp/$lab_name.cfg"
 }
 
+# hvm_cfg NAME [LINES...]: an HVM guest's configuration file in /tmp, and its disk, whose boot sector has the machine code
+# $boot_code (as printf takes it); its serial port is /tmp/NAME.serial.
+hvm_cfg() {
+    lab_name=$1
+    shift
+    dd if=/dev/zero of="/tmp/$lab_name.img" bs=1024 count=1024 2>/dev/null
+    # shellcheck disable=SC2059 # it is a format
+    printf "$boot_code" | dd of="/tmp/$lab_name.img" conv=notrunc 2>/dev/null
+    printf '\125\252' | dd of="/tmp/$lab_name.img" bs=1 seek=510 conv=notrunc 2>/dev/null
+    {
+        echo "name = '$lab_name'"
+        echo "type = 'hvm'"
+        echo "memory = 64"
+        echo "disk = ['/tmp/$lab_name.img,raw,hda,w']"
+        echo "serial = 'file:/tmp/$lab_name.serial'"
+        for lab_line in "$@"; do echo "$lab_line"; done
+    } >"/tmp/$lab_name.cfg"
+}
+
 # xl_linux_cfg NAME IMAGE: a file for xl, in its own long words, of a Linux guest that writes to its disk all the time. xl
 # does not unpack the compressed kernel under emulation in any time worth waiting for, so it gets the other if there is one.
 xl_linux_cfg() {

@@ -4,30 +4,8 @@
 . /lab/lib.sh
 modprobe tun
 
-# A boot sector that writes a line to the first serial port, byte by byte, and halts.
-boot_disk() {
-    dd if=/dev/zero of="$1" bs=1024 count=1024 2>/dev/null
-    {
-        printf '\061\300\216\330\276\025\174\254\204\300\164\006\272\370\003\356\353\365\364\353\375'
-        printf 'XYLEM-BOOT-SECTOR\r\n\000'
-    } | dd of="$1" conv=notrunc 2>/dev/null
-    printf '\125\252' | dd of="$1" bs=1 seek=510 conv=notrunc 2>/dev/null
-}
-
-# hvm_cfg NAME [LINES...]: an HVM guest with that disk.
-hvm_cfg() {
-    name=$1
-    shift
-    boot_disk "/tmp/$name.img"
-    {
-        echo "name = '$name'"
-        echo "type = 'hvm'"
-        echo "memory = 64"
-        echo "disk = ['/tmp/$name.img,raw,hda,w']"
-        echo "serial = 'file:/tmp/$name.serial'"
-        for line in "$@"; do echo "$line"; done
-    } >"/tmp/$name.cfg"
-}
+# It writes a line to the first serial port, byte by byte, and halts.
+boot_code='\061\300\216\330\276\025\174\254\204\300\164\006\272\370\003\356\353\365\364\353\375XYLEM-BOOT-SECTOR\r\n\000'
 
 # What HVM guests may leave behind beside all that others may.
 models() { pidof xen-qemu-system-i386; }

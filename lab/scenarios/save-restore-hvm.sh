@@ -5,29 +5,10 @@
 . /lab/lib.sh
 modprobe tun
 
-# A boot sector that counts on the first serial port: a line "A", "B", ... "Z", "A" for each turn of a long loop.
-counting_disk() {
-    dd if=/dev/zero of="$1" bs=1024 count=1024 2>/dev/null
-    # mov al,'A'-1; next: inc al; cmp al,'Z'+1; jb say; mov al,'A'; say: mov dx,0x3f8; out dx,al; push ax; mov al,10; out dx,al;
-    # pop ax; mov cx,60; outer: push cx; mov cx,0xffff; inner: loop inner; pop cx; loop outer; jmp next
-    printf '\260\100\376\300\074\133\162\002\260\101\272\370\003\356\120\260\012\356\130\271\074\000\121\271\377\377\342\376\131\342\367\353\341' |
-        dd of="$1" conv=notrunc 2>/dev/null
-    printf '\125\252' | dd of="$1" bs=1 seek=510 conv=notrunc 2>/dev/null
-}
-
-hvm_cfg() {
-    name=$1
-    shift
-    counting_disk "/tmp/$name.img"
-    {
-        echo "name = '$name'"
-        echo "type = 'hvm'"
-        echo "memory = 64"
-        echo "disk = ['/tmp/$name.img,raw,hda,w']"
-        echo "serial = 'file:/tmp/$name.serial'"
-        for line in "$@"; do echo "$line"; done
-    } >"/tmp/$name.cfg"
-}
+# It counts on the first serial port: a line "A", "B", ... "Z", "A" for each turn of a long loop.
+# mov al,'A'-1; next: inc al; cmp al,'Z'+1; jb say; mov al,'A'; say: mov dx,0x3f8; out dx,al; push ax; mov al,10; out dx,al;
+# pop ax; mov cx,60; outer: push cx; mov cx,0xffff; inner: loop inner; pop cx; loop outer; jmp next
+boot_code='\260\100\376\300\074\133\162\002\260\101\272\370\003\356\120\260\012\356\130\271\074\000\121\271\377\377\342\376\131\342\367\353\341'
 
 models() { pidof xen-qemu-system-i386 qemu-system-i386; }
 same() { same_state /results/state.before && [ -z "$(models)" ]; }
