@@ -29,8 +29,8 @@ use crate::libxc::{CpuidLeaf, DomainType, Headers, MsrEntry, PageData, PageType,
 use pv::Pv;
 use translated::Translated;
 
-/// Most pages of one batch: 4 MiB, as other toolstacks send them.
-const BATCH_PAGES: usize = 1024;
+/// Most pages of one batch: 2 MiB, as large as a large page.
+const BATCH_PAGES: usize = 512;
 
 /// Which pages a round is about.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -34,7 +34,7 @@ mod reader;
 mod writer;
 
 pub use choice::{CodecChoice, Sample};
-pub use codec::Codec;
+pub use codec::{Codec, Effort};
 pub use file::{FileReader, ImageError, ReadAt, ReadError};
 pub use frame::is_image;
 pub use head::{Fact, Head, Weight};

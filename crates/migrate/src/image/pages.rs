@@ -206,6 +206,10 @@ impl Memory {
         Self { compressor: Compressor::new(effort), gathered: Vec::new() }
     }
 
+    pub(crate) fn set_effort(&mut self, effort: Effort) {
+        self.compressor.set_effort(effort);
+    }
+
     /// The content of page `number` of `contents` is stored. `piece` is all that is stored so far, if
     /// it is one piece; otherwise it was gathered.
     fn add(

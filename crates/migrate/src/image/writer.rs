@@ -81,7 +81,7 @@ impl Writer {
 
     fn new(lane: Lane, codec: Codec, index: Option<Builder>, out: &mut Vec<u8>) -> Self {
         frame::put_preamble(out);
-        let effort = if index.is_some() { Effort::Little } else { Effort::Usual };
+        let effort = if index.is_some() { Effort::OF_A_FILE } else { Effort::Usual };
         Self {
             codec,
             lane,
@@ -98,6 +98,11 @@ impl Writer {
     /// How pages are stored from now on.
     pub fn set_codec(&mut self, codec: Codec) {
         self.codec = codec;
+    }
+
+    /// How much is done for fewer bytes from now on.
+    pub fn set_effort(&mut self, effort: Effort) {
+        self.memory.set_effort(effort);
     }
 
     /// The connection that it writes.

@@ -280,7 +280,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let total = pages.div_ceil(PAGES_PER_MIB);
         let (mut batch, mut done) = (PageData::default(), 0);
         while of.captured(hold.capture.next_batch(&mut self.xen, &mut batch))? {
-            writer.pages(&mut batch)?;
+            let packing = self.xen.now_ns();
+            writer.pages(&mut batch);
+            let writing = self.xen.now_ns();
+            writer.write()?;
+            let written_ns = self.xen.now_ns().saturating_sub(writing);
+            writer.took(writing.saturating_sub(packing), written_ns);
             done += batch.pages.len() as u64;
             let part = Part { done: (done / PAGES_PER_MIB).min(total), total, unit: "MiB" };
             if monitor.reached(part) == ControlFlow::Break(()) {

@@ -1,7 +1,8 @@
 //! The bytes of files of saved VMs, in whichever format.
 
 use migrate::image::{
-    self, Codec, Fact, FileReader, Head, ImageError, Limits, ReadAt, ReadError, Weight, Writer,
+    self, Codec, Effort, Fact, FileReader, Head, ImageError, Limits, ReadAt, ReadError, Weight,
+    Writer,
 };
 use migrate::libxc::{self, Headers, PageData, Record};
 use migrate::{Input, StreamError, libxl, save_file};
@@ -16,8 +17,11 @@ use crate::libxl_json;
 use crate::saved::{FileFormat, SaveTo};
 use crate::work::Failure;
 
-/// Bytes of one write or read: disks are at their best with few large ones.
-const CHUNK_BYTES: usize = 4 << 20;
+/// Bytes of one write or read. The kernel makes larger ones of them; memory that is new to the process is dearer than calls.
+const CHUNK_BYTES: usize = 512 << 10;
+/// After so many bytes in the file it is looked at whether the disk or packing was slower. Not fewer than are written before
+/// the disk is waited for.
+const EFFORT_BYTES: u64 = 64 << 20;
 
 /// The snapshots that belong to a checkpoint: its memory fits no others.
 const DISKS: &str = "disks";
@@ -94,6 +98,11 @@ pub(super) struct SaveWriter {
     written: u64,
     /// So much is kept before it is written.
     held: usize,
+    effort: Effort,
+    /// How long packing and writing took since `judged` bytes were written.
+    packed_ns: u64,
+    written_ns: u64,
+    judged: u64,
 }
 
 impl SaveWriter {
@@ -112,7 +121,18 @@ impl SaveWriter {
             }
         };
         let path = beginning.to.path.clone();
-        Ok(Self { path, sink, format: Some(format), out, written: 0, held: CHUNK_BYTES })
+        Ok(Self {
+            path,
+            sink,
+            format: Some(format),
+            out,
+            written: 0,
+            held: CHUNK_BYTES,
+            effort: Effort::OF_A_FILE,
+            packed_ns: 0,
+            written_ns: 0,
+            judged: 0,
+        })
     }
 
     /// Bytes so far, those that are kept included.
@@ -127,7 +147,7 @@ impl SaveWriter {
 
     fn with(&mut self, put: impl FnOnce(&mut Format, &mut Vec<u8>)) -> Result<(), Failure> {
         put(self.format.as_mut().expect("it has not ended"), &mut self.out);
-        self.flush_some()
+        self.write()
     }
 
     pub(super) fn record(&mut self, record: &Record) -> Result<(), Failure> {
@@ -137,17 +157,33 @@ impl SaveWriter {
         })
     }
 
-    /// The pages come back as they were.
-    pub(super) fn pages(&mut self, pages: &mut PageData) -> Result<(), Failure> {
-        self.with(|format, out| match format {
-            Format::Xylem(writer) => writer.pages(pages, out),
+    /// Packs pages, which come back as they were. What has become enough is [written](Self::write).
+    pub(super) fn pages(&mut self, pages: &mut PageData) {
+        match self.format.as_mut().expect("it has not ended") {
+            Format::Xylem(writer) => writer.pages(pages, &mut self.out),
             Format::Xl => {
                 let record = Record::PageData(std::mem::take(pages));
-                record.encode(out);
+                record.encode(&mut self.out);
                 let Record::PageData(same) = record else { unreachable!("as made above") };
                 *pages = same;
             }
-        })
+        }
+    }
+
+    /// How long packing and writing took of what came since the last time.
+    pub(super) fn took(&mut self, packed_ns: u64, written_ns: u64) {
+        self.packed_ns += packed_ns;
+        self.written_ns += written_ns;
+        if self.written - self.judged < EFFORT_BYTES {
+            return;
+        }
+        self.judged = self.written;
+        let (packed_ns, written_ns) =
+            (std::mem::take(&mut self.packed_ns), std::mem::take(&mut self.written_ns));
+        if let Some(Format::Xylem(writer)) = &mut self.format {
+            self.effort = self.effort.after(packed_ns, written_ns);
+            writer.set_effort(self.effort);
+        }
     }
 
     pub(super) fn end_round(&mut self) -> Result<(), Failure> {
@@ -172,10 +208,11 @@ impl SaveWriter {
                 libxl::Record::End.encode(&mut self.out);
             }
         }
-        self.flush_some()
+        self.write()
     }
 
-    fn flush_some(&mut self) -> Result<(), Failure> {
+    /// Writes what was packed, if it has become enough.
+    pub(super) fn write(&mut self) -> Result<(), Failure> {
         if self.out.len() >= self.held { self.flush() } else { Ok(()) }
     }
 
