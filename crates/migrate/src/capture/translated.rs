@@ -2,13 +2,16 @@
 
 use xen::{Batch, Dirty, DomId, DomainInfo, FrameUse, Hypervisor, Xen};
 
-use super::{BATCH_PAGES, CaptureError, Round, fill, memory};
+use super::{CaptureError, Round, fill, memory};
 use crate::frames::{BLOCK_FRAMES, FrameSet};
 use crate::hvm_params;
 use crate::libxc::{PageData, PageType, Record};
 
 /// Frames below 4 GiB, which have addresses whatever the domain's size.
 const LOW_FRAMES: u64 = 1 << 20;
+
+/// Frames that Xen is asked about at a time: as many as it takes.
+const ASKED_FRAMES: usize = 1024;
 
 /// What is known of a translated domain's frames.
 #[derive(Debug, Default)]
@@ -184,7 +187,7 @@ fn memory_among<H: Hypervisor>(
 ) -> Result<Vec<u64>, CaptureError> {
     let mut memory = Vec::new();
     loop {
-        let asked: Vec<u64> = frames.by_ref().take(BATCH_PAGES).collect();
+        let asked: Vec<u64> = frames.by_ref().take(ASKED_FRAMES).collect();
         if asked.is_empty() {
             return Ok(memory);
         }
