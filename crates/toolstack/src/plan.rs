@@ -389,12 +389,12 @@ pub fn plan_send(config: &VmConfig, disks: &[u32]) -> Plan {
     plan
 }
 
-/// A guest without disks keeps its devices until the other host runs it, or goes on with them here.
 /// The disks that its device model opens.
 fn emulated(config: &VmConfig) -> Vec<u32> {
     config.emulated_disks().map(|(_, disk)| disk.vdev.number).collect()
 }
 
+/// A guest without disks keeps its devices until the other host runs it, or goes on with them here.
 fn closes_devices(config: &VmConfig) -> bool {
     config.disks.iter().any(|disk| !disk.is_empty())
 }

@@ -65,3 +65,15 @@ fn a_device_model_that_takes_no_state_there_leaves_the_vm_here() {
         assert!(!told.contains("in a new domain"), "{told}");
     }
 }
+
+#[test]
+fn a_disk_that_its_device_model_has_locked_is_named_before_the_guest_is_suspended() {
+    let mut pair = Pair::boot(&PairConfig { seed: 1, prepare, ..PairConfig::default() });
+    pair.on(Side::Left, |lab| lab.host.os().add_disk("/shared/a.raw", 1 << 20));
+    let vm = format!("{VM}disk = ['/shared/a.raw,raw,xvda,w']\n");
+    assert!(matches!(pair.say(Side::Left, create(&vm, 0x11)), Reply::Created(_)));
+    pair.pass(1_000_000_000);
+    let Reply::Failed(why) = migrate(&mut pair, Pace::Live) else { panic!("it has moved") };
+    expect_test::expect!["vm: /shared/a.raw: the device model has this disk locked until the guest runs at right; put it on a block device, NBD or iSCSI, or use `xy save` here and `xy restore` there"].assert_eq(&why);
+    assert!(!console(&mut pair, Side::Left).contains("suspend:"));
+}

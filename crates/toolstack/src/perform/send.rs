@@ -15,6 +15,7 @@ use migrate::libxc::{Headers, PageData};
 use migrate::peer::{self, DATA_BYTES_MAX, Fate, Message, Offer};
 use migrate::rounds::{Busy, Next, Policy, Rounds, Sent};
 use migrate::{Capture, CaptureError, Round, libxl, save_file, xl_peer};
+use storage::{Mode, takes_two_hosts};
 use xen::{DomainRef, Hypervisor, PAGE_BYTES, ShutdownReason, Uuid};
 use xenstore::client::Transport;
 
@@ -230,6 +231,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             let said = said.trim_end().escape_debug().to_string();
             return Err(Failure(format!("{}: answered \"{said}\"", of.to.to)));
         }
+        self.check_model_lets_go(of)?;
         let offer = Offer {
             transfer: of.to.transfer,
             name: of.sent().name.clone(),
@@ -254,6 +256,27 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             other => Err(unexpected(of, &other)),
         }
+    }
+
+    /// A device model has its disks open until it ends, which is when the guest runs elsewhere: the other host can attach
+    /// them before that, or the move would fail while the guest is suspended.
+    fn check_model_lets_go(&mut self, of: Sending<'_>) -> Result<(), Failure> {
+        for (_, disk) in of.config.emulated_disks().filter(|_| of.model.is_some()) {
+            let target = &disk.target;
+            if disk.is_empty() || disk.mode != Mode::ReadWrite {
+                continue;
+            }
+            let takes_two = takes_two_hosts(self.host.system(), target, disk.format);
+            if !takes_two.map_err(|error| failure(target, error))? {
+                return Err(Failure(format!(
+                    "{}: {target}: the device model has this disk locked until the guest runs at {}; put it on a block \
+                     device, NBD or iSCSI, or use `xy save` here and `xy restore` there",
+                    of.name(),
+                    of.to.to
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Further connections that a move to a peer has.
