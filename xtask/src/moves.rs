@@ -12,7 +12,7 @@ const HELP: &str = "\
 cargo xtask moves [--seeds N] [--seed FIRST] [--stride N] [--only WORDS]
 cargo xtask moves --walks N [--seed FIRST]
 
-On two simulated hosts a VM goes from one to the other, live, stopped or by a file. At each point of that a daemon is killed,
+On two simulated hosts a VM goes from one to the other: live, over one connection or several, stopped, or by a file. At each point of that a daemon is killed,
 a host loses power, the network fails or the VM is destroyed. It must never run twice, and must in the end run on one of them
 with all of its memory and its disk, or be where the hosts say it is, and nothing of it may be left on the other.
 

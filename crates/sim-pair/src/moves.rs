@@ -24,18 +24,35 @@ pub enum Way {
     File,
     /// It is sent over the network while it runs.
     Live,
+    /// The same over several connections.
+    Lanes,
     /// It is suspended before it is sent.
     Stopped,
 }
 
 impl Way {
-    pub const ALL: [Self; 3] = [Self::File, Self::Live, Self::Stopped];
+    pub const ALL: [Self; 4] = [Self::File, Self::Live, Self::Lanes, Self::Stopped];
+
+    fn pace(self) -> Pace {
+        match self {
+            Self::Live | Self::Lanes => Pace::Live,
+            Self::File | Self::Stopped => Pace::Stopped,
+        }
+    }
+
+    /// Whether a guest can go so.
+    #[must_use]
+    pub fn takes(self, guest: Guest) -> bool {
+        // Xen cannot log what a PV guest writes without shadow paging.
+        self.pace() == Pace::Stopped || guest != Guest::Pv
+    }
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
             Self::Live => "live",
+            Self::Lanes => "lanes",
             Self::Stopped => "stopped",
         }
     }
@@ -46,27 +63,54 @@ impl Way {
 pub enum Guest {
     Pv,
     Pvh,
+    /// Its device model's state goes with it.
+    Hvm,
 }
 
 impl Guest {
-    pub const ALL: [Self; 2] = [Self::Pv, Self::Pvh];
+    pub const ALL: [Self; 3] = [Self::Pv, Self::Pvh, Self::Hvm];
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pv => "pv",
             Self::Pvh => "pvh",
+            Self::Hvm => "hvm",
         }
     }
 
     /// One that writes to its memory all the time and checks it in its new domain.
     fn text(self) -> String {
+        let (boots, vif) = match self {
+            // What it is comes with its firmware.
+            Self::Hvm => ("memory = 16".to_owned(), "bridge=xenbr0,type=vif"),
+            _ => {
+                (format!("kernel = '/kernel'\nmemory = 8\nextra = '{BEHAVIOUR}'"), "bridge=xenbr0")
+            }
+        };
         format!(
-            "name = 'vm'\nuuid = '{UUID}'\ntype = '{}'\nkernel = '/kernel'\nmemory = 8\n\
-             extra = 'sim.kind=linux sim.writes=20 sim.rests-after=6000'\n\
-             disk = ['{FILE_DISK},raw,xvda,w', '{DEVICE},raw,xvdb,w']\nvif = ['bridge=xenbr0']\n",
-            self.as_str()
+            "name = 'vm'\nuuid = '{UUID}'\ntype = '{}'\n{boots}\n\
+             disk = ['{},raw,xvda,w', '{DEVICE},raw,xvdb,w']\nvif = ['{vif}']\n",
+            self.as_str(),
+            self.first_disk()
         )
+    }
+
+    /// A file is attached when the other host has let go of it, which a device model never does; a device before that.
+    fn first_disk(self) -> &'static str {
+        match self {
+            Self::Hvm => OTHER_DEVICE,
+            Self::Pv | Self::Pvh => FILE_DISK,
+        }
+    }
+
+    /// As backends name them.
+    fn disks_used(self) -> [&'static str; 2] {
+        let first = match self {
+            Self::Hvm => OTHER_DEVICE_USED,
+            Self::Pv | Self::Pvh => FILE_DISK,
+        };
+        [first, DEVICE_USED]
     }
 }
 
@@ -152,13 +196,14 @@ pub struct Outcome {
 }
 
 const SECOND: u64 = 1_000_000_000;
+const BEHAVIOUR: &str = "sim.kind=linux sim.writes=20 sim.rests-after=6000";
 const UUID: Uuid = Uuid([0x11; 16]);
 const TRANSFER: Uuid = Uuid([0x44; 16]);
-/// A file is attached when the other host has let go of it, a device before that.
 const FILE_DISK: &str = "/shared/disk.raw";
 const DEVICE: &str = "/shared/device";
-/// As backends name it.
 const DEVICE_USED: &str = "block 8:16";
+const OTHER_DEVICE: &str = "/shared/other";
+const OTHER_DEVICE_USED: &str = "block 8:32";
 const FILE: &str = "/shared/vm.saved";
 /// Nodes that stay after the first move.
 const EMPTY: [&str; 2] = ["\"/xylem\", []", "\"/xylem/received\", []"];
@@ -170,8 +215,10 @@ const PATIENCE_NS: u64 = 900 * SECOND;
 fn prepare(host: &SimHost) {
     let os = host.os();
     os.add_file("/kernel", sim::kernel_image());
+    sim::add_hvm_files(os, BEHAVIOUR);
     os.add_disk(FILE_DISK, 1 << 20);
     os.add_block_device(DEVICE, DeviceNumber { major: 8, minor: 16 });
+    os.add_block_device(OTHER_DEVICE, DeviceNumber { major: 8, minor: 32 });
     os.add_disk("/own.raw", 1 << 20);
     os.add_bridge("xenbr0");
 }
@@ -289,24 +336,28 @@ impl Trial {
     }
 
     /// Sends the VM from one host to the other.
-    fn by_network(&mut self, from: Side, pace: Pace, trouble: Trouble) {
+    fn by_network(&mut self, from: Side, way: Way, trouble: Trouble) {
         let ends = self.pair.connect();
         let (near, far) = (ends[from.index()], ends[from.other().index()]);
         self.moves += 1;
         let mut transfer = TRANSFER;
         transfer.0[15] = self.moves;
         let name = |side: Side| if side == Side::Left { "left" } else { "right" };
+        let (peer, lanes) = match way {
+            Way::Lanes => (Reach::Peer(name(from.other()).to_owned()), Some(3)),
+            _ => (Reach::Command(format!("ssh {}", name(from.other()))), None),
+        };
         let request = MigrateRequest {
             target: "vm".to_owned(),
             channel: near,
             to: name(from.other()).to_owned(),
             from: name(from).to_owned(),
-            peer: Some(Reach::Command(format!("ssh {}", name(from.other())))),
+            peer: Some(peer),
             transfer,
-            pace,
+            pace: way.pace(),
             downtime_ms: None,
             arrival: Arrival::Runs,
-            wishes: Wishes::default(),
+            wishes: Wishes { lanes, ..Wishes::default() },
         };
         self.pair.ask(from.other(), receive(far));
         let letter = self.pair.ask(from, Request::Migrate(Box::new(request)));
@@ -327,9 +378,9 @@ impl Trial {
     }
 
     /// What must never have been so.
-    fn check_history(&mut self) -> Result<(), String> {
+    fn check_history(&mut self, guest: Guest) -> Result<(), String> {
         let mut lines = checks::twice(&self.pair.runs());
-        for disk in [FILE_DISK, DEVICE_USED] {
+        for disk in guest.disks_used() {
             lines.extend(checks::written_twice(&self.pair.disk_uses(), disk));
         }
         if lines.is_empty() { Ok(()) } else { Err(lines.join("\n")) }
@@ -435,10 +486,10 @@ impl Trial {
     }
 
     /// Its disks are connected where it runs, and nowhere else.
-    fn check_disk(&mut self, has_it: Option<Side>) -> Result<(), String> {
+    fn check_disk(&mut self, guest: Guest, has_it: Option<Side>) -> Result<(), String> {
         let uses = self.pair.disk_uses();
         for side in Side::BOTH {
-            for disk in [FILE_DISK, DEVICE_USED] {
+            for disk in guest.disks_used() {
                 let open = uses[side.index()].iter();
                 let open = open.filter(|it| it.what.disk == disk && it.ended.is_none()).count();
                 if open != usize::from(has_it == Some(side)) {
@@ -460,6 +511,9 @@ impl Trial {
             }
             if found.replace(side).is_some() {
                 return Err("both hosts have the VM".to_owned());
+            }
+            if !self.pair.on(side, |lab| lab.host.os().models_are_at_rest()) {
+                return Err(format!("{side:?}: its device model was told what nobody undid"));
             }
             // A domain that was restored has checked itself.
             let console = self.pair.on(side, move |lab| lab.host.console(domid));
@@ -537,8 +591,7 @@ impl Trial {
         trial.plan(plan.trouble);
         match plan.way {
             Way::File => trial.by_file()?,
-            Way::Live => trial.by_network(Side::Left, Pace::Live, plan.trouble),
-            Way::Stopped => trial.by_network(Side::Left, Pace::Stopped, plan.trouble),
+            way => trial.by_network(Side::Left, way, plan.trouble),
         }
         let was_hit = match plan.trouble {
             Trouble::Nothing => false,
@@ -553,10 +606,10 @@ impl Trial {
         };
         trial.calm();
         trial.pair.pass(300 * SECOND);
-        trial.check_history()?;
+        trial.check_history(plan.guest)?;
         trial.rescue(Side::Left, plan)?;
         let runs_on = trial.find()?;
-        trial.check_disk(runs_on)?;
+        trial.check_disk(plan.guest, runs_on)?;
         trial.check_definition(plan, runs_on)?;
         let has_arrived = !trial.pair.runs()[1].is_empty();
         let may_be_nowhere = match plan.trouble {
@@ -575,7 +628,7 @@ impl Trial {
         if is_told_moved && !is_moved && !may_be_nowhere || is_told_not && is_moved || is_needless {
             return Err(format!("it is on {runs_on:?}; the sender was told {:?}", trial.told));
         }
-        trial.check_history()?;
+        trial.check_history(plan.guest)?;
         trial.finish(runs_on)?;
         Ok(Outcome { runs_on, was_hit })
     }
@@ -623,10 +676,11 @@ pub fn walk(guest: Guest, seed: u64) -> Result<Vec<Side>, String> {
     for number in 1..=WALK_MOVES {
         trial.pair.pass(SECOND);
         let trouble = random_trouble(&mut prng, is_on);
-        let is_live = guest == Guest::Pvh && prng.below(2) == 0;
-        let pace = if is_live { Pace::Live } else { Pace::Stopped };
+        let ways = [Way::Live, Way::Stopped, Way::Lanes, Way::Stopped];
+        let way = ways[usize::try_from(prng.below(4)).unwrap_or(0)];
+        let way = if way.takes(guest) { way } else { Way::Stopped };
         is_on = trial
-            .walk_on(&plan, is_on, pace, trouble)
+            .walk_on(&plan, is_on, way, trouble)
             .map_err(|why| format!("move {number} from {is_on:?}, {trouble:?}: {why}"))?;
         places.push(is_on);
     }
@@ -640,17 +694,17 @@ impl Trial {
         &mut self,
         plan: &Plan,
         from: Side,
-        pace: Pace,
+        way: Way,
         trouble: Trouble,
     ) -> Result<Side, String> {
         self.plan(trouble);
-        self.by_network(from, pace, trouble);
+        self.by_network(from, way, trouble);
         self.calm();
         self.pair.pass(300 * SECOND);
-        self.check_history()?;
+        self.check_history(plan.guest)?;
         self.rescue(from, &Plan { trouble, ..*plan })?;
         let found = self.find()?;
-        self.check_disk(found)?;
+        self.check_disk(plan.guest, found)?;
         self.check_definition(plan, found)?;
         if let Some(side) = found {
             return Ok(side);

@@ -12,7 +12,7 @@ use xenstore::client::{Client, ClientError, Nodes as _};
 
 use crate::machine::{Dying, Machine};
 use crate::monitor::MonitorFate;
-use crate::os::{LOOP_MAJOR, OsState, SimOs};
+use crate::os::{OsState, SimOs};
 use crate::store::SocketTransport;
 
 /// How often one that expects a state looks for it.
@@ -195,12 +195,13 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
     };
     let mut disks = Vec::new();
     for path in drives(launch) {
-        let minor = path.strip_prefix("/dev/loop").and_then(|text| text.parse().ok());
-        let number = DeviceNumber { major: LOOP_MAJOR, minor: minor.unwrap_or(u32::MAX) };
-        if !os.open(number) {
-            return Err(HostError::Refused(format!("no disk {path}")));
+        match os.device_at(path).filter(|number| os.open(*number)) {
+            Some(number) => disks.push(number),
+            None => {
+                disks.into_iter().for_each(|number| os.close(number));
+                return Err(HostError::Refused(format!("no disk {path}")));
+            }
         }
-        disks.push(number);
     }
     // Pids are reused, start times are not.
     let pid = (1000..).find(|pid| !os.models.alive().any(|(it, _)| it == pid)).expect("many");

@@ -140,6 +140,17 @@ impl OsState {
         self.loops.iter().filter_map(one).collect()
     }
 
+    /// The block device at a path: a loop device, or one that was added.
+    pub(crate) fn device_at(&self, path: &str) -> Option<DeviceNumber> {
+        match self.files.get(path) {
+            Some(File::Block(number)) => Some(*number),
+            _ => {
+                let minor = path.strip_prefix("/dev/loop")?.parse().ok()?;
+                Some(DeviceNumber { major: LOOP_MAJOR, minor })
+            }
+        }
+    }
+
     /// Opens a block device for a backend. False if it does not exist.
     pub(crate) fn open(&mut self, number: DeviceNumber) -> bool {
         if number.major == LOOP_MAJOR {
