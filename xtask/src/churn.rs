@@ -45,6 +45,6 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 /// # Errors
 /// It cannot run, or a rule was broken.
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
-    let mut command = cargo::example("sim-trials", "churn");
+    let mut command = cargo::example("churn")?;
     cargo::run(command.args(arguments), "a rule was broken: the seed brings it back")
 }

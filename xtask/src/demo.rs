@@ -70,14 +70,14 @@ pub(crate) fn simulate(arguments: &[&str]) -> Result<()> {
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make {}", folder.display()))?;
     let picture = folder.join("bootstorm.svg");
-    let mut command = cargo::example("sim-trials", "story");
+    let mut command = cargo::example("story")?;
     command.args(arguments).arg("--svg").arg(&picture);
     cargo::run(&mut command, "the simulation failed")
 }
 
 fn on_real_xen() -> Result<()> {
     let began = Instant::now();
-    println!("== 1 of 4: Xylem's programs (the first build takes about 4 minutes)");
+    println!("== 1 of 4: Xylem's programs (the first build takes about 5 minutes)");
     lab::build_programs()?;
     println!("\n== 2 of 4: the emulated host (the first time 90 MB of packages are downloaded)");
     lab::image(lab::Series::default())?;

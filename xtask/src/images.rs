@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             Vec::new()
         }
     };
-    let mut command = cargo::example("xen-build", "images");
+    let mut command = cargo::example("images")?;
     command.args(arguments);
     command.args(originals.iter().map(|(role, path)| format!("{role}={}", path.display())));
     cargo::run(&mut command, "a damaged image did harm; --case runs it again")

@@ -41,7 +41,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
 /// # Errors
 /// Something was left after one of them.
 pub(crate) fn run(seeds: u32) -> Result<()> {
-    let mut command = cargo::example("sim-trials", "kills");
+    let mut command = cargo::example("kills")?;
     command.args(["--seeds", &seeds.to_string()]);
     cargo::run(&mut command, "a kill left a VM half made or something behind")
 }

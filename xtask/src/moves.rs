@@ -71,7 +71,7 @@ pub(crate) fn some() -> Result<()> {
 }
 
 fn example(arguments: &[String]) -> Result<()> {
-    let mut command = cargo::example("sim-pair", "moves");
+    let mut command = cargo::example("moves")?;
     let failure = "a VM ran twice, was lost, or left something behind";
     cargo::run(command.args(arguments), failure)
 }

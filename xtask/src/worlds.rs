@@ -74,7 +74,7 @@ pub(crate) fn run(worlds: Worlds) -> Result<()> {
 }
 
 fn example(name: &str, arguments: &[String]) -> Result<()> {
-    let mut command = cargo::example("sim-trials", name);
+    let mut command = cargo::example(name)?;
     let failure = format!("{name}: a rule was broken; its seed and trace are above");
     cargo::run(command.args(arguments), &failure)
 }

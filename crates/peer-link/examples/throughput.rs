@@ -1,6 +1,6 @@
 //! How fast a link is: MiB a second over loopback, plain TCP first, then one link, then several at a time.
 //!
-//! `cargo run --profile trial -p peer-link --example throughput [MIB]`
+//! `cargo run --release -p peer-link --example throughput [MIB]`
 
 use std::error::Error;
 use std::io::{Read as _, Write as _};

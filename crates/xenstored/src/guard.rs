@@ -232,7 +232,7 @@ pub(crate) fn forget_file() {
     *EXECUTED.lock().expect("not poisoned") = None;
 }
 
-/// From now on panics are distinguished from other deaths.
+/// From now on a panic of any thread ends the process, and is distinguished from other deaths.
 pub(crate) fn note_panics() {
     std::panic::set_hook(Box::new(move |panic| {
         let is_ours = std::thread::current().name() == Some("main");
@@ -245,6 +245,7 @@ pub(crate) fn note_panics() {
         }
         // The default report could block on its reader.
         log::complain(&format!("{panic}").replace('\n', ": "));
+        std::process::abort();
     }));
 }
 

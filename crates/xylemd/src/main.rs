@@ -259,7 +259,18 @@ fn notify_ready() {
 /// Internal command with which this program executes itself to parse a kernel.
 const PARSER_COMMAND: &str = "parse-kernel";
 
+/// From now on a panic of any thread ends the process: the next daemon finds whole records, and nobody waits for a thread
+/// that is gone.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
 fn main() -> ExitCode {
+    abort_on_panic();
     if std::env::args().nth(1).is_some_and(|word| word == PARSER_COMMAND) {
         return image_parser::serve();
     }

@@ -1,10 +1,11 @@
 //! Cargo: the one that runs us, in this workspace.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::workspace;
+use crate::{target_directory, workspace};
 
 /// Cargo in the workspace's folder.
 pub fn cargo() -> Command {
@@ -13,39 +14,58 @@ pub fn cargo() -> Command {
     command
 }
 
-/// The profile of what only tests and measures: optimised, without the link-time optimisation of the programs, which takes
-/// half a minute for each of a dozen examples.
-pub const TRIAL: &str = "trial";
-
-/// Runs an example of a package, optimised. Its arguments follow.
-pub fn example(package: &str, name: &str) -> Command {
-    let mut command = cargo();
-    command.args(["run", "--quiet", "--profile", TRIAL, "--package", package]);
-    command.args(["--example", name, "--"]);
-    command
+/// A target of the workspace.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Target<'a> {
+    Program(&'a str),
+    /// All examples of a workspace have names of their own.
+    Example(&'a str),
 }
 
-/// Builds programs of packages, optimised.
+/// Builds targets, optimised. Cargo shows what it compiles: the first build takes minutes.
+///
+/// The whole workspace is selected, whatever is built of it: a dependency's features are those that the selection wants,
+/// and with other features it, and all that uses it, would be built again.
 ///
 /// # Errors
 /// One of them does not build.
-pub fn build_release(packages: &[&str]) -> Result<()> {
+pub fn build(targets: &[Target<'_>]) -> Result<()> {
     let mut command = cargo();
-    command.args(["build", "--release"]);
-    for package in packages {
-        command.args(["--package", package]);
+    command.args(["build", "--release", "--workspace"]);
+    let mut names = Vec::new();
+    for target in targets {
+        let (kind, name) = match target {
+            Target::Program(name) => ("--bin", name),
+            Target::Example(name) => ("--example", name),
+        };
+        command.args([kind, name]);
+        names.push(*name);
     }
-    run(&mut command, &format!("{} does not build", packages.join(", ")))
+    run(&mut command, &format!("{} does not build", names.join(", ")))
 }
 
-/// Builds all examples of a package, optimised.
+/// Where a target is once it is built.
 ///
 /// # Errors
-/// One of them does not build.
-pub fn build_examples(package: &str) -> Result<()> {
-    let mut command = cargo();
-    command.args(["build", "--profile", TRIAL, "--package", package, "--examples"]);
-    run(&mut command, &format!("the examples of {package} do not build"))
+/// The current folder is unknown.
+pub fn path(target: Target<'_>) -> Result<PathBuf> {
+    let folder = target_directory()?.join("release");
+    Ok(match target {
+        Target::Program(name) => folder.join(name),
+        Target::Example(name) => folder.join("examples").join(name),
+    })
+}
+
+/// Builds an example. Its arguments follow.
+///
+/// # Errors
+/// It does not build.
+pub fn example(name: &str) -> Result<Command> {
+    let target = Target::Example(name);
+    build(&[target])?;
+    let mut command = Command::new(path(target)?);
+    command.current_dir(workspace());
+    Ok(command)
 }
 
 /// Runs to the end what is started by cargo.

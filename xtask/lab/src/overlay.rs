@@ -146,31 +146,25 @@ pub fn workspace() -> PathBuf {
 /// # Errors
 /// One of them does not build.
 pub fn build_programs() -> Result<()> {
-    for wanted in [Linkage::Dynamic, Linkage::Static] {
-        let mut command = cargo::cargo();
-        command.args(["build", "--release"]);
-        command.args(wanted.arguments());
-        for (package, _, linkage) in PROGRAMS {
-            if *linkage == wanted {
-                command.args(["--package", package]);
-            }
-        }
-        cargo::run(&mut command, "the programs for dom0 do not build")?;
+    let of = |wanted| PROGRAMS.iter().filter(move |(_, _, linkage)| *linkage == wanted);
+    let dynamic: Vec<_> =
+        of(Linkage::Dynamic).map(|(_, name, _)| cargo::Target::Program(name)).collect();
+    cargo::build(&dynamic)?;
+    let mut command = cargo::cargo();
+    command.args(["build", "--release"]).args(Linkage::Static.arguments());
+    for (package, _, _) in of(Linkage::Static) {
+        command.args(["--package", package]);
     }
-    Ok(())
+    cargo::run(&mut command, "the programs for dom0 do not build")
 }
 
-/// Builds an example program of a package; dom0 finds it in `/root`.
+/// Builds an example program; dom0 finds it in `/root`.
 ///
 /// # Errors
 /// It does not build.
-pub fn build_example(package: &str, name: &str) -> Result<ExtraFile> {
-    let mut command = cargo::cargo();
-    command.args(["build", "--quiet", "--profile", cargo::TRIAL]);
-    command.args(["--package", package, "--example", name]);
-    cargo::run(&mut command, &format!("the example {name} of {package} does not build"))?;
-    let host = example_path(name)?;
-    Ok(ExtraFile { host, dom0: format!("/root/{name}") })
+pub fn build_example(name: &str) -> Result<ExtraFile> {
+    cargo::build(&[cargo::Target::Example(name)])?;
+    Ok(ExtraFile { host: example_path(name)?, dom0: format!("/root/{name}") })
 }
 
 /// Where an example is once it is built.
@@ -178,7 +172,7 @@ pub fn build_example(package: &str, name: &str) -> Result<ExtraFile> {
 /// # Errors
 /// The target folder is unknown.
 pub fn example_path(name: &str) -> Result<PathBuf> {
-    Ok(target_directory()?.join(cargo::TRIAL).join("examples").join(name))
+    cargo::path(cargo::Target::Example(name))
 }
 
 /// Our own guest kernel for as many devices as a VM may have; dom0 finds it as `/guest/unikernel-wide`.

@@ -29,7 +29,7 @@ pub(super) fn run(rounds: u32, sizes: &[u32]) -> Result<Vec<Row>> {
     options.timeout = Duration::from_secs(1800);
     options.dom0_memory_mib = DOM0_MIB;
     options.memory_mib = memory_mib(most);
-    options.files.push(lab::build_example("xen-linux", "xen_listing")?);
+    options.files.push(lab::build_example("xen_listing")?);
     let mut samples = Samples::default();
     let scenario = lab::Scenario::find("bench-list")?;
     let arguments: Vec<String> =

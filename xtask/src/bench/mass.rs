@@ -69,7 +69,7 @@ fn boot(tool: &str, store: Store, count: u32, build: Build, files: &[ExtraFile])
 fn sampler(build: Build) -> Result<ExtraFile> {
     const NAME: &str = "cpu_sampler";
     match build {
-        Build::Fresh => lab::build_example("xen-linux", NAME),
+        Build::Fresh => lab::build_example(NAME),
         Build::AsIs => {
             let host = lab::example_path(NAME)?;
             Ok(ExtraFile { host, dom0: format!("/root/{NAME}") })

@@ -26,7 +26,7 @@ pub(super) fn run(options: &Options) -> Result<Vec<Row>> {
 }
 
 fn simulated(is_quick: bool) -> Result<Vec<Row>> {
-    let mut command = cargo::example("sim-trials", "storm");
+    let mut command = cargo::example("storm")?;
     if is_quick {
         command.arg("--quick");
     }

@@ -84,7 +84,7 @@ fn run_placed() -> anyhow::Error {
 }
 
 fn placed_command() -> Result<Command> {
-    lab::cargo::build_release(&["xtask"])?;
+    lab::cargo::build(&[lab::cargo::Target::Program("xtask")])?;
     let mut words: Vec<String> = Vec::new();
     let mut placed = Vec::new();
     let realtime = ["chrt", "--fifo", "20"];

@@ -53,8 +53,8 @@ pub(super) fn run(rounds: u32) -> Result<Vec<Row>> {
     options.cpus = 1;
     options.timeout = Duration::from_secs(7200);
     options.memory_mib = 4096;
-    options.files.push(lab::build_example("xylemd", "suspend_rounds")?);
-    options.files.push(lab::build_example("xylemd", "checkpoint_rounds")?);
+    options.files.push(lab::build_example("suspend_rounds")?);
+    options.files.push(lab::build_example("checkpoint_rounds")?);
     options.files.push(libxl()?);
     let whole = (rounds / 5).max(1);
     let arguments = [rounds, OTHERS, whole].map(|number| number.to_string());

@@ -165,7 +165,7 @@ fn boot(
         options.guest_kernel = lab::GuestKernel::AlsoUnpacked;
     }
     for program in EXAMPLES {
-        options.files.push(lab::build_example("xen-linux", program)?);
+        options.files.push(lab::build_example(program)?);
     }
     Ok(lab::run(&options, scenario, &[], on_line)?.status)
 }

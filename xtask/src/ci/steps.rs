@@ -6,8 +6,9 @@ use anyhow::{Result, ensure};
 
 use super::scenarios;
 use crate::worlds::Worlds;
+use lab::cargo::{self, Target};
+use lab::workspace;
 use lab::{Series, Store};
-use lab::{cargo, workspace};
 
 /// Seeds of the simulation that every run tries.
 const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
@@ -16,7 +17,7 @@ const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];
 const WORLDS: Worlds = Worlds { first: 0, identity: 5_000, swarm: 60, lists: 25_000 };
 
 /// How long each fuzz target runs.
-const FUZZ: Duration = Duration::from_secs(60);
+const FUZZ: Duration = Duration::from_secs(45);
 
 /// Seeds and steps of the comparison with the packaged store.
 const DIFF_SEEDS: [u64; 3] = [1, 2, 3];
@@ -42,15 +43,19 @@ pub(super) struct Step {
     pub(super) run: fn() -> Result<()>,
 }
 
+/// The simulations that steps run.
+const SIMULATIONS: [&str; 9] =
+    ["churn", "identity", "swarm", "listings", "mass", "kills", "moves", "story", "images"];
+
 /// The step that builds every program that later steps run.
 const PROGRAMS: &str = "programs";
 
 /// All steps.
 pub(super) const STEPS: &[Step] = &[
     step("format", Load::OneCpu, 2, format),
-    step(PROGRAMS, Load::OneCpu, 260, programs),
-    step("lints", Load::OneCpu, 130, lints),
-    step("tests", Load::OneCpu, 330, || {
+    step(PROGRAMS, Load::OneCpu, 500, programs),
+    step("lints", Load::OneCpu, 200, lints),
+    step("tests", Load::OneCpu, 480, || {
         run_cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"])
     }),
     step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
@@ -128,13 +133,10 @@ fn format() -> Result<()> {
 /// All that later steps run, so that none of them waits for another's build.
 fn programs() -> Result<()> {
     lab::build_programs()?;
-    cargo::build_examples("sim-trials")?;
-    cargo::build_examples("sim-pair")?;
-    cargo::build_examples("xen-build")?;
-    for program in scenarios::EXAMPLES {
-        lab::build_example("xen-linux", program)?;
-    }
-    Ok(())
+    let in_dom0 = scenarios::EXAMPLES.iter();
+    let examples: Vec<_> =
+        SIMULATIONS.iter().chain(in_dom0).map(|it| Target::Example(it)).collect();
+    cargo::build(&examples)
 }
 
 fn lints() -> Result<()> {

@@ -103,7 +103,7 @@ impl Booted {
 
     /// What both sides see: the programs, the unit, the scripts, and the store's host.
     fn prepare_folder() -> Result<PathBuf> {
-        lab::cargo::build_release(&["xenstored", "xy"])?;
+        lab::cargo::build(&["xylem-xenstored", "xy"].map(lab::cargo::Target::Program))?;
         let shared = std::env::temp_dir().join(format!("xylem-unit-{}", std::process::id()));
         fs::create_dir_all(shared.join("host"))?;
         let built = lab::target_directory()?.join("release");

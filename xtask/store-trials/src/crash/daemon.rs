@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use file_host::HostFolder;
+use lab::cargo::{self, Target};
 
 /// How long a daemon may take until it serves.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -23,14 +24,15 @@ pub(super) struct Daemon {
 impl Daemon {
     /// Builds it and makes its folder.
     pub(super) fn prepare() -> Result<Self> {
-        lab::cargo::build_release(&["xenstored"])?;
+        let target = Target::Program("xylem-xenstored");
+        cargo::build(&[target])?;
         let memory = PathBuf::from("/dev/shm");
         let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let folder = place.join(format!("xylem-crash-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let manager = UnixDatagram::bind(folder.join("notify"))?;
         manager.set_read_timeout(Some(START_MAX))?;
-        let program = lab::target_directory()?.join("release/xylem-xenstored");
+        let program = cargo::path(target)?;
         Ok(Self { program, folder, manager, process: None, is_kept: false, journal_bytes_max: 0 })
     }
 

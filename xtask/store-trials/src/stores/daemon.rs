@@ -16,6 +16,7 @@ use super::client::Connection;
 use super::guest::Guest;
 use super::peers::Peers;
 use lab::Store;
+use lab::cargo::{self, Target};
 
 /// How long a server may take to serve.
 const START_MAX: Duration = Duration::from_secs(60);
@@ -43,10 +44,11 @@ impl Programs {
     /// # Errors
     /// One of them is missing.
     pub fn prepare(stores: &[Store]) -> Result<Self> {
-        lab::cargo::build_release(&["xenstored"])?;
+        let program = Target::Program("xylem-xenstored");
+        cargo::build(&[program])?;
         let wants_peers = stores.iter().any(|store| matches!(store, Store::C | Store::Oxen));
         Ok(Self {
-            xylem: lab::target_directory()?.join("release/xylem-xenstored"),
+            xylem: cargo::path(program)?,
             earlier: None,
             peers: wants_peers.then(Peers::prepare).transpose()?,
         })
