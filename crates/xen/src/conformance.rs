@@ -1,4 +1,5 @@
-//! The conformance suite of [`Hypervisor`]: cases that run on real Xen and on the simulator.
+//! The conformance suite of [`Hypervisor`]: cases that run on real Xen and on the simulator. It is no feature: what
+//! cargo builds with another feature it builds again, and with it all that uses this crate.
 //!
 //! Each case creates and removes its own domains. The machine should be idle otherwise: the last
 //! case compares the domain list with the one at the start.

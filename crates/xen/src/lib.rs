@@ -11,7 +11,6 @@ mod abi;
 mod batch;
 mod bitset;
 mod channel;
-#[cfg(feature = "conformance")]
 pub mod conformance;
 mod cpuid;
 mod devices;
