@@ -17,12 +17,6 @@ use std::process::ExitCode;
 use session::{Failure, Session};
 
 fn main() -> ExitCode {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        report(panic);
-        // Nobody waits for a thread that is gone.
-        std::process::abort();
-    }));
     let mut session = Session::default();
     let result = arguments().and_then(|arguments| command::run(&mut session, arguments));
     let output = session.take_output();

@@ -68,12 +68,14 @@ pub fn example(name: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs to the end what is started by cargo.
+/// Runs cargo, or what it built, to the end.
 ///
 /// # Errors
 /// `failure`, if it fails.
 pub fn run(command: &mut Command, failure: &str) -> Result<()> {
-    let status = command.status().context("cargo does not start")?;
+    let status = command
+        .status()
+        .with_context(|| format!("{} does not start", command.get_program().display()))?;
     ensure!(status.success(), "{failure}");
     Ok(())
 }

@@ -28,7 +28,7 @@ pub use cpio::content as archived;
 pub use host_tools::{install, require_all as require_tools};
 pub use image::{cache_directory, prepare as image};
 pub use overlay::{
-    build_example, build_programs, build_wide_unikernel, example_path, target_directory, workspace,
+    build_example, build_programs, build_wide_unikernel, built_example, target_directory, workspace,
 };
 pub use recipe::Series;
 

@@ -66,13 +66,12 @@ impl Linkage {
         }
     }
 
-    /// Where cargo puts release programs.
-    fn folder(self) -> Result<PathBuf> {
-        let target = target_directory()?;
-        Ok(match self {
-            Self::Dynamic => target.join("release"),
-            Self::Static => target.join(TARGET).join("release"),
-        })
+    /// Where cargo puts a release program.
+    fn path(self, program: &str) -> Result<PathBuf> {
+        match self {
+            Self::Dynamic => cargo::path(cargo::Target::Program(program)),
+            Self::Static => Ok(target_directory()?.join(TARGET).join("release").join(program)),
+        }
     }
 }
 
@@ -103,7 +102,7 @@ pub(crate) fn build(
         archive.file("lab/scenario", 0o755, text.as_bytes());
     }
     for (_, program, linkage) in PROGRAMS {
-        let path = linkage.folder()?.join(program);
+        let path = linkage.path(program)?;
         if let Some(content) = stripped(&path)? {
             archive.file(&format!("usr/local/bin/{program}"), 0o755, &content);
         }
@@ -164,15 +163,16 @@ pub fn build_programs() -> Result<()> {
 /// It does not build.
 pub fn build_example(name: &str) -> Result<ExtraFile> {
     cargo::build(&[cargo::Target::Example(name)])?;
-    Ok(ExtraFile { host: example_path(name)?, dom0: format!("/root/{name}") })
+    built_example(name)
 }
 
-/// Where an example is once it is built.
+/// An example program that was built before.
 ///
 /// # Errors
 /// The target folder is unknown.
-pub fn example_path(name: &str) -> Result<PathBuf> {
-    cargo::path(cargo::Target::Example(name))
+pub fn built_example(name: &str) -> Result<ExtraFile> {
+    let host = cargo::path(cargo::Target::Example(name))?;
+    Ok(ExtraFile { host, dom0: format!("/root/{name}") })
 }
 
 /// Our own guest kernel for as many devices as a VM may have; dom0 finds it as `/guest/unikernel-wide`.

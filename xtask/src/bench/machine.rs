@@ -22,7 +22,7 @@ const OPERATIONS: [(&str, &str); 8] = [
 const WORSE_MAX: f64 = 3.0;
 
 pub(super) fn run() -> Result<Vec<Row>> {
-    let output = cargo::example("machine")?.output().context("cargo does not start")?;
+    let output = cargo::example("machine")?.output().context("the example does not start")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the machine failed: {errors}");
     let mut samples = Samples::default();

@@ -70,10 +70,7 @@ fn sampler(build: Build) -> Result<ExtraFile> {
     const NAME: &str = "cpu_sampler";
     match build {
         Build::Fresh => lab::build_example(NAME),
-        Build::AsIs => {
-            let host = lab::example_path(NAME)?;
-            Ok(ExtraFile { host, dom0: format!("/root/{NAME}") })
-        }
+        Build::AsIs => lab::built_example(NAME),
     }
 }
 

@@ -30,7 +30,7 @@ fn simulated(is_quick: bool) -> Result<Vec<Row>> {
     if is_quick {
         command.arg("--quick");
     }
-    let output = command.output().context("cargo does not start")?;
+    let output = command.output().context("the example does not start")?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "the simulation failed: {errors}");
     let mut samples = Samples::default();

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::Row;
 use lab::Store;
+use lab::cargo::{self, Target};
 
 /// Set for the driver once it is where it should be.
 const PLACED: &str = "XYLEM_BENCH_PLACED";
@@ -84,7 +85,8 @@ fn run_placed() -> anyhow::Error {
 }
 
 fn placed_command() -> Result<Command> {
-    lab::cargo::build(&[lab::cargo::Target::Program("xtask")])?;
+    let driver = Target::Program("xtask");
+    cargo::build(&[driver])?;
     let mut words: Vec<String> = Vec::new();
     let mut placed = Vec::new();
     let realtime = ["chrt", "--fifo", "20"];
@@ -98,7 +100,7 @@ fn placed_command() -> Result<Command> {
         words.extend(["taskset".to_owned(), "--cpu-list".to_owned(), (cpus - 1).to_string()]);
         placed.push("pinned");
     }
-    words.push(lab::target_directory()?.join("release/xtask").to_string_lossy().into_owned());
+    words.push(cargo::path(driver)?.to_string_lossy().into_owned());
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).args(std::env::args_os().skip(1)).env(PLACED, placed.join(","));
     Ok(command)

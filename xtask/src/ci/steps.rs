@@ -7,8 +7,7 @@ use anyhow::{Result, ensure};
 use super::scenarios;
 use crate::worlds::Worlds;
 use lab::cargo::{self, Target};
-use lab::workspace;
-use lab::{Series, Store};
+use lab::{Series, Store, workspace};
 
 /// Seeds of the simulation that every run tries.
 const SEEDS: [u64; 8] = [1, 2, 3, 5, 8, 13, 21, 34];

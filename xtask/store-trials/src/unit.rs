@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use xenstore::wire::MessageType;
 
 use crate::stores::Connection;
+use lab::cargo::{self, Target};
 
 /// Inside: asks the store for a live update.
 pub const LIVE_UPDATE: &str = "unit-live-update";
@@ -103,14 +104,14 @@ impl Booted {
 
     /// What both sides see: the programs, the unit, the scripts, and the store's host.
     fn prepare_folder() -> Result<PathBuf> {
-        lab::cargo::build(&["xylem-xenstored", "xy"].map(lab::cargo::Target::Program))?;
+        let [store, client] = ["xylem-xenstored", "xy"].map(Target::Program);
+        cargo::build(&[store, client])?;
         let shared = std::env::temp_dir().join(format!("xylem-unit-{}", std::process::id()));
         fs::create_dir_all(shared.join("host"))?;
-        let built = lab::target_directory()?.join("release");
         let dist = lab::workspace().join("dist");
         let copies = [
-            (built.join("xylem-xenstored"), "xylem-xenstored"),
-            (built.join("xy"), "xy"),
+            (cargo::path(store)?, "xylem-xenstored"),
+            (cargo::path(client)?, "xy"),
             (std::env::current_exe()?, "xtask"),
             (dist.join("xylem-xenstored.service"), "xylem-xenstored.service"),
             (dist.join("xylem-xenstored.sysusers"), "xylem-xenstored.sysusers"),
