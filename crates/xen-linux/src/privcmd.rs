@@ -162,31 +162,48 @@ impl LinuxHypervisor {
     ///
     /// Xen has no such call for other control domains, and they do not need it.
     fn clear_window(&mut self, window: &Mapping) {
-        /// `__HYPERVISOR_update_va_mapping`, and its flags to flush the TLBs of all vCPUs. Source:
-        /// `xen/include/public/xen.h`.
-        const UPDATE_VA_MAPPING: u64 = 14;
-        const FLUSH_ALL: u64 = 1 | 1 << 2;
         let pages = window.bytes() / PAGE_BYTES;
         if !self.clears_windows || pages < CLEARED_PAGES_MIN {
             return;
         }
+        // One flush for all: with several vCPUs each costs an interrupt on the others. Also after a failure, for the pages
+        // before it: the kernel does not flush what it finds empty.
+        let cleared = self.clear_pages(window, pages);
+        self.clears_windows = self.flush_tlbs().is_ok() && cleared;
+    }
+
+    /// Returns whether Xen did it.
+    fn clear_pages(&mut self, window: &Mapping, pages: usize) -> bool {
+        /// `__HYPERVISOR_update_va_mapping`. Source: `xen/include/public/xen.h`.
+        const UPDATE_VA_MAPPING: u64 = 14;
         for first in (0..pages).step_by(CALLS_PER_PAGE) {
             let count = (pages - first).min(CALLS_PER_PAGE);
             let own = self.own_address();
             let calls = &mut self.own_page()[..count * CALL_BYTES];
             for (call, page) in calls.chunks_exact_mut(CALL_BYTES).zip(first..) {
                 let address = window.address() + (page * PAGE_BYTES) as u64;
-                // The kernel does not flush what it finds empty.
-                let flags = if page + 1 == first + count { FLUSH_ALL } else { 0 };
-                put_call(call, UPDATE_VA_MAPPING, [address, 0, flags, 0, 0]);
+                put_call(call, UPDATE_VA_MAPPING, [address, 0, 0, 0, 0]);
             }
             let issued = self.issue(Op::Multicall, [own, count as u64, 0, 0, 0]);
             let mut calls = self.own_page()[..count * CALL_BYTES].chunks_exact(CALL_BYTES);
             if issued.is_err() || calls.any(|call| call_result(call) != 0) {
-                self.clears_windows = false;
-                return;
+                return false;
             }
         }
+        true
+    }
+
+    /// Flushes the TLBs of all of this domain's vCPUs.
+    fn flush_tlbs(&mut self) -> Result<(), Errno> {
+        /// `MMUEXT_TLB_FLUSH_ALL`, and the size of `struct mmuext_op`, which begins with it. Source:
+        /// `xen/include/public/xen.h`.
+        const TLB_FLUSH_ALL: u32 = 10;
+        const OPERATION_BYTES: usize = 24;
+        let own = self.own_address();
+        let operation = &mut self.own_page()[..OPERATION_BYTES];
+        operation.fill(0);
+        operation[..4].copy_from_slice(&TLB_FLUSH_ALL.to_ne_bytes());
+        self.issue(Op::Mmuext, [own, 1, 0, u64::from(DomId::SELF.0), 0]).map(|_| ())
     }
 
     /// Maps the frames of a range window by window and calls `copy` for each part of `bytes` bytes.
