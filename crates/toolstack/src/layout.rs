@@ -299,8 +299,15 @@ pub fn domain_nodes(
     disks: &BTreeMap<u32, Attachment>,
     start: Start,
 ) -> Nodes {
+    let mut nodes = early_nodes(config, uuid, built.domid);
+    nodes.0.extend(late_nodes(config, uuid, built, disks, start).0);
+    nodes
+}
+
+/// Those that do not depend on the domain's memory and its disks: they may be written while both still come.
+#[must_use]
+pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
     let mut nodes = Nodes::default();
-    let domid = built.domid;
     let path = format!("/local/domain/{domid}");
     let guest_reads = [DOM0_ONLY, Permission::new(Access::Read, domid)];
     let guest_owns = [Permission::new(Access::None, domid)];
@@ -315,8 +322,6 @@ pub fn domain_nodes(
         let availability = if vcpu < config.vcpus { "online" } else { "offline" };
         nodes.put(format!("{path}/cpu/{vcpu}/availability"), availability);
     }
-    nodes.put(format!("{path}/store/port"), built.store_port.to_string());
-    nodes.put(format!("{path}/store/ring-ref"), built.store_gfn.to_string());
     nodes.put(format!("{path}/control/platform-feature-multiprocessor-suspend"), "1");
     nodes.put(format!("{path}/control/platform-feature-xs_reset_watches"), "1");
     for writable in GUEST_WRITES {
@@ -333,11 +338,28 @@ pub fn domain_nodes(
     if let Some(hvm) = &config.hvm {
         hvm_nodes(&mut nodes, domid, hvm);
     }
-    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
-        vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
-    }
     for vif in &config.vifs {
         vif_nodes(&mut nodes, domid, uuid, vif);
+    }
+    nodes
+}
+
+/// The others, with the end of the record.
+#[must_use]
+pub fn late_nodes(
+    config: &VmConfig,
+    uuid: Uuid,
+    built: &BuiltDomain,
+    disks: &BTreeMap<u32, Attachment>,
+    start: Start,
+) -> Nodes {
+    let mut nodes = Nodes::default();
+    let domid = built.domid;
+    let path = format!("/local/domain/{domid}");
+    nodes.put(format!("{path}/store/port"), built.store_port.to_string());
+    nodes.put(format!("{path}/store/ring-ref"), built.store_gfn.to_string());
+    for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
+        vbd_nodes(&mut nodes, domid, disk, &disks[&disk.vdev.number]);
     }
 
     // Last, because xenconsoled and the kernel's backends act on what they find.

@@ -3,6 +3,7 @@
 //! A plan leaves no choices to its execution. After a failure there is no rollback: a new plan
 //! takes down what was reached ([`Reached`]).
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 pub use crate::config::Start;
@@ -162,7 +163,7 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     if origin == Origin::HostSave {
         after.push(plan.add(SaveStep::Remove, &[nodes]));
     }
-    add_finish(&mut plan, config, start, &after, model);
+    add_finish(&mut plan, config, start, &after, model, &EarlyVifs::new());
     plan
 }
 
@@ -222,28 +223,33 @@ fn add_disks(
 #[must_use]
 pub fn plan_finish(config: &VmConfig, start: Start) -> Plan {
     let mut plan = Plan::default();
-    add_finish(&mut plan, config, start, &[], None);
+    add_finish(&mut plan, config, start, &[], None, &EarlyVifs::new());
     plan
 }
 
+/// `early` has the vifs that are ready before.
 fn add_finish(
     plan: &mut Plan,
     config: &VmConfig,
     start: Start,
     after: &[usize],
     model: Option<usize>,
+    early: &EarlyVifs,
 ) {
     let mut done = vec![plan.add(CreateStep::Introduce, after)];
     let ready = config.hvm.as_ref().map(|_| plan.add(Wait::Model, model.as_slice()));
     done.extend(ready);
     for device in layout::devices(config) {
-        let seen = plan.add(Wait::Backend(device), after);
+        let seen = match early.get(&device) {
+            Some(Early::Joined) => continue,
+            Some(Early::Seen(step)) => *step,
+            None => plan.add(Wait::Backend(device), after),
+        };
         done.push(seen);
         if device.kind == DeviceKind::Vif {
             let mut after = vec![seen];
             // An emulated card's interface exists when its device model is ready.
-            let is_emulated = config.emulated_vifs().any(|(_, vif)| vif.devid == device.devid);
-            after.extend(ready.filter(|_| is_emulated));
+            after.extend(ready.filter(|_| is_emulated(config, device)));
             done.push(plan.add(DeviceStep::JoinBridge(device.devid), &after));
         }
     }
@@ -251,6 +257,40 @@ fn add_finish(
         // Last: the guest's demands on dom0 would delay all later steps.
         plan.add(CreateStep::Unpause, &done);
     }
+}
+
+/// How far a vif is before its VM's memory is there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Early {
+    /// Its backend sees it, from this step on.
+    Seen(usize),
+    /// It is on its bridge, too.
+    Joined,
+}
+
+type EarlyVifs = BTreeMap<DeviceRef, Early>;
+
+/// Lets the backends of all vifs get ready. Returns what is needed to go on, and how far each is.
+fn add_early_vifs(plan: &mut Plan, config: &VmConfig, domain: usize) -> (Vec<usize>, EarlyVifs) {
+    let nodes = plan.add(CreateStep::WriteEarlyNodes, &[domain]);
+    let mut ready = vec![nodes];
+    let mut early = EarlyVifs::new();
+    for device in layout::devices(config).into_iter().filter(|it| it.kind == DeviceKind::Vif) {
+        let seen = plan.add(Wait::Backend(device), &[nodes]);
+        // An emulated card joins with its device model's interface.
+        if is_emulated(config, device) {
+            ready.push(seen);
+            early.insert(device, Early::Seen(seen));
+        } else {
+            ready.push(plan.add(DeviceStep::JoinBridge(device.devid), &[seen]));
+            early.insert(device, Early::Joined);
+        }
+    }
+    (ready, early)
+}
+
+fn is_emulated(config: &VmConfig, vif: DeviceRef) -> bool {
+    config.emulated_vifs().any(|(_, it)| it.devid == vif.devid)
 }
 
 /// What exists of a VM and must be taken down.
@@ -347,7 +387,7 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
-    add_finish(&mut plan, config, start, &[nodes], model);
+    add_finish(&mut plan, config, start, &[nodes], model, &EarlyVifs::new());
     plan
 }
 
@@ -469,13 +509,16 @@ pub fn plan_receive(config: &VmConfig, start: Start, with: ComesWith) -> Plan {
     let early = add_disks(&mut plan, config, DeviceStep::AttachEarly, record);
     ready.extend(early.iter().map(|(_, step)| *step));
     let filled = plan.add(MoveStep::Receive, &ready);
-    let ours = plan.add(MoveStep::AwaitGo, &[filled]);
+    // What a stopped guest need not wait for is done while its memory comes.
+    let (mut whole, early) = add_early_vifs(&mut plan, config, domain);
+    whole.push(filled);
+    let ours = plan.add(MoveStep::AwaitGo, &whole);
     let mut parts = vec![plan.add(MoveStep::Note, &[ours])];
     let disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, ours);
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, ours, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);
-    add_finish(&mut plan, config, start, &[nodes], model);
+    add_finish(&mut plan, config, start, &[nodes], model, &early);
     let mut all: Vec<usize> = (nodes..plan.steps.len()).collect();
     if with == ComesWith::Definition {
         all = vec![plan.add(MoveStep::Define, &all)];

@@ -58,6 +58,8 @@ pub(crate) struct Incarnation {
     pub(crate) is_released: bool,
     /// Nodes of the domain and devices were, or may have been, written.
     pub(crate) nodes: bool,
+    /// Those that need neither memory nor disks are there.
+    pub(crate) has_early_nodes: bool,
     pub(crate) completion: Option<Completion>,
     /// What came of its last save.
     pub(crate) save_end: Option<SaveEnd>,

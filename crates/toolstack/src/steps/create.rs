@@ -38,7 +38,10 @@ pub enum CreateStep {
     LoadState,
     /// Start the device model of an HVM domain.
     StartModel,
-    /// Write the domain's and its devices' nodes and complete the record, atomically: from here on
+    /// Write the nodes that depend on nothing that still comes, so that the backends of network interfaces are ready
+    /// before the guest has stopped.
+    WriteEarlyNodes,
+    /// Write the domain's and its devices' nodes, or those that are missing, and complete the record, atomically: from here on
     /// a restarted daemon continues with the rest.
     WriteNodes(Start),
     Introduce,
@@ -86,6 +89,10 @@ pub enum CreateWork {
     StartModel {
         domain: DomainRef,
         launch: Launch,
+    },
+    WriteEarlyNodes {
+        nodes: Nodes,
+        quota: Option<Quota>,
     },
     WriteNodes {
         uuid: Uuid,
@@ -137,7 +144,10 @@ fn nodes_of(
     };
     facts.incarnation.nodes = true;
     facts.incarnation.completion = Some(built.completion(start));
-    let mut nodes = layout::domain_nodes(config, uuid, &built, &facts.disks, start);
+    let mut nodes = match facts.incarnation.has_early_nodes {
+        true => layout::late_nodes(config, uuid, &built, &facts.disks, start),
+        false => layout::domain_nodes(config, uuid, &built, &facts.disks, start),
+    };
     if let Some(transfer) = facts.transfer {
         nodes.put(layout::received_path(transfer), uuid.to_string());
     }
@@ -190,6 +200,9 @@ impl CreateStep {
             Self::StartModel => {
                 step("start device model", Permit::BUILD, Some(TeardownStep::EndModel))
             }
+            Self::WriteEarlyNodes => {
+                step("write early nodes", Permit::SHORT.with_backend(), remove)
+            }
             Self::WriteNodes(_) => step("write nodes", Permit::SHORT.with_backend(), remove),
             Self::Introduce => step("introduce", Permit::SHORT, None),
             Self::Unpause => step("unpause", Permit::SHORT, None),
@@ -241,6 +254,16 @@ impl CreateStep {
                 let domid = domain().domid;
                 let launch = device_model::launch(&config, uuid, domid, &facts.disks, state);
                 CreateWork::StartModel { domain: domain(), launch }
+            }
+            Self::WriteEarlyNodes => {
+                let domid = domain().domid;
+                facts.incarnation.nodes = true;
+                facts.incarnation.has_early_nodes = true;
+                let quota = Quota::for_devices(domid, &config);
+                CreateWork::WriteEarlyNodes {
+                    nodes: layout::early_nodes(&config, uuid, domid),
+                    quota,
+                }
             }
             Self::WriteNodes(start) => {
                 let domain = facts.incarnation.new.expect("planned after the domain");
@@ -296,6 +319,7 @@ impl CreateStep {
             }
             Self::CheckFile
             | Self::Record
+            | Self::WriteEarlyNodes
             | Self::WriteNodes(_)
             | Self::Introduce
             | Self::Unpause => {
@@ -321,6 +345,7 @@ impl CreateWork {
             Self::StartModel { domain, .. } => {
                 info("start-model", WorkClass::Change, Some(*domain))
             }
+            Self::WriteEarlyNodes { .. } => info("write-early-nodes", WorkClass::Change, None),
             Self::WriteNodes { .. } => info("write-nodes", WorkClass::Change, None),
             Self::Introduce { domain, .. } => info("introduce", WorkClass::Change, Some(*domain)),
             Self::Unpause { domain, .. } => info("unpause", WorkClass::Query, Some(*domain)),
@@ -354,6 +379,12 @@ impl CreateWork {
             }
             Self::StartModel { domain, launch } => {
                 return by.start_model(domain, &launch).map(Output::Model);
+            }
+            Self::WriteEarlyNodes { nodes, quota } => {
+                if let Some(quota) = quota {
+                    store::raise_quota(&mut by.store, quota)?;
+                }
+                store::write_as_one(&mut by.store, &nodes)?;
             }
             Self::WriteNodes { uuid, mut nodes, quota } => {
                 nodes.put(layout::start_time_path(uuid), store::start_time(by.host.unix_ms()));
