@@ -21,7 +21,8 @@ Usage: xylem-xenstored [options]
       --host dir:PATH        serve fake guests, which are files in the folder PATH: for tests
   -F, --pid-file FILE        write the process id to FILE once clients are served
   -P, --output-pid           print the process id
-  -T, --trace-file FILE      append a line for each request to FILE; SIGHUP opens it again
+  -T, --trace-file FILE      append a line for each request to FILE, with its time in
+                             seconds since 1970; SIGHUP opens it again
   -E, --entry-nb N           nodes a guest may own
   -S, --entry-size N         bytes in a node of a guest
   -W, --watch-nb N           watches of a guest

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use xen::{DomId, EvtchnPort, Gfn};
@@ -489,8 +489,9 @@ impl Host for Rings {
 
     fn trace(&mut self, line: std::fmt::Arguments<'_>) {
         if let Some(file) = &mut self.log.trace {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             // A full disk must not stop the store.
-            let _lost = writeln!(file, "{line}");
+            let _lost = writeln!(file, "{}.{:06} {line}", now.as_secs(), now.subsec_micros());
         }
     }
 }
