@@ -66,7 +66,7 @@ const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// So many at a time, as CI has two CPUs.
+/// So many at a time by hand; in CI one, beside other steps.
 const AT_ONCE: usize = 2;
 
 /// Longest input in bytes: twice what a message holds.
@@ -172,7 +172,11 @@ fn run(
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..AT_ONCE.min(targets.len()) {
+        let at_once = match begin {
+            Corpus::Kept => AT_ONCE.min(targets.len()),
+            Corpus::Fresh => 1,
+        };
+        for _ in 0..at_once {
             scope.spawn(|| {
                 while let Some(target) = targets.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let outcome = run_one(programs, target, time, begin);

@@ -9,8 +9,11 @@ use anyhow::{Context, Result};
 
 use super::steps::{Load, Step};
 
-/// Steps of one CPU that run at a time.
-const AT_ONCE: usize = 2;
+/// CPUs that steps keep busy at a time.
+const CPUS: usize = 2;
+
+/// The niceness of what may run beside an emulated host.
+const BESIDE: &str = "10";
 
 /// How often the running steps are polled.
 const TICK: Duration = Duration::from_millis(100);
@@ -35,7 +38,7 @@ struct Running {
     index: usize,
     child: Child,
     started: Instant,
-    /// What a step that has company prints, until it has ended.
+    /// What a short step prints, until it has ended: two that print at a time could not be read.
     output: Option<File>,
 }
 
@@ -59,6 +62,7 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
         }
         std::thread::sleep(TICK);
         let mut still = Vec::new();
+        let mut has_printed = false;
         for mut step in running {
             let passed = match step.child.try_wait()? {
                 Some(status) => status.success(),
@@ -75,8 +79,13 @@ pub(super) fn run(steps: &[Step]) -> Result<ExitCode> {
             took[step.index] = step.started.elapsed();
             states[step.index] = if passed { State::Passed } else { State::Failed };
             print_output(&step, &steps[step.index])?;
+            has_printed = true;
         }
         running = still;
+        // What follows belongs to it again.
+        if has_printed && let Some(step) = running.iter().find(|step| step.output.is_none()) {
+            println!("\n---- {}, continued", steps[step.index].name);
+        }
         if began.elapsed() > LONGEST {
             println!("\nci: {} min are over: no further step begins", LONGEST.as_secs() / 60);
             break;
@@ -104,10 +113,12 @@ fn next(steps: &[Step], states: &[State]) -> Option<usize> {
         steps.iter().zip(states).filter(is).count()
     };
     let has_room = |step: &Step| {
+        let busy = running(Load::OneCpu) + running(Load::Lab);
         running(Load::Machine) == 0
             && match step.load {
-                Load::OneCpu => running(Load::OneCpu) < AT_ONCE,
-                Load::Machine => running(Load::OneCpu) == 0,
+                Load::OneCpu => busy < CPUS,
+                Load::Lab => busy < CPUS && running(Load::Lab) == 0,
+                Load::Machine => busy == 0,
             }
     };
     let is_ready = |step: &Step| {
@@ -124,7 +135,7 @@ fn next(steps: &[Step], states: &[State]) -> Option<usize> {
 fn minutes_left(steps: &[Step], states: &[State]) -> u32 {
     let seconds = steps.iter().zip(states).map(|(step, state)| match (state, step.load) {
         (State::Passed | State::Failed, _) => 0,
-        (_, Load::OneCpu) => step.typical_seconds / 2,
+        (_, Load::OneCpu | Load::Lab) => step.typical_seconds / 2,
         (_, Load::Machine) => step.typical_seconds,
     });
     seconds.sum::<u32>().div_ceil(60)
@@ -141,10 +152,18 @@ fn announce(steps: &[Step], states: &[State], index: usize) {
 }
 
 fn start(index: usize, step: &Step) -> Result<Running> {
-    let mut command = Command::new(std::env::current_exe()?);
+    let program = std::env::current_exe()?;
+    let mut command = match step.load {
+        Load::OneCpu => {
+            let mut command = Command::new("nice");
+            command.args(["-n", BESIDE]).arg(program);
+            command
+        }
+        Load::Lab | Load::Machine => Command::new(program),
+    };
     command.args(["ci", "--step", step.name]).stdin(Stdio::null());
     let output = match step.load {
-        Load::Machine => None,
+        Load::Lab | Load::Machine => None,
         Load::OneCpu => {
             let file = tempfile::tempfile().context("no temporary file")?;
             command.stdout(file.try_clone()?).stderr(file.try_clone()?);
@@ -219,21 +238,42 @@ mod tests {
             after: Some("build"),
             run: || Ok(()),
         },
-        Step { name: "lab", load: Load::Machine, typical_seconds: 60, after: None, run: || Ok(()) },
+        Step {
+            name: "alone",
+            load: Load::Machine,
+            typical_seconds: 60,
+            after: None,
+            run: || Ok(()),
+        },
         Step { name: "free", load: Load::OneCpu, typical_seconds: 10, after: None, run: || Ok(()) },
+        Step { name: "lab", load: Load::Lab, typical_seconds: 10, after: None, run: || Ok(()) },
+        Step { name: "more", load: Load::Lab, typical_seconds: 10, after: None, run: || Ok(()) },
     ];
 
     #[test]
     fn a_step_waits_for_what_builds_it_and_for_the_cpus_it_needs() {
         use State::{Failed, Passed, Running, Waiting};
-        assert_eq!(next(STEPS, &[Waiting; 4]), Some(0));
+        // "build", "built", "alone", "free", then both hosts.
+        let next = |states: [State; 4], hosts| next(STEPS, &[&states[..], &[hosts; 2]].concat());
+        assert_eq!(next([Waiting; 4], Waiting), Some(0));
         // Neither what is built nor what needs the whole machine.
-        assert_eq!(next(STEPS, &[Running, Waiting, Waiting, Waiting]), Some(3));
-        assert_eq!(next(STEPS, &[Running, Waiting, Waiting, Running]), None);
-        assert_eq!(next(STEPS, &[Failed, Waiting, Waiting, Running]), Some(1));
-        assert_eq!(next(STEPS, &[Passed, Passed, Waiting, Running]), None);
-        assert_eq!(next(STEPS, &[Passed, Passed, Waiting, Passed]), Some(2));
-        assert_eq!(next(STEPS, &[Passed, Waiting, Running, Passed]), None);
+        assert_eq!(next([Running, Waiting, Waiting, Waiting], Waiting), Some(3));
+        assert_eq!(next([Running, Waiting, Waiting, Running], Waiting), None);
+        assert_eq!(next([Failed, Waiting, Waiting, Running], Waiting), Some(1));
+        // A host beside one step, but no second one beside it.
+        assert_eq!(next([Passed, Passed, Waiting, Running], Waiting), Some(4));
+        assert_eq!(next([Passed, Passed, Waiting, Running], Running), None);
+        assert_eq!(next([Passed, Passed, Waiting, Passed], Passed), Some(2));
+        assert_eq!(next([Passed, Waiting, Running, Passed], Waiting), None);
+    }
+
+    #[test]
+    fn one_host_is_emulated_at_a_time() {
+        use State::{Passed, Running, Waiting};
+        let states = [Passed, Passed, Passed, Passed, Running, Waiting];
+        assert_eq!(next(STEPS, &states), None);
+        let states = [Passed, Passed, Passed, Waiting, Running, Waiting];
+        assert_eq!(next(STEPS, &states), Some(3));
     }
 
     #[test]
@@ -253,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_is_left_counts_pairs_of_one_cpu_once() {
-        assert_eq!(minutes_left(STEPS, &[State::Waiting; 4]), 2);
-        assert_eq!(minutes_left(STEPS, &[State::Passed; 4]), 0);
+        assert_eq!(minutes_left(STEPS, &[State::Waiting; 6]), 2);
+        assert_eq!(minutes_left(STEPS, &[State::Passed; 6]), 0);
     }
 }

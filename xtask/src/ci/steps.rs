@@ -25,9 +25,12 @@ const DIFF_STEPS: u32 = 1500;
 /// What a step keeps busy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Load {
-    /// One CPU: another such step runs beside it, and its output is printed when it has ended.
+    /// One CPU: another such step runs beside it, and its output is printed when it has ended. At a lower priority, so
+    /// that an emulated host beside it has all that it wants.
     OneCpu,
-    /// The whole machine: it compiles on all CPUs, or boots an emulated host, whose guests a busy machine delays.
+    /// One CPU, by an emulated host, whose guests a busy machine delays.
+    Lab,
+    /// The whole machine: nothing runs beside it.
     Machine,
 }
 
@@ -56,6 +59,16 @@ pub(super) const STEPS: &[Step] = &[
     step("lints", Load::OneCpu, 200, lints),
     step("tests", Load::OneCpu, 480, || {
         run_cargo(&["test", "--workspace", "--quiet", "--no-fail-fast"])
+    }),
+    built("lab: Xylem's store", Load::Lab, 600, || scenarios::run(scenarios::ON_XYLEM)),
+    built("lab: from Xen's store", Load::Lab, 120, || scenarios::run(scenarios::ON_C)),
+    built("lab: Xen 4.20", Load::Lab, 60, || {
+        // Its packages come from another suite, which this machine's mirror may lack.
+        if let Err(error) = lab::image(Series::Xen4_20) {
+            println!("left out: {error:#}");
+            return Ok(());
+        }
+        scenarios::run(scenarios::ON_XEN_4_20)
     }),
     step("tidy", Load::OneCpu, 3, || crate::tidy::main().and_then(ensure_success)),
     step("layouts against newer headers", Load::OneCpu, 20, || {
@@ -86,22 +99,12 @@ pub(super) const STEPS: &[Step] = &[
     built("store: handed over and back", Load::OneCpu, 30, || {
         store_trials::take_over::run(store_trials::take_over::Options::new()?)
     }),
-    step("store: fuzzing", Load::Machine, 220, || {
+    step("store: fuzzing", Load::OneCpu, 500, || {
         crate::fuzz::run_all(FUZZ)?;
         crate::fuzz::lint()
     }),
     built("store: every row of its benchmark", Load::Machine, 60, || {
         run_cargo(&["xtask", "bench", "store", "--peers", "c,oxen", "--quick"])
-    }),
-    built("lab: Xylem's store", Load::Machine, 600, || scenarios::run(scenarios::ON_XYLEM)),
-    built("lab: from Xen's store", Load::Machine, 120, || scenarios::run(scenarios::ON_C)),
-    built("lab: Xen 4.20", Load::Machine, 60, || {
-        // Its packages come from another suite, which this machine's mirror may lack.
-        if let Err(error) = lab::image(Series::Xen4_20) {
-            println!("left out: {error:#}");
-            return Ok(());
-        }
-        scenarios::run(scenarios::ON_XEN_4_20)
     }),
 ];
 
