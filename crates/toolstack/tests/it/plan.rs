@@ -4,7 +4,8 @@ use expect_test::{Expect, expect};
 use toolstack::config::VmConfig;
 use toolstack::layout::{DeviceKind, DeviceRef};
 use toolstack::plan::{
-    Reached, Start, Unplug, plan_create, plan_plug, plan_reboot, plan_teardown, plan_unplug,
+    ComesWith, Reached, Start, Unplug, plan_create, plan_plug, plan_reboot, plan_receive,
+    plan_teardown, plan_unplug,
 };
 use toolstack::xlcfg::{self, Source};
 
@@ -320,4 +321,16 @@ fn a_device_model_starts_beside_the_build_after_the_disks_that_it_emulates() {
         22  unpause  (after 13, 14, 15, 16, 17, 18, 19, 20, 21)
     "#]],
     );
+}
+
+#[test]
+fn what_a_stopped_guest_need_not_wait_for_is_ready_before_the_word_to_run_it() {
+    let text = "name = 'comes'\ntype = 'pvh'\nkernel = '/k'\nmemory = 64\n\
+                disk = ['/a,raw,xvda,w']\nvif = ['']";
+    let config = xlcfg::parse(Source { file: "test.cfg", text, overrides: &[] }).unwrap();
+    check(&plan_receive(&config, Start::Running, ComesWith::Nothing), &expect![[r#""#]]);
+    // An emulated card's other interface is its device model's, which has to wait.
+    let text = "name = 'hvm'\ntype = 'hvm'\nmemory = 64\nvif = ['']";
+    let config = xlcfg::parse(Source { file: "test.cfg", text, overrides: &[] }).unwrap();
+    check(&plan_receive(&config, Start::Running, ComesWith::Nothing), &expect![[r#""#]]);
 }
