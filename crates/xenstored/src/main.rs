@@ -65,7 +65,12 @@ fn run() -> anyhow::Result<ExitCode> {
     let mut stdout = std::io::stdout();
     match options::parse(lexopt::Parser::from_env(), environment)? {
         Wanted::Help => stdout.write_all(options::HELP.as_bytes())?,
-        Wanted::Version => writeln!(stdout, "xylem-xenstored {}", env!("CARGO_PKG_VERSION"))?,
+        Wanted::Version => {
+            // The commit is known to what `cargo xtask package` builds.
+            let commit = option_env!("XYLEM_COMMIT").map(|it| format!(" ({it})"));
+            let commit = commit.unwrap_or_default();
+            writeln!(stdout, "xylem-xenstored {}{commit}", env!("CARGO_PKG_VERSION"))?;
+        }
         Wanted::Broker(account) => return Ok(broker::process::serve(&account)),
         Wanted::Serve(options) if goes_to_background(&options) => return background::start(),
         Wanted::Serve(options) => serve(&options)?,

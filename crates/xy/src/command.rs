@@ -2,7 +2,9 @@
 //!
 //! Names, options and output that scripts may depend on are xl's: xen `tools/xl/xl_cmdtable.c`.
 
+mod completion;
 mod help;
+mod manual;
 mod table;
 
 use crate::commands::{peer, store};
@@ -75,6 +77,32 @@ fn peer_alone(session: &mut Session, options: &Options) -> Result<(), Failure> {
     alone(session, options, "peer")
 }
 
+/// `xy completion`: what a shell sources.
+fn completion_script(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let shell = &options.operands[0];
+    let script = completion::script(shell);
+    let script = script.ok_or_else(|| {
+        Failure::usage(format!("completion: {shell}: there is a script for bash, zsh and fish"))
+    })?;
+    session.print(script);
+    Ok(())
+}
+
+/// `xy complete`: what that script runs.
+#[expect(clippy::unnecessary_wraps, reason = "all commands look alike")]
+fn complete(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let text = completion::complete(session, &options.operands);
+    session.print(&text);
+    Ok(())
+}
+
+/// `xy manual`: xy(1).
+#[expect(clippy::unnecessary_wraps, reason = "all commands look alike")]
+fn manual_page(session: &mut Session, _options: &Options) -> Result<(), Failure> {
+    session.print(&manual::page());
+    Ok(())
+}
+
 fn alone(session: &mut Session, _options: &Options, name: &str) -> Result<(), Failure> {
     session.print(&group(name).map(help::group).unwrap_or_default());
     Err(Failure::usage(format!("{name}: a command is missing")))
@@ -94,7 +122,10 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
                 return Ok(());
             }
             "--version" => {
-                session.print(concat!("xy ", env!("CARGO_PKG_VERSION"), "\n"));
+                // The commit is known to what `cargo xtask package` builds.
+                let commit = option_env!("XYLEM_COMMIT").map(|it| format!(" ({it})"));
+                let commit = commit.unwrap_or_default();
+                session.print(&format!("xy {}{commit}\n", env!("CARGO_PKG_VERSION")));
                 return Ok(());
             }
             _ if argument.starts_with('-') => read_global_options(session, &argument)?,
@@ -212,7 +243,7 @@ mod tests {
             (
                 "c",
                 "\"c\" is ambiguous: create, check, checkpoint, checkpoint-list, checkpoint-destroy, clone, console, cd-insert, \
-                 cd-eject, counters",
+                 cd-eject, counters, completion, complete",
             ),
             ("migrate", "migrate"),
             ("migr", "\"migr\" is ambiguous: migrate, migrate-receive"),

@@ -80,7 +80,7 @@ impl Options {
 const USAGE: &str = "\
 usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
               [--vm-folder PATH] [--peer-listen ADDRESS[:PORT]]
-              [--vm-folder PATH] [--on-host-shutdown ACTION]
+              [--on-host-shutdown ACTION]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
@@ -155,7 +155,10 @@ fn options() -> Result<Option<Options>> {
                 return Ok(None);
             }
             Short('V') | Long("version") => {
-                print_line(&format!("xylemd {}", env!("CARGO_PKG_VERSION")));
+                // The commit is known to what `cargo xtask package` builds.
+                let commit = option_env!("XYLEM_COMMIT").map(|it| format!(" ({it})"));
+                let commit = commit.unwrap_or_default();
+                print_line(&format!("xylemd {}{commit}", env!("CARGO_PKG_VERSION")));
                 return Ok(None);
             }
             other => return Err(other.unexpected().into()),

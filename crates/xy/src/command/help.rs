@@ -4,6 +4,15 @@ use std::fmt::Write as _;
 
 use super::{COMMANDS, Command, DryRun, Group};
 
+/// What may stand before the command.
+pub(super) const GLOBAL_OPTIONS: [(&str, &str); 5] = [
+    ("-v", "Print each step."),
+    ("-t", "Print each step on one line, with carriage returns."),
+    ("-T", "Prefix messages with the time since the start."),
+    ("-N", "Dry run: check everything, do nothing."),
+    ("-f", "Accepted for xl compatibility, ignored."),
+];
+
 pub(super) fn of(command: &Command) -> String {
     super::group(command.name).map_or_else(|| one(command), group)
 }
@@ -27,14 +36,11 @@ pub(super) fn all() -> String {
         let _ = writeln!(text, " {:<19} {}", command.name, command.about);
     }
     text.push_str(
-        "\nA subcommand may be shortened as long as it stays unambiguous.\n\
-         \nGlobal options:\n\n\
-         -v                      Print each step.\n\
-         -t                      Print each step on one line, with carriage returns.\n\
-         -T                      Prefix messages with the time since the start.\n\
-         -N                      Dry run: check everything, do nothing.\n\
-         -f                      Accepted for xl compatibility, ignored.\n",
+        "\nA subcommand may be shortened as long as it stays unambiguous.\n\nGlobal options:\n\n",
     );
+    for (option, about) in GLOBAL_OPTIONS {
+        let _ = writeln!(text, "{option:<23} {about}");
+    }
     text
 }
 

@@ -1,6 +1,8 @@
 //! The table of commands.
 
-use super::{Command, DryRun, JSON, MANY, peer_alone, store_alone};
+use super::{
+    Command, DryRun, JSON, MANY, complete, completion_script, manual_page, peer_alone, store_alone,
+};
 use crate::commands::{
     self, adopt, checkpoints, create, devices, domains, host, hypercalls, migrate, plan, save,
     shutdown, storage, top, trace, vms,
@@ -806,5 +808,32 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, MANY),
         dry_run: DryRun::Impossible,
         run: store_alone,
+    },
+    Command {
+        name: "completion",
+        usage: "<bash|zsh|fish>",
+        about: "Print the script that completes words of xy in a shell",
+        flags: &[],
+        operands: (1, 1),
+        dry_run: DryRun::Impossible,
+        run: completion_script,
+    },
+    Command {
+        name: "complete",
+        usage: "-- [Word ...]",
+        about: "Print what may stand in place of the last word, for that script",
+        flags: &[],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: complete,
+    },
+    Command {
+        name: "manual",
+        usage: "",
+        about: "Print the manual page, for man(1)",
+        flags: &[],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: manual_page,
     },
 ];

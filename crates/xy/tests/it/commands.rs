@@ -609,6 +609,9 @@ fn help_is_there_without_a_daemon() {
          trace               List the last operations, or draw where the time of one went
          peer                Hosts to and from which VMs move by TLS; see 'xy help peer'
          store               Read and change the store; see 'xy help store'
+         completion          Print the script that completes words of xy in a shell
+         complete            Print what may stand in place of the last word, for that script
+         manual              Print the manual page, for man(1)
 
         A subcommand may be shortened as long as it stays unambiguous.
 

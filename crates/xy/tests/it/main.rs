@@ -1,6 +1,7 @@
 //! The `xy` binary with a scripted daemon.
 
 mod commands;
+mod completion;
 mod console;
 mod daemon;
 mod progress;
