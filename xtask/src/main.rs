@@ -11,6 +11,7 @@ mod kills;
 mod layouts;
 mod messages;
 mod moves;
+mod package;
 mod tidy;
 mod worlds;
 
@@ -31,6 +32,7 @@ cargo xtask COMMAND
   churn   days of a simulated host's life with all kinds of trouble
   kills   kills the toolstack daemon at every step, on the simulated host
   moves   moves a VM between two simulated hosts while daemons, hosts and the network fail
+  package Debian packages and a tarball of the last commit
   worlds  random worlds on the simulated host, in which as much goes wrong as can
   store-clients   packaged clients, run on our store and on the packaged one
   store-diff      a random script, asked of our store and of the packaged one
@@ -65,6 +67,7 @@ fn dispatch() -> Result<ExitCode> {
             "churn" => churn::main(&mut parser),
             "kills" => kills::main(&mut parser),
             "moves" => moves::main(&mut parser),
+            "package" => package::main(&mut parser),
             "worlds" => worlds::main(&mut parser),
             "fuzz" => fuzz::main(&mut parser),
             "images" => images::main(&mut parser),
