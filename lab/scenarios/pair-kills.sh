@@ -29,7 +29,7 @@ kill_daemon() { on "$1" 'kill -9 $(pidof xylemd); while pidof xylemd >/dev/null;
 # seen HOST: how the VM is listed there: running, other (suspended, starting, ...), none, or silent.
 seen() {
     on "$1" 'xy list 2>/dev/null' >/tmp/seen || { echo silent && return; }
-    awk '$1 == "mover" { found = ($5 ~ /^(r|-b)/ ? "running" : "other") } END { print found ? found : "none" }' /tmp/seen
+    awk '$1 == "mover" { found = ($5 ~ /^[r-][b-]----/ ? "running" : "other") } END { print found ? found : "none" }' /tmp/seen
 }
 
 # settled: both say the same of the VM.
