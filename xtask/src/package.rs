@@ -365,7 +365,7 @@ fn tarball(release: &Release, folder: &Path, staging: &Path) -> Result<PathBuf> 
 fn lint(made: &[PathBuf]) -> Result<()> {
     let packages = made.iter().filter(|it| it.extension().is_some_and(|is| is == "deb"));
     let output = Command::new("lintian")
-        .args(["--fail-on", "error,warning", "--tag-display-limit", "0"])
+        .args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"])
         .args(packages)
         .output()
         .context("lintian does not start")?;
