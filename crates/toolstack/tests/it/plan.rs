@@ -328,9 +328,49 @@ fn what_a_stopped_guest_need_not_wait_for_is_ready_before_the_word_to_run_it() {
     let text = "name = 'comes'\ntype = 'pvh'\nkernel = '/k'\nmemory = 64\n\
                 disk = ['/a,raw,xvda,w']\nvif = ['']";
     let config = xlcfg::parse(Source { file: "test.cfg", text, overrides: &[] }).unwrap();
-    check(&plan_receive(&config, Start::Running, ComesWith::Nothing), &expect![[r#""#]]);
+    check(
+        &plan_receive(&config, Start::Running, ComesWith::Nothing),
+        &expect![[r#"
+        0   check the bridge of vif 0
+        1   check disk 51712
+        2   record  (after 0, 1)  [undo: remove nodes]
+        3   create domain  (after 2)  [undo: destroy domain]
+        4   attach disk 51712 early  (after 2)  [undo: detach disk 51712]
+        5   receive  (after 3, 4)
+        6   write early nodes  (after 3)  [undo: remove nodes]
+        7   await the backend of vif 0  (after 6)  [undo: await the end of vif 0]
+        8   put vif 0 on its bridge  (after 7)
+        9   await the word  (after 6, 8, 5)
+        10  note the arrival  (after 9)
+        11  attach disk 51712  (after 9)  [undo: detach disk 51712]
+        12  write nodes  (after 10, 11)  [undo: remove nodes]
+        13  introduce  (after 12)
+        14  await the backend of vbd 51712  (after 12)  [undo: await the end of vbd 51712]
+        15  unpause  (after 13, 14)
+        16  report  (after 12, 13, 14, 15)
+    "#]],
+    );
     // An emulated card's other interface is its device model's, which has to wait.
     let text = "name = 'hvm'\ntype = 'hvm'\nmemory = 64\nvif = ['']";
     let config = xlcfg::parse(Source { file: "test.cfg", text, overrides: &[] }).unwrap();
-    check(&plan_receive(&config, Start::Running, ComesWith::Nothing), &expect![[r#""#]]);
+    check(
+        &plan_receive(&config, Start::Running, ComesWith::Nothing),
+        &expect![[r#"
+        0   check the bridge of vif 0
+        1   record  (after 0)  [undo: remove nodes]
+        2   create domain  (after 1)  [undo: destroy domain]
+        3   receive  (after 2)
+        4   write early nodes  (after 2)  [undo: remove nodes]
+        5   await the backend of vif 0  (after 4)  [undo: await the end of vif 0]
+        6   await the word  (after 4, 5, 3)
+        7   note the arrival  (after 6)
+        8   start device model  (after 6)  [undo: end device model]
+        9   write nodes  (after 7)  [undo: remove nodes]
+        10  introduce  (after 9)
+        11  await device model  (after 8)
+        12  put vif 0 on its bridge  (after 5, 11)
+        13  unpause  (after 10, 11, 5, 12)
+        14  report  (after 9, 10, 11, 12, 13)
+    "#]],
+    );
 }
