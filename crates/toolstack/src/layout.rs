@@ -341,6 +341,8 @@ pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
     for vif in &config.vifs {
         vif_nodes(&mut nodes, domid, uuid, vif);
     }
+    // A later daemon finds all of these by it, also if the domain is gone.
+    nodes.put(format!("{}/domid", record_path(uuid)), domid.to_string());
     nodes
 }
 
@@ -370,7 +372,6 @@ pub fn late_nodes(
     nodes.put(format!("{console}/tty"), "");
     nodes.put(format!("{console}/ring-ref"), built.console_gfn.to_string());
     nodes.put(format!("{console}/port"), built.console_port.to_string());
-    nodes.put(format!("{}/domid", record_path(uuid)), domid.to_string());
     nodes.put(format!("{}/complete", record_path(uuid)), built.completion(start).encode());
     nodes
 }
