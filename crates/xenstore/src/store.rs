@@ -227,11 +227,13 @@ impl Store {
         self.tree.continue_generations(generation);
     }
 
-    /// The root stays for ever: if it is the domain's, it falls to the control domain.
-    pub(crate) fn disown_root(&mut self, domid: DomId) {
+    /// The root stays for ever: if it is the dead domain's, it falls to the control domain. Rights of the
+    /// dead go with it, as the list is recorded, and the next reader of the records knows no life of theirs.
+    pub(crate) fn disown_root(&mut self, domid: DomId, lives: impl Fn(Being) -> bool) {
         let acl = Arc::clone(self.tree.root().acl());
         if acl.guests().any(|(role, being)| role == Role::Owner && being.domid == domid) {
-            self.set_acl(Path::ROOT, &Arc::new(acl.owned_by_dom0()));
+            let acl = acl.owned_by_dom0().of_the_living(lives);
+            self.set_acl(Path::ROOT, &Arc::new(acl));
         }
     }
 

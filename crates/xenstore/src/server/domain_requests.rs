@@ -309,7 +309,8 @@ impl Server {
                 host.trace(format_args!("domain {domid} is gone"));
             }
         }
-        self.store.disown_root(domid);
+        let domains = &self.domains;
+        self.store.disown_root(domid, |being| domains.lives(being));
         for path in self.store.owned_tops(domid) {
             if let Some(node) = self.store.remove(path.as_path()) {
                 self.fire(&NodeChange::Removed { path, node });

@@ -125,6 +125,26 @@ fn a_life_that_nobody_lives_gives_no_right_after_a_restart() {
 }
 
 #[test]
+fn a_root_that_falls_to_dom0_is_recorded_without_rights_of_the_dead() {
+    let mut world = World::new(Quota::default());
+    world.add_guest_with_home(1);
+    world.add_guest_with_home(2);
+    let mut records = Vec::new();
+    world.server.start_recording();
+    let mut checkpoint = world.server.checkpoint();
+    while checkpoint.write(&mut records, 4096) == Progress::More {}
+    world.call("dom0", MessageType::SetPerms, 0, "/|b1|b1|b2|").unwrap();
+    world.destroy_domain(1);
+    assert_eq!(world.call("dom0", MessageType::GetPerms, 0, "/|").unwrap(), b"b0\0b2\0");
+    records.extend(world.server.recorded());
+    let mut replay = Replay::new();
+    assert_eq!(replay.apply(&records), Ok(()));
+    let mut server = replay.finish();
+    assert_eq!(server.check(), Ok(()));
+    assert_eq!(ask(&mut server, MessageType::GetPerms, b"/\0"), b"b0\0b2\0");
+}
+
+#[test]
 fn every_store_has_the_special_nodes_whatever_a_stream_tells() {
     let mut server = restore(&[lives(), node("/", &owned_by(0))]).unwrap().server;
     for path in [&b"@introduceDomain\0"[..], b"@releaseDomain\0"] {
