@@ -1,7 +1,8 @@
 # bench-suspend.bash ROUNDS OTHERS WHOLE: prints "SAMPLE NAME MICROSECONDS" lines: suspends by ours and in libxl's order, in
 # turn, on the same guests (crates/xylemd/examples/suspend_rounds.rs, lab/xlsuspend.c), then WHOLE of them by `xy` and
 # xylemd; then the same beside OTHERS further domains; then ROUNDS checkpoints of
-# the Linux guest by ours and by libxc in libxl's order (crates/xylemd/examples/checkpoint_rounds.rs).
+# the Linux guest by ours and by libxc in libxl's order (crates/xylemd/examples/checkpoint_rounds.rs). All that on Xen's own
+# store; at last ours takes it over, and the Linux guests are suspended once more (phases own-idle and own-loaded).
 . /lab/lib.sh
 rounds=$1
 others=$2
@@ -125,3 +126,20 @@ while [ $done -lt "$rounds" ]; do
 done
 calls O
 calls A
+
+# The samples so far are on Xen's own store. The other domains go, as they were not there in those phases either.
+start_xylemd
+for number in $(seq "$others"); do
+    xy destroy "other$number" || fail "destroy other$number"
+done
+stop_xylemd
+xenstore-control live-update /usr/local/bin/xylem-xenstored || fail "no live update to xylem-xenstored"
+wait_for '[ -S /run/xenstored/socket ] && xenstore-read /local/domain/0/name' 60 || fail "xylem-xenstored does not serve"
+sleep 5
+linux=
+for guest in linux-pv linux-pvh; do
+    linux="$linux $(echo "$guests" | tr ' ' '\n' | grep "^$guest:")"
+done
+# shellcheck disable=SC2086 # one word for each guest
+/root/suspend_rounds "$rounds" idle,loaded $linux >/tmp/own || fail "suspend_rounds on Xylem's store"
+sed 's/-\(idle\|loaded\) /-own-\1 /' /tmp/own

@@ -1,5 +1,5 @@
 //! Suspends of guests, from the trigger until they are confirmed: ours beside libxl's order, in turn in one boot on
-//! Xen's own store.
+//! Xen's own store, and at its end on Xylem's, which takes that one over.
 
 use std::process::Command;
 use std::time::Duration;
@@ -21,6 +21,12 @@ const OTHERS: u32 = 60;
 
 const PHASES: [(&str, &str); 3] =
     [("idle", "idle"), ("loaded", "three writers to the store"), ("crowd", "60 other domains")];
+
+/// Phases on Xylem's store, of the Linux guests alone, and those that they are like.
+const OWN_PHASES: [(&str, &str, &str); 2] = [
+    ("own-idle", "idle", "idle, on Xylem's store"),
+    ("own-loaded", "loaded", "three writers to the store, on Xylem's"),
+];
 
 /// Guests, how they are called in rows, and how ours asks them.
 const GUESTS: [(&str, &str); 7] = [
@@ -129,7 +135,8 @@ fn print_all(samples: &Samples) {
             );
         }
     };
-    for (phase, when) in PHASES {
+    let own = OWN_PHASES.map(|(phase, _, when)| (phase, when));
+    for (phase, when) in PHASES.into_iter().chain(own) {
         for (guest, which) in GUESTS {
             for (arm, whose) in ARMS {
                 print(&format!("{which}, {when}: {whose}"), &format!("{guest}-{arm}-{phase}"));
@@ -194,6 +201,20 @@ fn rows(samples: &Samples) -> Result<Vec<Row>> {
                 Some(goal) => row.at_least(goal),
                 None => row,
             });
+        }
+    }
+    for (guest, which) in &GUESTS[4..6] {
+        for (phase, like, when) in OWN_PHASES {
+            let ours = median(&format!("{guest}-O-{phase}"))?;
+            let on_ours = median(&format!("{guest}-A-{phase}"))?;
+            let theirs = ("libxl on Xen's", median(&format!("{guest}-A-{like}"))?);
+            let row = Row::fewer(format!("suspend, {which}, {when}"), "ms", ours, theirs);
+            rows.push(match goal(guest, like) {
+                Some(goal) => row.at_least(goal),
+                None => row,
+            });
+            let what = format!("suspend in libxl's order, {which}, {when}");
+            rows.push(Row::fewer(what, "ms", on_ours, theirs).at_least(1.0));
         }
     }
     let idle = median("xen-O-idle")?;

@@ -2,12 +2,13 @@
 //!
 //! A poll costs O(domains), and Xen does not say which domain changed. So polls may take a small
 //! share of the time, some of it in advance: a single change is polled at once, and when a thousand
-//! domains die, many share a poll.
+//! domains die, many share a poll. Other toolstacks wait for a poll at each suspend of a domain, so the
+//! share is not smaller than it has to be: with ten domains dozens of polls a second fit in.
 
 use core::time::Duration;
 
 /// Polls may take this fraction of the time.
-const SHARE: u64 = 2000;
+const SHARE: u64 = 50;
 /// Time that may be used in advance, in nanoseconds.
 const CREDIT_MAX_NS: i64 = 4_000_000;
 
@@ -93,15 +94,15 @@ mod tests {
                 pace.polled(now, MS);
             }
         }
-        // Its share, or one per second, and the time in advance.
-        let most = 60 * MS + 6 * MS;
-        assert!(spent >= 30 * MS && spent <= most, "{spent:?}");
+        // Its share, and the time in advance.
+        let share = Duration::from_mins(1) / u32::try_from(SHARE).unwrap();
+        assert!(spent >= share && spent <= share + 6 * MS, "{spent:?}");
     }
 
     #[test]
     fn a_look_that_was_put_off_is_made_when_it_may() {
         let mut pace = Pace::default();
-        pace.polled(MS, 10 * MS);
+        pace.polled(MS, 100 * MS);
         pace.want();
         let due = pace.due().unwrap();
         assert_eq!(due, MS + DELAY_MAX);
