@@ -17,6 +17,7 @@ for word in "$@"; do
 done
 lab_memory=$memory lab_mem=$mem
 case $kind in pv) pace=--non-live ;; *) pace= ;; esac
+[ "$kind$a" != pvxl ] && { [ "$kind$b" != pvxl ] || [ "$moves" = 1 ]; } || fail "xl moves PV guests live only, which this Xen cannot: moves=1 to xl"
 
 # toolstack HOST: xl or xy.
 toolstack() { case $1 in a) echo "$a" ;; b) echo "$b" ;; esac; }
