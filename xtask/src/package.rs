@@ -23,7 +23,7 @@ cargo xtask package [--check]
 Builds xylem-xenstored_*.deb, xylem_*.deb and xylem-*.tar.xz below the target directory, in `package`: the
 programs (static, with link-time optimisation), units, manual pages, completion, licences and an SBOM.
 
-  --check    build everything twice, from nothing, and compare; run lintian";
+  --check    build everything a second time, from nothing, and compare; run lintian";
 
 /// What has to be on this machine, with the packages it comes in.
 const NEEDS: [(&str, &str); 3] = [
@@ -65,6 +65,11 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     let folder = lab::target_directory()?.join("package");
     let made = make(&release, &folder, "programs")?;
     if checks {
+        // What an earlier check has built would only be compared with itself.
+        let built = lab::target_directory()?.join("programs-again");
+        if built.exists() {
+            fs::remove_dir_all(built)?;
+        }
         let again = make(&release, &folder.join("again"), "programs-again")?;
         for (one, other) in made.iter().zip(&again) {
             let same = fs::read(one)? == fs::read(other)?;
