@@ -14,6 +14,7 @@ mod moves;
 mod peers;
 mod request;
 mod storage;
+mod tuning;
 mod vms;
 mod wire;
 
@@ -34,6 +35,7 @@ pub use request::{
     Targets, Wait,
 };
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+pub use tuning::TuneRequest;
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,

@@ -13,6 +13,7 @@ mod moves;
 mod render;
 mod saved;
 mod storage;
+mod tuning;
 mod vms;
 
 use core::time::Duration;
@@ -204,6 +205,7 @@ impl Service<'_> {
             }
             Request::Pause { target: it } => self.done(Asked::Pause { target: target(it) }),
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
+            Request::Tune(request) => self.tune(request),
             Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
             Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
             Request::Migrate(migrate) => self.migrate(*migrate),

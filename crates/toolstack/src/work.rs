@@ -20,7 +20,7 @@ use crate::device_model::{ModelState, OwnModel, Process};
 use crate::foreign::ForeignReading;
 use crate::layout::DeviceRef;
 use crate::moves::{Farewell, Greeting, Handover, Speaks};
-pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
+pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork, TuneWork};
 use crate::saved::{HostSave, SaveEnd, SavedFile};
 pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
@@ -140,6 +140,7 @@ pub enum Work {
     Move(MoveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
+    Tune(TuneWork),
     Definition(DefinitionWork),
 }
 
@@ -166,6 +167,7 @@ impl Work {
             Self::Move(work) => work.info(),
             Self::Adoption(work) => work.info(),
             Self::Query(work) => work.info(),
+            Self::Tune(work) => work.info(),
             Self::Definition(work) => work.info(),
         }
     }
@@ -202,6 +204,7 @@ groups! {
     Move(MoveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
+    Tune(TuneWork),
     Definition(DefinitionWork),
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod trace;
+pub(crate) mod tuning;
 pub(crate) mod vms;
 pub(crate) mod vnc;
 

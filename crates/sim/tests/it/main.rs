@@ -29,3 +29,4 @@ mod storage;
 mod support;
 mod suspend;
 mod troubles;
+mod tuning;

@@ -21,6 +21,7 @@ use crate::moves::{MigrateRequest, ReceiveRequest, Verdict};
 use crate::plan::{Start, Step, Unplug};
 use crate::saved::{SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
+use crate::tuning::Tuning;
 use crate::work::{Cost, DeviceReading, Failure, Far, HostInfo, Output, VcpuReadings, Work};
 
 /// A client's request.
@@ -61,6 +62,11 @@ pub enum Request {
     },
     Unpause {
         target: String,
+    },
+    /// Changes a running domain, also domain 0. Answered by [`Reply::Done`].
+    Tune {
+        target: String,
+        tuning: Tuning,
     },
     /// Suspends the guest and keeps its domain; answered when it has suspended.
     Suspend {

@@ -59,6 +59,7 @@ impl Toolstack {
             }
             Request::Pause { target } => self.pause(client, &target, out),
             Request::Unpause { target } => self.unpause(client, &target, out),
+            Request::Tune { target, tuning } => self.tune(now, client, &target, tuning, out),
             Request::Suspend { target } => self.suspend(now, client, &target, out),
             Request::Save { target, to } => self.save(now, client, &target, to, out),
             Request::CancelSave { target, id } => self.cancel_save(now, client, &target, id, out),
@@ -463,7 +464,7 @@ impl Toolstack {
             (Query::Find { wanted, places }, Ok(Output::Looked { info, name })) => {
                 return self.found(client, wanted, places, info.map(|info| *info), name, out);
             }
-            (Query::Becomes { domid, .. }, Ok(_)) => Reply::Done { domid },
+            (Query::Becomes { domid, .. } | Query::Tuned { domid }, Ok(_)) => Reply::Done { domid },
             (Query::Console { domid }, Ok(Output::Console(tty))) => Reply::Console { domid, tty },
             (Query::Devices { domid }, Ok(Output::Devices(devices))) => {
                 Reply::Devices { domid, devices }

@@ -5,7 +5,7 @@ use super::{
 };
 use crate::commands::{
     self, adopt, checkpoints, create, devices, domains, host, hypercalls, migrate, plan, save,
-    shutdown, storage, top, trace, vms,
+    shutdown, storage, top, trace, tuning, vms,
 };
 use crate::options::Flag;
 
@@ -399,6 +399,24 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, MANY),
         dry_run: DryRun::Impossible,
         run: domains::vcpu_list,
+    },
+    Command {
+        name: "mem-max",
+        usage: "<Domain> <MemMB['b'[bytes]|'k'[KB]|'m'[MB]|'g'[GB]|'t'[TB]]>",
+        about: "Set the maximum amount reservation for a domain",
+        flags: &[],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: tuning::mem_max,
+    },
+    Command {
+        name: "mem-set",
+        usage: "<Domain> <MemMB['b'[bytes]|'k'[KB]|'m'[MB]|'g'[GB]|'t'[TB]]>",
+        about: "Set the current memory usage for a domain",
+        flags: &[],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: tuning::mem_set,
     },
     Command {
         name: "uptime",

@@ -8,4 +8,5 @@ mod progress;
 mod storage;
 mod store;
 mod trace;
+mod tuning;
 mod vms;

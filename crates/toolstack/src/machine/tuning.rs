@@ -1,0 +1,160 @@
+//! Changes of running domains that need no plan.
+//!
+//! One that its VM's next domain must have too is recorded with its nodes, in one commit. Changes of a record take
+//! turns, by a permit each; and whatever takes the VM down, or begins its next domain, waits for the one under way.
+
+use std::collections::BTreeMap;
+
+use xen::{DomId, Uuid};
+
+use super::permits::{Item, ask_for};
+use super::requests::fail;
+use super::{Action, ClientId, Instant, Pending, Purpose, Query, Reply, Toolstack};
+use crate::config::VmConfig;
+use crate::layout;
+use crate::perform::tuning::{Subject, TuneWork};
+use crate::scheduler::{Priority, Ticket};
+use crate::steps::Permit;
+use crate::tuning::Tuning;
+use crate::work::{Failure, Output};
+use crate::xlcfg;
+
+/// Changes that wait for their turn, by who asked for them.
+pub(super) type Tunings = BTreeMap<ClientId, (Uuid, Tuning)>;
+
+impl Toolstack {
+    pub(super) fn tune(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        target: &str,
+        tuning: Tuning,
+        out: &mut Vec<Action>,
+    ) {
+        if self.is_dom0(target) {
+            return self.tune_plainly(client, Subject::dom0(), tuning, out);
+        }
+        self.with_domain(client, target, out, |this, uuid, _, out| {
+            match this.tune_refusal(uuid, &tuning) {
+                Some(message) => fail(client, message, out),
+                None if tuning.outlives_domain() => {
+                    let vm = &this.vms[&uuid];
+                    let ask = ask_for(uuid, &vm.config, Permit::RECORD, Priority::Interactive);
+                    this.tunings.insert(client, (uuid, tuning));
+                    this.scheduler.put(ask, Item::Tune(client));
+                    this.dispatch(now, out);
+                }
+                None => {
+                    let subject = this.subject(uuid);
+                    this.tune_plainly(client, subject, tuning, out);
+                }
+            }
+        });
+    }
+
+    /// Nothing is recorded.
+    fn tune_plainly(
+        &mut self,
+        client: ClientId,
+        subject: Subject,
+        tuning: Tuning,
+        out: &mut Vec<Action>,
+    ) {
+        let query = Query::Tuned { domid: subject.domid() };
+        let record = layout::Nodes::default();
+        self.query(client, query, TuneWork { subject, tuning, record }, out);
+    }
+
+    fn is_dom0(&self, target: &str) -> bool {
+        let is_named = || self.foreign.meant(target).is_some_and(|(domid, _)| domid == DomId::DOM0);
+        target.parse() == Ok(DomId::DOM0.0) || self.vms.meant(target).is_none() && is_named()
+    }
+
+    /// A VM of ours with a domain.
+    fn subject(&self, uuid: Uuid) -> Subject {
+        let vm = &self.vms[&uuid];
+        let domain = vm.facts.incarnation.domain.expect("resolved to one");
+        let name = vm.config.name.clone();
+        Subject { name, kind: vm.config.kind, vm: Some((domain, uuid)) }
+    }
+
+    /// Why a VM cannot be changed like this now.
+    fn tune_refusal(&self, uuid: Uuid, tuning: &Tuning) -> Option<String> {
+        let vm = self.vms.get(&uuid)?;
+        let name = &vm.config.name;
+        if let Some(message) = self.doubt_about(uuid) {
+            return Some(message);
+        }
+        let is_busy = vm.operation.is_some() || vm.after_plugs.is_some();
+        let busy = "an operation on it is under way; try again when that has ended";
+        (tuning.outlives_domain() && is_busy).then(|| format!("{name}: {busy}"))
+    }
+
+    /// It is this change's turn.
+    pub(super) fn begin_tune(&mut self, client: ClientId, ticket: Ticket, out: &mut Vec<Action>) {
+        let (uuid, tuning) = self.tunings.remove(&client).expect("it waits for its turn");
+        match self.recorded_tune(uuid, tuning.clone()) {
+            Ok(work) => {
+                self.vms.get_mut(&uuid).expect("checked").is_tuned = true;
+                self.give_out(Purpose::Tune { client, uuid, ticket, tuning }, work, out);
+            }
+            Err(message) => {
+                self.scheduler.done(ticket);
+                fail(client, message, out);
+            }
+        }
+    }
+
+    fn recorded_tune(&self, uuid: Uuid, tuning: Tuning) -> Result<TuneWork, String> {
+        self.resolve_domain(&uuid.to_string())?;
+        if let Some(message) = self.tune_refusal(uuid, &tuning) {
+            return Err(message);
+        }
+        let vm = &self.vms[&uuid];
+        let mut config = VmConfig::clone(&vm.config);
+        tuning.apply(&mut config);
+        let (before, text) = (vm.config.to_cfg_text(), config.to_cfg_text());
+        // A later daemon must be able to read it back.
+        let source = xlcfg::Source { file: &vm.config.name, text: &text, overrides: &[] };
+        xlcfg::parse(source).map_err(|error| error.to_string())?;
+        let pending = Pending::encode_all(&vm.pending);
+        let record = layout::changed_record_nodes(uuid, &before, &text, &pending);
+        Ok(TuneWork { subject: self.subject(uuid), tuning, record })
+    }
+
+    pub(super) fn tuned(
+        &mut self,
+        now: Instant,
+        (client, uuid, ticket): (ClientId, Uuid, Ticket),
+        tuning: &Tuning,
+        result: Result<Output, Failure>,
+        out: &mut Vec<Action>,
+    ) {
+        self.scheduler.done(ticket);
+        let vm = self.vms.get_mut(&uuid).expect("it waits for the change");
+        vm.is_tuned = false;
+        let domid = vm.facts.domid().unwrap_or_default();
+        let reply = match result {
+            Ok(output) => {
+                output.expect_done();
+                self.vms.reconfigure(uuid, |config| tuning.apply(config));
+                Reply::Done { domid }
+            }
+            Err(Failure(message)) => Reply::Failed(message),
+        };
+        out.push(Action::Reply { client, reply });
+        self.take_over_if_waiting(now, uuid, out);
+        self.dispatch(now, out);
+    }
+
+    /// Begins what waited for the changes of a VM to end.
+    pub(super) fn take_over_if_waiting(&mut self, now: Instant, uuid: Uuid, out: &mut Vec<Action>) {
+        let vm = self.vms.get_mut(&uuid).expect("still there");
+        if vm.plugs.is_empty()
+            && !vm.is_tuned
+            && let Some(outcome) = vm.after_plugs.take()
+        {
+            self.take_over(now, uuid, outcome, out);
+        }
+    }
+}
