@@ -35,7 +35,7 @@ pub use request::{
     Targets, Wait,
 };
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
-pub use tuning::TuneRequest;
+pub use tuning::{Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,

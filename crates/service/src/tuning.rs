@@ -2,7 +2,8 @@
 
 use api::{Target, TuneRequest};
 use toolstack::Request;
-use toolstack::tuning::Tuning;
+use toolstack::tuning::{CpuList, HostLimit, Pinning, Tuning};
+use xen::Trigger;
 
 use crate::{Failed, Service};
 
@@ -11,7 +12,36 @@ impl Service<'_> {
         let (Target(target), tuning) = match request {
             TuneRequest::MemMax { target, kib } => (target, Tuning::MemoryMax { kib }),
             TuneRequest::MemSet { target, kib } => (target, Tuning::MemoryTarget { kib }),
+            TuneRequest::VcpuSet { target, vcpus: count, ignore_host } => {
+                let host = if ignore_host { HostLimit::Ignored } else { HostLimit::Kept };
+                (target, Tuning::Vcpus { count, host })
+            }
+            TuneRequest::VcpuPin { target, vcpu, hard, soft, force: is_forced } => {
+                let (hard, soft) = (cpus(hard)?, cpus(soft)?);
+                (target, Tuning::Pin(Pinning { vcpu, hard, soft, is_forced }))
+            }
+            TuneRequest::Sysrq { target, key } => (target, Tuning::Sysrq { key }),
+            TuneRequest::Trigger { target, trigger, vcpu } => {
+                (target, self::trigger(trigger, vcpu))
+            }
+            TuneRequest::Rename { target, name } => (target, Tuning::Rename { name }),
         };
         self.done(Request::Tune { target, tuning })
     }
+}
+
+fn cpus(text: Option<String>) -> Result<Option<CpuList>, Failed> {
+    text.map(|text| CpuList::parse(&text)).transpose().map_err(Failed::Told)
+}
+
+fn trigger(trigger: api::Trigger, vcpu: u32) -> Tuning {
+    let trigger = match trigger {
+        api::Trigger::Nmi => Trigger::Nmi,
+        api::Trigger::Reset => Trigger::Reset,
+        api::Trigger::Init => Trigger::Init,
+        api::Trigger::Power => Trigger::Power,
+        api::Trigger::Sleep => Trigger::Sleep,
+        api::Trigger::S3resume => return Tuning::WakeUp,
+    };
+    Tuning::Trigger { trigger, vcpu }
 }

@@ -3,7 +3,7 @@
 //! QEMU's emulation is not simulated, but QEMU keeps its disks open, outlives the daemon and its
 //! domain, and must be ready before the guest runs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use storage::{DeviceNumber, HostError};
 use toolstack::device_model::{Launch, OwnModel, Process, parse_command_line, state_node};
@@ -63,6 +63,11 @@ pub(crate) struct Model {
     is_early: bool,
     /// What an HVM domain's device model keeps: the VM, and how often it was moved into another process.
     lives: u32,
+    /// CPUs that it has, of those that it could have.
+    pub(crate) cpus: BTreeSet<u32>,
+    pub(crate) cpus_max: u32,
+    /// Its guest was woken so often.
+    pub(crate) wakes: u32,
 }
 
 impl Model {
@@ -123,6 +128,12 @@ impl ModelTable {
 
     pub(crate) fn set_monitor(&mut self, fate: MonitorFate) {
         self.monitor = fate;
+    }
+
+    /// The CPUs that a domain's guest has by its device model, and how often that was woken.
+    pub(crate) fn guest_of(&self, domid: DomId) -> Option<(BTreeSet<u32>, u32)> {
+        let model = self.alive().map(|(_, it)| it).find(|it| it.domid == domid)?;
+        Some((model.cpus.clone(), model.wakes))
     }
 
     pub(crate) fn monitor(&self) -> MonitorFate {
@@ -189,6 +200,13 @@ fn drives(launch: &Launch) -> impl Iterator<Item = &str> {
     launch.arguments.iter().filter_map(|word| word.strip_prefix("file=")?.split(',').next())
 }
 
+/// As in `-smp 1,maxcpus=2`.
+fn cpus(launch: &Launch) -> Option<(u32, u32)> {
+    let value = &launch.arguments.windows(2).find(|pair| pair[0] == "-smp")?[1];
+    let (cpus, most) = value.split_once(",maxcpus=")?;
+    Some((cpus.parse().ok()?, most.parse().ok()?))
+}
+
 pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostError> {
     let Some((uuid, domid)) = parse_command_line(&launch.arguments) else {
         return Err(HostError::Refused("a command line that nobody would find again".to_owned()));
@@ -208,6 +226,7 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
     let started = os.models.all.values().map(|it| it.started).max().unwrap_or_default() + 1;
     let fate = os.models.fate;
     let is_incoming = launch.arguments.windows(2).any(|pair| pair == ["-incoming", "defer"]);
+    let (cpus, cpus_max) = cpus(launch).unwrap_or((1, 1));
     let model = Model {
         started,
         uuid,
@@ -221,6 +240,9 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
         is_loading: false,
         is_early: false,
         lives: 0,
+        cpus: (0..cpus).collect(),
+        cpus_max,
+        wakes: 0,
     };
     os.models.all.insert(pid, model);
     os.models.new.push_back(pid);

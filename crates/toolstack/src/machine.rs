@@ -273,6 +273,8 @@ enum Purpose {
         uuid: Uuid,
         ticket: Ticket,
         tuning: Tuning,
+        /// The name that it had, if that is what changes.
+        renamed_from: Option<String>,
     },
     /// A read for a client.
     Query {
@@ -630,8 +632,10 @@ impl Toolstack {
                 self.sender_forgot(client, channel, transfer, &result, out);
             }
             Purpose::Fate { uuid } => self.fate_heard(now, uuid, result, out),
-            Purpose::Tune { client, uuid, ticket, tuning } => {
-                self.tuned(now, (client, uuid, ticket), &tuning, result, out);
+            Purpose::Tune { client, uuid, ticket, tuning, renamed_from } => {
+                let reply = self.tuned(uuid, &tuning, renamed_from, result);
+                out.push(Action::Reply { client, reply });
+                self.end_tune(now, uuid, ticket, out);
             }
             Purpose::Query { client, query } => {
                 if let (Query::Becomes { uuid, state, .. }, Ok(_)) = (&query, &result) {

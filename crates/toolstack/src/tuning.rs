@@ -1,15 +1,61 @@
 //! Changes of a running domain that need no plan: one hypercall, a few nodes, and the VM's record where a reboot
 //! must find them.
 
+mod cpus;
+
+pub use cpus::CpuList;
+use xen::{DomainKind, Trigger};
+
 use crate::config::VmConfig;
 
 /// One change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Tuning {
     /// The most memory that the guest may be given.
-    MemoryMax { kib: u64 },
+    MemoryMax {
+        kib: u64,
+    },
     /// The memory that it is to have, by its balloon driver.
-    MemoryTarget { kib: u64 },
+    MemoryTarget {
+        kib: u64,
+    },
+    /// How many vCPUs are online.
+    Vcpus {
+        count: u32,
+        host: HostLimit,
+    },
+    Pin(Pinning),
+    /// A key for the guest's kernel.
+    Sysrq {
+        key: char,
+    },
+    Trigger {
+        trigger: Trigger,
+        vcpu: u32,
+    },
+    /// Ends an ACPI sleep (S3).
+    WakeUp,
+    Rename {
+        name: String,
+    },
+}
+
+/// Whether more vCPUs may be online than the host has CPUs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum HostLimit {
+    Kept,
+    Ignored,
+}
+
+/// Where vCPUs may run, and where they run best; `None` leaves one unchanged.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Pinning {
+    /// `None`: all of them.
+    pub vcpu: Option<u32>,
+    pub hard: Option<CpuList>,
+    pub soft: Option<CpuList>,
+    /// Ends a pinning by the domain's own kernel first.
+    pub is_forced: bool,
 }
 
 /// Most memory of a configuration.
@@ -22,6 +68,28 @@ impl Tuning {
         match self {
             Self::MemoryMax { .. } => "mem-max",
             Self::MemoryTarget { .. } => "mem-set",
+            Self::Vcpus { .. } => "vcpu-set",
+            Self::Pin(_) => "vcpu-pin",
+            Self::Sysrq { .. } => "sysrq",
+            Self::Trigger { .. } | Self::WakeUp => "trigger",
+            Self::Rename { .. } => "rename",
+        }
+    }
+
+    /// The same with what is asked.
+    #[must_use]
+    pub(crate) fn deed(&self) -> String {
+        let verb = self.verb();
+        match self {
+            Self::MemoryMax { kib } | Self::MemoryTarget { kib } => {
+                format!("{verb} to {}", amount(*kib))
+            }
+            Self::Vcpus { count, .. } => format!("{verb} to {count}"),
+            Self::Pin(_) => verb.to_owned(),
+            Self::Sysrq { key } => format!("{verb} {key:?}"),
+            Self::Trigger { trigger, .. } => format!("{verb} {trigger:?}").to_ascii_lowercase(),
+            Self::WakeUp => format!("{verb} s3resume"),
+            Self::Rename { name } => format!("{verb} to {name}"),
         }
     }
 
@@ -29,7 +97,11 @@ impl Tuning {
     #[must_use]
     pub(crate) fn outlives_domain(&self) -> bool {
         match self {
-            Self::MemoryMax { .. } | Self::MemoryTarget { .. } => true,
+            Self::MemoryMax { .. }
+            | Self::MemoryTarget { .. }
+            | Self::Vcpus { .. }
+            | Self::Rename { .. } => true,
+            Self::Pin(_) | Self::Sysrq { .. } | Self::Trigger { .. } | Self::WakeUp => false,
         }
     }
 
@@ -45,6 +117,13 @@ impl Tuning {
                 config.memory_mib = mib(kib);
                 config.memory_max_mib = config.memory_max_mib.max(config.memory_mib);
             }
+            Self::Vcpus { count, .. } => {
+                // A device model keeps those that it has.
+                let least = if config.kind == DomainKind::Hvm { config.vcpus } else { 1 };
+                config.vcpus = (*count).clamp(least, config.vcpus_max);
+            }
+            Self::Rename { name } => config.name.clone_from(name),
+            Self::Pin(_) | Self::Sysrq { .. } | Self::Trigger { .. } | Self::WakeUp => {}
         }
     }
 }

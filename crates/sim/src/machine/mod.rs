@@ -477,6 +477,14 @@ impl SimXen {
         self.frames.owner(mfn)
     }
 
+    /// A domain's kernel pins one of its vCPUs (`SCHEDOP_pin_override`).
+    pub fn guest_pins(&mut self, domid: DomId, vcpu: usize) {
+        let vcpus = self.domains.get_mut(&domid).map(|domain| &mut domain.vcpus);
+        if let Some(vcpu) = vcpus.and_then(|vcpus| vcpus.get_mut(vcpu)) {
+            vcpu.is_pinned_by_kernel = true;
+        }
+    }
+
     /// A domain shuts itself down (`SCHEDOP_shutdown`).
     pub fn guest_shutdown(&mut self, domid: DomId, reason: ShutdownReason) {
         self.clear_shutdown_result(domid);

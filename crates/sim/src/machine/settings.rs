@@ -201,6 +201,7 @@ impl SimXen {
     ) -> Result<u64, Errno> {
         const HARD: u32 = 1;
         const SOFT: u32 = 2;
+        const FORCE: u32 = 4;
         let flags = u32_at(call, HEADER + 4);
         let all: BTreeSet<u32> = (0..self.config.cpus).collect();
         let domain = self.live(domid)?;
@@ -211,6 +212,12 @@ impl SimXen {
         let vcpu = domain.vcpus.get_mut(index(number.into())).ok_or(Errno::ESRCH)?;
         let (hard_at, soft_at) = (HEADER + 8, HEADER + 24);
         if is_set {
+            if flags & FORCE != 0 {
+                vcpu.is_pinned_by_kernel = false;
+            }
+            if flags & HARD != 0 && vcpu.is_pinned_by_kernel {
+                return Err(Errno::EBUSY);
+            }
             let mut wanted = (vcpu.hard.clone(), vcpu.soft.clone());
             if flags & HARD != 0 {
                 let hard = bitmap(arena, call, hard_at)?;

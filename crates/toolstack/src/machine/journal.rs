@@ -92,7 +92,7 @@ impl Request {
             },
             Self::Pause { target } => deed("pause", target),
             Self::Unpause { target } => deed("unpause", target),
-            Self::Tune { target, tuning } => deed(tuning.verb(), target),
+            Self::Tune { target, tuning } => Some((tuning.deed(), target)),
             Self::Suspend { target } => deed("suspend", target),
             Self::Save { target, .. } => deed("save", target),
             Self::CancelSave { target, .. } => deed("cancel the save", target),

@@ -12,11 +12,11 @@ use super::requests::fail;
 use super::{Action, ClientId, Instant, Pending, Purpose, Query, Reply, Toolstack};
 use crate::config::VmConfig;
 use crate::layout;
-use crate::perform::tuning::{Subject, TuneWork};
+use crate::perform::tuning::{ChangedFile, Subject, TuneWork};
 use crate::scheduler::{Priority, Ticket};
 use crate::steps::Permit;
 use crate::tuning::Tuning;
-use crate::work::{Failure, Output};
+use crate::work::{DefinitionWork, Failure, Output};
 use crate::xlcfg;
 
 /// Changes that wait for their turn, by who asked for them.
@@ -31,8 +31,14 @@ impl Toolstack {
         tuning: Tuning,
         out: &mut Vec<Action>,
     ) {
-        if self.is_dom0(target) {
+        if self.is_dom0(target) && !matches!(tuning, Tuning::Rename { .. }) {
             return self.tune_plainly(client, Subject::dom0(), tuning, out);
+        }
+        if let Tuning::Rename { name } = &tuning
+            && self.vms.meant(target).is_none()
+            && let Some(uuid) = self.defined(target).filter(|it| !self.unread.contains_key(it))
+        {
+            return self.rename_definition(client, uuid, name, out);
         }
         self.with_domain(client, target, out, |this, uuid, _, out| {
             match this.tune_refusal(uuid, &tuning) {
@@ -61,8 +67,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let query = Query::Tuned { domid: subject.domid() };
-        let record = layout::Nodes::default();
-        self.query(client, query, TuneWork { subject, tuning, record }, out);
+        self.query(client, query, TuneWork::plain(subject, tuning), out);
     }
 
     fn is_dom0(&self, target: &str) -> bool {
@@ -74,8 +79,12 @@ impl Toolstack {
     fn subject(&self, uuid: Uuid) -> Subject {
         let vm = &self.vms[&uuid];
         let domain = vm.facts.incarnation.domain.expect("resolved to one");
-        let name = vm.config.name.clone();
-        Subject { name, kind: vm.config.kind, vm: Some((domain, uuid)) }
+        Subject {
+            name: vm.config.name.clone(),
+            kind: vm.config.kind,
+            vm: Some((domain, uuid)),
+            model: vm.facts.incarnation.model,
+        }
     }
 
     /// Why a VM cannot be changed like this now.
@@ -96,7 +105,13 @@ impl Toolstack {
         match self.recorded_tune(uuid, tuning.clone()) {
             Ok(work) => {
                 self.vms.get_mut(&uuid).expect("checked").is_tuned = true;
-                self.give_out(Purpose::Tune { client, uuid, ticket, tuning }, work, out);
+                let renamed_from = match &tuning {
+                    // At once, so that nobody else takes the name meanwhile.
+                    Tuning::Rename { name } => Some(self.rename(uuid, name)),
+                    _ => None,
+                };
+                let purpose = Purpose::Tune { client, uuid, ticket, tuning, renamed_from };
+                self.give_out(purpose, work, out);
             }
             Err(message) => {
                 self.scheduler.done(ticket);
@@ -111,6 +126,13 @@ impl Toolstack {
             return Err(message);
         }
         let vm = &self.vms[&uuid];
+        let (namesake, definition) = match &tuning {
+            Tuning::Rename { name } => {
+                let namesake = self.may_be_named(uuid, &vm.config.name, name)?;
+                (namesake, self.renamed_file(uuid, name))
+            }
+            _ => (None, None),
+        };
         let mut config = VmConfig::clone(&vm.config);
         tuning.apply(&mut config);
         let (before, text) = (vm.config.to_cfg_text(), config.to_cfg_text());
@@ -119,32 +141,102 @@ impl Toolstack {
         xlcfg::parse(source).map_err(|error| error.to_string())?;
         let pending = Pending::encode_all(&vm.pending);
         let record = layout::changed_record_nodes(uuid, &before, &text, &pending);
-        Ok(TuneWork { subject: self.subject(uuid), tuning, record })
+        Ok(TuneWork { subject: self.subject(uuid), tuning, record, definition, namesake })
     }
 
+    /// Notes what came of a change.
     pub(super) fn tuned(
         &mut self,
-        now: Instant,
-        (client, uuid, ticket): (ClientId, Uuid, Ticket),
+        uuid: Uuid,
         tuning: &Tuning,
+        renamed_from: Option<String>,
         result: Result<Output, Failure>,
-        out: &mut Vec<Action>,
-    ) {
-        self.scheduler.done(ticket);
-        let vm = self.vms.get_mut(&uuid).expect("it waits for the change");
-        vm.is_tuned = false;
-        let domid = vm.facts.domid().unwrap_or_default();
-        let reply = match result {
+    ) -> Reply {
+        match result {
             Ok(output) => {
                 output.expect_done();
                 self.vms.reconfigure(uuid, |config| tuning.apply(config));
-                Reply::Done { domid }
+                Reply::Done { domid: self.vms[&uuid].facts.domid().unwrap_or_default() }
             }
-            Err(Failure(message)) => Reply::Failed(message),
-        };
-        out.push(Action::Reply { client, reply });
+            Err(Failure(message)) => {
+                if let Some(name) = renamed_from {
+                    self.rename(uuid, &name);
+                }
+                Reply::Failed(message)
+            }
+        }
+    }
+
+    /// Others may change it now.
+    pub(super) fn end_tune(
+        &mut self,
+        now: Instant,
+        uuid: Uuid,
+        ticket: Ticket,
+        out: &mut Vec<Action>,
+    ) {
+        self.scheduler.done(ticket);
+        self.vms.get_mut(&uuid).expect("it waits for the change").is_tuned = false;
         self.take_over_if_waiting(now, uuid, out);
         self.dispatch(now, out);
+    }
+
+    /// Why a VM cannot have this name. A domain of another toolstack that has it may have another by now.
+    fn may_be_named(&self, uuid: Uuid, before: &str, name: &str) -> Result<Option<DomId>, String> {
+        if let Some(problem) = xlcfg::name_problem(name) {
+            return Err(format!("{before}: cannot be renamed: {name:?} {problem}"));
+        }
+        let running = self.vms.named(name).map(|vm| vm.uuid);
+        let unread = self.unread.iter().find(|(_, it)| it.name == name).map(|(uuid, _)| *uuid);
+        let all = [running, unread, self.definitions.named(name)];
+        if let Some(other) = all.into_iter().flatten().find(|other| *other != uuid) {
+            return Err(format!("{before}: cannot be renamed: {name} is the VM {other} already"));
+        }
+        Ok(self.foreign.named(name))
+    }
+
+    /// The file of its definition, if it is defined.
+    fn renamed_file(&self, uuid: Uuid, name: &str) -> Option<ChangedFile> {
+        let definition = self.definitions.get(&uuid)?;
+        let (before, after) = (definition.encode(), definition.renamed(name).encode());
+        Some(ChangedFile { name: uuid.to_string(), before, after })
+    }
+
+    /// The name that it had.
+    fn rename(&mut self, uuid: Uuid, name: &str) -> String {
+        let before = self.vms[&uuid].config.name.clone();
+        self.vms.reconfigure(uuid, |config| name.clone_into(&mut config.name));
+        if let Some(definition) = self.definitions.get(&uuid) {
+            let definition = definition.renamed(name);
+            self.definitions.insert(uuid, definition);
+        }
+        self.log.rename(uuid, name);
+        before
+    }
+
+    /// Of a VM that is defined and does not run.
+    fn rename_definition(
+        &mut self,
+        client: ClientId,
+        uuid: Uuid,
+        name: &str,
+        out: &mut Vec<Action>,
+    ) {
+        let before = self.definitions[&uuid].config.name.clone();
+        match self.may_be_named(uuid, &before, name) {
+            Err(message) => fail(client, message, out),
+            Ok(Some(domid)) => {
+                fail(client, format!("{before}: domain {domid} is named {name} already"), out);
+            }
+            Ok(None) => {
+                let definition = self.definitions[&uuid].renamed(name);
+                let text = definition.encode();
+                let before = self.definitions.insert(uuid, definition);
+                self.log.rename(uuid, name);
+                let purpose = Purpose::Define { client, uuid, before: before.map(Box::new) };
+                self.give_out(purpose, DefinitionWork::Write { uuid, text }, out);
+            }
+        }
     }
 
     /// Begins what waited for the changes of a VM to end.

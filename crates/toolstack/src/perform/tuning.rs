@@ -1,18 +1,19 @@
 //! Changes of a running domain: what libxl checks, the hypercall, and the nodes.
 //!
-//! Sources: xen `tools/libs/light/libxl_mem.c`.
+//! Sources: xen `tools/xl/xl_{misc,vcpu}.c`, `tools/libs/light/libxl_domain.c`.
 
-use xen::{DomId, DomainKind, DomainRef, Hypervisor, Uuid};
-use xenstore::client::{Batch, Nodes as _, Transport};
+mod memory;
+mod vcpus;
 
-use super::{Performer, refused, store};
+use xen::{DomId, DomainKind, DomainRef, Errno, Hypervisor, Trigger, Uuid};
+use xenstore::client::{Nodes as _, Transport};
+
+use super::{Performer, failure, refused, store};
+use crate::device_model::Process;
 use crate::host::Host;
 use crate::layout::{self, Nodes};
-use crate::tuning::{Tuning, amount};
+use crate::tuning::Tuning;
 use crate::work::{Failure, IdentityCheck, Output, WorkClass, WorkInfo};
-
-/// The least that domain 0 is left with.
-const DOM0_KIB_MIN: u64 = 128 << 10;
 
 /// A change of a domain, with what is recorded of it.
 #[derive(Clone, Debug)]
@@ -21,6 +22,18 @@ pub struct TuneWork {
     pub(crate) tuning: Tuning,
     /// The changed part of the VM's record.
     pub(crate) record: Nodes,
+    /// The file of the VM's definition, if that changes too.
+    pub(crate) definition: Option<ChangedFile>,
+    /// The domain of another toolstack that had the wanted name when it was last looked at.
+    pub(crate) namesake: Option<DomId>,
+}
+
+/// A file before and after a change.
+#[derive(Clone, Debug)]
+pub(crate) struct ChangedFile {
+    pub(crate) name: String,
+    pub(crate) before: String,
+    pub(crate) after: String,
 }
 
 /// Whose domain it is.
@@ -30,11 +43,12 @@ pub(crate) struct Subject {
     pub(crate) kind: DomainKind,
     /// `None` for domain 0.
     pub(crate) vm: Option<(DomainRef, Uuid)>,
+    pub(crate) model: Option<Process>,
 }
 
 impl Subject {
     pub(crate) fn dom0() -> Self {
-        Self { name: "Domain-0".to_owned(), kind: DomainKind::Pv, vm: None }
+        Self { name: "Domain-0".to_owned(), kind: DomainKind::Pv, vm: None, model: None }
     }
 
     pub(crate) fn domid(&self) -> DomId {
@@ -45,19 +59,27 @@ impl Subject {
         format!("/local/domain/{}/{below}", self.domid())
     }
 
+    /// These nodes below its own.
+    fn nodes<const N: usize>(&self, values: [(&str, String); N]) -> Nodes {
+        let mut nodes = Nodes::default();
+        for (below, value) in values {
+            nodes.put(self.node(below), value);
+        }
+        nodes
+    }
+
     fn refuse(&self, why: &str) -> Failure {
         Failure(format!("{}: {why}", self.name))
     }
 }
 
-/// A domain's memory as the store has it, in KiB.
-struct MemoryNodes {
-    target: u64,
-    max: u64,
-    video: u64,
-}
-
 impl TuneWork {
+    /// Nothing is recorded of it.
+    pub(crate) fn plain(subject: Subject, tuning: Tuning) -> Self {
+        let record = Nodes::default();
+        Self { subject, tuning, record, definition: None, namesake: None }
+    }
+
     pub(crate) fn info(&self) -> WorkInfo {
         let domain = self.subject.vm.map(|(domain, _)| domain);
         WorkInfo { name: self.tuning.verb(), class: WorkClass::Change, domain }
@@ -67,107 +89,82 @@ impl TuneWork {
         self,
         by: &mut Performer<H, T, O>,
     ) -> Result<Output, Failure> {
-        let Self { subject, tuning, record } = self;
+        let Self { subject, tuning, record, definition, namesake } = self;
         if let Some((domain, _)) = subject.vm {
             by.check_identity(domain, IdentityCheck::Needed)?;
         }
-        let mut nodes = match tuning {
-            Tuning::MemoryMax { kib } => by.set_memory_max(&subject, kib)?,
-            Tuning::MemoryTarget { kib } => by.set_memory_target(&subject, kib)?,
+        let mut nodes = match &tuning {
+            Tuning::MemoryMax { kib } => by.tune_memory_max(&subject, *kib)?,
+            Tuning::MemoryTarget { kib } => by.tune_memory_target(&subject, *kib)?,
+            Tuning::Vcpus { count, host } => by.tune_vcpus(&subject, *count, *host)?,
+            Tuning::Pin(pinning) => by.pin(&subject, pinning)?,
+            Tuning::Sysrq { key } => subject.nodes([("control/sysrq", key.to_string())]),
+            Tuning::Trigger { trigger, vcpu } => by.trigger(&subject, *trigger, *vcpu)?,
+            Tuning::WakeUp => by.wake_up(&subject)?,
+            Tuning::Rename { name } => by.rename(&subject, name, namesake)?,
         };
         nodes.0.extend(record.0);
-        store::write_tuned(&mut by.store, subject.domid(), subject.vm.map(|it| it.1), &nodes)?;
-        Ok(Output::Done)
+        if nodes.0.is_empty() {
+            return Ok(Output::Done);
+        }
+        if let Some(ChangedFile { name, after, .. }) = &definition {
+            by.write_definition(name, after)?;
+        }
+        let (domid, uuid) = (subject.domid(), subject.vm.map(|it| it.1));
+        let written = store::write_tuned(&mut by.store, domid, uuid, &nodes);
+        if let (Err(_), Some(ChangedFile { name, before, .. })) = (&written, &definition) {
+            by.write_definition(name, before)?;
+        }
+        written.map(|()| Output::Done)
     }
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    fn memory_nodes(&mut self, subject: &Subject) -> Result<MemoryNodes, Failure> {
-        let mut look = Batch::new();
-        let names = ["target", "static-max", "videoram"];
-        let paths = names.map(|name| subject.node(&format!("memory/{name}")));
-        let [target, max, video] = [0, 1, 2].map(|at| look.read(&paths[at]));
-        let replies = self.store.run(&look)?;
-        let kib = |index, path: &str| match replies.get_optional(index)?.map(store::text) {
-            None => Ok(None),
-            Some(text) => match text.parse::<u64>() {
-                Ok(kib) => Ok(Some(kib)),
-                Err(_) => Err(subject.refuse(&format!("{path} is no number of KiB: {text:?}"))),
-            },
-        };
-        let (target, max) = (kib(target, &paths[0])?, kib(max, &paths[1])?);
-        // libxl reads it like this too: what is no number, is none.
-        let video = replies.get_optional(video)?.map(store::text);
-        let video = video.and_then(|text| text.parse().ok()).unwrap_or(0);
-        let (target, max) = match (target, max) {
-            (Some(target), Some(max)) => (target, max),
-            // Nobody has written them for domain 0.
-            (target, max) if subject.vm.is_none() => {
-                let info = self.xen.domain(DomId::DOM0).map_err(refused("look up", DomId::DOM0))?;
-                let info = info.unwrap_or_default();
-                (target.unwrap_or(info.pages * 4), max.unwrap_or(info.pages_max.saturating_mul(4)))
-            }
-            (None, _) => return Err(subject.refuse(&format!("{} is missing", paths[0]))),
-            (_, None) => return Err(subject.refuse(&format!("{} is missing", paths[1]))),
-        };
-        Ok(MemoryNodes { target, max, video })
+    fn write_definition(&mut self, name: &str, text: &str) -> Result<(), Failure> {
+        let written = self.host.write_definition(name, text);
+        written.map_err(|error| failure(format!("definition {name}"), error))
     }
 
-    fn set_memory_max(&mut self, subject: &Subject, kib: u64) -> Result<Nodes, Failure> {
-        let now = self.memory_nodes(subject)?;
-        if kib < now.target {
-            return Err(subject.refuse(&format!(
-                "a maximum of {} is below its memory of {}; lower that first with `xy mem-set`",
-                amount(kib),
-                amount(now.target)
-            )));
-        }
-        self.limit_memory(subject, kib)?;
-        let mut nodes = Nodes::default();
-        nodes.put(subject.node("memory/static-max"), kib.to_string());
-        Ok(nodes)
-    }
-
-    fn set_memory_target(&mut self, subject: &Subject, kib: u64) -> Result<Nodes, Failure> {
-        let now = self.memory_nodes(subject)?;
-        let Some(target) = kib.checked_sub(now.video) else {
-            let (kib, video) = (amount(kib), amount(now.video));
-            return Err(subject.refuse(&format!("{kib} is less than its video memory of {video}")));
-        };
-        if target > now.max {
-            return Err(subject.refuse(&format!(
-                "{} is above its maximum of {}; raise that first with `xy mem-max`",
-                amount(kib),
-                amount(now.max)
-            )));
-        }
-        if subject.vm.is_none() && target < DOM0_KIB_MIN {
-            let (kib, least) = (amount(target), amount(DOM0_KIB_MIN));
-            return Err(subject.refuse(&format!("{kib} is less than domain 0 needs, {least}")));
-        }
-        self.limit_memory(subject, kib)?;
-        if subject.kind != DomainKind::Pv {
-            let domid = subject.domid();
-            let pages = (target + xen_build::extra_kib(subject.kind)) / 4;
-            let set = self.xen.set_pod_target(domid, pages);
-            set.map_err(refused("set the memory target of", domid))?;
-        }
-        let mut nodes = Nodes::default();
-        if subject.vm.is_none() {
-            nodes.put(subject.node("memory/static-max"), now.max.to_string());
-        }
-        nodes.put(subject.node("memory/target"), target.to_string());
-        if let Some((_, uuid)) = subject.vm {
-            let path = format!("{}/memory", layout::vm_path(uuid));
-            nodes.put(path, (target / 1024).to_string());
-        }
-        Ok(nodes)
-    }
-
-    /// The hypervisor's own limit, above which the guest cannot take memory.
-    fn limit_memory(&mut self, subject: &Subject, kib: u64) -> Result<(), Failure> {
+    fn trigger(
+        &mut self,
+        subject: &Subject,
+        trigger: Trigger,
+        vcpu: u32,
+    ) -> Result<Nodes, Failure> {
         let domid = subject.domid();
-        let limit = kib.saturating_add(xen_build::extra_kib(subject.kind));
-        self.xen.set_memory_max(domid, limit).map_err(refused("limit the memory of", domid))
+        match self.xen.send_trigger(domid, vcpu, trigger) {
+            Ok(()) => Ok(Nodes::default()),
+            Err(Errno::ESRCH) => Err(subject.refuse(&format!("has no vCPU {vcpu}"))),
+            Err(Errno::ENOSYS | Errno::EINVAL | Errno::EOPNOTSUPP) => {
+                Err(subject.refuse("Xen has no such trigger for its kind of domain"))
+            }
+            Err(errno) => Err(refused("send a trigger to", domid)(errno)),
+        }
+    }
+
+    fn wake_up(&mut self, subject: &Subject) -> Result<Nodes, Failure> {
+        match subject.model {
+            Some(process) => self.wake_model(subject.domid(), process).map(|()| Nodes::default()),
+            None => Err(subject.refuse("only an HVM guest sleeps so that it can be woken")),
+        }
+    }
+
+    fn rename(
+        &mut self,
+        subject: &Subject,
+        name: &str,
+        namesake: Option<DomId>,
+    ) -> Result<Nodes, Failure> {
+        if let Some(domid) = namesake {
+            let has = self.store.read_optional(&format!("/local/domain/{domid}/name"))?;
+            if has.is_some_and(|it| it == name.as_bytes()) {
+                return Err(subject.refuse(&format!("domain {domid} is named {name} already")));
+            }
+        }
+        let mut nodes = subject.nodes([("name", name.to_owned())]);
+        if let Some((_, uuid)) = subject.vm {
+            nodes.put(format!("{}/name", layout::vm_path(uuid)), name);
+        }
+        Ok(nodes)
     }
 }

@@ -20,7 +20,7 @@ const VCPUS_MAX: i64 = 128;
 const NAME_BYTES_MAX: usize = 255;
 
 /// Why no VM can have this name.
-pub(super) fn name_problem(name: &str) -> Option<&'static str> {
+pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         Some("is empty")
     } else if name.len() > NAME_BYTES_MAX {
