@@ -13,6 +13,7 @@ mod config;
 mod moves;
 mod peers;
 mod request;
+mod sched;
 mod storage;
 mod tuning;
 mod vms;
@@ -34,6 +35,7 @@ pub use request::{
     Adopt, AfterSave, Create, LimitChanges, Planned, Request, Restore, Save, SavedFormat, Target,
     Targets, Wait,
 };
+pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use tuning::{Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};

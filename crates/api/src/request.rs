@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoints::CheckpointRequest;
 use crate::moves::{Arrival, Migrate, Runs, Speaks};
 use crate::peers::PeerRequest;
+use crate::sched::SchedRequest;
 use crate::storage::StorageRequest;
 use crate::tuning::TuneRequest;
 use crate::vms::Define;
@@ -203,6 +204,8 @@ pub enum Request {
     Unpause { target: Target },
     /// Changes of running domains.
     Tune(TuneRequest),
+    /// Schedulers, and domains' shares of the CPUs.
+    Sched(SchedRequest),
     /// Answered by [`Reply::Done`](crate::Reply::Done), once the guest has suspended.
     Suspend { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done).

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Target;
 use crate::request::is_unset;
+use crate::sched::{Scheduler, VcpuBudget};
 
 /// A change of a running domain, also of domain 0. Each is answered by [`Reply::Done`](crate::Reply::Done).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -35,6 +36,17 @@ pub enum TuneRequest {
         #[serde(default, skip_serializing_if = "is_unset")]
         force: bool,
     },
+    /// The share of the CPUs that it has under a scheduler that is not the real-time one.
+    Share {
+        target: Target,
+        scheduler: Scheduler,
+        #[serde(default)]
+        weight: Option<u16>,
+        #[serde(default)]
+        cap: Option<u16>,
+    },
+    /// The same under that one.
+    Budgets { target: Target, budgets: Vec<VcpuBudget> },
     /// A key for the guest's kernel.
     Sysrq { target: Target, key: char },
     Trigger {

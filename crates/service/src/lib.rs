@@ -12,6 +12,7 @@ mod domains;
 mod moves;
 mod render;
 mod saved;
+mod sched;
 mod storage;
 mod tuning;
 mod vms;
@@ -206,6 +207,7 @@ impl Service<'_> {
             Request::Pause { target: it } => self.done(Asked::Pause { target: target(it) }),
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
             Request::Tune(request) => self.tune(request),
+            Request::Sched(request) => self.sched(request),
             Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
             Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
             Request::Migrate(migrate) => self.migrate(*migrate),

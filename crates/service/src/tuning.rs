@@ -2,10 +2,10 @@
 
 use api::{Target, TuneRequest};
 use toolstack::Request;
-use toolstack::tuning::{CpuList, HostLimit, Pinning, Tuning};
+use toolstack::tuning::{Budget, CpuList, HostLimit, Pinning, Share, Tuning};
 use xen::Trigger;
 
-use crate::{Failed, Service};
+use crate::{Failed, Service, sched};
 
 impl Service<'_> {
     pub(crate) fn tune(&self, request: TuneRequest) -> Result<api::Reply, Failed> {
@@ -19,6 +19,13 @@ impl Service<'_> {
             TuneRequest::VcpuPin { target, vcpu, hard, soft, force: is_forced } => {
                 let (hard, soft) = (cpus(hard)?, cpus(soft)?);
                 (target, Tuning::Pin(Pinning { vcpu, hard, soft, is_forced }))
+            }
+            TuneRequest::Share { target, scheduler, weight, cap } => {
+                let scheduler = sched::scheduler(scheduler);
+                (target, Tuning::Share(Share { scheduler, weight, cap }))
+            }
+            TuneRequest::Budgets { target, budgets } => {
+                (target, Tuning::Budgets(budgets.iter().map(budget).collect()))
             }
             TuneRequest::Sysrq { target, key } => (target, Tuning::Sysrq { key }),
             TuneRequest::Trigger { target, trigger, vcpu } => {
@@ -44,4 +51,9 @@ fn trigger(trigger: api::Trigger, vcpu: u32) -> Tuning {
         api::Trigger::S3resume => return Tuning::WakeUp,
     };
     Tuning::Trigger { trigger, vcpu }
+}
+
+fn budget(budget: &api::VcpuBudget) -> Budget {
+    let api::VcpuBudget { vcpu, period_us, budget_us, extra } = *budget;
+    Budget { vcpu, period_us, budget_us, extra }
 }

@@ -352,6 +352,7 @@ enum Query {
     /// The list of them, or a change of it.
     Checkpoints,
     Vcpus,
+    Sched,
     StartTimes,
     /// If the reply comes when the domain is gone, only a failure is reported.
     Shutdown {

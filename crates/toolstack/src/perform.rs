@@ -17,6 +17,7 @@ mod queries;
 pub(crate) mod restore;
 pub(crate) mod save;
 mod saved_file;
+mod sched;
 mod send;
 pub(crate) mod store;
 pub(crate) mod suspend;

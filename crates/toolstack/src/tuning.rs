@@ -2,9 +2,11 @@
 //! must find them.
 
 mod cpus;
+mod sched;
 
 pub use cpus::CpuList;
-use xen::{DomainKind, Trigger};
+pub use sched::{Budget, PoolChange, SchedQuestion, Share, VcpusOf};
+use xen::{DomainKind, Scheduler, Trigger};
 
 use crate::config::VmConfig;
 
@@ -25,6 +27,10 @@ pub enum Tuning {
         host: HostLimit,
     },
     Pin(Pinning),
+    /// The domain's share of the CPUs.
+    Share(Share),
+    /// The same under the real-time scheduler.
+    Budgets(Vec<Budget>),
     /// A key for the guest's kernel.
     Sysrq {
         key: char,
@@ -70,6 +76,9 @@ impl Tuning {
             Self::MemoryTarget { .. } => "mem-set",
             Self::Vcpus { .. } => "vcpu-set",
             Self::Pin(_) => "vcpu-pin",
+            Self::Share(Share { scheduler: Scheduler::Credit, .. }) => "sched-credit",
+            Self::Share(_) => "sched-credit2",
+            Self::Budgets(_) => "sched-rtds",
             Self::Sysrq { .. } => "sysrq",
             Self::Trigger { .. } | Self::WakeUp => "trigger",
             Self::Rename { .. } => "rename",
@@ -85,7 +94,7 @@ impl Tuning {
                 format!("{verb} to {}", amount(*kib))
             }
             Self::Vcpus { count, .. } => format!("{verb} to {count}"),
-            Self::Pin(_) => verb.to_owned(),
+            Self::Pin(_) | Self::Share(_) | Self::Budgets(_) => verb.to_owned(),
             Self::Sysrq { key } => format!("{verb} {key:?}"),
             Self::Trigger { trigger, .. } => format!("{verb} {trigger:?}").to_ascii_lowercase(),
             Self::WakeUp => format!("{verb} s3resume"),
@@ -101,7 +110,12 @@ impl Tuning {
             | Self::MemoryTarget { .. }
             | Self::Vcpus { .. }
             | Self::Rename { .. } => true,
-            Self::Pin(_) | Self::Sysrq { .. } | Self::Trigger { .. } | Self::WakeUp => false,
+            Self::Pin(_)
+            | Self::Share(_)
+            | Self::Budgets(_)
+            | Self::Sysrq { .. }
+            | Self::Trigger { .. }
+            | Self::WakeUp => false,
         }
     }
 
@@ -123,7 +137,12 @@ impl Tuning {
                 config.vcpus = (*count).clamp(least, config.vcpus_max);
             }
             Self::Rename { name } => config.name.clone_from(name),
-            Self::Pin(_) | Self::Sysrq { .. } | Self::Trigger { .. } | Self::WakeUp => {}
+            Self::Pin(_)
+            | Self::Share(_)
+            | Self::Budgets(_)
+            | Self::Sysrq { .. }
+            | Self::Trigger { .. }
+            | Self::WakeUp => {}
         }
     }
 }

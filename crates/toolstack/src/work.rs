@@ -9,8 +9,8 @@ use migrate::image::Codec;
 use migrate::peer::Fate;
 use storage::Attachment;
 use xen::{
-    Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, VcpuInfo,
-    VersionInfo,
+    Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SchedParams, SchedTuning,
+    SetAside, Uuid, VcpuInfo, VersionInfo,
 };
 use xen_build::{Built, HvmLoader, KernelImage};
 
@@ -306,6 +306,25 @@ pub struct VcpuReadings {
     pub domains: BTreeMap<DomId, Vec<VcpuReading>>,
 }
 
+/// A CPU pool, with domains in it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PoolReading {
+    pub name: String,
+    /// Parameters of its scheduler, if they were asked for and it has some.
+    pub tuning: Option<SchedTuning>,
+    pub shares: Vec<ShareReading>,
+}
+
+/// The share of the CPUs that a domain has, or one of its vCPUs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ShareReading {
+    pub domid: DomId,
+    /// `None` if its store node could not be read.
+    pub name: Option<String>,
+    pub vcpu: Option<u32>,
+    pub params: SchedParams,
+}
+
 /// The hypervisor and the machine below it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HostInfo {
@@ -385,6 +404,7 @@ pub enum Output {
     HostInfo(Box<HostInfo>),
     Vcpus(Box<VcpuReadings>),
     StartTimes(BTreeMap<DomId, u64>),
+    Sched(Vec<PoolReading>),
 }
 
 impl Output {
@@ -422,7 +442,8 @@ impl Output {
             | Self::HostInfo(_)
             | Self::SentAcpi
             | Self::Vcpus(_)
-            | Self::StartTimes(_) => None,
+            | Self::StartTimes(_)
+            | Self::Sched(_) => None,
         }
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod migrate;
 pub(crate) mod peer;
 pub(crate) mod plan;
 pub(crate) mod save;
+pub(crate) mod sched;
 pub(crate) mod shutdown;
 pub(crate) mod storage;
 pub(crate) mod store;

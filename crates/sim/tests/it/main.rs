@@ -23,6 +23,7 @@ mod records;
 mod save;
 mod save_hvm;
 mod saved;
+mod sched;
 mod sharing;
 mod shutdown;
 mod storage;

@@ -21,8 +21,10 @@ use crate::moves::{MigrateRequest, ReceiveRequest, Verdict};
 use crate::plan::{Start, Step, Unplug};
 use crate::saved::{SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
-use crate::tuning::Tuning;
-use crate::work::{Cost, DeviceReading, Failure, Far, HostInfo, Output, VcpuReadings, Work};
+use crate::tuning::{SchedQuestion, Tuning};
+use crate::work::{
+    Cost, DeviceReading, Failure, Far, HostInfo, Output, PoolReading, VcpuReadings, Work,
+};
 
 /// A client's request.
 #[derive(Clone, Debug)]
@@ -164,6 +166,8 @@ pub enum Request {
     Vcpus {
         of: Vec<(DomId, Uuid)>,
     },
+    /// Schedulers, and domains' shares of the CPUs, of any toolstack. Answered by [`Reply::Sched`].
+    Sched(SchedQuestion),
     /// Start times of these domains, as far as recorded by their toolstacks.
     StartTimes {
         of: Vec<(DomId, Uuid)>,
@@ -351,6 +355,7 @@ pub enum Reply {
     SavedFile(Box<SavedFile>),
     Checkpoints(Vec<Checkpoint>),
     Vcpus(Box<VcpuReadings>),
+    Sched(Vec<PoolReading>),
     /// In seconds since 1970.
     StartTimes(BTreeMap<DomId, u64>),
     /// A text of several lines.

@@ -83,6 +83,9 @@ impl Toolstack {
             Request::Console { target } => self.read_console(client, &target, out),
             Request::Devices { target } => self.read_devices(client, &target, out),
             Request::Vcpus { of } => self.read_vcpus(client, of, out),
+            Request::Sched(asked) => {
+                self.query(client, Query::Sched, QueryWork::Sched(asked), out);
+            }
             Request::StartTimes { of } => self.read_start_times(client, of, out),
             Request::Plug { target, device } => {
                 self.plug_target(now, client, &target, *device, out);
@@ -291,7 +294,7 @@ impl Toolstack {
     }
 
     /// Why only its operation may let a VM's domain run: it is being made, or another host's until that says so.
-    fn is_not_complete(&self, uuid: Uuid) -> Option<String> {
+    pub(super) fn is_not_complete(&self, uuid: Uuid) -> Option<String> {
         if let Some(message) = self.doubt_about(uuid) {
             return Some(message);
         }
@@ -473,6 +476,7 @@ impl Toolstack {
             (Query::Checkpoints, Ok(output)) => Self::checkpoints_answer(output),
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
             (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
+            (Query::Sched, Ok(Output::Sched(pools))) => Reply::Sched(pools),
             (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),
             (query, Ok(output)) => unreachable!("{query:?} answered with {output:?}"),
         };

@@ -94,6 +94,10 @@ impl Toolstack {
         if let Some(message) = self.doubt_about(uuid) {
             return Some(message);
         }
+        // A move slows its guest down by its cap, and gives it back afterwards.
+        if let (Tuning::Share(_), Some(message)) = (tuning, self.is_not_complete(uuid)) {
+            return Some(message);
+        }
         let is_busy = vm.operation.is_some() || vm.after_plugs.is_some();
         let busy = "an operation on it is under way; try again when that has ended";
         (tuning.outlives_domain() && is_busy).then(|| format!("{name}: {busy}"))

@@ -68,7 +68,7 @@ impl Subject {
         nodes
     }
 
-    fn refuse(&self, why: &str) -> Failure {
+    pub(super) fn refuse(&self, why: &str) -> Failure {
         Failure(format!("{}: {why}", self.name))
     }
 }
@@ -98,6 +98,8 @@ impl TuneWork {
             Tuning::MemoryTarget { kib } => by.tune_memory_target(&subject, *kib)?,
             Tuning::Vcpus { count, host } => by.tune_vcpus(&subject, *count, *host)?,
             Tuning::Pin(pinning) => by.pin(&subject, pinning)?,
+            Tuning::Share(share) => by.tune_share(&subject, share).map(|()| Nodes::default())?,
+            Tuning::Budgets(all) => by.tune_budgets(&subject, all).map(|()| Nodes::default())?,
             Tuning::Sysrq { key } => subject.nodes([("control/sysrq", key.to_string())]),
             Tuning::Trigger { trigger, vcpu } => by.trigger(&subject, *trigger, *vcpu)?,
             Tuning::WakeUp => by.wake_up(&subject)?,

@@ -578,6 +578,9 @@ fn help_is_there_without_a_daemon() {
          trigger             Send a trigger to a domain
          sysrq               Send a sysrq to a domain
          button-press        Indicate an ACPI button press to the domain
+         sched-credit        Get/set credit scheduler parameters
+         sched-credit2       Get/set credit2 scheduler parameters
+         sched-rtds          Get/set rtds scheduler parameters
          uptime              Print uptime for all/some domains
          block-list          List virtual block devices for a domain
          network-list        List virtual network interfaces for a domain

@@ -5,6 +5,7 @@ mod completion;
 mod console;
 mod daemon;
 mod progress;
+mod sched;
 mod storage;
 mod store;
 mod trace;

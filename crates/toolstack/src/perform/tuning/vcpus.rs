@@ -13,7 +13,10 @@ use crate::tuning::{CpuList, HostLimit, Pinning};
 use crate::work::Failure;
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    fn tuned_info(&mut self, subject: &Subject) -> Result<DomainInfo, Failure> {
+    pub(in crate::perform) fn tuned_info(
+        &mut self,
+        subject: &Subject,
+    ) -> Result<DomainInfo, Failure> {
         let info = self.xen.domain(subject.domid()).map_err(refused("look up", subject.domid()))?;
         info.ok_or_else(|| subject.refuse("its domain is gone"))
     }
