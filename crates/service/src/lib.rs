@@ -21,6 +21,7 @@ use core::time::Duration;
 
 use ::storage::System;
 use api::{Answer, Request};
+use toolstack::Request as Asked;
 use toolstack::ShutdownRequest::{Poweroff, Reboot};
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
@@ -189,7 +190,6 @@ impl Service<'_> {
     }
 
     fn reply(&self, request: Request) -> Result<api::Reply, Failed> {
-        use toolstack::Request as Asked;
         match request {
             Request::Ping => Ok(api::Reply::Pong(self.daemon.pong())),
             Request::Create(create) => self.create(&create),

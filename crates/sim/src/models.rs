@@ -15,6 +15,8 @@ use crate::monitor::MonitorFate;
 use crate::os::{OsState, SimOs};
 use crate::store::SocketTransport;
 
+/// The driver of its CPUs.
+const CPU: &str = "qemu32-i386-cpu";
 /// How often one that expects a state looks for it.
 const AWAITS_NS: u64 = 50_000_000;
 
@@ -64,16 +66,46 @@ pub(crate) struct Model {
     /// What an HVM domain's device model keeps: the VM, and how often it was moved into another process.
     lives: u32,
     /// CPUs that it has, of those that it could have.
-    pub(crate) cpus: BTreeSet<u32>,
-    pub(crate) cpus_max: u32,
+    cpus: BTreeSet<u32>,
+    cpus_max: u32,
     /// Its guest was woken so often.
-    pub(crate) wakes: u32,
+    wakes: u32,
 }
 
 impl Model {
     /// What it says of itself.
     pub(crate) fn state(&self) -> Vec<u8> {
         format!("QEVM {} {}", self.uuid, self.lives).into_bytes()
+    }
+
+    /// All CPUs that it could have, as QEMU lists them: the last one first.
+    pub(crate) fn cpu_list(&self) -> String {
+        let cpu = |number| {
+            let path = match self.cpus.contains(&number) {
+                true => format!("\"qom-path\": \"/machine/unattached/device[{number}]\", "),
+                false => String::new(),
+            };
+            let place = format!("\"core-id\": 0, \"thread-id\": 0, \"socket-id\": {number}");
+            format!("{{\"props\": {{{place}}}, \"vcpus-count\": 1, {path}\"type\": \"{CPU}\"}}")
+        };
+        let all: Vec<String> = (0..self.cpus_max).rev().map(cpu).collect();
+        all.join(", ")
+    }
+
+    /// What it says when it has.
+    pub(crate) fn wake(&mut self) -> &'static str {
+        self.wakes += 1;
+        "{\"return\": {}}"
+    }
+
+    /// Whether it takes the CPU of a command.
+    pub(crate) fn add_cpu(&mut self, command: &str) -> bool {
+        let number = command.split_once("\"socket-id\":").and_then(|(_, rest)| {
+            let end = rest.find(|it: char| !it.is_ascii_digit())?;
+            rest[..end].parse().ok().filter(|number| *number < self.cpus_max)
+        });
+        let is_cpu = command.contains(&format!("\"driver\":\"{CPU}\""));
+        number.filter(|_| is_cpu).is_some_and(|number| self.cpus.insert(number))
     }
 
     /// As QEMU names it. Whoever asks again finds that it has loaded its state.

@@ -132,36 +132,12 @@ impl SimMonitor {
                 model.logs_writes = line.contains("\"enable\":true");
                 self.say("{\"return\": {}}");
             }
-            "system_wakeup" => {
-                model.wakes += 1;
-                self.say("{\"return\": {}}");
-            }
+            "system_wakeup" => self.say(model.wake()),
             "query-hotpluggable-cpus" => {
-                let cpu = |number| {
-                    let path = match model.cpus.contains(&number) {
-                        true => format!("\"qom-path\": \"/machine/unattached/device[{number}]\", "),
-                        false => String::new(),
-                    };
-                    format!(
-                        "{{\"props\": {{\"core-id\": 0, \"thread-id\": 0, \"socket-id\": {number}}}, \
-                         \"vcpus-count\": 1, {path}\"type\": \"qemu32-i386-cpu\"}}"
-                    )
-                };
-                // QEMU lists the last one first.
-                let all: Vec<String> = (0..model.cpus_max).rev().map(cpu).collect();
-                self.say(&format!("{{\"return\": [{}]}}", all.join(", ")));
+                self.say(&format!("{{\"return\": [{}]}}", model.cpu_list()));
             }
-            "device_add" => {
-                let number = after("\"socket-id\":").and_then(|rest| {
-                    let end = rest.find(|it: char| !it.is_ascii_digit())?;
-                    rest[..end].parse().ok().filter(|number| *number < model.cpus_max)
-                });
-                let is_cpu = line.contains("\"driver\":\"qemu32-i386-cpu\"");
-                match number.filter(|_| is_cpu).is_some_and(|number| model.cpus.insert(number)) {
-                    true => self.say("{\"return\": {}}"),
-                    false => self.refuse("no such CPU, or it is there already"),
-                }
-            }
+            "device_add" if model.add_cpu(line) => self.say("{\"return\": {}}"),
+            "device_add" => self.refuse("no such CPU, or it is there already"),
             _ => self.refuse("The command has not been found"),
         }
     }

@@ -109,9 +109,9 @@ impl Tuning {
             Self::MemoryMax { .. }
             | Self::MemoryTarget { .. }
             | Self::Vcpus { .. }
+            | Self::Share(_)
             | Self::Rename { .. } => true,
             Self::Pin(_)
-            | Self::Share(_)
             | Self::Budgets(_)
             | Self::Sysrq { .. }
             | Self::Trigger { .. }
@@ -137,8 +137,15 @@ impl Tuning {
                 config.vcpus = (*count).clamp(least, config.vcpus_max);
             }
             Self::Rename { name } => config.name.clone_from(name),
+            Self::Share(Share { weight, cap, .. }) => {
+                // More is refused when it is set.
+                let most = u16::try_from(config.vcpus_max * 100).unwrap_or(u16::MAX);
+                let options = &mut config.options;
+                options.cpu_weight = weight.filter(|it| *it > 0).or(options.cpu_weight);
+                let cap = cap.or(options.cpu_cap).filter(|cap| *cap > 0);
+                options.cpu_cap = cap.map(|cap| cap.min(most));
+            }
             Self::Pin(_)
-            | Self::Share(_)
             | Self::Budgets(_)
             | Self::Sysrq { .. }
             | Self::Trigger { .. }

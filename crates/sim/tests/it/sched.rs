@@ -1,9 +1,9 @@
 //! Schedulers of pools, and domains' shares of the CPUs under each of them.
 
-use sim::{HostConfig, MachineConfig};
+use sim::{Daemon, HostConfig, MachineConfig};
 use toolstack::tuning::{Budget, PoolChange, SchedQuestion, Share, Tuning, VcpusOf};
 use toolstack::work::PoolReading;
-use toolstack::{Reply, Request};
+use toolstack::{Reply, Request, ShutdownRequest};
 use xen::{DomId, SchedParams, SchedTuning, Scheduler, Xen};
 use xenstore::client::Nodes as _;
 
@@ -163,4 +163,42 @@ fn budgets_are_set_for_single_vcpus_or_all_of_a_domain() {
     let share = Share { scheduler: Scheduler::Credit2, weight: Some(1), cap: None };
     let refused = tune(&mut lab, "one", Tuning::Share(share)).unwrap_err();
     assert_eq!(refused, "one: the scheduler of its pool Pool-0 is rtds, not credit2");
+}
+
+#[test]
+fn a_vm_keeps_its_share_after_a_reboot_and_a_restart_of_the_daemon() {
+    let mut lab = lab(Scheduler::Credit2);
+    let text = unikernel("one", "pv", "normal") + "vcpus = 2\ncpu_weight = 128\ncap = 150\n";
+    let domid = lab.create(&text).unwrap();
+    let scheduler = Scheduler::Credit2;
+    let params = |lab: &Lab, domid| {
+        let mut xen = Xen::probe(lab.host.machine().hypervisor()).unwrap();
+        xen.sched_params(domid, scheduler).unwrap()
+    };
+    assert_eq!(params(&lab, domid), SchedParams::Credit2 { weight: 128, cap: 150 });
+    let share = Share { scheduler, weight: Some(512), cap: Some(0) };
+    tune(&mut lab, "one", Tuning::Share(share)).unwrap();
+    assert_eq!(params(&lab, domid), SchedParams::Credit2 { weight: 512, cap: 0 });
+    lab.daemon = Daemon::start(&lab.host).unwrap();
+    lab.settle();
+    lab.ask(Lab::shutdown_request("one", ShutdownRequest::Reboot));
+    lab.settle();
+    let Reply::Resolved { domid: next, .. } =
+        lab.ask(Request::Resolve { target: "one".to_owned() })
+    else {
+        panic!("the VM is gone");
+    };
+    assert_ne!(next, domid);
+    assert_eq!(params(&lab, next), SchedParams::Credit2 { weight: 512, cap: 0 });
+    lab.destroy("one");
+    lab.assert_nothing_left();
+}
+
+#[test]
+fn under_a_scheduler_without_weights_a_vm_starts_with_its_own_budgets() {
+    let mut lab = lab(Scheduler::Rtds);
+    let text = unikernel("one", "pvh", "idle") + "cpu_weight = 128\n";
+    let domid = lab.create(&text).unwrap();
+    let one = SchedQuestion::Domain { scheduler: Scheduler::Rtds, domid, vcpus: None };
+    assert_eq!(ask(&mut lab, one).unwrap()[0].shares.len(), 1);
 }

@@ -94,10 +94,6 @@ impl Toolstack {
         if let Some(message) = self.doubt_about(uuid) {
             return Some(message);
         }
-        // A move slows its guest down by its cap, and gives it back afterwards.
-        if let (Tuning::Share(_), Some(message)) = (tuning, self.is_not_complete(uuid)) {
-            return Some(message);
-        }
         let is_busy = vm.operation.is_some() || vm.after_plugs.is_some();
         let busy = "an operation on it is under way; try again when that has ended";
         (tuning.outlives_domain() && is_busy).then(|| format!("{name}: {busy}"))
@@ -145,7 +141,8 @@ impl Toolstack {
         xlcfg::parse(source).map_err(|error| error.to_string())?;
         let pending = Pending::encode_all(&vm.pending);
         let record = layout::changed_record_nodes(uuid, &before, &text, &pending);
-        Ok(TuneWork { subject: self.subject(uuid), tuning, record, definition, namesake })
+        let (subject, definition) = (self.subject(uuid), definition.map(Box::new));
+        Ok(TuneWork { subject, tuning: Box::new(tuning), record, definition, namesake })
     }
 
     /// Notes what came of a change.

@@ -7,6 +7,7 @@ use xenstore::client::{Nodes as _, Transport};
 
 use super::tuning::Subject;
 use super::{Performer, failure, refused, store};
+use crate::config::{GuestOptions, VmConfig};
 use crate::host::Host;
 use crate::tuning::{Budget, PoolChange, SchedQuestion, Share, VcpusOf};
 use crate::work::{Failure, Output, PoolReading, ShareReading};
@@ -20,6 +21,11 @@ fn word(scheduler: Scheduler) -> &'static str {
         Scheduler::Rtds => "rtds",
         Scheduler::Null => "null",
     }
+}
+
+/// Whether domains have weights under this scheduler.
+fn has_weights(scheduler: Scheduler) -> bool {
+    matches!(scheduler, Scheduler::Credit | Scheduler::Credit2)
 }
 
 /// Whether a pool has this scheduler.
@@ -201,6 +207,38 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         set.map_err(|errno| failure(format!("the scheduler of cpupool {name}"), errno))
     }
 
+    /// Sets the weight and cap of a new domain, if its VM has any and its scheduler knows them, as libxl does.
+    pub(super) fn set_first_share(
+        &mut self,
+        domid: DomId,
+        config: &VmConfig,
+    ) -> Result<(), Failure> {
+        let GuestOptions { cpu_weight, cpu_cap, .. } = config.options;
+        if cpu_weight.is_none() && cpu_cap.is_none() {
+            return Ok(());
+        }
+        // A new domain is in the first pool.
+        let pool = self.pool(None)?;
+        let scheduler = Scheduler::from_id(pool.scheduler_id);
+        let Some(scheduler) = scheduler.filter(|it| has_weights(*it)) else { return Ok(()) };
+        self.put_share(domid, Share { scheduler, weight: cpu_weight, cap: cpu_cap })
+    }
+
+    fn put_share(&mut self, domid: DomId, share: Share) -> Result<(), Failure> {
+        let Share { scheduler, weight, cap } = share;
+        let before = self.xen.sched_params(domid, scheduler);
+        let wanted = match before.map_err(refused("read the share of", domid))? {
+            SchedParams::Credit { weight: w, cap: c } => {
+                SchedParams::Credit { weight: weight.unwrap_or(w), cap: cap.unwrap_or(c) }
+            }
+            SchedParams::Credit2 { weight: w, cap: c } => {
+                SchedParams::Credit2 { weight: weight.unwrap_or(w), cap: cap.unwrap_or(c) }
+            }
+            budget @ SchedParams::Rtds { .. } => budget,
+        };
+        self.xen.set_sched_params(domid, wanted).map_err(refused("set the share of", domid))
+    }
+
     /// Sets a domain's weight and cap.
     pub(super) fn tune_share(&mut self, subject: &Subject, share: &Share) -> Result<(), Failure> {
         let Share { scheduler, weight, cap } = *share;
@@ -216,17 +254,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 format!("cpu cap out of range, valid range is from 0 to {cap_max} for its vCPUs");
             return Err(subject.refuse(&why));
         }
-        let before = self.xen.sched_params(domid, scheduler);
-        let wanted = match before.map_err(refused("read the share of", domid))? {
-            SchedParams::Credit { weight: w, cap: c } => {
-                SchedParams::Credit { weight: weight.unwrap_or(w), cap: cap.unwrap_or(c) }
-            }
-            SchedParams::Credit2 { weight: w, cap: c } => {
-                SchedParams::Credit2 { weight: weight.unwrap_or(w), cap: cap.unwrap_or(c) }
-            }
-            budget @ SchedParams::Rtds { .. } => budget,
-        };
-        self.xen.set_sched_params(domid, wanted).map_err(refused("set the share of", domid))
+        self.put_share(domid, *share)
     }
 
     /// Sets the budgets of vCPUs under the real-time scheduler.

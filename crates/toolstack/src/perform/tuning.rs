@@ -19,11 +19,11 @@ use crate::work::{Failure, IdentityCheck, Output, WorkClass, WorkInfo};
 #[derive(Clone, Debug)]
 pub struct TuneWork {
     pub(crate) subject: Subject,
-    pub(crate) tuning: Tuning,
+    pub(crate) tuning: Box<Tuning>,
     /// The changed part of the VM's record.
     pub(crate) record: Nodes,
     /// The file of the VM's definition, if that changes too.
-    pub(crate) definition: Option<ChangedFile>,
+    pub(crate) definition: Option<Box<ChangedFile>>,
     /// The domain of another toolstack that had the wanted name when it was last looked at.
     pub(crate) namesake: Option<DomId>,
 }
@@ -76,7 +76,7 @@ impl Subject {
 impl TuneWork {
     /// Nothing is recorded of it.
     pub(crate) fn plain(subject: Subject, tuning: Tuning) -> Self {
-        let record = Nodes::default();
+        let (tuning, record) = (Box::new(tuning), Nodes::default());
         Self { subject, tuning, record, definition: None, namesake: None }
     }
 
@@ -93,7 +93,7 @@ impl TuneWork {
         if let Some((domain, _)) = subject.vm {
             by.check_identity(domain, IdentityCheck::Needed)?;
         }
-        let mut nodes = match &tuning {
+        let mut nodes = match &*tuning {
             Tuning::MemoryMax { kib } => by.tune_memory_max(&subject, *kib)?,
             Tuning::MemoryTarget { kib } => by.tune_memory_target(&subject, *kib)?,
             Tuning::Vcpus { count, host } => by.tune_vcpus(&subject, *count, *host)?,
@@ -109,12 +109,13 @@ impl TuneWork {
         if nodes.0.is_empty() {
             return Ok(Output::Done);
         }
-        if let Some(ChangedFile { name, after, .. }) = &definition {
+        if let Some(ChangedFile { name, after, .. }) = definition.as_deref() {
             by.write_definition(name, after)?;
         }
         let (domid, uuid) = (subject.domid(), subject.vm.map(|it| it.1));
         let written = store::write_tuned(&mut by.store, domid, uuid, &nodes);
-        if let (Err(_), Some(ChangedFile { name, before, .. })) = (&written, &definition) {
+        if let (Err(_), Some(ChangedFile { name, before, .. })) = (&written, definition.as_deref())
+        {
             by.write_definition(name, before)?;
         }
         written.map(|()| Output::Done)

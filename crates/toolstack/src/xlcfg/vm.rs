@@ -367,7 +367,7 @@ impl Reader<'_> {
     }
 
     /// vCPUs at the start and at most.
-    fn vcpus(&self) -> Result<(u32, u32)> {
+    pub(super) fn vcpus(&self) -> Result<(u32, u32)> {
         let vcpus = self.number("vcpus", 1..=VCPUS_MAX)?.unwrap_or(1);
         let max = self.number("maxvcpus", 1..=VCPUS_MAX)?.unwrap_or(vcpus);
         if vcpus > max {
