@@ -8,6 +8,7 @@ use crate::activity::Activity;
 use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
+use crate::sched::SchedPool;
 use crate::storage::{SrRow, VdiList};
 use crate::vms::{StartedAll, StateChanges, VmRow};
 
@@ -79,6 +80,7 @@ pub enum Reply {
     Blocks(Vec<BlockRow>),
     Networks(Vec<NetworkRow>),
     Vcpus(Vec<VcpuRow>),
+    Sched(Vec<SchedPool>),
     Srs(Vec<SrRow>),
     Vdis(VdiList),
     Checkpointed {

@@ -13,7 +13,9 @@ mod config;
 mod moves;
 mod peers;
 mod request;
+mod sched;
 mod storage;
+mod tuning;
 mod vms;
 mod wire;
 
@@ -33,7 +35,9 @@ pub use request::{
     Adopt, AfterSave, Create, LimitChanges, Planned, Request, Restore, Save, SavedFormat, Target,
     Targets, Wait,
 };
+pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
 pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+pub use tuning::{Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{
     LINE_BYTES_MAX, WireError, decode_answer, decode_request, encode_answer, encode_request,

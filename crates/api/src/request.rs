@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::checkpoints::CheckpointRequest;
 use crate::moves::{Arrival, Migrate, Runs, Speaks};
 use crate::peers::PeerRequest;
+use crate::sched::SchedRequest;
 use crate::storage::StorageRequest;
+use crate::tuning::TuneRequest;
 use crate::vms::Define;
 
 /// A domain as named by a user: digits are a domid, a UUID has dashes, anything else is a name.
@@ -200,6 +202,10 @@ pub enum Request {
     Pause { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done).
     Unpause { target: Target },
+    /// Changes of running domains.
+    Tune(TuneRequest),
+    /// Schedulers, and domains' shares of the CPUs.
+    Sched(SchedRequest),
     /// Answered by [`Reply::Done`](crate::Reply::Done), once the guest has suspended.
     Suspend { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done).

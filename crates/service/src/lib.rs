@@ -12,13 +12,16 @@ mod domains;
 mod moves;
 mod render;
 mod saved;
+mod sched;
 mod storage;
+mod tuning;
 mod vms;
 
 use core::time::Duration;
 
 use ::storage::System;
 use api::{Answer, Request};
+use toolstack::Request as Asked;
 use toolstack::ShutdownRequest::{Poweroff, Reboot};
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
@@ -187,7 +190,6 @@ impl Service<'_> {
     }
 
     fn reply(&self, request: Request) -> Result<api::Reply, Failed> {
-        use toolstack::Request as Asked;
         match request {
             Request::Ping => Ok(api::Reply::Pong(self.daemon.pong())),
             Request::Create(create) => self.create(&create),
@@ -204,6 +206,8 @@ impl Service<'_> {
             }
             Request::Pause { target: it } => self.done(Asked::Pause { target: target(it) }),
             Request::Unpause { target: it } => self.done(Asked::Unpause { target: target(it) }),
+            Request::Tune(request) => self.tune(request),
+            Request::Sched(request) => self.sched(request),
             Request::Suspend { target: it } => self.done(Asked::Suspend { target: target(it) }),
             Request::Resume { target: it } => self.done(Asked::Resume { target: target(it) }),
             Request::Migrate(migrate) => self.migrate(*migrate),

@@ -3,7 +3,7 @@
 //! QEMU's emulation is not simulated, but QEMU keeps its disks open, outlives the daemon and its
 //! domain, and must be ready before the guest runs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use storage::{DeviceNumber, HostError};
 use toolstack::device_model::{Launch, OwnModel, Process, parse_command_line, state_node};
@@ -15,6 +15,8 @@ use crate::monitor::MonitorFate;
 use crate::os::{OsState, SimOs};
 use crate::store::SocketTransport;
 
+/// The driver of its CPUs.
+const CPU: &str = "qemu32-i386-cpu";
 /// How often one that expects a state looks for it.
 const AWAITS_NS: u64 = 50_000_000;
 
@@ -63,12 +65,47 @@ pub(crate) struct Model {
     is_early: bool,
     /// What an HVM domain's device model keeps: the VM, and how often it was moved into another process.
     lives: u32,
+    /// CPUs that it has, of those that it could have.
+    cpus: BTreeSet<u32>,
+    cpus_max: u32,
+    /// Its guest was woken so often.
+    wakes: u32,
 }
 
 impl Model {
     /// What it says of itself.
     pub(crate) fn state(&self) -> Vec<u8> {
         format!("QEVM {} {}", self.uuid, self.lives).into_bytes()
+    }
+
+    /// All CPUs that it could have, as QEMU lists them: the last one first.
+    pub(crate) fn cpu_list(&self) -> String {
+        let cpu = |number| {
+            let path = match self.cpus.contains(&number) {
+                true => format!("\"qom-path\": \"/machine/unattached/device[{number}]\", "),
+                false => String::new(),
+            };
+            let place = format!("\"core-id\": 0, \"thread-id\": 0, \"socket-id\": {number}");
+            format!("{{\"props\": {{{place}}}, \"vcpus-count\": 1, {path}\"type\": \"{CPU}\"}}")
+        };
+        let all: Vec<String> = (0..self.cpus_max).rev().map(cpu).collect();
+        all.join(", ")
+    }
+
+    /// What it says when it has.
+    pub(crate) fn wake(&mut self) -> &'static str {
+        self.wakes += 1;
+        "{\"return\": {}}"
+    }
+
+    /// Whether it takes the CPU of a command.
+    pub(crate) fn add_cpu(&mut self, command: &str) -> bool {
+        let number = command.split_once("\"socket-id\":").and_then(|(_, rest)| {
+            let end = rest.find(|it: char| !it.is_ascii_digit())?;
+            rest[..end].parse().ok().filter(|number| *number < self.cpus_max)
+        });
+        let is_cpu = command.contains(&format!("\"driver\":\"{CPU}\""));
+        number.filter(|_| is_cpu).is_some_and(|number| self.cpus.insert(number))
     }
 
     /// As QEMU names it. Whoever asks again finds that it has loaded its state.
@@ -123,6 +160,12 @@ impl ModelTable {
 
     pub(crate) fn set_monitor(&mut self, fate: MonitorFate) {
         self.monitor = fate;
+    }
+
+    /// The CPUs that a domain's guest has by its device model, and how often that was woken.
+    pub(crate) fn guest_of(&self, domid: DomId) -> Option<(BTreeSet<u32>, u32)> {
+        let model = self.alive().map(|(_, it)| it).find(|it| it.domid == domid)?;
+        Some((model.cpus.clone(), model.wakes))
     }
 
     pub(crate) fn monitor(&self) -> MonitorFate {
@@ -189,6 +232,13 @@ fn drives(launch: &Launch) -> impl Iterator<Item = &str> {
     launch.arguments.iter().filter_map(|word| word.strip_prefix("file=")?.split(',').next())
 }
 
+/// As in `-smp 1,maxcpus=2`.
+fn cpus(launch: &Launch) -> Option<(u32, u32)> {
+    let value = &launch.arguments.windows(2).find(|pair| pair[0] == "-smp")?[1];
+    let (cpus, most) = value.split_once(",maxcpus=")?;
+    Some((cpus.parse().ok()?, most.parse().ok()?))
+}
+
 pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostError> {
     let Some((uuid, domid)) = parse_command_line(&launch.arguments) else {
         return Err(HostError::Refused("a command line that nobody would find again".to_owned()));
@@ -208,6 +258,7 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
     let started = os.models.all.values().map(|it| it.started).max().unwrap_or_default() + 1;
     let fate = os.models.fate;
     let is_incoming = launch.arguments.windows(2).any(|pair| pair == ["-incoming", "defer"]);
+    let (cpus, cpus_max) = cpus(launch).unwrap_or((1, 1));
     let model = Model {
         started,
         uuid,
@@ -221,6 +272,9 @@ pub(crate) fn start(os: &mut OsState, launch: &Launch) -> Result<Process, HostEr
         is_loading: false,
         is_early: false,
         lives: 0,
+        cpus: (0..cpus).collect(),
+        cpus_max,
+        wakes: 0,
     };
     os.models.all.insert(pid, model);
     os.models.new.push_back(pid);

@@ -132,6 +132,12 @@ impl SimMonitor {
                 model.logs_writes = line.contains("\"enable\":true");
                 self.say("{\"return\": {}}");
             }
+            "system_wakeup" => self.say(model.wake()),
+            "query-hotpluggable-cpus" => {
+                self.say(&format!("{{\"return\": [{}]}}", model.cpu_list()));
+            }
+            "device_add" if model.add_cpu(line) => self.say("{\"return\": {}}"),
+            "device_add" => self.refuse("no such CPU, or it is there already"),
             _ => self.refuse("The command has not been found"),
         }
     }

@@ -313,6 +313,12 @@ impl SimOs {
         self.get_mut().files.insert(path.to_owned(), File::Directory);
     }
 
+    /// The CPUs of a domain's guest, as its device model has them, and how often that woke it.
+    #[must_use]
+    pub fn model_guest(&self, domid: xen::DomId) -> Option<(BTreeSet<u32>, u32)> {
+        self.get().models.guest_of(domid)
+    }
+
     /// How device models behave that are started from now on.
     pub fn set_model_fate(&self, fate: ModelFate) {
         self.get_mut().models.set_fate(fate);

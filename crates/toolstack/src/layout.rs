@@ -316,8 +316,7 @@ pub fn early_nodes(config: &VmConfig, uuid: Uuid, domid: DomId) -> Nodes {
     nodes.put(vm_link(domid), vm_path(uuid));
     nodes.put(format!("{path}/name"), &config.name);
     nodes.put(format!("{path}/domid"), domid.to_string());
-    nodes.put(format!("{path}/memory/static-max"), (config.memory_max_mib * 1024).to_string());
-    nodes.put(format!("{path}/memory/target"), (config.memory_mib * 1024).to_string());
+    memory_nodes(&mut nodes, &path, config);
     for vcpu in 0..config.vcpus_max {
         let availability = if vcpu < config.vcpus { "online" } else { "offline" };
         nodes.put(format!("{path}/cpu/{vcpu}/availability"), availability);
@@ -374,6 +373,21 @@ pub fn late_nodes(
     nodes.put(format!("{console}/port"), built.console_port.to_string());
     nodes.put(format!("{}/complete", record_path(uuid)), built.completion(start).encode());
     nodes
+}
+
+/// In KiB, as libxl writes them. Its target of an HVM domain is without what the device model has of it.
+fn memory_nodes(nodes: &mut Nodes, path: &str, config: &VmConfig) {
+    /// Less by this, if the guest is to begin with less than its maximum.
+    const BALLOONED_KIB: u64 = 1024;
+    let (mut target, max) = (config.memory_mib * 1024, config.memory_max_mib * 1024);
+    if let Some(hvm) = &config.hvm {
+        let video = hvm.video_mib * 1024;
+        let ballooned = if max > target { BALLOONED_KIB } else { 0 };
+        target = target.saturating_sub(video + ballooned);
+        nodes.put(format!("{path}/memory/videoram"), video.to_string());
+    }
+    nodes.put(format!("{path}/memory/static-max"), max.to_string());
+    nodes.put(format!("{path}/memory/target"), target.to_string());
 }
 
 /// Nodes for hvmloader and VNC viewers.

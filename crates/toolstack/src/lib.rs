@@ -24,6 +24,7 @@ pub mod record;
 pub mod saved;
 pub mod scheduler;
 pub mod steps;
+pub mod tuning;
 pub mod work;
 pub mod xlcfg;
 

@@ -40,6 +40,7 @@ mod save;
 mod shutdown;
 mod suspend;
 mod trace;
+mod tuning;
 mod unread;
 mod users;
 mod waits;
@@ -57,6 +58,7 @@ use crate::layout::DeviceRef;
 use crate::moves::ReceiveRequest;
 use crate::plan::plan_finish;
 use crate::scheduler::{Limits, Scheduler, Ticket};
+use crate::tuning::Tuning;
 use crate::work::{
     AdoptionWork, Cost, Failure, LeftFiles, Output, QueryWork, SaveWork, Survey, SuspendWork, Work,
 };
@@ -90,6 +92,7 @@ pub use progress::{OpenStep, Progress};
 use shutdown::{Asking, Groups};
 pub use shutdown::{Fallback, Targets, Told};
 pub use trace::{Summary, Trace};
+use tuning::Tunings;
 use unread::Unread;
 pub(crate) use users::DomainUsers;
 
@@ -136,7 +139,9 @@ pub(crate) struct Vm {
     rest: Rest,
     /// Operations on single devices, while there is none on the VM as a whole.
     plugs: BTreeMap<DeviceRef, OperationId>,
-    /// What begins after those have ended.
+    /// Its record is being changed, which is none of those.
+    is_tuned: bool,
+    /// What begins after all of these have ended.
     after_plugs: Option<Outcome>,
     /// What a restarted daemon would have to continue, as in the record.
     pub(crate) pending: BTreeMap<DeviceRef, Pending>,
@@ -177,6 +182,7 @@ impl Vm {
             operation: None,
             rest: Rest::Running,
             plugs: BTreeMap::new(),
+            is_tuned: false,
             after_plugs: None,
             pending: BTreeMap::new(),
             ejecting: BTreeSet::new(),
@@ -261,6 +267,15 @@ enum Purpose {
     Fate {
         uuid: Uuid,
     },
+    /// A change of a domain and its VM's record.
+    Tune {
+        client: ClientId,
+        uuid: Uuid,
+        ticket: Ticket,
+        tuning: Tuning,
+        /// The name that it had, if that is what changes.
+        renamed_from: Option<String>,
+    },
     /// A read for a client.
     Query {
         client: ClientId,
@@ -322,6 +337,10 @@ enum Query {
         uuid: Uuid,
         state: VmState,
     },
+    /// A change of a domain that is recorded nowhere.
+    Tuned {
+        domid: DomId,
+    },
     Console {
         domid: DomId,
     },
@@ -333,6 +352,7 @@ enum Query {
     /// The list of them, or a change of it.
     Checkpoints,
     Vcpus,
+    Sched,
     StartTimes,
     /// If the reply comes when the domain is gone, only a failure is reported.
     Shutdown {
@@ -398,6 +418,7 @@ pub struct Toolstack {
     host_saves: BTreeMap<Uuid, String>,
     /// Files of VMs that are to be restored at the next boot of the host.
     saved_with_host: BTreeMap<Uuid, String>,
+    tunings: Tunings,
     polling: Polling,
     lists: Lists,
     groups: Groups,
@@ -460,6 +481,7 @@ impl Toolstack {
             host_saves_wait: None,
             host_saves: BTreeMap::new(),
             saved_with_host: BTreeMap::new(),
+            tunings: Tunings::new(),
             polling: Polling::Idle,
             lists: Lists::default(),
             groups: Groups::default(),
@@ -611,6 +633,11 @@ impl Toolstack {
                 self.sender_forgot(client, channel, transfer, &result, out);
             }
             Purpose::Fate { uuid } => self.fate_heard(now, uuid, result, out),
+            Purpose::Tune { client, uuid, ticket, tuning, renamed_from } => {
+                let reply = self.tuned(uuid, &tuning, renamed_from, result);
+                out.push(Action::Reply { client, reply });
+                self.end_tune(now, uuid, ticket, out);
+            }
             Purpose::Query { client, query } => {
                 if let (Query::Becomes { uuid, state, .. }, Ok(_)) = (&query, &result) {
                     self.came_to(now, *uuid, *state);

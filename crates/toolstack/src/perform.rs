@@ -17,15 +17,18 @@ mod queries;
 pub(crate) mod restore;
 pub(crate) mod save;
 mod saved_file;
+mod sched;
 mod send;
 pub(crate) mod store;
 pub(crate) mod suspend;
+pub(crate) mod tuning;
 
 pub use adoption::AdoptionWork;
 pub use arrive::LIMITS;
 pub use definitions::DefinitionWork;
 pub use queries::QueryWork;
 pub use suspend::PreparedSuspend;
+pub use tuning::TuneWork;
 use xen::{DomId, DomainRef, Errno, Hypervisor, Presence, Xen};
 use xenstore::client::{Client, ClientCounters, ClientError, Transport};
 
@@ -73,6 +76,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             Work::Move(work) => work.perform(self, monitor),
             Work::Adoption(work) => work.perform(self),
             Work::Query(work) => work.perform(self),
+            Work::Tune(work) => work.perform(self),
             Work::Definition(work) => work.perform(self),
         };
         let cost = Cost {

@@ -81,6 +81,10 @@ pub(crate) enum Command {
     /// Answers with its state: `inmigrate` until it has loaded one, then `running`.
     Status,
     LogWrites(LogWrites),
+    /// Ends its guest's ACPI sleep.
+    WakeUp,
+    /// Answers with all CPUs that it has or could have.
+    Cpus,
 }
 
 impl Command {
@@ -96,14 +100,20 @@ impl Command {
             Self::LoadState => "migrate-incoming",
             Self::Status => "query-status",
             Self::LogWrites(_) => "xen-set-global-dirty-log",
+            Self::WakeUp => "system_wakeup",
+            Self::Cpus => "query-hotpluggable-cpus",
         }
     }
 
     pub(crate) fn encode(self) -> Vec<u8> {
         let arguments = match self {
-            Self::Capabilities | Self::Stop | Self::Continue | Self::AddFile | Self::Status => {
-                Value::Null
-            }
+            Self::Capabilities
+            | Self::Stop
+            | Self::Continue
+            | Self::AddFile
+            | Self::Status
+            | Self::WakeUp
+            | Self::Cpus => Value::Null,
             Self::CloseFile(set) => json!({ "fdset-id": set }),
             // Not "live", for which QEMU gives its disks up at once and refuses if something else has one open.
             Self::SaveState(set) => {
@@ -117,6 +127,46 @@ impl Command {
         if !arguments.is_null() {
             command["arguments"] = arguments;
         }
+        format!("{command}\n").into_bytes()
+    }
+}
+
+/// A CPU that a device model could have and has not.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct MissingCpu {
+    number: u64,
+    driver: String,
+}
+
+impl MissingCpu {
+    pub(crate) const COMMAND: &'static str = "device_add";
+
+    /// Those below `count`, by the answer to [`Command::Cpus`]. `None` if it is none, or there are not so many.
+    pub(crate) fn below(count: u32, answer: &Value) -> Option<Vec<Self>> {
+        let all = answer.as_array()?;
+        let mut missing = Vec::new();
+        for number in 0..u64::from(count) {
+            let of = |it: &&Value| it["props"]["socket-id"].as_u64() == Some(number);
+            let found = all.iter().find(of)?;
+            // Where it is, if it is there.
+            if found.get("qom-path").is_none() {
+                missing.push(Self { number, driver: found["type"].as_str()?.to_owned() });
+            }
+        }
+        Some(missing)
+    }
+
+    /// The command that adds it. Its VM has sockets of one core and one thread.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let Self { number, driver } = self;
+        let arguments = json!({
+            "id": format!("cpu-{number}"),
+            "driver": driver,
+            "socket-id": number,
+            "core-id": 0,
+            "thread-id": 0,
+        });
+        let command = json!({ "execute": Self::COMMAND, "arguments": arguments });
         format!("{command}\n").into_bytes()
     }
 }
@@ -224,6 +274,8 @@ mod tests {
             Command::LoadState,
             Command::Status,
             Command::LogWrites(LogWrites::On),
+            Command::WakeUp,
+            Command::Cpus,
         ];
         let text: String = all.iter().map(|it| String::from_utf8(it.encode()).unwrap()).collect();
         expect_test::expect![[r#"
@@ -237,8 +289,24 @@ mod tests {
             {"arguments":{"uri":"fd:xylem"},"execute":"migrate-incoming"}
             {"execute":"query-status"}
             {"arguments":{"enable":true},"execute":"xen-set-global-dirty-log"}
+            {"execute":"system_wakeup"}
+            {"execute":"query-hotpluggable-cpus"}
         "#]]
         .assert_eq(&text);
+    }
+
+    #[test]
+    fn cpus_that_are_missing_are_added_by_the_driver_that_qemu_names() {
+        let cpu = |number: u32, path: &str| json!({ "props": { "socket-id": number }, "type": "x86", path: "/machine" });
+        let answer = json!([cpu(2, "other"), cpu(1, "other"), cpu(0, "qom-path")]);
+        let missing = MissingCpu::below(2, &answer).unwrap();
+        let text: String =
+            missing.iter().map(|it| String::from_utf8(it.encode()).unwrap()).collect();
+        let expected = r#"{"arguments":{"core-id":0,"driver":"x86","id":"cpu-1","socket-id":1,"thread-id":0},"execute":"device_add"}"#;
+        assert_eq!(text.trim_end(), expected);
+        assert_eq!(MissingCpu::below(1, &answer), Some(Vec::new()));
+        assert_eq!(MissingCpu::below(4, &answer), None);
+        assert_eq!(MissingCpu::below(1, &json!({})), None);
     }
 
     #[test]

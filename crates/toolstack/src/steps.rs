@@ -179,7 +179,7 @@ impl Permit {
         backend: false,
     };
     /// A change of the VM's record.
-    const RECORD: Self = Self { class: Class::Record, ..Self::SHORT };
+    pub(crate) const RECORD: Self = Self { class: Class::Record, ..Self::SHORT };
     /// Part of creating a domain.
     const BUILD: Self = Self { track: Track::Build, class: Class::Domain, ..Self::SHORT };
     /// Part of destroying one.

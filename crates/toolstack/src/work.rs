@@ -9,8 +9,8 @@ use migrate::image::Codec;
 use migrate::peer::Fate;
 use storage::Attachment;
 use xen::{
-    Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SetAside, Uuid, VcpuInfo,
-    VersionInfo,
+    Affinity, DomId, DomainInfo, DomainRef, EvtchnPort, PhysInfo, SchedParams, SchedTuning,
+    SetAside, Uuid, VcpuInfo, VersionInfo,
 };
 use xen_build::{Built, HvmLoader, KernelImage};
 
@@ -20,7 +20,7 @@ use crate::device_model::{ModelState, OwnModel, Process};
 use crate::foreign::ForeignReading;
 use crate::layout::DeviceRef;
 use crate::moves::{Farewell, Greeting, Handover, Speaks};
-pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork};
+pub use crate::perform::{AdoptionWork, DefinitionWork, QueryWork, TuneWork};
 use crate::saved::{HostSave, SaveEnd, SavedFile};
 pub use crate::steps::create::CreateWork;
 pub use crate::steps::devices::DeviceWork;
@@ -140,6 +140,7 @@ pub enum Work {
     Move(MoveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
+    Tune(TuneWork),
     Definition(DefinitionWork),
 }
 
@@ -166,6 +167,7 @@ impl Work {
             Self::Move(work) => work.info(),
             Self::Adoption(work) => work.info(),
             Self::Query(work) => work.info(),
+            Self::Tune(work) => work.info(),
             Self::Definition(work) => work.info(),
         }
     }
@@ -202,6 +204,7 @@ groups! {
     Move(MoveWork),
     Adoption(AdoptionWork),
     Query(QueryWork),
+    Tune(TuneWork),
     Definition(DefinitionWork),
 }
 
@@ -303,6 +306,25 @@ pub struct VcpuReadings {
     pub domains: BTreeMap<DomId, Vec<VcpuReading>>,
 }
 
+/// A CPU pool, with domains in it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PoolReading {
+    pub name: String,
+    /// Parameters of its scheduler, if they were asked for and it has some.
+    pub tuning: Option<SchedTuning>,
+    pub shares: Vec<ShareReading>,
+}
+
+/// The share of the CPUs that a domain has, or one of its vCPUs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ShareReading {
+    pub domid: DomId,
+    /// `None` if its store node could not be read.
+    pub name: Option<String>,
+    pub vcpu: Option<u32>,
+    pub params: SchedParams,
+}
+
 /// The hypervisor and the machine below it.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct HostInfo {
@@ -382,6 +404,7 @@ pub enum Output {
     HostInfo(Box<HostInfo>),
     Vcpus(Box<VcpuReadings>),
     StartTimes(BTreeMap<DomId, u64>),
+    Sched(Vec<PoolReading>),
 }
 
 impl Output {
@@ -419,7 +442,8 @@ impl Output {
             | Self::HostInfo(_)
             | Self::SentAcpi
             | Self::Vcpus(_)
-            | Self::StartTimes(_) => None,
+            | Self::StartTimes(_)
+            | Self::Sched(_) => None,
         }
     }
 

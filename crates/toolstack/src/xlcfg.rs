@@ -25,6 +25,7 @@ pub(crate) use viridian::{
     default_numbers as viridian_default, mask_of_numbers as viridian_mask,
     numbered as viridian_groups,
 };
+pub(crate) use vm::name_problem;
 use xen::DomainKind;
 
 use crate::config::{DiskConfig, VifConfig, VmConfig};

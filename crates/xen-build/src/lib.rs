@@ -46,6 +46,13 @@ use xen::{DomId, DomainKind, GrantRef, Hypervisor, PAGE_SHIFT, Xen};
 /// pages.
 const EXTRA_PAGES: u64 = 256;
 
+/// KiB that a domain of this kind may have beyond its memory.
+#[must_use]
+pub fn extra_kib(kind: DomainKind) -> u64 {
+    let roms = if kind == DomainKind::Hvm { hvm::ROM_PAGES } else { 0 };
+    (EXTRA_PAGES + roms) << (PAGE_SHIFT - 10)
+}
+
 /// Checks whether a domain can be built with this configuration, before it is created.
 ///
 /// # Errors

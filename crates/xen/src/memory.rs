@@ -16,6 +16,7 @@ const XENMEM_MAXIMUM_RESERVATION: u64 = 4;
 const XENMEM_ADD_TO_PHYSMAP: u64 = 7;
 const XENMEM_MAXIMUM_GPFN: u64 = 14;
 const XENMEM_REMOVE_FROM_PHYSMAP: u64 = 15;
+const XENMEM_SET_POD_TARGET: u64 = 16;
 const XENMEM_ADD_TO_PHYSMAP_BATCH: u64 = 23;
 const XENMEM_RESERVED_DEVICE_MEMORY_MAP: u64 = 27;
 const XENMEM_ACQUIRE_RESOURCE: u64 = 28;
@@ -180,6 +181,16 @@ impl<H: Hypervisor> Xen<H> {
         let has = self.call_with("reservation", Op::Memory, XENMEM_CURRENT_RESERVATION, &domid)?;
         let may = self.call_with("reservation", Op::Memory, XENMEM_MAXIMUM_RESERVATION, &domid)?;
         Ok((has, may))
+    }
+
+    /// Sets how many pages a translated domain may have that takes some of them on first access only. One that has
+    /// none of these is not changed.
+    ///
+    /// # Errors
+    /// EINVAL for a PV domain, or for more than its maximum.
+    pub fn set_pod_target(&mut self, domid: DomId, pages: u64) -> Result<(), Errno> {
+        let argument = Layout::<40>::new().u64(0, pages).u16(32, domid.0).done();
+        self.call_with("set_pod_target", Op::Memory, XENMEM_SET_POD_TARGET, &argument).map(drop)
     }
 
     /// The highest frame number that a domain uses.

@@ -23,6 +23,8 @@ pub struct Affinity {
 pub struct AffinityChange {
     pub hard: Option<BitSet>,
     pub soft: Option<BitSet>,
+    /// Ends a pinning by the domain's own kernel first.
+    pub is_forced: bool,
 }
 
 /// Schedulers, by `XEN_SCHEDULER_*`.
@@ -141,8 +143,11 @@ impl<H: Hypervisor> Xen<H> {
     /// # Errors
     /// EINVAL for a number beyond the last, ESRCH before the vCPUs exist.
     pub fn vcpu_affinity(&mut self, domid: DomId, vcpu: u32) -> Result<Affinity, Errno> {
-        let change =
-            AffinityChange { hard: Some(BitSet::default()), soft: Some(BitSet::default()) };
+        let change = AffinityChange {
+            hard: Some(BitSet::default()),
+            soft: Some(BitSet::default()),
+            is_forced: false,
+        };
         self.affinity_call("getvcpuaffinity", domctl::GETVCPUAFFINITY, domid, vcpu, &change)
     }
 
@@ -171,8 +176,9 @@ impl<H: Hypervisor> Xen<H> {
     ) -> Result<Affinity, Errno> {
         const HARD: u32 = 1;
         const SOFT: u32 = 2;
+        const FORCE: u32 = 4;
         let mut bitmaps = [0; 2 * BitSet::BYTES];
-        let mut flags = 0;
+        let mut flags = if change.is_forced { FORCE } else { 0 };
         for (at, flag, set) in [(0, HARD, &change.hard), (BitSet::BYTES, SOFT, &change.soft)] {
             if let Some(set) = set {
                 flags |= flag;

@@ -3,6 +3,7 @@
 //! Sources: xen `tools/xl/xl_info.c`, `xl_vcpu.c`, `xl_block.c`, `xl_nic.c`.
 
 pub(crate) mod activity;
+pub(crate) mod sched;
 pub(crate) mod storage;
 pub(crate) mod top;
 

@@ -12,11 +12,13 @@ pub(crate) mod migrate;
 pub(crate) mod peer;
 pub(crate) mod plan;
 pub(crate) mod save;
+pub(crate) mod sched;
 pub(crate) mod shutdown;
 pub(crate) mod storage;
 pub(crate) mod store;
 pub(crate) mod top;
 pub(crate) mod trace;
+pub(crate) mod tuning;
 pub(crate) mod vms;
 pub(crate) mod vnc;
 

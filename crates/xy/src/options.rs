@@ -107,6 +107,11 @@ impl Options {
         self.matching(name).count()
     }
 
+    /// The values of all its uses.
+    pub(crate) fn values(&self, name: &str) -> Vec<&str> {
+        self.matching(name).collect()
+    }
+
     /// The value of the option's last use.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.matching(name).last()

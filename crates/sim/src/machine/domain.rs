@@ -47,6 +47,10 @@ pub struct Vcpu {
     /// Hard and soft affinity; `None` is all CPUs.
     pub(super) hard: Option<BTreeSet<u32>>,
     pub(super) soft: Option<BTreeSet<u32>>,
+    /// Period, budget and flags under the real-time scheduler, if they were set.
+    pub(super) budget: Option<[u32; 3]>,
+    /// Its own kernel has pinned it, for a call to the firmware.
+    pub(super) is_pinned_by_kernel: bool,
     pub(super) ext_context: Option<Box<[u8]>>,
     pub(super) ext_state: Option<Box<[u8]>>,
 }

@@ -4,11 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xen::{DomId, Errno};
+use xen::{DomId, Errno, Scheduler};
 
 use super::SimXen;
 use super::hypercall::Arena;
-use super::settings::{CREDIT2, put_bitmap};
+use super::settings::put_bitmap;
 use crate::bytes::{index, put, put_u32, put_u64, u32_at, u64_at};
 
 const HEADER: usize = 8;
@@ -42,24 +42,30 @@ const FEATURES: [u32; 20] = [
 #[derive(Debug)]
 pub(super) struct Pool {
     cpus: BTreeSet<u32>,
+    pub(super) scheduler: Scheduler,
+    timeslice_ms: u32,
+    ratelimit_us: u32,
+    migration_delay_us: u32,
+}
+
+impl Pool {
+    fn new(scheduler: Scheduler, cpus: BTreeSet<u32>) -> Self {
+        Self { cpus, scheduler, timeslice_ms: 30, ratelimit_us: 1000, migration_delay_us: 0 }
+    }
 }
 
 /// Settings of the machine as a whole.
 #[derive(Debug)]
 pub(super) struct HostSettings {
-    pools: BTreeMap<u32, Pool>,
-    ratelimit_us: u32,
+    pub(super) pools: BTreeMap<u32, Pool>,
 }
 
 /// Stands for any free number.
 const ANY: u32 = u32::MAX;
 
 impl HostSettings {
-    pub(super) fn new(cpus: u32) -> Self {
-        Self {
-            pools: BTreeMap::from([(0, Pool { cpus: (0..cpus).collect() })]),
-            ratelimit_us: 1000,
-        }
+    pub(super) fn new(cpus: u32, scheduler: Scheduler) -> Self {
+        Self { pools: BTreeMap::from([(0, Pool::new(scheduler, (0..cpus).collect()))]) }
     }
 }
 
@@ -175,10 +181,11 @@ impl SimXen {
         if self.host.pools.contains_key(&number) {
             return Err(Errno::EEXIST);
         }
-        if scheduler != CREDIT2 {
-            return Err(Errno::EINVAL);
-        }
-        self.host.pools.insert(number, Pool { cpus: BTreeSet::new() });
+        // The others are not built in.
+        let built_in = [Scheduler::Credit, Scheduler::Credit2, Scheduler::Rtds];
+        let known = Scheduler::from_id(scheduler).filter(|it| built_in.contains(it));
+        let pool = Pool::new(known.ok_or(Errno::EINVAL)?, BTreeSet::new());
+        self.host.pools.insert(number, pool);
         Ok(number)
     }
 
@@ -195,7 +202,7 @@ impl SimXen {
     fn pool_info(&self, id: u32, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
         let (id, pool) = self.host.pools.range(id..).next().ok_or(Errno::ENOENT)?;
         put_u32(call, HEADER + 4, *id);
-        put_u32(call, HEADER + 8, CREDIT2);
+        put_u32(call, HEADER + 8, pool.scheduler as u32);
         put_u32(call, HEADER + 20, u32::try_from(self.domains_in(*id)).unwrap_or(u32::MAX));
         put_bitmap(arena, call, HEADER + 24, &pool.cpus)
     }
@@ -248,20 +255,37 @@ impl SimXen {
         const PUTINFO: u32 = 0;
         let (pool, scheduler, cmd) =
             (u32_at(call, HEADER), u32_at(call, HEADER + 4), u32_at(call, HEADER + 8));
-        if !self.host.pools.contains_key(&pool) {
-            return Err(Errno::ESRCH);
-        }
-        if scheduler != CREDIT2 {
+        let pool = self.host.pools.get_mut(&pool).ok_or(Errno::ESRCH)?;
+        if scheduler != pool.scheduler as u32 {
             return Err(Errno::EINVAL);
         }
-        if cmd == PUTINFO {
-            let ratelimit_us = u32_at(call, HEADER + 16);
-            if ratelimit_us != 0 && !(100..=500_000).contains(&ratelimit_us) {
-                return Err(Errno::EINVAL);
+        let word = |at: usize| u32_at(call, HEADER + 16 + 4 * at);
+        let is_rate = |us: u32| us == 0 || (100..=500_000).contains(&us);
+        match (pool.scheduler, cmd) {
+            (Scheduler::Credit, PUTINFO) => {
+                let (timeslice_ms, ratelimit_us, delay_us) = (word(0), word(1), word(2));
+                let is_slice = (1..=1000).contains(&timeslice_ms);
+                let fits = ratelimit_us <= timeslice_ms.saturating_mul(1000);
+                if !is_slice || !is_rate(ratelimit_us) || !fits || delay_us > 100_000 {
+                    return Err(Errno::EINVAL);
+                }
+                (pool.timeslice_ms, pool.ratelimit_us) = (timeslice_ms, ratelimit_us);
+                pool.migration_delay_us = delay_us;
             }
-            self.host.ratelimit_us = ratelimit_us;
-        } else {
-            put_u32(call, HEADER + 16, self.host.ratelimit_us);
+            (Scheduler::Credit2, PUTINFO) => {
+                let ratelimit_us = word(0);
+                if !is_rate(ratelimit_us) {
+                    return Err(Errno::EINVAL);
+                }
+                pool.ratelimit_us = ratelimit_us;
+            }
+            (Scheduler::Credit, _) => {
+                put_u32(call, HEADER + 16, pool.timeslice_ms);
+                put_u32(call, HEADER + 20, pool.ratelimit_us);
+                put_u32(call, HEADER + 24, pool.migration_delay_us);
+            }
+            (Scheduler::Credit2, _) => put_u32(call, HEADER + 16, pool.ratelimit_us),
+            _ => return Err(Errno::EINVAL),
         }
         Ok(())
     }

@@ -5,7 +5,6 @@
 use xen::{DomId, Errno};
 
 use super::hypercall::{Arena, SYSCTL_BYTES};
-use super::settings::CREDIT2;
 use super::{Domain, Dying, SimXen};
 use crate::bytes::{index, put, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
@@ -29,7 +28,7 @@ impl SimXen {
         }
         match u32_at(&call, 0) {
             3 => self.phys_info(&mut call[HEADER..]),
-            4 => put_u32(&mut call, HEADER, CREDIT2),
+            4 => put_u32(&mut call, HEADER, self.config.scheduler as u32),
             6 => self.list(&mut call, arena)?,
             _ => self.host_call(&mut call, arena).unwrap_or(Err(Errno::ENOSYS))?,
         }

@@ -26,7 +26,7 @@ mod version;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use xen::{DomId, Errno, PAGE_BYTES, ShutdownReason, Uuid};
+use xen::{DomId, Errno, PAGE_BYTES, Scheduler, ShutdownReason, Uuid};
 
 pub(crate) use domain::VcpuActivity;
 pub use domain::{Domain, Dying, Vcpu};
@@ -102,6 +102,8 @@ pub struct MachineConfig {
     /// Dom0's share of it, in pages.
     pub dom0_pages: u64,
     pub cpus: u32,
+    /// Of the first pool.
+    pub scheduler: Scheduler,
     /// Largest free extent order.
     pub order_max: u32,
     /// Whether this Xen was built with shadow paging, which logs the writes of PV domains.
@@ -115,6 +117,7 @@ impl Default for MachineConfig {
             pages: 64 << 18,
             dom0_pages: 1 << 18,
             cpus: 2,
+            scheduler: Scheduler::Credit2,
             order_max: 18,
             has_shadow: false,
         }
@@ -191,7 +194,7 @@ impl SimXen {
         let mut frames = Frames::new(config.pages);
         frames.order_max = config.order_max;
         let mut xen = Self {
-            host: host::HostSettings::new(config.cpus),
+            host: host::HostSettings::new(config.cpus, config.scheduler),
             virq_handlers: BTreeMap::new(),
             config,
             now: Time(1_000_000_000),
@@ -475,6 +478,14 @@ impl SimXen {
 
     pub(crate) fn frame_owner(&self, mfn: u64) -> Option<DomId> {
         self.frames.owner(mfn)
+    }
+
+    /// A domain's kernel pins one of its vCPUs (`SCHEDOP_pin_override`).
+    pub fn guest_pins(&mut self, domid: DomId, vcpu: usize) {
+        let vcpus = self.domains.get_mut(&domid).map(|domain| &mut domain.vcpus);
+        if let Some(vcpu) = vcpus.and_then(|vcpus| vcpus.get_mut(vcpu)) {
+            vcpu.is_pinned_by_kernel = true;
+        }
     }
 
     /// A domain shuts itself down (`SCHEDOP_shutdown`).

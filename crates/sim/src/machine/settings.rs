@@ -4,15 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use xen::{BitSet, DomId, Errno, EvtchnPort};
+use xen::{BitSet, DomId, Errno, EvtchnPort, Scheduler};
 
 use super::domctl::HEADER;
 use super::hypercall::{Arena, ERESTART};
 use super::{Domain, SimXen};
 use crate::bytes::{index, put_u16, put_u32, put_u64, u16_at, u32_at, u64_at};
 
-/// `XEN_SCHEDULER_CREDIT2`, which every pool here has.
-pub(super) const CREDIT2: u32 = 6;
+/// Period, budget and flags of a vCPU under the real-time scheduler, until others are set.
+const BUDGET: [u32; 3] = [10_000, 4_000, 1];
 /// Number of the machine's interrupts.
 const IRQS: u32 = 256;
 
@@ -135,7 +135,7 @@ impl SimXen {
             9 | 25 => self.affinity(domid, cmd == 9, call, arena),
             10 => self.log_dirty(caller, domid, call, arena),
             13 => self.vcpu_context(domid, call, arena),
-            16 => self.share(domid, call),
+            16 => self.share(domid, call, arena),
             18 => self.set(domid, |domain| domain.settings.debugged = call[HEADER] != 0),
             19 => {
                 let known = u32_at(call, HEADER) < IRQS;
@@ -201,6 +201,7 @@ impl SimXen {
     ) -> Result<u64, Errno> {
         const HARD: u32 = 1;
         const SOFT: u32 = 2;
+        const FORCE: u32 = 4;
         let flags = u32_at(call, HEADER + 4);
         let all: BTreeSet<u32> = (0..self.config.cpus).collect();
         let domain = self.live(domid)?;
@@ -211,6 +212,12 @@ impl SimXen {
         let vcpu = domain.vcpus.get_mut(index(number.into())).ok_or(Errno::ESRCH)?;
         let (hard_at, soft_at) = (HEADER + 8, HEADER + 24);
         if is_set {
+            if flags & FORCE != 0 {
+                vcpu.is_pinned_by_kernel = false;
+            }
+            if flags & HARD != 0 && vcpu.is_pinned_by_kernel {
+                return Err(Errno::EBUSY);
+            }
             let mut wanted = (vcpu.hard.clone(), vcpu.soft.clone());
             if flags & HARD != 0 {
                 let hard = bitmap(arena, call, hard_at)?;
@@ -354,16 +361,28 @@ impl SimXen {
         Ok(0)
     }
 
-    fn share(&mut self, domid: DomId, call: &mut [u8]) -> Result<u64, Errno> {
+    fn share(
+        &mut self,
+        domid: DomId,
+        call: &mut [u8],
+        arena: &mut Arena<'_>,
+    ) -> Result<u64, Errno> {
+        let scheduler = u32_at(call, HEADER);
+        let pool = self.live(domid)?.settings.pool;
+        let of_pool = self.host.pools.get(&pool).map(|pool| pool.scheduler);
+        let of_pool = of_pool.filter(|it| *it as u32 == scheduler).ok_or(Errno::EINVAL)?;
+        match of_pool {
+            Scheduler::Rtds => self.budgets(domid, call, arena),
+            _ => self.weight_and_cap(domid, call),
+        }
+    }
+
+    fn weight_and_cap(&mut self, domid: DomId, call: &mut [u8]) -> Result<u64, Errno> {
         const PUTINFO: u32 = 0;
         const GETINFO: u32 = 1;
-        let (scheduler, cmd) = (u32_at(call, HEADER), u32_at(call, HEADER + 4));
         let settings = &mut self.live(domid)?.settings;
-        if scheduler != CREDIT2 {
-            return Err(Errno::EINVAL);
-        }
         let before = settings.cap;
-        match cmd {
+        match u32_at(call, HEADER + 4) {
             PUTINFO => {
                 // A weight of zero means unchanged.
                 if u16_at(call, HEADER + 8) != 0 {
@@ -380,6 +399,48 @@ impl SimXen {
         let cap = settings.cap;
         if cap != before {
             self.trace.note(self.now, format_args!("xen: domain {domid} has a cap of {cap} %"));
+        }
+        Ok(0)
+    }
+
+    /// Under the real-time scheduler: of a domain, or of single vCPUs.
+    fn budgets(
+        &mut self,
+        domid: DomId,
+        call: &mut [u8],
+        arena: &mut Arena<'_>,
+    ) -> Result<u64, Errno> {
+        const GETINFO: u32 = 1;
+        const PUTVCPUINFO: u32 = 2;
+        const GETVCPUINFO: u32 = 3;
+        let cmd = u32_at(call, HEADER + 4);
+        let domain = self.live(domid)?;
+        if cmd == GETINFO {
+            for (at, word) in BUDGET.into_iter().enumerate() {
+                put_u32(call, HEADER + 8 + 4 * at, word);
+            }
+            return Ok(0);
+        }
+        if !matches!(cmd, PUTVCPUINFO | GETVCPUINFO) {
+            return Err(Errno::EINVAL);
+        }
+        let count = index(u32_at(call, HEADER + 16).into());
+        let entries = arena.get_mut(u64_at(call, HEADER + 8), count * 16)?;
+        for entry in entries.chunks_exact_mut(16) {
+            let vcpu = domain.vcpus.get_mut(index(u32_at(entry, 12).into()));
+            let vcpu = vcpu.ok_or(Errno::EINVAL)?;
+            if cmd == GETVCPUINFO {
+                for (at, word) in vcpu.budget.unwrap_or(BUDGET).into_iter().enumerate() {
+                    put_u32(entry, 4 * at, word);
+                }
+                continue;
+            }
+            let [period, budget, flags] = [0, 4, 8].map(|at| u32_at(entry, at));
+            // In microseconds.
+            if budget < 10 || period < budget || flags > 1 {
+                return Err(Errno::EINVAL);
+            }
+            vcpu.budget = Some([period, budget, flags]);
         }
         Ok(0)
     }

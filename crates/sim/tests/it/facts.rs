@@ -35,7 +35,8 @@ fn vcpus_of_all_domains_are_reported_with_their_affinity() {
         })
         .unwrap();
     xen.set_vcpus_max(theirs, 3).unwrap();
-    let change = AffinityChange { hard: Some(cpus(&[1])), soft: Some(cpus(&[0, 1])) };
+    let change =
+        AffinityChange { hard: Some(cpus(&[1])), soft: Some(cpus(&[0, 1])), is_forced: false };
     xen.set_vcpu_affinity(ours, 1, &change).unwrap();
     let mut of = identities(&mut lab);
     assert_eq!(of.iter().map(|it| it.0).collect::<Vec<_>>(), [DomId::DOM0, ours, theirs]);

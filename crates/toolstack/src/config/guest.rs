@@ -16,6 +16,10 @@ pub struct GuestOptions {
     /// Shadow paging instead of HAP for a translated guest.
     pub shadow_paging: bool,
     pub cpuid: Option<Box<CpuidConfig>>,
+    /// Its share of the CPUs against others', of 1 to 65535; `None`: Xen's default.
+    pub cpu_weight: Option<u16>,
+    /// The most that it may use, in percent of one CPU; `None`: no limit.
+    pub cpu_cap: Option<u16>,
     /// `None`: what the daemon does by default.
     pub on_host_shutdown: Option<OnHostShutdown>,
 }

@@ -249,7 +249,7 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
     let uuid = create.text("uuid")?.map(str::parse::<Uuid>).transpose();
     let uuid = uuid.map_err(|error| create.error("uuid", error.to_string()))?;
     let (memory_mib, memory_max_mib) = memory(&build)?;
-    let vcpus_max = build.narrow("max_vcpus")?.unwrap_or(1);
+    let vcpus_max: u32 = build.narrow("max_vcpus")?.unwrap_or(1);
     let vcpus = u32::try_from(build.list("avail_vcpus")?.len()).unwrap_or(u32::MAX);
     let (cpuid, msrs) = cpuid(&build)?;
     if msrs {
@@ -279,17 +279,35 @@ fn config(root: &Node<'_>, warnings: &mut Vec<String>) -> Result<VmConfig> {
         policy: policy(root)?,
         tsc_mode: mode_of_tsc(&build)?,
         grant_frames_max: build.narrow("max_grant_frames")?,
-        options: GuestOptions {
-            evtchn_port_max: build.narrow("event_channels")?.filter(|ports| *ports != 0),
-            maptrack_frames_max: build.narrow("max_maptrack_frames")?,
-            grant_version_max: build.narrow("max_grant_version")?,
-            nested_virt: kind != DomainKind::Pv && build.flag("nested_hvm")? == Some(true),
-            shadow_paging: kind != DomainKind::Pv && create.flag("hap")? == Some(false),
-            cpuid,
-            // libxl has no word for it.
-            on_host_shutdown: None,
-        },
+        options: GuestOptions { cpuid, ..guest_options(&build, &create, kind, vcpus_max)? },
         hvm: if kind == DomainKind::Hvm { Some(Box::new(hvm(&build, &own)?)) } else { None },
+    })
+}
+
+/// All but the CPU policy.
+fn guest_options(
+    build: &Node<'_>,
+    create: &Node<'_>,
+    kind: DomainKind,
+    vcpus_max: u32,
+) -> Result<GuestOptions> {
+    let shares = build.object("sched_params")?;
+    let cap_max = u16::try_from(u64::from(vcpus_max) * 100).unwrap_or(u16::MAX);
+    let share = |key, most: u16| -> Result<Option<u16>> {
+        let number = shares.as_ref().map_or(Ok(None), |shares| shares.narrow::<u16>(key))?;
+        Ok(number.filter(|number| *number > 0).map(|number| number.min(most)))
+    };
+    Ok(GuestOptions {
+        evtchn_port_max: build.narrow("event_channels")?.filter(|ports| *ports != 0),
+        maptrack_frames_max: build.narrow("max_maptrack_frames")?,
+        grant_version_max: build.narrow("max_grant_version")?,
+        nested_virt: kind != DomainKind::Pv && build.flag("nested_hvm")? == Some(true),
+        shadow_paging: kind != DomainKind::Pv && create.flag("hap")? == Some(false),
+        cpuid: None,
+        cpu_weight: share("weight", u16::MAX)?,
+        cpu_cap: share("cap", cap_max)?,
+        // libxl has no word for it.
+        on_host_shutdown: None,
     })
 }
 

@@ -56,6 +56,8 @@ on_watchdog = "coredump-restart"
 tsc_mode = "native"
 max_grant_frames = 40
 max_event_channels = 500
+cpu_weight = 512
+cap = 150
 max_maptrack_frames = 100
 max_grant_version = 1
 nestedhvm = 1
@@ -104,7 +106,10 @@ fn json_has_the_names_and_words_of_libxl() {
             "max_vcpus": 4,
             "nested_hvm": "True",
             "ramdisk": "/boot/initrd",
-            "sched_params": {},
+            "sched_params": {
+              "cap": 150,
+              "weight": 512
+            },
             "target_memkb": 524288,
             "tsc_mode": "native",
             "type.pvh": {}
@@ -454,6 +459,8 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     nested_virt: is_translated && options.3,
                     shadow_paging: is_translated && options.4,
                     cpuid: None,
+                    cpu_weight: None,
+                    cpu_cap: None,
                     on_host_shutdown: None,
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),

@@ -124,6 +124,11 @@ fn build_info(config: &VmConfig) -> Value {
             ("nested_hvm", options.nested_virt.then_some("True")),
         ],
     );
+    let mut shares = Map::new();
+    set(
+        &mut shares,
+        [("weight", options.cpu_weight.map(u64::from)), ("cap", options.cpu_cap.map(u64::from))],
+    );
     let online: Vec<Value> = (0..config.vcpus).map(Value::from).collect();
     set(
         &mut info,
@@ -131,7 +136,7 @@ fn build_info(config: &VmConfig) -> Value {
             ("avail_vcpus", Some(Value::from(online))),
             ("cpuid", options.cpuid.as_deref().map(cpuid)),
             // xl writes these always.
-            ("sched_params", Some(json!({}))),
+            ("sched_params", Some(Value::Object(shares))),
             ("arch_arm", Some(json!({}))),
             ("arch_x86", Some(json!({}))),
         ],

@@ -44,6 +44,13 @@ impl Definition {
         format!("{before}{format}{after}\n{autostart}{text}")
     }
 
+    /// The same under another name.
+    pub(super) fn renamed(&self, name: &str) -> Self {
+        let mut definition = self.clone();
+        name.clone_into(&mut Arc::make_mut(&mut definition.config).name);
+        definition
+    }
+
     pub(super) fn decode(name: &str, text: &str) -> Result<(Uuid, Self), String> {
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default();
@@ -218,7 +225,10 @@ impl Toolstack {
             Ok(_) => Reply::Defined { uuid },
             Err(Failure(message)) => {
                 match before {
-                    Some(before) => drop(self.definitions.insert(uuid, before)),
+                    Some(before) => {
+                        self.log.rename(uuid, &before.config.name);
+                        self.definitions.insert(uuid, before);
+                    }
                     None => self.undefined(now, uuid, "its definition was not written"),
                 }
                 Reply::Failed(message)

@@ -393,12 +393,7 @@ impl Toolstack {
         if let Some(client) = client {
             out.push(Action::Reply { client, reply });
         }
-        let vm = self.vms.get_mut(&uuid).expect("still there");
-        if vm.plugs.is_empty()
-            && let Some(outcome) = vm.after_plugs.take()
-        {
-            self.take_over(now, uuid, outcome, out);
-        }
+        self.take_over_if_waiting(now, uuid, out);
     }
 }
 

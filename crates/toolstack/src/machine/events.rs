@@ -206,6 +206,13 @@ impl Log {
         self.changes.iter().skip(first)
     }
 
+    /// A VM has another name. Its state is the same, so nobody is woken.
+    pub(super) fn rename(&mut self, uuid: Uuid, name: &str) {
+        if let Some(status) = self.told.get_mut(&uuid) {
+            name.clone_into(&mut status.name);
+        }
+    }
+
     fn put(&mut self, change: StateChange) {
         self.revision = change.revision;
         if change.after == VmState::Gone {

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
+use std::sync::Arc;
 
 use xen::{DomId, Uuid};
 
 use super::definitions::Definition;
 use super::{Foreign, Vm};
+use crate::config::VmConfig;
 use crate::device_model::Process;
 use crate::domains::DomainSet;
 
@@ -45,6 +47,14 @@ impl Vms {
         let changed = change(self.by_uuid.get_mut(&uuid).expect("a known VM"));
         self.index(uuid);
         changed
+    }
+
+    /// Changes the VM's configuration, its name too.
+    pub(super) fn reconfigure(&mut self, uuid: Uuid, change: impl FnOnce(&mut VmConfig)) {
+        let vm = self.by_uuid.get_mut(&uuid).expect("a known VM");
+        self.by_name.remove(&vm.config.name, uuid);
+        change(Arc::make_mut(&mut vm.config));
+        self.by_name.insert(&vm.config.name, uuid);
     }
 
     fn index(&mut self, uuid: Uuid) {

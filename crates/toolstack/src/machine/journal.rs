@@ -10,6 +10,7 @@ use xen::{DomId, Uuid};
 use super::permits::PermitRequest;
 use super::{Action, ClientId, Instant, Reply, Request, StateChange, Toolstack, VmState};
 use crate::scheduler::Ticket;
+use crate::tuning::SchedQuestion;
 
 /// The client of a request: the peer process, from the kernel.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -92,6 +93,7 @@ impl Request {
             },
             Self::Pause { target } => deed("pause", target),
             Self::Unpause { target } => deed("unpause", target),
+            Self::Tune { target, tuning } => Some((tuning.deed(), target)),
             Self::Suspend { target } => deed("suspend", target),
             Self::Save { target, .. } => deed("save", target),
             Self::CancelSave { target, .. } => deed("cancel the save", target),
@@ -110,6 +112,7 @@ impl Request {
                 let verb = if change.medium.is_some() { "insert a CD into" } else { "eject" };
                 Some((format!("{verb} {}", change.drive), target))
             }
+            Self::Sched(SchedQuestion::Change { .. }) => deed("change a scheduler", "this host"),
             Self::Limits { wanted: Some(_) } => deed("change limits", "this host"),
             // Noted where it is held and given back.
             Self::Permit(_)
@@ -127,6 +130,7 @@ impl Request {
             | Self::Find { .. }
             | Self::Vcpus { .. }
             | Self::StartTimes { .. }
+            | Self::Sched(_)
             | Self::Explain { .. }
             | Self::Plan { .. }
             | Self::Limits { wanted: None }

@@ -21,7 +21,10 @@ use crate::moves::{MigrateRequest, ReceiveRequest, Verdict};
 use crate::plan::{Start, Step, Unplug};
 use crate::saved::{SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
-use crate::work::{Cost, DeviceReading, Failure, Far, HostInfo, Output, VcpuReadings, Work};
+use crate::tuning::{SchedQuestion, Tuning};
+use crate::work::{
+    Cost, DeviceReading, Failure, Far, HostInfo, Output, PoolReading, VcpuReadings, Work,
+};
 
 /// A client's request.
 #[derive(Clone, Debug)]
@@ -61,6 +64,11 @@ pub enum Request {
     },
     Unpause {
         target: String,
+    },
+    /// Changes a running domain, also domain 0. Answered by [`Reply::Done`].
+    Tune {
+        target: String,
+        tuning: Tuning,
     },
     /// Suspends the guest and keeps its domain; answered when it has suspended.
     Suspend {
@@ -158,6 +166,8 @@ pub enum Request {
     Vcpus {
         of: Vec<(DomId, Uuid)>,
     },
+    /// Schedulers, and domains' shares of the CPUs, of any toolstack. Answered by [`Reply::Sched`].
+    Sched(SchedQuestion),
     /// Start times of these domains, as far as recorded by their toolstacks.
     StartTimes {
         of: Vec<(DomId, Uuid)>,
@@ -345,6 +355,7 @@ pub enum Reply {
     SavedFile(Box<SavedFile>),
     Checkpoints(Vec<Checkpoint>),
     Vcpus(Box<VcpuReadings>),
+    Sched(Vec<PoolReading>),
     /// In seconds since 1970.
     StartTimes(BTreeMap<DomId, u64>),
     /// A text of several lines.

@@ -230,7 +230,8 @@ impl Toolstack {
         let mut config = Arc::clone(&vm.config);
         match outcome.device() {
             None => {
-                assert!(vm.operation.is_none() && vm.plugs.is_empty(), "one operation at a time");
+                let is_alone = vm.operation.is_none() && vm.plugs.is_empty() && !vm.is_tuned;
+                assert!(is_alone, "one operation at a time");
                 vm.operation = Some(id);
             }
             Some(device) => {
@@ -271,7 +272,7 @@ impl Toolstack {
     ) {
         let vm = self.vms.get_mut(&uuid).expect("a VM with a domain is known");
         vm.restart_at = None;
-        if vm.plugs.is_empty() {
+        if vm.plugs.is_empty() && !vm.is_tuned {
             return match outcome {
                 Outcome::Rebooted => self.reboot(now, uuid, out),
                 outcome => self.tear_down(now, uuid, outcome, out),
@@ -456,6 +457,10 @@ impl Toolstack {
                 Item::Step(id, index) => (id, index),
                 Item::Own(client) => {
                     out.push(Action::Reply { client, reply: Reply::Permit(ticket) });
+                    continue;
+                }
+                Item::Tune(client) => {
+                    self.begin_tune(client, ticket, out);
                     continue;
                 }
             };

@@ -16,6 +16,8 @@ pub(super) enum Item {
     Step(OperationId, usize),
     /// Work of a client.
     Own(ClientId),
+    /// A change of a VM's record, for a client.
+    Tune(ClientId),
 }
 
 /// A client's request for a permit.

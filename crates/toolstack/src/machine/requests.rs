@@ -35,21 +35,27 @@ impl Toolstack {
             Request::Check { config, fresh_uuid, is_whole } => {
                 self.check(client, *config, fresh_uuid, is_whole, out);
             }
-            Request::List => self.list(client, out),
-            Request::Find { wanted } => self.find(client, wanted, out),
+            request @ (Request::List
+            | Request::Find { .. }
+            | Request::Vms
+            | Request::HostInfo
+            | Request::Console { .. }
+            | Request::Devices { .. }
+            | Request::Vcpus { .. }
+            | Request::StartTimes { .. }
+            | Request::Sched(_)
+            | Request::Resolve { .. }) => self.handle_questions(client, request, out),
             Request::Events { since, waits } => self.read_events(client, since, waits, out),
             Request::Wait { target, state } => self.wait_for_state(client, target, state, out),
             Request::Define { config, fresh_uuid, autostart } => {
                 self.define(now, client, *config, fresh_uuid, autostart, out);
             }
             Request::Undefine { target } => self.undefine(client, &target, out),
-            Request::Vms => self.list_vms(client, out),
             Request::Start { target, start } => self.start_vm(now, client, &target, start, out),
             Request::StartAll => self.start_all(now, client, out),
             Request::Operations => self.list_operations(now, client, out),
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
-            Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
             Request::Destroy { target } => self.destroy_target(now, client, &target, out),
             Request::Shutdown { target, how, reply } => {
                 self.shut_down(now, client, &target, Asking::plainly(how, reply), out);
@@ -59,6 +65,7 @@ impl Toolstack {
             }
             Request::Pause { target } => self.pause(client, &target, out),
             Request::Unpause { target } => self.unpause(client, &target, out),
+            Request::Tune { target, tuning } => self.tune(now, client, &target, tuning, out),
             Request::Suspend { target } => self.suspend(now, client, &target, out),
             Request::Save { target, to } => self.save(now, client, &target, to, out),
             Request::CancelSave { target, id } => self.cancel_save(now, client, &target, id, out),
@@ -72,17 +79,11 @@ impl Toolstack {
             | Request::DestroyCheckpoint { .. }
             | Request::Revert { .. }
             | Request::Clone { .. }) => self.handle_checkpoints(now, client, request, out),
-            Request::Migrate(to) => self.migrate(now, client, *to, out),
-            Request::Receive(receive) => self.receive(client, receive, out),
-            Request::CancelMove { transfer } => self.cancel_move(now, client, transfer, out),
-            Request::Settle { target, verdict } => {
-                self.settle_by_hand(now, client, &target, verdict, out);
-            }
+            request @ (Request::Migrate(_)
+            | Request::Receive(_)
+            | Request::CancelMove { .. }
+            | Request::Settle { .. }) => self.handle_moves(now, client, request, out),
             Request::Resume { target } => self.resume(client, &target, out),
-            Request::Console { target } => self.read_console(client, &target, out),
-            Request::Devices { target } => self.read_devices(client, &target, out),
-            Request::Vcpus { of } => self.read_vcpus(client, of, out),
-            Request::StartTimes { of } => self.read_start_times(client, of, out),
             Request::Plug { target, device } => {
                 self.plug_target(now, client, &target, *device, out);
             }
@@ -92,11 +93,48 @@ impl Toolstack {
             Request::Unplug { target, device, how } => {
                 self.unplug_target(now, client, &target, (device, how), out);
             }
-            Request::Resolve { target } => self.reply_resolved(client, &target, out),
             Request::Explain { target } => self.reply_explained(now, client, &target, out),
             Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
             Request::Permit(request) => self.permit(now, client, request, out),
             Request::Limits { wanted } => self.limits(now, client, wanted, out),
+        }
+    }
+
+    /// Requests about what there is.
+    fn handle_questions(&mut self, client: ClientId, request: Request, out: &mut Vec<Action>) {
+        match request {
+            Request::List => self.list(client, out),
+            Request::Find { wanted } => self.find(client, wanted, out),
+            Request::Vms => self.list_vms(client, out),
+            Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
+            Request::Console { target } => self.read_console(client, &target, out),
+            Request::Devices { target } => self.read_devices(client, &target, out),
+            Request::Vcpus { of } => self.read_vcpus(client, of, out),
+            Request::StartTimes { of } => self.read_start_times(client, of, out),
+            Request::Sched(asked) => {
+                self.query(client, Query::Sched, QueryWork::Sched(asked), out);
+            }
+            Request::Resolve { target } => self.reply_resolved(client, &target, out),
+            other => unreachable!("{other:?} is handled elsewhere"),
+        }
+    }
+
+    /// Requests about moves to and from other hosts.
+    fn handle_moves(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
+            Request::Migrate(to) => self.migrate(now, client, *to, out),
+            Request::Receive(receive) => self.receive(client, receive, out),
+            Request::CancelMove { transfer } => self.cancel_move(now, client, transfer, out),
+            Request::Settle { target, verdict } => {
+                self.settle_by_hand(now, client, &target, verdict, out);
+            }
+            other => unreachable!("{other:?} is handled elsewhere"),
         }
     }
 
@@ -463,7 +501,7 @@ impl Toolstack {
             (Query::Find { wanted, places }, Ok(Output::Looked { info, name })) => {
                 return self.found(client, wanted, places, info.map(|info| *info), name, out);
             }
-            (Query::Becomes { domid, .. }, Ok(_)) => Reply::Done { domid },
+            (Query::Becomes { domid, .. } | Query::Tuned { domid }, Ok(_)) => Reply::Done { domid },
             (Query::Console { domid }, Ok(Output::Console(tty))) => Reply::Console { domid, tty },
             (Query::Devices { domid }, Ok(Output::Devices(devices))) => {
                 Reply::Devices { domid, devices }
@@ -472,6 +510,7 @@ impl Toolstack {
             (Query::Checkpoints, Ok(output)) => Self::checkpoints_answer(output),
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
             (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
+            (Query::Sched, Ok(Output::Sched(pools))) => Reply::Sched(pools),
             (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),
             (query, Ok(output)) => unreachable!("{query:?} answered with {output:?}"),
         };

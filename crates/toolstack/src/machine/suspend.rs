@@ -56,6 +56,9 @@ impl Toolstack {
         if vm.operation.is_some() || vm.after_plugs.is_some() {
             return Some(format!("{name}: an operation on it is under way; {advice}"));
         }
+        if vm.is_tuned {
+            return Some(format!("{name}: is being changed; {advice}"));
+        }
         let (device, _) = vm.plugs.first_key_value()?;
         Some(format!("{name}: {} is being attached or detached; {advice}", device.spoken()))
     }

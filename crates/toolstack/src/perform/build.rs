@@ -130,6 +130,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("allocate the vCPUs of", domid))?;
+        self.set_first_share(domid, config)?;
         xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
             .map_err(|error| build_failure(config, &error))?;
         let prepared = match materials {

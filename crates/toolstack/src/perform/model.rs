@@ -9,7 +9,7 @@ use super::{Performer, failure};
 use crate::channel::Received;
 use crate::device_model::{self, ModelState, Process};
 use crate::host::Host;
-use crate::qmp::{Command, GoesOn, Lines, LogWrites, ModelSocket, Passed, Said};
+use crate::qmp::{Command, GoesOn, Lines, LogWrites, MissingCpu, ModelSocket, Passed, Said};
 use crate::work::Failure;
 
 const SECOND: u64 = 1_000_000_000;
@@ -94,10 +94,20 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         command: Command,
         passed: Passed<'_>,
     ) -> Result<serde_json::Value, HostError> {
-        monitor.socket.send(&command.encode(), passed, ANSWERS_NS)?;
+        self.say(monitor, command.name(), &command.encode(), passed)
+    }
+
+    fn say(
+        &mut self,
+        monitor: &mut Monitor,
+        name: &str,
+        bytes: &[u8],
+        passed: Passed<'_>,
+    ) -> Result<serde_json::Value, HostError> {
+        monitor.socket.send(bytes, passed, ANSWERS_NS)?;
         match self.hear(monitor)? {
             Said::Done(result) => Ok(result),
-            Said::Refused(why) => Err(HostError::Refused(format!("{}: {why}", command.name()))),
+            Said::Refused(why) => Err(HostError::Refused(format!("{name}: {why}"))),
             Said::Greeting => Err(HostError::Refused("its monitor greeted twice".to_owned())),
         }
     }
@@ -138,6 +148,34 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             .monitor(domid, process, CONNECTS_NS)
             .and_then(|mut it| self.command(&mut it, Command::Continue, Passed::Nothing));
         went_on.map(drop).map_err(|error| model_failure(domid, error))
+    }
+
+    /// Ends its guest's ACPI sleep.
+    pub(super) fn wake_model(&mut self, domid: DomId, process: Process) -> Result<(), Failure> {
+        let woken = self
+            .monitor(domid, process, CONNECTS_NS)
+            .and_then(|mut it| self.command(&mut it, Command::WakeUp, Passed::Nothing));
+        woken.map(drop).map_err(|error| model_failure(domid, error))
+    }
+
+    /// Adds what it lacks of so many CPUs. It cannot take any away.
+    pub(super) fn add_model_cpus(
+        &mut self,
+        domid: DomId,
+        process: Process,
+        count: u32,
+    ) -> Result<(), Failure> {
+        let added = self.monitor(domid, process, CONNECTS_NS).and_then(|mut monitor| {
+            let all = self.command(&mut monitor, Command::Cpus, Passed::Nothing)?;
+            let missing = MissingCpu::below(count, &all).ok_or_else(|| {
+                HostError::Refused(format!("it does not know how to have {count} CPUs"))
+            })?;
+            missing.iter().try_for_each(|cpu| {
+                let name = MissingCpu::COMMAND;
+                self.say(&mut monitor, name, &cpu.encode(), Passed::Nothing).map(drop)
+            })
+        });
+        added.map_err(|error| model_failure(domid, error))
     }
 
     /// From now on a device model logs what it writes to the guest's memory, which Xen does not see by itself.

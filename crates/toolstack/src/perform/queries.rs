@@ -12,6 +12,7 @@ use crate::domains::DomainSet;
 use crate::host::Host;
 use crate::layout::DeviceRef;
 use crate::machine::{Fallback, ShutdownRequest};
+use crate::tuning::SchedQuestion;
 use crate::work::{
     Failure, HostInfo, IdentityCheck, Output, Survey, VcpuReading, VcpuReadings, WorkClass,
     WorkInfo,
@@ -54,6 +55,8 @@ pub enum QueryWork {
     ReadStartTimes {
         domains: Vec<(DomId, Uuid)>,
     },
+    /// Schedulers and domains' shares of the CPUs.
+    Sched(SchedQuestion),
     /// Writes `control/shutdown`, if the guest has PV drivers.
     RequestShutdown {
         domain: DomainRef,
@@ -81,6 +84,7 @@ impl QueryWork {
             }
             Self::ReadVcpus { .. } => info("read-vcpus", None),
             Self::ReadStartTimes { .. } => info("read-start-times", None),
+            Self::Sched(_) => info("sched", None),
             Self::RequestShutdown { domain, .. } => info("request-shutdown", Some(*domain)),
         }
     }
@@ -107,6 +111,7 @@ impl QueryWork {
             Self::ReadStartTimes { domains } => {
                 store::start_times(&mut by.store, &domains).map(Output::StartTimes)
             }
+            Self::Sched(asked) => by.sched(asked),
             Self::RequestShutdown { domain, uuid, name, how, is_hvm, fallback } => {
                 if is_hvm && !by.has_pv_drivers(domain)? {
                     return by.send_acpi(domain, &name, how, fallback);

@@ -91,6 +91,21 @@ fn taken_down(domid: DomId) -> Failure {
     Failure(format!("domain {domid} is being taken down"))
 }
 
+/// Writes what a change of a domain consists of, if its nodes still belong to the VM. Domain 0 is nobody's.
+pub(crate) fn write_tuned<T: Transport>(
+    store: &mut Client<T>,
+    domid: DomId,
+    vm: Option<Uuid>,
+    nodes: &Nodes,
+) -> Result<(), Failure> {
+    let mut batch = Batch::new();
+    if let Some(uuid) = vm {
+        batch.guard_value(&vm_link(domid), vm_path(uuid));
+    }
+    put_all(&mut batch, nodes);
+    commit_for(store, domid, &batch)
+}
+
 /// Requests a shutdown from the guest. The node must exist already and belong to the VM: written
 /// after a teardown it would recreate nodes of a dead domain, or stop another one.
 pub(crate) fn request_shutdown<T: Transport>(
@@ -529,7 +544,7 @@ fn remove_if_empty<T: Transport>(store: &mut Client<T>, path: &str) -> Result<bo
     })
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -21,8 +21,26 @@ impl Reader<'_> {
             nested_virt: self.flag("nestedhvm", false)?,
             shadow_paging: !self.flag("hap", true)?,
             cpuid: self.cpuid()?.map(Box::new),
+            cpu_weight: self.number("cpu_weight", 1..=65535)?.and_then(|it| u16::try_from(it).ok()),
+            cpu_cap: self.cpu_cap()?,
             on_host_shutdown: self.on_host_shutdown()?,
         })
+    }
+
+    /// In percent of one CPU: up to all of its vCPUs. 0 is none.
+    fn cpu_cap(&self) -> Result<Option<u16>> {
+        let cap = self.number("cap", 0..=i64::from(u16::MAX))?;
+        let cap = cap.and_then(|cap| u16::try_from(cap).ok()).filter(|cap| *cap > 0);
+        // Said elsewhere.
+        let Ok((_, vcpus_max)) = self.vcpus() else { return Ok(cap) };
+        match cap {
+            Some(cap) if u32::from(cap) > vcpus_max * 100 => {
+                let problem =
+                    format!("{cap} is above {}, all of {vcpus_max} vCPUs", vcpus_max * 100);
+                Err(self.error("cap", self.place("cap"), problem))
+            }
+            cap => Ok(cap),
+        }
     }
 
     fn on_host_shutdown(&self) -> Result<Option<OnHostShutdown>> {

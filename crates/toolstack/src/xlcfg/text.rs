@@ -80,12 +80,16 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         nested_virt,
         shadow_paging,
         cpuid,
+        cpu_weight,
+        cpu_cap,
         on_host_shutdown,
     } = options;
     if let Some(action) = on_host_shutdown {
         writeln!(out, "on_host_shutdown = \"{}\"", action.as_str())?;
     }
     for (key, number) in [
+        ("cpu_weight", cpu_weight.map(u32::from)),
+        ("cap", cpu_cap.map(u32::from)),
         ("max_event_channels", *evtchn_port_max),
         ("max_maptrack_frames", *maptrack_frames_max),
         ("max_grant_version", grant_version_max.map(u32::from)),

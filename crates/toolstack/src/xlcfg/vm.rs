@@ -13,11 +13,32 @@ use crate::config::{
 };
 
 /// 16 TiB, the range of 44-bit addresses.
-const MEMORY_MIB_MAX: i64 = 16 << 20;
+pub(super) const MEMORY_MIB_MAX: i64 = 16 << 20;
 /// `HVM_MAX_VCPUS`; Xen allows more for PV, but nothing boots that way.
 const VCPUS_MAX: i64 = 128;
 /// What a xenstore client can expect to read as one line.
 const NAME_BYTES_MAX: usize = 255;
+
+/// Why no VM can have this name.
+pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("is empty")
+    } else if name.len() > NAME_BYTES_MAX {
+        Some("is longer than 255 bytes")
+    } else if name.contains('/') {
+        Some("contains a /")
+    } else if name.contains(char::is_control) {
+        Some("contains a control character")
+    } else if name.trim() != name {
+        Some("begins or ends with a space")
+    } else if name.bytes().all(|b| b.is_ascii_digit()) {
+        Some("would be read as a domain ID")
+    } else if name.contains('-') && name.parse::<Uuid>().is_ok() {
+        Some("would be read as a UUID")
+    } else {
+        None
+    }
+}
 
 pub(super) struct Reader<'a> {
     pub(super) file: &'a str,
@@ -269,22 +290,13 @@ impl Reader<'_> {
         let Some(name) = self.line("name")? else {
             return Err(self.missing("name", "missing; every VM has one, as in name = \"guest\""));
         };
-        let problem = if name.is_empty() {
-            "is empty"
-        } else if name.len() > NAME_BYTES_MAX {
-            "is longer than 255 bytes"
-        } else if name.contains('/') {
-            "contains a /"
-        } else if name.trim() != name {
-            "begins or ends with a space"
-        } else if name.bytes().all(|b| b.is_ascii_digit()) {
-            "would be read as a domain ID"
-        } else if name.contains('-') && name.parse::<Uuid>().is_ok() {
-            "would be read as a UUID"
-        } else {
-            return Ok(name.to_owned());
-        };
-        Err(self.error("name", self.place("name"), format!("{} {problem}", shown(name))))
+        match name_problem(name) {
+            None => Ok(name.to_owned()),
+            Some(problem) => {
+                let problem = format!("{} {problem}", shown(name));
+                Err(self.error("name", self.place("name"), problem))
+            }
+        }
     }
 
     /// The place of a key that is set.
@@ -355,7 +367,7 @@ impl Reader<'_> {
     }
 
     /// vCPUs at the start and at most.
-    fn vcpus(&self) -> Result<(u32, u32)> {
+    pub(super) fn vcpus(&self) -> Result<(u32, u32)> {
         let vcpus = self.number("vcpus", 1..=VCPUS_MAX)?.unwrap_or(1);
         let max = self.number("maxvcpus", 1..=VCPUS_MAX)?.unwrap_or(vcpus);
         if vcpus > max {

@@ -8,6 +8,47 @@ use xen::{DomId, Uuid};
 use crate::xlcfg::check;
 
 #[test]
+fn a_share_of_the_cpus_is_in_the_range_that_libxl_takes() {
+    check(
+        "vcpus = 2\ncpu_weight = 512\ncap = 200",
+        &[],
+        &expect![[r#"
+        vcpus: 2,
+        vcpus_max: 2,
+        cpu_weight: Some(
+        512,
+        ),
+        cpu_cap: Some(
+        200,
+        ),
+    "#]],
+    );
+    check(
+        "cpu_weight = 256\ncap = 0",
+        &[],
+        &expect![[r#"
+        cpu_weight: Some(
+        256,
+        ),
+    "#]],
+    );
+    check(
+        "cpu_weight = 0",
+        &[],
+        &expect![[r#"
+        guest.cfg:4: cpu_weight: 0 is out of range; expected 1 to 65535
+    "#]],
+    );
+    check(
+        "vcpus = 2\ncap = 201",
+        &[],
+        &expect![[r#"
+        guest.cfg:5: cap: 201 is above 200, all of 2 vCPUs
+    "#]],
+    );
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn limits_paging_and_nesting_are_taken_as_xl_takes_them() {
     check(

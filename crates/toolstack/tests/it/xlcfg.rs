@@ -171,6 +171,8 @@ on_crash    = 'preserve'
                 nested_virt: false,
                 shadow_paging: false,
                 cpuid: None,
+                cpu_weight: None,
+                cpu_cap: None,
                 on_host_shutdown: None,
             },
             hvm: None,
@@ -183,7 +185,7 @@ on_crash    = 'preserve'
 fn keys_that_do_nothing_without_a_device_model_are_taken() {
     check(
         "vfb = []\nserial = 'pty'\nvnc = 0\nvnclisten = '0.0.0.0'\nsdl=0\nboot='c'\nvga='none'\n\
-         pci = [ ]\nbootloader = ''\nlocaltime = 0\ncpu_weight = 256\nacpi = 0\nspice=1\n",
+         pci = [ ]\nbootloader = ''\nlocaltime = 0\ncap = 0\nacpi = 0\nspice=1\n",
         &[],
         &expect![""],
     );
@@ -710,6 +712,8 @@ prop_compose! {
     fn options()(
         limits in proptest::array::uniform2(proptest::option::of(1..1u32 << 31)),
         grant_version_max in proptest::option::of(1u8..=2),
+        cpu_weight in proptest::option::of(1..=u16::MAX),
+        cpu_cap in proptest::option::of(1..=100u16),
         flags in proptest::array::uniform2(any::<bool>()),
         cpuid in proptest::sample::select(vec![
             None,
@@ -728,6 +732,8 @@ prop_compose! {
             nested_virt: flags[0],
             shadow_paging: flags[1],
             cpuid: cpuid.flatten(),
+            cpu_weight,
+            cpu_cap,
             on_host_shutdown: [None, Some(OnHostShutdown::Shutdown), Some(OnHostShutdown::Save)]
                 [usize::from(flags[0]) + usize::from(flags[1])],
         }

@@ -26,7 +26,7 @@ fn cpus(numbers: &[u32]) -> BitSet {
 }
 
 fn hard(numbers: &[u32]) -> AffinityChange {
-    AffinityChange { hard: Some(cpus(numbers)), soft: None }
+    AffinityChange { hard: Some(cpus(numbers)), soft: None, is_forced: false }
 }
 
 fn affinity<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
@@ -35,7 +35,7 @@ fn affinity<H: Hypervisor>(xen: &mut Xen<H>) -> Checked {
         same("the first CPU is in it", &before.hard.contains(0), &true)?;
         let effective = xen.set_vcpu_affinity(domid, 0, &hard(&[0])).doing("setvcpuaffinity")?;
         same("effective", &(effective.hard, effective.soft), &(cpus(&[0]), cpus(&[])))?;
-        let soft = AffinityChange { hard: None, soft: Some(cpus(&[0])) };
+        let soft = AffinityChange { hard: None, soft: Some(cpus(&[0])), is_forced: false };
         xen.set_vcpu_affinity(domid, 0, &soft).doing("setvcpuaffinity")?;
         let seen = xen.vcpu_affinity(domid, 0).doing("getvcpuaffinity")?;
         same("as it was set", &(seen.hard, seen.soft), &(cpus(&[0]), cpus(&[0])))?;

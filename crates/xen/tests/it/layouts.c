@@ -152,7 +152,7 @@ static void read_domctl(const struct xen_domctl *op)
         FIELD(a, vcpu);
         printf(" flags=%s%s%s", a->flags & XEN_VCPUAFFINITY_HARD ? "hard" : "",
                a->flags & XEN_VCPUAFFINITY_SOFT ? "soft" : "",
-               a->flags & ~(XEN_VCPUAFFINITY_HARD | XEN_VCPUAFFINITY_SOFT) ? "OTHER" : "");
+               a->flags & XEN_VCPUAFFINITY_FORCE ? "force" : "");
         bitmap("hard", &a->cpumap_hard); bitmap("soft", &a->cpumap_soft);
         break;
     }
@@ -445,6 +445,11 @@ static void read_memory(uint64_t cmd, const void *arg)
             for (xen_ulong_t i = 0; i < r->nr_extents; i++)
                 printf(" %#lx", (unsigned long)extents[i]);
         }
+        break;
+    }
+    case XENMEM_set_pod_target: {
+        const struct xen_pod_target *t = arg;
+        printf("memory set_pod_target"); FIELD(t, domid); FIELD(t, target_pages);
         break;
     }
     case XENMEM_add_to_physmap: {

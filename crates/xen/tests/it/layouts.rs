@@ -158,6 +158,7 @@ fn issue_all(xen: &mut Xen<Scripted<'_>>) {
     let _ = xen.version_info();
     let _ = xen.populate(DOMID, 9, &[0x200, 0x1_0000_0400]);
     let _ = xen.claim_pages(DOMID, 0x1_0000_0005);
+    let _ = xen.set_pod_target(DOMID, 0x1_0000_0006);
     let _ = xen.map_shared_info(DOMID, 0x1_0000_0006);
     let ram = E820Entry { address: 0x10, bytes: 0x20, kind: E820Kind::Ram };
     let _ = xen.set_memory_map(DOMID, &[ram, E820Entry { kind: E820Kind::AcpiNvs, ..ram }]);
@@ -202,9 +203,9 @@ fn issue_vcpus(xen: &mut Xen<Scripted<'_>>) {
     let cpus: BitSet = [0, 9, 8191].into_iter().collect();
     let nodes: BitSet = [1].into_iter().collect();
     let _ = xen.vcpu_affinity(DOMID, 2);
-    let change = AffinityChange { hard: None, soft: Some(cpus.clone()) };
+    let change = AffinityChange { hard: None, soft: Some(cpus.clone()), is_forced: false };
     let _ = xen.set_vcpu_affinity(DOMID, 2, &change);
-    let change = AffinityChange { hard: Some(cpus), soft: Some(nodes.clone()) };
+    let change = AffinityChange { hard: Some(cpus), soft: Some(nodes.clone()), is_forced: true };
     let _ = xen.set_vcpu_affinity(DOMID, 2, &change);
     let _ = xen.node_affinity(DOMID);
     let _ = xen.set_node_affinity(DOMID, &nodes);
@@ -418,6 +419,7 @@ fn hypercalls_decode_with_the_headers() {
         sysctl sched_id
         memory populate_physmap domid=0x7 nr_extents=0x2 extent_order=0x9 mem_flags=0 0x200 0x100000400
         memory claim_pages domid=0x7 nr_extents=0x100000005 extent_order=0 mem_flags=0
+        memory set_pod_target domid=0x7 target_pages=0x100000006
         memory add_to_physmap domid=0x7 size=0 idx=0 gpfn=0x100000006 space=shared_info
         memory set_memory_map domid=0x7 map.nr_entries=0x2 entries=10000000000000002000000000000000010000001000000000000000200000000000000004000000
         mmuext_op count=1 domid=7 cmd=PIN_L4_TABLE arg1.mfn=0x100000007
@@ -448,7 +450,7 @@ fn hypercalls_decode_with_the_headers() {
         hvm_op get_param domid=0x7 value=0 index=STORE_PFN
         domctl domain=7 getvcpuaffinity vcpu=0x2 flags=hardsoft hard=8192 bits: soft=8192 bits:
         domctl domain=7 setvcpuaffinity vcpu=0x2 flags=soft hard=8192 bits: soft=8192 bits: 0 9 8191
-        domctl domain=7 setvcpuaffinity vcpu=0x2 flags=hardsoft hard=8192 bits: 0 9 8191 soft=8192 bits: 1
+        domctl domain=7 setvcpuaffinity vcpu=0x2 flags=hardsoftforce hard=8192 bits: 0 9 8191 soft=8192 bits: 1
         domctl domain=7 getnodeaffinity nodemap=8192 bits:
         domctl domain=7 setnodeaffinity nodemap=8192 bits: 1
         domctl domain=7 getvcpucontext vcpu=0x3

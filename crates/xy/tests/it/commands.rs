@@ -570,6 +570,17 @@ fn help_is_there_without_a_daemon() {
          domid               Convert a domain name to domain id
          domname             Convert a domain id to domain name
          vcpu-list           List the VCPUs for all/some domains
+         mem-max             Set the maximum amount reservation for a domain
+         mem-set             Set the current memory usage for a domain
+         vcpu-set            Set the number of active VCPUs allowed for the domain
+         vcpu-pin            Set which CPUs a VCPU can use
+         rename              Rename a domain
+         trigger             Send a trigger to a domain
+         sysrq               Send a sysrq to a domain
+         button-press        Indicate an ACPI button press to the domain
+         sched-credit        Get/set credit scheduler parameters
+         sched-credit2       Get/set credit2 scheduler parameters
+         sched-rtds          Get/set rtds scheduler parameters
          uptime              Print uptime for all/some domains
          block-list          List virtual block devices for a domain
          network-list        List virtual network interfaces for a domain

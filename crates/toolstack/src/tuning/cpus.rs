@@ -1,0 +1,134 @@
+//! Lists of CPUs as xl takes them: `0-3,^1`, `nodes:0-1`, `all`.
+//!
+//! Source: xen `docs/man/xl.1.pod.in` (`vcpu-pin`) and `xl.cfg.5.pod.in` (`cpus`).
+
+use std::ops::RangeInclusive;
+
+use xen::{BitSet, CpuPlace};
+
+/// More CPUs than any Xen supports.
+const CPUS_MAX: u32 = 8192;
+
+/// Parts that take effect one after the other.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CpuList {
+    /// As it was written.
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Part {
+    All,
+    Cpus {
+        removes: bool,
+        range: RangeInclusive<u32>,
+    },
+    /// All CPUs of these NUMA nodes.
+    Nodes {
+        removes: bool,
+        range: RangeInclusive<u32>,
+    },
+}
+
+impl CpuList {
+    /// # Errors
+    /// Names the part that is none.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parts: Result<Vec<Part>, String> =
+            text.split(',').filter(|part| !part.is_empty()).map(part).collect();
+        let parts = parts.map_err(|why| format!("{text:?} is no list of CPUs: {why}"))?;
+        match parts.is_empty() {
+            true => Err(format!("{text:?} is no list of CPUs, as 0-3,^1 or all")),
+            false => Ok(Self { text: text.to_owned(), parts }),
+        }
+    }
+
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the CPUs' places are needed to tell them.
+    #[must_use]
+    pub fn names_nodes(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Nodes { .. }))
+    }
+
+    /// The CPUs among the host's. Others are left out, as xl does.
+    #[must_use]
+    pub fn cpus(&self, count: u32, places: &[Option<CpuPlace>]) -> BitSet {
+        let node_of = |cpu: u32| Some(places.get(usize::try_from(cpu).ok()?)?.as_ref()?.node);
+        let is_in = |cpu: u32| {
+            self.parts.iter().fold(false, |is_in, part| match part {
+                Part::All => true,
+                Part::Cpus { removes, range } if range.contains(&cpu) => !removes,
+                Part::Nodes { removes, range }
+                    if node_of(cpu).is_some_and(|node| range.contains(&node)) =>
+                {
+                    !removes
+                }
+                Part::Cpus { .. } | Part::Nodes { .. } => is_in,
+            })
+        };
+        (0..count.min(CPUS_MAX)).filter(|cpu| is_in(*cpu)).collect()
+    }
+}
+
+fn part(text: &str) -> Result<Part, String> {
+    let (removes, rest) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+    let of_nodes = rest.strip_prefix("node:").or_else(|| rest.strip_prefix("nodes:"));
+    let numbers = of_nodes.unwrap_or(rest);
+    if numbers == "all" {
+        return match removes {
+            true => Err("^ and all exclude each other".to_owned()),
+            false => Ok(Part::All),
+        };
+    }
+    let range = range(numbers).ok_or_else(|| format!("{text:?} is no number and no range"))?;
+    Ok(match of_nodes {
+        Some(_) => Part::Nodes { removes, range },
+        None => Part::Cpus { removes, range },
+    })
+}
+
+fn range(text: &str) -> Option<RangeInclusive<u32>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    (first <= last).then_some(first..=last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cpus(text: &str) -> Vec<u32> {
+        let place = |cpu: u32| Some(CpuPlace { core: cpu, socket: 0, node: cpu / 4 });
+        let mut places: Vec<_> = (0..8).map(place).collect();
+        places[6] = None;
+        CpuList::parse(text).unwrap().cpus(8, &places).iter().collect()
+    }
+
+    #[test]
+    fn parts_take_effect_in_their_order() {
+        assert_eq!(cpus("0-3,^1"), [0, 2, 3]);
+        assert_eq!(cpus("^1,0-3"), [0, 1, 2, 3]);
+        assert_eq!(cpus("all,^0,^nodes:1"), [1, 2, 3, 6]);
+        assert_eq!(cpus("node:1,2"), [2, 4, 5, 7]);
+        assert_eq!(cpus("nodes:0-1,^2-3"), [0, 1, 4, 5, 7]);
+        assert_eq!(cpus("6-90"), [6, 7]);
+        assert_eq!(cpus("nodes:all").len(), 8);
+        assert!(cpus("nodes:7").is_empty());
+    }
+
+    #[test]
+    fn what_xl_does_not_take_is_refused() {
+        for text in
+            ["", ",", "^all", "^nodes:all", "3-1", "x", "1-", "-1", "1,2x", "nodes:", "+1-x"]
+        {
+            assert!(CpuList::parse(text).is_err(), "{text}");
+        }
+        let why = CpuList::parse("1,2x").unwrap_err();
+        assert_eq!(why, "\"1,2x\" is no list of CPUs: \"2x\" is no number and no range");
+    }
+}
