@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-pub use guest::{CpuidConfig, CpuidText, GuestOptions, OnHostShutdown};
+pub use guest::{AffinityConfig, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown};
 pub use hvm::{Bios, HvmSettings, ModelUser, Vga, Vnc, ide_index, place_problem};
 
 pub use storage::{Access, ImageFormat, Mode};

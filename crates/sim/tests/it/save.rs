@@ -475,3 +475,21 @@ fn a_restore_costs_no_more_when_others_exist() {
     }
     assert_eq!(costs[0], costs[1]);
 }
+
+#[test]
+fn a_vm_with_nomigrate_stays_where_it_is() {
+    let (mut lab, domid) = started(77, &(vm("pvh", "") + "nomigrate = 1\n"));
+    let never = "one: is never saved or moved, by nomigrate in its configuration";
+    for request in [
+        save_request(AfterSave::Destroyed),
+        Request::Checkpoint { target: "one".to_owned(), name: "a".to_owned(), id: Uuid([9; 16]) },
+    ] {
+        match lab.ask(request) {
+            Reply::Failed(message) => assert_eq!(message, never),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(domain(&lab), Some(domid));
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    lab.assert_nothing_left();
+}

@@ -235,6 +235,23 @@ fn affinity(lab: &Lab, domid: DomId, vcpu: u32) -> (Vec<u32>, Vec<u32>) {
 }
 
 #[test]
+fn vcpus_begin_where_their_configuration_says() {
+    let mut lab = lab_of_cpus(4);
+    let text =
+        unikernel("one", "pvh", "normal") + "vcpus = 2\ncpus = ['0', '0-2,^0']\ncpus_soft = '3'\n";
+    let domid = lab.create(&text).unwrap();
+    assert_eq!(affinity(&lab, domid, 0), (vec![0], vec![3]));
+    assert_eq!(affinity(&lab, domid, 1), (vec![1, 2], vec![3]));
+    assert!(matches!(lab.destroy("one"), Reply::Gone { .. }));
+    let refused = lab.create(&text.replace("'0-2,^0'", "'4'")).unwrap_err();
+    assert!(
+        refused.ends_with("cpus: vCPU 1 cannot run on \"4\": none of these CPUs is in its pool"),
+        "{refused}"
+    );
+    lab.assert_nothing_left();
+}
+
+#[test]
 fn vcpus_are_pinned_by_lists_of_cpus() {
     let mut lab = lab_of_cpus(4);
     let text = unikernel("one", "pv", "normal") + "vcpus = 2\n";

@@ -2,6 +2,8 @@
 
 use xen_build::{CpuidOverride, MsrOverride};
 
+use crate::tuning::CpuList;
+
 /// Limits of Xen's tables, memory translation, and CPU features.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct GuestOptions {
@@ -20,8 +22,37 @@ pub struct GuestOptions {
     pub cpu_weight: Option<u16>,
     /// The most that it may use, in percent of one CPU; `None`: no limit.
     pub cpu_cap: Option<u16>,
+    pub affinity: Option<Box<AffinityConfig>>,
+    /// It is neither saved nor moved, and may have an invariant time stamp counter for that.
+    pub never_moves: bool,
     /// `None`: what the daemon does by default.
     pub on_host_shutdown: Option<OnHostShutdown>,
+}
+
+/// Where its vCPUs may run, and where they run best.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct AffinityConfig {
+    pub hard: Option<CpuLists>,
+    pub soft: Option<CpuLists>,
+}
+
+/// Lists of CPUs for vCPUs.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum CpuLists {
+    /// The same for all.
+    Common(CpuList),
+    /// One for each, from vCPU 0; those beyond the last may run everywhere.
+    Each(Vec<CpuList>),
+}
+
+impl CpuLists {
+    #[must_use]
+    pub fn of(&self, vcpu: u32) -> Option<&CpuList> {
+        match self {
+            Self::Common(list) => Some(list),
+            Self::Each(lists) => lists.get(usize::try_from(vcpu).ok()?),
+        }
+    }
 }
 
 /// What becomes of a VM when its host is shut down. xl has no key for it; its script `xendomains` has one

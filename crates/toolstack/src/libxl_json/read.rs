@@ -1,5 +1,7 @@
 //! JSON to a configuration.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 use xen::{DomainKind, Uuid};
 use xen_build::{CpuidRegister, NO_SUBLEAF};
@@ -7,9 +9,11 @@ use xen_build::{CpuidRegister, NO_SUBLEAF};
 use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use crate::config::{
-    Bios, CpuidConfig, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser,
-    Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HvmSettings,
+    ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
+    Vga, VifConfig, VmConfig, Vnc,
 };
+use crate::tuning::CpuList;
 use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
 
 /// Devices that Xylem does not have. A VM with one would miss it.
@@ -38,10 +42,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("stubdomain_kernel", "device models in domains of their own are not supported"),
 ];
 /// What differs from the default there, and is no more than advice to a host.
-const WARNED: &[(&str, &str)] = &[
-    ("vcpu_hard_affinity", "vCPUs are not pinned to CPUs"),
-    ("exec_ssid_label", "security labels are ignored"),
-];
+const WARNED: &[(&str, &str)] = &[("exec_ssid_label", "security labels are ignored")];
 
 type Result<T> = std::result::Result<T, ImportError>;
 
@@ -306,12 +307,41 @@ fn guest_options(
         cpuid: None,
         cpu_weight: share("weight", u16::MAX)?,
         cpu_cap: share("cap", cap_max)?,
+        affinity: affinity(build)?,
+        never_moves: build.flag("disable_migrate")? == Some(true),
         // libxl has no word for it.
         on_host_shutdown: None,
     })
 }
 
 static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+
+/// As libxl says where vCPUs may run: a list of CPUs for each.
+fn affinity(build: &Node<'_>) -> Result<Option<Box<AffinityConfig>>> {
+    let vcpus_max: usize = build.narrow("max_vcpus")?.unwrap_or(1);
+    let lists = |key| {
+        let mut lists = Vec::new();
+        for item in build.list(key)? {
+            let numbers = item.as_array().map(|them| them.iter().map(Value::as_u64));
+            let cpus: Option<BTreeSet<u32>> =
+                numbers.and_then(|mut it| it.by_ref().map(|it| u32::try_from(it?).ok()).collect());
+            let cpus = cpus.ok_or_else(|| build.error(key, "expected lists of CPUs"))?;
+            // One without any is as good as none, and so are those after it.
+            let Some(list) = CpuList::of_numbers(&cpus) else { break };
+            lists.push(list);
+        }
+        Ok(match lists.split_first() {
+            None => None,
+            Some((first, _)) if lists.len() == vcpus_max && lists.iter().all(|it| it == first) => {
+                Some(CpuLists::Common(first.clone()))
+            }
+            Some(_) => Some(CpuLists::Each(lists)),
+        })
+    };
+    let (hard, soft) = (lists("vcpu_hard_affinity")?, lists("vcpu_soft_affinity")?);
+    let affinity = AffinityConfig { hard, soft };
+    Ok((affinity != AffinityConfig::default()).then(|| Box::new(affinity)))
+}
 
 /// A guest may have ballooned to any number of pages.
 fn memory(build: &Node<'_>) -> Result<(u64, u64)> {

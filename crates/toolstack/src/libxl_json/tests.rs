@@ -62,6 +62,9 @@ max_maptrack_frames = 100
 max_grant_version = 1
 nestedhvm = 1
 hap = 0
+cpus = [ "0-1", "2,4" ]
+cpus_soft = "0,2"
+nomigrate = 1
 cpuid = [ "0x7,0x0:ebx=xxxxxxxxxxxxxxxxxxxxxxxxxxxxx0k1,ecx=xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx0", "0x1:edx=xxx0xxxxxxxxxxxxxxxxxxxxxxxxxxxx" ]
 "#;
 
@@ -97,6 +100,7 @@ fn json_has_the_names_and_words_of_libxl() {
                 "leaf": 1
               }
             ],
+            "disable_migrate": "True",
             "event_channels": 500,
             "kernel": "/boot/vmlinuz",
             "max_grant_frames": 40,
@@ -112,7 +116,35 @@ fn json_has_the_names_and_words_of_libxl() {
             },
             "target_memkb": 524288,
             "tsc_mode": "native",
-            "type.pvh": {}
+            "type.pvh": {},
+            "vcpu_hard_affinity": [
+              [
+                0,
+                1
+              ],
+              [
+                2,
+                4
+              ]
+            ],
+            "vcpu_soft_affinity": [
+              [
+                0,
+                2
+              ],
+              [
+                0,
+                2
+              ],
+              [
+                0,
+                2
+              ],
+              [
+                0,
+                2
+              ]
+            ]
           },
           "c_info": {
             "hap": "False",
@@ -461,6 +493,8 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     cpuid: None,
                     cpu_weight: None,
                     cpu_cap: None,
+                    affinity: None,
+                    never_moves: options.3 != options.4,
                     on_host_shutdown: None,
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),

@@ -6,8 +6,8 @@ use xen_build::{BitPolicy, CpuidRegister, NO_SUBLEAF};
 
 use super::ExportError;
 use crate::config::{
-    Access, Bios, CpuidConfig, DiskConfig, HvmSettings, ModelUser, ShutdownAction, TscMode, Vga,
-    VifConfig, VmConfig,
+    Access, AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, HvmSettings, ModelUser,
+    ShutdownAction, TscMode, Vga, VifConfig, VmConfig,
 };
 use crate::xlcfg::viridian_groups;
 
@@ -122,6 +122,7 @@ fn build_info(config: &VmConfig) -> Value {
             ("cmdline", Some(&*config.cmdline).filter(|it| !it.is_empty())),
             ("tsc_mode", Some(tsc_mode(config.tsc_mode))),
             ("nested_hvm", options.nested_virt.then_some("True")),
+            ("disable_migrate", options.never_moves.then_some("True")),
         ],
     );
     let mut shares = Map::new();
@@ -135,6 +136,8 @@ fn build_info(config: &VmConfig) -> Value {
         [
             ("avail_vcpus", Some(Value::from(online))),
             ("cpuid", options.cpuid.as_deref().map(cpuid)),
+            ("vcpu_hard_affinity", affinity(config, |it| it.hard.as_ref())),
+            ("vcpu_soft_affinity", affinity(config, |it| it.soft.as_ref())),
             // xl writes these always.
             ("sched_params", Some(Value::Object(shares))),
             ("arch_arm", Some(json!({}))),
@@ -147,6 +150,18 @@ fn build_info(config: &VmConfig) -> Value {
     }
     info.insert(format!("type.{}", kind(config.kind)), own.into());
     info.into()
+}
+
+/// A list of CPUs for each vCPU. What depends on the host, such as its NUMA nodes, is left to the next one.
+fn affinity(config: &VmConfig, of: impl Fn(&AffinityConfig) -> Option<&CpuLists>) -> Option<Value> {
+    let lists = of(config.options.affinity.as_deref()?)?;
+    let cpus = |vcpu| match lists.of(vcpu) {
+        Some(list) => list.numbers(),
+        None => None,
+    };
+    let each = (0..config.vcpus_max).map_while(cpus);
+    let each: Vec<Value> = each.map(|cpus| cpus.into_iter().collect()).collect();
+    (!each.is_empty()).then(|| each.into())
 }
 
 /// The fields of a device model, and those in the part for HVM domains.

@@ -12,7 +12,7 @@ use xen::Uuid;
 use super::checks::Existing;
 use super::operation::{Operation, Outcome};
 use super::requests::fail;
-use super::save::{fits, fits_a_copy, lacks_model};
+use super::save::{fits, fits_a_copy, stays};
 use super::{Action, ClientId, Facts, Instant, Purpose, Query, Reply, Toolstack, Vm};
 use crate::checkpoint::{self, DiskFrom, disks_again, disks_of};
 use crate::config::{Start, VmConfig};
@@ -63,7 +63,7 @@ impl Toolstack {
                 return fail(client, message, out);
             }
             let vm = this.vms.get_mut(&uuid).expect("resolved");
-            if let Some(message) = lacks_model(vm) {
+            if let Some(message) = stays(vm) {
                 return fail(client, message, out);
             }
             let disks = checkpoint::check_name(&name).and_then(|()| disks_of(&vm.config, id));

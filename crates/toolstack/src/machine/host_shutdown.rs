@@ -12,7 +12,7 @@ use xen::Uuid;
 
 use super::checks::Existing;
 use super::operation::Outcome;
-use super::save::{fits, lacks_model};
+use super::save::{fits, stays};
 use super::shutdown::{Asking, Meant, Member};
 use super::{
     Action, Boot, ClientId, Facts, Fallback, Instant, Purpose, Reply, ReplyWhen, ShutdownRequest,
@@ -77,7 +77,7 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let vm = &self.vms[&uuid];
-        let refusal = lacks_model(vm).or_else(|| self.busy_with_operation(uuid));
+        let refusal = stays(vm).or_else(|| self.busy_with_operation(uuid));
         if let Some(why) = refusal {
             let message = format!("not saved but shut down with the host: {why}");
             out.push(Action::Note { message });

@@ -124,7 +124,7 @@ impl Toolstack {
 
     fn may_migrate(&self, uuid: Uuid, to: &MigrateRequest) -> Result<(), String> {
         let config = &self.vms[&uuid].config;
-        if let Some(message) = super::save::lacks_model(&self.vms[&uuid]) {
+        if let Some(message) = super::save::stays(&self.vms[&uuid]) {
             return Err(message);
         }
         to.wishes.config.as_ref().map_or(Ok(()), |new| check_config(config, uuid, new))

@@ -33,7 +33,7 @@ impl Toolstack {
                 return fail(client, message, out);
             }
             let vm = this.vms.get_mut(&uuid).expect("resolved");
-            if let Some(message) = lacks_model(vm) {
+            if let Some(message) = stays(vm) {
                 return fail(client, message, out);
             }
             if let Some(Err(message)) = to.config.as_ref().map(|it| suits(vm, it)) {
@@ -219,11 +219,14 @@ impl Toolstack {
     }
 }
 
-/// Why a VM cannot be saved or moved whose device model ended.
-pub(super) fn lacks_model(vm: &Vm) -> Option<String> {
-    let lacks = vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none();
+/// Why a VM cannot be saved or moved: its device model ended, or it is to stay.
+pub(super) fn stays(vm: &Vm) -> Option<String> {
+    let lacks_model = vm.config.hvm.is_some() && vm.facts.incarnation.model.is_none();
     let name = &vm.config.name;
-    lacks.then(|| format!("{name}: has no device model that could be asked for its state"))
+    if vm.config.options.never_moves {
+        return Some(format!("{name}: is never saved or moved, by nomigrate in its configuration"));
+    }
+    lacks_model.then(|| format!("{name}: has no device model that could be asked for its state"))
 }
 
 /// Whether a file with this configuration could be restored: what [`fits`] asks of one when it is too late.

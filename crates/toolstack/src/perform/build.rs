@@ -104,7 +104,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 _ => Failure(format!("{name}: cannot create the domain: Xen returned {errno}")),
             }
         })?;
-        self.finish_domain(domid, uuid, generation, config, &materials).map_err(|Failure(why)| {
+        let cpu_count = physical.cpu_id_max + 1;
+        self.finish_domain(domid, (uuid, generation), config, &materials, cpu_count).map_err(|Failure(why)| {
             // The domain is empty and unused: it is destroyed at once.
             let mut attempts = (0..DESTROY_ATTEMPTS_MAX).map(|_| self.xen.destroy_domain(domid));
             match attempts.find(|gone| matches!(gone, Ok(()) | Err(Errno::ESRCH))) {
@@ -120,10 +121,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn finish_domain(
         &mut self,
         domid: DomId,
-        uuid: Uuid,
-        generation: u64,
+        (uuid, generation): (Uuid, u64),
         config: &VmConfig,
         materials: &Materials<'_>,
+        cpu_count: u32,
     ) -> Result<NewDomain, Failure> {
         let domain =
             self.xen.identify(domid, uuid, generation).map_err(refused("identify", domid))?;
@@ -131,6 +132,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("allocate the vCPUs of", domid))?;
         self.set_first_share(domid, config)?;
+        self.give_affinity(domid, config, cpu_count)?;
         xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
             .map_err(|error| build_failure(config, &error))?;
         let prepared = match materials {
@@ -217,8 +219,8 @@ fn cpu_config(config: &VmConfig) -> CpuConfig<'_> {
     let cpuid = config.options.cpuid.as_deref();
     CpuConfig {
         kind: config.kind,
-        // There is no setting yet for VMs that never migrate, whose counter would be invariant too.
-        invariant_tsc: config.tsc_mode == TscMode::AlwaysEmulate,
+        // Another host's counter would go on elsewhere, and at another pace, unless it is emulated.
+        invariant_tsc: config.tsc_mode == TscMode::AlwaysEmulate || config.options.never_moves,
         nested_virt: config.options.nested_virt,
         registers: cpuid.map_or(&[], |cpuid| &cpuid.registers),
         msrs: cpuid.map_or(&[], |cpuid| &cpuid.msrs),

@@ -2,6 +2,7 @@
 //!
 //! Source: xen `docs/man/xl.1.pod.in` (`vcpu-pin`) and `xl.cfg.5.pod.in` (`cpus`).
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use xen::{BitSet, CpuPlace};
@@ -47,6 +48,31 @@ impl CpuList {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Of these CPUs, in as few words as it can be said.
+    pub(crate) fn of_numbers(cpus: &BTreeSet<u32>) -> Option<Self> {
+        let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
+        for &cpu in cpus {
+            match ranges.last_mut() {
+                Some(range) if cpu.checked_sub(1) == Some(*range.end()) => {
+                    *range = *range.start()..=cpu;
+                }
+                _ => ranges.push(cpu..=cpu),
+            }
+        }
+        let word = |range: &RangeInclusive<u32>| match (range.start(), range.end()) {
+            (first, last) if first == last => first.to_string(),
+            (first, last) => format!("{first}-{last}"),
+        };
+        let words: Vec<String> = ranges.iter().map(word).collect();
+        Self::parse(&words.join(",")).ok()
+    }
+
+    /// The CPUs, if that does not depend on a host.
+    pub(crate) fn numbers(&self) -> Option<BTreeSet<u32>> {
+        let is_number = |part: &Part| matches!(part, Part::Cpus { .. });
+        self.parts.iter().all(is_number).then(|| self.cpus(CPUS_MAX, &[]).iter().collect())
     }
 
     /// Whether the CPUs' places are needed to tell them.
@@ -119,6 +145,18 @@ mod tests {
         assert_eq!(cpus("6-90"), [6, 7]);
         assert_eq!(cpus("nodes:all").len(), 8);
         assert!(cpus("nodes:7").is_empty());
+    }
+
+    #[test]
+    fn cpus_without_a_host_are_numbers_alone() {
+        let numbers = |text: &str| CpuList::parse(text).unwrap().numbers();
+        for text in ["0", "0-3,6,8-9", "4095"] {
+            let list = CpuList::of_numbers(&numbers(text).unwrap()).unwrap();
+            assert_eq!(list.text(), text);
+        }
+        assert_eq!(numbers("0-3,^1"), Some(BTreeSet::from([0, 2, 3])));
+        assert_eq!((numbers("all"), numbers("1,nodes:0")), (None, None));
+        assert_eq!(CpuList::of_numbers(&BTreeSet::new()), None);
     }
 
     #[test]

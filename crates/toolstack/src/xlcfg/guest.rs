@@ -3,7 +3,10 @@
 use super::syntax::{Setting, Value};
 use super::vm::{Reader, Result};
 use super::{cpuid, shown};
-use crate::config::{CpuidConfig, CpuidText, GuestOptions, OnHostShutdown};
+use crate::config::{
+    AffinityConfig, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
+};
+use crate::tuning::CpuList;
 
 impl Reader<'_> {
     pub(super) fn guest_options(&self) -> Result<GuestOptions> {
@@ -23,6 +26,8 @@ impl Reader<'_> {
             cpuid: self.cpuid()?.map(Box::new),
             cpu_weight: self.number("cpu_weight", 1..=65535)?.and_then(|it| u16::try_from(it).ok()),
             cpu_cap: self.cpu_cap()?,
+            affinity: self.affinity()?.map(Box::new),
+            never_moves: self.flag("nomigrate", false)?,
             on_host_shutdown: self.on_host_shutdown()?,
         })
     }
@@ -41,6 +46,40 @@ impl Reader<'_> {
             }
             cap => Ok(cap),
         }
+    }
+
+    fn affinity(&self) -> Result<Option<AffinityConfig>> {
+        let affinity =
+            AffinityConfig { hard: self.cpu_lists("cpus")?, soft: self.cpu_lists("cpus_soft")? };
+        Ok((affinity != AffinityConfig::default()).then_some(affinity))
+    }
+
+    fn cpu_lists(&self, key: &str) -> Result<Option<CpuLists>> {
+        let parse = |name: &str, text: &str, place| {
+            CpuList::parse(text).map_err(|problem| self.error(name, place, problem))
+        };
+        let Some(Setting { value, place }) = self.settings.get(key) else { return Ok(None) };
+        match value {
+            Value::Atom(text) if text.is_empty() => Ok(None),
+            Value::Atom(text) => Ok(Some(CpuLists::Common(parse(key, text, *place)?))),
+            Value::List(_) => {
+                let items = self.list(key)?;
+                let lists = items.iter().map(|(name, text, place)| parse(name, text, *place));
+                let lists = lists.collect::<Result<Vec<_>>>()?;
+                Ok((!lists.is_empty()).then_some(CpuLists::Each(lists)))
+            }
+        }
+    }
+
+    /// What contradicts itself.
+    pub(super) fn check_options(&self, options: &GuestOptions) -> Result<()> {
+        let place = |key| self.atom(key).ok().flatten().map(|(_, place)| place);
+        let saves = options.on_host_shutdown == Some(OnHostShutdown::Save);
+        if let Some(at) = place("nomigrate").filter(|_| saves && options.never_moves) {
+            let problem = "the VM would not be saved, which on_host_shutdown = \"save\" asks for";
+            return Err(self.error("nomigrate", at, problem));
+        }
+        Ok(())
     }
 
     fn on_host_shutdown(&self) -> Result<Option<OnHostShutdown>> {

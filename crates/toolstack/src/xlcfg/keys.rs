@@ -42,7 +42,6 @@ const NO_FRAMEBUFFER: &str =
     "ignored: PV and PVH domains have no framebuffer yet; use `xy console`";
 const NO_SDL: &str = "ignored: no window is opened in domain 0; an HVM domain has vnc = 1";
 const SEDF: &str = "ignored: a parameter of the sedf scheduler, which Xen no longer has";
-const NO_MIGRATION: &str = "ignored: there is no migration yet";
 
 /// Sorted for binary search.
 const KEYS: &[(&str, Treatment)] = &[
@@ -69,8 +68,8 @@ const KEYS: &[(&str, Treatment)] = &[
     ("cmdline", Read),
     ("cpu_weight", Read),
     ("cpuid", Read),
-    ("cpus", later(&["all"])),
-    ("cpus_soft", warn(&["all"], "ignored: CPU affinity is not supported yet")),
+    ("cpus", Read),
+    ("cpus_soft", Read),
     ("device_model", Ignored),
     ("device_model_args", Ignored),
     ("device_model_args_hvm", Ignored),
@@ -120,7 +119,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("name", Read),
     ("nestedhvm", Read),
     ("nographic", Ignored),
-    ("nomigrate", warn(OFF, NO_MIGRATION)),
+    ("nomigrate", Read),
     ("nr_spis", never(NONE, ARM)),
     ("nx", Ignored),
     ("on_crash", Read),
@@ -219,7 +218,10 @@ const KEYS: &[(&str, Treatment)] = &[
     ("xauthority", Ignored),
     ("xen_platform_pci", Ignored),
     ("xen_platform_pci_bar_uc", Ignored),
-    ("xend_suspend_evtchn_compat", warn(OFF, NO_MIGRATION)),
+    (
+        "xend_suspend_evtchn_compat",
+        warn(OFF, "ignored: guests are asked to suspend as they offer it"),
+    ),
     ("xenstore_feature_mask", later(NONE)),
     ("xenstore_quota", later(NONE)),
 ];

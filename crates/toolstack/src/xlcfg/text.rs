@@ -6,7 +6,8 @@ use xen::DomainKind;
 
 use super::viridian;
 use crate::config::{
-    CpuidText, DiskConfig, GuestOptions, HvmSettings, ModelUser, Rate, TscMode, VifConfig, VmConfig,
+    CpuLists, CpuidText, DiskConfig, GuestOptions, HvmSettings, ModelUser, Rate, TscMode,
+    VifConfig, VmConfig,
 };
 
 impl VmConfig {
@@ -82,6 +83,8 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         cpuid,
         cpu_weight,
         cpu_cap,
+        affinity,
+        never_moves,
         on_host_shutdown,
     } = options;
     if let Some(action) = on_host_shutdown {
@@ -95,9 +98,21 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         ("max_grant_version", grant_version_max.map(u32::from)),
         ("nestedhvm", nested_virt.then_some(1)),
         ("hap", shadow_paging.then_some(0)),
+        ("nomigrate", never_moves.then_some(1)),
     ] {
         if let Some(number) = number {
             writeln!(out, "{key} = {number}")?;
+        }
+    }
+    if let Some(affinity) = affinity.as_deref() {
+        for (key, lists) in [("cpus", &affinity.hard), ("cpus_soft", &affinity.soft)] {
+            match lists {
+                None => {}
+                Some(CpuLists::Common(list)) => writeln!(out, "{key} = {}", Quoted(list.text()))?,
+                Some(CpuLists::Each(lists)) => {
+                    write_list(out, key, lists.iter().map(|list| list.text().to_owned()))?;
+                }
+            }
         }
     }
     match cpuid.as_deref().map(|cpuid| &cpuid.text) {

@@ -94,6 +94,8 @@ impl Reader<'_> {
         let vifs = self.vifs(kind, &mut found);
         let hvm = self.hvm(kind, &disks, &mut found);
         let cmdline = self.cmdline(&mut found);
+        let options = found.take(self.guest_options());
+        found.take(self.check_options(&options));
         let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
         let config = VmConfig {
             origin: self.origin(),
@@ -114,7 +116,7 @@ impl Reader<'_> {
             grant_frames_max: found
                 .take(grant_frames_max)
                 .and_then(|frames| u16::try_from(frames).ok()),
-            options: found.take(self.guest_options()),
+            options,
             hvm,
         };
         found.drop_what_only_seems_missing();

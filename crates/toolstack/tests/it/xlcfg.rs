@@ -173,6 +173,8 @@ on_crash    = 'preserve'
                 cpuid: None,
                 cpu_weight: None,
                 cpu_cap: None,
+                affinity: None,
+                never_moves: false,
                 on_host_shutdown: None,
             },
             hvm: None,
@@ -188,6 +190,15 @@ fn keys_that_do_nothing_without_a_device_model_are_taken() {
          pci = [ ]\nbootloader = ''\nlocaltime = 0\ncap = 0\nacpi = 0\nspice=1\n",
         &[],
         &expect![""],
+    );
+}
+
+#[test]
+fn a_vm_that_is_never_saved_is_not_saved_with_its_host() {
+    check_error(
+        "name='g'\nkernel='/k'\nmemory=64\non_host_shutdown='save'; nomigrate=1",
+        &[],
+        "guest.cfg:4: nomigrate: the VM would not be saved, which on_host_shutdown = \"save\" asks for",
     );
 }
 
@@ -339,7 +350,7 @@ fn a_meaning_that_would_be_lost_is_refused() {
         "bootloader: not supported yet; name the guest's kernel with kernel= instead",
     );
     check("pci = [ '01:00.0' ]", "pci: not supported yet");
-    check("cpus = '0-3'", "cpus: not supported yet");
+    check("cpus = '0-3,x'", "cpus: \"0-3,x\" is no list of CPUs: \"x\" is no number and no range");
     check("type = 'pvh'; acpi = 0", "acpi: PVH domains always have ACPI");
     check(
         "tsc_mode = 'native_paravirt'",
@@ -715,6 +726,11 @@ prop_compose! {
         cpu_weight in proptest::option::of(1..=u16::MAX),
         cpu_cap in proptest::option::of(1..=100u16),
         flags in proptest::array::uniform2(any::<bool>()),
+        affinity in proptest::sample::select(vec!["", "cpus = 'all,^0'", "cpus = ['1', 'nodes:0-1']\ncpus_soft = '2-3'"])
+            .prop_map(|lines| {
+                let text = format!("name='g'\nkernel='/k'\nmemory=64\n{lines}\n");
+                parse_with(&text, &[]).unwrap().options.affinity.map(|it| *it)
+            }),
         cpuid in proptest::sample::select(vec![
             None,
             Some("'host,rdtscp=0,family=0x17,rdcl-no=1'"),
@@ -734,6 +750,9 @@ prop_compose! {
             cpuid: cpuid.flatten(),
             cpu_weight,
             cpu_cap,
+            affinity: affinity.map(Box::new),
+            never_moves: flags == [true, false],
+            // A VM that is never saved is not saved with its host.
             on_host_shutdown: [None, Some(OnHostShutdown::Shutdown), Some(OnHostShutdown::Save)]
                 [usize::from(flags[0]) + usize::from(flags[1])],
         }

@@ -2,10 +2,11 @@
 //!
 //! Sources: xen `tools/xl/xl_vcpu.c`, `tools/libs/light/libxl_{domain,sched}.c`.
 
-use xen::{AffinityChange, DomainInfo, DomainKind, Errno, Hypervisor};
+use xen::{AffinityChange, DomId, DomainInfo, DomainKind, Errno, Hypervisor};
 use xenstore::client::Transport;
 
 use super::Subject;
+use crate::config::{AffinityConfig, VmConfig};
 use crate::host::Host;
 use crate::layout::Nodes;
 use crate::perform::{Performer, failure, refused};
@@ -63,6 +64,42 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             nodes.put(subject.node(&format!("cpu/{vcpu}/availability")), state);
         }
         Ok(nodes)
+    }
+
+    /// As its configuration says, of a new domain.
+    pub(crate) fn give_affinity(
+        &mut self,
+        domid: DomId,
+        config: &VmConfig,
+        cpu_count: u32,
+    ) -> Result<(), Failure> {
+        let Some(AffinityConfig { hard, soft }) = config.options.affinity.as_deref() else {
+            return Ok(());
+        };
+        let mut places = Vec::new();
+        for vcpu in 0..config.vcpus_max {
+            let lists = [hard, soft].map(|lists| lists.as_ref().and_then(|it| it.of(vcpu)));
+            if places.is_empty() && lists.iter().flatten().any(|it| it.names_nodes()) {
+                let told = self.xen.cpu_places();
+                places = told.map_err(|errno| failure("the host's CPUs", errno))?;
+            }
+            let [hard, soft] = lists.map(|list| list.map(|it| it.cpus(cpu_count, &places)));
+            if hard.is_none() && soft.is_none() {
+                continue;
+            }
+            let change = AffinityChange { hard, soft, is_forced: false };
+            self.xen.set_vcpu_affinity(domid, vcpu, &change).map_err(|errno| {
+                match (errno, lists[0]) {
+                    (Errno::EINVAL, Some(list)) => Failure(format!(
+                        "{}: vCPU {vcpu} cannot run on {:?}: none of these CPUs is in its pool",
+                        config.origin.at("cpus"),
+                        list.text()
+                    )),
+                    _ => refused("pin a vCPU of", domid)(errno),
+                }
+            })?;
+        }
+        Ok(())
     }
 
     pub(super) fn pin(&mut self, subject: &Subject, pinning: &Pinning) -> Result<Nodes, Failure> {
