@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::{
-    AfterSave, Answer, Create, Reply, Request, Restore, Save, SavedFormat, StorageRequest, Target,
-    Targets, Wait,
+    AfterSave, Answer, Create, Reply, Request, Restore, Save, SavedFormat, SchedRequest, Scheduler,
+    StorageRequest, Target, Targets, TuneRequest, Wait,
 };
 
 use crate::door::Client;
@@ -214,4 +214,42 @@ fn a_vm_is_saved_and_restored_under_its_own_or_another_configuration() {
         assert!(told.iter().any(|it| it == line), "{line}: {told:#?}");
     }
     assert!(told.iter().any(|it| it.ends_with("saved to /vm/one.saved")), "{told:#?}");
+}
+
+#[test]
+fn changes_of_a_vm_are_logged_with_what_was_asked_and_a_bad_list_is_told() {
+    let client = Client::new(9);
+    client.ask(Request::Create(linux("one"))).unwrap();
+    client.logged();
+    let tune = |request| client.ask(Request::Tune(request));
+    let kib = 12 << 10;
+    assert_eq!(tune(TuneRequest::MemSet { target: target("one"), kib }), Ok(Reply::Done));
+    let pin = |hard: &str| TuneRequest::VcpuPin {
+        target: target("0"),
+        vcpu: Some(0),
+        hard: Some(hard.to_owned()),
+        soft: None,
+        force: false,
+    };
+    assert_eq!(tune(pin("0-1,^1")), Ok(Reply::Done));
+    let refused = tune(pin("0-x")).unwrap_err();
+    assert_eq!(refused, "\"0-x\" is no list of CPUs: \"0-x\" is no number and no range");
+    let name = "web".to_owned();
+    assert_eq!(tune(TuneRequest::Rename { target: target("one"), name }), Ok(Reply::Done));
+    assert_eq!(names(&client, &[]).unwrap(), ["Domain-0", "web"]);
+    let shares =
+        SchedRequest::Domain { scheduler: Scheduler::Credit2, target: target("web"), vcpus: None };
+    let Ok(Reply::Sched(pools)) = client.ask(Request::Sched(shares)) else { panic!("no shares") };
+    let row = &pools[0].rows[0];
+    assert_eq!((row.name.as_deref(), row.weight, row.cap), (Some("web"), Some(256), Some(0)));
+    let mut logged = client.logged();
+    logged.retain(|line| line.contains(" by "));
+    assert_eq!(
+        logged,
+        [
+            "one: mem-set to 12 MiB by uid 1000 (pid 77), T s: done",
+            "0: vcpu-pin by uid 1000 (pid 77), T s: done",
+            "one: rename to web by uid 1000 (pid 77), T s: done",
+        ]
+    );
 }
