@@ -16,12 +16,14 @@ mod storage;
 mod vms;
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use ::storage::System;
 use api::{Answer, Request};
 use toolstack::ShutdownRequest::{Poweroff, Reboot};
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
+use toolstack::xlcfg::HostDefaults;
 use toolstack::{Asker, Instant, Reply, Told};
 use xen::Uuid;
 
@@ -136,6 +138,12 @@ pub trait Daemon {
 
     /// The kernel of the daemon's domain.
     fn kernel(&self) -> Kernel;
+
+    /// What `xl.conf` says of every VM that does not say otherwise.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    fn host_defaults(&self) -> Result<Arc<HostDefaults>, String>;
 
     /// Hosts that are known by their keys.
     ///
