@@ -140,7 +140,8 @@ pub(crate) fn vif(
 ) -> Result<Device, String> {
     let is_free = |devid: &u32| config.vifs.iter().all(|vif| vif.devid != *devid);
     let free = (0..=u32::MAX).find(is_free).expect("numbers abound");
-    let vif = xlcfg::parse_vif_on(defaults, spec, free).map_err(|problem| format!("vif: {problem}"))?;
+    let vif =
+        xlcfg::parse_vif_on(defaults, spec, free).map_err(|problem| format!("vif: {problem}"))?;
     Ok(Device::Vif(vif))
 }
 

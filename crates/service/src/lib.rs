@@ -9,6 +9,7 @@ mod checkpoints;
 mod configs;
 mod devices;
 mod domains;
+mod host;
 mod moves;
 mod render;
 mod saved;
@@ -247,6 +248,7 @@ impl Service<'_> {
             Request::Plan { of } => self.plan(of),
             Request::Limits(changes) => self.limits(changes),
             Request::Info => self.info(),
+            Request::Host(request) => self.host(request),
             Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
             Request::Define(define) => self.define(&define),
             Request::Undefine { target: it } => self.done(Asked::Undefine { target: target(it) }),

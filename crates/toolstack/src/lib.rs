@@ -25,6 +25,7 @@ pub mod saved;
 pub mod scheduler;
 pub mod steps;
 pub mod work;
+pub mod xen_host;
 pub mod xlcfg;
 
 pub use machine::{

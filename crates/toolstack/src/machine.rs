@@ -329,6 +329,7 @@ enum Query {
         domid: DomId,
     },
     HostInfo,
+    Host,
     SavedFile,
     /// The list of them, or a change of it.
     Checkpoints,

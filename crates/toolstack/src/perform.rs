@@ -20,6 +20,7 @@ mod saved_file;
 mod send;
 pub(crate) mod store;
 pub(crate) mod suspend;
+mod xen_host;
 
 pub use adoption::AdoptionWork;
 pub use arrive::LIMITS;

@@ -11,6 +11,7 @@ mod disk;
 mod guest;
 mod hvm;
 mod keys;
+mod pool;
 mod syntax;
 mod text;
 mod vdev;
@@ -21,6 +22,7 @@ mod xlconf;
 
 use std::fmt;
 
+pub use pool::read_pool;
 pub use vdev::{ParseVdevError, vdev_name};
 pub(crate) use viridian::{
     default_numbers as viridian_default, mask_of_numbers as viridian_mask,

@@ -243,7 +243,8 @@ mod tests {
             (
                 "c",
                 "\"c\" is ambiguous: create, check, checkpoint, checkpoint-list, checkpoint-destroy, clone, console, cd-insert, \
-                 cd-eject, counters, completion, complete",
+                 cd-eject, claims, cpupool-create, cpupool-list, cpupool-destroy, cpupool-rename, \
+                 cpupool-cpu-add, cpupool-cpu-remove, cpupool-migrate, cpupool-numa-split, counters, completion, complete",
             ),
             ("migrate", "migrate"),
             ("migr", "\"migr\" is ambiguous: migrate, migrate-receive"),

@@ -11,6 +11,7 @@ pub(crate) mod hypercalls;
 pub(crate) mod migrate;
 pub(crate) mod peer;
 pub(crate) mod plan;
+pub(crate) mod pools;
 pub(crate) mod save;
 pub(crate) mod shutdown;
 pub(crate) mod storage;

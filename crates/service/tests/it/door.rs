@@ -27,7 +27,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(seed: u64) -> Self {
-        let host = SimHost::boot(HostConfig { seed, ..HostConfig::default() });
+        Self::on(HostConfig { seed, ..HostConfig::default() })
+    }
+
+    pub(crate) fn on(host: HostConfig) -> Self {
+        let host = SimHost::boot(host);
         let os = host.os();
         os.add_file("/vm/kernel", sim::kernel_image());
         os.add_file("/vm/initrd", vec![0x1f; 20_000]);

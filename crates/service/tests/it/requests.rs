@@ -224,7 +224,9 @@ fn what_xl_conf_says_holds_for_new_vms_and_interfaces_only() {
     }
     client.xl_conf.replace("vif.default.bridge = 'br1'\nmax_grant_frames = 40\n".to_owned());
     let config_text = linux("one").config_text.replace("bridge=xenbr0", "");
-    client.ask(Request::Create(Create { config_text: config_text.clone(), ..linux("one") })).unwrap();
+    client
+        .ask(Request::Create(Create { config_text: config_text.clone(), ..linux("one") }))
+        .unwrap();
     client.settle();
     client.xl_conf.replace("vif.default.bridge = 'br2'\n".to_owned());
     let attach = Request::NetworkAttach { target: target("one"), vif: String::new() };

@@ -110,6 +110,7 @@ impl Request {
                 let verb = if change.medium.is_some() { "insert a CD into" } else { "eject" };
                 Some((format!("{verb} {}", change.drive), target))
             }
+            Self::Host(ask) => ask.deed(),
             Self::Limits { wanted: Some(_) } => deed("change limits", "this host"),
             // Noted where it is held and given back.
             Self::Permit(_)

@@ -22,6 +22,7 @@ use crate::plan::{Start, Step, Unplug};
 use crate::saved::{SaveTo, SavedFile};
 use crate::scheduler::{Limits, Ticket};
 use crate::work::{Cost, DeviceReading, Failure, Far, HostInfo, Output, VcpuReadings, Work};
+use crate::xen_host::{HostAsk, HostTold};
 
 /// A client's request.
 #[derive(Clone, Debug)]
@@ -149,6 +150,8 @@ pub enum Request {
         target: String,
     },
     HostInfo,
+    /// What concerns Xen and the machine as a whole. Answered by [`Reply::Host`].
+    Host(Box<HostAsk>),
     /// One domain, without a list of all.
     Find {
         wanted: Wanted,
@@ -342,6 +345,7 @@ pub enum Reply {
         devices: Vec<DeviceReading>,
     },
     HostInfo(Box<HostInfo>),
+    Host(Box<HostTold>),
     SavedFile(Box<SavedFile>),
     Checkpoints(Vec<Checkpoint>),
     Vcpus(Box<VcpuReadings>),

@@ -50,6 +50,7 @@ impl Toolstack {
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
             Request::HostInfo => self.query(client, Query::HostInfo, QueryWork::HostInfo, out),
+            Request::Host(ask) => self.query(client, Query::Host, QueryWork::Host(ask), out),
             Request::Destroy { target } => self.destroy_target(now, client, &target, out),
             Request::Shutdown { target, how, reply } => {
                 self.shut_down(now, client, &target, Asking::plainly(how, reply), out);
@@ -83,6 +84,26 @@ impl Toolstack {
             Request::Devices { target } => self.read_devices(client, &target, out),
             Request::Vcpus { of } => self.read_vcpus(client, of, out),
             Request::StartTimes { of } => self.read_start_times(client, of, out),
+            request @ (Request::Plug { .. }
+            | Request::ChangeMedium { .. }
+            | Request::Unplug { .. }) => self.handle_devices(now, client, request, out),
+            Request::Resolve { target } => self.reply_resolved(client, &target, out),
+            Request::Explain { target } => self.reply_explained(now, client, &target, out),
+            Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
+            Request::Permit(request) => self.permit(now, client, request, out),
+            Request::Limits { wanted } => self.limits(now, client, wanted, out),
+        }
+    }
+
+    /// Requests that change the devices of a running domain.
+    fn handle_devices(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
             Request::Plug { target, device } => {
                 self.plug_target(now, client, &target, *device, out);
             }
@@ -92,11 +113,7 @@ impl Toolstack {
             Request::Unplug { target, device, how } => {
                 self.unplug_target(now, client, &target, (device, how), out);
             }
-            Request::Resolve { target } => self.reply_resolved(client, &target, out),
-            Request::Explain { target } => self.reply_explained(now, client, &target, out),
-            Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
-            Request::Permit(request) => self.permit(now, client, request, out),
-            Request::Limits { wanted } => self.limits(now, client, wanted, out),
+            other => unreachable!("{other:?} is handled elsewhere"),
         }
     }
 
@@ -471,6 +488,7 @@ impl Toolstack {
             (Query::SavedFile, Ok(Output::SavedFile(file))) => Reply::SavedFile(file),
             (Query::Checkpoints, Ok(output)) => Self::checkpoints_answer(output),
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
+            (Query::Host, Ok(Output::Host(told))) => Reply::Host(told),
             (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
             (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),
             (query, Ok(output)) => unreachable!("{query:?} answered with {output:?}"),

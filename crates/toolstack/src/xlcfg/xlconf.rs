@@ -75,7 +75,10 @@ enum Treatment {
     /// It is about how xl works and not about VMs.
     OfXlOnly,
     /// xl would make another VM, or treat the host otherwise, unless the value is one of `harmless`.
-    NotDone { harmless: &'static [&'static str], reason: &'static str },
+    NotDone {
+        harmless: &'static [&'static str],
+        reason: &'static str,
+    },
 }
 
 use Treatment::{NotDone, OfXlOnly, Read};
@@ -98,7 +101,10 @@ const KEYS: &[(&str, Treatment)] = &[
     ("defaultbridge", Read),
     (
         "domid_policy",
-        NotDone { harmless: &["xen"], reason: "ignored: Xen chooses domain IDs, one after the other" },
+        NotDone {
+            harmless: &["xen"],
+            reason: "ignored: Xen chooses domain IDs, one after the other",
+        },
     ),
     ("lockfile", OfXlOnly),
     ("max_grant_frames", Read),
@@ -247,7 +253,8 @@ mod tests {
 
     #[test]
     fn the_file_that_xen_installs_says_nothing() {
-        let text = "# Global XL config file #\n#autoballoon=\"auto\"\n\n#lockfile=\"/var/lock/xl\"\n";
+        let text =
+            "# Global XL config file #\n#autoballoon=\"auto\"\n\n#lockfile=\"/var/lock/xl\"\n";
         check(text, &expect!["[]"]);
     }
 
@@ -289,11 +296,9 @@ mod tests {
     fn faults_name_their_line() {
         check(
             "max_grant_frames=lots\n",
-            &expect![[
-                r#"
+            &expect![[r#"
                 []
-                FAULT /etc/xen/xl.conf:1: max_grant_frames: "lots" needs quotes around it"#
-            ]],
+                FAULT /etc/xen/xl.conf:1: max_grant_frames: "lots" needs quotes around it"#]],
         );
         check(
             "vif.default.bridge='a bridge'\nmax_grant_frames=-1\nmax_maptrack_frames='many'\n",
