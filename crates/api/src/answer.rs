@@ -91,6 +91,10 @@ pub enum Reply {
     /// By domain: `all`, `none` or numbers.
     NodeAffinity(BTreeMap<u16, String>),
     Pools(Vec<PoolRow>),
+    /// What holds for VMs that do not say otherwise.
+    Defaults {
+        bridge: String,
+    },
     Counters(Counters),
     Activity(Activity),
     Defined {

@@ -26,6 +26,8 @@ pub enum HostRequest {
         #[serde(default)]
         pci: Vec<String>,
     },
+    /// Answered by [`Reply::Defaults`](crate::Reply::Defaults).
+    Defaults,
     /// The NUMA nodes of domains. Answered by [`Reply::NodeAffinity`](crate::Reply::NodeAffinity).
     NodeAffinity {
         domids: Vec<u16>,

@@ -24,6 +24,10 @@ impl Service<'_> {
                 let domids = domids.into_iter().map(DomId).collect();
                 (HostAsk::NodeAffinity { domids }, Vec::new())
             }
+            HostRequest::Defaults => {
+                let bridge = self.host_defaults()?.bridge().to_owned();
+                return Ok(api::Reply::Defaults { bridge });
+            }
             HostRequest::Pools => (HostAsk::Pools, Vec::new()),
             HostRequest::PoolCreate { file, text, overrides, dry_run } => {
                 let source = xlcfg::Source { file: &file, text: &text, overrides: &overrides };

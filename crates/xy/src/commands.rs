@@ -5,6 +5,7 @@ pub(crate) mod checkpoints;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod devices;
+pub(crate) mod doctor;
 pub(crate) mod domains;
 pub(crate) mod host;
 pub(crate) mod hypercalls;

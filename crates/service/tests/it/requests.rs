@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::{
-    AfterSave, Answer, Create, Reply, Request, Restore, Save, SavedFormat, StorageRequest, Target,
-    Targets, Wait,
+    AfterSave, Answer, Create, HostRequest, Reply, Request, Restore, Save, SavedFormat,
+    StorageRequest, Target, Targets, Wait,
 };
 
 use crate::door::Client;
@@ -254,9 +254,12 @@ fn what_xl_conf_says_holds_for_new_vms_and_interfaces_only() {
     let bridges: Vec<_> = config.nics.iter().map(|nic| nic.bridge.as_str()).collect();
     assert_eq!(bridges, ["br1", "br2"]);
     assert_eq!(config.b_info.max_grant_frames, Some(40));
+    let defaults = || client.ask(Request::Host(HostRequest::Defaults));
+    assert_eq!(defaults(), Ok(Reply::Defaults { bridge: "br3".to_owned() }));
     // With a file that cannot be read nothing new is made, and nothing else is hindered.
     client.xl_conf.replace("max_grant_frames = lots\n".to_owned());
     let refused = client.ask(Request::Create(Create { config_text, ..linux("two") })).unwrap_err();
     assert!(refused.starts_with("/etc/xen/xl.conf:1: max_grant_frames: "), "{refused}");
+    assert_eq!(defaults().unwrap_err(), refused);
     client.ask(Request::Destroy { target: target("one") }).unwrap();
 }

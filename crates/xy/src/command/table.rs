@@ -4,8 +4,8 @@ use super::{
     Command, DryRun, JSON, MANY, complete, completion_script, manual_page, peer_alone, store_alone,
 };
 use crate::commands::{
-    self, adopt, checkpoints, create, devices, domains, host, hypercalls, migrate, plan, pools,
-    save, shutdown, storage, top, trace, vms,
+    self, adopt, checkpoints, create, devices, doctor, domains, host, hypercalls, migrate, plan,
+    pools, save, shutdown, storage, top, trace, vms,
 };
 use crate::options::Flag;
 
@@ -757,6 +757,15 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, 0),
         dry_run: DryRun::Impossible,
         run: pools::split,
+    },
+    Command {
+        name: "doctor",
+        usage: "[options]",
+        about: "Print what of this host is not as it should be, and what to do",
+        flags: &[JSON],
+        operands: (0, 0),
+        dry_run: DryRun::Impossible,
+        run: doctor::doctor,
     },
     Command {
         name: "counters",

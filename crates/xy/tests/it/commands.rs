@@ -510,7 +510,7 @@ fn wrong_usage_is_status_2() {
         (&["frobnicate"][..], "\"frobnicate\" is no command; see 'xy help'"),
         (
             &["d", "web"],
-            "\"d\" is ambiguous: destroy, domid, domname, dmesg, debug-keys, dominfo, define",
+            "\"d\" is ambiguous: destroy, domid, domname, dmesg, debug-keys, doctor, dominfo, define",
         ),
         (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
         (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
@@ -614,6 +614,7 @@ fn help_is_there_without_a_daemon() {
          cpupool-cpu-remove  Removes a CPU from a CPU pool
          cpupool-migrate     Moves a domain into a CPU pool
          cpupool-numa-split  Splits up the machine into one CPU pool per NUMA node
+         doctor              Print what of this host is not as it should be, and what to do
          counters            Print counters of xylemd since its start
          hypercalls          Print hypercall counts and latencies
          top                 Monitor the domains, as xentop does

@@ -3,7 +3,7 @@
 use expect_test::{Expect, expect};
 
 use crate::commands::{check, render};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, run_alone};
 
 const DONE: &str = r#"{"ok":"done"}"#;
 const POOLS: &str = r#"{"ok":{"pools":[{"id":0,"name":"Pool-0","scheduler":"credit2","cpus":[0,1],"domains":2},{"id":1,"name":"lab","scheduler":"credit","cpus":[3],"domains":0}]}}"#;
@@ -158,4 +158,15 @@ fn info_n_has_the_topology_before_what_is_known_of_xen() {
         = 0
     "#]]
     .assert_eq(&render(&said));
+}
+
+#[test]
+fn a_doctor_says_on_any_machine_what_is_wrong() {
+    // Without Xen that is all; with it, there is no daemon.
+    let said = run_alone(&["doctor"]);
+    assert_eq!((said.status, said.stderr.as_str()), (Some(1), ""), "{said:?}");
+    assert!(said.stdout.lines().any(|line| line.starts_with("problem  ")), "{said:?}");
+    let said = run_alone(&["doctor", "--json"]);
+    assert_eq!((said.status, said.stderr.as_str()), (Some(1), ""), "{said:?}");
+    assert!(said.stdout.contains(r#""level": "problem""#), "{said:?}");
 }
