@@ -15,6 +15,7 @@ use table::COMMANDS;
 type Run = fn(&mut Session, &Options) -> Result<(), Failure>;
 
 /// An entry of the table.
+#[derive(Clone, Copy)]
 pub(crate) struct Command {
     pub(crate) name: &'static str,
     pub(crate) usage: &'static str,

@@ -1,6 +1,7 @@
 //! The commands: requests to the daemon and output of the answers.
 
 pub(crate) mod adopt;
+pub(crate) mod bugreport;
 pub(crate) mod checkpoints;
 pub(crate) mod console;
 pub(crate) mod create;

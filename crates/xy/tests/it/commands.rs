@@ -615,6 +615,7 @@ fn help_is_there_without_a_daemon() {
          cpupool-migrate     Moves a domain into a CPU pool
          cpupool-numa-split  Splits up the machine into one CPU pool per NUMA node
          doctor              Print what of this host is not as it should be, and what to do
+         bugreport           Write a tar file of versions, states, counters and logs, without passwords
          counters            Print counters of xylemd since its start
          hypercalls          Print hypercall counts and latencies
          top                 Monitor the domains, as xentop does

@@ -1,9 +1,12 @@
 //! Commands about Xen and the machine as a whole.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
 use expect_test::{Expect, expect};
 
 use crate::commands::{check, render};
-use crate::daemon::{Daemon, run_alone};
+use crate::daemon::{Daemon, Said, Scratch, run_alone, xy};
 
 const DONE: &str = r#"{"ok":"done"}"#;
 const POOLS: &str = r#"{"ok":{"pools":[{"id":0,"name":"Pool-0","scheduler":"credit2","cpus":[0,1],"domains":2},{"id":1,"name":"lab","scheduler":"credit","cpus":[3],"domains":0}]}}"#;
@@ -169,4 +172,32 @@ fn a_doctor_says_on_any_machine_what_is_wrong() {
     let said = run_alone(&["doctor", "--json"]);
     assert_eq!((said.status, said.stderr.as_str()), (Some(1), ""), "{said:?}");
     assert!(said.stdout.contains(r#""level": "problem""#), "{said:?}");
+}
+
+#[test]
+fn a_bug_report_is_a_tar_file_that_only_its_owner_reads() {
+    let scratch = Scratch::new();
+    let write =
+        || xy(&scratch.path, "/nonexistent/sock", &["bugreport", "r.tar"]).output().unwrap();
+    let said = Said::new(&write());
+    assert_eq!((said.status, said.stderr.as_str()), (Some(0), ""), "{said:?}");
+    assert!(said.stdout.starts_with("r.tar: "), "{said:?}");
+    let path = scratch.path.join("r.tar");
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let tar = |arguments: &[&str]| {
+        let output = Command::new("tar").args(arguments).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let names = tar(&["-tf"]);
+    let list = names.lines().find(|name| name.ends_with("/xy-list-v.txt"));
+    assert!(list.is_some(), "{names}");
+    // That a daemon does not answer is told, too.
+    let text = tar(&["--wildcards", "-xO", "*/xy-list-v.txt", "-f"]);
+    assert!(text.contains("xy: ") && text.ends_with("[exit status: 1]\n"), "{text}");
+    // What is there is never overwritten.
+    let said = Said::new(&write());
+    assert_eq!(said.status, Some(1));
+    assert!(said.stderr.starts_with("xy: cannot write r.tar: "), "{said:?}");
 }
