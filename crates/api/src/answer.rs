@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::activity::Activity;
 use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
+use crate::host::{PoolRow, Topology};
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::sched::SchedPool;
 use crate::storage::{SrRow, VdiList};
@@ -88,6 +89,14 @@ pub enum Reply {
     },
     Checkpoints(Vec<CheckpointRow>),
     Info(Info),
+    Topology(Topology),
+    /// By domain: `all`, `none` or numbers.
+    NodeAffinity(BTreeMap<u16, String>),
+    Pools(Vec<PoolRow>),
+    /// What holds for VMs that do not say otherwise.
+    Defaults {
+        bridge: String,
+    },
     Counters(Counters),
     Activity(Activity),
     Defined {
@@ -259,6 +268,9 @@ pub struct DomainRow {
     /// Memory allocated and claimed.
     pub mem_kib: u64,
     pub mem_max_kib: u64,
+    /// Of `mem_kib`, what is claimed and not allocated yet.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub claimed_kib: u64,
     pub vcpus_online: u32,
     pub running: bool,
     pub blocked: bool,
@@ -334,4 +346,9 @@ pub struct Console {
     pub domid: u16,
     /// Path of the pseudo-terminal.
     pub tty: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }

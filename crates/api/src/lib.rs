@@ -10,6 +10,7 @@ mod answer;
 mod checkpoints;
 pub mod client;
 mod config;
+mod host;
 mod moves;
 mod peers;
 mod request;
@@ -29,6 +30,7 @@ pub use checkpoints::{
     CheckpointDisk, CheckpointRequest, CheckpointRow, MakeCheckpoint, MakeCopies, Revert,
 };
 pub use config::{BuildInfo, CreateInfo, Disk, DomainConfig, ListedConfig, Nic};
+pub use host::{CpuRow, HostRequest, NodeRow, PoolRow, Topology};
 pub use moves::{Arrival, Migrate, Pace, Reach, Runs, Speaks};
 pub use peers::{PeerCheck, PeerKey, PeerRequest, PeerRow};
 pub use request::{

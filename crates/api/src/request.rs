@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoints::CheckpointRequest;
+use crate::host::HostRequest;
 use crate::moves::{Arrival, Migrate, Runs, Speaks};
 use crate::peers::PeerRequest;
 use crate::sched::SchedRequest;
@@ -322,6 +323,8 @@ pub enum Request {
     Limits(LimitChanges),
     /// Answered by [`Reply::Info`](crate::Reply::Info).
     Info,
+    /// Xen and the machine as a whole.
+    Host(HostRequest),
     /// Answered by [`Reply::Counters`](crate::Reply::Counters).
     Counters,
     /// Answered by [`Reply::Activity`](crate::Reply::Activity).

@@ -92,7 +92,7 @@ impl Service<'_> {
     fn saved_vm(&self, path: &str) -> Result<(Box<SavedFile>, VmConfig), Failed> {
         let file = self.read_saved(path)?;
         let source = xlcfg::Source { file: path, text: &file.config_text, overrides: &[] };
-        let config = self.configuration(source, "/", false, false)?;
+        let config = self.recorded(source, "/", false)?;
         Ok((file, config))
     }
 

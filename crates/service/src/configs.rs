@@ -1,11 +1,13 @@
 //! Requests that bring a configuration: create, check, define, adopt and their plans.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use api::{Answer, Target};
 use toolstack::config::VmConfig;
 use toolstack::plan::{Start, Unplug, plan_create, plan_plug};
-use toolstack::{Device, PlanOf, Reply, Request, xlcfg};
+use toolstack::xlcfg::{self, HostDefaults};
+use toolstack::{Device, PlanOf, Reply, Request};
 use xen::Uuid;
 
 use crate::{Failed, Progress, Service, devices, render, unexpected};
@@ -48,7 +50,8 @@ impl Service<'_> {
     pub(crate) fn check(&self, create: &api::Create) -> Result<api::Checked, Failed> {
         let api::Create { file, config_text, overrides, strict, .. } = create;
         let source = xlcfg::Source { file, text: config_text, overrides };
-        let reading = xlcfg::read(source, strictness(*strict));
+        let defaults = self.host_defaults()?;
+        let reading = xlcfg::read_on(&defaults, source, strictness(*strict));
         let mut faults: Vec<String> = reading.faults.iter().map(ToString::to_string).collect();
         let mut listed = None;
         if let Some(mut config) = reading.config {
@@ -98,7 +101,8 @@ impl Service<'_> {
                 return Ok(api::Reply::Text(plan_plug(Device::Disk(device).id()).to_string()));
             }
             api::Planned::NetworkAttach { vif } => {
-                let vif = xlcfg::parse_vif(&vif, 0).map_err(Failed::Told)?;
+                let defaults = self.host_defaults()?;
+                let vif = xlcfg::parse_vif_on(&defaults, &vif, 0).map_err(Failed::Told)?;
                 return Ok(api::Reply::Text(plan_plug(Device::Vif(vif).id()).to_string()));
             }
             api::Planned::Reboot { target } => (target, PlanOf::Reboot),
@@ -121,6 +125,10 @@ impl Service<'_> {
         self.configuration(source, cwd, *strict, *warnings)
     }
 
+    pub(crate) fn host_defaults(&self) -> Result<Arc<HostDefaults>, Failed> {
+        self.daemon.host_defaults().map_err(Failed::Told)
+    }
+
     /// Parses a client's file, and sends warnings if requested.
     pub(crate) fn configuration(
         &self,
@@ -129,7 +137,26 @@ impl Service<'_> {
         strict: bool,
         warnings: bool,
     ) -> Result<VmConfig, Failed> {
-        let reading = xlcfg::read(source, strictness(strict));
+        let defaults = self.host_defaults()?;
+        self.accepted(xlcfg::read_on(&defaults, source, strictness(strict)), cwd, warnings)
+    }
+
+    /// Parses what was recorded with a VM's state: `xl.conf` may have changed since.
+    pub(crate) fn recorded(
+        &self,
+        source: xlcfg::Source<'_>,
+        cwd: &str,
+        warnings: bool,
+    ) -> Result<VmConfig, Failed> {
+        self.accepted(xlcfg::read(source, xlcfg::Strictness::Tolerant), cwd, warnings)
+    }
+
+    fn accepted(
+        &self,
+        reading: xlcfg::Reading,
+        cwd: &str,
+        warnings: bool,
+    ) -> Result<VmConfig, Failed> {
         for warning in reading.warnings.into_iter().filter(|_| warnings) {
             self.door.tell(&Answer::Warning(warning))?;
         }

@@ -8,7 +8,8 @@ use toolstack::config::{DiskConfig, Mac, VmConfig};
 use toolstack::layout::{self, DeviceKind, DeviceRef};
 use toolstack::plan::Unplug;
 use toolstack::scheduler::{Class, Limits};
-use toolstack::{Device, MediumChange, Request, xlcfg};
+use toolstack::xlcfg::{self, HostDefaults};
+use toolstack::{Device, MediumChange, Request};
 use xen::Uuid;
 
 use crate::configs::absolute;
@@ -72,7 +73,8 @@ impl Service<'_> {
 
     pub(crate) fn network_attach(&self, target: &Target, spec: &str) -> Result<api::Reply, Failed> {
         let (config, uuid) = self.config_and_uuid(target)?;
-        let device = vif(spec, &config).map_err(Failed::Told)?;
+        let defaults = self.host_defaults()?;
+        let device = vif(spec, &config, &defaults).map_err(Failed::Told)?;
         // Whoever has the name by now is not meant.
         self.plug(&uuid.to_string(), device, Progress::Unwanted)
     }
@@ -131,10 +133,15 @@ pub(crate) fn disk_ref(name: &str) -> Result<DeviceRef, String> {
 }
 
 /// An interface as in `vif=`, with the first free number unless one is given.
-pub(crate) fn vif(spec: &str, config: &VmConfig) -> Result<Device, String> {
+pub(crate) fn vif(
+    spec: &str,
+    config: &VmConfig,
+    defaults: &HostDefaults,
+) -> Result<Device, String> {
     let is_free = |devid: &u32| config.vifs.iter().all(|vif| vif.devid != *devid);
     let free = (0..=u32::MAX).find(is_free).expect("numbers abound");
-    let vif = xlcfg::parse_vif(spec, free).map_err(|problem| format!("vif: {problem}"))?;
+    let vif =
+        xlcfg::parse_vif_on(defaults, spec, free).map_err(|problem| format!("vif: {problem}"))?;
     Ok(Device::Vif(vif))
 }
 

@@ -9,6 +9,7 @@ mod checkpoints;
 mod configs;
 mod devices;
 mod domains;
+mod host;
 mod moves;
 mod render;
 mod saved;
@@ -18,6 +19,7 @@ mod tuning;
 mod vms;
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use ::storage::System;
 use api::{Answer, Request};
@@ -25,6 +27,7 @@ use toolstack::Request as Asked;
 use toolstack::ShutdownRequest::{Poweroff, Reboot};
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
+use toolstack::xlcfg::HostDefaults;
 use toolstack::{Asker, Instant, Reply, Told};
 use xen::Uuid;
 
@@ -140,6 +143,12 @@ pub trait Daemon {
     /// The kernel of the daemon's domain.
     fn kernel(&self) -> Kernel;
 
+    /// What `xl.conf` says of every VM that does not say otherwise.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    fn host_defaults(&self) -> Result<Arc<HostDefaults>, String>;
+
     /// Hosts that are known by their keys.
     ///
     /// # Errors
@@ -243,6 +252,7 @@ impl Service<'_> {
             Request::Plan { of } => self.plan(of),
             Request::Limits(changes) => self.limits(changes),
             Request::Info => self.info(),
+            Request::Host(request) => self.host(request),
             Request::Activity => Ok(api::Reply::Activity(self.daemon.activity())),
             Request::Define(define) => self.define(&define),
             Request::Undefine { target: it } => self.done(Asked::Undefine { target: target(it) }),

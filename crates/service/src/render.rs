@@ -206,6 +206,7 @@ pub(crate) fn domain_row(row: &DomainRow) -> api::DomainRow {
         uuid: info.handle.to_string(),
         kind: kind_name(info.kind()).to_owned(),
         mem_kib: (info.pages + info.pages_outstanding) * KIB_PER_PAGE,
+        claimed_kib: info.pages_outstanding * KIB_PER_PAGE,
         mem_max_kib: info.pages_max.saturating_mul(KIB_PER_PAGE),
         vcpus_online: info.vcpus_online,
         running: info.flags.running(),
@@ -348,8 +349,13 @@ pub(crate) fn vcpu_rows(row: &DomainRow, readings: &VcpuReadings) -> Vec<VcpuRow
 
 /// CPUs as xl prints them: `all`, `none`, or ranges as in `0-3,8`.
 fn cpu_ranges(set: &BitSet, cpus: u32) -> String {
+    ranges(set.iter(), cpus)
+}
+
+/// The same for ascending numbers of anything of which there are so many.
+pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>, cpus: u32) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for cpu in set.iter().take_while(|cpu| *cpu < cpus) {
+    for cpu in numbers.into_iter().take_while(|cpu| *cpu < cpus) {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == cpu => *last = cpu,
             _ => ranges.push((cpu, cpu)),

@@ -78,12 +78,18 @@ impl Service<'_> {
         for warning in saved.warnings.iter().filter(|_| *warnings) {
             self.door.tell(&api::Answer::Warning(warning.clone()))?;
         }
-        let (file, text) = match config_text {
-            Some(text) => (file, text),
-            None => (&path, &saved.config_text),
+        let config = match config_text {
+            Some(text) => {
+                let source = xlcfg::Source { file, text, overrides: &[] };
+                self.configuration(source, cwd, false, *warnings)?
+            }
+            None => {
+                let text = &saved.config_text;
+                let source = xlcfg::Source { file: &path, text, overrides: &[] };
+                self.recorded(source, cwd, *warnings)?
+            }
         };
-        let source = xlcfg::Source { file, text, overrides: &[] };
-        let config = Box::new(self.configuration(source, cwd, false, *warnings)?);
+        let config = Box::new(config);
         let start = if *paused { Start::Paused } else { Start::Running };
         let vm = config.name.clone();
         self.created(&vm, Request::Restore { file: saved, config, start }, (*progress).into())

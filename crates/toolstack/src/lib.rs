@@ -26,6 +26,7 @@ pub mod scheduler;
 pub mod steps;
 pub mod tuning;
 pub mod work;
+pub mod xen_host;
 pub mod xlcfg;
 
 pub use machine::{

@@ -348,6 +348,7 @@ enum Query {
         domid: DomId,
     },
     HostInfo,
+    Host,
     SavedFile,
     /// The list of them, or a change of it.
     Checkpoints,

@@ -22,6 +22,7 @@ mod send;
 pub(crate) mod store;
 pub(crate) mod suspend;
 pub(crate) mod tuning;
+mod xen_host;
 
 pub use adoption::AdoptionWork;
 pub use arrive::LIMITS;

@@ -28,6 +28,7 @@ pub use crate::steps::moves::MoveWork;
 pub use crate::steps::save::SaveWork;
 pub use crate::steps::suspend::SuspendWork;
 pub use crate::steps::teardown::TeardownWork;
+use crate::xen_host::HostTold;
 
 /// Images that a domain is built from, shared by VMs with the same ones.
 #[derive(Clone, Debug)]
@@ -402,6 +403,7 @@ pub enum Output {
     SentAcpi,
     Devices(Vec<DeviceReading>),
     HostInfo(Box<HostInfo>),
+    Host(Box<HostTold>),
     Vcpus(Box<VcpuReadings>),
     StartTimes(BTreeMap<DomId, u64>),
     Sched(Vec<PoolReading>),
@@ -440,6 +442,7 @@ impl Output {
             | Self::Left(_)
             | Self::Checked(_)
             | Self::HostInfo(_)
+            | Self::Host(_)
             | Self::SentAcpi
             | Self::Vcpus(_)
             | Self::StartTimes(_)

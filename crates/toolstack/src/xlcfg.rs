@@ -11,15 +11,18 @@ mod disk;
 mod guest;
 mod hvm;
 mod keys;
+mod pool;
 mod syntax;
 mod text;
 mod vdev;
 mod vif;
 mod viridian;
 mod vm;
+mod xlconf;
 
 use std::fmt;
 
+pub use pool::read_pool;
 pub use vdev::{ParseVdevError, vdev_name};
 pub(crate) use viridian::{
     default_numbers as viridian_default, mask_of_numbers as viridian_mask,
@@ -27,6 +30,7 @@ pub(crate) use viridian::{
 };
 pub(crate) use vm::name_problem;
 use xen::DomainKind;
+pub use xlconf::{HostDefaults, HostReading, read_host};
 
 use crate::config::{DiskConfig, VifConfig, VmConfig};
 use syntax::{Place, SyntaxError};
@@ -104,9 +108,9 @@ pub struct Reading {
     pub warnings: Vec<String>,
 }
 
-/// Reads a configuration as far as it can be read, and finds all its faults.
+/// Reads a configuration as far as it can be read, and finds all its faults. What it does not say is as in `defaults`.
 #[must_use]
-pub fn read(source: Source<'_>, strictness: Strictness) -> Reading {
+pub fn read_on(defaults: &HostDefaults, source: Source<'_>, strictness: Strictness) -> Reading {
     let (settings, errors) = syntax::parse(source.text, source.overrides);
     let fault = |SyntaxError { place, key, problem }| ConfigError {
         file: source.file.to_owned(),
@@ -119,7 +123,7 @@ pub fn read(source: Source<'_>, strictness: Strictness) -> Reading {
         // What a file lacks is not known before all of it can be read.
         return Reading { faults, ..Reading::default() };
     }
-    let reader = vm::Reader { file: source.file, settings: &settings };
+    let reader = vm::Reader { file: source.file, settings: &settings, defaults };
     let (config, mut found) = reader.vm_config();
     faults.append(&mut found.faults);
     if strictness == Strictness::Strict {
@@ -132,7 +136,13 @@ pub fn read(source: Source<'_>, strictness: Strictness) -> Reading {
     Reading { config, faults, warnings }
 }
 
-/// Reads a configuration that has to be right; warnings are dropped.
+/// As [`read_on`] on a host without `xl.conf`.
+#[must_use]
+pub fn read(source: Source<'_>, strictness: Strictness) -> Reading {
+    read_on(&HostDefaults::default(), source, strictness)
+}
+
+/// Reads a configuration that has to be right and says all that matters, such as a record; warnings are dropped.
 ///
 /// # Errors
 /// The first fault.
@@ -156,8 +166,16 @@ pub fn parse_disk(text: &str) -> Result<DiskConfig, String> {
 ///
 /// # Errors
 /// What is wrong with it.
+pub fn parse_vif_on(defaults: &HostDefaults, text: &str, devid: u32) -> Result<VifConfig, String> {
+    vif::parse(text, devid, DomainKind::Pv, &defaults.vif)
+}
+
+/// As [`parse_vif_on`] on a host without `xl.conf`.
+///
+/// # Errors
+/// What is wrong with it.
 pub fn parse_vif(text: &str, devid: u32) -> Result<VifConfig, String> {
-    vif::parse(text, devid, DomainKind::Pv)
+    parse_vif_on(&HostDefaults::default(), text, devid)
 }
 
 /// The number of a virtual disk by its name: `xvda` is 51712.

@@ -73,10 +73,22 @@ impl<H: Hypervisor> Xen<H> {
     /// # Errors
     /// The hypercall's errno.
     pub fn console(&mut self, next: u32) -> Result<ConsoleText, Errno> {
+        self.read_console(next, false)
+    }
+
+    /// As [`Xen::console`], and what was read is removed for other readers.
+    ///
+    /// # Errors
+    /// The hypercall's errno.
+    pub fn take_console(&mut self, next: u32) -> Result<ConsoleText, Errno> {
+        self.read_console(next, true)
+    }
+
+    fn read_console(&mut self, next: u32, clear: bool) -> Result<ConsoleText, Errno> {
         let (address, area) = self.data();
         let room = u32::try_from(area.len()).map_err(|_| Errno::E2BIG)?;
         let payload = Layout::<24>::new()
-            .bytes(1, &[u8::from(next > 0)])
+            .bytes(0, &[u8::from(clear), u8::from(next > 0)])
             .u32(4, next)
             .u64(8, address)
             .u32(16, room)
@@ -314,6 +326,17 @@ impl<H: Hypervisor> Xen<H> {
         let (_, area) = self.data();
         let cpus = BitSet::from_bytes(&area[..BitSet::BYTES]);
         Ok(Some(CpuPool { id, scheduler_id, domains, cpus }))
+    }
+
+    /// CPUs that are in no pool.
+    ///
+    /// # Errors
+    /// The hypercall's errno.
+    pub fn free_cpus(&mut self) -> Result<BitSet, Errno> {
+        const FREEINFO: u32 = 7;
+        self.cpupool(FREEINFO, 0, &[])?;
+        let (_, area) = self.data();
+        Ok(BitSet::from_bytes(&area[..BitSet::BYTES]))
     }
 
     /// Creates an empty CPU pool and returns its number.

@@ -3,20 +3,26 @@
 //! Sources: xen `tools/xl/xl_info.c`, `xl_vcpu.c`, `xl_block.c`, `xl_nic.c`.
 
 pub(crate) mod activity;
+pub(crate) mod host;
 pub(crate) mod sched;
 pub(crate) mod storage;
 pub(crate) mod top;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use api::{BlockRow, Cost, CreateReport, DomainRow, Info, NetworkRow, Stage, VcpuRow};
 
 /// Additional columns of `list`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct ListColumns {
+pub(crate) struct ListColumns<'a> {
     pub(crate) verbose: bool,
     pub(crate) context: bool,
-    pub(crate) cpupool: bool,
+    pub(crate) claims: bool,
+    /// Names of CPU pools.
+    pub(crate) pools: Option<&'a BTreeMap<u32, String>>,
+    /// NUMA nodes of domains.
+    pub(crate) nodes: Option<&'a BTreeMap<u16, String>>,
 }
 
 /// Writing to a String cannot fail.
@@ -61,7 +67,7 @@ fn state(row: &DomainRow) -> String {
     .collect()
 }
 
-pub(crate) fn list(rows: &[DomainRow], columns: ListColumns) -> String {
+pub(crate) fn list(rows: &[DomainRow], columns: ListColumns<'_>) -> String {
     let mut out =
         "Name                                        ID   Mem VCPUs\tState\tTime(s)".to_owned();
     if columns.verbose {
@@ -70,8 +76,14 @@ pub(crate) fn list(rows: &[DomainRow], columns: ListColumns) -> String {
     if columns.context && !columns.verbose {
         out.push_str("   Security Label");
     }
-    if columns.cpupool {
+    if columns.claims {
+        out.push_str("  Claimed");
+    }
+    if columns.pools.is_some() {
         out.push_str("         Cpupool");
+    }
+    if columns.nodes.is_some() {
+        out.push_str(" NODE Affinity");
     }
     out.push('\n');
     for row in rows {
@@ -92,11 +104,18 @@ pub(crate) fn list(rows: &[DomainRow], columns: ListColumns) -> String {
                 None => put!(out, " {:>8}", "-"),
             }
         }
+        if columns.claims {
+            put!(out, " {:>5}", row.claimed_kib / 1024);
+        }
         if columns.verbose || columns.context {
             put!(out, " {:>16}", "-");
         }
-        if columns.cpupool {
-            put!(out, "{:>16}", format!("Pool-{}", row.cpupool));
+        if let Some(pools) = columns.pools {
+            let name = pools.get(&row.cpupool).map(|name| shown(name));
+            put!(out, "{:>16}", name.unwrap_or_else(|| format!("Pool-{}", row.cpupool)));
+        }
+        if let Some(nodes) = columns.nodes {
+            put!(out, " {}", nodes.get(&row.domid).map_or("-", String::as_str));
         }
         out.push('\n');
     }
@@ -415,11 +434,12 @@ mod tests {
             (null)                                      18     0     0     --psrd       0.0 fedcba98-7654-3210-fedc-ba9876543210        1                -
         "#]]
         .assert_eq(&list(rows, verbose));
-        let pools = ListColumns { context: true, cpupool: true, verbose: false };
+        let named = BTreeMap::from([(1, "lab".to_owned())]);
+        let pools = ListColumns { context: true, pools: Some(&named), ..ListColumns::default() };
         expect![[r#"
             Name                                        ID   Mem VCPUs	State	Time(s)   Security Label         Cpupool
             web                                         17   512     1     -b----       0.1                -          Pool-0
-            (null)                                      18     0     0     --psrd       0.0                -          Pool-1
+            (null)                                      18     0     0     --psrd       0.0                -             lab
         "#]]
         .assert_eq(&list(rows, pools));
     }

@@ -15,6 +15,7 @@ use table::COMMANDS;
 type Run = fn(&mut Session, &Options) -> Result<(), Failure>;
 
 /// An entry of the table.
+#[derive(Clone, Copy)]
 pub(crate) struct Command {
     pub(crate) name: &'static str,
     pub(crate) usage: &'static str,
@@ -243,7 +244,8 @@ mod tests {
             (
                 "c",
                 "\"c\" is ambiguous: create, check, checkpoint, checkpoint-list, checkpoint-destroy, clone, console, cd-insert, \
-                 cd-eject, counters, completion, complete",
+                 cd-eject, claims, cpupool-create, cpupool-list, cpupool-destroy, cpupool-rename, \
+                 cpupool-cpu-add, cpupool-cpu-remove, cpupool-migrate, cpupool-numa-split, counters, completion, complete",
             ),
             ("migrate", "migrate"),
             ("migr", "\"migr\" is ambiguous: migrate, migrate-receive"),

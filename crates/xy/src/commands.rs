@@ -1,16 +1,19 @@
 //! The commands: requests to the daemon and output of the answers.
 
 pub(crate) mod adopt;
+pub(crate) mod bugreport;
 pub(crate) mod checkpoints;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod devices;
+pub(crate) mod doctor;
 pub(crate) mod domains;
 pub(crate) mod host;
 pub(crate) mod hypercalls;
 pub(crate) mod migrate;
 pub(crate) mod peer;
 pub(crate) mod plan;
+pub(crate) mod pools;
 pub(crate) mod save;
 pub(crate) mod sched;
 pub(crate) mod shutdown;

@@ -11,11 +11,13 @@ use service::{Ask, Daemon, Door, Gone, Kernel, News};
 use storage_host::LinuxSystem;
 use toolstack::channel::ChannelId;
 use toolstack::work::Cost;
+use toolstack::xlcfg::HostDefaults;
 use toolstack::{Reply, Request};
 use xen::Uuid;
 
 use crate::channels::Channels;
 use crate::core::{Answered, Core};
+use crate::xlconf::XlConf;
 
 /// How often a client that waits is checked: it may have gone.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -29,6 +31,7 @@ pub(crate) struct Running {
     pub(crate) core: Arc<Core>,
     pub(crate) system: LinuxSystem,
     pub(crate) channels: Channels,
+    pub(crate) xl_conf: Arc<XlConf>,
 }
 
 impl Daemon for Running {
@@ -103,6 +106,10 @@ impl Daemon for Running {
             version: text(uname.version()),
             machine: text(uname.machine()),
         }
+    }
+
+    fn host_defaults(&self) -> Result<Arc<HostDefaults>, String> {
+        self.xl_conf.defaults()
     }
 
     fn peer(&self, request: api::PeerRequest) -> Result<api::Reply, String> {

@@ -26,6 +26,7 @@ mod stats;
 mod status;
 mod store;
 mod watch;
+mod xlconf;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) vm_folder: PathBuf,
     /// Where other hosts that are known may call.
     pub(crate) peer_listen: Option<Address>,
+    /// What holds for VMs that do not say otherwise.
+    xl_conf: PathBuf,
 }
 
 impl Options {
@@ -80,7 +83,7 @@ impl Options {
 const USAGE: &str = "\
 usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
               [--vm-folder PATH] [--peer-listen ADDRESS[:PORT]]
-              [--on-host-shutdown ACTION]
+              [--on-host-shutdown ACTION] [--xl-conf PATH]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
@@ -95,6 +98,7 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
   --on-host-shutdown ACTION
                        what `xy host-shutdown` does with VMs that do not say: shutdown (default),
                        save or ignore
+  --xl-conf PATH       defaults for VMs, in xl's own file (default /etc/xen/xl.conf)
   -h, --help           this text
   -V, --version        the release
 ";
@@ -125,6 +129,7 @@ fn options() -> Result<Option<Options>> {
         on_host_shutdown: OnHostShutdown::default(),
         vm_folder: PathBuf::from("/var/lib/xylem/vm"),
         peer_listen: None,
+        xl_conf: PathBuf::from(xlconf::PATH),
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -133,6 +138,7 @@ fn options() -> Result<Option<Options>> {
             Long("status") => options.status_socket = parser.value()?.into(),
             Long("store-socket") => options.store_socket = parser.value()?.into(),
             Long("vm-folder") => options.vm_folder = parser.value()?.into(),
+            Long("xl-conf") => options.xl_conf = parser.value()?.into(),
             Long("peer-listen") => {
                 let word = parser.value()?.parse::<Address>();
                 options.peer_listen = Some(word.context("--peer-listen")?);
@@ -229,7 +235,10 @@ fn run(options: &Options) -> Result<()> {
     thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    let running = daemon::Running { core: Arc::clone(&core), system, channels };
+    let xl_conf = Arc::new(xlconf::XlConf::new(&options.xl_conf));
+    // A fault is logged, and told to each client whose request it concerns: VMs that run need nothing of it.
+    let _fault = xl_conf.defaults();
+    let running = daemon::Running { core: Arc::clone(&core), system, channels, xl_conf };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }

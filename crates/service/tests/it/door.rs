@@ -2,12 +2,14 @@
 
 use core::time::Duration;
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use api::{Answer, Reply, Request};
 use service::{Ask, Daemon, Door, Gone, Kernel, News, Service};
 use sim::{HostConfig, SimHost, Time};
 use storage::System;
 use toolstack::work::Cost;
+use toolstack::xlcfg::{HostDefaults, read_host};
 use toolstack::{Asker, Instant};
 use xen::Uuid;
 
@@ -19,11 +21,17 @@ pub(crate) struct Client {
     daemon: RefCell<sim::Daemon>,
     heard: RefCell<Vec<Answer>>,
     uuids: RefCell<u8>,
+    /// Of the host's `xl.conf`.
+    pub(crate) xl_conf: RefCell<String>,
 }
 
 impl Client {
     pub(crate) fn new(seed: u64) -> Self {
-        let host = SimHost::boot(HostConfig { seed, ..HostConfig::default() });
+        Self::on(HostConfig { seed, ..HostConfig::default() })
+    }
+
+    pub(crate) fn on(host: HostConfig) -> Self {
+        let host = SimHost::boot(host);
         let os = host.os();
         os.add_file("/vm/kernel", sim::kernel_image());
         os.add_file("/vm/initrd", vec![0x1f; 20_000]);
@@ -32,7 +40,13 @@ impl Client {
         os.add_bridge("xenbr0");
         let mut daemon = sim::Daemon::start(&host).unwrap();
         daemon.told = Some(Vec::new());
-        Self { host, daemon: daemon.into(), heard: RefCell::default(), uuids: RefCell::new(0) }
+        Self {
+            host,
+            daemon: daemon.into(),
+            heard: RefCell::default(),
+            uuids: RefCell::new(0),
+            xl_conf: RefCell::default(),
+        }
     }
 
     pub(crate) fn ask(&self, request: Request) -> Result<Reply, String> {
@@ -151,6 +165,14 @@ impl Daemon for Client {
 
     fn kernel(&self) -> Kernel {
         Kernel { host: "sim".to_owned(), ..Kernel::default() }
+    }
+
+    fn host_defaults(&self) -> Result<Arc<HostDefaults>, String> {
+        let reading = read_host("/etc/xen/xl.conf", &self.xl_conf.borrow());
+        match reading.faults.first() {
+            Some(fault) => Err(fault.to_string()),
+            None => Ok(Arc::new(reading.defaults)),
+        }
     }
 
     fn peer(&self, _: api::PeerRequest) -> Result<api::Reply, String> {

@@ -1,4 +1,5 @@
 //! Requests as clients make them, to the shipped machine on a simulated host.
 
 mod door;
+mod host;
 mod requests;

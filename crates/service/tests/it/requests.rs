@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::{
-    AfterSave, Answer, Create, Reply, Request, Restore, Save, SavedFormat, SchedRequest, Scheduler,
-    StorageRequest, Target, Targets, TuneRequest, Wait,
+    AfterSave, Answer, Create, HostRequest, Reply, Request, Restore, Save, SavedFormat,
+    SchedRequest, Scheduler, StorageRequest, Target, Targets, TuneRequest, Wait,
 };
 
 use crate::door::Client;
@@ -252,4 +252,52 @@ fn changes_of_a_vm_are_logged_with_what_was_asked_and_a_bad_list_is_told() {
             "one: rename to web by uid 1000 (pid 77), T s: done",
         ]
     );
+}
+
+#[test]
+fn what_xl_conf_says_holds_for_new_vms_and_interfaces_only() {
+    let client = Client::new(20);
+    for bridge in ["br1", "br2"] {
+        client.host.os().add_bridge(bridge);
+    }
+    client.xl_conf.replace("vif.default.bridge = 'br1'\nmax_grant_frames = 40\n".to_owned());
+    let config_text = linux("one").config_text.replace("bridge=xenbr0", "");
+    client
+        .ask(Request::Create(Create { config_text: config_text.clone(), ..linux("one") }))
+        .unwrap();
+    client.settle();
+    client.xl_conf.replace("vif.default.bridge = 'br2'\n".to_owned());
+    let attach = Request::NetworkAttach { target: target("one"), vif: String::new() };
+    client.ask(attach).unwrap();
+    // A restored VM is as it was, whatever the file says by then.
+    let (path, cwd) = ("one.save".to_owned(), "/vm".to_owned());
+    let save = Save {
+        target: target("one"),
+        path: path.clone(),
+        cwd: cwd.clone(),
+        after: AfterSave::Destroyed,
+        format: SavedFormat::Xylem,
+        file: String::new(),
+        config_text: None,
+        progress: false,
+    };
+    client.ask(Request::Save(save)).unwrap();
+    client.xl_conf.replace("max_grant_frames = 50\nvif.default.bridge = 'br3'\n".to_owned());
+    client.ask(Request::Restore(Restore { path, cwd, ..Restore::default() })).unwrap();
+    let Ok(Reply::Configs(configs)) = client.ask(Request::Configs { targets: vec![target("one")] })
+    else {
+        panic!()
+    };
+    let config = &configs[0].config;
+    let bridges: Vec<_> = config.nics.iter().map(|nic| nic.bridge.as_str()).collect();
+    assert_eq!(bridges, ["br1", "br2"]);
+    assert_eq!(config.b_info.max_grant_frames, Some(40));
+    let defaults = || client.ask(Request::Host(HostRequest::Defaults));
+    assert_eq!(defaults(), Ok(Reply::Defaults { bridge: "br3".to_owned() }));
+    // With a file that cannot be read nothing new is made, and nothing else is hindered.
+    client.xl_conf.replace("max_grant_frames = lots\n".to_owned());
+    let refused = client.ask(Request::Create(Create { config_text, ..linux("two") })).unwrap_err();
+    assert!(refused.starts_with("/etc/xen/xl.conf:1: max_grant_frames: "), "{refused}");
+    assert_eq!(defaults().unwrap_err(), refused);
+    client.ask(Request::Destroy { target: target("one") }).unwrap();
 }

@@ -225,7 +225,7 @@ impl SimXen {
             handle: Uuid::default(),
             flags: 0,
             emulation: 0,
-            vcpus_max: self.config.cpus,
+            vcpus_max: self.config.dom0_vcpus.unwrap_or(self.config.cpus),
             evtchn_port_max: u32::MAX,
             grant_frames_max: 64,
         };
@@ -243,7 +243,7 @@ impl SimXen {
             dom0.map_physical(pfn, 1 << order, mfn);
             pfn += 1 << order;
         }
-        let vcpus = self.config.cpus;
+        let vcpus = creation.vcpus_max;
         let dom0 = self.domains.get_mut(&DomId::DOM0).expect("it was inserted above");
         dom0.pages = pages;
         dom0.pages_max = u64::from(u32::MAX);

@@ -58,6 +58,8 @@ impl Pool {
 #[derive(Debug)]
 pub(super) struct HostSettings {
     pub(super) pools: BTreeMap<u32, Pool>,
+    /// Bytes of the console that a reader has removed.
+    console_cleared: usize,
 }
 
 /// Stands for any free number.
@@ -65,7 +67,8 @@ const ANY: u32 = u32::MAX;
 
 impl HostSettings {
     pub(super) fn new(cpus: u32, scheduler: Scheduler) -> Self {
-        Self { pools: BTreeMap::from([(0, Pool::new(scheduler, (0..cpus).collect()))]) }
+        let pools = BTreeMap::from([(0, Pool::new(scheduler, (0..cpus).collect()))]);
+        Self { pools, console_cleared: 0 }
     }
 }
 
@@ -77,7 +80,7 @@ impl SimXen {
         arena: &mut Arena<'_>,
     ) -> Option<Result<(), Errno>> {
         Some(match u32_at(call, 0) {
-            1 => read_console(call, arena),
+            1 => read_console(&mut self.host.console_cleared, call, arena),
             7 => {
                 let keys = u32_at(call, HEADER + 8);
                 arena.get(u64_at(call, HEADER), index(keys.into())).map(drop)
@@ -121,6 +124,7 @@ impl SimXen {
                 let place = arena.get_mut(list + u64::from(cpu) * 12, 12)?;
                 place.fill(0);
                 put_u32(place, 0, cpu);
+                put_u32(place, 8, cpu * self.config.nodes / cpus);
             }
         }
         put_u32(call, HEADER, cpus);
@@ -130,15 +134,20 @@ impl SimXen {
     fn numa(&self, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
         let (room, memory, distances) =
             (u32_at(call, HEADER), u64_at(call, HEADER + 8), u64_at(call, HEADER + 16));
-        if room > 0 && memory != 0 {
-            let node = arena.get_mut(memory, 16)?;
-            put_u64(node, 0, self.frames.pages_total() << xen::PAGE_SHIFT);
-            put_u64(node, 8, self.frames.pages_free() << xen::PAGE_SHIFT);
+        let nodes = self.config.nodes;
+        let part = |pages: u64| (pages << xen::PAGE_SHIFT) / u64::from(nodes);
+        for at in (0..u64::from(nodes.min(room)) * 16).step_by(16).filter(|_| memory != 0) {
+            let node = arena.get_mut(memory + at, 16)?;
+            put_u64(node, 0, part(self.frames.pages_total()));
+            put_u64(node, 8, part(self.frames.pages_free()));
         }
-        if room > 0 && distances != 0 {
-            put_u32(arena.get_mut(distances, 4)?, 0, 10);
+        if nodes <= room && distances != 0 {
+            for (from, to) in (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to))) {
+                let at = u64::from(from * nodes + to) * 4;
+                put_u32(arena.get_mut(distances + at, 4)?, 0, if from == to { 10 } else { 21 });
+            }
         }
-        put_u32(call, HEADER, 1);
+        put_u32(call, HEADER, nodes);
         Ok(())
     }
 
@@ -291,14 +300,17 @@ impl SimXen {
     }
 }
 
-fn read_console(call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
+fn read_console(cleared: &mut usize, call: &mut [u8], arena: &mut Arena<'_>) -> Result<(), Errno> {
     let (is_incremental, from) = (call[HEADER + 1] != 0, index(u32_at(call, HEADER + 4).into()));
     let (address, room) = (u64_at(call, HEADER + 8), index(u32_at(call, HEADER + 16).into()));
-    let from = if is_incremental { from.min(CONSOLE.len()) } else { 0 };
+    let from = if is_incremental { from.clamp(*cleared, CONSOLE.len()) } else { *cleared };
     let text = &CONSOLE[from..];
     let text = &text[..text.len().min(room)];
     arena.get_mut(address, text.len())?.copy_from_slice(text);
     let next = from + text.len();
+    if call[HEADER] != 0 {
+        *cleared = next;
+    }
     put_u32(call, HEADER + 4, u32::try_from(next).unwrap_or(u32::MAX));
     put_u32(call, HEADER + 16, u32::try_from(text.len()).unwrap_or(u32::MAX));
     Ok(())

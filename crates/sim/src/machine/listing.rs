@@ -42,7 +42,7 @@ impl SimXen {
         put_u32(payload, 4, cpus);
         put_u32(payload, 8, cpus);
         put_u32(payload, 12, cpus - 1);
-        put_u32(payload, 16, 1);
+        put_u32(payload, 16, self.config.nodes);
         put_u32(payload, 20, 0);
         put_u32(payload, 24, 2_400_000);
         // hvm, pv, hap, gnttab_v1, gnttab_v2; shadow

@@ -104,6 +104,10 @@ pub struct MachineConfig {
     pub cpus: u32,
     /// Of the first pool.
     pub scheduler: Scheduler,
+    /// NUMA nodes, each with an equal part of the CPUs and the memory.
+    pub nodes: u32,
+    /// vCPUs of dom0; `None`: one for each CPU.
+    pub dom0_vcpus: Option<u32>,
     /// Largest free extent order.
     pub order_max: u32,
     /// Whether this Xen was built with shadow paging, which logs the writes of PV domains.
@@ -118,6 +122,8 @@ impl Default for MachineConfig {
             dom0_pages: 1 << 18,
             cpus: 2,
             scheduler: Scheduler::Credit2,
+            nodes: 1,
+            dom0_vcpus: None,
             order_max: 18,
             has_shadow: false,
         }

@@ -254,10 +254,11 @@ impl SimXen {
         call: &mut [u8],
         arena: &mut Arena<'_>,
     ) -> Result<u64, Errno> {
+        let of_machine = 0..self.config.nodes;
         let settings = &mut self.live(domid)?.settings;
         if is_set {
             let nodes = bitmap(arena, call, HEADER)?;
-            if !nodes.contains(&0) {
+            if !nodes.iter().any(|node| of_machine.contains(node)) {
                 return Err(Errno::EINVAL);
             }
             settings.nodes = nodes;

@@ -113,6 +113,7 @@ impl Request {
                 Some((format!("{verb} {}", change.drive), target))
             }
             Self::Sched(SchedQuestion::Change { .. }) => deed("change a scheduler", "this host"),
+            Self::Host(ask) => ask.deed(),
             Self::Limits { wanted: Some(_) } => deed("change limits", "this host"),
             // Noted where it is held and given back.
             Self::Permit(_)

@@ -25,6 +25,7 @@ use crate::tuning::{SchedQuestion, Tuning};
 use crate::work::{
     Cost, DeviceReading, Failure, Far, HostInfo, Output, PoolReading, VcpuReadings, Work,
 };
+use crate::xen_host::{HostAsk, HostTold};
 
 /// A client's request.
 #[derive(Clone, Debug)]
@@ -157,6 +158,8 @@ pub enum Request {
         target: String,
     },
     HostInfo,
+    /// What concerns Xen and the machine as a whole. Answered by [`Reply::Host`].
+    Host(Box<HostAsk>),
     /// One domain, without a list of all.
     Find {
         wanted: Wanted,
@@ -352,6 +355,7 @@ pub enum Reply {
         devices: Vec<DeviceReading>,
     },
     HostInfo(Box<HostInfo>),
+    Host(Box<HostTold>),
     SavedFile(Box<SavedFile>),
     Checkpoints(Vec<Checkpoint>),
     Vcpus(Box<VcpuReadings>),

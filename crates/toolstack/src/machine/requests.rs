@@ -56,6 +56,7 @@ impl Toolstack {
             Request::Operations => self.list_operations(now, client, out),
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
+            Request::Host(ask) => self.query(client, Query::Host, QueryWork::Host(ask), out),
             Request::Destroy { target } => self.destroy_target(now, client, &target, out),
             Request::Shutdown { target, how, reply } => {
                 self.shut_down(now, client, &target, Asking::plainly(how, reply), out);
@@ -84,6 +85,25 @@ impl Toolstack {
             | Request::CancelMove { .. }
             | Request::Settle { .. }) => self.handle_moves(now, client, request, out),
             Request::Resume { target } => self.resume(client, &target, out),
+            request @ (Request::Plug { .. }
+            | Request::ChangeMedium { .. }
+            | Request::Unplug { .. }) => self.handle_devices(now, client, request, out),
+            Request::Explain { target } => self.reply_explained(now, client, &target, out),
+            Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
+            Request::Permit(request) => self.permit(now, client, request, out),
+            Request::Limits { wanted } => self.limits(now, client, wanted, out),
+        }
+    }
+
+    /// Requests that change the devices of a running domain.
+    fn handle_devices(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        request: Request,
+        out: &mut Vec<Action>,
+    ) {
+        match request {
             Request::Plug { target, device } => {
                 self.plug_target(now, client, &target, *device, out);
             }
@@ -93,10 +113,7 @@ impl Toolstack {
             Request::Unplug { target, device, how } => {
                 self.unplug_target(now, client, &target, (device, how), out);
             }
-            Request::Explain { target } => self.reply_explained(now, client, &target, out),
-            Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
-            Request::Permit(request) => self.permit(now, client, request, out),
-            Request::Limits { wanted } => self.limits(now, client, wanted, out),
+            other => unreachable!("{other:?} is handled elsewhere"),
         }
     }
 
@@ -509,6 +526,7 @@ impl Toolstack {
             (Query::SavedFile, Ok(Output::SavedFile(file))) => Reply::SavedFile(file),
             (Query::Checkpoints, Ok(output)) => Self::checkpoints_answer(output),
             (Query::HostInfo, Ok(Output::HostInfo(info))) => Reply::HostInfo(info),
+            (Query::Host, Ok(Output::Host(told))) => Reply::Host(told),
             (Query::Vcpus, Ok(Output::Vcpus(readings))) => Reply::Vcpus(readings),
             (Query::Sched, Ok(Output::Sched(pools))) => Reply::Sched(pools),
             (Query::StartTimes, Ok(Output::StartTimes(times))) => Reply::StartTimes(times),

@@ -17,6 +17,7 @@ use crate::work::{
     Failure, HostInfo, IdentityCheck, Output, Survey, VcpuReading, VcpuReadings, WorkClass,
     WorkInfo,
 };
+use crate::xen_host::HostAsk;
 
 /// Queries.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub enum QueryWork {
         devices: Vec<DeviceRef>,
     },
     HostInfo,
+    /// What concerns Xen and the machine as a whole.
+    Host(Box<HostAsk>),
     /// Checks a configuration against the host; nothing is created.
     Check {
         config: Arc<VmConfig>,
@@ -78,6 +81,7 @@ impl QueryWork {
             Self::ReadConsole { domain, .. } => info("read-console", Some(*domain)),
             Self::ReadDevices { domain, .. } => info("read-devices", Some(*domain)),
             Self::HostInfo => info("host-info", None),
+            Self::Host(_) => info("host", None),
             // It may have to parse a kernel.
             Self::Check { .. } => {
                 WorkInfo { name: "check", class: WorkClass::Change, domain: None }
@@ -104,6 +108,7 @@ impl QueryWork {
                     .map(Output::Devices)
             }
             Self::HostInfo => by.host_info().map(|info| Output::HostInfo(Box::new(info))),
+            Self::Host(ask) => by.host_work(*ask),
             Self::Check { config, uuid, is_whole, own } => {
                 Ok(Output::Checked(by.check(&config, uuid, is_whole, &own)))
             }

@@ -2,8 +2,8 @@
 //!
 //! Sources: xen `tools/xl/xl_sched.c`, `tools/libs/light/libxl_sched.c`.
 
-use xen::{CpuPool, DomId, DomainInfo, Errno, Hypervisor, SchedParams, SchedTuning, Scheduler};
-use xenstore::client::{Nodes as _, Transport};
+use xen::{DomId, DomainInfo, Errno, Hypervisor, SchedParams, SchedTuning, Scheduler};
+use xenstore::client::Transport;
 
 use super::tuning::Subject;
 use super::{Performer, failure, refused, store};
@@ -11,16 +11,10 @@ use crate::config::{GuestOptions, VmConfig};
 use crate::host::Host;
 use crate::tuning::{Budget, PoolChange, SchedQuestion, Share, VcpusOf};
 use crate::work::{Failure, Output, PoolReading, ShareReading};
+use crate::xen_host::{Pool, scheduler_name};
 
-/// The word for a scheduler, in verbs and in `xl info`.
-fn word(scheduler: Scheduler) -> &'static str {
-    match scheduler {
-        Scheduler::Credit => "credit",
-        Scheduler::Credit2 => "credit2",
-        Scheduler::Arinc653 => "arinc653",
-        Scheduler::Rtds => "rtds",
-        Scheduler::Null => "null",
-    }
+fn name_of(pool: &Pool) -> String {
+    pool.name.clone().unwrap_or_else(|| format!("Pool-{}", pool.id))
 }
 
 /// Whether domains have weights under this scheduler.
@@ -29,7 +23,7 @@ fn has_weights(scheduler: Scheduler) -> bool {
 }
 
 /// Whether a pool has this scheduler.
-fn has(pool: &CpuPool, scheduler: Scheduler) -> bool {
+fn has(pool: &Pool, scheduler: Scheduler) -> bool {
     pool.scheduler_id == scheduler as u32
 }
 
@@ -43,13 +37,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                 vec![self.domain_reading(scheduler, domid, vcpus.as_deref())?]
             }
             SchedQuestion::Parameters { scheduler, pool } => {
-                let pool = self.pool(pool.as_deref())?;
-                let name = self.pool_name(pool.id)?;
+                let pool = self.pool_meant(pool.as_deref())?;
+                let name = name_of(&pool);
                 let tuning = self.tuning_of(&pool, scheduler);
                 vec![PoolReading { name, tuning, shares: Vec::new() }]
             }
             SchedQuestion::Change { scheduler, pool, change } => {
-                let pool = self.pool(pool.as_deref())?;
+                let pool = self.pool_meant(pool.as_deref())?;
                 self.change_pool(&pool, scheduler, change)?;
                 Vec::new()
             }
@@ -57,42 +51,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         Ok(Output::Sched(pools))
     }
 
-    fn pools(&mut self) -> Result<Vec<CpuPool>, Failure> {
-        let mut pools: Vec<CpuPool> = Vec::new();
-        loop {
-            let from = pools.last().map_or(0, |last| last.id + 1);
-            let next = self.xen.cpupool_from(from);
-            match next.map_err(|errno| failure("Xen's CPU pools", errno))? {
-                Some(pool) => pools.push(pool),
-                None => return Ok(pools),
-            }
-        }
-    }
-
     /// The pool of this number or name; the first one if none is meant.
-    fn pool(&mut self, wanted: Option<&str>) -> Result<CpuPool, Failure> {
-        let unknown = || Failure(format!("unknown cpupool {:?}", wanted.unwrap_or("0")));
-        let number: Option<u32> = wanted.unwrap_or("0").parse().ok();
-        for pool in self.pools()? {
-            let is_meant = match number {
-                Some(number) => pool.id == number,
-                None => Some(self.pool_name(pool.id)?.as_str()) == wanted,
-            };
-            if is_meant {
-                return Ok(pool);
-            }
-        }
-        Err(unknown())
-    }
-
-    /// As its maker has written it.
-    fn pool_name(&mut self, id: u32) -> Result<String, Failure> {
-        let name = self.store.read_optional(&format!("/local/pool/{id}/name"))?;
-        Ok(name.map_or_else(|| format!("Pool-{id}"), |name| store::text(&name)))
+    fn pool_meant(&mut self, wanted: Option<&str>) -> Result<Pool, Failure> {
+        self.pool(wanted.unwrap_or("0"))
     }
 
     /// `None` if it has none, or another scheduler.
-    fn tuning_of(&mut self, pool: &CpuPool, scheduler: Scheduler) -> Option<SchedTuning> {
+    fn tuning_of(&mut self, pool: &Pool, scheduler: Scheduler) -> Option<SchedTuning> {
         self.xen.sched_tuning(pool.id, scheduler).ok()
     }
 
@@ -102,15 +67,15 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         wanted: Option<&str>,
         of: VcpusOf,
     ) -> Result<Vec<PoolReading>, Failure> {
-        let wanted = wanted.map(|wanted| self.pool(Some(wanted))).transpose()?;
+        let wanted = wanted.map(|wanted| self.pool(wanted)).transpose()?;
         let pools = self.pools()?;
         let domains = self.xen.domains().map_err(|errno| failure("the list of domains", errno))?;
-        let is_meant = |pool: &CpuPool| {
+        let is_meant = |pool: &Pool| {
             has(pool, scheduler) && wanted.as_ref().is_none_or(|wanted| wanted.id == pool.id)
         };
         let mut readings = Vec::new();
         for pool in pools.iter().filter(|pool| is_meant(pool)) {
-            let name = self.pool_name(pool.id)?;
+            let name = name_of(&pool);
             let tuning = self.tuning_of(pool, scheduler);
             let mut shares = Vec::new();
             for info in domains.iter().filter(|info| info.cpupool == pool.id) {
@@ -168,7 +133,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let shares = self.shares_of(scheduler, &info, vcpus);
         let mut shares = shares.map_err(refused("read the share of", domid))?;
         self.put_names(&mut shares)?;
-        Ok(PoolReading { name: self.pool_name(info.cpupool)?, tuning: None, shares })
+        Ok(PoolReading {
+            name: name_of(&self.pool(&info.cpupool.to_string())?),
+            tuning: None,
+            shares,
+        })
     }
 
     /// Refuses a domain whose pool has another scheduler.
@@ -178,27 +147,29 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         info: &DomainInfo,
         scheduler: Scheduler,
     ) -> Result<(), Failure> {
-        let pool = self.pool(Some(&info.cpupool.to_string()))?;
+        let pool = self.pool(&info.cpupool.to_string())?;
         if has(&pool, scheduler) {
             return Ok(());
         }
-        let name = self.pool_name(pool.id)?;
-        let (has, wanted) =
-            (Scheduler::from_id(pool.scheduler_id).map_or("unknown", word), word(scheduler));
+        let name = name_of(&pool);
+        let (has, wanted) = (scheduler_name(pool.scheduler_id), scheduler_name(scheduler as u32));
         Err(Failure(format!("{subject}: the scheduler of its pool {name} is {has}, not {wanted}")))
     }
 
     fn change_pool(
         &mut self,
-        pool: &CpuPool,
+        pool: &Pool,
         scheduler: Scheduler,
         change: PoolChange,
     ) -> Result<(), Failure> {
-        let name = self.pool_name(pool.id)?;
+        let name = name_of(&pool);
         let tuning = self.xen.sched_tuning(pool.id, scheduler).map_err(|errno| match errno {
             Errno::EINVAL => {
-                let has = Scheduler::from_id(pool.scheduler_id).map_or("unknown", word);
-                Failure(format!("cpupool {name}: its scheduler is {has}, not {}", word(scheduler)))
+                let has = scheduler_name(pool.scheduler_id);
+                Failure(format!(
+                    "cpupool {name}: its scheduler is {has}, not {}",
+                    scheduler_name(scheduler as u32)
+                ))
             }
             errno => failure(format!("the scheduler of cpupool {name}"), errno),
         })?;
@@ -218,7 +189,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             return Ok(());
         }
         // A new domain is in the first pool.
-        let pool = self.pool(None)?;
+        let pool = self.pool_meant(None)?;
         let scheduler = Scheduler::from_id(pool.scheduler_id);
         let Some(scheduler) = scheduler.filter(|it| has_weights(*it)) else { return Ok(()) };
         self.put_share(domid, Share { scheduler, weight: cpu_weight, cap: cpu_cap })

@@ -72,7 +72,7 @@ impl CpuList {
     /// The CPUs, if that does not depend on a host.
     pub(crate) fn numbers(&self) -> Option<BTreeSet<u32>> {
         let is_number = |part: &Part| matches!(part, Part::Cpus { .. });
-        self.parts.iter().all(is_number).then(|| self.cpus(CPUS_MAX, &[]).iter().collect())
+        self.parts.iter().all(is_number).then(|| self.named(&[]))
     }
 
     /// Whether the CPUs' places are needed to tell them.
@@ -84,21 +84,31 @@ impl CpuList {
     /// The CPUs among the host's. Others are left out, as xl does.
     #[must_use]
     pub fn cpus(&self, count: u32, places: &[Option<CpuPlace>]) -> BitSet {
-        let node_of = |cpu: u32| Some(places.get(usize::try_from(cpu).ok()?)?.as_ref()?.node);
-        let is_in = |cpu: u32| {
-            self.parts.iter().fold(false, |is_in, part| match part {
-                Part::All => true,
-                Part::Cpus { removes, range } if range.contains(&cpu) => !removes,
-                Part::Nodes { removes, range }
-                    if node_of(cpu).is_some_and(|node| range.contains(&node)) =>
-                {
-                    !removes
-                }
-                Part::Cpus { .. } | Part::Nodes { .. } => is_in,
-            })
-        };
-        (0..count.min(CPUS_MAX)).filter(|cpu| is_in(*cpu)).collect()
+        (0..count.min(CPUS_MAX)).filter(|cpu| self.has(*cpu, true, places)).collect()
     }
+
+    /// Every CPU that is named, those too that the host has not.
+    #[must_use]
+    pub(crate) fn named(&self, places: &[Option<CpuPlace>]) -> BTreeSet<u32> {
+        let is_there = |cpu: u32| place_of(cpu, places).is_some();
+        (0..CPUS_MAX).filter(|cpu| self.has(*cpu, is_there(*cpu), places)).collect()
+    }
+
+    fn has(&self, cpu: u32, is_of_all: bool, places: &[Option<CpuPlace>]) -> bool {
+        let node = place_of(cpu, places).map(|place| place.node);
+        self.parts.iter().fold(false, |is_in, part| match part {
+            Part::All => is_in || is_of_all,
+            Part::Cpus { removes, range } if range.contains(&cpu) => !removes,
+            Part::Nodes { removes, range } if node.is_some_and(|node| range.contains(&node)) => {
+                !removes
+            }
+            Part::Cpus { .. } | Part::Nodes { .. } => is_in,
+        })
+    }
+}
+
+fn place_of(cpu: u32, places: &[Option<CpuPlace>]) -> Option<CpuPlace> {
+    places.get(usize::try_from(cpu).ok()?).copied().flatten()
 }
 
 fn part(text: &str) -> Result<Part, String> {
@@ -120,7 +130,11 @@ fn part(text: &str) -> Result<Part, String> {
 
 fn range(text: &str) -> Option<RangeInclusive<u32>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+    let number = |text: &str| {
+        let is_number = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+        text.parse::<u32>().ok().filter(|number| is_number && *number < CPUS_MAX)
+    };
+    let (first, last) = (number(first)?, number(last)?);
     (first <= last).then_some(first..=last)
 }
 
@@ -145,6 +159,10 @@ mod tests {
         assert_eq!(cpus("6-90"), [6, 7]);
         assert_eq!(cpus("nodes:all").len(), 8);
         assert!(cpus("nodes:7").is_empty());
+        let place = |node| Some(CpuPlace { core: 0, socket: 0, node });
+        let named = |text: &str| CpuList::parse(text).unwrap().named(&[place(0), None, place(1)]);
+        assert_eq!(named("all,9"), BTreeSet::from([0, 2, 9]));
+        assert_eq!(named("0-3,^node:0"), BTreeSet::from([1, 2, 3]));
     }
 
     #[test]
@@ -161,9 +179,22 @@ mod tests {
 
     #[test]
     fn what_xl_does_not_take_is_refused() {
-        for text in
-            ["", ",", "^all", "^nodes:all", "3-1", "x", "1-", "-1", "1,2x", "nodes:", "+1-x"]
-        {
+        for text in [
+            "",
+            ",",
+            "+1",
+            "8192",
+            "1 ",
+            "^all",
+            "^nodes:all",
+            "3-1",
+            "x",
+            "1-",
+            "-1",
+            "1,2x",
+            "nodes:",
+            "+1-x",
+        ] {
             assert!(CpuList::parse(text).is_err(), "{text}");
         }
         let why = CpuList::parse("1,2x").unwrap_err();

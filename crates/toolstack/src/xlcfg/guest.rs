@@ -18,9 +18,11 @@ impl Reader<'_> {
         Ok(GuestOptions {
             // 0 is as good as none, as for xl.
             evtchn_port_max: number("max_event_channels", limit.clone())?.filter(|max| *max > 0),
-            maptrack_frames_max: number("max_maptrack_frames", limit)?,
+            maptrack_frames_max: number("max_maptrack_frames", limit)?
+                .or(self.defaults.maptrack_frames_max),
             grant_version_max: number("max_grant_version", 1..=2)?
-                .and_then(|version| u8::try_from(version).ok()),
+                .and_then(|version| u8::try_from(version).ok())
+                .or(self.defaults.grant_version_max),
             nested_virt: self.flag("nestedhvm", false)?,
             shadow_paging: !self.flag("hap", true)?,
             cpuid: self.cpuid()?.map(Box::new),

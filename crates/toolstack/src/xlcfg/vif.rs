@@ -5,6 +5,7 @@
 use xen::DomainKind;
 
 use super::keys::nearest;
+use super::xlconf::VifDefaults;
 use super::{integer, shown};
 use crate::config::{Mac, Rate, VifConfig};
 
@@ -37,12 +38,21 @@ const MODELS: &[&str] =
     &["rtl8139", "e1000", "e1000e", "ne2k_pci", "pcnet", "virtio-net-pci", "vmxnet3"];
 const MODEL_DEFAULT: &str = "rtl8139";
 
+const NO_SCRIPTS: &str =
+    "hotplug scripts are not run; xylemd does what vif-bridge does, and no other";
+const NO_DRIVER_DOMAINS: &str = "driver domains are not supported yet; domain 0 serves it";
+
 /// Parses one interface; `index` is its index in the list. The error is the problem only.
-pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfig, String> {
+pub(super) fn parse(
+    text: &str,
+    index: u32,
+    kind: DomainKind,
+    defaults: &VifDefaults,
+) -> Result<VifConfig, String> {
     let mut vif = VifConfig {
         devid: index,
         mac: None,
-        bridge: BRIDGE_DEFAULT.to_owned(),
+        bridge: defaults.bridge.clone().unwrap_or_else(|| BRIDGE_DEFAULT.to_owned()),
         name: None,
         ip: None,
         mtu: None,
@@ -69,6 +79,7 @@ pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfi
             _ => read_parameter(&mut vif, key, value)?,
         }
     }
+    check_defaults(defaults, &seen)?;
     // The tap device of an emulated card is called `NAME-emu`.
     if vif.model.is_some()
         && vif.name.as_ref().is_some_and(|name| name.len() + 4 > INTERFACE_NAME_BYTES_MAX)
@@ -76,6 +87,20 @@ pub(super) fn parse(text: &str, index: u32, kind: DomainKind) -> Result<VifConfi
         return Err("vifname: at most 11 bytes beside an emulated card; or use type=vif".to_owned());
     }
     Ok(vif)
+}
+
+/// Checks what `xl.conf` adds to an interface that names only the keys in `seen`.
+fn check_defaults(defaults: &VifDefaults, seen: &[&str]) -> Result<(), String> {
+    let VifDefaults { bridge: _, script, backend } = defaults;
+    for (key, value, reason) in
+        [("script", script, NO_SCRIPTS), ("backend", backend, NO_DRIVER_DOMAINS)]
+    {
+        if let Some(value) = value.as_ref().filter(|_| !seen.contains(&key)) {
+            let value = shown(value);
+            return Err(format!("{key}={value} (vif.default.{key} of xl.conf): {reason}"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that `vif` and `others` can be interfaces of one VM.
@@ -144,14 +169,10 @@ fn read_parameter(vif: &mut VifConfig, key: &str, value: &str) -> Result<(), Str
         "type" => return refuse("expected vif"),
         // The model of an emulated card; ignored for PV interfaces, as in xl.
         "model" => {}
-        "script" if matches!(value, "vif-bridge" | "/etc/xen/scripts/vif-bridge") => {}
-        "script" => {
-            return refuse(
-                "hotplug scripts are not run; xylemd does what vif-bridge does, and no other",
-            );
-        }
-        "backend" if matches!(value, "0" | "Domain-0" | "dom0") => {}
-        "backend" => return refuse("driver domains are not supported yet; domain 0 serves it"),
+        "script" if is_own_script(value) => {}
+        "script" => return refuse(NO_SCRIPTS),
+        "backend" if is_domain_0(value) => {}
+        "backend" => return refuse(NO_DRIVER_DOMAINS),
         "gatewaydev" | "netdev" => {
             return refuse("routed interfaces are not supported yet; use bridge=");
         }
@@ -177,8 +198,17 @@ fn mac(value: &str) -> Result<Mac, String> {
     Ok(mac)
 }
 
+/// Whether this is the script whose work `xylemd` does itself.
+pub(super) fn is_own_script(value: &str) -> bool {
+    matches!(value, "vif-bridge" | "/etc/xen/scripts/vif-bridge")
+}
+
+pub(super) fn is_domain_0(value: &str) -> bool {
+    matches!(value, "0" | "Domain-0" | "dom0")
+}
+
 /// As Linux's `dev_valid_name`; a name with % would be a template.
-fn is_interface_name(value: &str) -> bool {
+pub(super) fn is_interface_name(value: &str) -> bool {
     let fits = (1..=INTERFACE_NAME_BYTES_MAX).contains(&value.len());
     let odd = |c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control();
     fits && !value.contains(odd) && !matches!(value, "." | "..")
@@ -256,7 +286,7 @@ mod tests {
     use super::*;
 
     fn render(text: &str) -> String {
-        match parse(text, 3, DomainKind::Pv) {
+        match parse(text, 3, DomainKind::Pv, &VifDefaults::default()) {
             Ok(VifConfig { devid, mac, bridge, name, ip, mtu, rate, model: _ }) => {
                 let name = name.map(|name| format!(" as {name}")).unwrap_or_default();
                 let ip = ip.map(|ip| format!(" for {ip}")).unwrap_or_default();
@@ -272,7 +302,8 @@ mod tests {
 
     #[test]
     fn an_hvm_domains_interfaces_are_emulated_unless_configured_otherwise() {
-        let model = |text| parse(text, 0, DomainKind::Hvm).map(|vif| vif.model);
+        let none = VifDefaults::default();
+        let model = |text| parse(text, 0, DomainKind::Hvm, &none).map(|vif| vif.model);
         let some = |model: &str| Ok(Some(model.to_owned()));
         assert_eq!(model(""), some("rtl8139"));
         assert_eq!(model("type=ioemu,model=e1000"), some("e1000"));

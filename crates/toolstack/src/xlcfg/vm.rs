@@ -7,7 +7,7 @@ use xen::{DomainKind, Uuid};
 
 use super::keys::{self, Treatment, Unknown};
 use super::syntax::{Place, Setting, Settings, Value};
-use super::{ConfigError, disk, integer, shown, vif};
+use super::{ConfigError, HostDefaults, disk, integer, shown, vif};
 use crate::config::{
     DiskConfig, Origin, ShutdownAction, ShutdownPolicy, TscMode, VifConfig, VmConfig,
 };
@@ -43,6 +43,7 @@ pub(crate) fn name_problem(name: &str) -> Option<&'static str> {
 pub(super) struct Reader<'a> {
     pub(super) file: &'a str,
     pub(super) settings: &'a Settings,
+    pub(super) defaults: &'a HostDefaults,
 }
 
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
@@ -115,7 +116,8 @@ impl Reader<'_> {
             tsc_mode: found.take(self.tsc_mode()),
             grant_frames_max: found
                 .take(grant_frames_max)
-                .and_then(|frames| u16::try_from(frames).ok()),
+                .and_then(|frames| u16::try_from(frames).ok())
+                .or(self.defaults.grant_frames_max),
             options,
             hvm,
         };
@@ -405,7 +407,7 @@ impl Reader<'_> {
     fn vifs(&self, kind: DomainKind, found: &mut Findings) -> Vec<VifConfig> {
         let mut vifs: Vec<VifConfig> = Vec::new();
         for ((key, text, place), index) in found.take(self.list("vif")).into_iter().zip(0..) {
-            let vif = vif::parse(text, index, kind)
+            let vif = vif::parse(text, index, kind, &self.defaults.vif)
                 .and_then(|vif| vif::check_distinct(&vif, &vifs).map(|()| vif));
             match vif {
                 Ok(vif) => vifs.push(vif),

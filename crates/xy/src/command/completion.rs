@@ -3,7 +3,7 @@
 //! The shells' scripts only ask `xy complete`, which knows the commands: one list of words for all shells, and nothing to
 //! install anew when a command changes.
 
-use api::{CheckpointRequest, PeerRequest, Reply, Request, StorageRequest, Target};
+use api::{CheckpointRequest, HostRequest, PeerRequest, Reply, Request, StorageRequest, Target};
 
 use super::{COMMANDS, Command, GROUPS};
 use crate::options::Flag;
@@ -30,6 +30,7 @@ enum Words {
     /// The numbers of its network interfaces.
     Vifs,
     Peers,
+    Pools,
     Shells,
 }
 
@@ -184,6 +185,7 @@ fn words_of(name: &str) -> Words {
         "VM" => Words::Vms,
         "SR" => Words::Srs,
         "SR:VDI" => Words::Vdis,
+        "CPU Pool" => Words::Pools,
         "Checkpoint" => Words::Checkpoints,
         "VM:Checkpoint|File" => Words::AllCheckpoints,
         "VirtualDevice" | "DevId" => Words::Disks,
@@ -217,6 +219,7 @@ fn named(session: &mut Session, words: Words, of: Option<&str>) -> Vec<Candidate
         Words::Disks => Request::BlockList { targets: target() },
         Words::Vifs => Request::NetworkList { targets: target() },
         Words::Peers => Request::Peer(PeerRequest::List),
+        Words::Pools => Request::Host(HostRequest::Pools),
     };
     match session.call(&request) {
         Ok(reply) => candidates(words, reply),
@@ -252,6 +255,10 @@ fn candidates(words: Words, reply: Reply) -> Vec<Candidate> {
         }
         Reply::Networks(rows) => {
             rows.into_iter().map(|row| Candidate::new(row.devid.to_string(), row.mac)).collect()
+        }
+        Reply::Pools(rows) => {
+            let named = rows.into_iter().filter_map(|row| Some((row.name?, row.id)));
+            named.map(|(name, id)| Candidate::new(name, format!("pool {id}"))).collect()
         }
         Reply::Peers(rows) => {
             rows.into_iter().map(|row| Candidate::new(row.name, row.address)).collect()

@@ -1,13 +1,11 @@
 //! The table of commands.
 
 mod changes;
+mod host;
 
-use super::{
-    Command, DryRun, JSON, MANY, complete, completion_script, manual_page, peer_alone, store_alone,
-};
+use super::{Command, DryRun, JSON, MANY};
 use crate::commands::{
-    self, adopt, checkpoints, create, devices, domains, host, hypercalls, migrate, plan, save,
-    shutdown, storage, top, trace, vms,
+    self, adopt, checkpoints, create, devices, domains, migrate, plan, save, shutdown, storage,
 };
 use crate::options::Flag;
 
@@ -15,7 +13,22 @@ const FORCE: Flag = Flag::new('\0', "force", "Detach it without the guest's cons
 const STRICT: Flag =
     Flag::new('\0', "strict", "Treat unknown and unsupported keys as errors, not warnings.");
 
-pub(super) const COMMANDS: &[Command] = &[
+/// All commands, in the order of the help.
+pub(super) const COMMANDS: &[Command] =
+    &joined::<{ OF_VMS.len() + host::COMMANDS.len() }>(OF_VMS, host::COMMANDS);
+
+const fn joined<const N: usize>(first: &[Command], second: &[Command]) -> [Command; N] {
+    let mut all = [first[0]; N];
+    let mut at = 0;
+    while at < N {
+        all[at] = if at < first.len() { first[at] } else { second[at - first.len()] };
+        at += 1;
+    }
+    all
+}
+
+/// Of domains, their devices and disks.
+const OF_VMS: &[Command] = &[
     Command {
         name: "create",
         usage: "<ConfigFile> [options] [vars]",
@@ -70,7 +83,7 @@ pub(super) const COMMANDS: &[Command] = &[
             Flag::new('v', "verbose", "Prints out UUIDs and security context."),
             Flag::new('Z', "context", "Prints out security context."),
             Flag::new('c', "cpupool", "Prints the cpupool the domain is in."),
-            Flag::new('n', "numa", "Not supported yet."),
+            Flag::new('n', "numa", "Prints out NUMA node affinity."),
             JSON,
         ],
         operands: (0, MANY),
@@ -659,194 +672,5 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, 0),
         dry_run: DryRun::Impossible,
         run: plan::limits,
-    },
-    Command {
-        name: "info",
-        usage: "[options] [KEY]",
-        about: "Get information about Xen host",
-        flags: &[Flag::new('n', "numa", "Not supported yet."), JSON],
-        operands: (0, 1),
-        dry_run: DryRun::Impossible,
-        run: host::info,
-    },
-    Command {
-        name: "counters",
-        usage: "[options]",
-        about: "Print counters of xylemd since its start",
-        flags: &[JSON],
-        operands: (0, 0),
-        dry_run: DryRun::Impossible,
-        run: host::counters,
-    },
-    Command {
-        name: "hypercalls",
-        usage: "[options]",
-        about: "Print hypercall counts and latencies",
-        flags: &[
-            Flag::new('o', "operations", "Group by operation."),
-            Flag::new('q', "queues", "Print the work queues and their waiting times instead."),
-            JSON,
-        ],
-        operands: (0, 0),
-        dry_run: DryRun::Impossible,
-        run: hypercalls::hypercalls,
-    },
-    Command {
-        name: "top",
-        usage: "[options]",
-        about: "Monitor the domains, as xentop does",
-        flags: &[
-            Flag::new('b', "batch", "Batch mode: print one table after the other."),
-            Flag::with_value('i', "iterations", "N", "End after so many."),
-            Flag::with_value('d', "delay", "SECONDS", "Time between tables, 3 by default."),
-            Flag::with_value(
-                's',
-                "sort",
-                "KEY",
-                "By name, domid, cpu, time, mem, vcpus, net or disk; cpu by default.",
-            ),
-            Flag::with_value('F', "filter", "TEXT", "Only domains with this in their names."),
-            Flag::with_value('\0', "limit", "N", "Only the first N."),
-            Flag::new('f', "full-name", "Names in full instead of ten characters."),
-        ],
-        operands: (0, 0),
-        dry_run: DryRun::Impossible,
-        run: top::top,
-    },
-    Command {
-        name: "dominfo",
-        usage: "[options] <Domain ...>",
-        about: "Print details of a domain",
-        flags: &[JSON],
-        operands: (1, MANY),
-        dry_run: DryRun::Impossible,
-        run: domains::dominfo,
-    },
-    Command {
-        name: "define",
-        usage: "<ConfigFile> [options] [vars]",
-        about: "Define a VM that outlives its domain",
-        flags: &[
-            STRICT,
-            Flag::with_value('f', "defconfig", "FILE", "Use the given configuration file."),
-            Flag::new('a', "autostart", "Start it with the host."),
-            Flag::with_value('o', "order", "N", "Start it with the host, after smaller numbers."),
-        ],
-        operands: (0, MANY),
-        dry_run: DryRun::Impossible,
-        run: vms::define,
-    },
-    Command {
-        name: "undefine",
-        usage: "<VM ...>",
-        about: "Remove the definition of a VM; its domain keeps running",
-        flags: &[],
-        operands: (1, MANY),
-        dry_run: DryRun::Impossible,
-        run: vms::undefine,
-    },
-    Command {
-        name: "vm-list",
-        usage: "[options]",
-        about: "List all VMs, defined or only running",
-        flags: &[JSON],
-        operands: (0, 0),
-        dry_run: DryRun::Impossible,
-        run: vms::vm_list,
-    },
-    Command {
-        name: "start",
-        usage: "[options] <-a|VM ...>",
-        about: "Start a defined VM",
-        flags: &[
-            Flag::new('a', "all", "Start all defined VMs that are down, in their order."),
-            Flag::new('p', "", "Leave the domain paused after it is created."),
-            Flag::new('\0', "stages", "Print where the time went and what it cost."),
-        ],
-        operands: (0, MANY),
-        dry_run: DryRun::Impossible,
-        run: vms::start,
-    },
-    Command {
-        name: "wait",
-        usage: "[options] <VM> <State>",
-        about: "Wait until a VM is running, paused, preserved, down or gone",
-        flags: &[Flag::with_value('t', "timeout", "SECONDS", "Fail after this time.")],
-        operands: (2, 2),
-        dry_run: DryRun::Impossible,
-        run: vms::wait,
-    },
-    Command {
-        name: "events",
-        usage: "[options]",
-        about: "Print state changes of VMs",
-        flags: &[
-            Flag::with_value('s', "since", "REVISION", "Only changes after this revision."),
-            Flag::new('f', "follow", "Keep printing changes as they come."),
-            Flag::new('\0', "json", "Print JSON, an object in each line."),
-        ],
-        operands: (0, 0),
-        dry_run: DryRun::Impossible,
-        run: vms::events,
-    },
-    Command {
-        name: "trace",
-        usage: "[options] [Operation|Domain|Kind]",
-        about: "List the last operations, or draw where the time of one went",
-        flags: &[
-            JSON,
-            Flag::new('a', "all", "Draw all kept operations, or those of one kind (start)."),
-            Flag::with_value('s', "since", "OPERATION", "With --all: only later ones."),
-            Flag::new('\0', "chrome", "Print a trace that Perfetto and Chrome open."),
-            Flag::new('\0', "svg", "Print an SVG picture."),
-        ],
-        operands: (0, 1),
-        dry_run: DryRun::Impossible,
-        run: trace::trace,
-    },
-    Command {
-        name: "peer",
-        usage: "<command> [args]",
-        about: "Hosts to and from which VMs move by TLS; see 'xy help peer'",
-        flags: &[],
-        operands: (0, MANY),
-        dry_run: DryRun::Impossible,
-        run: peer_alone,
-    },
-    Command {
-        name: "store",
-        usage: "<command> [args]",
-        about: "Read and change the store; see 'xy help store'",
-        flags: &[],
-        operands: (0, MANY),
-        dry_run: DryRun::Impossible,
-        run: store_alone,
-    },
-    Command {
-        name: "completion",
-        usage: "<bash|zsh|fish>",
-        about: "Print the script that completes words of xy in a shell",
-        flags: &[],
-        operands: (1, 1),
-        dry_run: DryRun::Impossible,
-        run: completion_script,
-    },
-    Command {
-        name: "complete",
-        usage: "-- [Word ...]",
-        about: "Print what may stand in place of the last word, for that script",
-        flags: &[],
-        operands: (0, MANY),
-        dry_run: DryRun::Impossible,
-        run: complete,
-    },
-    Command {
-        name: "manual",
-        usage: "",
-        about: "Print the manual page, for man(1)",
-        flags: &[],
-        operands: (0, 0),
-        dry_run: DryRun::Impossible,
-        run: manual_page,
     },
 ];

@@ -6,7 +6,7 @@
 //! is resumed.
 
 mod kept;
-mod monitor;
+pub(super) mod monitor;
 
 use std::path::Path;
 

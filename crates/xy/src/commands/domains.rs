@@ -1,18 +1,16 @@
 //! Commands that list domains, name them, or stop and start them.
 
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use api::{DomainRow, Request, Target};
+use api::{DomainRow, HostRequest, Request, Target};
 
-use super::{expect_done, expect_reply};
+use super::{expect_done, expect_reply, pools};
 use crate::columns::{self, ListColumns};
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(crate) fn list(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    if options.has("numa") {
-        return Err(Failure::usage("list: NUMA affinity (-n) is not supported yet"));
-    }
     let targets = options.targets();
     if options.has("long") {
         let configs = expect_reply!(session.call(&Request::Configs { targets })?, Configs);
@@ -24,12 +22,39 @@ pub(crate) fn list(session: &mut Session, options: &Options) -> Result<(), Failu
         session.print_json(&rows);
         return Ok(());
     }
+    let pools = match options.has("cpupool") {
+        true => Some(pool_names(session)?),
+        false => None,
+    };
+    let nodes = match options.has("numa") {
+        true => Some(nodes_of(session, &rows)?),
+        false => None,
+    };
     let columns = ListColumns {
         verbose: options.has("verbose"),
         context: options.has("context"),
-        cpupool: options.has("cpupool"),
+        claims: false,
+        pools: pools.as_ref(),
+        nodes: nodes.as_ref(),
     };
     session.print(&columns::list(&rows, columns));
+    Ok(())
+}
+
+fn pool_names(session: &mut Session) -> Result<BTreeMap<u32, String>, Failure> {
+    Ok(pools::rows(session)?.into_iter().filter_map(|pool| Some((pool.id, pool.name?))).collect())
+}
+
+fn nodes_of(session: &mut Session, rows: &[DomainRow]) -> Result<BTreeMap<u16, String>, Failure> {
+    let domids = rows.iter().map(|row| row.domid).collect();
+    let request = Request::Host(HostRequest::NodeAffinity { domids });
+    Ok(expect_reply!(session.call(&request)?, NodeAffinity))
+}
+
+pub(crate) fn claims(session: &mut Session, _options: &Options) -> Result<(), Failure> {
+    let list = Request::List { targets: Vec::new() };
+    let rows = expect_reply!(session.call(&list)?, Domains);
+    session.print(&columns::list(&rows, ListColumns { claims: true, ..ListColumns::default() }));
     Ok(())
 }
 

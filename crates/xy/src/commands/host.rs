@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use api::Request;
+use api::{HostRequest, Request};
 
-use super::expect_reply;
+use super::{expect_done, expect_reply};
 use crate::columns;
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
 pub(crate) fn info(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    if options.has("numa") {
-        return Err(Failure::usage("info: NUMA topology (-n) is not supported yet"));
+    let is_whole = options.operands.is_empty() && !options.has("json");
+    if options.has("numa") && !is_whole {
+        return Err(Failure::usage("info: -n prints a table; use it without KEY and --json"));
     }
     let info = expect_reply!(session.call(&Request::Info)?, Info);
     match options.operands.first() {
@@ -24,9 +25,33 @@ pub(crate) fn info(session: &mut Session, options: &Options) -> Result<(), Failu
             let by_key: BTreeMap<_, _> = info.0.into_iter().collect();
             session.print_json(&by_key);
         }
+        None if options.has("numa") => {
+            let request = Request::Host(HostRequest::Topology { pci: pci_devices() });
+            let topology = expect_reply!(session.call(&request)?, Topology);
+            session.print(&columns::host::info_with_topology(&info, &topology));
+        }
         None => session.print(&columns::info(&info)),
     }
     Ok(())
+}
+
+/// The machine's PCI devices; none without a PCI bus.
+fn pci_devices() -> Vec<String> {
+    let entries = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+pub(crate) fn dmesg(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let request = Request::Host(HostRequest::Console { clear: options.has("clear") });
+    let text = expect_reply!(session.call(&request)?, Text);
+    session.print(&text);
+    Ok(())
+}
+
+pub(crate) fn debug_keys(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let keys = options.operands[0].clone();
+    let reply = session.call(&Request::Host(HostRequest::DebugKeys { keys }))?;
+    expect_done(&reply)
 }
 
 pub(crate) fn counters(session: &mut Session, options: &Options) -> Result<(), Failure> {

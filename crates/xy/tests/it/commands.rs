@@ -508,7 +508,10 @@ fn a_daemon_that_goes_away_is_a_failure() {
 fn wrong_usage_is_status_2() {
     for (arguments, message) in [
         (&["frobnicate"][..], "\"frobnicate\" is no command; see 'xy help'"),
-        (&["d", "web"], "\"d\" is ambiguous: destroy, domid, domname, dominfo, define"),
+        (
+            &["d", "web"],
+            "\"d\" is ambiguous: destroy, domid, domname, dmesg, debug-keys, doctor, dominfo, define",
+        ),
         (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
         (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
         (&["pause"], "pause: requires at least 1 argument; see 'xy help pause'"),
@@ -522,7 +525,11 @@ fn wrong_usage_is_status_2() {
             &["top", "-s", "colour"],
             "top: cannot sort by \"colour\"; by name, domid, cpu, time, mem, vcpus, net, disk",
         ),
-        (&["list", "-n"], "list: NUMA affinity (-n) is not supported yet"),
+        (&["info", "-n", "--json"], "info: -n prints a table; use it without KEY and --json"),
+        (
+            &["cpupool-create", "a", "b"],
+            "cpupool-create: \"b\" is one argument too many; see 'xy help cpupool-create'",
+        ),
         (
             &["console", "-t", "serial", "a"],
             "console: type \"serial\" is not supported yet, only pv",
@@ -607,6 +614,19 @@ fn help_is_there_without_a_daemon() {
          plan                Print the plan of steps that a command would take
          limits              Print or change how many steps run at the same time
          info                Get information about Xen host
+         dmesg               Read and/or clear dmesg buffer
+         debug-keys          Send debug keys to Xen
+         claims              List outstanding claim information about all domains
+         cpupool-create      Create a new CPU pool
+         cpupool-list        List CPU pools on host
+         cpupool-destroy     Deactivates a CPU pool
+         cpupool-rename      Renames a CPU pool
+         cpupool-cpu-add     Adds a CPU to a CPU pool
+         cpupool-cpu-remove  Removes a CPU from a CPU pool
+         cpupool-migrate     Moves a domain into a CPU pool
+         cpupool-numa-split  Splits up the machine into one CPU pool per NUMA node
+         doctor              Print what of this host is not as it should be, and what to do
+         bugreport           Write a tar file of versions, states, counters and logs, without passwords
          counters            Print counters of xylemd since its start
          hypercalls          Print hypercall counts and latencies
          top                 Monitor the domains, as xentop does

@@ -4,6 +4,7 @@ mod commands;
 mod completion;
 mod console;
 mod daemon;
+mod host;
 mod progress;
 mod sched;
 mod storage;

@@ -52,7 +52,7 @@ impl Monitor {
 }
 
 /// Whether a program of this name runs.
-pub(super) fn runs(program: &str) -> bool {
+pub(in crate::commands) fn runs(program: &str) -> bool {
     processes(Path::new("/proc"), program).next().is_some()
 }
 

@@ -1,0 +1,115 @@
+//! Xen and the machine as a whole.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::request::{Target, is_unset};
+
+/// Requests about them.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "kebab-case")]
+pub enum HostRequest {
+    /// Xen's messages. Answered by [`Reply::Text`](crate::Reply::Text).
+    Console {
+        /// Remove what was read.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        clear: bool,
+    },
+    /// Answered by [`Reply::Done`](crate::Reply::Done).
+    DebugKeys {
+        keys: String,
+    },
+    /// Answered by [`Reply::Topology`](crate::Reply::Topology).
+    Topology {
+        /// Devices by name, as in `0000:00:1f.2`.
+        #[serde(default)]
+        pci: Vec<String>,
+    },
+    /// Answered by [`Reply::Defaults`](crate::Reply::Defaults).
+    Defaults,
+    /// The NUMA nodes of domains. Answered by [`Reply::NodeAffinity`](crate::Reply::NodeAffinity).
+    NodeAffinity {
+        domids: Vec<u16>,
+    },
+    /// Answered by [`Reply::Pools`](crate::Reply::Pools).
+    Pools,
+    /// Answered by [`Reply::Pools`](crate::Reply::Pools) with the new one.
+    PoolCreate {
+        /// The file's name as the user gave it; empty if there is none.
+        file: String,
+        /// The file's content.
+        text: String,
+        /// `key=value` settings of the command line.
+        #[serde(default)]
+        overrides: Vec<String>,
+        /// Check everything, create nothing.
+        #[serde(default, skip_serializing_if = "is_unset")]
+        dry_run: bool,
+    },
+    /// Answered by [`Reply::Done`](crate::Reply::Done), as are the others. A pool is given by name or number.
+    PoolDestroy {
+        pool: String,
+    },
+    PoolRename {
+        pool: String,
+        name: String,
+    },
+    /// An [`Answer::Warning`](crate::Answer::Warning) is sent for each CPU that is not added.
+    PoolAdd {
+        pool: String,
+        cpus: String,
+    },
+    /// An [`Answer::Warning`](crate::Answer::Warning) is sent for each CPU that stays.
+    PoolRemove {
+        pool: String,
+        cpus: String,
+    },
+    PoolMigrate {
+        target: Target,
+        pool: String,
+    },
+    PoolSplit,
+}
+
+/// A CPU pool.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct PoolRow {
+    pub id: u32,
+    /// `None` if the store has no name for it.
+    pub name: Option<String>,
+    pub scheduler: String,
+    pub cpus: Vec<u32>,
+    pub domains: u32,
+}
+
+/// Where CPUs, memory and devices are.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct Topology {
+    pub cpus: Vec<CpuRow>,
+    pub nodes: Vec<NodeRow>,
+    /// Devices whose node Xen knows.
+    pub pci: BTreeMap<String, u32>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct CpuRow {
+    pub cpu: u32,
+    pub core: u32,
+    pub socket: u32,
+    pub node: u32,
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct NodeRow {
+    pub node: u32,
+    pub bytes: u64,
+    pub bytes_free: u64,
+    /// To each node.
+    pub distances: Vec<u32>,
+}

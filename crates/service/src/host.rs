@@ -1,0 +1,142 @@
+//! Requests about Xen and the machine as a whole.
+
+use std::collections::BTreeMap;
+
+use api::{Answer, CpuRow, HostRequest, NodeRow, PoolRow, Target};
+use toolstack::tuning::CpuList;
+use toolstack::xen_host::{HostAsk, HostTold, Pool, Topology, scheduler_name};
+use toolstack::{Reply, Request, xlcfg};
+use xen::{DomId, PciAddress};
+
+use crate::{Failed, Service, render, unexpected};
+
+impl Service<'_> {
+    pub(crate) fn host(&self, request: HostRequest) -> Result<api::Reply, Failed> {
+        let cpus = |text: &str| CpuList::parse(text).map_err(Failed::Told);
+        let (ask, pci) = match request {
+            HostRequest::Console { clear } => (HostAsk::Console { clear }, Vec::new()),
+            HostRequest::DebugKeys { keys } => (HostAsk::DebugKeys { keys }, Vec::new()),
+            HostRequest::Topology { pci } => {
+                let known = pci.into_iter().filter_map(|name| Some((pci_address(&name)?, name)));
+                let (addresses, names): (Vec<_>, Vec<_>) = known.unzip();
+                (HostAsk::Topology { pci: addresses }, names)
+            }
+            HostRequest::NodeAffinity { domids } => {
+                let domids = domids.into_iter().map(DomId).collect();
+                (HostAsk::NodeAffinity { domids }, Vec::new())
+            }
+            HostRequest::Defaults => {
+                let bridge = self.host_defaults()?.bridge().to_owned();
+                return Ok(api::Reply::Defaults { bridge });
+            }
+            HostRequest::Pools => (HostAsk::Pools, Vec::new()),
+            HostRequest::PoolCreate { file, text, overrides, dry_run } => {
+                let source = xlcfg::Source { file: &file, text: &text, overrides: &overrides };
+                let pool = xlcfg::read_pool(source);
+                let pool = pool.map_err(|fault| Failed::Told(fault.to_string()))?;
+                let (pool, uuid) = (Box::new(pool), self.fresh_uuid()?);
+                (HostAsk::CreatePool { pool, uuid, dry_run }, Vec::new())
+            }
+            HostRequest::PoolDestroy { pool } => (HostAsk::DestroyPool { pool }, Vec::new()),
+            HostRequest::PoolRename { pool, name } => {
+                (HostAsk::RenamePool { pool, name }, Vec::new())
+            }
+            HostRequest::PoolAdd { pool, cpus: text } => {
+                (HostAsk::AddCpus { pool, cpus: cpus(&text)? }, Vec::new())
+            }
+            HostRequest::PoolRemove { pool, cpus: text } => {
+                (HostAsk::RemoveCpus { pool, cpus: cpus(&text)? }, Vec::new())
+            }
+            HostRequest::PoolMigrate { target, pool } => (self.moved(target, pool)?, Vec::new()),
+            HostRequest::PoolSplit => {
+                (HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? }, Vec::new())
+            }
+        };
+        match self.ask(Request::Host(Box::new(ask)))? {
+            Reply::Host(told) => self.told_of_host(*told, &pci),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Any toolstack's domain can be moved, but Xen's own control domain.
+    fn moved(&self, target: Target, pool: String) -> Result<HostAsk, Failed> {
+        let rows = self.rows(&[target])?;
+        let row = rows.first().ok_or_else(|| Failed::Told("no such domain".to_owned()))?;
+        let (domid, handle) = (row.info.domid, row.info.handle);
+        if domid == DomId::DOM0 {
+            return Err(Failed::Told("Domain-0: stays in its pool".to_owned()));
+        }
+        let name = row.name.clone().unwrap_or_else(|| domid.to_string());
+        Ok(HostAsk::MoveDomain { domid, handle, name, pool })
+    }
+
+    fn told_of_host(&self, told: HostTold, pci: &[String]) -> Result<api::Reply, Failed> {
+        match told {
+            HostTold::Done => Ok(api::Reply::Done),
+            HostTold::Text(text) => Ok(api::Reply::Text(text)),
+            HostTold::Topology(topology) => Ok(api::Reply::Topology(rows_of(*topology, pci))),
+            HostTold::Nodes { by_domain, nodes } => {
+                let text = |(domid, numbers): (DomId, std::collections::BTreeSet<u32>)| {
+                    (domid.0, render::ranges(numbers, nodes))
+                };
+                let by_domain: BTreeMap<u16, String> = by_domain.into_iter().map(text).collect();
+                Ok(api::Reply::NodeAffinity(by_domain))
+            }
+            HostTold::Pools(pools) => {
+                Ok(api::Reply::Pools(pools.into_iter().map(pool_row).collect()))
+            }
+            HostTold::Pool(pool) => Ok(api::Reply::Pools(vec![pool_row(pool)])),
+            HostTold::NotAll(lines) => {
+                lines.into_iter().try_for_each(|it| self.door.tell(&Answer::Warning(it)))?;
+                Ok(api::Reply::Done)
+            }
+        }
+    }
+}
+
+fn pool_row(pool: Pool) -> PoolRow {
+    let Pool { id, name, scheduler_id, cpus, domains } = pool;
+    let (scheduler, cpus) = (scheduler_name(scheduler_id).to_owned(), cpus.into_iter().collect());
+    PoolRow { id, name, scheduler, cpus, domains }
+}
+
+fn rows_of(topology: Topology, pci: &[String]) -> api::Topology {
+    let Topology { cpus, nodes, pci: pci_nodes } = topology;
+    let cpus = (0..).zip(cpus).filter_map(|(cpu, place)| {
+        let xen::CpuPlace { core, socket, node } = place?;
+        Some(CpuRow { cpu, core, socket, node })
+    });
+    let nodes = (0..).zip(nodes).map(|(node, it)| {
+        let xen::NumaNode { bytes, bytes_free, distances } = it;
+        NodeRow { node, bytes, bytes_free, distances }
+    });
+    let pci = pci.iter().zip(pci_nodes).filter_map(|(name, node)| Some((name.clone(), node?)));
+    api::Topology { cpus: cpus.collect(), nodes: nodes.collect(), pci: pci.collect() }
+}
+
+/// `0000:00:1f.2`; none if it is no such name.
+fn pci_address(name: &str) -> Option<PciAddress> {
+    let (segment, rest) = name.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (slot, function) = rest.split_once('.')?;
+    let segment = u32::from(u16::from_str_radix(segment, 16).ok()?);
+    let bus = u32::from(u8::from_str_radix(bus, 16).ok()?);
+    let slot = u32::from_str_radix(slot, 16).ok().filter(|slot| *slot < 32)?;
+    let function = function.parse::<u32>().ok().filter(|function| *function < 8)?;
+    Some(PciAddress(segment << 16 | bus << 8 | slot << 3 | function))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_in_sys() {
+        let address = |name| pci_address(name).map(|it| it.0);
+        assert_eq!(address("0000:00:1f.2"), Some(0xfa));
+        assert_eq!(address("0001:a0:00.7"), Some(0x1_a007));
+        for name in ["00:1f.2", "0000:00:20.0", "0000:00:1f.8", "0000:00:1f", ""] {
+            assert_eq!(address(name), None, "{name}");
+        }
+    }
+}
