@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use api::{
     Answer, Cost, Create, CreateReport, DomainEvent, DomainRow, EventKind, Info, LINE_BYTES_MAX,
-    PeerRequest, Progress, Reply, Request, Stage, Target, Targets, Wait, decode_answer,
-    decode_request, encode_answer, encode_request,
+    PeerRequest, Progress, Reply, Request, SchedPool, SchedRequest, SchedRow, Scheduler, Stage,
+    Target, Targets, Trigger, TuneRequest, VcpuBudget, Wait, decode_answer, decode_request,
+    encode_answer, encode_request,
 };
 use expect_test::{Expect, expect};
 
@@ -38,6 +39,64 @@ fn requests_about_peers_read_back() {
         &expect![[r#"
             {"version":1,"op":"peer","do":"remove","name":"b"}
         "#]],
+    );
+}
+
+#[test]
+fn requests_about_changes_of_domains_read_back() {
+    let pin = TuneRequest::VcpuPin {
+        target: target("0"),
+        vcpu: None,
+        hard: Some("0-3,^1".into()),
+        soft: None,
+        force: true,
+    };
+    check_request(
+        &Request::Tune(pin),
+        &expect![[r#"
+        {"version":1,"op":"tune","do":"vcpu-pin","target":"0","vcpu":null,"hard":"0-3,^1","soft":null,"force":true}
+    "#]],
+    );
+    let sysrq = TuneRequest::Sysrq { target: target("g"), key: 's' };
+    check_request(
+        &Request::Tune(sysrq),
+        &expect![[r#"
+        {"version":1,"op":"tune","do":"sysrq","target":"g","key":"s"}
+    "#]],
+    );
+    let trigger = TuneRequest::Trigger { target: target("g"), trigger: Trigger::S3resume, vcpu: 1 };
+    check_request(
+        &Request::Tune(trigger),
+        &expect![[r#"
+        {"version":1,"op":"tune","do":"trigger","target":"g","trigger":"s3resume","vcpu":1}
+    "#]],
+    );
+    let budget = VcpuBudget { vcpu: Some(1), period_us: 10, budget_us: 9, extra: true };
+    let budgets = TuneRequest::Budgets { target: target("g"), budgets: vec![budget] };
+    check_request(
+        &Request::Tune(budgets),
+        &expect![[r#"
+        {"version":1,"op":"tune","do":"budgets","target":"g","budgets":[{"vcpu":1,"period_us":10,"budget_us":9,"extra":true}]}
+    "#]],
+    );
+    let pools = SchedRequest::Pools { scheduler: Scheduler::Rtds, pool: None, vcpus: true };
+    check_request(
+        &Request::Sched(pools),
+        &expect![[r#"
+        {"version":1,"op":"sched","do":"pools","scheduler":"rtds","pool":null,"vcpus":true}
+    "#]],
+    );
+    let pool = SchedPool {
+        name: "Pool-0".into(),
+        ratelimit_us: Some(1000),
+        rows: vec![SchedRow { weight: Some(256), cap: Some(0), ..SchedRow::default() }],
+        ..SchedPool::default()
+    };
+    check_answer(
+        &Answer::Ok(Reply::Sched(vec![pool])),
+        &expect![[r#"
+        {"ok":{"sched":[{"name":"Pool-0","timeslice_ms":null,"ratelimit_us":1000,"migration_delay_us":null,"rows":[{"name":null,"domid":0,"vcpu":null,"weight":256,"cap":0,"period_us":null,"budget_us":null,"extra":false}]}]}}
+    "#]],
     );
 }
 
