@@ -234,20 +234,12 @@ impl Service<'_> {
             Request::NetworkList { targets } => self.network_list(targets),
             Request::VcpuList { targets } => self.vcpus(&targets),
             Request::Uptime { targets } => self.uptime(&targets),
-            Request::BlockAttach { target: it, disk, cwd, progress } => {
-                self.block_attach(&target(it), &disk, &cwd, progress.into())
-            }
-            Request::BlockDetach { target: it, disk, force, progress } => {
-                self.block_detach(&target(it), &disk, force, progress.into())
-            }
-            Request::CdInsert { target: it, drive, path, cwd, force } => {
-                self.cd_insert(target(it), &drive, &path, &cwd, force)
-            }
-            Request::CdEject { target: it, drive, force } => self.cd_eject(it, &drive, force),
-            Request::NetworkAttach { target: it, vif } => self.network_attach(&it, &vif),
-            Request::NetworkDetach { target: it, vif, force } => {
-                self.network_detach(&it, &vif, force)
-            }
+            request @ (Request::BlockAttach { .. }
+            | Request::BlockDetach { .. }
+            | Request::CdInsert { .. }
+            | Request::CdEject { .. }
+            | Request::NetworkAttach { .. }
+            | Request::NetworkDetach { .. }) => self.change_devices(request),
             Request::Explain { target: it } => self.text(Asked::Explain { target: target(it) }),
             Request::Plan { of } => self.plan(of),
             Request::Limits(changes) => self.limits(changes),
@@ -269,6 +261,26 @@ impl Service<'_> {
             Request::Trace { target } => self.trace(target),
             Request::Storage(request) => self.storage_reply(request),
             Request::Counters => Ok(self.counters()),
+        }
+    }
+
+    fn change_devices(&self, request: Request) -> Result<api::Reply, Failed> {
+        match request {
+            Request::BlockAttach { target: it, disk, cwd, progress } => {
+                self.block_attach(&target(it), &disk, &cwd, progress.into())
+            }
+            Request::BlockDetach { target: it, disk, force, progress } => {
+                self.block_detach(&target(it), &disk, force, progress.into())
+            }
+            Request::CdInsert { target: it, drive, path, cwd, force } => {
+                self.cd_insert(target(it), &drive, &path, &cwd, force)
+            }
+            Request::CdEject { target: it, drive, force } => self.cd_eject(it, &drive, force),
+            Request::NetworkAttach { target: it, vif } => self.network_attach(&it, &vif),
+            Request::NetworkDetach { target: it, vif, force } => {
+                self.network_detach(&it, &vif, force)
+            }
+            other => unreachable!("{other:?} changes no device"),
         }
     }
 

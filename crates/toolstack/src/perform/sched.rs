@@ -75,7 +75,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         let mut readings = Vec::new();
         for pool in pools.iter().filter(|pool| is_meant(pool)) {
-            let name = name_of(&pool);
+            let name = name_of(pool);
             let tuning = self.tuning_of(pool, scheduler);
             let mut shares = Vec::new();
             for info in domains.iter().filter(|info| info.cpupool == pool.id) {
@@ -162,7 +162,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         scheduler: Scheduler,
         change: PoolChange,
     ) -> Result<(), Failure> {
-        let name = name_of(&pool);
+        let name = name_of(pool);
         let tuning = self.xen.sched_tuning(pool.id, scheduler).map_err(|errno| match errno {
             Errno::EINVAL => {
                 let has = scheduler_name(pool.scheduler_id);
