@@ -124,8 +124,8 @@ fn nothing_is_left_of_a_pool_that_cannot_be_made() {
     let client = client(2);
     remove(&client, "Pool-0", "3").unwrap();
     assert_eq!(
-        create(&client, "sched='credit'", false).unwrap_err(),
-        "lab: this Xen has no scheduler credit"
+        create(&client, "sched='arinc653'", false).unwrap_err(),
+        "lab: this Xen has no scheduler arinc653"
     );
     assert!(create(&client, "nodes=['0']", false).unwrap_err().contains("no CPU of these nodes"));
     assert_eq!(pools(&client), ["0 Pool-0 credit2 [0, 1, 2] 1"]);

@@ -105,7 +105,7 @@ fn a_pool_is_meant_by_its_name_or_number() {
     }
     let pool = Some("slow".to_owned());
     let unknown = ask(&mut lab, SchedQuestion::Pools { scheduler, pool, of: VcpusOf::None });
-    assert_eq!(unknown, Err("unknown cpupool \"slow\"".to_owned()));
+    assert_eq!(unknown, Err("slow: no such CPU pool; `xy cpupool-list` shows them all".to_owned()));
 
     let change = PoolChange { timeslice_ms: Some(5), ratelimit_us: Some(0), ..Default::default() };
     let pool = Some("fast".to_owned());
