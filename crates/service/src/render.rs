@@ -282,7 +282,7 @@ pub(crate) fn listed_foreign(row: &DomainRow) -> ListedConfig {
             uuid: row.info.handle.to_string(),
         },
         b_info: BuildInfo {
-            max_vcpus: row.info.vcpu_id_max.map_or(0, |id| id + 1),
+            max_vcpus: row.info.vcpu_count(),
             avail_vcpus: (0..row.info.vcpus_online).collect(),
             max_memkb: row.info.pages_max.saturating_mul(KIB_PER_PAGE),
             target_memkb: row.info.pages * KIB_PER_PAGE,

@@ -139,6 +139,12 @@ impl DomainInfo {
         }
     }
 
+    /// vCPUs that it has, online or not.
+    #[must_use]
+    pub fn vcpu_count(&self) -> u32 {
+        self.vcpu_id_max.map_or(0, |highest| highest + 1)
+    }
+
     /// PV, or PVH where only a local APIC is emulated, or HVM.
     #[must_use]
     pub fn kind(&self) -> DomainKind {

@@ -81,6 +81,17 @@ impl SchedParams {
         }
     }
 
+    /// The same with another weight or cap, where its scheduler has them.
+    #[must_use]
+    pub fn with_share(mut self, weight: Option<u16>, cap: Option<u16>) -> Self {
+        if let Self::Credit { weight: w, cap: c } | Self::Credit2 { weight: w, cap: c } = &mut self
+        {
+            *w = weight.unwrap_or(*w);
+            *c = cap.unwrap_or(*c);
+        }
+        self
+    }
+
     fn encode(self) -> [u8; 12] {
         match self {
             Self::Credit { weight, cap } | Self::Credit2 { weight, cap } => {

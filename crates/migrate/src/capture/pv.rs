@@ -167,7 +167,7 @@ impl Pv {
         info: &DomainInfo,
     ) -> Result<Vec<Record>, CaptureError> {
         let mut state = vec![Record::SharedInfo(shared_info(xen, info)?.into())];
-        for vcpu in 0..info.vcpu_id_max.map_or(0, |last| last + 1) {
+        for vcpu in 0..info.vcpu_count() {
             let domid = info.domid;
             let refused = CaptureError::refused(domid, "read a vCPU's state");
             if !xen.vcpu_info(domid, vcpu).map_err(&refused)?.online {

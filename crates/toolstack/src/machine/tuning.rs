@@ -200,7 +200,7 @@ impl Toolstack {
     fn renamed_file(&self, uuid: Uuid, name: &str) -> Option<ChangedFile> {
         let definition = self.definitions.get(&uuid)?;
         let (before, after) = (definition.encode(), definition.renamed(name).encode());
-        Some(ChangedFile { name: uuid.to_string(), before, after })
+        Some(ChangedFile { uuid, before, after })
     }
 
     /// The name that it had.

@@ -34,14 +34,6 @@ impl Brake {
         }
     }
 
-    fn with_cap(params: SchedParams, cap: u16) -> SchedParams {
-        match params {
-            SchedParams::Credit { weight, .. } => SchedParams::Credit { weight, cap },
-            SchedParams::Credit2 { weight, .. } => SchedParams::Credit2 { weight, cap },
-            params @ SchedParams::Rtds { .. } => params,
-        }
-    }
-
     /// What it uses at most, and did use so far if that is less.
     fn usual(&self, used_ns: u64, now: u64) -> u64 {
         let (used_before, since) = self.used;
@@ -92,7 +84,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         };
         let cap = (usual * u64::from(percent) / 100).max(PERCENT_MIN);
         let cap = u16::try_from(cap).unwrap_or(u16::MAX);
-        let slowed = Brake::with_cap(brake.before, cap);
+        let slowed = brake.before.with_share(None, Some(cap));
         self.xen.set_sched_params(domid, slowed).map_err(refused("slow down", domid))
     }
 
@@ -110,7 +102,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let domid = domain.domid;
         match self.share_of_cpus(domain) {
             Some(now) if Brake::cap(now) != cap => {
-                let before = Brake::with_cap(now, cap);
+                let before = now.with_share(None, Some(cap));
                 self.xen.set_sched_params(domid, before).map_err(refused("speed up", domid))
             }
             _ => Ok(()),

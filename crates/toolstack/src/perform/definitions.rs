@@ -35,20 +35,23 @@ impl DefinitionWork {
         self,
         by: &mut Performer<H, T, O>,
     ) -> Result<Output, Failure> {
-        let of = |uuid: Uuid| format!("definition {uuid}");
         match self {
-            Self::Write { uuid, text } => by
-                .host
-                .write_definition(&uuid.to_string(), &text)
-                .map_err(|error| failure(of(uuid), error))?,
+            Self::Write { uuid, text } => by.write_definition(uuid, &text)?,
             Self::Remove { uuid } => by
                 .host
                 .remove_definition(&uuid.to_string())
-                .map_err(|error| failure(of(uuid), error))?,
+                .map_err(|error| failure(format!("definition {uuid}"), error))?,
             Self::FinishBoot => {
                 by.host.finish_boot().map_err(|error| failure("the end of the boot", error))?;
             }
         }
         Ok(Output::Done)
+    }
+}
+
+impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
+    pub(super) fn write_definition(&mut self, uuid: Uuid, text: &str) -> Result<(), Failure> {
+        let written = self.host.write_definition(&uuid.to_string(), text);
+        written.map_err(|error| failure(format!("definition {uuid}"), error))
     }
 }

@@ -174,12 +174,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     fn read_vcpus(&mut self, domains: &[(DomId, Uuid)]) -> Result<Output, Failure> {
-        let physical = self.xen.phys_info();
-        let physical = physical.map_err(|errno| failure("Xen's host information", errno))?;
-        let mut readings = VcpuReadings { cpus: physical.cpu_id_max + 1, domains: BTreeMap::new() };
+        let mut readings = VcpuReadings { cpus: self.cpu_count()?, domains: BTreeMap::new() };
         for &(domid, handle) in domains {
             let Some(info) = self.domain_of(domid, handle)? else { continue };
-            let count = info.vcpu_id_max.map_or(0, |highest| highest + 1);
+            let count = info.vcpu_count();
             let vcpus: Result<Vec<_>, Errno> =
                 (0..count).map(|vcpu| self.read_vcpu(domid, vcpu)).collect();
             // The result is that domain's only if it still has the domid.

@@ -6,6 +6,7 @@ use xen::{DomId, DomainInfo, Errno, Hypervisor, SchedParams, SchedTuning, Schedu
 use xenstore::client::Transport;
 
 use super::tuning::Subject;
+use super::xen_host::find_pool;
 use super::{Performer, failure, refused, store};
 use crate::config::{GuestOptions, VmConfig};
 use crate::host::Host;
@@ -67,12 +68,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         wanted: Option<&str>,
         of: VcpusOf,
     ) -> Result<Vec<PoolReading>, Failure> {
-        let wanted = wanted.map(|wanted| self.pool(wanted)).transpose()?;
         let pools = self.pools()?;
+        let wanted = wanted.map(|wanted| find_pool(&pools, wanted)).transpose()?;
         let domains = self.xen.domains().map_err(|errno| failure("the list of domains", errno))?;
-        let is_meant = |pool: &Pool| {
-            has(pool, scheduler) && wanted.as_ref().is_none_or(|wanted| wanted.id == pool.id)
-        };
+        let is_meant =
+            |pool: &Pool| has(pool, scheduler) && wanted.is_none_or(|wanted| wanted.id == pool.id);
         let mut readings = Vec::new();
         for pool in pools.iter().filter(|pool| is_meant(pool)) {
             let name = name_of(pool);
@@ -113,7 +113,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let Some(vcpus) = vcpus else {
             return Ok(vec![share(None, self.xen.sched_params(domid, scheduler)?)]);
         };
-        let all: Vec<u32> = (0..info.vcpu_id_max.map_or(0, |highest| highest + 1)).collect();
+        let all: Vec<u32> = (0..info.vcpu_count()).collect();
         let vcpus = if vcpus.is_empty() { &all[..] } else { vcpus };
         let params = self.xen.rtds_vcpus(domid, vcpus)?;
         Ok(vcpus.iter().zip(params).map(|(vcpu, params)| share(Some(*vcpu), params)).collect())
@@ -128,28 +128,24 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         let info = info.ok_or_else(|| Failure(format!("domain {domid} is gone")))?;
         let subject = format!("domain {domid}");
-        self.check_scheduler(&subject, &info, scheduler)?;
+        let pool = self.check_scheduler(&subject, &info, scheduler)?;
         check_vcpus(&subject, &info, vcpus.unwrap_or_default())?;
         let shares = self.shares_of(scheduler, &info, vcpus);
         let mut shares = shares.map_err(refused("read the share of", domid))?;
         self.put_names(&mut shares)?;
-        Ok(PoolReading {
-            name: name_of(&self.pool(&info.cpupool.to_string())?),
-            tuning: None,
-            shares,
-        })
+        Ok(PoolReading { name: name_of(&pool), tuning: None, shares })
     }
 
-    /// Refuses a domain whose pool has another scheduler.
+    /// The domain's pool, unless that has another scheduler.
     fn check_scheduler(
         &mut self,
         subject: &str,
         info: &DomainInfo,
         scheduler: Scheduler,
-    ) -> Result<(), Failure> {
+    ) -> Result<Pool, Failure> {
         let pool = self.pool(&info.cpupool.to_string())?;
         if has(&pool, scheduler) {
-            return Ok(());
+            return Ok(pool);
         }
         let name = name_of(&pool);
         let (has, wanted) = (scheduler_name(pool.scheduler_id), scheduler_name(scheduler as u32));
@@ -189,8 +185,9 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             return Ok(());
         }
         // A new domain is in the first pool.
-        let pool = self.pool_meant(None)?;
-        let scheduler = Scheduler::from_id(pool.scheduler_id);
+        let pool = self.xen.cpupool_from(0);
+        let pool = pool.map_err(|errno| failure("the list of CPU pools", errno))?;
+        let scheduler = pool.and_then(|pool| Scheduler::from_id(pool.scheduler_id));
         let Some(scheduler) = scheduler.filter(|it| has_weights(*it)) else { return Ok(()) };
         self.put_share(domid, Share { scheduler, weight: cpu_weight, cap: cpu_cap })
     }
@@ -198,15 +195,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn put_share(&mut self, domid: DomId, share: Share) -> Result<(), Failure> {
         let Share { scheduler, weight, cap } = share;
         let before = self.xen.sched_params(domid, scheduler);
-        let wanted = match before.map_err(refused("read the share of", domid))? {
-            SchedParams::Credit { weight: w, cap: c } => {
-                SchedParams::Credit { weight: weight.unwrap_or(w), cap: cap.unwrap_or(c) }
-            }
-            SchedParams::Credit2 { weight: w, cap: c } => {
-                SchedParams::Credit2 { weight: weight.unwrap_or(w), cap: cap.unwrap_or(c) }
-            }
-            budget @ SchedParams::Rtds { .. } => budget,
-        };
+        let before = before.map_err(refused("read the share of", domid))?;
+        let wanted = before.with_share(weight, cap);
         self.xen.set_sched_params(domid, wanted).map_err(refused("set the share of", domid))
     }
 
@@ -219,7 +209,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if weight == Some(0) {
             return Err(subject.refuse("cpu weight out of range, valid range is from 1 to 65535"));
         }
-        let cap_max = 100 * u64::from(info.vcpu_id_max.map_or(0, |highest| highest + 1));
+        let cap_max = 100 * u64::from(info.vcpu_count());
         if cap.is_some_and(|cap| u64::from(cap) > cap_max) {
             let why =
                 format!("cpu cap out of range, valid range is from 0 to {cap_max} for its vCPUs");
@@ -248,7 +238,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             match vcpu {
                 Some(vcpu) => given.push((vcpu, params)),
                 None => {
-                    let all = 0..info.vcpu_id_max.map_or(0, |highest| highest + 1);
+                    let all = 0..info.vcpu_count();
                     given.extend(all.map(|vcpu| (vcpu, params)));
                 }
             }
@@ -264,7 +254,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
 }
 
 fn check_vcpus(subject: &str, info: &DomainInfo, vcpus: &[u32]) -> Result<(), Failure> {
-    let most = info.vcpu_id_max.map_or(0, |highest| highest + 1);
+    let most = info.vcpu_count();
     match vcpus.iter().find(|vcpu| **vcpu >= most) {
         Some(vcpu) => Err(Failure(format!("{subject}: has no vCPU {vcpu}"))),
         None => Ok(()),

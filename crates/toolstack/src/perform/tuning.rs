@@ -8,7 +8,7 @@ mod vcpus;
 use xen::{DomId, DomainKind, DomainRef, Errno, Hypervisor, Trigger, Uuid};
 use xenstore::client::{Nodes as _, Transport};
 
-use super::{Performer, failure, refused, store};
+use super::{Performer, refused, store};
 use crate::device_model::Process;
 use crate::host::Host;
 use crate::layout::{self, Nodes};
@@ -28,10 +28,10 @@ pub struct TuneWork {
     pub(crate) namesake: Option<DomId>,
 }
 
-/// A file before and after a change.
+/// The file of a definition before and after a change.
 #[derive(Clone, Debug)]
 pub(crate) struct ChangedFile {
-    pub(crate) name: String,
+    pub(crate) uuid: Uuid,
     pub(crate) before: String,
     pub(crate) after: String,
 }
@@ -109,25 +109,20 @@ impl TuneWork {
         if nodes.0.is_empty() {
             return Ok(Output::Done);
         }
-        if let Some(ChangedFile { name, after, .. }) = definition.as_deref() {
-            by.write_definition(name, after)?;
+        if let Some(ChangedFile { uuid, after, .. }) = definition.as_deref() {
+            by.write_definition(*uuid, after)?;
         }
         let (domid, uuid) = (subject.domid(), subject.vm.map(|it| it.1));
         let written = store::write_tuned(&mut by.store, domid, uuid, &nodes);
-        if let (Err(_), Some(ChangedFile { name, before, .. })) = (&written, definition.as_deref())
+        if let (Err(_), Some(ChangedFile { uuid, before, .. })) = (&written, definition.as_deref())
         {
-            by.write_definition(name, before)?;
+            by.write_definition(*uuid, before)?;
         }
         written.map(|()| Output::Done)
     }
 }
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
-    fn write_definition(&mut self, name: &str, text: &str) -> Result<(), Failure> {
-        let written = self.host.write_definition(name, text);
-        written.map_err(|error| failure(format!("definition {name}"), error))
-    }
-
     fn trigger(
         &mut self,
         subject: &Subject,

@@ -77,7 +77,7 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    fn cpu_places(&mut self) -> Result<Vec<Option<CpuPlace>>, Failure> {
+    pub(super) fn cpu_places(&mut self) -> Result<Vec<Option<CpuPlace>>, Failure> {
         self.xen.cpu_places().map_err(|errno| failure("the machine's CPUs", errno))
     }
 
@@ -108,16 +108,9 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
         Ok(pools)
     }
 
-    /// The pool with this number or name.
+    /// As [`find_pool`], among all.
     pub(super) fn pool(&mut self, wanted: &str) -> Result<Pool, Failure> {
-        let number = wanted.parse::<u32>().ok();
-        let is_meant = |pool: &Pool| match number {
-            Some(number) => pool.id == number,
-            None => pool.name.as_deref() == Some(wanted),
-        };
-        self.pools()?.into_iter().find(is_meant).ok_or_else(|| {
-            Failure(format!("{wanted}: no such CPU pool; `xy cpupool-list` shows them all"))
-        })
+        find_pool(&self.pools()?, wanted).cloned()
     }
 
     fn create_pool(&mut self, new: NewPool, uuid: Uuid, dry_run: bool) -> Result<Pool, Failure> {
@@ -221,7 +214,7 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
 
     fn rename_pool(&mut self, wanted: &str, name: &str) -> Result<HostTold, Failure> {
         let pools = self.pools()?;
-        let pool = self.pool(wanted)?;
+        let pool = find_pool(&pools, wanted)?;
         if pool.name.as_deref() != Some(name) {
             check_name(name, &pools)?;
             store::write_one(&mut self.store, &format!("{}/name", path(pool.id)), name)?;
@@ -306,6 +299,18 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
         }
         Ok(HostTold::NotAll(not_all))
     }
+}
+
+/// The pool with this number or name.
+pub(super) fn find_pool<'a>(pools: &'a [Pool], wanted: &str) -> Result<&'a Pool, Failure> {
+    let number = wanted.parse::<u32>().ok();
+    let is_meant = |pool: &&Pool| match number {
+        Some(number) => pool.id == number,
+        None => pool.name.as_deref() == Some(wanted),
+    };
+    pools.iter().find(is_meant).ok_or_else(|| {
+        Failure(format!("{wanted}: no such CPU pool; `xy cpupool-list` shows them all"))
+    })
 }
 
 /// As libxl has it.

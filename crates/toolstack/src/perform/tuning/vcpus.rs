@@ -23,7 +23,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 
     /// CPUs that the host can have, from 0.
-    fn cpu_count(&mut self) -> Result<u32, Failure> {
+    pub(in crate::perform) fn cpu_count(&mut self) -> Result<u32, Failure> {
         let physical = self.xen.phys_info();
         let physical = physical.map_err(|errno| failure("Xen's host information", errno))?;
         Ok(physical.cpu_id_max + 1)
@@ -36,7 +36,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         host: HostLimit,
     ) -> Result<Nodes, Failure> {
         let info = self.tuned_info(subject)?;
-        let most = info.vcpu_id_max.map_or(0, |highest| highest + 1);
+        let most = info.vcpu_count();
         if count == 0 {
             return Err(subject.refuse("a domain needs a vCPU"));
         }
@@ -80,8 +80,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         for vcpu in 0..config.vcpus_max {
             let lists = [hard, soft].map(|lists| lists.as_ref().and_then(|it| it.of(vcpu)));
             if places.is_empty() && lists.iter().flatten().any(|it| it.names_nodes()) {
-                let told = self.xen.cpu_places();
-                places = told.map_err(|errno| failure("the host's CPUs", errno))?;
+                places = self.cpu_places()?;
             }
             let [hard, soft] = lists.map(|list| list.map(|it| it.cpus(cpu_count, &places)));
             if hard.is_none() && soft.is_none() {
@@ -107,12 +106,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let count = self.cpu_count()?;
         let needs_places = [hard, soft].into_iter().flatten().any(CpuList::names_nodes);
         let places = match needs_places {
-            true => self.xen.cpu_places().map_err(|errno| failure("the host's CPUs", errno))?,
+            true => self.cpu_places()?,
             false => Vec::new(),
         };
         let cpus = |list: &Option<CpuList>| list.as_ref().map(|it| it.cpus(count, &places));
         let change = AffinityChange { hard: cpus(hard), soft: cpus(soft), is_forced: *is_forced };
-        let most = self.tuned_info(subject)?.vcpu_id_max.map_or(0, |highest| highest + 1);
+        let most = self.tuned_info(subject)?.vcpu_count();
         let vcpus = match vcpu {
             Some(vcpu) if *vcpu >= most => {
                 return Err(subject.refuse(&format!("has no vCPU {vcpu}")));
