@@ -353,24 +353,12 @@ fn cpu_ranges(set: &BitSet, cpus: u32) -> String {
 }
 
 /// The same for ascending numbers of anything of which there are so many.
-pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>, cpus: u32) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for cpu in numbers.into_iter().take_while(|cpu| *cpu < cpus) {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == cpu => *last = cpu,
-            _ => ranges.push((cpu, cpu)),
-        }
-    }
-    match ranges.as_slice() {
-        [] => "none".to_owned(),
-        [(0, last)] if last + 1 == cpus => "all".to_owned(),
-        _ => {
-            let range = |&(first, last): &(u32, u32)| match first == last {
-                true => first.to_string(),
-                false => format!("{first}-{last}"),
-            };
-            ranges.iter().map(range).collect::<Vec<_>>().join(",")
-        }
+pub(crate) fn ranges(numbers: impl IntoIterator<Item = u32>, count: u32) -> String {
+    let numbers: Vec<u32> = numbers.into_iter().take_while(|number| *number < count).collect();
+    match numbers.len() {
+        0 => "none".to_owned(),
+        all if u32::try_from(all) == Ok(count) => "all".to_owned(),
+        _ => toolstack::tuning::ranges(numbers),
     }
 }
 

@@ -4,11 +4,12 @@
 mod cpus;
 mod sched;
 
-pub use cpus::CpuList;
+pub use cpus::{CpuList, ranges};
 pub use sched::{Budget, PoolChange, SchedQuestion, Share, VcpusOf};
 use xen::{DomainKind, Scheduler, Trigger};
 
 use crate::config::VmConfig;
+use crate::xlcfg::MEMORY_MIB_MAX;
 
 /// One change.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -64,9 +65,6 @@ pub struct Pinning {
     pub is_forced: bool,
 }
 
-/// Most memory of a configuration.
-const MEMORY_MIB_MAX: u64 = 16 << 20;
-
 impl Tuning {
     /// The verb, as in the log.
     #[must_use]
@@ -121,7 +119,7 @@ impl Tuning {
 
     /// Changes a configuration alike, as far as it can say it: whole MiB, and neither above the other.
     pub(crate) fn apply(&self, config: &mut VmConfig) {
-        let mib = |kib: &u64| kib.div_ceil(1024).clamp(1, MEMORY_MIB_MAX);
+        let mib = |kib: &u64| kib.div_ceil(1024).clamp(1, MEMORY_MIB_MAX.into());
         match self {
             Self::MemoryMax { kib } => {
                 config.memory_max_mib = mib(kib);

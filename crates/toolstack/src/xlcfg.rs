@@ -28,12 +28,12 @@ pub(crate) use viridian::{
     default_numbers as viridian_default, mask_of_numbers as viridian_mask,
     numbered as viridian_groups,
 };
-pub(crate) use vm::name_problem;
+pub(crate) use vm::{MEMORY_MIB_MAX, name_problem};
 use xen::DomainKind;
 pub use xlconf::{HostDefaults, HostReading, read_host};
 
 use crate::config::{DiskConfig, VifConfig, VmConfig};
-use syntax::{Place, SyntaxError};
+use syntax::Place;
 
 /// A configuration file's text and the settings that win over it.
 #[derive(Clone, Copy, Debug)]
@@ -112,13 +112,7 @@ pub struct Reading {
 #[must_use]
 pub fn read_on(defaults: &HostDefaults, source: Source<'_>, strictness: Strictness) -> Reading {
     let (settings, errors) = syntax::parse(source.text, source.overrides);
-    let fault = |SyntaxError { place, key, problem }| ConfigError {
-        file: source.file.to_owned(),
-        place: Some(place),
-        key,
-        problem,
-    };
-    let mut faults: Vec<_> = errors.into_iter().map(fault).collect();
+    let mut faults: Vec<_> = errors.into_iter().map(|error| error.in_file(source.file)).collect();
     if !faults.is_empty() {
         // What a file lacks is not known before all of it can be read.
         return Reading { faults, ..Reading::default() };

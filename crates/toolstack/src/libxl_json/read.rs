@@ -307,7 +307,7 @@ fn guest_options(
         cpuid: None,
         cpu_weight: share("weight", u16::MAX)?,
         cpu_cap: share("cap", cap_max)?,
-        affinity: affinity(build)?,
+        affinity: affinity(build, vcpus_max)?,
         never_moves: build.flag("disable_migrate")? == Some(true),
         // libxl has no word for it.
         on_host_shutdown: None,
@@ -317,22 +317,24 @@ fn guest_options(
 static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
 
 /// As libxl says where vCPUs may run: a list of CPUs for each.
-fn affinity(build: &Node<'_>) -> Result<Option<Box<AffinityConfig>>> {
-    let vcpus_max: usize = build.narrow("max_vcpus")?.unwrap_or(1);
+fn affinity(build: &Node<'_>, vcpus_max: u32) -> Result<Option<Box<AffinityConfig>>> {
     let lists = |key| {
         let mut lists = Vec::new();
         for item in build.list(key)? {
-            let numbers = item.as_array().map(|them| them.iter().map(Value::as_u64));
-            let cpus: Option<BTreeSet<u32>> =
-                numbers.and_then(|mut it| it.by_ref().map(|it| u32::try_from(it?).ok()).collect());
-            let cpus = cpus.ok_or_else(|| build.error(key, "expected lists of CPUs"))?;
+            let cpu = |it: &Value| u32::try_from(it.as_u64()?).ok();
+            let cpus = item.as_array().and_then(|them| them.iter().map(cpu).collect());
+            let cpus: BTreeSet<u32> =
+                cpus.ok_or_else(|| build.error(key, "expected lists of CPUs"))?;
             // One without any is as good as none, and so are those after it.
             let Some(list) = CpuList::of_numbers(&cpus) else { break };
             lists.push(list);
         }
         Ok(match lists.split_first() {
             None => None,
-            Some((first, _)) if lists.len() == vcpus_max && lists.iter().all(|it| it == first) => {
+            Some((first, rest))
+                if u32::try_from(lists.len()) == Ok(vcpus_max)
+                    && rest.iter().all(|it| it == first) =>
+            {
                 Some(CpuLists::Common(first.clone()))
             }
             Some(_) => Some(CpuLists::Each(lists)),

@@ -155,10 +155,7 @@ fn build_info(config: &VmConfig) -> Value {
 /// A list of CPUs for each vCPU. What depends on the host, such as its NUMA nodes, is left to the next one.
 fn affinity(config: &VmConfig, of: impl Fn(&AffinityConfig) -> Option<&CpuLists>) -> Option<Value> {
     let lists = of(config.options.affinity.as_deref()?)?;
-    let cpus = |vcpu| match lists.of(vcpu) {
-        Some(list) => list.numbers(),
-        None => None,
-    };
+    let cpus = |vcpu| lists.of(vcpu)?.numbers();
     let each = (0..config.vcpus_max).map_while(cpus);
     let each: Vec<Value> = each.map(|cpus| cpus.into_iter().collect()).collect();
     (!each.is_empty()).then(|| each.into())

@@ -50,23 +50,9 @@ impl CpuList {
         &self.text
     }
 
-    /// Of these CPUs, in as few words as it can be said.
+    /// Of these CPUs; `None` if there are none.
     pub(crate) fn of_numbers(cpus: &BTreeSet<u32>) -> Option<Self> {
-        let mut ranges: Vec<RangeInclusive<u32>> = Vec::new();
-        for &cpu in cpus {
-            match ranges.last_mut() {
-                Some(range) if cpu.checked_sub(1) == Some(*range.end()) => {
-                    *range = *range.start()..=cpu;
-                }
-                _ => ranges.push(cpu..=cpu),
-            }
-        }
-        let word = |range: &RangeInclusive<u32>| match (range.start(), range.end()) {
-            (first, last) if first == last => first.to_string(),
-            (first, last) => format!("{first}-{last}"),
-        };
-        let words: Vec<String> = ranges.iter().map(word).collect();
-        Self::parse(&words.join(",")).ok()
+        Self::parse(&ranges(cpus.iter().copied())).ok()
     }
 
     /// The CPUs, if that does not depend on a host.
@@ -109,6 +95,23 @@ impl CpuList {
 
 fn place_of(cpu: u32, places: &[Option<CpuPlace>]) -> Option<CpuPlace> {
     places.get(usize::try_from(cpu).ok()?).copied().flatten()
+}
+
+/// Ascending numbers in as few words as they can be said: `0-3,8`.
+#[must_use]
+pub fn ranges(numbers: impl IntoIterator<Item = u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let range = |&(first, last): &(u32, u32)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    ranges.iter().map(range).collect::<Vec<_>>().join(",")
 }
 
 fn part(text: &str) -> Result<Part, String> {

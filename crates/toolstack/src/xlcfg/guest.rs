@@ -15,7 +15,7 @@ impl Reader<'_> {
             Ok(number.and_then(|number| u32::try_from(number).ok()))
         };
         let limit = 0..=i64::from(i32::MAX);
-        Ok(GuestOptions {
+        let options = GuestOptions {
             // 0 is as good as none, as for xl.
             evtchn_port_max: number("max_event_channels", limit.clone())?.filter(|max| *max > 0),
             maptrack_frames_max: number("max_maptrack_frames", limit)?
@@ -31,7 +31,12 @@ impl Reader<'_> {
             affinity: self.affinity()?.map(Box::new),
             never_moves: self.flag("nomigrate", false)?,
             on_host_shutdown: self.on_host_shutdown()?,
-        })
+        };
+        if options.never_moves && options.on_host_shutdown == Some(OnHostShutdown::Save) {
+            let problem = "the VM would not be saved, which on_host_shutdown = \"save\" asks for";
+            return Err(self.error("nomigrate", self.place("nomigrate"), problem));
+        }
+        Ok(options)
     }
 
     /// In percent of one CPU: up to all of its vCPUs. 0 is none.
@@ -71,17 +76,6 @@ impl Reader<'_> {
                 Ok((!lists.is_empty()).then_some(CpuLists::Each(lists)))
             }
         }
-    }
-
-    /// What contradicts itself.
-    pub(super) fn check_options(&self, options: &GuestOptions) -> Result<()> {
-        let place = |key| self.atom(key).ok().flatten().map(|(_, place)| place);
-        let saves = options.on_host_shutdown == Some(OnHostShutdown::Save);
-        if let Some(at) = place("nomigrate").filter(|_| saves && options.never_moves) {
-            let problem = "the VM would not be saved, which on_host_shutdown = \"save\" asks for";
-            return Err(self.error("nomigrate", at, problem));
-        }
-        Ok(())
     }
 
     fn on_host_shutdown(&self) -> Result<Option<OnHostShutdown>> {

@@ -2,9 +2,9 @@
 //!
 //! Source: xen `docs/man/xlcpupool.cfg.5.pod`, and `main_cpupoolcreate` in `tools/xl/xl_cpupool.c`.
 
-use super::syntax::{Place, SyntaxError, Value};
+use super::syntax::{Place, Value};
 use super::vm::{Reader, Result};
-use super::{ConfigError, HostDefaults, Source, integer, shown, syntax};
+use super::{HostDefaults, Source, integer, shown, syntax};
 use crate::tuning::CpuList;
 use crate::xen_host::{NewPool, PoolCpus, scheduler_named};
 
@@ -14,9 +14,8 @@ use crate::xen_host::{NewPool, PoolCpus, scheduler_named};
 /// The first fault.
 pub fn read_pool(source: Source<'_>) -> Result<NewPool> {
     let (settings, errors) = syntax::parse(source.text, source.overrides);
-    if let Some(SyntaxError { place, key, problem }) = errors.into_iter().next() {
-        let file = source.file.to_owned();
-        return Err(ConfigError { file, place: Some(place), key, problem });
+    if let Some(error) = errors.into_iter().next() {
+        return Err(error.in_file(source.file));
     }
     let defaults = HostDefaults::default();
     let reader = Reader { file: source.file, settings: &settings, defaults: &defaults };

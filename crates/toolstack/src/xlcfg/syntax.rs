@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::shown;
+use super::{ConfigError, shown};
 
 /// Nested lists deeper than this are refused; no key of xl needs more than three.
 const DEPTH_MAX: u32 = 8;
@@ -42,6 +42,13 @@ pub(super) struct SyntaxError {
     pub(super) place: Place,
     pub(super) key: Option<String>,
     pub(super) problem: String,
+}
+
+impl SyntaxError {
+    pub(super) fn in_file(self, file: &str) -> ConfigError {
+        let Self { place, key, problem } = self;
+        ConfigError { file: file.to_owned(), place: Some(place), key, problem }
+    }
 }
 
 /// Reads a file's text, then the settings of the command line. After an error it goes on with the next line

@@ -13,7 +13,7 @@ use crate::config::{
 };
 
 /// 16 TiB, the range of 44-bit addresses.
-pub(super) const MEMORY_MIB_MAX: i64 = 16 << 20;
+pub(crate) const MEMORY_MIB_MAX: u32 = 16 << 20;
 /// `HVM_MAX_VCPUS`; Xen allows more for PV, but nothing boots that way.
 const VCPUS_MAX: i64 = 128;
 /// What a xenstore client can expect to read as one line.
@@ -95,8 +95,6 @@ impl Reader<'_> {
         let vifs = self.vifs(kind, &mut found);
         let hvm = self.hvm(kind, &disks, &mut found);
         let cmdline = self.cmdline(&mut found);
-        let options = found.take(self.guest_options());
-        found.take(self.check_options(&options));
         let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
         let config = VmConfig {
             origin: self.origin(),
@@ -118,7 +116,7 @@ impl Reader<'_> {
                 .take(grant_frames_max)
                 .and_then(|frames| u16::try_from(frames).ok())
                 .or(self.defaults.grant_frames_max),
-            options,
+            options: found.take(self.guest_options()),
             hvm,
         };
         found.drop_what_only_seems_missing();
@@ -353,7 +351,7 @@ impl Reader<'_> {
 
     /// Memory at the start and at most, in MiB.
     fn memory(&self) -> Result<(u64, u64)> {
-        let range = 1..=MEMORY_MIB_MAX;
+        let range = 1..=i64::from(MEMORY_MIB_MAX);
         let memory = self.number("memory", range.clone())?;
         let max = self.number("maxmem", range)?;
         let (memory, max) = match (memory, max) {

@@ -129,14 +129,8 @@ const KEYS: &[(&str, Treatment)] = &[
 pub fn read_host(file: &str, text: &str) -> HostReading {
     let (settings, errors) = syntax::parse(text, &[]);
     if !errors.is_empty() {
-        let fault = |error: syntax::SyntaxError| ConfigError {
-            file: file.to_owned(),
-            place: Some(error.place),
-            key: error.key,
-            problem: error.problem,
-        };
         return HostReading {
-            faults: errors.into_iter().map(fault).collect(),
+            faults: errors.into_iter().map(|error| error.in_file(file)).collect(),
             ..HostReading::default()
         };
     }
