@@ -9,6 +9,7 @@ use crate::checkpoints::CheckpointRow;
 use crate::config::ListedConfig;
 use crate::host::{PoolRow, Topology};
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
+use crate::request::is_unset;
 use crate::sched::SchedPool;
 use crate::storage::{SrRow, VdiList};
 use crate::vms::{StartedAll, StateChanges, VmRow};
@@ -269,7 +270,7 @@ pub struct DomainRow {
     pub mem_kib: u64,
     pub mem_max_kib: u64,
     /// Of `mem_kib`, what is claimed and not allocated yet.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_unset")]
     pub claimed_kib: u64,
     pub vcpus_online: u32,
     pub running: bool,
@@ -346,9 +347,4 @@ pub struct Console {
     pub domid: u16,
     /// Path of the pseudo-terminal.
     pub tty: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }

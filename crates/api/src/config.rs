@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::request::is_unset;
+
 /// An entry of `list -l`.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default)]
@@ -76,9 +78,9 @@ pub struct Disk {
     pub backend: String,
     pub format: String,
     /// 1 if the guest may write; libxl's JSON has a number here.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_unset")]
     pub readwrite: u32,
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "is_unset")]
     pub is_cdrom: u32,
 }
 
@@ -96,9 +98,4 @@ pub struct Nic {
     pub rate_bytes_per_interval: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_interval_usecs: Option<u64>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
 }

@@ -370,10 +370,9 @@ pub enum Request {
     Trace { target: String },
 }
 
-/// Flags that are not set are omitted, for older daemons.
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-pub(crate) fn is_unset(flag: &bool) -> bool {
-    !flag
+/// Flags that are not set are omitted, for older daemons, and so are zeros.
+pub(crate) fn is_unset<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// The operation of a requested plan.

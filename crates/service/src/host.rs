@@ -13,47 +13,45 @@ use crate::{Failed, Service, render, unexpected};
 impl Service<'_> {
     pub(crate) fn host(&self, request: HostRequest) -> Result<api::Reply, Failed> {
         let cpus = |text: &str| CpuList::parse(text).map_err(Failed::Told);
-        let (ask, pci) = match request {
-            HostRequest::Console { clear } => (HostAsk::Console { clear }, Vec::new()),
-            HostRequest::DebugKeys { keys } => (HostAsk::DebugKeys { keys }, Vec::new()),
+        // Those that are asked for, by name.
+        let mut devices = Vec::new();
+        let ask = match request {
+            HostRequest::Console { clear } => HostAsk::Console { clear },
+            HostRequest::DebugKeys { keys } => HostAsk::DebugKeys { keys },
             HostRequest::Topology { pci } => {
                 let known = pci.into_iter().filter_map(|name| Some((pci_address(&name)?, name)));
-                let (addresses, names): (Vec<_>, Vec<_>) = known.unzip();
-                (HostAsk::Topology { pci: addresses }, names)
+                let pci;
+                (pci, devices) = known.unzip::<_, _, Vec<_>, Vec<_>>();
+                HostAsk::Topology { pci }
             }
             HostRequest::NodeAffinity { domids } => {
-                let domids = domids.into_iter().map(DomId).collect();
-                (HostAsk::NodeAffinity { domids }, Vec::new())
+                HostAsk::NodeAffinity { domids: domids.into_iter().map(DomId).collect() }
             }
             HostRequest::Defaults => {
                 let bridge = self.host_defaults()?.bridge().to_owned();
                 return Ok(api::Reply::Defaults { bridge });
             }
-            HostRequest::Pools => (HostAsk::Pools, Vec::new()),
+            HostRequest::Pools => HostAsk::Pools,
             HostRequest::PoolCreate { file, text, overrides, dry_run } => {
                 let source = xlcfg::Source { file: &file, text: &text, overrides: &overrides };
                 let pool = xlcfg::read_pool(source);
                 let pool = pool.map_err(|fault| Failed::Told(fault.to_string()))?;
                 let (pool, uuid) = (Box::new(pool), self.fresh_uuid()?);
-                (HostAsk::CreatePool { pool, uuid, dry_run }, Vec::new())
+                HostAsk::CreatePool { pool, uuid, dry_run }
             }
-            HostRequest::PoolDestroy { pool } => (HostAsk::DestroyPool { pool }, Vec::new()),
-            HostRequest::PoolRename { pool, name } => {
-                (HostAsk::RenamePool { pool, name }, Vec::new())
-            }
+            HostRequest::PoolDestroy { pool } => HostAsk::DestroyPool { pool },
+            HostRequest::PoolRename { pool, name } => HostAsk::RenamePool { pool, name },
             HostRequest::PoolAdd { pool, cpus: text } => {
-                (HostAsk::AddCpus { pool, cpus: cpus(&text)? }, Vec::new())
+                HostAsk::AddCpus { pool, cpus: cpus(&text)? }
             }
             HostRequest::PoolRemove { pool, cpus: text } => {
-                (HostAsk::RemoveCpus { pool, cpus: cpus(&text)? }, Vec::new())
+                HostAsk::RemoveCpus { pool, cpus: cpus(&text)? }
             }
-            HostRequest::PoolMigrate { target, pool } => (self.moved(target, pool)?, Vec::new()),
-            HostRequest::PoolSplit => {
-                (HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? }, Vec::new())
-            }
+            HostRequest::PoolMigrate { target, pool } => self.moved(target, pool)?,
+            HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
         match self.ask(Request::Host(Box::new(ask)))? {
-            Reply::Host(told) => self.told_of_host(*told, &pci),
+            Reply::Host(told) => self.told_of_host(*told, &devices),
             other => Err(unexpected(&other)),
         }
     }

@@ -6,12 +6,12 @@ use api::{SchedPool, SchedRow, Scheduler};
 
 use super::{name, put};
 
-/// Each pool, with a row for each domain.
-pub(crate) fn pools(scheduler: Scheduler, pools: &[SchedPool]) -> String {
+/// Each pool, with a row for each domain or, if `is_each`, for each vCPU.
+pub(crate) fn pools(scheduler: Scheduler, is_each: bool, pools: &[SchedPool]) -> String {
     let mut out = String::new();
     for pool in pools {
         out += &parameters(scheduler, std::slice::from_ref(pool));
-        out += &rows(scheduler, std::slice::from_ref(pool));
+        out += &rows(scheduler, is_each, std::slice::from_ref(pool));
     }
     out
 }
@@ -34,11 +34,15 @@ pub(crate) fn parameters(scheduler: Scheduler, pools: &[SchedPool]) -> String {
     out
 }
 
-/// A row for each domain.
-pub(crate) fn rows(scheduler: Scheduler, pools: &[SchedPool]) -> String {
-    if scheduler == Scheduler::Rtds {
-        return budgets(false, pools);
+/// A row for each domain or, if `is_each`, for each vCPU.
+pub(crate) fn rows(scheduler: Scheduler, is_each: bool, pools: &[SchedPool]) -> String {
+    match scheduler {
+        Scheduler::Rtds => budgets(is_each, pools),
+        Scheduler::Credit | Scheduler::Credit2 => shares(pools),
     }
+}
+
+fn shares(pools: &[SchedPool]) -> String {
     let mut out = format!("{:<33} {:>4} {:>6} {:>4}\n", "Name", "ID", "Weight", "Cap");
     for row in pools.iter().flat_map(|pool| &pool.rows) {
         let SchedRow { domid, weight, cap, .. } = row;
@@ -48,18 +52,7 @@ pub(crate) fn rows(scheduler: Scheduler, pools: &[SchedPool]) -> String {
     out
 }
 
-/// Each pool of the real-time scheduler, with a row for each domain or vCPU.
-pub(crate) fn budget_pools(is_each: bool, pools: &[SchedPool]) -> String {
-    let mut out = String::new();
-    for pool in pools {
-        out += &parameters(Scheduler::Rtds, std::slice::from_ref(pool));
-        out += &budgets(is_each, std::slice::from_ref(pool));
-    }
-    out
-}
-
-/// A row for each domain, or for each vCPU.
-pub(crate) fn budgets(is_each: bool, pools: &[SchedPool]) -> String {
+fn budgets(is_each: bool, pools: &[SchedPool]) -> String {
     let mut out = format!("{:<33} {:>4} ", "Name", "ID");
     if is_each {
         put!(out, "{:>4} ", "VCPU");

@@ -132,18 +132,34 @@ fn check_file(
 
 /// The file's content, and the directory for relative paths in it.
 pub(crate) fn read(file: &str) -> Result<(String, String), Failure> {
-    let config_text = std::fs::read(file)
-        .map_err(|error| Failure::failed(format!("cannot read {file}: {error}")))
-        .and_then(|bytes| {
-            String::from_utf8(bytes).map_err(|_| Failure::failed(format!("{file}: not UTF-8 text")))
-        })?;
+    let config_text = text(file)?;
     let cwd = std::env::current_dir()
         .map_err(|error| Failure::failed(format!("cannot find the working directory: {error}")))?;
     Ok((config_text, cwd.to_string_lossy().into_owned()))
 }
 
+pub(super) fn text(file: &str) -> Result<String, Failure> {
+    std::fs::read(file)
+        .map_err(|error| Failure::failed(format!("cannot read {file}: {error}")))
+        .and_then(|bytes| {
+            String::from_utf8(bytes).map_err(|_| Failure::failed(format!("{file}: not UTF-8 text")))
+        })
+}
+
 /// The file to read and the overriding `key=value` settings.
 pub(crate) fn file_and_overrides(options: &Options) -> Result<(String, Vec<String>), Failure> {
+    let (file, overrides) = operands(options).map_err(|operand| {
+        let problem = format!("create: {operand:?} is one file too many; see 'xy help create'");
+        Failure::usage(problem)
+    })?;
+    let file = file.ok_or_else(|| {
+        Failure::usage("create: a configuration file is missing; see 'xy help create'")
+    })?;
+    Ok((file, overrides))
+}
+
+/// The same, where the file may be missing. The error is the operand that is one too many.
+pub(super) fn operands(options: &Options) -> Result<(Option<String>, Vec<String>), &String> {
     let mut file = options.value("defconfig").map(str::to_owned);
     let mut overrides = Vec::new();
     for operand in &options.operands {
@@ -153,13 +169,9 @@ pub(crate) fn file_and_overrides(options: &Options) -> Result<(String, Vec<Strin
         } else if file.is_none() {
             file = Some(operand.clone());
         } else {
-            let problem = format!("create: {operand:?} is one file too many; see 'xy help create'");
-            return Err(Failure::usage(problem));
+            return Err(operand);
         }
     }
-    let file = file.ok_or_else(|| {
-        Failure::usage("create: a configuration file is missing; see 'xy help create'")
-    })?;
     Ok((file, overrides))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{HostRequest, Request};
 
-use super::{expect_done, expect_reply};
+use super::{expect_reply, pools};
 use crate::columns;
 use crate::options::Options;
 use crate::session::{Failure, Session};
@@ -49,9 +49,7 @@ pub(crate) fn dmesg(session: &mut Session, options: &Options) -> Result<(), Fail
 }
 
 pub(crate) fn debug_keys(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let keys = options.operands[0].clone();
-    let reply = session.call(&Request::Host(HostRequest::DebugKeys { keys }))?;
-    expect_done(&reply)
+    pools::ask(session, HostRequest::DebugKeys { keys: options.operands[0].clone() })
 }
 
 pub(crate) fn counters(session: &mut Session, options: &Options) -> Result<(), Failure> {

@@ -2,12 +2,13 @@
 
 use api::{HostRequest, PoolRow, Request, Target};
 
-use super::{expect_done, expect_reply};
+use super::{create, expect_done, expect_reply};
 use crate::columns::host as columns;
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
-fn ask(session: &mut Session, request: HostRequest) -> Result<(), Failure> {
+/// A request that is answered by `Done`.
+pub(super) fn ask(session: &mut Session, request: HostRequest) -> Result<(), Failure> {
     session.call(&Request::Host(request)).and_then(|reply| expect_done(&reply))
 }
 
@@ -36,23 +37,11 @@ pub(crate) fn list(session: &mut Session, options: &Options) -> Result<(), Failu
 }
 
 pub(crate) fn create(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let mut file = options.value("defconfig").map(str::to_owned);
-    let mut overrides = Vec::new();
-    for operand in &options.operands {
-        if operand.contains('=') {
-            overrides.push(operand.clone());
-        } else if file.is_none() {
-            file = Some(operand.clone());
-        } else {
-            let problem = format!("cpupool-create: {operand:?} is one argument too many");
-            return Err(Failure::usage(format!("{problem}; see 'xy help cpupool-create'")));
-        }
-    }
-    let text = match &file {
-        Some(file) => std::fs::read_to_string(file)
-            .map_err(|error| Failure::failed(format!("cannot read {file}: {error}")))?,
-        None => String::new(),
-    };
+    let (file, overrides) = create::operands(options).map_err(|operand| {
+        let problem = format!("cpupool-create: {operand:?} is one argument too many");
+        Failure::usage(format!("{problem}; see 'xy help cpupool-create'"))
+    })?;
+    let text = file.as_deref().map_or(Ok(String::new()), create::text)?;
     let source = file.clone().unwrap_or_else(|| "command line".to_owned());
     let dry_run = session.dry_run || options.has("dryrun");
     let file = file.unwrap_or_default();

@@ -65,12 +65,12 @@ fn by_weight(
         }
         Some(target) => {
             let pools = ask(session, SchedRequest::Domain { scheduler, target, vcpus: None })?;
-            session.print(&columns::rows(scheduler, &pools));
+            session.print(&columns::rows(scheduler, false, &pools));
             return Ok(());
         }
         None => ask(session, SchedRequest::Pools { scheduler, pool, vcpus: false })?,
     };
-    session.print(&columns::pools(scheduler, &pools));
+    session.print(&columns::pools(scheduler, false, &pools));
     Ok(())
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn rtds(session: &mut Session, options: &Options) -> Result<(), Failu
         }
         (Some(target), vcpus) => {
             let pools = ask(session, SchedRequest::Domain { scheduler, target, vcpus })?;
-            session.print(&columns::budgets(is_each, &pools));
+            session.print(&columns::rows(scheduler, is_each, &pools));
             return Ok(());
         }
         (None, vcpus) => {
@@ -110,7 +110,7 @@ pub(crate) fn rtds(session: &mut Session, options: &Options) -> Result<(), Failu
             ask(session, SchedRequest::Pools { scheduler, pool: asked.pool, vcpus })?
         }
     };
-    session.print(&columns::budget_pools(is_each, &pools));
+    session.print(&columns::pools(scheduler, is_each, &pools));
     Ok(())
 }
 
