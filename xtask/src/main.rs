@@ -94,7 +94,7 @@ fn dispatch() -> Result<ExitCode> {
                 ))?;
                 Ok(ExitCode::SUCCESS)
             }
-            "lab" => lab::command::main(&mut parser),
+            "lab" => lab::command::main(&mut parser, package::build_all),
             other => bail!("there is no command '{other}'\n{HELP}"),
         },
         Some(Short('h') | Long("help")) | None => {

@@ -54,16 +54,7 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             other => return Err(other.unexpected().into()),
         }
     }
-    let mut needs = NEEDS.to_vec();
-    needs.extend(checks.then_some(LINTIAN));
-    let missing: Vec<&str> =
-        needs.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, name)| *name).collect();
-    if !missing.is_empty() {
-        lab::install(&missing)?;
-    }
-    let release = Release::of_head()?;
-    let folder = lab::target_directory()?.join("package");
-    let made = make(&release, &folder, "programs")?;
+    let (release, folder, made) = make_first(checks)?;
     if checks {
         // What an earlier check has built would only be compared with itself.
         let built = lab::target_directory()?.join("programs-again");
@@ -83,6 +74,25 @@ pub(crate) fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         println!("{} ({} kB)", file.display(), fs::metadata(file)?.len() / 1000);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the packages of the last commit.
+pub(crate) fn build_all() -> Result<()> {
+    make_first(false).map(|_| ())
+}
+
+fn make_first(checks: bool) -> Result<(Release, PathBuf, Vec<PathBuf>)> {
+    let mut needs = NEEDS.to_vec();
+    needs.extend(checks.then_some(LINTIAN));
+    let missing: Vec<&str> =
+        needs.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, name)| *name).collect();
+    if !missing.is_empty() {
+        lab::install(&missing)?;
+    }
+    let release = Release::of_head()?;
+    let folder = lab::target_directory()?.join("package");
+    let made = make(&release, &folder, "programs")?;
+    Ok((release, folder, made))
 }
 
 fn name_of(path: &Path) -> String {

@@ -1,23 +1,28 @@
 //! The command line of `cargo xtask lab`.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use lexopt::prelude::*;
 
+use super::debian::Debian;
 use super::{Build, ExtraFile, Failure, GuestKernel, Options, Outcome, Scenario, Series, image};
+use super::{Mode, overlay};
 
 const HELP: &str = "\
 Boots a real Xen host in QEMU, with Xylem's programs inside.
 
 cargo xtask lab run [options] SCENARIO [arguments]   run a shell script in dom0
 cargo xtask lab pair [options] NAME [arguments]      run one on the first of two hosts
+cargo xtask lab debian [options] [NAME [arguments]]  run one on a Debian host; without a name, a shell
 cargo xtask lab shell [options]                      a shell in dom0; `exit` ends the host
 cargo xtask lab image                                only build the image
 
-SCENARIO is a path, or a name from lab/scenarios; NAME is a path, or that of lab/scenarios/pair-NAME.sh.
+SCENARIO is a path, or a name from lab/scenarios; NAME is a path, or that of lab/scenarios/pair-NAME.sh or
+debian-NAME.sh.
 
   --store xylem|c|oxen   xenstore server (default xylem)
   --mem MIB              memory of the machine (default 3072)
@@ -36,6 +41,13 @@ Two hosts have by default 2048 MiB, 1024 of them dom0's, and one CPU each. Each 
 
   --store-a, --store-b, --xen-a, --xen-b
 
+A Debian host is installed by root, with Debian's Xen packages, and may take 1800 seconds. It has options of its own, and none
+of --store and --xen:
+
+  --suite bookworm|trixie   Debian 12 (default) or 13
+  --packages FOLDER         where Xylem's packages are (default: `cargo xtask package` builds them,
+                            if it has not); the host has them in /lab/packages
+
 Exit status: the scenario's; 124 if it took too long; 125 if the host died or did not start.";
 
 /// Exit status for a scenario that was cut off, as `timeout(1)` has it.
@@ -43,11 +55,11 @@ const STATUS_TIMEOUT: u8 = 124;
 /// Exit status for a host that died.
 const STATUS_HOST: u8 = 125;
 
-/// Runs `cargo xtask lab` with the rest of the command line.
+/// Runs `cargo xtask lab` with the rest of the command line. `build_packages` is for a Debian host.
 ///
 /// # Errors
 /// The command line is wrong, or the host cannot be set up.
-pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
+pub fn main(parser: &mut lexopt::Parser, build_packages: fn() -> Result<()>) -> Result<ExitCode> {
     let command = match parser.next()? {
         Some(Value(word)) => word.string()?,
         Some(Short('h') | Long("help")) | None => {
@@ -59,6 +71,7 @@ pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
     match command.as_str() {
         "run" => run(parser),
         "pair" => run_pair(parser),
+        "debian" => run_debian(parser, build_packages),
         "shell" => {
             let mut options = Options::new("shell")?;
             while let Some(argument) = parser.next()? {
@@ -72,7 +85,7 @@ pub fn main(parser: &mut lexopt::Parser) -> Result<ExitCode> {
             println!("{}", image.root.display());
             Ok(ExitCode::SUCCESS)
         }
-        other => bail!("there is no `lab {other}`; choose run, pair, shell or image"),
+        other => bail!("there is no `lab {other}`; choose run, pair, debian, shell or image"),
     }
 }
 
@@ -124,6 +137,68 @@ fn run_pair(parser: &mut lexopt::Parser) -> Result<ExitCode> {
         ..common.clone()
     });
     tell(&scenario, super::pair::run(&hosts, &scenario, &arguments?, &mut print))
+}
+
+fn run_debian(parser: &mut lexopt::Parser, build_packages: fn() -> Result<()>) -> Result<ExitCode> {
+    let mut options = Options::new("")?;
+    let default_results = options.results.clone();
+    options.timeout = Duration::from_secs(1800);
+    let mut suite = super::debian::Suite::default();
+    let mut folder = None;
+    let mut scenario = None;
+    while let Some(argument) = parser.next()? {
+        if let Value(name) = argument {
+            scenario = Some(Scenario::find_debian(&name.string()?)?);
+            break;
+        }
+        match option_name(argument)?.as_str() {
+            "suite" => suite = parser.value()?.string()?.parse()?,
+            "packages" => folder = Some(PathBuf::from(parser.value()?)),
+            option @ ("store" | "xen") => {
+                bail!("a Debian host has Debian's own: --{option} is not for it")
+            }
+            option => apply(&mut options, option, parser)?,
+        }
+    }
+    if options.results == default_results {
+        let name = scenario.as_ref().map_or("debian-shell", |scenario| &scenario.name);
+        options.results = default_results.join(name);
+    }
+    let packages = match folder {
+        Some(folder) => packages_in(&folder)?,
+        None => {
+            let folder = overlay::target_directory()?.join("package");
+            if packages_in(&folder).is_err() {
+                build_packages()?;
+            }
+            packages_in(&folder)?
+        }
+    };
+    for package in &packages {
+        eprintln!("lab: the host gets {}", package.display());
+    }
+    let host = Debian { suite, options, packages };
+    let Some(scenario) = scenario else {
+        let (rows, columns) = super::terminal_size();
+        let shell = host.run(&Mode::Shell { rows, columns }, &mut |_| {});
+        return report(shell.map(|outcome| outcome.status));
+    };
+    let arguments: Result<Vec<String>, _> = parser.raw_args()?.map(ValueExt::string).collect();
+    let mode = Mode::Scenario { text: scenario.text.clone(), arguments: arguments? };
+    tell(&scenario, host.run(&mode, &mut print))
+}
+
+/// The Debian packages in a folder.
+fn packages_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("there is no folder {}", folder.display()))?;
+    let mut found: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    found.retain(|path| path.extension().is_some_and(|extension| extension == "deb"));
+    found.sort();
+    if found.is_empty() {
+        bail!("there is no Debian package in {}", folder.display());
+    }
+    Ok(found)
 }
 
 fn print(line: &str) {

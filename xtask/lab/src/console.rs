@@ -13,11 +13,23 @@ const DEATHS: &[(&str, &str)] = &[
     ("Out of memory: Killed process", "dom0 ran out of memory; give it more with --dom0-mem"),
 ];
 
+/// What Xen says when dom0 reboots: the end of some hosts, and not of others.
+const REBOOT: &str = "Hardware Dom0 shutdown: rebooting machine";
+
+/// How often dom0 has rebooted.
+pub(crate) fn reboots(console: &str) -> usize {
+    console.matches(REBOOT).count()
+}
+
 /// What killed the host, if its console says so.
-pub(crate) fn cause_of_death(console: &str) -> Option<&'static str> {
+pub(crate) fn cause_of_death(console: &str, reboots: bool) -> Option<&'static str> {
+    let is_reboot = |at: usize| console[at..].starts_with(REBOOT);
     DEATHS
         .iter()
-        .filter_map(|(mark, meaning)| console.find(mark).map(|at| (at, *meaning)))
+        .filter_map(|(mark, meaning)| {
+            let mut places = console.match_indices(mark).map(|(at, _)| at);
+            places.find(|at| !(reboots && is_reboot(*at))).map(|at| (at, *meaning))
+        })
         .min()
         .map(|(_, meaning)| meaning)
 }
@@ -60,8 +72,18 @@ mod tests {
     #[test]
     fn the_first_mark_names_the_cause() {
         let console = "(XEN) x\r\n[ 1.0] Oops: 0000\r\n[ 1.1] Kernel panic - not syncing: y\r\n";
-        assert_eq!(cause_of_death(console), Some("dom0's kernel oopsed"));
-        assert_eq!(cause_of_death("(XEN) all is well"), None);
+        assert_eq!(cause_of_death(console, false), Some("dom0's kernel oopsed"));
+        assert_eq!(cause_of_death("(XEN) all is well", false), None);
+    }
+
+    #[test]
+    fn a_reboot_is_the_end_only_of_a_host_that_does_not_come_back() {
+        let console = "(XEN) Hardware Dom0 shutdown: rebooting machine\r\n(XEN) Xen version\r\n";
+        assert_eq!(cause_of_death(console, false), Some("dom0 shut down"));
+        assert_eq!(cause_of_death(console, true), None);
+        assert_eq!(reboots(console), 1);
+        let halted = console.to_owned() + "(XEN) Hardware Dom0 shutdown: halting machine\r\n";
+        assert_eq!(cause_of_death(&halted, true), Some("dom0 shut down"));
     }
 
     #[test]

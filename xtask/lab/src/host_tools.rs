@@ -27,6 +27,15 @@ const TOOLS: &[Tool] = &[
     },
 ];
 
+const DEBIAN_TOOLS: &[Tool] = &[
+    Tool { program: "mmdebstrap", package: "mmdebstrap", purpose: "installs Debian into a folder" },
+    Tool {
+        program: "qemu-img",
+        package: "qemu-utils",
+        purpose: "keeps what a run writes apart from the image",
+    },
+];
+
 const SSH_KEYGEN: Tool = Tool {
     program: "ssh-keygen",
     package: "openssh-client",
@@ -59,6 +68,14 @@ pub fn require_all() -> Result<()> {
 /// As for [`require_all`].
 pub(crate) fn require_ssh_keygen() -> Result<()> {
     require(&[SSH_KEYGEN])
+}
+
+/// Makes sure that a Debian host can be made.
+///
+/// # Errors
+/// As for [`require_all`].
+pub(crate) fn require_for_debian() -> Result<()> {
+    require(DEBIAN_TOOLS)
 }
 
 fn require(tools: &[Tool]) -> Result<()> {

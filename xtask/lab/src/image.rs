@@ -65,14 +65,14 @@ pub fn prepare(series: Series) -> Result<Image> {
         packages.push(apt.resolve(names)?);
     }
 
-    let directory = cache.join("images").join(key(&packages.concat())?);
+    let directory = cache.join("images").join(key(SOURCES, &packages.concat())?);
     if !directory.is_dir() {
         let mut files = Vec::new();
         for ((apt, names), packages) in sources.iter().zip(&packages) {
             files.extend(apt.download(names, packages, &cache.join("packages"))?);
         }
         build(&files, &directory, series)?;
-        remove_old(&cache.join("images"))?;
+        remove_old(&cache.join("images"), IMAGES_KEPT)?;
     }
     Ok(Image {
         xen: directory.join("xen"),
@@ -99,7 +99,7 @@ pub(crate) fn prepare_additions(additions: &[&Addition]) -> Result<PathBuf> {
     let packages = apt.resolve(&names)?;
     let directory = cache.join("additions");
     let title: Vec<&str> = additions.iter().map(|it| it.name).collect();
-    let file = directory.join(format!("{}-{}.cpio", title.join("+"), key(&packages)?));
+    let file = directory.join(format!("{}-{}.cpio", title.join("+"), key(SOURCES, &packages)?));
     if !file.is_file() {
         eprintln!("lab: building the addition {}", file.display());
         let paths = apt.download(&names, &packages, &cache.join("packages"))?;
@@ -146,7 +146,7 @@ fn additions_from_tree(additions: &[&Addition], tree: &Path) -> Result<Vec<u8>> 
 }
 
 /// Keeps the latest images only; a running lab's is among them.
-fn remove_old(images: &Path) -> Result<()> {
+pub(crate) fn remove_old(images: &Path, kept: usize) -> Result<()> {
     let mut dated = Vec::new();
     for entry in std::fs::read_dir(images)? {
         let entry = entry?;
@@ -154,7 +154,7 @@ fn remove_old(images: &Path) -> Result<()> {
     }
     dated.sort();
     dated.reverse();
-    for (_, path) in dated.iter().skip(IMAGES_KEPT) {
+    for (_, path) in dated.iter().skip(kept) {
         // Somebody else may be removing it too.
         let _ = std::fs::remove_dir_all(path);
     }
@@ -176,8 +176,9 @@ pub fn cache_directory() -> Result<PathBuf> {
     Ok(Path::new(&home).join(".cache/xylem"))
 }
 
-fn key(packages: &[Package]) -> Result<String> {
-    let mut text = SOURCES.concat();
+/// Names what is made of these packages by these sources.
+pub(crate) fn key(sources: &[&str], packages: &[Package]) -> Result<String> {
+    let mut text = sources.concat();
     for package in packages {
         text += &package.file;
         text += &package.sha256;
@@ -478,14 +479,14 @@ fn merged(path: &str) -> String {
     if path.starts_with("usr/") { path.to_owned() } else { format!("usr/{path}") }
 }
 
-fn gunzip(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn gunzip(path: &Path) -> Result<Vec<u8>> {
     let output =
         Command::new("gzip").args(["-dc"]).arg(path).output().context("gzip does not start")?;
     ensure!(output.status.success(), "gzip cannot unpack {}", path.display());
     Ok(output.stdout)
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 

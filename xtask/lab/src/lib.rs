@@ -11,6 +11,7 @@ pub mod cargo;
 pub mod command;
 mod console;
 mod cpio;
+pub mod debian;
 mod elf;
 mod host_tools;
 mod image;
@@ -165,6 +166,14 @@ impl Scenario {
     /// There is no such file.
     pub fn find_pair(name: &str) -> Result<Self> {
         Self::find_named(name, &format!("pair-{name}"))
+    }
+
+    /// One for a Debian host: `name` is a path, or what follows `debian-` in the name of a file in `lab/scenarios`.
+    ///
+    /// # Errors
+    /// There is no such file.
+    pub fn find_debian(name: &str) -> Result<Self> {
+        Self::find_named(name, &format!("debian-{name}"))
     }
 
     fn find_named(name: &str, stem: &str) -> Result<Self> {

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::image::Image;
 use super::{Mode, Options};
 
 /// SMAP kills the PV dom0 of Xen 4.17, RDTSCP kills PVH Linux, and with AVX state memory of dom0's
@@ -19,7 +18,24 @@ const CPU: &str = "max,-smap,-rdtscp,-xsave,-xsaveopt,-xsavec,-xsaves,\
 
 /// The second half only saves time: each word is worth 0.3 to 1 s of an emulated boot.
 const KERNEL_ARGUMENTS: &str = "console=hvc0 quiet panic=1 oops=panic \
-     swiotlb=4096 rodata=off cryptomgr.notests mitigations=off";
+     rodata=off cryptomgr.notests mitigations=off";
+
+/// What a machine boots, the same whenever it is switched on.
+#[derive(Debug)]
+pub(crate) struct Software {
+    /// The hypervisor as a multiboot ELF file.
+    pub xen: PathBuf,
+    /// dom0's kernel as an ELF file.
+    pub kernel: PathBuf,
+    /// dom0's first file system.
+    pub initrd: PathBuf,
+    /// More words for dom0's kernel.
+    pub kernel_arguments: &'static str,
+    /// Images of its disks, in qcow2.
+    pub disks: Vec<PathBuf>,
+    /// Whether a host that reboots is switched on again.
+    pub reboots: bool,
+}
 
 /// Files through which one machine talks to us.
 #[derive(Clone, Debug)]
@@ -50,15 +66,14 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Starts Xen with `root` as dom0's root file system.
+    /// Switches a machine on.
     ///
     /// # Errors
     /// QEMU does not start.
     pub(crate) fn start(
         options: &Options,
         mode: &Mode,
-        image: &Image,
-        root: &std::path::Path,
+        software: &Software,
         channels: &Channels,
         wiring: &Wiring,
     ) -> Result<Self> {
@@ -69,7 +84,7 @@ impl Machine {
         command.args(["-m", &options.memory_mib.to_string()]);
         command.args(["-display", "none", "-vga", "none", "-no-reboot", "-net", "none"]);
         command.args(["-nodefaults", "-monitor", "none"]);
-        command.arg("-kernel").arg(&image.xen);
+        command.arg("-kernel").arg(&software.xen);
         command.args([
             "-append",
             &format!(
@@ -82,7 +97,12 @@ impl Machine {
         let escape = |path: &std::path::Path| path.display().to_string().replace(',', ",,");
         command.args([
             "-initrd",
-            &format!("{} {KERNEL_ARGUMENTS},{}", escape(&image.kernel), escape(root)),
+            &format!(
+                "{} {KERNEL_ARGUMENTS} {},{}",
+                escape(&software.kernel),
+                software.kernel_arguments,
+                escape(&software.initrd)
+            ),
         ]);
         let file =
             |name: &str, path: &std::path::Path| format!("file,id={name},path={}", escape(path));
@@ -90,7 +110,7 @@ impl Machine {
         command.args(["-chardev", &(file("console", &channels.console) + ",append=on")]);
         command.args(["-serial", "chardev:console"]);
         command.args(["-device", "virtio-serial-pci"]);
-        command.args(["-chardev", &file("control", &channels.control)]);
+        command.args(["-chardev", &(file("control", &channels.control) + ",append=on")]);
         command.args(["-device", "virtserialport,chardev=control,name=xylem.control"]);
         command.args(["-chardev", &file("results", &channels.results)]);
         command.args(["-device", "virtserialport,chardev=results,name=xylem.results"]);
@@ -105,6 +125,11 @@ impl Machine {
             Mode::Shell { .. } => {
                 command.args(["-device", "virtconsole,chardev=main,name=xylem.shell"]);
             }
+        }
+        for disk in &software.disks {
+            // They live as long as we do: nothing is synced.
+            let drive = format!("if=virtio,format=qcow2,cache=unsafe,file={}", escape(disk));
+            command.args(["-drive", &drive]);
         }
         connect(&mut command, wiring)?;
         command.stderr(Stdio::piped());

@@ -186,13 +186,13 @@ pub fn build_wide_unikernel() -> Result<ExtraFile> {
 
 /// How many devices a guest kernel of ours has room for.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Unikernel {
+pub(crate) enum Unikernel {
     Small,
     Wide,
 }
 
 /// Our own guest kernel, if the checkout has one: an ELF file, built by its own workspace.
-fn unikernel(build: Build, which: Unikernel) -> Result<Option<PathBuf>> {
+pub(crate) fn unikernel(build: Build, which: Unikernel) -> Result<Option<PathBuf>> {
     let folder = workspace().join("guest");
     if !folder.join("Cargo.toml").is_file() {
         return Ok(None);
@@ -268,14 +268,17 @@ fn settings(options: &Options, mode: &Mode, peer: Option<&Membership>) -> String
     let host = peer.map(|peer| format!("host={}\n", peer.side)).unwrap_or_default();
     host + &match mode {
         Mode::Scenario { arguments, .. } => {
-            let quoted: Vec<String> =
-                arguments.iter().map(|word| format!(" {}", quote(word))).collect();
-            format!("store={store}\nmode=scenario\nset --{}\n", quoted.concat())
+            format!("store={store}\nmode=scenario\nset --{}\n", quoted(arguments))
         }
         Mode::Shell { rows, columns } => {
             format!("store={store}\nmode=shell\nrows={rows}\ncolumns={columns}\n")
         }
     }
+}
+
+/// Words for a shell, each with a space before it.
+pub(crate) fn quoted(words: &[String]) -> String {
+    words.iter().map(|word| format!(" {}", quote(word))).collect()
 }
 
 fn quote(word: &str) -> String {
@@ -288,8 +291,8 @@ mod tests {
 
     #[test]
     fn arguments_survive_the_shell() {
-        let words = ["plain", "two words", "it's", "$HOME `x` \"", ""];
-        let script: String = words.iter().map(|word| format!(" {}", quote(word))).collect();
+        let words = ["plain", "two words", "it's", "$HOME `x` \"", ""].map(str::to_owned);
+        let script = quoted(&words);
         let output = Command::new("sh")
             .arg("-c")
             .arg(format!("set --{script}; for word; do echo \"[$word]\"; done"))

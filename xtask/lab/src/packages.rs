@@ -48,22 +48,7 @@ impl Apt {
             std::fs::create_dir_all(folder.join(part))
                 .with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        let own = machines_suite()?;
-        let mut sources = 0;
-        for path in source_files() {
-            let text = std::fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let changed = match path.extension().and_then(|extension| extension.to_str()) {
-                Some("sources") => other_suite_of_stanzas(&text, &own, suite),
-                _ => other_suite_of_lines(&text, &own, suite),
-            };
-            if !changed.is_empty() {
-                let name = path.file_name().context("a file of apt's sources has no name")?;
-                std::fs::write(folder.join("parts").join(name), changed)?;
-                sources += 1;
-            }
-        }
-        ensure!(sources > 0, "no source of this machine's apt has packages of {own}");
+        write_sources(suite, &folder.join("parts"))?;
         std::fs::write(folder.join("status"), "")?;
         let at = folder.display();
         let settings = format!(
@@ -220,6 +205,30 @@ impl Apt {
         ensure!(attempt()?.success(), "apt-get download failed; is the Debian mirror reachable?");
         Ok(())
     }
+}
+
+/// Writes this machine's sources, with another suite in the place of its own, into `folder`; returns the files.
+///
+/// # Errors
+/// The machine's sources cannot be read, or name no suite.
+pub(crate) fn write_sources(suite: &str, folder: &Path) -> Result<Vec<PathBuf>> {
+    let own = machines_suite()?;
+    let mut written = Vec::new();
+    for path in source_files() {
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        let changed = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("sources") => other_suite_of_stanzas(&text, &own, suite),
+            _ => other_suite_of_lines(&text, &own, suite),
+        };
+        if !changed.is_empty() {
+            let name = path.file_name().context("a file of apt's sources has no name")?;
+            std::fs::write(folder.join(name), changed)?;
+            written.push(folder.join(name));
+        }
+    }
+    ensure!(!written.is_empty(), "no source of this machine's apt has packages of {own}");
+    Ok(written)
 }
 
 /// The suite that this machine was installed from, as `/etc/os-release` has it.

@@ -3,20 +3,23 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
 use super::addition::{self, Addition};
 use super::image::{self, Image};
-use super::machine::{Channels, Machine, Wiring};
+use super::machine::{Channels, Machine, Software, Wiring};
 use super::network::Side;
 use super::pair::Membership;
 use super::{Failure, Mode, Options, Outcome, console, overlay};
 
-/// A host that has not started its scenario by then will not do so.
+/// A small dom0 that has not started its scenario by then will not do so.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(180);
+
+/// dom0's memory is small: fewer bounce buffers do.
+const KERNEL_ARGUMENTS: &str = "swiotlb=4096";
 
 /// How long dom0 may take to collect what a scenario that took too long has left.
 const STOP_TIME_MAX: Duration = Duration::from_secs(15);
@@ -25,6 +28,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(15);
 const TICK: Duration = Duration::from_millis(50);
 
 const CONSOLE_LINES: usize = 40;
+const CONSOLE_FILE: &str = "console.log";
 
 /// A folder that goes with its owner.
 pub(crate) struct ScratchFolder(pub PathBuf);
@@ -84,8 +88,15 @@ pub(crate) fn run(
         Mode::Shell { .. } => Vec::new(),
     };
     let scratch = ScratchFolder::create()?;
-    let plan = Plan::prepare(options, mode, &additions, None, &scratch.0)?;
-    let mut host = Host::start(&plan, &Wiring::default())?;
+    run_plan(&Plan::prepare(options, mode, &additions, None, &scratch.0)?, on_line)
+}
+
+/// Boots what was planned, follows it to its end, and leaves the results folder behind.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn run_plan(plan: &Plan<'_>, on_line: &mut dyn FnMut(&str)) -> Result<Outcome> {
+    let mut host = Host::start(plan, &Wiring::default())?;
     let end = host.until_the_end(on_line);
     host.close(on_line);
     let collected = host.collect();
@@ -93,7 +104,7 @@ pub(crate) fn run(
     collected?;
     Ok(Outcome {
         status,
-        results: options.results.clone(),
+        results: plan.options.results.clone(),
         boot: host.boot.unwrap_or_default(),
         elapsed: host.started.elapsed(),
     })
@@ -101,13 +112,15 @@ pub(crate) fn run(
 
 /// All that a host needs to start, again and again if need be.
 pub(crate) struct Plan<'a> {
-    options: &'a Options,
-    mode: &'a Mode,
-    image: Image,
+    pub options: &'a Options,
+    pub mode: &'a Mode,
+    pub software: Software,
     /// What is prepared for it and goes with the session.
-    folder: PathBuf,
+    pub folder: PathBuf,
     /// What failures call it, if it is one of several.
-    side: Option<Side>,
+    pub side: Option<Side>,
+    /// A host that has not started its scenario by then will not do so.
+    pub boot_time_max: Duration,
 }
 
 impl<'a> Plan<'a> {
@@ -128,20 +141,29 @@ impl<'a> Plan<'a> {
             layers.push(std::fs::read(image::prepare_additions(additions)?)?);
         }
         layers.push(overlay::build(options, mode, peer, &image)?);
-        let side = peer.map(|peer| peer.side);
-        let plan = Self { options, mode, image, folder: folder.to_owned(), side };
-        write_root(&plan.image, &layers, &plan.root())?;
+        let initrd = folder.join("root.cpio");
+        write_root(&image, &layers, &initrd)?;
         prepare_results(&options.results)?;
-        std::fs::write(plan.console(), "")?;
-        Ok(plan)
-    }
-
-    fn root(&self) -> PathBuf {
-        self.folder.join("root.cpio")
+        let software = Software {
+            xen: image.xen,
+            kernel: image.kernel,
+            initrd,
+            kernel_arguments: KERNEL_ARGUMENTS,
+            disks: Vec::new(),
+            reboots: false,
+        };
+        Ok(Self {
+            options,
+            mode,
+            software,
+            folder: folder.to_owned(),
+            side: peer.map(|peer| peer.side),
+            boot_time_max: BOOT_TIME_MAX,
+        })
     }
 
     fn console(&self) -> PathBuf {
-        self.options.results.join("console.log")
+        self.options.results.join(CONSOLE_FILE)
     }
 }
 
@@ -156,19 +178,19 @@ fn write_root(image: &Image, layers: &[Vec<u8>], path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// An empty folder for the results of this run.
-fn prepare_results(folder: &Path) -> Result<()> {
+/// An empty folder for the results of this run, with an empty console.
+pub(crate) fn prepare_results(folder: &Path) -> Result<()> {
     // Only a folder made by an earlier run is emptied, never a user's own files.
-    if folder.join("console.log").is_file() {
+    if folder.join(CONSOLE_FILE).is_file() {
         std::fs::remove_dir_all(folder)
             .with_context(|| format!("cannot empty {}", folder.display()))?;
     }
-    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(std::fs::write(folder.join(CONSOLE_FILE), "")?)
 }
 
-/// A scenario's lines as they come; closed when QEMU closes its output.
-fn forward_lines(machine: &mut Machine) -> Receiver<String> {
-    let (sender, receiver) = channel();
+/// Sends a scenario's lines as they come, until QEMU closes its output.
+fn forward_lines(machine: &mut Machine, sender: Sender<String>) {
     if let Some(output) = machine.child.stdout.take() {
         std::thread::spawn(move || {
             let mut reader = BufReader::new(output);
@@ -182,7 +204,6 @@ fn forward_lines(machine: &mut Machine) -> Receiver<String> {
             }
         });
     }
-    receiver
 }
 
 /// A host that runs: its machine, and what is known of it.
@@ -191,6 +212,9 @@ pub(crate) struct Host<'a> {
     channels: Channels,
     machine: Machine,
     lines: Receiver<String>,
+    /// For the lines of the next machine, of a host that may reboot.
+    sender: Option<Sender<String>>,
+    reboots: usize,
     pub started: Instant,
     /// How long it took to come up, once it has.
     pub boot: Option<Duration>,
@@ -213,10 +237,35 @@ impl<'a> Host<'a> {
             std::fs::write(file, "")?;
         }
         let started = Instant::now();
-        let Plan { options, mode, image, .. } = plan;
-        let mut machine = Machine::start(options, mode, image, &plan.root(), &channels, wiring)?;
-        let lines = forward_lines(&mut machine);
-        Ok(Self { plan, channels, machine, lines, started, boot: None, stop_asked: None })
+        let Plan { options, mode, software, .. } = plan;
+        let mut machine = Machine::start(options, mode, software, &channels, wiring)?;
+        let (sender, lines) = channel();
+        forward_lines(&mut machine, sender.clone());
+        Ok(Self {
+            plan,
+            channels,
+            machine,
+            lines,
+            sender: software.reboots.then_some(sender),
+            reboots: 0,
+            started,
+            boot: None,
+            stop_asked: None,
+        })
+    }
+
+    /// Switches a host on again whose QEMU ended because it rebooted; whether that is so.
+    fn has_rebooted(&mut self, console: &str) -> Result<bool> {
+        let Some(sender) = &self.sender else { return Ok(false) };
+        let reboots = console::reboots(console);
+        if reboots <= self.reboots {
+            return Ok(false);
+        }
+        self.reboots = reboots;
+        let Plan { options, mode, software, .. } = self.plan;
+        self.machine = Machine::start(options, mode, software, &self.channels, &Wiring::default())?;
+        forward_lines(&mut self.machine, sender.clone());
+        Ok(true)
     }
 
     /// The scenario's status.
@@ -259,17 +308,21 @@ impl<'a> Host<'a> {
             return Ok(Some(status));
         }
         let console = read_lossy(&self.channels.console);
-        if let Some(cause) = console::cause_of_death(&console) {
+        if let Some(cause) = console::cause_of_death(&console, self.plan.software.reboots) {
             // Let the rest of the report reach the console.
             std::thread::sleep(Duration::from_millis(500));
             return Err(self.failure(cause.to_owned()));
         }
         if has_ended {
+            if self.has_rebooted(&console)? {
+                return Ok(None);
+            }
             let what = qemu_end(&mut self.machine);
             return Err(self.failure(what));
         }
-        if self.boot.is_none() && self.started.elapsed() > BOOT_TIME_MAX {
-            let what = format!("dom0 did not come up within {} s", BOOT_TIME_MAX.as_secs());
+        let boot_time_max = self.plan.boot_time_max;
+        if self.boot.is_none() && self.started.elapsed() > boot_time_max {
+            let what = format!("dom0 did not come up within {} s", boot_time_max.as_secs());
             return Err(self.failure(what));
         }
         Ok(None)
@@ -339,6 +392,7 @@ impl<'a> Host<'a> {
     /// Ends the machine, and passes on the rest of the scenario's output.
     pub(crate) fn close(&mut self, on_line: &mut dyn FnMut(&str)) {
         self.machine.end();
+        self.sender = None;
         while let Ok(line) = self.lines.recv_timeout(Duration::from_secs(1)) {
             on_line(&line);
         }
