@@ -15,14 +15,21 @@ use super::network::Side;
 use super::pair::Membership;
 use super::{Failure, Mode, Options, Outcome, console, overlay};
 
-/// A small dom0 that has not started its scenario by then will not do so.
-const BOOT_TIME_MAX: Duration = Duration::from_secs(180);
+/// How long a host is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// If it has not started its scenario by then, it will not do so.
+    pub boot: Duration,
+    /// For collecting what a scenario that took too long has left.
+    pub stop: Duration,
+}
+
+/// With a small dom0.
+const PATIENCE: Patience =
+    Patience { boot: Duration::from_secs(180), stop: Duration::from_secs(15) };
 
 /// dom0's memory is small: fewer bounce buffers do.
 const KERNEL_ARGUMENTS: &str = "swiotlb=4096";
-
-/// How long dom0 may take to collect what a scenario that took too long has left.
-const STOP_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// How often the console and the control channel are read.
 const TICK: Duration = Duration::from_millis(50);
@@ -119,8 +126,7 @@ pub(crate) struct Plan<'a> {
     pub folder: PathBuf,
     /// What failures call it, if it is one of several.
     pub side: Option<Side>,
-    /// A host that has not started its scenario by then will not do so.
-    pub boot_time_max: Duration,
+    pub patience: Patience,
 }
 
 impl<'a> Plan<'a> {
@@ -158,7 +164,7 @@ impl<'a> Plan<'a> {
             software,
             folder: folder.to_owned(),
             side: peer.map(|peer| peer.side),
-            boot_time_max: BOOT_TIME_MAX,
+            patience: PATIENCE,
         })
     }
 
@@ -320,7 +326,7 @@ impl<'a> Host<'a> {
             let what = qemu_end(&mut self.machine);
             return Err(self.failure(what));
         }
-        let boot_time_max = self.plan.boot_time_max;
+        let boot_time_max = self.plan.patience.boot;
         if self.boot.is_none() && self.started.elapsed() > boot_time_max {
             let what = format!("dom0 did not come up within {} s", boot_time_max.as_secs());
             return Err(self.failure(what));
@@ -376,7 +382,7 @@ impl<'a> Host<'a> {
     }
 
     fn has_overstayed(&self) -> bool {
-        self.stop_asked.is_some_and(|asked| asked.elapsed() > STOP_TIME_MAX)
+        self.stop_asked.is_some_and(|asked| asked.elapsed() > self.plan.patience.stop)
     }
 
     /// Has a host that is well hand out what it has, whatever its scenario is at.
