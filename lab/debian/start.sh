@@ -5,6 +5,12 @@
 
 export HOME=/root TERM=linux LANG=C.UTF-8
 ports=/dev/virtio-ports
+# udev may not have come to them yet.
+tries=600
+until [ -e $ports/xylem.control ] && [ -e $ports/xylem.results ] || [ $tries = 0 ]; do
+    tries=$((tries - 1))
+    sleep 0.5
+done
 exec 3>$ports/xylem.control
 
 # collect: hand out what /results holds, and logs.
