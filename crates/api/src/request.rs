@@ -175,6 +175,8 @@ pub enum Request {
     },
     /// Answered by [`Reply::Done`](crate::Reply::Done) when the VM is managed.
     Adopt(Adopt),
+    /// Answered by [`Reply::Done`](crate::Reply::Done) when the VM is another toolstack's.
+    Disown { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done) when nothing is left of the domain.
     Destroy { target: Target },
     /// Answered by [`Reply::Done`](crate::Reply::Done); an [`Answer::Event`](crate::Answer::Event)

@@ -206,6 +206,7 @@ impl Service<'_> {
             Request::List { targets } => self.list(&targets),
             Request::Configs { targets } => self.configs(&targets),
             Request::Adopt(adopt) => self.adopt(adopt),
+            Request::Disown { target: it } => self.done(Asked::Disown { target: target(it) }),
             Request::Destroy { target: it } => self.done(Asked::Destroy { target: target(it) }),
             Request::Shutdown { targets, wait, acpi, progress } => {
                 self.shut_down(domains::shutdown(targets, wait, Poweroff, acpi), progress.into())

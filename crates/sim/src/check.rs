@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use xen::{DomId, EvtchnPort};
+use xen::{DomId, EvtchnPort, Uuid};
 use xenstore::client::{Client, ClientError, Nodes as _, Transport};
 
 use crate::machine::{Channel, Machine};
@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub attached: Vec<String>,
     /// Files of disk claims.
     pub claimed: Vec<String>,
+    /// libxl's files of domains.
+    pub userdata: Vec<(DomId, Uuid)>,
     /// Files about VMs that move.
     pub transfers: BTreeMap<String, String>,
     /// Open connections to other hosts.
@@ -66,6 +68,7 @@ impl Snapshot {
             loops: state.loops().clone(),
             attached: state.attached_vdis(),
             claimed: state.claimed_disks(),
+            userdata: os.libxl_json().into_keys().collect(),
             transfers: os.transfers(),
             channels: os.channels(),
             links: state.links().clone(),
@@ -87,6 +90,7 @@ impl Snapshot {
         compare("loop device", before.loops.iter(), self.loops.iter(), &mut lines);
         compare("attached VDI", &before.attached, &self.attached, &mut lines);
         compare("claim of a disk", &before.claimed, &self.claimed, &mut lines);
+        compare("file of libxl", &before.userdata, &self.userdata, &mut lines);
         compare("file of a move", before.transfers.iter(), self.transfers.iter(), &mut lines);
         compare("device model", &before.models, &self.models, &mut lines);
         compare("link", &before.links, &self.links, &mut lines);

@@ -85,6 +85,8 @@ pub struct OsState {
     definitions: BTreeMap<String, String>,
     /// Files about VMs that move, which outlive the daemon.
     transfers: BTreeMap<String, String>,
+    /// What libxl finds of each domain.
+    userdata: BTreeMap<(DomId, Uuid), String>,
     /// The VMs that start with the host were started.
     booted: bool,
     loaders: BTreeMap<String, Arc<HvmLoader>>,
@@ -246,6 +248,12 @@ impl SimOs {
     #[must_use]
     pub fn transfers(&self) -> BTreeMap<String, String> {
         self.get().transfers.clone()
+    }
+
+    /// What libxl finds of each domain: its configuration as JSON.
+    #[must_use]
+    pub fn libxl_json(&self) -> BTreeMap<(DomId, Uuid), String> {
+        self.get().userdata.clone()
     }
 
     /// The host reboots: autostart VMs are due again.
@@ -618,6 +626,22 @@ impl Host for SimOs {
     fn remove_definition(&mut self, name: &str) -> Result<(), HostError> {
         self.act()?;
         self.get_mut().definitions.remove(name);
+        Ok(())
+    }
+
+    fn write_userdata(&mut self, domid: DomId, uuid: Uuid, json: &str) -> Result<(), HostError> {
+        self.act()?;
+        self.get_mut().userdata.insert((domid, uuid), json.to_owned());
+        Ok(())
+    }
+
+    fn userdata(&mut self) -> Result<Vec<(DomId, Uuid)>, HostError> {
+        Ok(self.get().userdata.keys().copied().collect())
+    }
+
+    fn remove_userdata(&mut self, domid: DomId, uuid: Uuid) -> Result<(), HostError> {
+        self.act()?;
+        self.get_mut().userdata.remove(&(domid, uuid));
         Ok(())
     }
 

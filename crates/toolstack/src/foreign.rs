@@ -65,6 +65,19 @@ pub struct ForeignLoop {
     pub path: String,
 }
 
+impl ForeignLoop {
+    /// One of ours that is given away gets the name that it would have without us.
+    pub(crate) fn given(disk: &DiskConfig, attachment: &Attachment) -> Option<Self> {
+        match attachment {
+            Attachment::Loop(device) => {
+                let (device, path) = (device.clone(), disk.target.clone());
+                Some(Self { device, devid: disk.vdev.number, path })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A foreign domain as a VM of ours.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Adoption {

@@ -162,6 +162,24 @@ pub trait Host {
     /// An errno of the kernel.
     fn remove_definition(&mut self, name: &str) -> Result<(), HostError>;
 
+    /// Writes libxl's configuration of a domain to where libxl has it, replacing what is there.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if libxl has no folder on this host; otherwise an errno of the kernel.
+    fn write_userdata(&mut self, domid: DomId, uuid: Uuid, json: &str) -> Result<(), HostError>;
+
+    /// The domains of which libxl keeps a configuration, without domain 0.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn userdata(&mut self) -> Result<Vec<(DomId, Uuid)>, HostError>;
+
+    /// Removes all that libxl keeps of a domain in files. Idempotent.
+    ///
+    /// # Errors
+    /// An errno of the kernel.
+    fn remove_userdata(&mut self, domid: DomId, uuid: Uuid) -> Result<(), HostError>;
+
     /// Records, until the host reboots, that autostart VMs were started.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ pub mod saved;
 pub mod scheduler;
 pub mod steps;
 pub mod tuning;
+pub mod userdata;
 pub mod work;
 pub mod xen_host;
 pub mod xlcfg;

@@ -20,6 +20,7 @@ mod checkpoints;
 mod checks;
 mod definitions;
 mod devices;
+mod disown;
 mod events;
 mod explain;
 mod facts;
@@ -306,6 +307,11 @@ enum Purpose {
         client: ClientId,
         adoption: Box<Adoption>,
     },
+    /// A VM becomes xl's.
+    Disown {
+        client: ClientId,
+        uuid: Uuid,
+    },
     /// Work of a step whose operation was cancelled.
     Abandoned {
         ticket: Ticket,
@@ -398,6 +404,7 @@ pub struct Toolstack {
     unread: BTreeMap<Uuid, Unread>,
     /// Domains that are becoming ours.
     adopting: BTreeSet<Uuid>,
+    disowned: disown::Disowned,
     past: trace::Past,
     log: events::Log,
     moves: Moves,
@@ -469,6 +476,7 @@ impl Toolstack {
             foreign: Foreigners::default(),
             unread: BTreeMap::new(),
             adopting: BTreeSet::new(),
+            disowned: disown::Disowned::default(),
             past: trace::Past::default(),
             log: events::Log::after(begin.revision),
             moves,
@@ -656,6 +664,7 @@ impl Toolstack {
             Purpose::Adopt { client, adoption } => {
                 self.adopted(now, client, *adoption, result, out);
             }
+            Purpose::Disown { client, uuid } => self.disowned(now, client, uuid, result, out),
             Purpose::Abandoned { ticket, leaves } => {
                 self.abandoned_ended(now, ticket, leaves, result, out);
             }
@@ -722,6 +731,8 @@ impl Toolstack {
         self.learn_foreign(survey);
         let by_domid: BTreeMap<DomId, &DomainInfo> =
             survey.domains.iter().map(|info| (info.domid, info)).collect();
+        let lives = |uuid| survey.domains.iter().any(|it| it.handle == uuid && !it.flags.dying());
+        self.end_disowned(lives, out);
         let mut stopped = Vec::new();
         for vm in self.vms.values() {
             let Some(domid) = vm.facts.domid() else { continue };
@@ -751,7 +762,7 @@ impl Toolstack {
             }
         };
         let mut adopted = self.adopt(&survey, records, &unique_ids);
-        let without_model = self.adopt_models(models, &mut adopted, out);
+        let without_model = self.adopt_models(models, &survey, &mut adopted, out);
         let Adopted { half_made, unfinished, pending, subscribed, saving, leaving } = adopted;
         for domain in subscribed {
             self.give_out(Purpose::Aside, SuspendWork::EndSubscription { domain }, out);
@@ -762,6 +773,7 @@ impl Toolstack {
         }
         self.found_whole(now, &survey, &half_made);
         self.found_unread(now, out);
+        self.tell_libxl(out);
         let mut unsettled = half_made.clone();
         unsettled.extend(saving.iter().map(|(uuid, _)| *uuid));
         for uuid in half_made {

@@ -285,6 +285,15 @@ pub struct Survey {
     pub names: BTreeMap<DomId, String>,
 }
 
+impl Survey {
+    /// Whether this domain lives, as this VM's.
+    #[must_use]
+    pub fn has(&self, domid: DomId, uuid: Uuid) -> bool {
+        let is_it = |it: &&DomainInfo| it.domid == domid && it.handle == uuid;
+        self.domains.iter().find(is_it).is_some_and(|it| !it.flags.dying())
+    }
+}
+
 /// A loop device or VDI that was attached for a VM: its tag says for which.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct OwnLoop {

@@ -6,6 +6,7 @@ pub(crate) mod checkpoints;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod devices;
+pub(crate) mod disown;
 pub(crate) mod doctor;
 pub(crate) mod domains;
 pub(crate) mod host;

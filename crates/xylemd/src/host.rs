@@ -1,6 +1,7 @@
 //! The host: kernels, storage, bridges.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +20,7 @@ use xen_linux::Links;
 use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
-use crate::{models, monitor, saved};
+use crate::{models, monitor, saved, userdata};
 
 /// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
 const LANES_USUAL_MAX: usize = 4;
@@ -33,6 +34,18 @@ pub(crate) fn refusal(error: &io::Error) -> HostError {
         io::ErrorKind::NotFound => HostError::Missing,
         _ => HostError::Refused(error.to_string()),
     }
+}
+
+/// Nobody waits for libxl's files of our domains, so a failure is only told.
+fn about_userdata(domid: DomId, done: &str, error: &io::Error) -> HostError {
+    let refusal = refusal(error);
+    if refusal != HostError::Missing {
+        crate::log(format_args!(
+            "{}: what xl needs to change domain {domid} was not {done}: {refusal}",
+            userdata::FOLDER
+        ));
+    }
+    refusal
 }
 
 /// The message of a kernel error.
@@ -142,6 +155,20 @@ impl Host for LinuxHost {
     fn remove_definition(&mut self, name: &str) -> Result<(), HostError> {
         let told = |error: std::io::Error| HostError::Refused(error.to_string());
         self.definitions.remove(name).map_err(told)
+    }
+
+    fn write_userdata(&mut self, domid: DomId, uuid: Uuid, json: &str) -> Result<(), HostError> {
+        let written = userdata::write(Path::new(userdata::FOLDER), domid, uuid, json);
+        written.map_err(|error| about_userdata(domid, "written", &error))
+    }
+
+    fn userdata(&mut self) -> Result<Vec<(DomId, Uuid)>, HostError> {
+        userdata::all(Path::new(userdata::FOLDER)).map_err(|error| refusal(&error))
+    }
+
+    fn remove_userdata(&mut self, domid: DomId, uuid: Uuid) -> Result<(), HostError> {
+        let removed = userdata::remove(Path::new(userdata::FOLDER), domid, uuid);
+        removed.map_err(|error| about_userdata(domid, "removed", &error))
     }
 
     fn finish_boot(&mut self) -> Result<(), HostError> {

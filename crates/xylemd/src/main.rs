@@ -25,6 +25,7 @@ mod saved;
 mod stats;
 mod status;
 mod store;
+mod userdata;
 mod watch;
 mod xlconf;
 

@@ -9,6 +9,7 @@ mod conformance;
 mod constant;
 mod counters;
 mod definitions;
+mod disown;
 mod facts;
 mod faults;
 mod host_shutdown;

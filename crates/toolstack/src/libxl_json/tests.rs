@@ -144,7 +144,8 @@ fn json_has_the_names_and_words_of_libxl() {
                 0,
                 2
               ]
-            ]
+            ],
+            "video_memkb": 0
           },
           "c_info": {
             "hap": "False",

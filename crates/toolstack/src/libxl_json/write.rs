@@ -111,7 +111,8 @@ fn build_info(config: &VmConfig) -> Value {
             ("max_maptrack_frames", options.maptrack_frames_max.map(u64::from)),
             ("max_grant_version", options.grant_version_max.map(u64::from)),
             ("event_channels", options.evtchn_port_max.map(u64::from)),
-            ("video_memkb", config.hvm.as_ref().map(|hvm| hvm.video_mib << 10)),
+            // Without one, xl list -l of a PV domain counts with libxl's word for "default".
+            ("video_memkb", Some(config.hvm.as_ref().map_or(0, |hvm| hvm.video_mib << 10))),
         ],
     );
     set(

@@ -14,6 +14,7 @@ use crate::device_model;
 use crate::foreign::Adoption;
 use crate::layout;
 use crate::plan::Start;
+use crate::userdata::Userdata;
 use crate::work::{AdoptionWork, Failure, Output};
 
 impl Toolstack {
@@ -51,7 +52,10 @@ impl Toolstack {
         if self.adopting.contains(&uuid) {
             return Err(format!("{name}: is being adopted already"));
         }
-        if self.defined(&name).is_some() || self.definitions.contains_key(&uuid) {
+        // One that was given to xl comes back as what it was.
+        let defined = self.defined(&name).or(self.definitions.contains_key(&uuid).then_some(uuid));
+        let is_itself = |it: &Uuid| *it == uuid && self.definitions[it].config.name == name;
+        if defined.is_some_and(|it| !is_itself(&it)) {
             return Err(format!("{name}: is defined; run `xy undefine {name}` first"));
         }
         if self.vms.named(&name).is_some() {
@@ -78,7 +82,10 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let adoption = match result {
-            Ok(Output::Foreign(reading)) => self.adoption(&reading, base),
+            Ok(Output::Foreign(reading)) => self.adoption(&reading, base).map(|mut adoption| {
+                self.come_back(&mut adoption);
+                adoption
+            }),
             Ok(output) => unreachable!("a reading answered with {output:?}"),
             Err(Failure(message)) => Err(message),
         };
@@ -98,10 +105,11 @@ impl Toolstack {
                     false => adoption.loops(),
                 };
                 let config = Arc::new(adoption.config.clone());
+                let userdata = Userdata::of(&config, uuid, domid, &adoption.disks);
                 let purpose = Purpose::Adopt { client, adoption: Box::new(adoption) };
                 self.give_out(
                     purpose,
-                    AdoptionWork::Adopt { domain, uuid, loops, config, nodes, removals },
+                    AdoptionWork::Adopt { domain, uuid, loops, config, nodes, removals, userdata },
                     out,
                 );
             }
@@ -123,6 +131,7 @@ impl Toolstack {
             return self.adoption_ended(now, uuid, out);
         }
         self.adopting.remove(&uuid);
+        self.is_back(uuid);
         if let Some(process) = model {
             out.push(Action::Follow { process, log: device_model::log_file(&config) });
         }

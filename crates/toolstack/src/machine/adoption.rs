@@ -8,13 +8,14 @@ use xen::{DomId, DomainInfo, DomainRef, Life, ShutdownReason, Uuid};
 use super::devices::Pending;
 use super::moves::IsSuspended;
 use super::unread::stand_in;
-use super::{Facts, Incarnation, Toolstack, Unread, Vm};
+use super::{Action, Facts, Incarnation, Purpose, Toolstack, Unread, Vm};
 use crate::layout::{Completion, DeviceRef};
 use crate::moves::Leaving;
 use crate::plan::Start;
 use crate::record::Understood;
 use crate::saved::Saving;
-use crate::work::{OwnLoop, Record, Survey, parse_loop_tag};
+use crate::userdata::Userdata;
+use crate::work::{AdoptionWork, OwnLoop, Record, Survey, parse_loop_tag};
 
 impl Toolstack {
     /// Makes a VM from each record. One that cannot be read is left untouched.
@@ -92,9 +93,23 @@ impl Toolstack {
         adopted
     }
 
+    /// Lets libxl find all complete VMs: an earlier release may have written less, or had no room.
+    pub(super) fn tell_libxl(&mut self, out: &mut Vec<Action>) {
+        let userdata = |vm: &Vm| {
+            let incarnation = &vm.facts.incarnation;
+            let domain = incarnation.domain.filter(|_| incarnation.completion.is_some())?;
+            let userdata = Userdata::of(&vm.config, vm.uuid, domain.domid, &vm.facts.disks);
+            Some(AdoptionWork::TellLibxl { domain, userdata })
+        };
+        let all: Vec<AdoptionWork> = self.vms.values().filter_map(userdata).collect();
+        for work in all {
+            self.give_out(Purpose::Aside, work, out);
+        }
+    }
+
     /// Returns loop devices to the VMs named by their tags; the result is the others.
     ///
-    /// One of a live domain without a record belongs to another toolstack: its adoption was
+    /// One of a live domain without a record belongs to another toolstack: it was given away, or its adoption was
     /// interrupted.
     pub(super) fn adopt_loops(&mut self, loops: Vec<OwnLoop>, survey: &Survey) -> Vec<OwnLoop> {
         let lives = |uuid: Uuid| {
@@ -109,7 +124,11 @@ impl Toolstack {
                 unread.disks.insert(number, attachment);
                 continue;
             }
-            if of.is_some_and(|(uuid, _)| lives(uuid) && !self.vms.contains_key(&uuid)) {
+            if let Some((uuid, _)) = of
+                && lives(uuid)
+                && !self.vms.contains_key(&uuid)
+            {
+                self.disowned.add(uuid, OwnLoop { attachment, tag });
                 continue;
             }
             let owner = of.and_then(|(uuid, number)| {

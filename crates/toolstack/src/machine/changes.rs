@@ -85,7 +85,7 @@ impl Toolstack {
             if matches!(change.after, Standing::Absent | Standing::Dead)
                 && self.foreign.get(&domid).is_some_and(|it| it.handle == change.who.handle)
             {
-                self.foreign.remove(&domid);
+                self.foreign_gone(domid, out);
             }
         }
         release(left, out);
@@ -148,7 +148,7 @@ impl Toolstack {
                     self.foreign.insert(domid, Foreign { handle: info.handle, name });
                 }
             }
-            (None, _) => drop(self.foreign.remove(&domid)),
+            (None, _) => self.foreign_gone(domid, out),
         }
     }
 }

@@ -106,6 +106,7 @@ impl Request {
             Self::Migrate(to) => deed("migrate", &to.target),
             Self::Settle { target, .. } => deed("settle", target),
             Self::Adopt { target, .. } => deed("adopt", target),
+            Self::Disown { target } => deed("disown", target),
             Self::Plug { target, device } => Some((format!("attach {}", device.id()), target)),
             Self::Unplug { target, device, .. } => Some((format!("detach {device}"), target)),
             Self::ChangeMedium { target, change } => {

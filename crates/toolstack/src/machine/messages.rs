@@ -153,6 +153,10 @@ pub enum Request {
         target: String,
         base: Option<Box<VmConfig>>,
     },
+    /// Gives a running VM to xl.
+    Disown {
+        target: String,
+    },
     /// Resolves a name, domid or UUID to a domain.
     Resolve {
         target: String,

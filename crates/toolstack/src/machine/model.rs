@@ -9,7 +9,7 @@ use super::adoption::Adopted;
 use super::changes::DomainEnd;
 use super::{Action, Instant, Purpose, Toolstack};
 use crate::device_model::{self, OwnModel, Process};
-use crate::work::AdoptionWork;
+use crate::work::{AdoptionWork, Survey};
 
 impl Toolstack {
     /// Returns device models to their VMs; those of domains that no longer exist are killed. An
@@ -17,6 +17,7 @@ impl Toolstack {
     pub(super) fn adopt_models(
         &mut self,
         models: Vec<OwnModel>,
+        survey: &Survey,
         adopted: &mut Adopted,
         out: &mut Vec<Action>,
     ) -> Vec<Uuid> {
@@ -35,6 +36,8 @@ impl Toolstack {
                     out.push(Action::Follow { process, log });
                     self.vms.change(uuid, |vm| vm.facts.incarnation.model = Some(process));
                 }
+                // It was given to xl with its domain.
+                None if survey.has(domid, uuid) => {}
                 _ => orphans.push(model),
             }
         }

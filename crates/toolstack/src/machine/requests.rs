@@ -56,6 +56,7 @@ impl Toolstack {
             Request::Operations => self.list_operations(now, client, out),
             Request::Trace { target } => self.trace(now, client, &target, out),
             Request::Adopt { target, base } => self.adopt_foreign(client, &target, base, out),
+            Request::Disown { target } => self.disown(client, &target, out),
             Request::Host(ask) => self.query(client, Query::Host, QueryWork::Host(ask), out),
             Request::Destroy { target } => self.destroy_target(now, client, &target, out),
             Request::Shutdown { target, how, reply } => {

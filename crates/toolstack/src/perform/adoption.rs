@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use storage::{Attachment, HostError, VdiName};
-use xen::{DomId, DomainRef, Hypervisor, Uuid};
+use xen::{DomId, DomainRef, Hypervisor, Presence, Uuid};
 use xenstore::client::Transport;
 
 use super::{Performer, failure, refused, store};
@@ -13,6 +13,7 @@ use crate::device_model::OwnModel;
 use crate::foreign::{ForeignLoop, ForeignReading};
 use crate::host::Host;
 use crate::layout::{Nodes, Removal};
+use crate::userdata::Userdata;
 use crate::work::{
     Failure, IdentityCheck, LOOP_TAG_PREFIX, LeftFiles, Output, OwnLoop, Record, Survey, WorkClass,
     WorkInfo, loop_tag, parse_loop_tag,
@@ -40,7 +41,18 @@ pub enum AdoptionWork {
         config: Arc<VmConfig>,
         nodes: Nodes,
         removals: Vec<Removal>,
+        userdata: Userdata,
     },
+    /// Gives a VM to xl.
+    Disown {
+        domain: DomainRef,
+        uuid: Uuid,
+        loops: Vec<ForeignLoop>,
+        nodes: Nodes,
+        userdata: Userdata,
+    },
+    /// Writes what libxl looks for, of a domain whose nodes were written by an earlier daemon.
+    TellLibxl { domain: DomainRef, userdata: Userdata },
 }
 
 impl AdoptionWork {
@@ -53,6 +65,8 @@ impl AdoptionWork {
             Self::ReadForeign { .. } => info("read-foreign", WorkClass::Query, None),
             Self::ReadLeft { domain, .. } => info("read-left", WorkClass::Query, Some(*domain)),
             Self::Adopt { domain, .. } => info("adopt", WorkClass::Change, Some(*domain)),
+            Self::Disown { domain, .. } => info("disown", WorkClass::Change, Some(*domain)),
+            Self::TellLibxl { domain, .. } => info("tell-libxl", WorkClass::Change, Some(*domain)),
         }
     }
 
@@ -84,12 +98,31 @@ impl AdoptionWork {
             Self::ReadLeft { domain, uuid } => {
                 store::devices_left(&mut by.store, domain.domid, uuid).map(Output::Left)
             }
-            Self::Adopt { domain, uuid, loops, config, nodes, removals } => {
+            Self::Adopt { domain, uuid, loops, config, nodes, removals, userdata } => {
                 by.check_identity(domain, IdentityCheck::Needed)?;
                 let mut claimed = Vec::new();
                 by.claim_adopted(uuid, &config, &mut claimed)
                     .and_then(|()| by.adopt(domain.domid, uuid, &loops, &nodes, &removals))
                     .inspect_err(|_| by.release_all(&claimed))?;
+                userdata.keep(&mut by.host);
+                Ok(Output::Done)
+            }
+            Self::Disown { domain, uuid, loops, nodes, userdata } => {
+                by.check_identity(domain, IdentityCheck::Needed)?;
+                userdata.keep(&mut by.host);
+                store::disown(&mut by.store, domain.domid, uuid, &nodes)?;
+                for it in loops {
+                    // Under either name it is the domain's.
+                    let _left = by.host.system().tag_loop(&it.device.path, &it.path);
+                }
+                Ok(Output::Done)
+            }
+            Self::TellLibxl { domain, userdata } => {
+                userdata.keep(&mut by.host);
+                // Nobody removes what is written after the domain's end.
+                if by.presence(domain)? != Presence::Here {
+                    let _reported = by.host.remove_userdata(domain.domid, userdata.uuid);
+                }
                 Ok(Output::Done)
             }
         }
@@ -105,7 +138,10 @@ fn recorded(record: &Record) -> Option<(Uuid, VmConfig)> {
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     fn observe(&mut self) -> Result<Output, Failure> {
+        // Before the domains, of which others may make more.
+        let kept = self.host.userdata().unwrap_or_default();
         let survey = self.survey(&BTreeMap::new())?;
+        self.drop_userdata(kept, &survey);
         let records = store::records(&mut self.store)?;
         let unique_ids = self.unique_ids(&survey, &records)?;
         let loops = self.attached(&records)?;
@@ -116,6 +152,16 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             host_saves: self.has_host_saves(),
         };
         Ok(Output::Observed { survey, records, loops, unique_ids, models, received, left })
+    }
+
+    /// What a host that lost its power has of domains that are no more.
+    fn drop_userdata(&mut self, kept: Vec<(DomId, Uuid)>, survey: &Survey) {
+        let lives = |(domid, uuid): &(DomId, Uuid)| {
+            survey.domains.iter().any(|info| info.domid == *domid && info.handle == *uuid)
+        };
+        for (domid, uuid) in kept.into_iter().filter(|it| !lives(it)) {
+            let _reported = self.host.remove_userdata(domid, uuid);
+        }
     }
 
     /// Xen's unique ids of the domains in our records, if supported.

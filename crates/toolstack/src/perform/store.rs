@@ -1,15 +1,16 @@
 //! Store access of the work: batches of requests, with as few round trips as possible.
 
+mod libxl;
+
 use std::collections::BTreeMap;
 
 use migrate::Rings;
-use xen::{DomId, DomainInfo, DomainRef, EvtchnPort, Uuid, XenbusState};
+use xen::{DomId, DomainRef, EvtchnPort, Uuid, XenbusState};
 use xenstore::Error;
 use xenstore::client::{
     Batch, Client, ClientError, Nodes as _, PreparedCommit, Replies, Transport,
 };
 
-use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
     DeviceKind, DeviceRef, Nodes, PENDING, RECEIVED, RECORDS, Removal, cap_path, incoming_path,
     leaving_path, made_disks_path, received_path, record_path, saving_path, suspend_port_path,
@@ -19,6 +20,7 @@ use crate::moves::Leaving;
 use crate::record::FORMAT_NODE;
 use crate::saved::Saving;
 use crate::work::{DeviceReading, Failure, Quota, Record};
+pub(crate) use libxl::{adopt, devices_left, disown, foreign};
 
 fn batch_of(nodes: &Nodes) -> Batch {
     let mut batch = Batch::new();
@@ -57,6 +59,20 @@ pub(crate) fn write_one<T: Transport>(
     value: &str,
 ) -> Result<(), ClientError> {
     store.write(path, value.as_bytes())
+}
+
+/// The host's end of a vif is on its bridge, which may have another MTU than the guest was told.
+pub(crate) fn connect_vif<T: Transport>(
+    store: &mut Client<T>,
+    frontend: &str,
+    backend: &str,
+    mtu: Option<u32>,
+) -> Result<(), ClientError> {
+    // The frontend waits for its backend, which waits for the node below.
+    if let Some(bytes) = mtu {
+        write_one(store, &format!("{frontend}/mtu"), &bytes.to_string())?;
+    }
+    write_one(store, &format!("{backend}/hotplug-status"), "connected")
 }
 
 /// Commits changes guarded by the domain's link to its VM.
@@ -745,139 +761,4 @@ pub(crate) fn device_readings<T: Transport>(
         });
     }
     Ok(readings)
-}
-
-/// The store's data on a domain of libxl, except the files of its disks.
-pub(crate) fn foreign<T: Transport>(
-    store: &mut Client<T>,
-    domain: DomainRef,
-    info: DomainInfo,
-) -> Result<ForeignReading, Failure> {
-    let domid = domain.domid;
-    let (path, libxl) = (format!("/local/domain/{domid}"), format!("/libxl/{domid}"));
-    let mut look = Batch::new();
-    let mut read = |path: String| look.read(&path);
-    let (link, name) = (read(vm_link(domid)), read(format!("{path}/name")));
-    let kind = read(format!("{libxl}/type"));
-    let static_max = read(format!("{path}/memory/static-max"));
-    let target = read(format!("{path}/memory/target"));
-    let (port, gfn) = (read(format!("{path}/store/port")), read(format!("{path}/store/ring-ref")));
-    let replies = store.run(&look)?;
-    check_link(&replies, link, domid, info.handle)?;
-    let value =
-        |index| -> Result<Option<String>, Failure> { Ok(replies.get_optional(index)?.map(text)) };
-    let mut reading = ForeignReading {
-        domain,
-        info,
-        name: value(name)?.unwrap_or_default(),
-        kind: value(kind)?.unwrap_or_default(),
-        static_max_kib: value(static_max)?.and_then(|text| text.parse().ok()),
-        target_kib: value(target)?.and_then(|text| text.parse().ok()),
-        store_port: value(port)?.and_then(|text| text.parse().ok()),
-        store_gfn: value(gfn)?.and_then(|text| text.parse().ok()),
-        other_devices: Vec::new(),
-        devices: Vec::new(),
-    };
-    let (devices, others) = libxl_devices(store, domid)?;
-    reading.other_devices = others;
-    reading.devices = foreign_devices(store, domid, &devices)?;
-    reading.devices.sort_by_key(|it| it.device);
-    Ok(reading)
-}
-
-/// The devices in libxl's directory of a domain: those of supported kinds, and the names of other
-/// kinds.
-fn libxl_devices<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-) -> Result<(Vec<DeviceRef>, Vec<String>), ClientError> {
-    let path = format!("/libxl/{domid}/device");
-    let (mut devices, mut others) = (Vec::new(), Vec::new());
-    for word in children(store, &path)? {
-        let ids = children(store, &format!("{path}/{word}"))?;
-        let kind = [DeviceKind::Vbd, DeviceKind::Vif].into_iter().find(|it| it.as_str() == word);
-        match kind {
-            Some(kind) => {
-                let device = |id: &String| Some(DeviceRef { kind, devid: id.parse().ok()? });
-                devices.extend(ids.iter().filter_map(device));
-            }
-            // The first console only needs xenconsoled.
-            None if word == "console" && ids.iter().all(|id| id == "0") => {}
-            None => others.push(word),
-        }
-    }
-    Ok((devices, others))
-}
-
-/// The devices of a VM of ours with an unreadable record; none if the nodes do not belong to the
-/// VM.
-pub(super) fn devices_left<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-    uuid: Uuid,
-) -> Result<Vec<DeviceRef>, Failure> {
-    match store.read_optional(&vm_link(domid))? {
-        Some(vm) if vm == vm_path(uuid).as_bytes() => Ok(libxl_devices(store, domid)?.0),
-        _ => Ok(Vec::new()),
-    }
-}
-
-/// Names below a node, none if there is no such node.
-fn children<T: Transport>(store: &mut Client<T>, path: &str) -> Result<Vec<String>, ClientError> {
-    match store.directory(path) {
-        Err(error) if error.is_not_found() => Ok(Vec::new()),
-        other => other,
-    }
-}
-
-fn foreign_devices<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-    devices: &[DeviceRef],
-) -> Result<Vec<ForeignDevice>, ClientError> {
-    let mut look = Batch::new();
-    let mut places = Vec::with_capacity(devices.len());
-    for device in devices {
-        let keys: &[&'static str] = match device.kind {
-            DeviceKind::Vbd => &VBD_KEYS,
-            DeviceKind::Vif => &VIF_KEYS,
-        };
-        let backend = look.read(&format!("{}/backend", device.libxl(domid)));
-        let mut values = Vec::with_capacity(keys.len());
-        for key in keys {
-            values.push((*key, look.read(&format!("{}/{key}", device.backend(domid)))));
-        }
-        places.push((*device, backend, values));
-    }
-    let replies = store.run(&look)?;
-    let mut found = Vec::with_capacity(devices.len());
-    for (device, backend, values) in places {
-        let mut keys = BTreeMap::new();
-        for (key, index) in values {
-            keys.extend(replies.get_optional(index)?.map(|value| (key, text(value))));
-        }
-        let backend = replies.get_optional(backend)?.map(text).unwrap_or_default();
-        found.push(ForeignDevice { device, backend, keys, file: None });
-    }
-    Ok(found)
-}
-
-/// Removes unneeded nodes and writes the record, if the domain's nodes still belong to the VM.
-pub(crate) fn adopt<T: Transport>(
-    store: &mut Client<T>,
-    domid: DomId,
-    uuid: Uuid,
-    nodes: &Nodes,
-    removals: &[Removal],
-) -> Result<(), Failure> {
-    remove(store, Some(domid), uuid, removals)?;
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
-    // An unreadable record is removed completely.
-    let record = record_path(uuid);
-    if store.read_optional(&record)?.is_some() {
-        batch.rm(&record);
-    }
-    put_all(&mut batch, nodes);
-    commit_for(store, domid, &batch)
 }

@@ -17,6 +17,7 @@ use crate::layout::{self, BuiltDomain, Nodes};
 use crate::machine::{Action, Facts};
 use crate::perform::{Performer, refused, store};
 use crate::saved::SavedFile;
+use crate::userdata::Userdata;
 use crate::work::{
     Failure, IdentityCheck, Images, NewDomain, Output, Quota, WorkClass, WorkInfo, WorkMonitor,
 };
@@ -98,6 +99,7 @@ pub enum CreateWork {
         uuid: Uuid,
         nodes: Nodes,
         quota: Option<Quota>,
+        userdata: Userdata,
     },
     Introduce {
         domain: DomainRef,
@@ -269,8 +271,10 @@ impl CreateStep {
                 let domain = facts.incarnation.new.expect("planned after the domain");
                 let built = facts.incarnation.built.expect("planned after the build");
                 let nodes = nodes_of(&config, uuid, facts, domain, built, start);
-                let quota = Quota::for_devices(domain.domain.domid, &config);
-                CreateWork::WriteNodes { uuid, nodes, quota }
+                let domid = domain.domain.domid;
+                let quota = Quota::for_devices(domid, &config);
+                let userdata = Userdata::of(&config, uuid, domid, &facts.disks);
+                CreateWork::WriteNodes { uuid, nodes, quota, userdata }
             }
             Self::Introduce => {
                 let completion = facts.incarnation.completion.expect("planned after the nodes");
@@ -386,12 +390,13 @@ impl CreateWork {
                 }
                 store::write_as_one(&mut by.store, &nodes)?;
             }
-            Self::WriteNodes { uuid, mut nodes, quota } => {
+            Self::WriteNodes { uuid, mut nodes, quota, userdata } => {
                 nodes.put(layout::start_time_path(uuid), store::start_time(by.host.unix_ms()));
                 if let Some(quota) = quota {
                     store::raise_quota(&mut by.store, quota)?;
                 }
                 store::write_as_one(&mut by.store, &nodes)?;
+                userdata.keep(&mut by.host);
             }
             Self::Introduce { domain, check, store_port, store_gfn } => {
                 by.check_identity(domain, check)?;

@@ -16,6 +16,7 @@ use crate::machine::{Device, Pending, Vm, empty_drive, remove_from};
 use crate::perform::{Performer, checks, disks, failure, store};
 use crate::plan::Unplug;
 use crate::scheduler::Track;
+use crate::userdata::Userdata;
 use crate::work::{Failure, Output, OwnLoop, Quota, WorkClass, WorkInfo, loop_tag};
 
 /// Steps of devices. Disks are identified by `virtual-device`, vifs by number.
@@ -108,6 +109,7 @@ pub enum DeviceWork {
         uuid: Uuid,
         nodes: Nodes,
         quota: Option<Quota>,
+        userdata: Userdata,
     },
     /// Writes the pending operations on devices.
     Settle {
@@ -133,6 +135,7 @@ pub enum DeviceWork {
         uuid: Uuid,
         removals: Vec<Removal>,
         nodes: Nodes,
+        userdata: Userdata,
     },
 }
 
@@ -367,7 +370,9 @@ fn add(vm: &mut Vm, domain: DomainRef, device: &Device) -> DeviceWork {
     let text = vm.config.to_cfg_text();
     let pending = Pending::encode_all(&vm.pending);
     nodes.0.extend(layout::changed_record_nodes(uuid, &before, &text, &pending).0);
-    DeviceWork::Add { domain, uuid, nodes, quota: Quota::for_devices(domid, &vm.config) }
+    let quota = Quota::for_devices(domid, &vm.config);
+    let userdata = Userdata::of(&vm.config, uuid, domid, &vm.facts.disks);
+    DeviceWork::Add { domain, uuid, nodes, quota, userdata }
 }
 
 fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
@@ -385,6 +390,7 @@ fn remove(vm: &mut Vm, domain: DomainRef, device: DeviceRef) -> DeviceWork {
         uuid,
         removals: layout::removed_device_paths(domain.domid, device),
         nodes: layout::changed_record_nodes(uuid, &before, &text, &pending),
+        userdata: Userdata::of(&Arc::new(config), uuid, domain.domid, &vm.facts.disks),
     }
 }
 
@@ -452,21 +458,19 @@ impl DeviceWork {
             }
             Self::JoinBridge { bridge, links, mtu, frontend, backend } => {
                 let found = put_on_bridge(host, &bridge, &links, mtu)?;
-                // The frontend waits for its backend, which waits for the node below.
-                if let Some(bytes) = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU))) {
-                    store::write_one(store, &format!("{frontend}/mtu"), &bytes.to_string())?;
-                }
-                store::write_one(store, &format!("{backend}/hotplug-status"), "connected")?;
+                let other = found.filter(|_| found != mtu.or(Some(layout::VIF_MTU)));
+                store::connect_vif(store, &frontend, &backend, other)?;
             }
             Self::CloseAll { domain, uuid, devices } => {
                 let unseen = store::close_devices(store, domain.domid, uuid, &devices)?;
                 return Ok(Output::Closing { unseen });
             }
-            Self::Add { domain, uuid, nodes, quota } => {
+            Self::Add { domain, uuid, nodes, quota, userdata } => {
                 if let Some(quota) = quota {
                     store::raise_quota(store, quota)?;
                 }
                 store::add_device(store, domain.domid, uuid, &nodes)?;
+                userdata.keep(host);
             }
             Self::Settle { nodes } => store::write_plainly(store, &nodes)?,
             Self::AskToClose { domain, uuid, device, nodes } => {
@@ -478,9 +482,10 @@ impl DeviceWork {
                 let unseen = store::close_devices(store, domain.domid, uuid, &[device])?;
                 return Ok(Output::Closing { unseen });
             }
-            Self::Remove { domain, uuid, removals, nodes } => {
+            Self::Remove { domain, uuid, removals, nodes, userdata } => {
                 store::remove(store, Some(domain.domid), uuid, &removals)?;
                 store::write_as_one(store, &nodes)?;
+                userdata.keep(host);
             }
         }
         Ok(Output::Done)

@@ -162,6 +162,10 @@ impl TeardownWork {
             Self::DropDisks { disks } => by.drop_disks(&disks)?,
             Self::RemoveNodes { domain, uuid, removals, release } => {
                 let domid = domain.map(|domain| domain.domid);
+                if let Some(domid) = domid {
+                    // Before the record goes, by which a later daemon finds the domain.
+                    let _reported = by.host.remove_userdata(domid, uuid);
+                }
                 let removed = store::remove(&mut by.store, domid, uuid, &removals);
                 if let Some(domain) = domain.filter(|_| release == Release::Now) {
                     store::release(&mut by.store, domain)?;

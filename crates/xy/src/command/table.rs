@@ -5,7 +5,8 @@ mod host;
 
 use super::{Command, DryRun, JSON, MANY};
 use crate::commands::{
-    self, adopt, checkpoints, create, devices, domains, migrate, plan, save, shutdown, storage,
+    self, adopt, checkpoints, create, devices, disown, domains, migrate, plan, save, shutdown,
+    storage,
 };
 use crate::options::Flag;
 
@@ -92,17 +93,29 @@ const OF_VMS: &[Command] = &[
     },
     Command {
         name: "adopt",
-        usage: "[options] <Domain>",
+        usage: "[options] <-a|Domain>",
         about: "Take over a running domain that xl or libvirt made",
-        flags: &[Flag::with_value(
-            '\0',
-            "config",
-            "FILE",
-            "The file it was made from, if xl has kept nothing: a reboot needs its kernel.",
-        )],
-        operands: (1, 1),
+        flags: &[
+            Flag::new('a', "all", "All of them. Those that cannot be taken over are named."),
+            Flag::with_value(
+                '\0',
+                "config",
+                "FILE",
+                "The file it was made from, if xl has kept nothing: a reboot needs its kernel.",
+            ),
+        ],
+        operands: (0, 1),
         dry_run: DryRun::Impossible,
         run: adopt::adopt,
+    },
+    Command {
+        name: "disown",
+        usage: "[options] <-a|Domain ...>",
+        about: "Give running VMs to xl",
+        flags: &[Flag::new('a', "all", "All VMs that run.")],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: disown::disown,
     },
     Command {
         name: "destroy",

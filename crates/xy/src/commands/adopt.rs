@@ -22,10 +22,47 @@ use monitor::Monitor;
 const KEPT: &str = "/var/lib/xen";
 
 pub(crate) fn adopt(session: &mut Session, options: &Options) -> Result<(), Failure> {
-    let rows = expect_reply!(session.call(&Request::List { targets: options.targets() })?, Domains);
+    let targets = options.targets();
+    let file = options.value("config");
+    match (options.has("all"), targets.is_empty(), file) {
+        (true, true, None) => {}
+        (true, false, _) => return Err(Failure::usage("adopt: either --all or a domain")),
+        (true, true, Some(_)) => {
+            return Err(Failure::usage("adopt: --config names the file of one domain"));
+        }
+        (false, true, _) => {
+            return Err(Failure::usage("adopt: requires --all or a domain; see 'xy help adopt'"));
+        }
+        (false, false, _) => {}
+    }
+    let rows = expect_reply!(session.call(&Request::List { targets })?, Domains);
+    if options.has("all") {
+        let others = rows.iter().filter(|row| !row.managed && row.domid != 0 && !row.dying);
+        return each(others, |row| adopt_one(session, row, None));
+    }
     let [row] = rows.as_slice() else {
         return Err(Failure::failed("xylemd answered with several domains where one was meant"));
     };
+    adopt_one(session, row, file)
+}
+
+/// All of them, also after a failure.
+pub(super) fn each<'a>(
+    rows: impl Iterator<Item = &'a DomainRow>,
+    mut one: impl FnMut(&DomainRow) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut messages = Vec::new();
+    for row in rows {
+        match one(row) {
+            Ok(()) => {}
+            Err(Failure::Failed(more)) => messages.extend(more),
+            Err(usage) => return Err(usage),
+        }
+    }
+    if messages.is_empty() { Ok(()) } else { Err(Failure::Failed(messages)) }
+}
+
+fn adopt_one(session: &mut Session, row: &DomainRow, file: Option<&str>) -> Result<(), Failure> {
     let name = row.name.clone().unwrap_or_default();
     let kept = Kept::of(Path::new(KEPT), row.domid, &row.uuid);
     let monitors = Monitor::find(Path::new("/proc"), "xl", &name);
@@ -34,7 +71,7 @@ pub(crate) fn adopt(session: &mut Session, options: &Options) -> Result<(), Fail
     } else {
         let others = libvirt(&kept, &name);
         others.map_or(Ok(()), |message| Err(Failure::failed(message)))?;
-        let request = request(row, &kept, options.value("config"))?;
+        let request = request(row, &kept, file)?;
         monitors.iter().for_each(Monitor::stop);
         let answer = session.call(&request).and_then(|reply| expect_done(&reply));
         if answer.is_err() {

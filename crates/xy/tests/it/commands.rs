@@ -510,7 +510,7 @@ fn wrong_usage_is_status_2() {
         (&["frobnicate"][..], "\"frobnicate\" is no command; see 'xy help'"),
         (
             &["d", "web"],
-            "\"d\" is ambiguous: destroy, domid, domname, dmesg, debug-keys, doctor, dominfo, define",
+            "\"d\" is ambiguous: disown, destroy, domid, domname, dmesg, debug-keys, doctor, dominfo, define",
         ),
         (&["-x", "list"], "-x: unknown global option; see 'xy help'"),
         (&["-N", "pause", "web"], "pause: cannot be run dry (-N)"),
@@ -555,6 +555,7 @@ fn help_is_there_without_a_daemon() {
          check               Print all that is wrong with config files, on this host and now
          list                List information about all/some domains
          adopt               Take over a running domain that xl or libvirt made
+         disown              Give running VMs to xl
          destroy             Terminate a domain immediately
          shutdown            Issue a shutdown signal to a domain
          reboot              Issue a reboot signal to a domain

@@ -37,6 +37,8 @@ impl Kept {
                     let json = json.and_then(|bytes| serde_json::from_slice(trimmed(&bytes)).ok());
                     let text = json.and_then(|json: Value| configuration(&json));
                     kept.config = text.map(|text| (path.display().to_string(), text));
+                    // The daemon has written its own by then.
+                    continue;
                 }
                 "libvirt-xml" => kept.is_libvirts = true,
                 _ => {}
@@ -46,7 +48,7 @@ impl Kept {
         kept
     }
 
-    /// Removes them: they are not used for our domains.
+    /// Removes what is not used for our domains.
     pub(super) fn forget(&self) -> std::io::Result<()> {
         self.files.iter().try_for_each(|file| match std::fs::remove_file(file) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -148,11 +150,11 @@ mod tests {
         file(format!("userdata-d.17.{UUID}.libxl-json"), "{}");
         file("userdata-d.7.other.libxl-json".to_owned(), "{}");
         let kept = Kept::of(&folder, 7, UUID);
-        assert!(kept.is_libvirts && kept.files.len() == 2, "{kept:?}");
+        assert!(kept.is_libvirts && kept.files.len() == 1, "{kept:?}");
         assert!(kept.config.as_ref().is_some_and(|(_, text)| text.contains("kernel = \"/k\"")));
         kept.forget().unwrap();
         kept.forget().unwrap();
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 2);
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 3);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
