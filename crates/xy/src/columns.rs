@@ -172,6 +172,15 @@ pub(crate) fn vcpu_list(rows: &[VcpuRow]) -> String {
     out
 }
 
+/// xl's `vm-list`.
+pub(crate) fn vm_list_of_xl(rows: &[DomainRow]) -> String {
+    let mut out = "UUID                                  ID    name\n".to_owned();
+    for row in rows {
+        put!(out, "{}  {}    {:<30}\n", row.uuid, row.domid, name(row.name.as_deref()));
+    }
+    out
+}
+
 /// A number from the frontend, or -1 as in xl if there is none yet.
 fn or_minus_one(number: Option<u32>) -> i64 {
     number.map_or(-1, i64::from)

@@ -6,6 +6,7 @@ mod completion;
 mod help;
 mod manual;
 mod table;
+pub(crate) mod xl;
 
 use crate::commands::{peer, store};
 use crate::options::{Flag, Options};
@@ -143,7 +144,10 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
     {
         command = lookup_in(group, &arguments.remove(0))?;
     }
-    if arguments.iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help") {
+    if command.name == "xl" {
+        return xl::run(session, arguments);
+    }
+    if is_help(&arguments) {
         session.print(&help::of(command));
         return Ok(());
     }
@@ -152,6 +156,11 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
     }
     let options = Options::parse(command, arguments)?;
     (command.run)(session, &options)
+}
+
+/// Whether help is asked for.
+fn is_help(arguments: &[String]) -> bool {
+    arguments.iter().take_while(|a| *a != "--").any(|a| a == "-h" || a == "--help")
 }
 
 fn read_global_options(session: &mut Session, letters: &str) -> Result<(), Failure> {
@@ -211,7 +220,7 @@ fn help(session: &mut Session, words: &[String]) -> Result<(), Failure> {
         [] | ["help", ..] => help::all(),
         [word] => help::of(lookup(word)?),
         [first, word, ..] => match group(lookup(first)?.name) {
-            Some(group) => help::one(lookup_in(group, word)?),
+            Some(group) => help::one("xy", lookup_in(group, word)?),
             None => help::of(lookup(first)?),
         },
     };
@@ -281,7 +290,7 @@ mod tests {
             -F                      Fallback to ACPI power event for HVM guests with no PV drivers.
             -w, --wait              Wait for guest(s) to shutdown; twice: until they are gone.
         "#]]
-        .assert_eq(&help::one(lookup("shutdown").unwrap_or(&COMMANDS[0])));
+        .assert_eq(&help::one("xy", lookup("shutdown").unwrap_or(&COMMANDS[0])));
     }
 
     fn options(command: &str, arguments: &[&str]) -> Result<Options, Failure> {

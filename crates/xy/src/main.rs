@@ -12,13 +12,14 @@ mod progress;
 mod session;
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use session::{Failure, Session};
 
 fn main() -> ExitCode {
     let mut session = Session::default();
-    let result = arguments().and_then(|arguments| command::run(&mut session, arguments));
+    let result = arguments().and_then(|arguments| run(&mut session, arguments));
     let output = session.take_output();
     // A reader that closes our output, as in `xy list | head -1`, is not a failure.
     let _ = std::io::stdout().write_all(&output);
@@ -27,10 +28,20 @@ fn main() -> ExitCode {
         Err(failure) => {
             for message in failure.messages() {
                 // Nothing can be done if even that fails.
-                let _ = writeln!(std::io::stderr(), "xy: {message}");
+                let _ = writeln!(std::io::stderr(), "{}: {message}", session.program);
             }
             ExitCode::from(failure.status())
         }
+    }
+}
+
+/// A link named xl takes xl's place.
+fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), Failure> {
+    let called = std::env::args_os().next().unwrap_or_default();
+    if Path::new(&called).file_name().is_some_and(|name| name == "xl") {
+        command::xl::run(session, arguments)
+    } else {
+        command::run(session, arguments)
     }
 }
 

@@ -60,6 +60,8 @@ const FAR_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Session {
+    /// What messages begin with: xy, or xl in its place.
+    pub(crate) program: &'static str,
     pub(crate) progress: ProgressDisplay,
     /// Messages begin with the time since the start (`-T`).
     pub(crate) timestamps: bool,
@@ -76,6 +78,7 @@ pub(crate) struct Session {
 impl Default for Session {
     fn default() -> Self {
         Self {
+            program: "xy",
             progress: ProgressDisplay::default(),
             timestamps: false,
             dry_run: false,

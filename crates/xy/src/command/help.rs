@@ -14,7 +14,7 @@ pub(super) const GLOBAL_OPTIONS: [(&str, &str); 5] = [
 ];
 
 pub(super) fn of(command: &Command) -> String {
-    super::group(command.name).map_or_else(|| one(command), group)
+    super::group(command.name).map_or_else(|| one("xy", command), group)
 }
 
 pub(super) fn group(of: &Group) -> String {
@@ -44,10 +44,11 @@ pub(super) fn all() -> String {
     text
 }
 
-pub(super) fn one(command: &Command) -> String {
+/// `program` is xy, or xl in its place.
+pub(super) fn one(program: &str, command: &Command) -> String {
     let dry = if command.dry_run == DryRun::Possible { "N" } else { "" };
     let mut text = format!(
-        "Usage: xy [-vtT{dry}] {} {}\n\n{}.\n\n",
+        "Usage: {program} [-vtT{dry}] {} {}\n\n{}.\n\n",
         command.name, command.usage, command.about
     );
     if !command.flags.is_empty() {

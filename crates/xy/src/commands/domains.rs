@@ -120,6 +120,14 @@ fn set_start_of_this_host(row: &mut DomainRow, now_unix_s: u64) {
     }
 }
 
+/// xl's `vm-list`: domains, where `xy vm-list` has VMs.
+pub(crate) fn vm_list_of_xl(session: &mut Session) -> Result<(), Failure> {
+    let list = Request::List { targets: Vec::new() };
+    let rows = expect_reply!(session.call(&list)?, Domains);
+    session.print(&columns::vm_list_of_xl(&rows));
+    Ok(())
+}
+
 pub(crate) fn domid(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let name = options.operands[0].clone();
     let domid = expect_reply!(session.call(&Request::Domid { name })?, Domid);

@@ -639,6 +639,7 @@ fn help_is_there_without_a_daemon() {
          wait                Wait until a VM is running, paused, preserved, down or gone
          events              Print state changes of VMs
          trace               List the last operations, or draw where the time of one went
+         xl                  Take xl's place: its commands, messages and exit status, for scripts
          peer                Hosts to and from which VMs move by TLS; see 'xy help peer'
          store               Read and change the store; see 'xy help store'
          completion          Print the script that completes words of xy in a shell

@@ -12,3 +12,4 @@ mod store;
 mod trace;
 mod tuning;
 mod vms;
+mod xl;

@@ -2,6 +2,7 @@
 
 use super::super::{
     Command, DryRun, JSON, MANY, complete, completion_script, manual_page, peer_alone, store_alone,
+    xl,
 };
 use super::STRICT;
 use crate::commands::{bugreport, doctor, domains, host, hypercalls, pools, top, trace, vms};
@@ -271,6 +272,15 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, 1),
         dry_run: DryRun::Impossible,
         run: trace::trace,
+    },
+    Command {
+        name: "xl",
+        usage: "<command> [args]",
+        about: "Take xl's place: its commands, messages and exit status, for scripts",
+        flags: &[],
+        operands: (0, MANY),
+        dry_run: DryRun::Possible,
+        run: xl::run_row,
     },
     Command {
         name: "peer",

@@ -1,0 +1,297 @@
+//! `xy xl`, and a link to `xy` named `xl`: xl's place for scripts.
+//!
+//! The commands are those of `xy`, but only xl's, found by xl's names and their beginnings. Exit status and what is said
+//! about a wrong command line are xl's. docs/verbs.md has the list, and a test compares.
+//!
+//! Sources: xen `tools/xl/xl.c`, `xl_cmdtable.c` of 4.17 to staging.
+
+use std::fmt::Write as _;
+
+use super::{COMMANDS, Command, DryRun, Options, help, is_help};
+use crate::session::{Failure, ProgressDisplay, Session};
+
+/// A verb of xl.
+pub(super) struct Verb {
+    pub(super) name: &'static str,
+    /// Its options of one letter, which the command has too.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the test that compares"))]
+    letters: &'static str,
+    /// Why there is none here, if there is none.
+    absent: Option<&'static str>,
+}
+
+const fn there(name: &'static str, letters: &'static str) -> Verb {
+    Verb { name, letters, absent: None }
+}
+
+const fn absent(name: &'static str, why: &'static str) -> Verb {
+    Verb { name, letters: "", absent: Some(why) }
+}
+
+const PCI: &str = "Xylem does not pass PCI devices to domains yet";
+const USB: &str = "Xylem has no PV USB; HVM domains have usbdevice=";
+const VTPM: &str = "Xylem has no vTPM devices";
+const VKB: &str = "Xylem does not add keyboards to running domains";
+const VDISPL: &str = "Xylem has no PV displays";
+const VSND: &str = "Xylem has no PV sound cards";
+const PSR: &str = "Xylem does not control caches and memory bandwidth of CPUs";
+const FLASK: &str =
+    "Xylem does not control Xen's security module; Debian's Xen is built without it";
+const QUOTA: &str = "'xenstore-control quota' has the same of our store";
+
+/// In the order of xl's own list.
+pub(super) const VERBS: &[Verb] = &[
+    there("create", "cdeFfnpqVAi"),
+    absent(
+        "config-update",
+        "a running VM keeps its configuration; 'xy define' changes the one that it starts from",
+    ),
+    there("list", "lvZcn"),
+    there("destroy", "f"),
+    there("shutdown", "aFw"),
+    there("reboot", "aFw"),
+    absent("pci-attach", PCI),
+    absent("pci-detach", PCI),
+    absent("pci-list", PCI),
+    absent("pci-assignable-add", PCI),
+    absent("pci-assignable-remove", PCI),
+    absent("pci-assignable-list", PCI),
+    there("pause", ""),
+    there("unpause", ""),
+    there("console", "tn"),
+    there("vncviewer", "a"),
+    there("save", "cpD"),
+    there("migrate", "CsepD"),
+    there("restore", "FcpdeVA"),
+    there("migrate-receive", "edp"),
+    there("suspend", ""),
+    there("resume", ""),
+    absent("dump-core", "Xylem does not write core files yet"),
+    there("cd-insert", ""),
+    there("cd-eject", ""),
+    there("mem-max", ""),
+    there("mem-set", ""),
+    there("button-press", ""),
+    there("vcpu-list", ""),
+    there("vcpu-pin", "fi"),
+    there("vcpu-set", "i"),
+    there("vm-list", ""),
+    there("info", "n"),
+    absent("sharing", "Xylem's domains do not share memory"),
+    there("sched-credit", "dwcptrms"),
+    there("sched-credit2", "dwcprs"),
+    there("sched-rtds", "dpbevc"),
+    there("domid", ""),
+    there("domname", ""),
+    there("rename", ""),
+    there("trigger", ""),
+    there("sysrq", ""),
+    there("debug-keys", ""),
+    absent("set-parameters", "Xylem does not change Xen's parameters at run time"),
+    there("dmesg", "c"),
+    there("top", ""),
+    there("network-attach", ""),
+    there("network-list", ""),
+    there("network-detach", ""),
+    absent("channel-list", "Xylem has no channels yet"),
+    there("block-attach", ""),
+    there("block-list", ""),
+    there("block-detach", "f"),
+    absent("vtpm-attach", VTPM),
+    absent("vtpm-list", VTPM),
+    absent("vtpm-detach", VTPM),
+    absent("vkb-attach", VKB),
+    absent("vkb-list", VKB),
+    absent("vkb-detach", VKB),
+    absent("vdispl-attach", VDISPL),
+    absent("vdispl-list", VDISPL),
+    absent("vdispl-detach", VDISPL),
+    absent("vsnd-attach", VSND),
+    absent("vsnd-list", VSND),
+    absent("vsnd-detach", VSND),
+    there("uptime", "s"),
+    there("claims", ""),
+    there("cpupool-create", "nf"),
+    there("cpupool-list", "c"),
+    there("cpupool-destroy", ""),
+    there("cpupool-rename", ""),
+    there("cpupool-cpu-add", ""),
+    there("cpupool-cpu-remove", ""),
+    there("cpupool-migrate", ""),
+    there("cpupool-numa-split", ""),
+    absent("getenforce", FLASK),
+    absent("setenforce", FLASK),
+    absent("loadpolicy", FLASK),
+    absent(
+        "remus",
+        "Xylem does not replicate running domains; see 'xy help checkpoint' and 'xy help migrate'",
+    ),
+    absent("devd", "Xylem does not serve devices from a driver domain; there, xl's own devd works"),
+    absent("psr-hwinfo", PSR),
+    absent("psr-cmt-attach", PSR),
+    absent("psr-cmt-detach", PSR),
+    absent("psr-cmt-show", PSR),
+    absent("psr-cat-set", PSR),
+    absent("psr-cat-show", PSR),
+    absent("psr-mba-set", PSR),
+    absent("psr-mba-show", PSR),
+    absent("usbctrl-attach", USB),
+    absent("usbctrl-detach", USB),
+    absent("usbdev-attach", USB),
+    absent("usbdev-detach", USB),
+    absent("usb-list", USB),
+    absent("qemu-monitor-command", "the confined device model's monitor is xylemd's alone"),
+    absent("dt-overlay", "it is for ARM"),
+    absent("xenstore-quota-get", QUOTA),
+    absent("xenstore-quota-set", QUOTA),
+];
+
+/// `xy xl`: what `xl` would do with the same words.
+pub(super) fn run_row(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    run(session, options.operands.clone())
+}
+
+pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), Failure> {
+    session.program = "xl";
+    let mut arguments = arguments.into_iter();
+    let word = loop {
+        let Some(argument) = arguments.next() else {
+            session.print(&list());
+            return Err(Failure::Failed(Vec::new()));
+        };
+        match argument.strip_prefix('-') {
+            None | Some("") => break argument,
+            Some("-") => {}
+            Some(letters) => global_options(session, letters)?,
+        }
+    };
+    let arguments: Vec<String> = arguments.collect();
+    let Some(verb) = lookup(&word) else {
+        return match (word.as_str(), arguments.first()) {
+            ("help", Some(of)) => {
+                session.print(&help_on(of));
+                Ok(())
+            }
+            ("help", None) => {
+                session.print(&list());
+                Ok(())
+            }
+            _ => Err(Failure::failed("command not implemented")),
+        };
+    };
+    let command = command(verb).map_err(Failure::failed)?;
+    if is_help(&arguments) {
+        session.print(&help::one("xl", command));
+        return Ok(());
+    }
+    if session.dry_run && command.dry_run == DryRun::Impossible {
+        return Err(Failure::failed("command does not implement -N (dryrun) option"));
+    }
+    let options = Options::parse(command, arguments)?;
+    match verb.name {
+        "vm-list" => crate::commands::domains::vm_list_of_xl(session),
+        _ => (command.run)(session, &options),
+    }
+}
+
+fn global_options(session: &mut Session, letters: &str) -> Result<(), Failure> {
+    for letter in letters.chars() {
+        match letter {
+            'v' => session.progress = ProgressDisplay::Lines,
+            't' => session.progress = ProgressDisplay::Overwritten,
+            'T' => session.timestamps = true,
+            'N' => session.dry_run = true,
+            'f' => {}
+            _ => return Err(Failure::failed("unknown global option")),
+        }
+    }
+    Ok(())
+}
+
+/// An exact match wins; otherwise a beginning has to be that of one verb.
+fn lookup(word: &str) -> Option<&'static Verb> {
+    if let Some(verb) = VERBS.iter().find(|verb| verb.name == word) {
+        return Some(verb);
+    }
+    let mut matching = VERBS.iter().filter(|verb| verb.name.starts_with(word));
+    let first = matching.next()?;
+    matching.next().is_none().then_some(first)
+}
+
+fn command(verb: &Verb) -> Result<&'static Command, String> {
+    let found = COMMANDS.iter().find(|command| command.name == verb.name);
+    found.ok_or_else(|| format!("{}: {}", verb.name, verb.absent.unwrap_or("not implemented")))
+}
+
+fn list() -> String {
+    let mut text =
+        "Usage xl [-vfNtT] <subcommand> [args]\n\nxl full list of subcommands:\n\n".to_owned();
+    for command in VERBS.iter().filter_map(|verb| command(verb).ok()) {
+        let _ = writeln!(text, " {:<19} {}", command.name, command.about);
+    }
+    text
+}
+
+fn help_on(word: &str) -> String {
+    match lookup(word).map(command) {
+        Some(Ok(command)) => help::one("xl", command),
+        Some(Err(why)) => format!("{why}\n"),
+        None => format!("command \"{word}\" not implemented\n"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/verbs.md");
+
+    #[test]
+    fn a_verb_is_in_the_table_of_commands_or_has_a_reason() {
+        for verb in VERBS {
+            match (command(verb), verb.absent) {
+                (Ok(command), None) => {
+                    for letter in verb.letters.chars() {
+                        let known = command.flags.iter().any(|flag| flag.short == letter);
+                        assert!(known, "{} -{letter}", verb.name);
+                    }
+                }
+                (Err(_), Some(why)) => assert!(!why.is_empty(), "{}", verb.name),
+                (Ok(_), Some(_)) => panic!("{} is there: it needs no reason", verb.name),
+                (Err(_), None) => panic!("{} is not there", verb.name),
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_in_the_documents_is_this_one() {
+        let docs = std::fs::read_to_string(DOCS).unwrap();
+        let is_row = |line: &&str| line.contains("` | yes |") || line.contains("` | no |");
+        let listed: Vec<&str> = docs.lines().filter(is_row).collect();
+        let row = |verb: &Verb| match verb.absent {
+            None => format!("| `{}` | yes | |", verb.name),
+            Some(why) => format!("| `{}` | no | {why} |", verb.name),
+        };
+        let expected: Vec<String> = VERBS.iter().map(row).collect();
+        assert_eq!(listed, expected, "docs/verbs.md");
+    }
+
+    #[test]
+    fn a_verb_is_found_as_xl_finds_it() {
+        let found = |word| lookup(word).map(|verb| verb.name);
+        assert_eq!(found("list"), Some("list"));
+        assert_eq!(found("migrate"), Some("migrate"));
+        assert_eq!(found("cr"), Some("create"));
+        assert_eq!(found("und"), None);
+        assert_eq!(found("dom"), None);
+        assert_eq!(found("clone"), None);
+        assert_eq!(found(""), None);
+    }
+
+    #[test]
+    fn the_list_of_subcommands_has_only_those_of_xl() {
+        let text = list();
+        assert!(text.contains("\n vcpu-pin            Set which CPUs a VCPU can use\n"));
+        assert!(!text.contains(" clone ") && !text.contains(" dump-core "));
+    }
+}
