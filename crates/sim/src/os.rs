@@ -450,7 +450,10 @@ fn loop_device(minor: u32) -> BlockDevice {
 impl BlockHost for SimOs {
     fn inspect(&mut self, path: &str) -> Result<FileKind, HostError> {
         self.with_state(path, |os, path| match os.files.get(os.target(path)) {
-            None => Err(HostError::Missing),
+            None => match os.device_at(path).filter(|it| os.loops.contains_key(&it.minor)) {
+                Some(number) => Ok(FileKind::Block(number)),
+                None => Err(HostError::Missing),
+            },
             Some(File::Image { bytes, .. } | File::Qcow2 { bytes, .. }) => {
                 Ok(FileKind::Regular { bytes: *bytes })
             }

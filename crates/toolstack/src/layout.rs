@@ -686,8 +686,13 @@ pub fn disowned_nodes(
     for disk in config.disks.iter().filter(|disk| !disk.is_empty()) {
         let vbd = DeviceRef { kind: DeviceKind::Vbd, devid: disk.vdev.number };
         let script = format!("{SCRIPTS}/block");
-        device(vbd, &[("script", &script), ("params", &disk.target)]);
-        if let Some(Attachment::Loop(of_file)) = disks.get(&disk.vdev.number) {
+        let attachment = &disks[&disk.vdev.number];
+        let params = match attachment {
+            Attachment::Loop(_) | Attachment::Block(_) => &disk.target,
+            Attachment::Image(device) | Attachment::Vdi { device, .. } => &device.path,
+        };
+        device(vbd, &[("script", &script), ("params", params)]);
+        if let Attachment::Loop(of_file) = attachment {
             // The script detaches it.
             device(vbd, &[("node", &of_file.path)]);
         }

@@ -1,10 +1,12 @@
 //! VMs that are given to xl while they run: nothing in them notices, their disks stay theirs until they end, and they come
 //! back as what they were.
 
+use std::collections::BTreeMap;
+
 use sim::Daemon;
-use storage::BlockHost as _;
+use storage::{BlockHost as _, Kind, Repositories, VdiName};
 use toolstack::config::VmConfig;
-use toolstack::{Reply, Request, VmState, xlcfg};
+use toolstack::{Reply, Request, ShutdownRequest, VmState, xlcfg};
 use xen::{DomId, Xen};
 use xenstore::client::Nodes as _;
 
@@ -208,4 +210,39 @@ fn a_daemon_that_is_killed_leaves_a_vm_that_is_ours_or_theirs() {
         }
     }
     assert!(ours >= 3 && theirs >= 1, "{ours} ours, {theirs} theirs");
+}
+
+#[test]
+fn a_vdi_goes_as_a_device_and_comes_back_as_a_vdi() {
+    for restarts in [false, true] {
+        let mut lab = Lab::seeded(6);
+        let mut os = lab.host.os().clone();
+        let mut srs = Repositories::new(&mut os);
+        let config = BTreeMap::from([("path".to_owned(), "/srv/vdis".to_owned())]);
+        srs.create("s", Kind::File, config).unwrap();
+        srs.create_vdi(&VdiName::new("s", "one").unwrap(), 1 << 20).unwrap();
+        lab.before = lab.host.snapshot().unwrap();
+        let text = |name: &str| linux(name, "pv", "normal").replace("/disk.raw,raw", "s:one,");
+        let domid = lab.create(&text("web")).unwrap();
+        lab.settle();
+        assert!(matches!(disown(&mut lab), Reply::Done { .. }));
+        lab.settle();
+        assert_undisturbed(&lab, domid);
+        let params = format!("/local/domain/0/backend/vbd/{domid}/51712/params");
+        assert_eq!(lab.host.connect().read(&params).unwrap(), b"/dev/loop0");
+        assert!(lab.create(&text("thief")).unwrap_err().contains("s:one"));
+        if restarts {
+            lab.daemon = Daemon::start(&lab.host).unwrap();
+            lab.settle();
+        }
+        let reply = adopt(&mut lab);
+        assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
+        // Its next domain has it by its name.
+        lab.ask(Lab::shutdown_request("web", ShutdownRequest::Reboot));
+        lab.settle();
+        let attached = lab.host.snapshot().unwrap().attached;
+        assert_eq!(attached, ["/run/xylem/sr/s/one.json"]);
+        lab.destroy("web");
+        lab.assert_nothing_left();
+    }
 }

@@ -82,10 +82,9 @@ impl Toolstack {
         out: &mut Vec<Action>,
     ) {
         let adoption = match result {
-            Ok(Output::Foreign(reading)) => self.adoption(&reading, base).map(|mut adoption| {
-                self.come_back(&mut adoption);
-                adoption
-            }),
+            Ok(Output::Foreign(reading)) => {
+                self.adoption(&reading, base).and_then(|adoption| self.come_back(adoption))
+            }
             Ok(output) => unreachable!("a reading answered with {output:?}"),
             Err(Failure(message)) => Err(message),
         };

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use storage::Attachment;
 use xen::{DomId, Uuid};
 
 use super::events::VmState;
@@ -96,20 +97,35 @@ impl Toolstack {
         self.poll(domain.domid, out);
     }
 
-    /// What an earlier daemon gave away is as it was when it comes back: its VDIs are known by their names.
-    pub(super) fn come_back(&self, adoption: &mut Adoption) {
-        for OwnLoop { attachment, tag } in self.disowned.0.get(&adoption.uuid).into_iter().flatten()
-        {
-            let storage::Attachment::Vdi { name, .. } = attachment else { continue };
+    /// What was given away is as it was when it comes back: its VDIs are known by their names.
+    ///
+    /// # Errors
+    /// It has a disk of which only the device is known.
+    pub(super) fn come_back(&self, mut adoption: Adoption) -> Result<Adoption, String> {
+        let Some(attached) = self.disowned.0.get(&adoption.uuid) else { return Ok(adoption) };
+        for OwnLoop { attachment, tag } in attached {
             let Some((_, number)) = parse_loop_tag(tag) else { continue };
-            let disks = &mut adoption.config.disks;
-            if let Some(disk) = disks.iter_mut().find(|disk| disk.vdev.number == number)
-                && disk.target == attachment.device().path
-            {
-                disk.target = name.to_string();
-                adoption.disks.insert(number, attachment.clone());
+            let Adoption { config, disks, .. } = &mut adoption;
+            let disk = config.disks.iter_mut().find(|disk| disk.vdev.number == number);
+            let Some(disk) = disk.filter(|it| it.target == attachment.device().path) else {
+                continue;
+            };
+            match attachment {
+                Attachment::Vdi { name, .. } => {
+                    disk.target = name.to_string();
+                    disks.insert(number, attachment.clone());
+                }
+                Attachment::Image(_) => {
+                    return Err(format!(
+                        "{}: disk {} is an image that Xylem still serves, and of which no more is known; shut the \
+                         guest down, end its domain with xl, and create it here",
+                        config.name, disk.vdev.name
+                    ));
+                }
+                Attachment::Loop(_) | Attachment::Block(_) => {}
             }
         }
+        Ok(adoption)
     }
 
     /// It is ours again.
