@@ -106,6 +106,8 @@ host_state() {
     ls /sys/class/net/xenbr0/brif /sys/class/net
     echo "# grants that the backends hold"
     ls /sys/bus/xen-backend/devices
+    echo "# what libxl keeps of domains"
+    ls /var/lib/xen 2>/dev/null | grep '^userdata-' | grep -v '^userdata-d\.0\.'
     echo "# attached VDIs, mounts for them and mapped devices"
     find /run/xylem/sr -type f 2>/dev/null
     ls /run/xylem/mount /dev/mapper 2>/dev/null | grep -v "pool"

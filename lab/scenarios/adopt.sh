@@ -36,7 +36,7 @@ start=$(now)
 check "xy adopt web" xy adopt web
 echo "adopt took $(seconds_since "$start") s"
 check "xl's process is gone" wait_for '[ -z "$(pidof xl)" ]' 10
-check "xl keeps its configuration, as of any VM of ours" sh -c "ls /var/lib/xen | diff - /tmp/kept.before | grep -q '^< userdata-d.$domid.*.libxl-json$'"
+check "xl keeps its configuration, as of any VM of ours" [ -e /var/lib/xen/userdata-d."$domid".*.libxl-json ]
 check "and nothing else" sh -c "[ \$(ls /var/lib/xen | wc -l) = \$((\$(wc -l </tmp/kept.before) + 1)) ]"
 check "xl changes it" xl mem-max web 130
 check "web writes on" goes_on
