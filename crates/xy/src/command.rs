@@ -277,6 +277,100 @@ mod tests {
         }
     }
 
+    /// Commands that print nothing of their own when all goes well.
+    const SILENT: &[&str] = &[
+        "adopt",
+        "disown",
+        "destroy",
+        "shutdown",
+        "reboot",
+        "pause",
+        "unpause",
+        "save",
+        "host-shutdown",
+        "checkpoint-destroy",
+        "suspend",
+        "resume",
+        "migrate",
+        "mem-max",
+        "mem-set",
+        "vcpu-set",
+        "vcpu-pin",
+        "rename",
+        "trigger",
+        "sysrq",
+        "button-press",
+        "sr-create",
+        "sr-introduce",
+        "sr-forget",
+        "sr-destroy",
+        "vdi-create",
+        "vdi-destroy",
+        "vdi-resize",
+        "vdi-snapshot",
+        "vdi-clone",
+        "block-attach",
+        "block-detach",
+        "network-attach",
+        "network-detach",
+        "cd-insert",
+        "cd-eject",
+        "debug-keys",
+        "cpupool-destroy",
+        "cpupool-rename",
+        "cpupool-cpu-add",
+        "cpupool-cpu-remove",
+        "cpupool-migrate",
+        "cpupool-numa-split",
+        "undefine",
+        "wait",
+        "peer add",
+        "peer remove",
+        "store write",
+        "store rm",
+        "store exists",
+        "store chmod",
+    ];
+
+    /// Commands whose output is something else by its nature, or one word.
+    const OTHERWISE: &[(&str, &str)] = &[
+        ("migrate-receive", "the other host's protocol"),
+        ("console", "the guest's bytes"),
+        ("vncviewer", "a viewer; -p prints one word"),
+        ("checkpoint", "one word: its name"),
+        ("define", "one word: the UUID"),
+        ("clone", "what 'start -a' prints: a line of progress for each"),
+        ("start", "the stages of a start, for people; 'create --json' has them"),
+        ("explain", "sentences"),
+        ("plan", "sentences"),
+        ("dmesg", "Xen's own text"),
+        ("cpupool-create", "xl's lines about its configuration"),
+        ("bugreport", "a tar file"),
+        ("top", "a screen"),
+        ("xl", "xl's own forms"),
+        ("peer", "a group"),
+        ("store", "a group"),
+        ("completion", "a script"),
+        ("complete", "words for a shell"),
+        ("manual", "a page for man(1)"),
+        ("store ls", "xenstore-ls's form"),
+        ("store list", "xenstore-list's form"),
+        ("store read", "the node's bytes"),
+        ("store watch", "xenstore-watch's form"),
+    ];
+
+    #[test]
+    fn every_command_that_prints_has_json() {
+        let all = COMMANDS.iter().chain(GROUPS.iter().flat_map(|group| group.commands));
+        for command in all {
+            let has_json = command.flags.iter().any(|flag| flag.long == "json");
+            let is_silent = SILENT.contains(&command.name);
+            let is_other = OTHERWISE.iter().any(|(name, _)| *name == command.name);
+            let places = [has_json, is_silent, is_other].iter().filter(|it| **it).count();
+            assert_eq!(places, 1, "{}: --json, or a place in one of the two lists", command.name);
+        }
+    }
+
     #[test]
     fn help_reads_like_that_of_xl() {
         expect![[r#"

@@ -51,9 +51,13 @@ fn nodes_of(session: &mut Session, rows: &[DomainRow]) -> Result<BTreeMap<u16, S
     Ok(expect_reply!(session.call(&request)?, NodeAffinity))
 }
 
-pub(crate) fn claims(session: &mut Session, _options: &Options) -> Result<(), Failure> {
+pub(crate) fn claims(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let list = Request::List { targets: Vec::new() };
     let rows = expect_reply!(session.call(&list)?, Domains);
+    if options.has("json") {
+        session.print_json(&rows);
+        return Ok(());
+    }
     session.print(&columns::list(&rows, ListColumns { claims: true, ..ListColumns::default() }));
     Ok(())
 }
@@ -103,6 +107,10 @@ pub(crate) fn uptime(session: &mut Session, options: &Options) -> Result<(), Fai
     for row in rows.iter_mut().filter(|row| row.domid == 0) {
         set_start_of_this_host(row, now_unix_s);
     }
+    if options.has("json") {
+        session.print_json(&rows);
+        return Ok(());
+    }
     let text = match options.has("s") {
         true => columns::uptime_short(&rows, now_unix_s),
         false => columns::uptime(&rows, now_unix_s),
@@ -131,6 +139,7 @@ pub(crate) fn vm_list_of_xl(session: &mut Session) -> Result<(), Failure> {
 pub(crate) fn domid(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let name = options.operands[0].clone();
     let domid = expect_reply!(session.call(&Request::Domid { name })?, Domid);
+    // A number is JSON already.
     session.print(&format!("{domid}\n"));
     Ok(())
 }
@@ -141,7 +150,10 @@ pub(crate) fn domname(session: &mut Session, options: &Options) -> Result<(), Fa
         .parse()
         .map_err(|_| Failure::usage(format!("domname: {text:?} is not a domain ID")))?;
     let name = expect_reply!(session.call(&Request::Domname { domid })?, Domname);
-    session.print(&format!("{name}\n"));
+    match options.has("json") {
+        true => session.print_json(&name),
+        false => session.print(&format!("{name}\n")),
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Schedulers of CPU pools, and domains' shares of the CPUs, with xl's options and columns.
 
-use api::{Request, SchedRequest, Scheduler, Target, TuneRequest, VcpuBudget};
+use api::{Request, SchedPool, SchedRequest, Scheduler, Target, TuneRequest, VcpuBudget};
 
 use super::{expect_done, expect_reply};
 use crate::columns::sched as columns;
@@ -56,7 +56,7 @@ fn by_weight(
         }
         _ if is_schedparam => {
             let pools = ask(session, SchedRequest::Parameters { scheduler, pool })?;
-            session.print(&columns::parameters(scheduler, &pools));
+            print(session, options, &pools, |pools| columns::parameters(scheduler, pools));
             return Ok(());
         }
         Some(target) if changes_share => {
@@ -65,16 +65,28 @@ fn by_weight(
         }
         Some(target) => {
             let pools = ask(session, SchedRequest::Domain { scheduler, target, vcpus: None })?;
-            session.print(&columns::rows(scheduler, false, &pools));
+            print(session, options, &pools, |pools| columns::rows(scheduler, false, pools));
             return Ok(());
         }
         None => ask(session, SchedRequest::Pools { scheduler, pool, vcpus: false })?,
     };
-    session.print(&columns::pools(scheduler, false, &pools));
+    print(session, options, &pools, |pools| columns::pools(scheduler, false, pools));
     Ok(())
 }
 
-fn ask(session: &mut Session, request: SchedRequest) -> Result<Vec<api::SchedPool>, Failure> {
+fn print(
+    session: &mut Session,
+    options: &Options,
+    pools: &[SchedPool],
+    table: impl Fn(&[SchedPool]) -> String,
+) {
+    match options.has("json") {
+        true => session.print_json(&pools),
+        false => session.print(&table(pools)),
+    }
+}
+
+fn ask(session: &mut Session, request: SchedRequest) -> Result<Vec<SchedPool>, Failure> {
     Ok(expect_reply!(session.call(&Request::Sched(request))?, Sched))
 }
 
@@ -102,7 +114,7 @@ pub(crate) fn rtds(session: &mut Session, options: &Options) -> Result<(), Failu
         }
         (Some(target), vcpus) => {
             let pools = ask(session, SchedRequest::Domain { scheduler, target, vcpus })?;
-            session.print(&columns::rows(scheduler, is_each, &pools));
+            print(session, options, &pools, |pools| columns::rows(scheduler, is_each, pools));
             return Ok(());
         }
         (None, vcpus) => {
@@ -110,7 +122,7 @@ pub(crate) fn rtds(session: &mut Session, options: &Options) -> Result<(), Failu
             ask(session, SchedRequest::Pools { scheduler, pool: asked.pool, vcpus })?
         }
     };
-    session.print(&columns::pools(scheduler, is_each, &pools));
+    print(session, options, &pools, |pools| columns::pools(scheduler, is_each, pools));
     Ok(())
 }
 

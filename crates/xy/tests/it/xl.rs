@@ -73,3 +73,18 @@ fn what_the_daemon_refuses_is_told_in_the_name_of_xl() {
         Daemon::new(&[&[r#"{"error":"there is no domain web"}"#]]).run(&["xl", "pause", "web"]);
     assert_eq!(render(&said), "! xl: there is no domain web\n= 1\n");
 }
+
+#[test]
+fn what_is_a_table_otherwise_is_json_on_demand() {
+    let check = |answer: &str, arguments: &[&str], expected: &str| {
+        let (said, _) = Daemon::new(&[&[answer]]).run(arguments);
+        assert_eq!((said.status, said.stderr.as_str()), (Some(0), ""));
+        let words: String = said.stdout.split_whitespace().collect();
+        assert!(words.contains(expected), "{words}");
+    };
+    check(ROWS, &["uptime", "--json"], r#"[{"name":"web","domid":3,"#);
+    check(ROWS, &["claims", "--json"], r#""mem_kib":0"#);
+    check(r#"{"ok":{"domname":"web"}}"#, &["domname", "--json", "3"], r#""web""#);
+    let pools = r#"{"ok":{"sched":[{"name":"Pool-0","ratelimit_us":1000,"rows":[]}]}}"#;
+    check(pools, &["sched-credit2", "--json"], r#"[{"name":"Pool-0","#);
+}

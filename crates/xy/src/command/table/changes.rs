@@ -1,6 +1,6 @@
 //! Commands that change a running domain.
 
-use crate::command::{Command, DryRun};
+use crate::command::{Command, DryRun, JSON};
 use crate::commands::{sched, tuning};
 use crate::options::Flag;
 
@@ -121,6 +121,7 @@ pub(super) const SCHED_CREDIT: Command = Command {
             "Set the migration delay, in microseconds.",
         ),
         OF_CPUPOOL,
+        JSON,
     ],
     operands: (0, 0),
     dry_run: DryRun::Impossible,
@@ -131,7 +132,7 @@ pub(super) const SCHED_CREDIT2: Command = Command {
     name: "sched-credit2",
     usage: "[-d <Domain> [-w=WEIGHT] [-c=CAP]] [-s [-r RATELIMIT]] [-p CPUPOOL]",
     about: "Get/set credit2 scheduler parameters",
-    flags: &[DOMAIN, WEIGHT, CAP, SCHEDPARAM, RATELIMIT, OF_CPUPOOL],
+    flags: &[DOMAIN, WEIGHT, CAP, SCHEDPARAM, RATELIMIT, OF_CPUPOOL, JSON],
     operands: (0, 0),
     dry_run: DryRun::Impossible,
     run: sched::credit2,
@@ -148,6 +149,7 @@ pub(super) const SCHED_RTDS: Command = Command {
         Flag::with_value('b', "budget", "BUDGET", "Budget (us)."),
         Flag::with_value('e', "extratime", "EXTRATIME", "Extratime (1=yes, 0=no)."),
         Flag::with_value('c', "cpupool", "CPUPOOL", "Restrict output to CPUPOOL."),
+        JSON,
     ],
     operands: (0, 0),
     dry_run: DryRun::Impossible,

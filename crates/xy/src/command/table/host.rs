@@ -40,7 +40,7 @@ pub(super) const COMMANDS: &[Command] = &[
         name: "claims",
         usage: "",
         about: "List outstanding claim information about all domains",
-        flags: &[],
+        flags: &[JSON],
         operands: (0, 0),
         dry_run: DryRun::Impossible,
         run: domains::claims,
