@@ -3,14 +3,22 @@
 # A scenario that calls reboot_host is run again, from its start, with the next number in $boot: 1, 2, ...
 . /lab/lib.sh
 
-mkdir -p /var/lib/lab
-boot=$(cat /var/lib/lab/boot 2>/dev/null || echo 1)
-lab_failed=$(cat /var/lib/lab/failed 2>/dev/null || echo 0)
+export DEBIAN_FRONTEND=noninteractive
+state=/var/lib/lab
+mkdir -p $state
+boot=$(cat $state/boot 2>/dev/null || echo 1)
+lab_failed=$(cat $state/failed 2>/dev/null || echo 0)
+
+# next_boot: what the scenario is to know after it, on the disk.
+next_boot() {
+    echo $((boot + 1)) >$state/boot
+    echo "$lab_failed" >$state/failed
+    sync $state/boot $state/failed
+}
 
 # reboot_host: as an operator does it. Never returns.
 reboot_host() {
-    echo $((boot + 1)) >/var/lib/lab/boot
-    echo "$lab_failed" >/var/lib/lab/failed
+    next_boot
     echo "-- reboot"
     systemctl reboot --no-block
     while :; do sleep 60; done
@@ -27,3 +35,9 @@ serving_store() {
         esac
     done | sort -u
 }
+
+# serves PROGRAM: it is the only store that runs.
+serves() { [ "$(serving_store)" = "$1" ] || { serving_store && return 1; }; }
+
+# well: the boot is complete, and systemd found nothing wrong.
+well() { grep -qx running /run/lab-state || { systemctl --failed --no-pager && return 1; }; }

@@ -28,6 +28,7 @@ const TOOLS: &[Tool] = &[
 ];
 
 const DEBIAN_TOOLS: &[Tool] = &[
+    Tool { program: "zstd", package: "zstd", purpose: "unpacks the kernel of Debian 13" },
     Tool { program: "mmdebstrap", package: "mmdebstrap", purpose: "installs Debian into a folder" },
     Tool {
         program: "qemu-img",

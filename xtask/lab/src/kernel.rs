@@ -8,25 +8,31 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+/// What Debian's kernels are packed with, by their first bytes: Debian 12's, and 13's.
+const PACKERS: [(&[u8], &str); 2] = [(b"\xfd7zXZ", "xz"), (b"\x28\xb5\x2f\xfd", "zstd")];
+
 /// The kernel inside `image`.
 ///
 /// # Errors
-/// `image` is no bzImage with an xz payload, or xz fails.
+/// `image` is no bzImage with a payload of a kind above, or its program fails.
 pub(crate) fn unpack(image: &[u8]) -> Result<Vec<u8>> {
     let payload = payload(image).context("the Debian kernel is no bzImage with a payload")?;
-    ensure!(payload.starts_with(b"\xfd7zXZ"), "the Debian kernel is not packed with xz");
-    let mut child = Command::new("xz")
+    let (_, program) = PACKERS
+        .into_iter()
+        .find(|(magic, _)| payload.starts_with(magic))
+        .context("the Debian kernel is packed neither with xz nor with zstd")?;
+    let mut child = Command::new(program)
         .args(["--decompress", "--stdout"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .context("xz does not start")?;
-    let mut input = child.stdin.take().context("xz has no input")?;
+        .with_context(|| format!("{program} does not start"))?;
+    let mut input = child.stdin.take().with_context(|| format!("{program} has no input"))?;
     let packed = payload.to_vec();
     let writer = std::thread::spawn(move || input.write_all(&packed));
     let output = child.wait_with_output()?;
-    ensure!(output.status.success(), "xz cannot unpack the Debian kernel");
-    // xz may stop reading before the last padding byte; its own status tells whether all is well.
+    ensure!(output.status.success(), "{program} cannot unpack the Debian kernel");
+    // It may stop reading before the last padding byte; its own status tells whether all is well.
     let _ = writer.join();
     ensure!(output.stdout.starts_with(b"\x7fELF"), "the Debian kernel's payload is no ELF file");
     Ok(output.stdout)

@@ -62,6 +62,8 @@ const PACKAGES: &[&str] = &[
 
 const INTERFACES: &str = include_str!("../../../../lab/debian/interfaces");
 const SERVICE: &str = include_str!("../../../../lab/debian/lab.service");
+/// An emulated host that shares its CPUs with others may be ten times slower than systemd expects one to be.
+const MANAGER: &str = "[Manager]\nDefaultDeviceTimeoutSec=900s\nDefaultTimeoutStartSec=600s\nDefaultTimeoutStopSec=300s\n";
 /// Everything that decides what an image contains, beside the packages.
 const SOURCES: &[&str] =
     &[include_str!("host_image.rs"), include_str!("../kernel.rs"), INTERFACES, SERVICE];
@@ -73,6 +75,7 @@ const FILES: &[(&str, &str)] = &[
     ("etc/hosts", "127.0.0.1 localhost\n127.0.1.1 lab\n"),
     ("etc/machine-id", "6c61622d6465626961682d686f737421\n"),
     ("etc/network/interfaces", INTERFACES),
+    ("etc/systemd/system.conf.d/lab.conf", MANAGER),
     ("etc/systemd/system/lab.service", SERVICE),
 ];
 
