@@ -188,10 +188,15 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
         return Err(Failure::failed("command does not implement -N (dryrun) option"));
     }
     let options = Options::parse(command, arguments)?;
-    match verb.name {
+    let result = match verb.name {
         "vm-list" => crate::commands::domains::vm_list_of_xl(session),
         _ => (command.run)(session, &options),
-    }
+    };
+    // xl has 2 for wrong options and missing operands only.
+    result.map_err(|failure| match failure {
+        Failure::Usage(message) => Failure::failed(message),
+        failed @ Failure::Failed(_) => failed,
+    })
 }
 
 fn global_options(session: &mut Session, letters: &str) -> Result<(), Failure> {

@@ -33,6 +33,9 @@ fn a_wrong_command_line_ends_as_with_xl() {
             "xl: psr-hwinfo: Xylem does not control caches and memory bandwidth of CPUs\n",
         ),
         (&["domid"], 2, "xl: domid: requires at least 1 argument; see 'xy help domid'\n"),
+        // A value is not an option.
+        (&["sysrq", "one", "hh"], 1, "xl: sysrq: invalid sysrq \"hh\": it is one letter\n"),
+        (&["shutdown"], 1, "xl: You must specify -a or a domain id.\n"),
         (&["list", "-x"], 2, "xl: list: invalid option '-x'; see 'xy help list'\n"),
     ] {
         link(words).assert(status, "", message);

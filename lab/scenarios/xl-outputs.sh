@@ -1,0 +1,82 @@
+# Every verb that prints, by xl and by us in xl's place, on the same domains: the same text and exit status, also for wrong words.
+# docs/verbs.md says what differs; a difference that is not listed there fails.
+. /lab/lib.sh
+start_xylemd
+mkdir -p /tmp/ours.bin /results/differ
+ln -s "$(command -v xy)" /tmp/ours.bin/xl
+ours() { /tmp/ours.bin/xl "$@"; }
+
+# run WHO WORDS...: leaves text and status, without times and who runs at the moment.
+run() {
+    who=$1
+    shift
+    if [ "$who" = ours ]; then ours "$@" >/tmp/$who.out 2>/tmp/$who.err; else xl "$@" >/tmp/$who.out 2>/tmp/$who.err; fi
+    echo $? >/tmp/$who.status
+    sed -i -e 's/ [r-][b-][p-][s-][-a-zA-Z?][d-]  */ STATE /' -e 's/ [r-][b-]-[-p]*  */ STATE /' -e 's/ [0-9]*\.[0-9]\b  */ TIME /' -e 's/ [0-9]*\.[0-9]$/ TIME/' \
+        -e 's/^\(.\{49\}\) *[0-9]* STATE/\1 CPU STATE/' -e 's/[0-9]*:[0-9][0-9]:[0-9][0-9]/CLOCK/g' \
+        -e 's/^\(free_memory  *: \).*/\1N/' -e 's/^\(Domain-0 .*\)$/\1/' /tmp/$who.out
+}
+# same WORDS...: text and status are the same.
+same() {
+    run theirs "$@"
+    run ours "$@"
+    cp /tmp/theirs.out "/results/differ/$(echo "$*" | tr ' /' '__').xl"
+    cp /tmp/ours.out "/results/differ/$(echo "$*" | tr ' /' '__').xy"
+    diff /tmp/theirs.out /tmp/ours.out && diff /tmp/theirs.status /tmp/ours.status
+}
+# same_end WORDS...: status is the same, and nothing is printed on standard output by either.
+same_end() {
+    run theirs "$@"
+    run ours "$@"
+    echo "$*: xl $(cat /tmp/theirs.status): $(head -1 /tmp/theirs.err)   ours $(cat /tmp/ours.status): $(head -1 /tmp/ours.err)"
+    cmp /tmp/theirs.status /tmp/ours.status
+}
+
+# differ XL OURS WORDS...: these statuses, as docs/verbs.md says.
+differ() {
+    expected="$1 $2"
+    shift 2
+    run theirs "$@"
+    run ours "$@"
+    echo "$*: xl $(cat /tmp/theirs.status), ours $(cat /tmp/ours.status)"
+    [ "$(cat /tmp/theirs.status) $(cat /tmp/ours.status)" = "$expected" ]
+}
+
+unikernel_cfg one "type = 'pv'" "vcpus = 1" "vif = ['mac=00:16:3e:00:00:01,bridge=xenbr0']"
+check "create by us" ours create -q /tmp/one.cfg
+unikernel_cfg two "type = 'pv'" "vcpus = 1"
+check "create by xl" xl create -q /tmp/two.cfg
+
+for words in "list" "list one" "list two" "list -v" "list -Z" "list -c" "list -n" "vcpu-list" "vcpu-list one" "domid one" \
+    "domname 0" "vm-list" "info" "info -n" "uptime" "uptime one" "uptime -s" "claims" "network-list one" "block-list one" \
+    "sched-credit2" "sched-credit2 -d one" "sched-credit2 -s" "cpupool-list" "cpupool-list -c" "dmesg"; do
+    # shellcheck disable=SC2086 # one word each
+    check "the same: $words" same $words
+done
+
+for words in "nonsense" "-x list" "dom" "-N pause one" "domid" "domid none" "domname 999" "list none" "list -x" "pause none" "pause" \
+    "unpause none" "destroy none" "shutdown" "shutdown none" "reboot none" "vcpu-list none" "uptime none" "network-list none" \
+    "mem-set none 3" "mem-set one x" "mem-max none 3" "vcpu-set none 1" "vcpu-set one x" "vcpu-pin none 0 all" "rename none x" \
+    "rename one two" "trigger none nmi" "trigger one nonsense" "sysrq none h" "sysrq one hh" "save none /tmp/x" "restore /nothing" \
+    "sched-credit2 -d none" "sched-credit -d one" "cpupool-destroy none" "cpupool-rename none x" "cpupool-migrate one none" \
+    "cpupool-cpu-add none 0" "block-detach one xvdz" "block-detach none xvda" "network-detach one 9" "block-attach none phy:/x,xvda,w" \
+    "cd-eject one hda" "console none" "vncviewer none" "migrate none host" "button-press none power" \
+    "qemu-monitor-command one info" "pci-attach none 00:00.0" "usbctrl-attach none" "vtpm-attach none"; do
+    # shellcheck disable=SC2086 # one word each
+    check "the same end: $words" same_end $words
+done
+
+check "xl's own status: block-list none" differ 0 1 block-list none
+check "xl's own status: create /nothing" differ 3 1 create /nothing
+check "xl's own status: create" differ 6 1 create
+check "xl's own status: dmesg x" differ 0 2 dmesg x
+check "xl's own status: psr-hwinfo" differ 253 1 psr-hwinfo
+
+xl list -l one >/results/list-l.xl
+ours list -l one >/results/list-l.xy
+values() { sed -n 's/^ *"\(name\|uuid\|type\|max_vcpus\|max_memkb\|target_memkb\|kernel\|mac\)": \(.*[^,]\),\{0,1\}$/\1 \2/p' "$1" | sort; }
+values /results/list-l.xl >/tmp/theirs
+values /results/list-l.xy >/tmp/ours
+check "list -l has the same values" diff /tmp/theirs /tmp/ours
+check "destroy" ours destroy one
+check "destroy by xl" xl destroy two
