@@ -11,7 +11,7 @@ use crate::host::{PoolRow, Topology};
 use crate::peers::{PeerCheck, PeerKey, PeerRow};
 use crate::request::is_unset;
 use crate::sched::SchedPool;
-use crate::storage::{SrRow, VdiList};
+use crate::storage::{ImageRow, SrRow, VdiList};
 use crate::vms::{StartedAll, StateChanges, VmRow};
 
 /// One line from the daemon. [`Answer::Ok`] and [`Answer::Error`] end the request.
@@ -85,6 +85,7 @@ pub enum Reply {
     Sched(Vec<SchedPool>),
     Srs(Vec<SrRow>),
     Vdis(VdiList),
+    Images(Vec<ImageRow>),
     Checkpointed {
         name: String,
     },

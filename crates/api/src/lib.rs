@@ -38,7 +38,7 @@ pub use request::{
     Targets, Wait,
 };
 pub use sched::{SchedPool, SchedRequest, SchedRow, Scheduler, VcpuBudget};
-pub use storage::{SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+pub use storage::{ImageRow, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 pub use tuning::{Trigger, TuneRequest};
 pub use vms::{Define, StartFailure, StartedAll, StateChange, StateChanges, VmRow, VmStatus};
 pub use wire::{

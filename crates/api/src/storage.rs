@@ -60,6 +60,38 @@ pub enum StorageRequest {
         vdi: String,
         to: String,
     },
+    /// Lends a VDI to the client, until that closes the connection that comes with the request. The path of its block
+    /// device is a line there. Answered by [`Reply::Done`](crate::Reply::Done) when it is detached.
+    VdiLend {
+        vdi: String,
+        /// Otherwise it is only read.
+        #[serde(default)]
+        write: bool,
+    },
+    /// Answered by [`Reply::Images`](crate::Reply::Images).
+    ImageList,
+    /// Makes the VDI `image-NAME` that the client has filled an image. Answered by [`Reply::Done`](crate::Reply::Done).
+    ImageAdd(ImageRow),
+    /// Answered by [`Reply::Done`](crate::Reply::Done).
+    ImageRemove {
+        name: String,
+    },
+}
+
+/// An image that VMs are made from.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(default)]
+pub struct ImageRow {
+    pub name: String,
+    pub sr: String,
+    /// Of the disk.
+    pub bytes: u64,
+    /// Of the file that it came from.
+    pub format: String,
+    /// A path or URL.
+    pub origin: String,
+    /// Of that file: `sha256:` and its digits.
+    pub checksum: String,
 }
 
 /// A line of `sr-list`.

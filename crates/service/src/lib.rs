@@ -161,6 +161,12 @@ pub trait Daemon {
     /// Says why it cannot be reached.
     fn call(&self, peer: &str) -> Result<ChannelId, String>;
 
+    /// Says the path of a device on a connection, and waits until its other end is closed.
+    ///
+    /// # Errors
+    /// Says why it could not be said.
+    fn lend(&self, channel: ChannelId, device: &str) -> Result<(), String>;
+
     /// The host, for requests about SRs and VDIs.
     fn storage(&self) -> Box<dyn System>;
 }
@@ -286,6 +292,9 @@ impl Service<'_> {
     }
 
     fn storage_reply(&self, request: api::StorageRequest) -> Result<api::Reply, Failed> {
+        if let api::StorageRequest::VdiLend { vdi, write } = request {
+            return self.lend_vdi(&vdi, write);
+        }
         self.storage(request).map_err(|error| Failed::Told(error.to_string()))
     }
 

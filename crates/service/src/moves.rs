@@ -9,7 +9,7 @@ use toolstack::{Reply, Request, xlcfg};
 use crate::{Ask, Failed, News, Progress, Service, succeeded, unexpected};
 
 impl Service<'_> {
-    fn channel(&self) -> Result<ChannelId, Failed> {
+    pub(crate) fn channel(&self) -> Result<ChannelId, Failed> {
         let without = || Failed::Told("no connection came with the request".to_owned());
         self.door.channel().ok_or_else(without)
     }

@@ -5,12 +5,16 @@
 
 use std::collections::BTreeMap;
 
-use ::storage::{InUse, Kind, Repositories, Repository, Stage, StorageError, VdiName};
-use api::{Reply, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
+use ::storage::{
+    Image, ImageFormat, InUse, Kind, Mode, Repositories, Repository, Stage, StorageError, VdiName,
+    Wanted,
+};
+use api::{ImageRow, Reply, SrRow, StorageRequest, VdiList, VdiRow, VdiUser};
 use toolstack::scheduler::{SrRequest, Ticket};
+use toolstack::work::loop_tag;
 use toolstack::{Deed, PermitRequest};
 
-use crate::{Daemon, Progress, Service};
+use crate::{Daemon, Failed, Progress, Service};
 
 type Result<T> = std::result::Result<T, StorageError>;
 
@@ -33,7 +37,9 @@ impl Drop for Permit<'_> {
 fn change(request: &StorageRequest) -> Result<Option<(String, Deed)>> {
     use StorageRequest as R;
     let (sr, verb, subject) = match request {
-        R::SrList | R::SrInfo { .. } | R::VdiList { .. } => return Ok(None),
+        R::SrList | R::SrInfo { .. } | R::VdiList { .. } | R::ImageList | R::VdiLend { .. } => {
+            return Ok(None);
+        }
         R::SrCreate { name, .. } => (name.clone(), "sr-create", name),
         R::SrIntroduce { name, .. } => (name.clone(), "sr-introduce", name),
         R::SrForget { name } => (name.clone(), "sr-forget", name),
@@ -43,6 +49,9 @@ fn change(request: &StorageRequest) -> Result<Option<(String, Deed)>> {
         R::VdiResize { vdi, .. } => (sr_of(vdi)?, "vdi-resize", vdi),
         R::VdiSnapshot { vdi, .. } => (sr_of(vdi)?, "vdi-snapshot", vdi),
         R::VdiClone { vdi, .. } => (sr_of(vdi)?, "vdi-clone", vdi),
+        R::ImageAdd(image) => (image.sr.clone(), "image-import", &image.name),
+        // Its SR is found under a lock of its own.
+        R::ImageRemove { name } => (name.clone(), "image-remove", name),
     };
     Ok(Some((sr, Deed { verb, subject: subject.clone() })))
 }
@@ -59,13 +68,35 @@ impl Service<'_> {
             return match request {
                 StorageRequest::SrInfo { name } => self.sr_info(&mut srs, &name),
                 StorageRequest::VdiList { srs: names } => self.vdi_list(&mut srs, names),
+                StorageRequest::ImageList => image_list(&mut srs),
                 _ => sr_list(&mut srs),
             };
+        };
+        let sr = match &request {
+            StorageRequest::ImageRemove { name } => srs.image(name)?.sr,
+            _ => sr,
         };
         let mut permit = self.permit(&sr, SrRequest::Change, Some(deed))?;
         let result = make_change(&mut srs, request);
         permit.outcome = result.as_ref().copied().map_err(ToString::to_string);
         result.map(|()| Reply::Done)
+    }
+
+    /// A VDI as a device of dom0, for as long as the client keeps its connection.
+    pub(crate) fn lend_vdi(&self, vdi: &str, write: bool) -> std::result::Result<Reply, Failed> {
+        let told = |error: &dyn std::fmt::Display| Failed::Told(error.to_string());
+        let channel = self.channel()?;
+        let name = parse(vdi).map_err(|error| told(&error))?.to_string();
+        // As a disk of a VM that nobody knows: a new daemon takes it back.
+        let owner = loop_tag(self.fresh_uuid()?, 0);
+        let mode = if write { Mode::ReadWrite } else { Mode::ReadOnly };
+        let wanted = Wanted { target: &name, mode, owner: &owner, who: "dom0, by xy", others: &[] };
+        let mut system = self.daemon.storage();
+        let attached = ::storage::attach(&mut *system, &wanted, ImageFormat::Raw)
+            .map_err(|error| told(&error))?;
+        let lent = self.daemon.lend(channel, &attached.device().path);
+        ::storage::detach(&mut *system, &attached, &owner).map_err(|error| told(&error))?;
+        lent.map(|()| Reply::Done).map_err(Failed::Told)
     }
 
     fn permit(&self, sr: &str, what: SrRequest, deed: Option<Deed>) -> Result<Permit<'_>> {
@@ -139,9 +170,13 @@ fn make_change(srs: &mut Repositories<'_>, request: StorageRequest) -> Result<()
         StorageRequest::VdiResize { vdi, bytes } => srs.resize_vdi(&parse(&vdi)?, bytes),
         StorageRequest::VdiSnapshot { vdi, to } => srs.snapshot_vdi(&parse(&vdi)?, &to),
         StorageRequest::VdiClone { vdi, to } => srs.clone_vdi(&parse(&vdi)?, &to),
-        StorageRequest::SrList | StorageRequest::SrInfo { .. } | StorageRequest::VdiList { .. } => {
-            Ok(())
-        }
+        StorageRequest::ImageAdd(row) => srs.add_image(&image(row)),
+        StorageRequest::ImageRemove { name } => srs.remove_image(&name),
+        StorageRequest::SrList
+        | StorageRequest::SrInfo { .. }
+        | StorageRequest::VdiList { .. }
+        | StorageRequest::VdiLend { .. }
+        | StorageRequest::ImageList => Ok(()),
     }
 }
 
@@ -150,6 +185,19 @@ fn parse(text: &str) -> Result<VdiName> {
         StorageError::Refused(format!("{text}: names no VDI; it is written SR:VDI"))
     })?;
     VdiName::new(sr, vdi)
+}
+
+fn image(row: ImageRow) -> Image {
+    let ImageRow { name, sr, bytes, format, origin, checksum } = row;
+    Image { name, sr, bytes, format, origin, checksum }
+}
+
+fn image_list(srs: &mut Repositories<'_>) -> Result<Reply> {
+    let row = |it: Image| {
+        let Image { name, sr, bytes, format, origin, checksum } = it;
+        ImageRow { name, sr, bytes, format, origin, checksum }
+    };
+    Ok(Reply::Images(srs.images()?.into_iter().map(row).collect()))
 }
 
 fn users(srs: &mut Repositories<'_>) -> Result<BTreeMap<VdiName, Vec<InUse>>> {

@@ -11,6 +11,7 @@
 //! ```
 
 mod error;
+mod images;
 mod kind;
 mod name;
 mod nbd;
@@ -23,6 +24,7 @@ mod system;
 mod vdi;
 
 pub use error::StorageError;
+pub use images::Image;
 pub use kind::Kind;
 pub use name::VdiName;
 pub use nbd::NbdExport;

@@ -255,7 +255,7 @@ impl<'a> Repositories<'a> {
     }
 
     /// The SR and one of its VDIs.
-    fn find(&mut self, name: &VdiName) -> Result<(Repository, Vdi)> {
+    pub(crate) fn find(&mut self, name: &VdiName) -> Result<(Repository, Vdi)> {
         let (repository, vdis) = self.vdis(name.sr())?;
         match vdis.into_iter().find(|vdi| vdi.name == name.vdi()) {
             Some(vdi) => Ok((repository, vdi)),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use service::{Ask, Daemon, Door, Gone, Kernel, News};
 use storage_host::LinuxSystem;
-use toolstack::channel::ChannelId;
+use toolstack::channel::{Channel, ChannelId, Received};
 use toolstack::work::Cost;
 use toolstack::xlcfg::HostDefaults;
 use toolstack::{Reply, Request};
@@ -24,6 +24,9 @@ const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The same, where hanging up is how a client cancels.
 const HASTY_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long a client that borrows a disk is waited for at once.
+const LEND_LOOK_NS: u64 = 1_000_000_000;
 
 /// The running daemon, for all its doors.
 #[derive(Clone)]
@@ -120,8 +123,35 @@ impl Daemon for Running {
         self.channels.call(peer)
     }
 
+    fn lend(&self, channel: ChannelId, device: &str) -> Result<(), String> {
+        let lent = match self.channels.get(channel) {
+            Some(mut connection) => lend(&mut *connection, device),
+            None => Err("the connection that came with the request is gone".to_owned()),
+        };
+        self.channels.close(channel);
+        lent
+    }
+
     fn storage(&self) -> Box<dyn storage::System> {
         Box::new(self.system.clone())
+    }
+}
+
+/// Says the path, and waits for the other end to close the connection.
+fn lend(connection: &mut dyn Channel, device: &str) -> Result<(), String> {
+    let line = format!("{device}\n");
+    let mut left = line.as_bytes();
+    while !left.is_empty() {
+        match connection.send(left, LEND_LOOK_NS).map_err(|error| error.to_string())? {
+            0 => return Err(format!("nobody takes {device}")),
+            sent => left = &left[sent..],
+        }
+    }
+    loop {
+        match connection.receive(&mut [0; 64], LEND_LOOK_NS) {
+            Ok(Received::End) | Err(_) => return Ok(()),
+            Ok(Received::Bytes(_) | Received::Nothing) => {}
+        }
     }
 }
 

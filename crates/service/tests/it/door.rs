@@ -183,6 +183,10 @@ impl Daemon for Client {
         Err(format!("it knows no peer {peer}"))
     }
 
+    fn lend(&self, _: toolstack::channel::ChannelId, device: &str) -> Result<(), String> {
+        Err(format!("nobody takes {device}"))
+    }
+
     fn storage(&self) -> Box<dyn System> {
         Box::new(self.host.os().clone())
     }

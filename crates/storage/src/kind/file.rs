@@ -270,6 +270,16 @@ impl Folder {
         })
     }
 
+    /// Marks it as a snapshot of itself.
+    pub(super) fn seal_vdi(&self, place: &mut Place<'_>, vdi: &Vdi) -> Result<()> {
+        if vdi.snapshot_of.is_some() {
+            return Ok(());
+        }
+        let record = SnapshotRecord { snapshot_of: vdi.name.clone() };
+        let text = serde_json::to_string(&record).expect("strings always serialise");
+        place.system.write(&self.record(&vdi.name), text.as_bytes()).of(place.name(&vdi.name))
+    }
+
     pub(super) fn snapshot_vdi(
         &self,
         place: &mut Place<'_>,
@@ -463,6 +473,10 @@ impl<T: InFolder> Driver for T {
         source: Source,
     ) -> Result<()> {
         self.folder(place)?.snapshot_vdi(place, from, to, source)
+    }
+
+    fn seal_vdi(&self, place: &mut Place<'_>, vdi: &Vdi) -> Result<()> {
+        self.folder(place)?.seal_vdi(place, vdi)
     }
 
     fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()> {

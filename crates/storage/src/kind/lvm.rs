@@ -547,6 +547,15 @@ impl Driver for Lvm {
         Self::thin_copy(place, from, to, Some(&tag))
     }
 
+    fn seal_vdi(&self, place: &mut Place<'_>, vdi: &Vdi) -> Result<()> {
+        if *self == Self::Thick || vdi.snapshot_of.is_some() {
+            return Ok(());
+        }
+        let (name, volume) = (place.name(&vdi.name), volume(place, &vdi.name));
+        let tag = format!("{SNAPSHOT_TAG}{}", vdi.name);
+        run(place, name, &["lvchange", "-pr", "--addtag", &tag, &volume])
+    }
+
     fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()> {
         if *self == Self::Thin {
             return Self::thin_copy(place, from, to, None);

@@ -246,6 +246,11 @@ pub(crate) trait Driver: Sync {
         Ok(())
     }
 
+    /// Makes an unused VDI read-only. A kind without such VDIs leaves it as it is.
+    fn seal_vdi(&self, _place: &mut Place<'_>, _vdi: &Vdi) -> Result<()> {
+        Ok(())
+    }
+
     /// A writable VDI `to` with the current contents of `from`.
     fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()>;
 

@@ -275,6 +275,10 @@ impl Driver for Sim {
         FILES.snapshot_vdi(place, from, to, source)
     }
 
+    fn seal_vdi(&self, place: &mut Place<'_>, vdi: &Vdi) -> Result<()> {
+        FILES.seal_vdi(place, vdi)
+    }
+
     fn clone_vdi(&self, place: &mut Place<'_>, from: &Vdi, to: &str, source: Source) -> Result<()> {
         meet(place, "clone", &from.name)?;
         FILES.clone_vdi(place, from, to, source)

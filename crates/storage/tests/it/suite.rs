@@ -6,10 +6,11 @@ use sim::SimOs;
 use storage::{Access, HostError, Kind, Repositories, StorageError, System as _, VdiName};
 
 /// A size that every kind has exactly: volumes come in extents of 4 MiB.
-const SMALL: u64 = 4 << 20;
+pub(crate) const SMALL: u64 = 4 << 20;
 
 /// The kinds that support all operations.
-const KINDS: [Kind; 6] = [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin, Kind::Sim];
+pub(crate) const KINDS: [Kind; 6] =
+    [Kind::File, Kind::Nfs, Kind::Qcow2, Kind::Lvm, Kind::LvmThin, Kind::Sim];
 
 /// The kinds that can provide disks for a guest.
 const USABLE: [Kind; 7] =
@@ -19,8 +20,8 @@ const NBD_SERVER: &str = "10.0.0.9:10809";
 
 type Request = fn(&mut Repositories<'_>) -> Result<(), StorageError>;
 
-struct Lab {
-    os: SimOs,
+pub(crate) struct Lab {
+    pub(crate) os: SimOs,
     kind: Kind,
 }
 
@@ -49,7 +50,7 @@ fn left(os: &SimOs) -> Vec<String> {
 }
 
 impl Lab {
-    fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: Kind) -> Self {
         let os = SimOs::default();
         os.set_shares_blocks(true);
         os.add_directory("filer:/export");
@@ -59,12 +60,12 @@ impl Lab {
         lab
     }
 
-    fn srs(&mut self) -> Repositories<'_> {
+    pub(crate) fn srs(&mut self) -> Repositories<'_> {
         Repositories::new(&mut self.os)
     }
 
     /// Starts a new daemon.
-    fn restart_daemon(&mut self) {
+    pub(crate) fn restart_daemon(&mut self) {
         self.os.restart_daemon();
         self.srs().clear().unwrap();
     }
@@ -80,19 +81,19 @@ impl Lab {
         one
     }
 
-    fn names(&mut self) -> Vec<String> {
+    pub(crate) fn names(&mut self) -> Vec<String> {
         self.srs().scan("s").unwrap().into_iter().map(|vdi| vdi.name).collect()
     }
 
     /// Attaches a VDI, writes a byte as a guest would, and detaches it.
-    fn write(&mut self, vdi: &str, byte: u8) {
+    pub(crate) fn write(&mut self, vdi: &str, byte: u8) {
         let name = vdi_name(vdi);
         let device = self.srs().attach_for(&name, "writer", Access::ReadWrite).unwrap();
         assert!(self.os.write_sector(device.number, 1, byte));
         self.srs().detach_for(&name, "writer").unwrap();
     }
 
-    fn read(&mut self, vdi: &str) -> u8 {
+    pub(crate) fn read(&mut self, vdi: &str) -> u8 {
         let name = vdi_name(vdi);
         let device = self.srs().attach_for(&name, "reader", Access::ReadOnly).unwrap();
         let byte = self.os.read_sector(device.number, 1).unwrap();
@@ -101,7 +102,7 @@ impl Lab {
     }
 }
 
-fn vdi_name(vdi: &str) -> VdiName {
+pub(crate) fn vdi_name(vdi: &str) -> VdiName {
     VdiName::new("s", vdi).unwrap()
 }
 
