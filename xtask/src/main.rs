@@ -1,6 +1,7 @@
 //! The one door to everything that is done with this workspace: `cargo xtask COMMAND`.
 
 mod bench;
+mod book;
 mod churn;
 mod ci;
 mod demo;
@@ -27,6 +28,7 @@ cargo xtask COMMAND
   ci      format, lints, tests, simulation seeds, scenarios on real Xen
   lab     boot a real Xen host in QEMU and run a scenario in its dom0
   bench   ours and the peer, measured in turn
+  book    docs/ as a book, and its commands run in a lab
   fuzz    arbitrary bytes for the store, with libFuzzer
   images  VMs of damaged kernels and ramdisks on the simulated host
   churn   days of a simulated host's life with all kinds of trouble
@@ -64,6 +66,7 @@ fn dispatch() -> Result<ExitCode> {
             "demo" => demo::main(&mut parser),
             "ci" => ci::main(&mut parser),
             "bench" => bench::main(&mut parser),
+            "book" => book::main(&mut parser),
             "churn" => churn::main(&mut parser),
             "kills" => kills::main(&mut parser),
             "moves" => moves::main(&mut parser),

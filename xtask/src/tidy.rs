@@ -13,7 +13,8 @@ use serde::Deserialize;
 use lab::workspace;
 
 /// Crates that never touch the operating system.
-const PURE: [&str; 10] = [
+const PURE: [&str; 11] = [
+    "disk-image",
     "xen",
     "xenstore",
     "xen-build",
@@ -27,7 +28,8 @@ const PURE: [&str; 10] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 25] = [
+const EDGES: [(&str, &[&str]); 26] = [
+    ("disk-image", &[]),
     ("xen", &[]),
     ("xenstore", &["xen"]),
     ("xen-build", &["xen"]),
@@ -66,7 +68,10 @@ const EDGES: [(&str, &[&str]); 25] = [
             "xenstore-socket",
         ],
     ),
-    ("xy", &["api", "timeline", "xen", "xenstore", "xenstore-socket"]),
+    (
+        "xy",
+        &["api", "disk-image", "image-parser", "timeline", "xen", "xenstore", "xenstore-socket"],
+    ),
     ("lab", &[]),
     ("store-trials", &["file-host", "lab", "xen", "xenstore"]),
     ("xtask", &["api", "file-host", "lab", "store-trials", "xen", "xenstore"]),

@@ -315,6 +315,9 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// A VM's configuration, as in a file: of its definition, or of the running VM if it has none. Answered by
+    /// [`Reply::Text`](crate::Reply::Text).
+    ConfigText { target: Target },
     /// Current operations on a domain, and what each step waits for. Answered by
     /// [`Reply::Text`](crate::Reply::Text).
     Explain { target: Target },

@@ -3,6 +3,7 @@
 //! A reader of raw and qcow2 images, compressed or not ([`Image`]), and a writer of the small volume that cloud-init reads
 //! ([`seed`]). Nothing here opens a file: an image that names other files finds no way to them.
 
+pub mod archive;
 mod gzip;
 mod image;
 mod qcow2;

@@ -21,6 +21,9 @@ const CPU_SECONDS_LAST: u64 = 600;
 /// Standard input, output and error, and the descriptors of a request, with some room.
 const DESCRIPTORS_MAX: u64 = 8;
 
+/// Connections, and files of the resolver.
+const CLIENT_DESCRIPTORS_MAX: u64 = 64;
+
 /// Calls that are allowed with any arguments. None of them opens anything.
 const FREE: &[c_long] = &[
     // The request, the file, the result.
@@ -29,6 +32,7 @@ const FREE: &[c_long] = &[
     libc::SYS_fstat,
     libc::SYS_lseek,
     libc::SYS_pread64,
+    libc::SYS_pwrite64,
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_recvmsg,
@@ -55,8 +59,11 @@ const FREE: &[c_long] = &[
     libc::SYS_tgkill,
 ];
 
-/// Drops everything that parsing does not need, permanently.
-pub(crate) fn enter(memory_mib: u64) -> io::Result<()> {
+/// Drops everything that parsing does not need, permanently: then this process can only read and write what it has open.
+///
+/// # Errors
+/// The kernel's.
+pub fn enter(memory_mib: u64) -> io::Result<()> {
     // Preferred victim of the OOM killer.
     let _refused = std::fs::write("/proc/self/oom_score_adj", "1000");
     // Do not inherit the daemon's priority.
@@ -79,6 +86,88 @@ pub(crate) fn enter(memory_mib: u64) -> io::Result<()> {
     thread::set_capabilities(None, none)?;
     thread::set_no_new_privs(true)?;
     allow_only_those_needed()
+}
+
+/// Calls of no client of a network that writes to one file.
+const NOT_A_CLIENTS: &[c_long] = &[
+    libc::SYS_bpf,
+    libc::SYS_creat,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_fork,
+    libc::SYS_io_uring_setup,
+    libc::SYS_keyctl,
+    libc::SYS_kill,
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_mount,
+    libc::SYS_openat2,
+    libc::SYS_perf_event_open,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_setns,
+    libc::SYS_symlink,
+    libc::SYS_symlinkat,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+    libc::SYS_vfork,
+];
+
+/// As [`enter`], for a process that talks to servers: it is nobody, may connect, open files for reading, and write to what
+/// it has open, up to `file_bytes` in a file.
+///
+/// # Errors
+/// The kernel's.
+pub fn enter_with_network(memory_mib: u64, file_bytes: u64) -> io::Result<()> {
+    std::env::set_current_dir("/")?;
+    let memory_bytes = memory_mib.saturating_mul(1 << 20);
+    for (resource, most) in [
+        (Resource::As, memory_bytes),
+        (Resource::Fsize, file_bytes),
+        (Resource::Core, 0),
+        (Resource::Nofile, CLIENT_DESCRIPTORS_MAX),
+    ] {
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
+    }
+    become_nobody()?;
+    let none = CapabilitySet::empty();
+    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    thread::clear_ambient_capability_set()?;
+    thread::set_capabilities(None, none)?;
+    thread::set_no_new_privs(true)?;
+    let program = client_filter().map_err(io::Error::other)?;
+    apply_filter(&program).map_err(io::Error::other)
+}
+
+fn client_filter() -> Result<BpfProgram, seccompiler::Error> {
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
+        NOT_A_CLIENTS.iter().map(|&call| (call, Vec::new())).collect();
+    // Files are opened for reading only.
+    for (call, argument) in [(libc::SYS_open, 1), (libc::SYS_openat, 2)] {
+        let mut writing = Vec::new();
+        for bit in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {
+            let bit = u64::from(bit.cast_unsigned());
+            let has = SeccompCondition::new(
+                argument,
+                SeccompCmpArgLen::Dword,
+                SeccompCmpOp::MaskedEq(bit),
+                bit,
+            )?;
+            writing.push(SeccompRule::new(vec![has])?);
+        }
+        rules.insert(call, writing);
+    }
+    let refusal = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let architecture = std::env::consts::ARCH.try_into()?;
+    Ok(SeccompFilter::new(rules, SeccompAction::Allow, refusal, architecture)?.try_into()?)
 }
 
 /// A parser that was not started by root keeps its user.
@@ -128,6 +217,34 @@ mod tests {
 
     /// A call that must be refused, by name.
     type Forbidden = (&'static str, fn() -> Result<()>);
+
+    #[test]
+    fn a_client_reads_and_connects_but_writes_no_file() {
+        let calls: [(bool, Forbidden); 6] = [
+            (true, ("a file", || std::fs::File::open("/proc/self/status").map(drop))),
+            (true, ("the network", || TcpListener::bind("127.0.0.1:0").map(drop))),
+            (false, ("a new file", || std::fs::write("xylem-parser", ""))),
+            (
+                false,
+                ("an old file", || {
+                    std::fs::OpenOptions::new().append(true).open("/dev/null").map(drop)
+                }),
+            ),
+            (false, ("a name", || std::fs::rename("/proc/none", "/proc/other"))),
+            (false, ("a program", || Command::new("/bin/true").status().map(drop))),
+        ];
+        for (is_allowed, (name, call)) in calls {
+            let done = std::thread::scope(|scope| {
+                let thread = scope.spawn(|| {
+                    apply_filter(&client_filter().unwrap()).unwrap();
+                    call().map_err(|error: Error| error.kind())
+                });
+                thread.join().expect("the thread ends by itself")
+            });
+            let expected = if is_allowed { Ok(()) } else { Err(ErrorKind::PermissionDenied) };
+            assert_eq!(done, expected, "{name}");
+        }
+    }
 
     #[test]
     fn a_parser_opens_starts_and_signals_nothing() {

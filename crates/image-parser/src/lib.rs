@@ -20,6 +20,7 @@ mod confinement;
 mod parent;
 
 pub use child::serve;
+pub use confinement::{enter as confine, enter_with_network as confine_client};
 pub use parent::{Limits, ParseError, Parser};
 
 /// The parser's first message: the descriptors are the file and the result.

@@ -247,6 +247,9 @@ impl Service<'_> {
             | Request::CdEject { .. }
             | Request::NetworkAttach { .. }
             | Request::NetworkDetach { .. }) => self.change_devices(request),
+            Request::ConfigText { target: it } => {
+                self.text(Asked::ConfigText { target: target(it) })
+            }
             Request::Explain { target: it } => self.text(Asked::Explain { target: target(it) }),
             Request::Plan { of } => self.plan(of),
             Request::Limits(changes) => self.limits(changes),

@@ -8,7 +8,7 @@ mod manual;
 mod table;
 pub(crate) mod xl;
 
-use crate::commands::{peer, store};
+use crate::commands::{image, peer, store};
 use crate::options::{Flag, Options};
 use crate::session::{Failure, ProgressDisplay, Session};
 use table::COMMANDS;
@@ -49,6 +49,12 @@ struct Group {
 
 const GROUPS: &[Group] = &[
     Group {
+        name: "image",
+        about: "Images of disks that VMs are made from.",
+        commands: image::COMMANDS,
+        more: "An image is a read-only VDI, image-NAME, of an SR. 'xy vm-create' makes VMs from it.",
+    },
+    Group {
         name: "store",
         about: "Read and change the store.",
         commands: store::COMMANDS,
@@ -77,6 +83,11 @@ fn store_alone(session: &mut Session, options: &Options) -> Result<(), Failure> 
 /// `xy peer` without a command.
 fn peer_alone(session: &mut Session, options: &Options) -> Result<(), Failure> {
     alone(session, options, "peer")
+}
+
+/// `xy image` without a command.
+fn image_alone(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    alone(session, options, "image")
 }
 
 /// `xy completion`: what a shell sources.

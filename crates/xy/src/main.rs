@@ -18,6 +18,9 @@ use std::process::ExitCode;
 use session::{Failure, Session};
 
 fn main() -> ExitCode {
+    if let Some(status) = commands::image::become_worker() {
+        return status;
+    }
     let mut session = Session::default();
     let result = arguments().and_then(|arguments| run(&mut session, arguments));
     let output = session.take_output();

@@ -105,6 +105,15 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         folders: &[],
         modules: &["nbd"],
     },
+    // GRUB as the kernel of guests that boot from their own disks.
+    Addition {
+        name: "grub-xen",
+        packages: &["grub-xen-host"],
+        programs: &[],
+        links: &[],
+        folders: &["usr/lib/grub-xen"],
+        modules: &[],
+    },
     Addition {
         name: "nbd",
         packages: &[

@@ -133,6 +133,7 @@ impl Request {
             | Self::Vcpus { .. }
             | Self::StartTimes { .. }
             | Self::Sched(_)
+            | Self::ConfigText { .. }
             | Self::Explain { .. }
             | Self::Plan { .. }
             | Self::Limits { wanted: None }

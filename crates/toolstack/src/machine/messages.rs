@@ -194,6 +194,10 @@ pub enum Request {
         device: DeviceRef,
         how: Unplug,
     },
+    /// A VM's configuration as text: of its definition, or of the running VM if it has none.
+    ConfigText {
+        target: String,
+    },
     /// Operations on a VM, and what each step waits for.
     Explain {
         target: String,

@@ -89,6 +89,7 @@ impl Toolstack {
             request @ (Request::Plug { .. }
             | Request::ChangeMedium { .. }
             | Request::Unplug { .. }) => self.handle_devices(now, client, request, out),
+            Request::ConfigText { target } => self.reply_config(client, &target, out),
             Request::Explain { target } => self.reply_explained(now, client, &target, out),
             Request::Plan { target, what } => self.reply_plan(client, &target, what, out),
             Request::Permit(request) => self.permit(now, client, request, out),
@@ -240,6 +241,18 @@ impl Toolstack {
 
     fn reply_plan(&self, client: ClientId, target: &str, what: PlanOf, out: &mut Vec<Action>) {
         self.reply_text(client, target, out, |this, uuid| this.plan_of(uuid, what));
+    }
+
+    fn reply_config(&self, client: ClientId, target: &str, out: &mut Vec<Action>) {
+        let defined = self.defined(target).and_then(|uuid| self.definitions.get(&uuid));
+        match defined {
+            Some(definition) => {
+                let reply = Reply::Text(definition.config.to_cfg_text());
+                out.push(Action::Reply { client, reply });
+            }
+            None => self
+                .reply_text(client, target, out, |this, uuid| this.vms[&uuid].config.to_cfg_text()),
+        }
     }
 
     /// Answers with a text about a VM of ours.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use api::{CheckpointRow, SrRow, VdiRow, VdiUser};
+use api::{CheckpointRow, ImageRow, SrRow, VdiRow, VdiUser};
 
 use super::{name, put};
 
@@ -50,6 +50,28 @@ pub(crate) fn sr_info(rows: &[SrRow]) -> String {
         ] {
             put!(out, "{key:<23}: {value}\n");
         }
+    }
+    out
+}
+
+/// An image in a few words.
+pub(crate) fn image(row: &ImageRow) -> String {
+    format!("{} MiB, {}, in {}", mib(row.bytes), name(Some(&row.format)), name(Some(&row.sr)))
+}
+
+pub(crate) fn image_list(rows: &[ImageRow]) -> String {
+    let mut out =
+        format!("{:<34} {:<16} {:>9} {:<6} Origin\n", "Image", "SR", "Size(MiB)", "Format");
+    for row in rows {
+        put!(
+            out,
+            "{:<34} {:<16} {:>9} {:<6} {}\n",
+            name(Some(&row.name)),
+            name(Some(&row.sr)),
+            mib(row.bytes),
+            name(Some(&row.format)),
+            name(Some(&row.origin))
+        );
     }
     out
 }

@@ -21,6 +21,7 @@ enum Words {
     Vms,
     Srs,
     Vdis,
+    Images,
     /// Of the VM that stands before.
     Checkpoints,
     /// `VM:NAME` of any VM, or a file.
@@ -185,6 +186,7 @@ fn words_of(name: &str) -> Words {
         "VM" => Words::Vms,
         "SR" => Words::Srs,
         "SR:VDI" => Words::Vdis,
+        "Image" => Words::Images,
         "CPU Pool" => Words::Pools,
         "Checkpoint" => Words::Checkpoints,
         "VM:Checkpoint|File" => Words::AllCheckpoints,
@@ -210,6 +212,7 @@ fn named(session: &mut Session, words: Words, of: Option<&str>) -> Vec<Candidate
         Words::Vms => Request::Vms,
         Words::Srs => of_storage(StorageRequest::SrList),
         Words::Vdis => of_storage(StorageRequest::VdiList { srs: Vec::new() }),
+        Words::Images => of_storage(StorageRequest::ImageList),
         Words::Checkpoints => {
             Request::Checkpoint(CheckpointRequest::CheckpointList { vms: target() })
         }
@@ -242,6 +245,9 @@ fn candidates(words: Words, reply: Reply) -> Vec<Candidate> {
         Reply::Vdis(list) => {
             let name = |row: &api::VdiRow| format!("{}:{}", row.sr, row.name);
             list.vdis.iter().map(|row| Candidate::new(name(row), "disk")).collect()
+        }
+        Reply::Images(rows) => {
+            rows.into_iter().map(|row| Candidate::new(row.name, row.origin)).collect()
         }
         Reply::Checkpoints(rows) => {
             let word = |row: &api::CheckpointRow| match words {

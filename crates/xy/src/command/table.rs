@@ -6,7 +6,7 @@ mod host;
 use super::{Command, DryRun, JSON, MANY};
 use crate::commands::{
     self, adopt, checkpoints, create, devices, disown, domains, migrate, plan, save, shutdown,
-    storage,
+    storage, vm_create,
 };
 use crate::options::Flag;
 
@@ -16,7 +16,10 @@ const STRICT: Flag =
 
 /// All commands, in the order of the help.
 pub(super) const COMMANDS: &[Command] =
-    &joined::<{ OF_VMS.len() + host::COMMANDS.len() }>(OF_VMS, host::COMMANDS);
+    &joined::<{ WITHOUT_HOST.len() + host::COMMANDS.len() }>(WITHOUT_HOST, host::COMMANDS);
+
+const WITHOUT_HOST: &[Command] =
+    &joined::<{ OF_VMS.len() + vm_create::COMMANDS.len() }>(OF_VMS, vm_create::COMMANDS);
 
 const fn joined<const N: usize>(first: &[Command], second: &[Command]) -> [Command; N] {
     let mut all = [first[0]; N];
@@ -589,6 +592,15 @@ const OF_VMS: &[Command] = &[
         operands: (2, 2),
         dry_run: DryRun::Impossible,
         run: storage::vdi_clone,
+    },
+    Command {
+        name: "vdi-move",
+        usage: "<SR:VDI> <SR>",
+        about: "Move a virtual disk image that nobody uses to another repository",
+        flags: &[],
+        operands: (2, 2),
+        dry_run: DryRun::Impossible,
+        run: storage::vdi_move,
     },
     Command {
         name: "block-attach",

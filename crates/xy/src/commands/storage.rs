@@ -1,15 +1,18 @@
 //! Commands for storage repositories and virtual disk images, named as in XenAPI.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 
-use api::{Request, StorageRequest};
+use api::{Request, StorageRequest, VdiRow};
 
+use super::lend::{Use, lend};
 use super::{expect_done, expect_reply};
 use crate::columns;
 use crate::options::Options;
 use crate::session::{Failure, Session};
 
-fn done(session: &mut Session, request: StorageRequest) -> Result<(), Failure> {
+pub(super) fn done(session: &mut Session, request: StorageRequest) -> Result<(), Failure> {
     expect_done(&session.call(&Request::Storage(request))?)
 }
 
@@ -31,7 +34,7 @@ fn new_sr(
 }
 
 /// A size in bytes, or with a unit of K, M, G or T (powers of 1024).
-fn size(text: &str) -> Option<u64> {
+pub(super) fn size(text: &str) -> Option<u64> {
     let (digits, shift) =
         match text.trim_end_matches('B').trim_end_matches('i').split_at_checked(
             text.trim_end_matches('B').trim_end_matches('i').len().checked_sub(1)?,
@@ -145,6 +148,64 @@ pub(crate) fn vdi_snapshot(session: &mut Session, options: &Options) -> Result<(
 pub(crate) fn vdi_clone(session: &mut Session, options: &Options) -> Result<(), Failure> {
     let (vdi, to) = vdi_and_copy("vdi-clone", options)?;
     done(session, StorageRequest::VdiClone { vdi, to })
+}
+
+/// `vdi-move`: the copy is whole before the original goes. Nobody may use it meanwhile.
+pub(crate) fn vdi_move(session: &mut Session, options: &Options) -> Result<(), Failure> {
+    let (vdi, sr) = (&options.operands[0], &options.operands[1]);
+    let row = vdi_row(session, vdi)?;
+    let to = format!("{sr}:{}", row.name);
+    if row.sr == *sr {
+        return Err(Failure::failed(format!("{vdi}: is in {sr} already")));
+    }
+    if let Some(origin) = row.snapshot_of {
+        return Err(Failure::failed(format!(
+            "{vdi}: is a snapshot of {origin}; clone it, and move the clone"
+        )));
+    }
+    done(session, StorageRequest::VdiCreate { vdi: to.clone(), bytes: row.bytes })?;
+    let copied = lend(vdi, Use::Read, |from| {
+        lend(&to, Use::Write, |into| {
+            copy(from, into, row.bytes)
+                .map_err(|error| Failure::failed(format!("{vdi}: copying to {to}: {error}")))
+        })
+    });
+    copied
+        .and_then(|()| done(session, StorageRequest::VdiDestroy { vdi: vdi.clone() }))
+        .inspect_err(|_| {
+            let _left = done(session, StorageRequest::VdiDestroy { vdi: to.clone() });
+        })?;
+    session.tell(&format!("{to}: configurations that name {vdi} have to name this one now"));
+    Ok(())
+}
+
+/// What its SR says of a VDI.
+pub(super) fn vdi_row(session: &mut Session, vdi: &str) -> Result<VdiRow, Failure> {
+    let Some((sr, name)) = vdi.split_once(':') else {
+        return Err(Failure::failed(format!("{vdi}: names no VDI; it is written SR:VDI")));
+    };
+    let request = StorageRequest::VdiList { srs: vec![sr.to_owned()] };
+    let list = expect_reply!(session.call(&Request::Storage(request))?, Vdis);
+    match list.vdis.into_iter().find(|row| row.name == name) {
+        Some(row) => Ok(row),
+        None if !list.problems.is_empty() => Err(Failure::Failed(list.problems)),
+        None => Err(Failure::failed(format!("{vdi}: no such VDI; 'xy vdi-list' shows them all"))),
+    }
+}
+
+/// Copies all but zeros to a disk that has only zeros.
+fn copy(from: &File, into: &File, bytes: u64) -> std::io::Result<()> {
+    let mut chunk = vec![0; 1 << 20];
+    let mut at = 0;
+    while at < bytes {
+        let count = usize::try_from(bytes - at).map_or(chunk.len(), |left| left.min(chunk.len()));
+        from.read_exact_at(&mut chunk[..count], at)?;
+        if chunk[..count].iter().any(|&byte| byte != 0) {
+            into.write_all_at(&chunk[..count], at)?;
+        }
+        at += count as u64;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

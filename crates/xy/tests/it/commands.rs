@@ -605,6 +605,7 @@ fn help_is_there_without_a_daemon() {
          vdi-resize          Grow a virtual disk image
          vdi-snapshot        Take a read-only snapshot of a virtual disk image
          vdi-clone           Clone a virtual disk image
+         vdi-move            Move a virtual disk image that nobody uses to another repository
          block-attach        Create a new virtual block device
          block-detach        Destroy a domain's virtual block device
          network-attach      Create a new virtual network device
@@ -614,6 +615,8 @@ fn help_is_there_without_a_daemon() {
          explain             Print the operation under way for a domain and what its steps wait for
          plan                Print the plan of steps that a command would take
          limits              Print or change how many steps run at the same time
+         vm-create           Create a VM from an image, and start it
+         template-list       List the templates for vm-create, with their first comments
          info                Get information about Xen host
          dmesg               Read and/or clear dmesg buffer
          debug-keys          Send debug keys to Xen
@@ -640,6 +643,7 @@ fn help_is_there_without_a_daemon() {
          events              Print state changes of VMs
          trace               List the last operations, or draw where the time of one went
          xl                  Take xl's place: its commands, messages and exit status, for scripts
+         image               Images of disks that VMs are made from; see 'xy help image'
          peer                Hosts to and from which VMs move by TLS; see 'xy help peer'
          store               Read and change the store; see 'xy help store'
          completion          Print the script that completes words of xy in a shell

@@ -1,8 +1,8 @@
 //! Commands of the host, the daemons and defined VMs.
 
 use super::super::{
-    Command, DryRun, JSON, MANY, complete, completion_script, manual_page, peer_alone, store_alone,
-    xl,
+    Command, DryRun, JSON, MANY, complete, completion_script, image_alone, manual_page, peer_alone,
+    store_alone, xl,
 };
 use super::STRICT;
 use crate::commands::{bugreport, doctor, domains, host, hypercalls, pools, top, trace, vms};
@@ -281,6 +281,15 @@ pub(super) const COMMANDS: &[Command] = &[
         operands: (0, MANY),
         dry_run: DryRun::Possible,
         run: xl::run_row,
+    },
+    Command {
+        name: "image",
+        usage: "<command> [args]",
+        about: "Images of disks that VMs are made from; see 'xy help image'",
+        flags: &[],
+        operands: (0, MANY),
+        dry_run: DryRun::Impossible,
+        run: image_alone,
     },
     Command {
         name: "peer",
