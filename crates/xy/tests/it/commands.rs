@@ -616,6 +616,8 @@ fn help_is_there_without_a_daemon() {
          plan                Print the plan of steps that a command would take
          limits              Print or change how many steps run at the same time
          vm-create           Create a VM from an image, and start it
+         export              Write a VM with its disks to one file; see 'xy help import'
+         import              Make a VM of a file that 'xy export' has written; it is defined, and down
          template-list       List the templates for vm-create, with their first comments
          info                Get information about Xen host
          dmesg               Read and/or clear dmesg buffer
