@@ -30,6 +30,8 @@ pub struct Seed {
     /// In place of our own user data.
     pub user_data: Option<Vec<u8>>,
     pub network: Network,
+    /// Of the first interface; any whose name begins with `e` if it is not known.
+    pub mac: Option<String>,
 }
 
 /// How the first interface gets its address.
@@ -58,7 +60,7 @@ impl Seed {
         [
             ("meta-data", text(&meta)),
             ("user-data", user),
-            ("network-config", text(&self.network.config())),
+            ("network-config", text(&self.network.config(self.mac.as_deref()))),
         ]
     }
 
@@ -82,9 +84,12 @@ impl Seed {
 
 impl Network {
     /// Version 2 of cloud-init's network configuration. The guest's name of the interface is not known here: Linux calls
-    /// a vif `eth0` or `enX0`.
-    fn config(&self) -> Value {
-        let mut interface = json!({ "match": { "name": "e*" } });
+    /// a vif `eth0` or `enX0`. Not all that cloud-init writes for can match names.
+    fn config(&self, mac: Option<&str>) -> Value {
+        let mut interface = match mac {
+            Some(mac) => json!({ "match": { "macaddress": mac } }),
+            None => json!({ "match": { "name": "e*" } }),
+        };
         match self {
             Self::Dhcp => interface["dhcp4"] = json!(true),
             Self::Static { address, gateway, nameservers } => {
@@ -285,6 +290,7 @@ mod tests {
         Seed {
             instance: "i-1".to_owned(),
             hostname: "web1".to_owned(),
+            mac: Some("00:16:3e:00:00:01".to_owned()),
             ssh_keys: vec!["ssh-ed25519 AAAA \"me\"".to_owned()],
             ..Seed::default()
         }
@@ -304,6 +310,7 @@ mod tests {
         assert_eq!(content(&files, "user-data"), "#cloud-config\n{}\n");
         let network: Value = serde_json::from_str(&content(&files, "network-config")).unwrap();
         assert_eq!(network["ethernets"]["vif0"]["dhcp4"], true);
+        assert_eq!(network["ethernets"]["vif0"]["match"]["macaddress"], "00:16:3e:00:00:01");
     }
 
     #[test]

@@ -189,9 +189,15 @@ fn plan(session: &mut Session, options: &Options) -> Result<Plan, Failure> {
     if vms.iter().any(|vm| vm.name == name) {
         return Err(Failure::failed(format!("{name}: there is a VM of this name")));
     }
-    let seed = seed::read(&name, options)?.volume();
+    let mut seed = seed::read(&name, options)?;
     let (file, config_text) = template(options.value("template"))?;
-    let overrides = settings(session, options, &name, &image, &config_text)?;
+    let mut overrides = settings(session, options, &name, &image, &config_text)?;
+    if let Some(spec) = vif(options, &config_text)? {
+        let mac = seed::fresh_mac()?;
+        overrides.push(format!("vif = ['mac={mac}{spec}']"));
+        seed.mac = Some(mac);
+    }
+    let seed = seed.volume();
     Ok(Plan { name, image, disk_bytes, seed, file, config_text, overrides })
 }
 
@@ -264,15 +270,21 @@ fn settings(
     settings.push(format!("disk = ['{sr}:{name},,{vdev},w', '{sr}:{name}-seed,,xvdz,r']"));
     if options.has("no-network") {
         settings.push("vif = []".to_owned());
-    } else if let Some(bridge) = options.value("bridge") {
-        if bridge.contains(['\'', ',', '\\']) {
-            return Err(usage(format!("--bridge {bridge:?}: no name of a bridge")));
-        }
-        settings.push(format!("vif = ['bridge={bridge}']"));
-    } else if !sets(template, &["vif"]) {
-        settings.push("vif = ['']".to_owned());
     }
     Ok(settings)
+}
+
+/// What follows the MAC address of its interface; nothing if it has none, or the template's.
+fn vif(options: &Options, template: &str) -> Result<Option<String>, Failure> {
+    match options.value("bridge") {
+        _ if options.has("no-network") => Ok(None),
+        Some(bridge) if bridge.is_empty() || bridge.contains(['\'', ',', '\\']) => {
+            Err(usage(format!("--bridge {bridge:?}: no name of a bridge")))
+        }
+        Some(bridge) => Ok(Some(format!(",bridge={bridge}"))),
+        None if sets(template, &["vif"]) => Ok(None),
+        None => Ok(Some(String::new())),
+    }
 }
 
 /// A template's file and its text; nothing without one.

@@ -28,7 +28,19 @@ pub(super) fn read(name: &str, options: &Options) -> Result<Seed, Failure> {
     }
     let instance = create::text("/proc/sys/kernel/random/uuid")?.trim().to_owned();
     let network = network(options.value("ip"), options.value("gateway"), &options.values("dns"))?;
-    Ok(Seed { instance, hostname: name.to_owned(), ssh_keys, password, user_data, network })
+    let hostname = name.to_owned();
+    Ok(Seed { instance, hostname, ssh_keys, password, user_data, network, mac: None })
+}
+
+/// An address of Xen's range that nobody else has, but for one chance in eight million.
+pub(super) fn fresh_mac() -> Result<String, Failure> {
+    let uuid = create::text("/proc/sys/kernel/random/uuid")?;
+    let digits: Vec<u8> =
+        uuid.bytes().filter_map(|digit| char::from(digit).to_digit(16)?.try_into().ok()).collect();
+    let [a, b, c, d, e, f, ..] = digits[..] else {
+        return Err(Failure::failed("the kernel has no random numbers"));
+    };
+    Ok(format!("00:16:3e:{:x}{b:x}:{c:x}{d:x}:{e:x}{f:x}", a & 7))
 }
 
 /// The keys in a file.
@@ -120,6 +132,15 @@ mod tests {
         ] {
             assert_eq!(keys("k", text), Err(Failure::failed(why)));
         }
+    }
+
+    #[test]
+    fn an_address_is_one_of_xens() {
+        let mac = fresh_mac().unwrap();
+        assert!(
+            mac.starts_with("00:16:3e:") && mac.len() == 17 && mac.as_bytes()[9] < b'8',
+            "{mac}"
+        );
     }
 
     #[test]
