@@ -27,7 +27,7 @@ const PURE: [&str; 10] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 25] = [
+const EDGES: [(&str, &[&str]); 26] = [
     ("xen", &[]),
     ("xenstore", &["xen"]),
     ("xen-build", &["xen"]),
@@ -44,10 +44,11 @@ const EDGES: [(&str, &[&str]); 25] = [
     ("image-parser", &["xen-build", "xen-linux"]),
     ("jail", &["xen-linux"]),
     ("peer-link", &[]),
+    ("service-manager", &["xen-linux"]),
     ("storage-host", &["jail", "storage", "xen", "xen-linux"]),
     ("xenstore-socket", &["xen", "xenstore"]),
     ("file-host", &["xen", "xen-linux", "xenstore"]),
-    ("xenstored", &["file-host", "xen", "xen-linux", "xenstore"]),
+    ("xenstored", &["file-host", "service-manager", "xen", "xen-linux", "xenstore"]),
     (
         "xylemd",
         &[
@@ -56,6 +57,7 @@ const EDGES: [(&str, &[&str]); 25] = [
             "jail",
             "peer-link",
             "service",
+            "service-manager",
             "storage",
             "storage-host",
             "toolstack",

@@ -25,6 +25,7 @@ mod saved;
 mod stats;
 mod status;
 mod store;
+mod supervision;
 mod userdata;
 mod watch;
 mod xlconf;
@@ -38,7 +39,9 @@ use anyhow::{Context, Result, bail};
 use image_parser::{Limits, Parser};
 use jail::{Groups, Jail};
 use peer_link::Address;
+use toolstack::Level;
 use toolstack::config::OnHostShutdown;
+use xen_linux::StopSignals;
 
 use crate::core::Core;
 use crate::definitions::Definitions;
@@ -185,12 +188,22 @@ fn print_line(text: &str) {
 
 /// Logs a line that is not about a VM.
 pub(crate) fn log(message: impl std::fmt::Display) {
+    log_at(Level::Info, message);
+}
+
+/// The same, for an operator to look at.
+pub(crate) fn warn(message: impl std::fmt::Display) {
+    log_at(Level::Warning, message);
+}
+
+fn log_at(level: Level, message: impl std::fmt::Display) {
     journal::write(&toolstack::LogRecord {
-        level: toolstack::Level::Info,
+        level,
         message: message.to_string(),
         vm: None,
         uuid: None,
         domid: None,
+        operation: None,
         asker: None,
         took_ns: None,
     });
@@ -204,15 +217,24 @@ fn run(options: &Options) -> Result<()> {
     // Without permission everything is merely slower.
     let _refused = rustix::process::setpriority_process(None, NICENESS);
     capabilities::give_up().context("cannot give up what is not needed of root")?;
+    let listener = service_manager::listener(SOCKET_UNIT);
+    // Before any thread.
+    let stop = StopSignals::open().context("cannot start")?;
+    // Before any process, which would be in the way.
+    let confinement = confinement();
     // Before anything is opened that it must not inherit.
     let itself = "/proc/self/exe";
     let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
         .context("cannot start the parser of kernels")?;
     let _lock = clients::lock(&options.socket)?;
-    let listener = clients::listen(&options.socket)?;
+    let listener = match listener {
+        Some(opened) => opened,
+        None => clients::listen(&options.socket)?,
+    };
     let status = clients::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
-    let system = storage_host::LinuxSystem::confining(confinement());
+    supervision::end_when_told(stop, images.clone()).context("cannot start")?;
+    let system = storage_host::LinuxSystem::confining(confinement);
     storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
     let peer_listener = options.peer_listen.as_ref().map(peers::bind).transpose()?;
     let directory = options.directory();
@@ -244,30 +266,23 @@ fn run(options: &Options) -> Result<()> {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }
     clients::serve(listener, running).context("cannot serve clients")?;
+    supervision::begin(&core, watcher.turns()).context("cannot start")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
-    notify_ready();
     Err(watcher.run(&core).context("the watches ended"))
 }
 
 /// Confinement of device models and servers of images.
 fn confinement() -> Jail {
     let groups = Groups::prepare().map_err(|error| {
-        log(format_args!(
+        warn(format_args!(
             "device models and servers of images run without limits of memory and CPU: {error}"
         ));
     });
     Jail { groups: groups.ok() }
 }
 
-/// Notifies the service manager, see `sd_notify(3)`.
-fn notify_ready() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = std::os::unix::net::UnixDatagram::unbound()
-        .and_then(|socket| socket.send_to(b"READY=1", &path));
-    if let Err(error) = told {
-        log(format_args!("cannot tell the service manager: {error}"));
-    }
-}
+/// The unit that has our socket open, so that clients wait while this daemon is restarted.
+const SOCKET_UNIT: &str = "xylemd.socket";
 
 /// Internal command with which this program executes itself to parse a kernel.
 const PARSER_COMMAND: &str = "parse-kernel";
@@ -297,7 +312,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log(format_args!("{error:#}"));
+            log_at(Level::Error, format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
