@@ -30,6 +30,7 @@ mod userdata;
 mod watch;
 mod xlconf;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use image_parser::{Limits, Parser};
 use jail::{Groups, Jail};
 use peer_link::Address;
 use toolstack::Level;
+use toolstack::balloon::DOM0_KIB_LEAST;
 use toolstack::config::OnHostShutdown;
 use xen_linux::StopSignals;
 
@@ -63,6 +65,8 @@ pub(crate) struct Options {
     pub(crate) peer_listen: Option<Address>,
     /// What holds for VMs that do not say otherwise.
     xl_conf: PathBuf,
+    /// What domain 0 keeps of its memory.
+    dom0_kib_least: u64,
 }
 
 impl Options {
@@ -87,7 +91,7 @@ impl Options {
 const USAGE: &str = "\
 usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
               [--vm-folder PATH] [--peer-listen ADDRESS[:PORT]]
-              [--on-host-shutdown ACTION] [--xl-conf PATH]
+              [--on-host-shutdown ACTION] [--xl-conf PATH] [--dom0-memory-min MIB]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
@@ -103,6 +107,8 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
                        what `xy host-shutdown` does with VMs that do not say: shutdown (default),
                        save or ignore
   --xl-conf PATH       defaults for VMs, in xl's own file (default /etc/xen/xl.conf)
+  --dom0-memory-min MIB
+                       what domain 0 keeps if it gives memory to VMs, as `autoballoon` in xl.conf has it (default 512)
   -h, --help           this text
   -V, --version        the release
 ";
@@ -134,6 +140,7 @@ fn options() -> Result<Option<Options>> {
         vm_folder: PathBuf::from("/var/lib/xylem/vm"),
         peer_listen: None,
         xl_conf: PathBuf::from(xlconf::PATH),
+        dom0_kib_least: DOM0_KIB_LEAST,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -154,6 +161,7 @@ fn options() -> Result<Option<Options>> {
                     format!("--on-host-shutdown {word}: it can be shutdown, save or ignore")
                 })?;
             }
+            Long("dom0-memory-min") => options.dom0_kib_least = dom0_memory(&parser.value()?)?,
             Long("workers") => {
                 options.workers = parser.value()?.parse()?;
                 if !(1..=64).contains(&options.workers) {
@@ -178,6 +186,15 @@ fn options() -> Result<Option<Options>> {
         options.status_socket = options.socket.with_file_name("status");
     }
     Ok(Some(options))
+}
+
+fn dom0_memory(value: &OsStr) -> Result<u64> {
+    use lexopt::ValueExt as _;
+    let mib: u64 = value.to_owned().parse()?;
+    match mib {
+        128..=1_048_576 => Ok(mib << 10),
+        _ => bail!("--dom0-memory-min {mib}: 128 to 1048576 MiB are possible"),
+    }
 }
 
 fn print_line(text: &str) {
@@ -239,7 +256,12 @@ fn run(options: &Options) -> Result<()> {
     let peer_listener = options.peer_listen.as_ref().map(peers::bind).transpose()?;
     let directory = options.directory();
     let channels = channels::Channels::new(directory.clone());
-    let pool = pool::Pool::open(options, &images, &system, &channels).context("cannot start")?;
+    let xl_conf = Arc::new(xlconf::XlConf::new(&options.xl_conf));
+    // A fault is logged, and told to each client whose request it concerns: VMs that run need nothing of it.
+    let _fault = xl_conf.defaults();
+    let dom0 = host::Dom0 { xl_conf: Arc::clone(&xl_conf), least_kib: options.dom0_kib_least };
+    let pool =
+        pool::Pool::open(options, &images, &system, &channels, &dom0).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
     let (follow, follower) = models::follower().context("cannot start")?;
@@ -258,9 +280,6 @@ fn run(options: &Options) -> Result<()> {
     thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    let xl_conf = Arc::new(xlconf::XlConf::new(&options.xl_conf));
-    // A fault is logged, and told to each client whose request it concerns: VMs that run need nothing of it.
-    let _fault = xl_conf.defaults();
     let running = daemon::Running { core: Arc::clone(&core), system, channels, xl_conf };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
