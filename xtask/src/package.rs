@@ -271,6 +271,7 @@ fn debian(release: &Release, folder: &Path, source: &Path) -> Result<Vec<PathBuf
         ("xylem-xenstored.service", "xylem-xenstored.xenstored.service"),
         ("xylem-xenstored.sysusers", "xylem-xenstored.sysusers"),
         ("xylemd.service", "xylem.xylemd.service"),
+        ("xylemd.socket", "xylem.xylemd.socket"),
         ("xylem-host-shutdown.service", "xylem.xylem-host-shutdown.service"),
     ] {
         fs::copy(dist.join(unit), debian.join(name)).with_context(|| unit.to_owned())?;
@@ -339,6 +340,7 @@ fn tarball(release: &Release, folder: &Path, staging: &Path) -> Result<PathBuf> 
     for (unit, name) in [
         ("xylem-xenstored.service", "xenstored.service"),
         ("xylemd.service", "xylemd.service"),
+        ("xylemd.socket", "xylemd.socket"),
         ("xylem-host-shutdown.service", "xylem-host-shutdown.service"),
     ] {
         put(&tree.join("files/lib/systemd/system").join(name), &fs::read(dist.join(unit))?, 0o644)?;

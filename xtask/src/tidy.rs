@@ -28,7 +28,7 @@ const PURE: [&str; 11] = [
 ];
 
 /// Who may depend on which crates of the workspace. Dev-dependencies are free.
-const EDGES: [(&str, &[&str]); 26] = [
+const EDGES: [(&str, &[&str]); 27] = [
     ("disk-image", &[]),
     ("xen", &[]),
     ("xenstore", &["xen"]),
@@ -46,10 +46,11 @@ const EDGES: [(&str, &[&str]); 26] = [
     ("image-parser", &["xen-build", "xen-linux"]),
     ("jail", &["xen-linux"]),
     ("peer-link", &[]),
+    ("service-manager", &["xen-linux"]),
     ("storage-host", &["jail", "storage", "xen", "xen-linux"]),
     ("xenstore-socket", &["xen", "xenstore"]),
     ("file-host", &["xen", "xen-linux", "xenstore"]),
-    ("xenstored", &["file-host", "xen", "xen-linux", "xenstore"]),
+    ("xenstored", &["file-host", "service-manager", "xen", "xen-linux", "xenstore"]),
     (
         "xylemd",
         &[
@@ -58,6 +59,7 @@ const EDGES: [(&str, &[&str]); 26] = [
             "jail",
             "peer-link",
             "service",
+            "service-manager",
             "storage",
             "storage-host",
             "toolstack",

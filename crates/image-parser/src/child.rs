@@ -1,5 +1,6 @@
 //! The confined process: receives one file, parses it, writes the result, exits.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -12,6 +13,9 @@ use xen_linux::Inherited;
 
 use crate::{ANSWER_BYTES_MAX, ANSWER_ERROR, ANSWER_OK, REQUEST, confinement};
 
+/// What lists of processes call it.
+const NAME: &CStr = c"xylem-parser";
+
 /// Parses the image received over the standard input, a socket. Must be called first in a process,
 /// since it drops all privileges. The last argument of the command line is the memory limit in MiB.
 #[must_use]
@@ -21,6 +25,8 @@ pub fn serve() -> ExitCode {
     let Some(memory_mib) = memory_mib else { return ExitCode::FAILURE };
     let Ok(inherited) = Inherited::take_all() else { return ExitCode::FAILURE };
     drop(inherited);
+    // Otherwise that of the link by which it was started.
+    let _kept = rustix::thread::set_name(NAME);
     if confinement::enter(memory_mib).is_err() {
         return ExitCode::from(2);
     }

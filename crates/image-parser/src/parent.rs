@@ -1,5 +1,6 @@
 //! The daemon's side: passes an image to a confined process and validates its result.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IoSlice, Read as _, Seek as _};
@@ -17,6 +18,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType, recv, sendmsg, socketpair,
 };
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use xen_build::{DescriptionError, KernelImage};
 
 use crate::{ANSWER_BYTES_MAX, ANSWER_ERROR, ANSWER_OK, REQUEST};
@@ -97,8 +99,17 @@ pub struct Parser {
     program: PathBuf,
     arguments: Vec<OsString>,
     limits: Limits,
+    processes: Mutex<Processes>,
+}
+
+#[derive(Debug, Default)]
+struct Processes {
     /// Started and waiting for an image.
-    spare: Mutex<Option<Process>>,
+    spare: Option<Process>,
+    /// Those that parse, which are not waited for while they are here.
+    at_work: BTreeSet<u32>,
+    /// No further one is started.
+    have_ended: bool,
 }
 
 /// A running parser.
@@ -120,15 +131,30 @@ impl Parser {
         limits: Limits,
     ) -> io::Result<Self> {
         let arguments = arguments.into_iter().collect();
-        let parser = Self { program: program.into(), arguments, limits, spare: Mutex::default() };
-        *parser.lock() = Some(parser.spawn()?);
+        let processes = Mutex::default();
+        let parser = Self { program: program.into(), arguments, limits, processes };
+        parser.lock().spare = Some(parser.spawn()?);
         Ok(parser)
+    }
+
+    /// Ends all its processes and returns when they are gone. Nothing is parsed from then on.
+    pub fn end(&self) {
+        let mut processes = self.lock();
+        processes.have_ended = true;
+        processes.spare = None;
+        for &number in &processes.at_work {
+            let Some(pid) = i32::try_from(number).ok().and_then(Pid::from_raw) else { continue };
+            // Neither fails: it is our child, and whoever waits for it takes it from here first.
+            let _dead = kill_process(pid, Signal::KILL);
+            let exit = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            let _status = waitid(WaitId::Pid(pid), exit);
+        }
     }
 
     /// The pid of the process that waits for the next image, for tests.
     #[must_use]
     pub fn spare(&self) -> Option<u32> {
-        self.lock().as_ref().map(|process| process.child.id())
+        self.lock().spare.as_ref().map(|process| process.child.id())
     }
 
     /// Parses a kernel, from the file's current position.
@@ -146,9 +172,13 @@ impl Parser {
         let mut process = self.hand_over(file, &result)?;
         // Started while that one works. Without a spare the next image only waits for a start.
         if let Ok(spare) = self.spawn() {
-            let _one_too_many = self.lock().replace(spare);
+            let mut processes = self.lock();
+            if !processes.have_ended {
+                let _one_too_many = processes.spare.replace(spare);
+            }
         }
         let answer = process.answer(self.cpu_for(bytes), self.limits.wall);
+        self.lock().at_work.remove(&process.child.id());
         // The result is not written any more.
         let ended = process.end();
         match answer? {
@@ -157,9 +187,9 @@ impl Parser {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Process>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Processes> {
         // Held only to put and take.
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+        self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn spawn(&self) -> io::Result<Process> {
@@ -178,13 +208,26 @@ impl Parser {
 
     /// Passes the file to the spare, or to a new process if the spare has died.
     fn hand_over(&self, file: &File, result: &OwnedFd) -> Result<Process, ParseError> {
-        let spare = self.lock().take();
-        if let Some(process) = spare
-            && process.request(file, result).is_ok()
-        {
-            return Ok(process);
+        let spare = {
+            let mut processes = self.lock();
+            let spare = processes.spare.take();
+            processes.at_work.extend(spare.as_ref().map(|it| it.child.id()));
+            spare
+        };
+        if let Some(process) = spare {
+            if process.request(file, result).is_ok() {
+                return Ok(process);
+            }
+            self.lock().at_work.remove(&process.child.id());
         }
         let process = self.spawn().map_err(ParseError::Start)?;
+        {
+            let mut processes = self.lock();
+            if processes.have_ended {
+                return Err(ParseError::Start(io::Error::other("the daemon ends")));
+            }
+            processes.at_work.insert(process.child.id());
+        }
         // A dead process is noticed when it does not answer.
         let _dead = process.request(file, result);
         Ok(process)
@@ -343,7 +386,7 @@ mod tests {
             program: PathBuf::new(),
             arguments: Vec::new(),
             limits: Limits::default(),
-            spare: Mutex::default(),
+            processes: Mutex::default(),
         };
         let seconds =
             [0, 5 << 20, 200 << 20, u64::MAX].map(|bytes| parser.cpu_for(bytes).as_secs());

@@ -16,7 +16,7 @@ use crate::consoled::Consoled;
 use crate::faults::Faults;
 use crate::machine::{Living, Machine, MachineConfig, SimHypervisor, SimXen};
 use crate::models::Models;
-use crate::os::SimOs;
+use crate::os::{Giving, SimOs};
 use crate::store::{Pins, SocketTransport, Store};
 
 use crate::world::World;
@@ -30,6 +30,7 @@ pub struct HostConfig {
     /// Backends whose driver is not loaded in dom0.
     pub backends_absent: Vec<BackendKind>,
     pub pins: Pins,
+    pub dom0: Option<Giving>,
 }
 
 /// When a host is up, and how long it may take to come to rest, in nanoseconds.
@@ -89,6 +90,7 @@ impl SimHost {
         machine.get_mut().now = when;
         let store = Store::start(machine.clone(), config.pins);
         os.get_mut().machine = Some(machine.clone());
+        os.get_mut().dom0 = config.dom0;
         let inner = |store: &Store| Client::new(SocketTransport::open(store));
         let kernel =
             Kernel::start(inner(&store), machine.clone(), os.clone(), &config.backends_absent)

@@ -50,7 +50,7 @@ pub use machine::{
 pub use models::{ModelFate, add_hvm_files};
 pub use monitor::MonitorFate;
 pub use network::{CableId, End, NEVER, Network, NetworkConfig, PacketFate, Want};
-pub use os::{LoopDevice, OsState, SimOs};
+pub use os::{Giving, LoopDevice, OsState, SimOs};
 pub use prng::Prng;
 pub use shared::SharedFiles;
 pub use store::{Pins, SocketTransport};

@@ -11,9 +11,10 @@ use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, DiskId, FileKind, HostError, LoopUse, Mode,
     System, TaggedLoop,
 };
+use toolstack::balloon::{Autoballoon, Dom0Policy};
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link, Turn};
 use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
@@ -100,8 +101,17 @@ pub struct OsState {
     /// What other hosts do to shared files.
     pub(crate) sharing: Sharing,
     pub(crate) disk_faults: DiskFaults,
+    pub(crate) dom0: Option<Giving>,
     /// The machine whose clock and kills hold here too.
     pub(crate) machine: Option<Machine>,
+}
+
+/// How dom0 gives memory to VMs. Otherwise it gives none.
+#[derive(Clone, Copy, Debug)]
+pub struct Giving {
+    pub policy: Dom0Policy,
+    /// Whether its kernel obeys.
+    pub has_driver: bool,
 }
 
 /// Device number of the file system with all files.
@@ -566,6 +576,18 @@ impl Host for SimOs {
             (false, true) => Err(HostError::Refused("not a bridge".to_owned())),
             (false, false) => Err(HostError::Missing),
         }
+    }
+
+    fn dom0_policy(&mut self) -> Dom0Policy {
+        let none = Dom0Policy { autoballoon: Autoballoon::Off, least_kib: 0, available_kib: None };
+        self.get().dom0.map_or(none, |dom0| dom0.policy)
+    }
+
+    fn take_turn(&mut self) -> Option<Box<dyn Turn>> {
+        // Works do not overlap here.
+        struct Alone;
+        impl Turn for Alone {}
+        Some(Box::new(Alone))
     }
 
     fn unix_ms(&mut self) -> u64 {

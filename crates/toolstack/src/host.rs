@@ -6,6 +6,7 @@ use storage::{HostError, System};
 use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, ImageError, KernelImage};
 
+use crate::balloon::Dom0Policy;
 use crate::channel::{Channel, ChannelId};
 use crate::device_model::{Launch, OwnModel, Process};
 use crate::lanes::{LaneCall, LaneIn, LaneOut};
@@ -66,10 +67,19 @@ pub fn unfinished_name(path: &str) -> String {
     format!("{folder}/.{name}.xylem-unfinished")
 }
 
+/// A turn that others wait for until it is dropped.
+pub trait Turn {}
+
 /// Files, bridges and the block layer.
 pub trait Host {
     /// The part of it that storage needs.
     fn system(&mut self) -> &mut dyn System;
+
+    /// What domain 0 may give of its memory now.
+    fn dom0_policy(&mut self) -> Dom0Policy;
+
+    /// The turn of whoever takes memory; `None` while another performer of this daemon has it.
+    fn take_turn(&mut self) -> Option<Box<dyn Turn>>;
 
     /// The time of day, in milliseconds since 1970.
     fn unix_ms(&mut self) -> u64;

@@ -4,6 +4,7 @@
 //! whether it runs on Linux or in the simulator. Its effects on Xen, the store and the host are in
 //! [`perform`], over traits that are passed in.
 
+pub mod balloon;
 pub mod channel;
 pub mod checkpoint;
 pub mod config;
@@ -31,8 +32,9 @@ pub mod xen_host;
 pub mod xlcfg;
 
 pub use machine::{
-    Action, Asker, Begin, Boot, ClientId, Copy, Created, Deed, DefinitionFile, Device, DomainRow,
-    Event, Fallback, Instant, Level, LogRecord, MediumChange, OpenStep, PermitRequest, PlanOf,
-    Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange, StateChanges,
-    StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus, Wanted, WorkId,
+    Action, Asker, Begin, Boot, Census, ClientId, Copy, Created, Deed, DefinitionFile, Device,
+    DomainRow, Event, Fallback, Instant, Level, LogRecord, MediumChange, OpenStep, PermitRequest,
+    PlanOf, Progress, Reply, ReplyWhen, Request, ShutdownRequest, StartedAll, StateChange,
+    StateChanges, StepTime, Summary, Targets, Told, Toolstack, Trace, VmRow, VmState, VmStatus,
+    Wanted, WorkId,
 };

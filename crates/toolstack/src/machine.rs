@@ -382,6 +382,14 @@ struct Foreign {
     name: Option<String>,
 }
 
+/// How many VMs and operations there are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Census {
+    /// VMs that have a domain.
+    pub running: usize,
+    pub operations: usize,
+}
+
 /// The state machine; see the module documentation.
 #[derive(Debug)]
 pub struct Toolstack {
@@ -511,6 +519,16 @@ impl Toolstack {
     /// Sets what becomes of VMs with the host whose configuration does not say.
     pub fn set_on_host_shutdown(&mut self, action: OnHostShutdown) {
         self.on_host_shutdown = action;
+    }
+
+    /// How much there is of what an operator sees.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        let with_domain = |vm: &&Vm| vm.facts.domid().is_some();
+        Census {
+            running: self.vms.values().filter(with_domain).count(),
+            operations: self.operations.len(),
+        }
     }
 
     /// When [`Event::Tick`] is due, unless another event comes first.

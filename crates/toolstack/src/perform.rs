@@ -15,6 +15,7 @@ mod model;
 mod outgoing;
 mod queries;
 pub(crate) mod restore;
+mod room;
 pub(crate) mod save;
 mod saved_file;
 mod sched;

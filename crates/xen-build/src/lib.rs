@@ -68,10 +68,58 @@ pub fn check(config: &BuildConfig<'_>) -> Result<Needs, BuildError> {
     Ok(Needs { memory_pages_min, host_pages })
 }
 
-/// Builds the domain, which stays paused.
+/// Limits the domain's memory and claims it, so that nobody else counts on it until it is built.
 ///
 /// # Errors
-/// As [`check`], or [`BuildError`] if a hypercall fails.
+/// As [`check`], or [`BuildError`] if a hypercall fails, which leaves no claim.
+pub fn prepare<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &BuildConfig<'_>,
+) -> Result<(), BuildError> {
+    config.check()?;
+    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
+    let memory_kib = (config.memory_pages + EXTRA_PAGES) << (PAGE_SHIFT - 10);
+    xen.set_memory_max(domid, memory_kib).map_err(refused("limit the memory"))?;
+    match config.kind {
+        DomainKind::Pv => memory::claim(xen, domid, config.memory_pages),
+        DomainKind::Pvh => pvh::claim_memory(xen, domid, config),
+        DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
+    }
+}
+
+/// Builds a domain that was [prepared](prepare), and stays paused.
+///
+/// # Errors
+/// [`BuildError`] if a hypercall fails. The claim has ended.
+pub fn build_prepared<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &BuildConfig<'_>,
+    channels: &Channels,
+    monitor: &mut dyn Monitor,
+) -> Result<Built, BuildError> {
+    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
+    let mut build = || {
+        if config.tsc_mode != TscMode::Default {
+            xen.set_tsc_mode(domid, config.tsc_mode.code())
+                .map_err(refused("set the time stamp counter mode"))?;
+        }
+        match config.kind {
+            DomainKind::Pv => pv::build(xen, domid, config, channels, monitor),
+            DomainKind::Pvh => pvh::build(xen, domid, config, channels, monitor),
+            DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
+        }
+    };
+    let built = build();
+    // A built domain has used up its claim.
+    built.inspect_err(|_| memory::unclaim(xen, domid))
+}
+
+/// Prepares and builds the domain, which stays paused.
+///
+/// # Errors
+/// As [`prepare`] and [`build_prepared`].
 pub fn build<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -79,21 +127,8 @@ pub fn build<H: Hypervisor>(
     channels: &Channels,
     monitor: &mut dyn Monitor,
 ) -> Result<Built, BuildError> {
-    config.check()?;
-    let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
-    let memory_kib = (config.memory_pages + EXTRA_PAGES) << (PAGE_SHIFT - 10);
-    xen.set_memory_max(domid, memory_kib).map_err(refused("limit the memory"))?;
-    if config.tsc_mode != TscMode::Default {
-        xen.set_tsc_mode(domid, config.tsc_mode.code())
-            .map_err(refused("set the time stamp counter mode"))?;
-    }
-    let built = match config.kind {
-        DomainKind::Pv => pv::build(xen, domid, config, channels, monitor),
-        DomainKind::Pvh => pvh::build(xen, domid, config, channels, monitor),
-        DomainKind::Hvm => Err(BuildError::Kind(config.kind)),
-    };
-    // A built domain has used up its claim.
-    built.inspect_err(|_| memory::unclaim(xen, domid))
+    prepare(xen, domid, config)?;
+    build_prepared(xen, domid, config, channels, monitor)
 }
 
 /// Grants the rings to the backends of console and store.

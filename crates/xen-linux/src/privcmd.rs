@@ -398,6 +398,10 @@ impl Hypervisor for LinuxHypervisor {
         number(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(number(now.tv_nsec))
     }
 
+    fn let_pass(&mut self, ns: u64) {
+        std::thread::sleep(std::time::Duration::from_nanos(ns));
+    }
+
     fn bind_channel(&mut self, domid: DomId, port: EvtchnPort) -> Result<EvtchnPort, xen::Errno> {
         let mut channels = match self.channels.take() {
             Some(channels) => channels,

@@ -37,6 +37,11 @@ impl<H: Hypervisor> Xen<H> {
         self.hypervisor.wait_channel(timeout_ns)
     }
 
+    /// Lets so much time pass, between two looks at what gives no event.
+    pub fn let_pass(&mut self, ns: u64) {
+        self.hypervisor.let_pass(ns);
+    }
+
     /// The monotonic clock that calls are timed with, in nanoseconds.
     #[must_use]
     pub fn now_ns(&self) -> u64 {

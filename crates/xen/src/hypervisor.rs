@@ -160,6 +160,11 @@ pub trait Hypervisor {
         0
     }
 
+    /// Lets so much time pass.
+    fn let_pass(&mut self, ns: u64) {
+        let _no_clock = ns;
+    }
+
     /// Binds to an unbound port that `domid` has for the caller's domain; returns our end, which is
     /// pending at first. All of them close with this value.
     ///

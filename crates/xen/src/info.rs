@@ -119,6 +119,14 @@ impl<H: Hypervisor> Xen<H> {
         Ok(text(self.argument(bytes)))
     }
 
+    /// Xen's boot options alone.
+    ///
+    /// # Errors
+    /// The hypercall's errno.
+    pub fn commandline(&mut self) -> Result<String, Errno> {
+        self.version_text(COMMANDLINE, 1024)
+    }
+
     /// Version, build and boot options.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! Daemonising: the program executes itself again and waits until the child serves.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixDatagram;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::Context;
@@ -48,25 +47,6 @@ pub(crate) fn tell_parent() -> anyhow::Result<()> {
     rustix::stdio::dup2_stdout(&null)?;
     if rustix::termios::isatty(rustix::stdio::stderr()) {
         rustix::stdio::dup2_stderr(&null)?;
-    }
-    Ok(())
-}
-
-/// Notifies the service manager, if there is one. Source: sd_notify(3).
-pub(crate) fn tell_service_manager(
-    socket: Option<&std::ffi::OsStr>,
-    line: &str,
-) -> anyhow::Result<()> {
-    let Some(socket) = socket else { return Ok(()) };
-    let context = "cannot tell the service manager how the daemon is";
-    let datagram = UnixDatagram::unbound().context(context)?;
-    let name = socket.as_encoded_bytes();
-    if let Some(name) = name.strip_prefix(b"@") {
-        use std::os::linux::net::SocketAddrExt;
-        let address = std::os::unix::net::SocketAddr::from_abstract_name(name).context(context)?;
-        datagram.send_to_addr(line.as_bytes(), &address).context(context)?;
-    } else {
-        datagram.send_to(line.as_bytes(), socket).context(context)?;
     }
     Ok(())
 }

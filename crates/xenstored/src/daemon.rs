@@ -15,6 +15,7 @@ use xenstore::server::{ByConnection, ConnId, Pace, PollScope, Server};
 use crate::patience::{LOOK, Manner, Patience};
 use crate::platform::cpu_time;
 use crate::rings::{Rings, Turn};
+use crate::signs_of_life::SignsOfLife;
 use crate::status::{self, StatusSocket};
 use crate::update::Update;
 
@@ -85,6 +86,7 @@ pub(crate) struct Daemon {
     pub(crate) update: Update,
     /// Whether somebody starts a daemon again that ended.
     pub(crate) is_supervised: bool,
+    pub(crate) life: SignsOfLife,
 }
 
 /// How a daemon ends.
@@ -165,6 +167,7 @@ impl Daemon {
             started,
             update: Update::default(),
             is_supervised: false,
+            life: SignsOfLife::default(),
         };
         daemon.watch_broker()?;
         daemon.add(LISTENER, &daemon.listener)?;
@@ -204,6 +207,7 @@ impl Daemon {
             self.serve_ready();
             self.server.clear_up(PIECES_CLEARED_UP);
             let (events, now) = self.wait()?;
+            self.life.show(now, &self.server);
             self.server.advance(&mut self.rings, now);
             self.check_broker(events.iter().any(|event| event.data.u64() == BROKER))?;
             // First, so that nobody is answered about a domain that is gone.
@@ -225,7 +229,7 @@ impl Daemon {
                     }
                     HANGUP => {
                         if self.hangup.received()? {
-                            self.rings.log.reopen();
+                            self.reload();
                         }
                     }
                     token if token & status::TOKENS != 0 => {
@@ -243,6 +247,16 @@ impl Daemon {
                 return Ok(End::HandedOver { successor });
             }
         }
+    }
+
+    /// Opens the trace file again.
+    fn reload(&mut self) {
+        let monotonic = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let usec = monotonic.tv_sec * 1_000_000 + monotonic.tv_nsec / 1000;
+        // Nothing depends on what the manager hears of it.
+        let _unheard = service_manager::tell(&format!("RELOADING=1\nMONOTONIC_USEC={usec}\n"));
+        self.rings.log.reopen();
+        let _unheard = service_manager::tell("READY=1\n");
     }
 
     /// What happened, at once if there is something left to do, and when that was.
@@ -287,7 +301,9 @@ impl Daemon {
         let deadline = self.server.next_deadline();
         let deadline = deadline.map(|deadline| deadline.saturating_sub(self.started.elapsed()));
         let look = self.pace.due().map(|due| due.saturating_sub(self.started.elapsed()));
-        let wait = journal.into_iter().chain(deadline).chain(update).chain(look).min()?;
+        let life = self.life.due().map(|due| due.saturating_sub(self.started.elapsed()));
+        let others = deadline.into_iter().chain(update).chain(look).chain(life);
+        let wait = journal.into_iter().chain(others).min()?;
         Timespec::try_from(wait).ok()
     }
 
@@ -347,7 +363,7 @@ impl Daemon {
         self.rings.log.line(&format!("{loss:#}"));
         match self.start_broker() {
             Ok(()) => {
-                self.rings.log.line("another broker of hypercalls was started");
+                self.rings.log.note("another broker of hypercalls was started");
                 // What it had been told of changes is lost.
                 self.compare_domains(PollScope::Everything);
                 Ok(())

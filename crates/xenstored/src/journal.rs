@@ -410,7 +410,7 @@ impl Journal {
         }
         self.guard.write(&mut next.file);
         if self.retry.take().is_some() {
-            log.line("the store is safe against crashes again");
+            log.note("the store is safe against crashes again");
         }
         self.checkpoint_bytes = next.checkpoint_bytes;
         self.is_framed = true;

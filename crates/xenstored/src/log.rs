@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::fs::OFlags;
+use service_manager::Priority;
 use xen::DomId;
 use xenstore::Error;
 
@@ -91,9 +92,19 @@ impl Log {
         })
     }
 
+    /// A line for an operator to look at.
     pub(crate) fn line(&mut self, line: &str) {
+        self.put(Priority::Warning, None, line);
+    }
+
+    /// A line about what went as it should.
+    pub(crate) fn note(&mut self, line: &str) {
+        self.put(Priority::Info, None, line);
+    }
+
+    fn put(&mut self, priority: Priority, domid: Option<DomId>, line: &str) {
         if let Some(left_out) = self.all.take(Instant::now(), LINES) {
-            self.outlet.write(&with_count(line, left_out));
+            self.outlet.write(priority, domid, &with_count(line, left_out));
         }
     }
 
@@ -103,7 +114,7 @@ impl Log {
         self.by_domain.retain(|_, allowance| !allowance.is_over(now));
         let allowance = self.by_domain.entry(domid).or_default();
         if let Some(left_out) = allowance.take(now, LINES_PER_DOMAIN) {
-            self.line(&with_count(line, left_out));
+            self.put(Priority::Warning, Some(domid), &with_count(line, left_out));
         }
     }
 }

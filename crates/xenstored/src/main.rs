@@ -14,6 +14,7 @@ mod options;
 mod patience;
 mod platform;
 mod rings;
+mod signs_of_life;
 mod status;
 mod trap;
 mod update;
@@ -39,6 +40,7 @@ use crate::log::Log;
 use crate::options::{Domains, Environment, Options, Origin, Output, Place, Wanted};
 use crate::platform::Platform;
 use crate::rings::Rings;
+use crate::signs_of_life::SignsOfLife;
 use crate::trap::Trap;
 use crate::xen_platform::{Devices, XenPlatform};
 
@@ -134,7 +136,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     daemon.update.state_file =
         std::path::absolute(foreign::state_file(&options.rundir)).context("no working folder")?;
     daemon.server.set_event_timeout(options.event_timeout);
-    daemon.is_supervised = std::env::var_os("NOTIFY_SOCKET").is_some();
+    daemon.is_supervised = service_manager::is_there();
     daemon.server.set_tracing(daemon.rings.log.trace.is_some());
     if let Some(channel) = &successor {
         Trap::hang_as_successor();
@@ -155,9 +157,12 @@ fn serve(options: &Options) -> anyhow::Result<()> {
         });
     }
     announce(options, pid_file)?;
+    daemon.life = SignsOfLife::begin();
     daemon.rings.log.errors_changed();
     match daemon.run()? {
-        End::Stopped => Ok(()),
+        End::Stopped => {
+            tell_manager("STOPPING=1\nSTATUS=The journal keeps the store for the next daemon\n")
+        }
         End::HandedOver { successor } => tell_manager(&format!("MAINPID={successor}\n")),
     }
 }
@@ -209,8 +214,8 @@ fn announce(options: &Options, pid_file: Option<PidFile>) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn tell_manager(line: &str) -> anyhow::Result<()> {
-    background::tell_service_manager(std::env::var_os("NOTIFY_SOCKET").as_deref(), line)
+fn tell_manager(state: &str) -> anyhow::Result<()> {
+    service_manager::tell(state).context("cannot tell the service manager how the daemon is")
 }
 
 /// Files of the daemon, wherever its working folder is.
@@ -321,7 +326,7 @@ fn take_over(
     let helpers = Account::of_broker();
     let Arrival { restored, mut descriptors, devices, journal, status } = arrival;
     for note in &restored.notes {
-        log.line(note);
+        log.note(note);
     }
     let mut descriptor = |number: Option<i32>| descriptors.remove(&number?);
     let ports = restored.peers.iter().filter_map(|(_, peer)| match peer {

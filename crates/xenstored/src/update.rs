@@ -10,6 +10,7 @@ use xenstore::server::{ConnId, Endpoint, Endpoints, PollScope};
 use crate::daemon::Daemon;
 use crate::live_update::handover::{Handover, Stage};
 use crate::live_update::{Patience, Session, Way, foreign};
+use crate::signs_of_life;
 
 /// Progress of a running update.
 #[derive(Default)]
@@ -144,7 +145,7 @@ impl Daemon {
             Ok(()) => {
                 let milliseconds = began.elapsed().as_millis();
                 let line = format!("process {successor} serves now, after {milliseconds} ms");
-                self.rings.log.line(&line);
+                self.rings.log.note(&line);
                 Ok(Step::HandedOver(successor))
             }
             Err(error) => {
@@ -289,6 +290,9 @@ impl Daemon {
         let mut state = Vec::new();
         self.server.save(form, &endpoints).fill_all(&mut state);
         foreign::write_state(&self.update.state_file, &state)?;
-        foreign::become_program(session, &descriptors)
+        signs_of_life::excuse();
+        let failed = foreign::become_program(session, &descriptors);
+        signs_of_life::insist_again();
+        failed
     }
 }

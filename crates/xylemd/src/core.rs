@@ -17,7 +17,7 @@ use toolstack::moves::TransferFile;
 use toolstack::scheduler::Limits;
 use toolstack::work::{Cost, Failure, Far, Flow, Part, WorkClass, WorkMonitor};
 use toolstack::{
-    Action, Begin, ClientId, DefinitionFile, Event, Instant, Reply, Toolstack, WorkId,
+    Action, Begin, Census, ClientId, DefinitionFile, Event, Instant, Reply, Toolstack, WorkId,
 };
 
 use crate::channels::Channels;
@@ -158,6 +158,17 @@ impl Core {
     /// The same for Prometheus.
     pub(crate) fn metrics(&self) -> String {
         self.stats().metrics(self.pool.states())
+    }
+
+    /// For the service manager: what an operator sees of the daemon at a glance.
+    pub(crate) fn status(&self) -> String {
+        let Census { running, operations } = self.lock().machine.census();
+        format!("STATUS={running} VMs have a domain, {operations} operations are under way\n")
+    }
+
+    /// Sends the watcher round.
+    pub(crate) fn wake(&self) {
+        self.orders.wake();
     }
 
     fn interrupted(&self) -> MutexGuard<'_, BTreeSet<WorkId>> {

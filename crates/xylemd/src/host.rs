@@ -2,14 +2,15 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
+use toolstack::balloon::{Autoballoon, Dom0Policy};
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link, Turn};
 use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::qmp::ModelSocket;
@@ -20,6 +21,7 @@ use xen_linux::Links;
 use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
+use crate::xlconf::XlConf;
 use crate::{models, monitor, saved, userdata};
 
 /// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
@@ -67,6 +69,28 @@ pub(crate) struct LinuxHost {
     channels: Channels,
     /// Files of moves.
     transfers: Definitions,
+    dom0: Dom0,
+}
+
+/// What domain 0 may give of its memory to VMs.
+#[derive(Clone, Debug)]
+pub(crate) struct Dom0 {
+    pub(crate) xl_conf: Arc<XlConf>,
+    pub(crate) least_kib: u64,
+}
+
+/// Held by the performer that takes memory.
+static TURN: Mutex<()> = Mutex::new(());
+
+struct Held(#[expect(dead_code, reason = "held until it is dropped")] MutexGuard<'static, ()>);
+
+impl Turn for Held {}
+
+/// What the kernel could use without swapping: `MemAvailable` of `proc_meminfo(5)`.
+fn available_kib() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 impl LinuxHost {
@@ -75,8 +99,10 @@ impl LinuxHost {
         system: LinuxSystem,
         [definitions, transfers]: [Definitions; 2],
         channels: Channels,
+        dom0: Dom0,
     ) -> Result<Self, xen_linux::HostError> {
-        Ok(Self { images, system, links: Links::open()?, definitions, channels, transfers })
+        let links = Links::open()?;
+        Ok(Self { images, system, links, definitions, channels, transfers, dom0 })
     }
 }
 
@@ -99,6 +125,23 @@ impl Host for LinuxHost {
 
     fn check_bridge(&mut self, bridge: &str) -> Result<(), HostError> {
         self.links.bridge(bridge).map(drop).map_err(|error| refused(&error))
+    }
+
+    fn dom0_policy(&mut self) -> Dom0Policy {
+        // While the file cannot be read no VM is created by a client; others start as xl's own default has it.
+        let autoballoon =
+            self.dom0.xl_conf.defaults().map_or_else(|_| Autoballoon::Auto, |it| it.autoballoon);
+        Dom0Policy { autoballoon, least_kib: self.dom0.least_kib, available_kib: available_kib() }
+    }
+
+    fn take_turn(&mut self) -> Option<Box<dyn Turn>> {
+        let guard = match TURN.try_lock() {
+            Ok(guard) => guard,
+            // Nothing is behind it.
+            Err(TryLockError::Poisoned(guard)) => guard.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(Box::new(Held(guard)))
     }
 
     fn unix_ms(&mut self) -> u64 {

@@ -60,6 +60,11 @@ impl Images {
         }
     }
 
+    /// No process of this daemon's own is left.
+    pub(crate) fn end(&self) {
+        self.parser.end();
+    }
+
     pub(crate) fn kernel(&self, path: &str) -> Result<Arc<KernelImage>, HostError> {
         self.kernels.load(path, |file, _| {
             let parsed = self.parser.parse(&file);

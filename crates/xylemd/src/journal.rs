@@ -1,24 +1,19 @@
 //! The daemon's log: to the journal if it reads our standard error, otherwise to standard error
 //! with timestamps. Never to both.
-//!
-//! Source: systemd's "Native Journal Protocol", and `JOURNAL_STREAM` in `systemd.exec(5)`.
 
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::os::unix::net::UnixDatagram;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use service_manager::{Journal, Priority};
 use toolstack::{Level, LogRecord};
-
-const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
 /// Writes a record.
 pub(crate) fn write(record: &LogRecord) {
-    static JOURNAL: OnceLock<Option<UnixDatagram>> = OnceLock::new();
-    // A journal that hangs or restarts must not block this daemon.
-    let sent = JOURNAL.get_or_init(connect).as_ref().map(|it| it.send(&datagram(record)));
-    if !matches!(sent, Some(Ok(_))) {
+    static JOURNAL: OnceLock<Option<Journal>> = OnceLock::new();
+    let journal = JOURNAL.get_or_init(|| Journal::of_standard_error("xylemd")).as_ref();
+    let sent = journal.map(|it| it.send(priority(record.level), &record.message, fields(record)));
+    if !matches!(sent, Some(Ok(()))) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let line = format!("{} xylemd: {}\n", timestamp(now.as_secs()), one_line(&record.message));
         // One write, so that lines of several threads do not mix.
@@ -26,54 +21,27 @@ pub(crate) fn write(record: &LogRecord) {
     }
 }
 
-/// The journal's socket, if the journal reads our standard error.
-fn connect() -> Option<UnixDatagram> {
-    let stream = std::env::var("JOURNAL_STREAM").ok()?;
-    let own = std::fs::metadata("/proc/self/fd/2").ok()?;
-    if !is_stream(&stream, own.dev(), own.ino()) {
-        return None;
+fn priority(level: Level) -> Priority {
+    match level {
+        Level::Info => Priority::Info,
+        Level::Warning => Priority::Warning,
+        Level::Error => Priority::Error,
     }
-    let socket = UnixDatagram::unbound().ok()?;
-    socket.connect(JOURNAL_SOCKET).ok()?;
-    socket.set_nonblocking(true).ok()?;
-    Some(socket)
 }
 
-fn is_stream(text: &str, device: u64, inode: u64) -> bool {
-    text.split_once(':')
-        .is_some_and(|(dev, ino)| dev.parse() == Ok(device) && ino.parse() == Ok(inode))
-}
-
-/// A message to the journal: a line for each field; a multi-line value is prefixed with its length.
-fn datagram(record: &LogRecord) -> Vec<u8> {
-    let LogRecord { level, message, vm, uuid, domid, asker, took_ns } = record;
-    let priority = match level {
-        Level::Info => "6",
-        Level::Warning => "4",
-    };
-    let mut out = Vec::new();
-    let mut field = |name: &str, value: Option<String>| {
-        let Some(value) = value else { return };
-        out.extend_from_slice(name.as_bytes());
-        if value.contains('\n') {
-            out.push(b'\n');
-            out.extend_from_slice(&(value.len() as u64).to_le_bytes());
-        } else {
-            out.push(b'=');
-        }
-        out.extend_from_slice(value.as_bytes());
-        out.push(b'\n');
-    };
-    field("MESSAGE", Some(message.clone()));
-    field("PRIORITY", Some(priority.to_owned()));
-    field("SYSLOG_IDENTIFIER", Some("xylemd".to_owned()));
-    field("VM", vm.clone());
-    field("VM_UUID", uuid.map(|it| it.to_string()));
-    field("DOMID", domid.map(|it| it.to_string()));
-    field("ASKED_BY_UID", asker.map(|it| it.uid.to_string()));
-    field("ASKED_BY_PID", asker.map(|it| it.pid.to_string()));
-    field("DURATION_USEC", took_ns.map(|ns| (ns / 1000).to_string()));
-    out
+/// What a reader of the journal may search for.
+fn fields(record: &LogRecord) -> Vec<(&'static str, String)> {
+    let LogRecord { level: _, message: _, vm, uuid, domid, operation, asker, took_ns } = record;
+    let fields = [
+        ("VM", vm.clone()),
+        ("VM_UUID", uuid.map(|it| it.to_string())),
+        ("DOMID", domid.map(|it| it.to_string())),
+        ("OPERATION", operation.clone()),
+        ("ASKED_BY_UID", asker.map(|it| it.uid.to_string())),
+        ("ASKED_BY_PID", asker.map(|it| it.pid.to_string())),
+        ("DURATION_USEC", took_ns.map(|ns| (ns / 1000).to_string())),
+    ];
+    fields.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// A VM's name can contain anything, but a log record is one line.
@@ -113,26 +81,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_a_datagram_of_fields() {
-        let mut record = LogRecord {
+    fn a_record_has_fields_to_search_for() {
+        let record = LogRecord {
             level: Level::Warning,
             message: "web: destroy failed".to_owned(),
             vm: Some("web".to_owned()),
             uuid: None,
             domid: Some(DomId(7)),
+            operation: Some("destroy".to_owned()),
             asker: Some(Asker { uid: 0, pid: 12 }),
             took_ns: Some(5_000_000),
         };
-        let text = String::from_utf8(datagram(&record)).unwrap();
-        assert_eq!(
-            text,
-            "MESSAGE=web: destroy failed\nPRIORITY=4\nSYSLOG_IDENTIFIER=xylemd\nVM=web\nDOMID=7\n\
-             ASKED_BY_UID=0\nASKED_BY_PID=12\nDURATION_USEC=5000\n"
-        );
-        record.message = "a\nVM=forged".to_owned();
-        let bytes = datagram(&record);
-        assert!(bytes.starts_with(b"MESSAGE\n\x0b\0\0\0\0\0\0\0a\nVM=forged\nPRIORITY=4\n"));
-        assert_eq!(one_line(&record.message), "a\\nVM=forged");
+        let expected = [
+            ("VM", "web"),
+            ("DOMID", "7"),
+            ("OPERATION", "destroy"),
+            ("ASKED_BY_UID", "0"),
+            ("ASKED_BY_PID", "12"),
+            ("DURATION_USEC", "5000"),
+        ];
+        assert_eq!(fields(&record), expected.map(|(name, value)| (name, value.to_owned())));
+        assert_eq!(one_line("a\nVM=forged"), "a\\nVM=forged");
     }
 
     #[test]
@@ -146,14 +115,6 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
             assert_eq!(timestamp(seconds), expected);
-        }
-    }
-
-    #[test]
-    fn the_journal_reads_our_errors_only_if_it_is_the_same_stream() {
-        assert!(is_stream("8:1234", 8, 1234));
-        for other in ["8:1235", "9:1234", "8", "", ":", "8:1234:"] {
-            assert!(!is_stream(other, 8, 1234), "{other}");
         }
     }
 }

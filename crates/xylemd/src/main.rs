@@ -25,10 +25,12 @@ mod saved;
 mod stats;
 mod status;
 mod store;
+mod supervision;
 mod userdata;
 mod watch;
 mod xlconf;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -38,7 +40,10 @@ use anyhow::{Context, Result, bail};
 use image_parser::{Limits, Parser};
 use jail::{Groups, Jail};
 use peer_link::Address;
+use toolstack::Level;
+use toolstack::balloon::DOM0_KIB_LEAST;
 use toolstack::config::OnHostShutdown;
+use xen_linux::StopSignals;
 
 use crate::core::Core;
 use crate::definitions::Definitions;
@@ -60,6 +65,8 @@ pub(crate) struct Options {
     pub(crate) peer_listen: Option<Address>,
     /// What holds for VMs that do not say otherwise.
     xl_conf: PathBuf,
+    /// What domain 0 keeps of its memory.
+    dom0_kib_least: u64,
 }
 
 impl Options {
@@ -84,7 +91,7 @@ impl Options {
 const USAGE: &str = "\
 usage: xylemd [--socket PATH] [--status PATH] [--store-socket PATH] [--workers N]
               [--vm-folder PATH] [--peer-listen ADDRESS[:PORT]]
-              [--on-host-shutdown ACTION] [--xl-conf PATH]
+              [--on-host-shutdown ACTION] [--xl-conf PATH] [--dom0-memory-min MIB]
 
 The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
 
@@ -100,6 +107,8 @@ The Xylem toolstack daemon. Runs in the foreground, in dom0, as root.
                        what `xy host-shutdown` does with VMs that do not say: shutdown (default),
                        save or ignore
   --xl-conf PATH       defaults for VMs, in xl's own file (default /etc/xen/xl.conf)
+  --dom0-memory-min MIB
+                       what domain 0 keeps if it gives memory to VMs, as `autoballoon` in xl.conf has it (default 512)
   -h, --help           this text
   -V, --version        the release
 ";
@@ -131,6 +140,7 @@ fn options() -> Result<Option<Options>> {
         vm_folder: PathBuf::from("/var/lib/xylem/vm"),
         peer_listen: None,
         xl_conf: PathBuf::from(xlconf::PATH),
+        dom0_kib_least: DOM0_KIB_LEAST,
     };
     let mut parser = lexopt::Parser::from_env();
     while let Some(argument) = parser.next()? {
@@ -151,6 +161,7 @@ fn options() -> Result<Option<Options>> {
                     format!("--on-host-shutdown {word}: it can be shutdown, save or ignore")
                 })?;
             }
+            Long("dom0-memory-min") => options.dom0_kib_least = dom0_memory(&parser.value()?)?,
             Long("workers") => {
                 options.workers = parser.value()?.parse()?;
                 if !(1..=64).contains(&options.workers) {
@@ -177,6 +188,15 @@ fn options() -> Result<Option<Options>> {
     Ok(Some(options))
 }
 
+fn dom0_memory(value: &OsStr) -> Result<u64> {
+    use lexopt::ValueExt as _;
+    let mib: u64 = value.to_owned().parse()?;
+    match mib {
+        128..=1_048_576 => Ok(mib << 10),
+        _ => bail!("--dom0-memory-min {mib}: 128 to 1048576 MiB are possible"),
+    }
+}
+
 fn print_line(text: &str) {
     use std::io::Write;
     // The reader may have closed our output.
@@ -185,12 +205,22 @@ fn print_line(text: &str) {
 
 /// Logs a line that is not about a VM.
 pub(crate) fn log(message: impl std::fmt::Display) {
+    log_at(Level::Info, message);
+}
+
+/// The same, for an operator to look at.
+pub(crate) fn warn(message: impl std::fmt::Display) {
+    log_at(Level::Warning, message);
+}
+
+fn log_at(level: Level, message: impl std::fmt::Display) {
     journal::write(&toolstack::LogRecord {
-        level: toolstack::Level::Info,
+        level,
         message: message.to_string(),
         vm: None,
         uuid: None,
         domid: None,
+        operation: None,
         asker: None,
         took_ns: None,
     });
@@ -204,20 +234,34 @@ fn run(options: &Options) -> Result<()> {
     // Without permission everything is merely slower.
     let _refused = rustix::process::setpriority_process(None, NICENESS);
     capabilities::give_up().context("cannot give up what is not needed of root")?;
+    let listener = service_manager::listener(SOCKET_UNIT);
+    // Before any thread.
+    let stop = StopSignals::open().context("cannot start")?;
+    // Before any process, which would be in the way.
+    let confinement = confinement();
     // Before anything is opened that it must not inherit.
     let itself = "/proc/self/exe";
     let parser = Parser::start(itself, [PARSER_COMMAND.into()], Limits::default())
         .context("cannot start the parser of kernels")?;
     let _lock = clients::lock(&options.socket)?;
-    let listener = clients::listen(&options.socket)?;
+    let listener = match listener {
+        Some(opened) => opened,
+        None => clients::listen(&options.socket)?,
+    };
     let status = clients::listen(&options.status_socket)?;
     let images = images::Images::new(parser);
-    let system = storage_host::LinuxSystem::confining(confinement());
+    supervision::end_when_told(stop, images.clone()).context("cannot start")?;
+    let system = storage_host::LinuxSystem::confining(confinement);
     storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
     let peer_listener = options.peer_listen.as_ref().map(peers::bind).transpose()?;
     let directory = options.directory();
     let channels = channels::Channels::new(directory.clone());
-    let pool = pool::Pool::open(options, &images, &system, &channels).context("cannot start")?;
+    let xl_conf = Arc::new(xlconf::XlConf::new(&options.xl_conf));
+    // A fault is logged, and told to each client whose request it concerns: VMs that run need nothing of it.
+    let _fault = xl_conf.defaults();
+    let dom0 = host::Dom0 { xl_conf: Arc::clone(&xl_conf), least_kib: options.dom0_kib_least };
+    let pool =
+        pool::Pool::open(options, &images, &system, &channels, &dom0).context("cannot start")?;
     let (orders, watcher) = watch::connect(&options.store_socket).context("cannot start")?;
     let workers: Vec<_> = pool.threads().collect();
     let (follow, follower) = models::follower().context("cannot start")?;
@@ -236,38 +280,28 @@ fn run(options: &Options) -> Result<()> {
     thread::Builder::new().name("models".to_owned()).spawn(move || follower.run(&follows))?;
     core.happened(toolstack::Event::Started);
     status::serve(status, &core).context("cannot serve the status socket")?;
-    let xl_conf = Arc::new(xlconf::XlConf::new(&options.xl_conf));
-    // A fault is logged, and told to each client whose request it concerns: VMs that run need nothing of it.
-    let _fault = xl_conf.defaults();
     let running = daemon::Running { core: Arc::clone(&core), system, channels, xl_conf };
     if let Some(listener) = peer_listener {
         peers::serve(listener, &directory, running.clone()).context("cannot serve peers")?;
     }
     clients::serve(listener, running).context("cannot serve clients")?;
+    supervision::begin(&core, watcher.turns()).context("cannot start")?;
     log(format_args!("ready, listening on {}", options.socket.display()));
-    notify_ready();
     Err(watcher.run(&core).context("the watches ended"))
 }
 
 /// Confinement of device models and servers of images.
 fn confinement() -> Jail {
     let groups = Groups::prepare().map_err(|error| {
-        log(format_args!(
+        warn(format_args!(
             "device models and servers of images run without limits of memory and CPU: {error}"
         ));
     });
     Jail { groups: groups.ok() }
 }
 
-/// Notifies the service manager, see `sd_notify(3)`.
-fn notify_ready() {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = std::os::unix::net::UnixDatagram::unbound()
-        .and_then(|socket| socket.send_to(b"READY=1", &path));
-    if let Err(error) = told {
-        log(format_args!("cannot tell the service manager: {error}"));
-    }
-}
+/// The unit that has our socket open, so that clients wait while this daemon is restarted.
+const SOCKET_UNIT: &str = "xylemd.socket";
 
 /// Internal command with which this program executes itself to parse a kernel.
 const PARSER_COMMAND: &str = "parse-kernel";
@@ -297,7 +331,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            log(format_args!("{error:#}"));
+            log_at(Level::Error, format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }

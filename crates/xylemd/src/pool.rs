@@ -20,7 +20,7 @@ use xenstore_socket::StoreSocket;
 
 use crate::Options;
 use crate::channels::Channels;
-use crate::host::LinuxHost;
+use crate::host::{Dom0, LinuxHost};
 use crate::images::Images;
 use crate::store;
 
@@ -95,10 +95,11 @@ impl Pool<LinuxPerformer> {
         images: &Images,
         system: &LinuxSystem,
         channels: &Channels,
+        dom0: &Dom0,
     ) -> Result<Self> {
         let queue = |class, performers: usize, arena| -> Result<_> {
             let idle: Result<_> = (0..performers)
-                .map(|_| performer(options, images, (system, channels), arena))
+                .map(|_| performer(options, images, (system, channels, dom0), arena))
                 .collect();
             Ok(Queue::new(class, idle?))
         };
@@ -284,14 +285,15 @@ impl<P> Drop for Taken<'_, P> {
 fn performer(
     options: &Options,
     images: &Images,
-    (system, channels): (&LinuxSystem, &Channels),
+    (system, channels, dom0): (&LinuxSystem, &Channels, &Dom0),
     arena: usize,
 ) -> Result<LinuxPerformer> {
     let hypervisor = LinuxHypervisor::open(arena).context("cannot control Xen")?;
     let xen = Xen::probe(hypervisor).context("cannot control Xen")?;
     let store = store::connect(&options.store_socket)?;
     let files = [options.definitions(), options.transfers()];
-    let host = LinuxHost::open(images.clone(), system.clone(), files, channels.clone())?;
+    let host =
+        LinuxHost::open(images.clone(), system.clone(), files, channels.clone(), dom0.clone())?;
     Ok(Performer { xen, store, host })
 }
 

@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use anyhow::{Context, Result};
@@ -63,6 +65,7 @@ pub(crate) struct Watcher {
     store: Client<StoreSocket>,
     orders: Receiver<Order>,
     heard: UnixStream,
+    turns: Arc<AtomicU64>,
 }
 
 /// The two ends.
@@ -80,16 +83,22 @@ pub(crate) fn connect(store_socket: &Path) -> Result<(Orders, Watcher)> {
         end.set_nonblocking(true)?;
     }
     let (sender, orders) = mpsc::channel();
-    Ok((Orders { orders: sender, bell }, Watcher { store, orders, heard }))
+    Ok((Orders { orders: sender, bell }, Watcher { store, orders, heard, turns: Arc::default() }))
 }
 
 impl Watcher {
+    /// How often it has gone round: see [`supervision`](crate::supervision).
+    pub(crate) fn turns(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.turns)
+    }
+
     /// Runs until the store is lost, and returns the error.
     pub(crate) fn run(mut self, core: &Core) -> anyhow::Error {
         loop {
             if let Err(error) = self.turn(core) {
                 return error;
             }
+            self.turns.fetch_add(1, Ordering::Relaxed);
         }
     }
 

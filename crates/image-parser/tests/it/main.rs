@@ -162,6 +162,25 @@ fn a_file_that_is_too_large_is_not_even_handed_over() {
 }
 
 #[test]
+fn its_processes_end_with_it_and_none_follows() {
+    let parser = Parser::start("/bin/sleep", ["1000".into()], Limits::default()).unwrap();
+    let spare = parser.spare().unwrap();
+    std::thread::scope(|scope| {
+        let parsing = scope.spawn(|| parser.parse(&file(&elf())));
+        while parser.spare().is_none_or(|pid| pid == spare) {
+            assert!(!parsing.is_finished(), "it waits for an answer");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let second = parser.spare().unwrap();
+        parser.end();
+        assert!(!std::path::Path::new(&format!("/proc/{second}")).exists());
+        assert!(parsing.join().unwrap().is_err());
+    });
+    assert!(parser.spare().is_none());
+    assert!(matches!(parser.parse(&file(&elf())), Err(ParseError::Start(_))));
+}
+
+#[test]
 fn a_program_that_is_none_cannot_be_started() {
     Parser::start("/nowhere", [], Limits::default()).unwrap_err();
 }

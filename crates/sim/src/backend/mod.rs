@@ -46,6 +46,9 @@ pub(crate) struct BackendId {
     pub(crate) devid: u32,
 }
 
+/// What dom0 is to have, in KiB.
+const TARGET: &str = "/local/domain/0/memory/target";
+
 /// The directory of all backends of dom0.
 const ROOT: &str = "/local/domain/0/backend";
 
@@ -95,6 +98,9 @@ impl Kernel {
     ) -> Result<Self, ClientError> {
         let mut shared = Shared { store, machine, os };
         shared.store.watch(ROOT, "backend")?;
+        if shared.os.get().dom0.is_some_and(|dom0| dom0.has_driver) {
+            shared.store.watch(TARGET, TARGET)?;
+        }
         Ok(Self { shared, devices: BTreeMap::new(), absent: absent.to_vec() })
     }
 
@@ -126,11 +132,24 @@ impl Kernel {
         if event.token == "backend" {
             return self.handle_change(&event.path);
         }
+        if event.token == TARGET {
+            return self.balloon();
+        }
         // Tokens of devices are their paths.
         let Some(id) = BackendId::of_path(&event.token) else { return Ok(()) };
         let Some(device) = self.devices.get_mut(&id) else { return Ok(()) };
         if device.handle_change(&mut self.shared)? == device::Fate::Remove {
             self.remove(id)?;
+        }
+        Ok(())
+    }
+
+    /// Gives memory back to Xen. Nobody here asks for it again.
+    fn balloon(&mut self) -> Result<(), ClientError> {
+        let Some(value) = self.shared.store.read_optional(TARGET)? else { return Ok(()) };
+        let kib = std::str::from_utf8(&value).ok().and_then(|text| text.parse::<u64>().ok());
+        if let Some(kib) = kib {
+            self.shared.machine.get_mut().shrink(DomId::DOM0, kib / 4);
         }
         Ok(())
     }

@@ -414,6 +414,13 @@ impl Hypervisor for SimHypervisor {
         self.machine.get().now().0
     }
 
+    fn let_pass(&mut self, ns: u64) {
+        let until = self.machine.get().now().after(ns);
+        while !self.machine.get().faults.is_toolstack_dead() && self.machine.pass_event(until) {}
+        let mut xen = self.machine.get_mut();
+        xen.now = xen.now.max(until);
+    }
+
     fn bind_channel(&mut self, domid: DomId, port: EvtchnPort) -> Result<EvtchnPort, Errno> {
         let caller = self.caller;
         let bound = self.channel_call("bind_interdomain", |xen| {

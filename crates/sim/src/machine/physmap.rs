@@ -87,6 +87,15 @@ impl SimXen {
         Ok(count)
     }
 
+    /// A domain gives its last pages back until it has no more than so many.
+    pub(crate) fn shrink(&mut self, domid: DomId, pages: u64) {
+        while let Some(domain) = self.domains.get(&domid)
+            && domain.pages > pages
+            && let Some(&(first, count)) = domain.extents.last()
+            && self.take_page(domid, first + count - 1)
+        {}
+    }
+
     /// Takes one page from a domain. False if it has none there, or the page is mapped.
     fn take_page(&mut self, domid: DomId, frame: u64) -> bool {
         let Some(mfn) = self.mfn_of_gfn(domid, frame) else { return false };

@@ -1,6 +1,7 @@
 //! The simulated host, seen from outside.
 
 mod adopt;
+mod balloon;
 mod cancel;
 mod checkpoints;
 mod checks;

@@ -23,6 +23,8 @@ pub struct Asker {
 pub enum Level {
     Info,
     Warning,
+    /// The daemon itself cannot go on as it should.
+    Error,
 }
 
 /// A line of the log. The message is complete; the other fields are for searching.
@@ -33,6 +35,8 @@ pub struct LogRecord {
     pub vm: Option<String>,
     pub uuid: Option<Uuid>,
     pub domid: Option<DomId>,
+    /// What was asked for, of a request's record.
+    pub operation: Option<String>,
     pub asker: Option<Asker>,
     /// In nanoseconds.
     pub took_ns: Option<u64>,
@@ -212,6 +216,7 @@ impl Journal {
             vm: Some(it.name.clone()),
             uuid: Some(it.uuid),
             domid: it.domid,
+            operation: None,
             asker: None,
             took_ns,
         }
@@ -267,6 +272,7 @@ impl Journal {
             Subject::Storage(name) => (name, None),
         };
         let message = format!("{subject}: {verb}{by}, {}: {outcome}", seconds(took_ns));
-        Some(LogRecord { level, message, vm, uuid, domid, asker, took_ns: Some(took_ns) })
+        let (operation, took_ns) = (Some(verb), Some(took_ns));
+        Some(LogRecord { level, message, vm, uuid, domid, operation, asker, took_ns })
     }
 }

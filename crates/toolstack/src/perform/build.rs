@@ -12,6 +12,7 @@ use xen_build::{
 use xenstore::client::Transport;
 
 use super::restore::restored;
+use super::room::memory_failure;
 use super::{Performer, failure, refused};
 use crate::config::VmConfig;
 use crate::host::{Host, KernelError};
@@ -53,13 +54,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<PhysInfo, Failure> {
         let needs = materials(config, images).check();
         let needs = needs.map_err(|error| build_failure(config, &error))?;
-        let physical =
-            self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
-        let unclaimed = physical.pages_free.saturating_sub(physical.pages_outstanding);
-        if needs.host_pages > unclaimed {
-            return Err(memory_failure(config, needs.host_pages, &physical));
-        }
-        Ok(physical)
+        self.check_room(config, needs.host_pages)
     }
 
     pub(super) fn load_kernel(
@@ -87,9 +82,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         config: &VmConfig,
         (uuid, domid, generation): (Uuid, Option<DomId>, u64),
         images: &Images,
+        monitor: &mut dyn WorkMonitor,
     ) -> Result<NewDomain, Failure> {
         let materials = materials(config, images);
-        let physical = self.check_memory(config, images)?;
+        let needs = materials.check().map_err(|error| build_failure(config, &error))?;
+        // Until the memory is claimed, at the end of this.
+        let (physical, _turn) = self.make_room(config, needs.host_pages, monitor)?;
         let wanted = wanted(config, uuid, &physical);
         let created = match domid {
             None => self.xen.create_domain(&wanted),
@@ -136,7 +134,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
             .map_err(|error| build_failure(config, &error))?;
         let prepared = match materials {
-            Materials::Kernel(_) => Ok(()),
+            Materials::Kernel(build) => xen_build::prepare(&mut self.xen, domid, build),
             Materials::Firmware(build) => xen_build::prepare_hvm(&mut self.xen, domid, build),
             Materials::Saved(sizes) => xen_build::prepare_restored(&mut self.xen, domid, sizes),
         };
@@ -164,7 +162,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let monitor = &mut Allocation(monitor);
         let built = match &materials {
             Materials::Kernel(build) => {
-                xen_build::build(&mut self.xen, domid, build, &channels, monitor)
+                xen_build::build_prepared(&mut self.xen, domid, build, &channels, monitor)
             }
             Materials::Firmware(build) => {
                 xen_build::build_hvm(&mut self.xen, domid, build, &channels, monitor)
@@ -188,7 +186,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             (Ok(needs), Ok(mut physical)) => {
                 // Its own pages are freed with the domain.
                 physical.pages_free += got_pages;
-                memory_failure(config, needs.host_pages, &physical)
+                memory_failure(config, needs.host_pages, &physical, None)
             }
             _ => build_failure(config, error),
         }
@@ -225,21 +223,6 @@ fn cpu_config(config: &VmConfig) -> CpuConfig<'_> {
         registers: cpuid.map_or(&[], |cpuid| &cpuid.registers),
         msrs: cpuid.map_or(&[], |cpuid| &cpuid.msrs),
     }
-}
-
-/// Claimed memory counts as free in Xen, but is not available.
-pub(super) fn memory_failure(config: &VmConfig, needed_pages: u64, physical: &PhysInfo) -> Failure {
-    let claimed = match physical.pages_outstanding / PAGES_PER_MIB {
-        0 => String::new(),
-        mib => format!(" ({mib} MiB of them claimed by starts under way)"),
-    };
-    Failure(format!(
-        "{}: VM {} needs {} MiB, {} MiB are free{claimed}; stop another VM or reduce memory",
-        config.origin.at("memory"),
-        config.name,
-        needed_pages.div_ceil(PAGES_PER_MIB),
-        physical.pages_free / PAGES_PER_MIB,
-    ))
 }
 
 /// Input of the domain builder.

@@ -10,7 +10,7 @@ use xen::{DomId, DomainKind, Hypervisor, Uuid};
 use xen_build::{Built, RestoredConfig};
 use xenstore::client::Transport;
 
-use super::build::{PAGES_PER_MIB, memory_failure};
+use super::build::PAGES_PER_MIB;
 use super::model::ModelRecords;
 use super::saved_file::{OpenFile, disks, save_id};
 use super::{Performer, failure};
@@ -89,13 +89,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         }
         let needs = xen_build::check_restored(&restored(config));
         let needs = needs.map_err(|error| failure(config.origin.at("memory"), error))?;
-        let physical =
-            self.xen.phys_info().map_err(|errno| failure("the host's free memory", errno))?;
-        let unclaimed = physical.pages_free.saturating_sub(physical.pages_outstanding);
-        match needs.host_pages > unclaimed {
-            true => Err(memory_failure(config, needs.host_pages, &physical)),
-            false => Ok(()),
-        }
+        self.check_room(config, needs.host_pages).map(drop)
     }
 
     /// Fills a new domain with a saved one's state.

@@ -188,9 +188,11 @@ impl CreateStep {
             },
             Self::Record => step("record", Permit::SHORT, remove),
             Self::MakeDisks => step("make disks", Permit::DISKS, Some(TeardownStep::DropDisks)),
-            Self::CreateDomain => {
-                step("create domain", Permit::BUILD, Some(TeardownStep::DestroyDomain))
-            }
+            Self::CreateDomain => StepInfo {
+                // It may wait for domain 0's memory.
+                if_cancelled: IfCancelled::Interrupt,
+                ..step("create domain", Permit::BUILD, Some(TeardownStep::DestroyDomain))
+            },
             Self::Build => StepInfo {
                 if_cancelled: IfCancelled::Interrupt,
                 ..step("build", Permit::BUILD, None)
@@ -371,7 +373,7 @@ impl CreateWork {
             Self::Record { nodes } => store::write_plainly(&mut by.store, &nodes)?,
             Self::CreateDomain { config, uuid, images, domid, generation } => {
                 let identity = (uuid, domid, generation);
-                return by.create_domain(&config, identity, &images).map(Output::Domain);
+                return by.create_domain(&config, identity, &images, monitor).map(Output::Domain);
             }
             Self::Build { config, images, domain } => {
                 return by.build(&config, &images, domain, monitor).map(Output::Built);

@@ -11,6 +11,7 @@ use super::syntax::{self, Value};
 use super::vif;
 use super::vm::Reader;
 use super::{ConfigError, shown};
+use crate::balloon::Autoballoon;
 
 /// What a configuration without these keys gets.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -19,6 +20,8 @@ pub struct HostDefaults {
     pub(super) grant_frames_max: Option<u16>,
     pub(super) maptrack_frames_max: Option<u32>,
     pub(super) grant_version_max: Option<u8>,
+    /// Whether domain 0 gives memory to VMs that find too little.
+    pub autoballoon: Autoballoon,
 }
 
 /// For interfaces that do not name their own.
@@ -40,8 +43,15 @@ impl HostDefaults {
 /// The keys that were taken, in one line; empty if there are none.
 impl fmt::Display for HostDefaults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vif, grant_frames_max, maptrack_frames_max, grant_version_max } = self;
+        let Self { vif, grant_frames_max, maptrack_frames_max, grant_version_max, autoballoon } =
+            self;
+        let balloon = match autoballoon {
+            Autoballoon::Auto => None,
+            Autoballoon::On => Some("on"),
+            Autoballoon::Off => Some("off"),
+        };
         let taken = [
+            ("autoballoon", balloon.map(str::to_owned)),
             ("vif.default.bridge", vif.bridge.clone()),
             ("vif.default.script", vif.script.clone()),
             ("vif.default.backend", vif.backend.clone()),
@@ -87,13 +97,7 @@ const NO_MASKS: &str = "ignored: VMs may run on all CPUs of their pool";
 
 /// Sorted for binary search.
 const KEYS: &[(&str, Treatment)] = &[
-    (
-        "autoballoon",
-        NotDone {
-            harmless: &["off", "0", "auto"],
-            reason: "ignored: domain 0 keeps its memory; limit it with dom0_mem= of Xen's command line",
-        },
-    ),
+    ("autoballoon", Read),
     ("blkdev_start", OfXlOnly),
     ("bootloader_restrict", OfXlOnly),
     ("claim_mode", OfXlOnly),
@@ -151,6 +155,7 @@ pub fn read_host(file: &str, text: &str) -> HostReading {
         maptrack_frames_max: number("max_maptrack_frames", i32::MAX.into()),
         grant_version_max: number("max_grant_version", 2).and_then(|it| u8::try_from(it).ok()),
         vif: reader.vif_defaults(&mut faults, &mut warnings),
+        autoballoon: reader.autoballoon(&mut warnings),
     };
     warnings.sort_by_key(|warning| warning.place);
     faults.sort_by_key(|fault| fault.place);
@@ -178,6 +183,21 @@ impl Reader<'_> {
             }
         }
         warnings
+    }
+
+    fn autoballoon(&self, warnings: &mut Vec<ConfigError>) -> Autoballoon {
+        const KEY: &str = "autoballoon";
+        let Some(setting) = self.settings.get(KEY) else { return Autoballoon::default() };
+        match &setting.value {
+            Value::Atom(text) if ["on", "1"].contains(&text.as_str()) => Autoballoon::On,
+            Value::Atom(text) if ["off", "0"].contains(&text.as_str()) => Autoballoon::Off,
+            Value::Atom(text) if text == "auto" => Autoballoon::Auto,
+            _ => {
+                let problem = "ignored: expected \"on\", \"off\" or \"auto\"";
+                warnings.push(self.error(KEY, setting.place, problem));
+                Autoballoon::default()
+            }
+        }
     }
 
     fn vif_defaults(
@@ -261,7 +281,7 @@ mod tests {
              max_grant_frames=0x40\nmax_maptrack_frames=1024\nmax_grant_version=1\n\
              blkdev_start='xvda'\nvm.cpumask='all'\nbootloader_restrict=1\ndomid_policy='xen'\n",
             &expect![
-                "[vif.default.bridge=br0, max_grant_frames=64, max_maptrack_frames=1024, max_grant_version=1]"
+                "[autoballoon=off, vif.default.bridge=br0, max_grant_frames=64, max_maptrack_frames=1024, max_grant_version=1]"
             ],
         );
     }
@@ -273,8 +293,7 @@ mod tests {
              domid_policy='random'\nvifscript='vif-route'\ndefaultbridge='br1'\nvif.defualt.bridge='x'\n\
              colour='red'\n",
             &expect![[r#"
-                [vif.default.bridge=br1, vif.default.script=vif-route]
-                /etc/xen/xl.conf:1: warning: autoballoon: ignored: domain 0 keeps its memory; limit it with dom0_mem= of Xen's command line
+                [autoballoon=on, vif.default.bridge=br1, vif.default.script=vif-route]
                 /etc/xen/xl.conf:2: warning: output_format: ignored: xy prints JSON
                 /etc/xen/xl.conf:3: warning: vm.cpumask: ignored: VMs may run on all CPUs of their pool
                 /etc/xen/xl.conf:4: warning: vm.pv.cpumask: ignored: VMs may run on all CPUs of their pool
@@ -295,12 +314,14 @@ mod tests {
                 FAULT /etc/xen/xl.conf:1: max_grant_frames: "lots" needs quotes around it"#]],
         );
         check(
-            "vif.default.bridge='a bridge'\nmax_grant_frames=-1\nmax_maptrack_frames='many'\n",
+            "vif.default.bridge='a bridge'\nmax_grant_frames=-1\nmax_maptrack_frames='many'\n\
+             autoballoon='yes'\n",
             &expect![[r#"
                 []
                 FAULT /etc/xen/xl.conf:1: vif.default.bridge: "a bridge": expected the name of a network bridge, at most 15 bytes
                 FAULT /etc/xen/xl.conf:2: max_grant_frames: -1 is out of range; expected 1 to 65535
-                FAULT /etc/xen/xl.conf:3: max_maptrack_frames: "many" is not a whole number"#]],
+                FAULT /etc/xen/xl.conf:3: max_maptrack_frames: "many" is not a whole number
+                /etc/xen/xl.conf:4: warning: autoballoon: ignored: expected "on", "off" or "auto""#]],
         );
     }
 

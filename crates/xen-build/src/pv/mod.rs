@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use xen::{DomId, E820Entry, E820Kind, Hypervisor, Mfn, PAGE_BYTES, PAGE_SHIFT, Xen};
 
-use crate::memory::{FrameNames, Loader, claim, index, populate};
+use crate::memory::{FrameNames, Loader, index, populate};
 use crate::{BuildConfig, BuildError, Built, Channels, Monitor, grant_rings};
 use layout::PvLayout;
 
@@ -35,7 +35,6 @@ pub(crate) fn build<H: Hypervisor>(
         E820Entry { address: 0, bytes: config.memory_pages_max << PAGE_SHIFT, kind: E820Kind::Ram };
     xen.set_memory_map(domid, &[ram]).map_err(refused("set the memory map"))?;
 
-    claim(xen, domid, config.memory_pages)?;
     let mut machine = Vec::with_capacity(index(config.memory_pages));
     let pfns = 0..config.memory_pages;
     populate(xen, domid, &[pfns], monitor, |first, order| {

@@ -32,6 +32,16 @@ pub(crate) fn paging_pool_pages(config: &BuildConfig<'_>) -> u64 {
     pages_of(paging_pool_bytes(config.vcpus, config.memory_pages_max))
 }
 
+/// Also gives it its paging pool, which is not part of the claim.
+pub(crate) fn claim_memory<H: Hypervisor>(
+    xen: &mut Xen<H>,
+    domid: DomId,
+    config: &BuildConfig<'_>,
+) -> Result<(), BuildError> {
+    set_paging_pool(xen, domid, paging_pool_bytes(config.vcpus, config.memory_pages_max))?;
+    claim(xen, domid, config.memory_pages + SPECIAL_PFNS.len() as u64)
+}
+
 pub(crate) fn build<H: Hypervisor>(
     xen: &mut Xen<H>,
     domid: DomId,
@@ -43,8 +53,6 @@ pub(crate) fn build<H: Hypervisor>(
     let refused = |action| move |errno| BuildError::Hypercall { action, domid, errno };
     let e820 = layout.e820();
     xen.set_memory_map(domid, &e820).map_err(refused("set the memory map"))?;
-    set_paging_pool(xen, domid, paging_pool_bytes(config.vcpus, config.memory_pages_max))?;
-    claim(xen, domid, config.memory_pages + SPECIAL_PFNS.len() as u64)?;
     let ram = [layout.ram_low.clone(), layout.ram_high.clone()];
     populate(xen, domid, &ram, monitor, |_, _| {})?;
     special_pages(xen, domid, config.vcpus)?;

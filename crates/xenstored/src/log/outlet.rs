@@ -9,9 +9,14 @@ use rustix::fs::{FileType, OFlags, fstat};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::stdio::stderr;
+use service_manager::{Journal, Priority};
+use xen::DomId;
 
 /// Longest line in bytes: a write up to `PIPE_BUF` is atomic.
 const LINE_BYTES_MAX: usize = 4000;
+
+/// What the lines begin with.
+const NAME: &str = "xylem-xenstored";
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -19,6 +24,8 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 #[derive(Debug)]
 pub(super) struct Outlet {
     way: Way,
+    /// Has a priority and fields for each line, where standard error is only a stream.
+    journal: Option<Journal>,
     /// Lines dropped since the last written one.
     lost: u64,
 }
@@ -46,37 +53,50 @@ impl Outlet {
             }
             _ => Way::Other,
         };
-        Self { way, lost: 0 }
+        Self { way, journal: Journal::of_standard_error(NAME), lost: 0 }
     }
 
     /// Writes a line, or counts it as dropped.
-    pub(super) fn write(&mut self, line: &str) {
+    pub(super) fn write(&mut self, priority: Priority, domid: Option<DomId>, line: &str) {
         if self.lost > 0 {
             let told = format!("{} lines are missing here: nobody took them", self.lost);
-            if self.way.write(&framed(&told)).is_ok() {
+            if self.put(Priority::Warning, None, &told) {
                 self.lost = 0;
             }
         }
-        if self.way.write(&framed(line)).is_err() {
+        if !self.put(priority, domid, line) {
             self.lost += 1;
         }
+    }
+
+    /// Whether somebody takes it.
+    fn put(&self, priority: Priority, domid: Option<DomId>, line: &str) -> bool {
+        let domid = domid.map(|domid| ("DOMID", domid.to_string()));
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|it| it.send(priority, cut(line.to_owned()).as_str(), domid).is_ok())
+            || self.way.write(&framed(line)).is_ok()
     }
 }
 
 /// Writes a line before the log is open, or where it is not available.
 pub(crate) fn complain(line: &str) {
+    let outlet = Outlet { way: Way::Other, journal: Journal::of_standard_error(NAME), lost: 0 };
     // A failure here cannot be reported.
-    let _lost = Way::Other.write(&framed(line));
+    let _lost = outlet.put(Priority::Error, None, line);
 }
 
 fn framed(line: &str) -> String {
-    let mut text = format!("xylem-xenstored: {line}");
+    let mut text = cut(format!("{NAME}: {line}"));
+    text.push('\n');
+    text
+}
+
+fn cut(mut text: String) -> String {
     if text.len() >= LINE_BYTES_MAX {
         let most = (0..=LINE_BYTES_MAX - 5).rev().find(|&at| text.is_char_boundary(at));
         text.truncate(most.unwrap_or_default());
         text.push_str(" ...");
     }
-    text.push('\n');
     text
 }
 

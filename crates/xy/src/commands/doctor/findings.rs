@@ -149,10 +149,11 @@ fn memory(told: &Told) -> Option<Finding> {
         let text = format!("{free} of {total} MiB are free: no further VM can be created");
         return Some(finding(Warning, "memory", text, "shut a VM down"));
     }
-    let text =
-        format!("domain 0 has {dom0} of {total} MiB and {free} are free: VMs cannot be created");
+    let text = format!(
+        "domain 0 has {dom0} of {total} MiB and {free} are free: each new VM waits for it to give memory, if autoballoon lets it"
+    );
     let advice = "limit domain 0 with dom0_mem= of Xen's command line, as in dom0_mem=2G,max:2G";
-    Some(finding(Problem, "memory", text, advice))
+    Some(finding(Warning, "memory", text, advice))
 }
 
 fn bridge(told: &Told) -> Finding {
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_domain_0_owns_is_a_problem_and_a_full_host_is_not() {
+    fn memory_that_domain_0_owns_is_told_from_a_full_host() {
         let with = |free: &str, dom0_mib: u64| {
             faults(|facts| {
                 told(facts).info.insert("free_memory".to_owned(), free.to_owned());
@@ -340,7 +341,7 @@ mod tests {
         };
         assert_eq!(with("64", 8000), "");
         expect![[r#"
-            problem  memory: domain 0 has 8000 of 8192 MiB and 63 are free: VMs cannot be created; limit domain 0 with dom0_mem= of Xen's command line, as in dom0_mem=2G,max:2G
+            warning  memory: domain 0 has 8000 of 8192 MiB and 63 are free: each new VM waits for it to give memory, if autoballoon lets it; limit domain 0 with dom0_mem= of Xen's command line, as in dom0_mem=2G,max:2G
         "#]]
         .assert_eq(&with("63", 8000));
         expect![[r#"
