@@ -11,9 +11,10 @@ use storage::{
     Access, BlockDevice, BlockHost, DeviceNumber, DiskId, FileKind, HostError, LoopUse, Mode,
     System, TaggedLoop,
 };
+use toolstack::bootloader::BootloaderRun;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Link};
 use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
@@ -22,6 +23,7 @@ use toolstack::{Begin, Boot, DefinitionFile};
 use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, KernelImage};
 
+use crate::bootloaders::Bootloaders;
 use crate::channel::{Dial, Exchange, Line, SimChannel};
 use crate::history::{DiskUse, DiskUses, Span};
 use crate::images::DiskFaults;
@@ -89,6 +91,7 @@ pub struct OsState {
     booted: bool,
     loaders: BTreeMap<String, Arc<HvmLoader>>,
     pub(crate) models: ModelTable,
+    pub(crate) bootloaders: Bootloaders,
     /// Paths of block devices opened exclusively in dom0.
     exclusive: BTreeSet<String>,
     /// Connections to other hosts.
@@ -654,6 +657,10 @@ impl Host for SimOs {
         }
         os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(name.clone());
         Ok(mtu.unwrap_or(MTU))
+    }
+
+    fn run_bootloader(&mut self, run: &BootloaderRun) -> Result<Box<dyn BootFolder>, HostError> {
+        self.boot(run)
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {

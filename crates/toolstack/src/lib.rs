@@ -4,6 +4,7 @@
 //! whether it runs on Linux or in the simulator. Its effects on Xen, the store and the host are in
 //! [`perform`], over traits that are passed in.
 
+pub mod bootloader;
 pub mod channel;
 pub mod checkpoint;
 pub mod config;

@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
+use toolstack::bootloader::BootloaderRun;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link};
+use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Link};
 use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::qmp::ModelSocket;
@@ -19,7 +20,7 @@ use xen_linux::Links;
 use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
-use crate::{models, monitor, saved};
+use crate::{bootloaders, models, monitor, saved};
 
 /// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
 const LANES_USUAL_MAX: usize = 4;
@@ -171,6 +172,10 @@ impl Host for LinuxHost {
             self.links.set_mtu(name, bytes).map_err(told)?;
         }
         Ok(mtu.unwrap_or(of_bridge))
+    }
+
+    fn run_bootloader(&mut self, run: &BootloaderRun) -> Result<Box<dyn BootFolder>, HostError> {
+        bootloaders::run(run, &self.images, self.system.jail())
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {

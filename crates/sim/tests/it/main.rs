@@ -1,6 +1,7 @@
 //! The simulated host, seen from outside.
 
 mod adopt;
+mod bootloader;
 mod cancel;
 mod checkpoints;
 mod checks;

@@ -27,6 +27,18 @@ pub struct GuestOptions {
     pub never_moves: bool,
     /// `None`: what the daemon does by default.
     pub on_host_shutdown: Option<OnHostShutdown>,
+    /// What finds its kernel, unless it is HVM.
+    pub bootloader: Option<Box<Bootloader>>,
+}
+
+/// A program that finds the kernel on the guest's first disk, at each of its starts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Bootloader {
+    /// A path, or the name of one of Xen's programs.
+    pub program: String,
+    pub arguments: Vec<String>,
+    /// The user that it runs as; `None`: one of its own.
+    pub user: Option<String>,
 }
 
 /// Where its vCPUs may run, and where they run best.

@@ -9,7 +9,7 @@ use xen_build::{CpuidRegister, NO_SUBLEAF};
 use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use crate::config::{
-    AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HvmSettings,
+    AffinityConfig, Bios, Bootloader, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HvmSettings,
     ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
     Vga, VifConfig, VmConfig, Vnc,
 };
@@ -33,7 +33,6 @@ const DEVICES: &[&str] = &[
 ];
 /// Lists and texts in `b_info` without which the VM would be another.
 const REFUSED: &[(&str, &str)] = &[
-    ("bootloader", "not supported; give a configuration that names the guest's kernel"),
     ("device_tree", "only for Arm"),
     ("ioports", "devices of the host are not supported"),
     ("irqs", "devices of the host are not supported"),
@@ -311,7 +310,16 @@ fn guest_options(
         never_moves: build.flag("disable_migrate")? == Some(true),
         // libxl has no word for it.
         on_host_shutdown: None,
+        bootloader: bootloader(build, kind)?,
     })
+}
+
+/// libxl runs none for HVM domains.
+fn bootloader(build: &Node<'_>, kind: DomainKind) -> Result<Option<Box<Bootloader>>> {
+    let program = build.owned("bootloader")?.filter(|_| kind != DomainKind::Hvm);
+    let Some(program) = program else { return Ok(None) };
+    let arguments = build.texts("bootloader_args")?;
+    Ok(Some(Box::new(Bootloader { program, arguments, user: build.owned("bootloader_user")? })))
 }
 
 static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);

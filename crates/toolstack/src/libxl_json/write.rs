@@ -125,6 +125,11 @@ fn build_info(config: &VmConfig) -> Value {
             ("disable_migrate", options.never_moves.then_some("True")),
         ],
     );
+    if let Some(bootloader) = options.bootloader.as_deref() {
+        let user = bootloader.user.as_deref();
+        set(&mut info, [("bootloader", Some(&*bootloader.program)), ("bootloader_user", user)]);
+        set(&mut info, [("bootloader_args", list(&bootloader.arguments))]);
+    }
     let mut shares = Map::new();
     set(
         &mut shares,
@@ -150,6 +155,11 @@ fn build_info(config: &VmConfig) -> Value {
     }
     info.insert(format!("type.{}", kind(config.kind)), own.into());
     info.into()
+}
+
+/// `None` if it is empty.
+fn list(texts: &[String]) -> Option<Value> {
+    (!texts.is_empty()).then(|| Value::from(texts.to_vec()))
 }
 
 /// A list of CPUs for each vCPU. What depends on the host, such as its NUMA nodes, is left to the next one.
@@ -178,7 +188,6 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("acpi", Some(defbool(hvm.acpi))),
         ],
     );
-    let list = |texts: &[String]| (!texts.is_empty()).then(|| Value::from(texts.to_vec()));
     set(info, [("extra_hvm", list(&hvm.model_arguments))]);
     set(
         own,

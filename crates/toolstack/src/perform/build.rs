@@ -38,10 +38,11 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(crate) fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
         let images = match (&config.hvm, &config.kernel) {
             (Some(hvm), _) => self.load_firmware(config, hvm)?,
+            _ if config.options.bootloader.is_some() => unreachable!("its bootloader is run"),
             (None, Some(kernel)) => self.load_kernel(config, kernel)?,
             (None, None) => unreachable!("only an HVM domain does without a kernel"),
         };
-        materials(config, &images).check().map_err(|error| build_failure(config, &error))?;
+        check_images(config, &images)?;
         Ok(images)
     }
 
@@ -79,7 +80,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             None => None,
         };
-        Ok(Images::Kernel { kernel: loaded, ramdisk })
+        Ok(Images::Kernel { kernel: loaded, ramdisk, cmdline: None })
     }
 
     pub(crate) fn create_domain(
@@ -195,6 +196,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 }
 
+/// Finds errors of a build that need no domain.
+pub(super) fn check_images(config: &VmConfig, images: &Images) -> Result<(), Failure> {
+    let needs = materials(config, images).check();
+    needs.map(drop).map_err(|error| build_failure(config, &error))
+}
+
 /// Arguments of createdomain. Grant tables may have the highest version that Xen supports.
 fn wanted(config: &VmConfig, uuid: Uuid, physical: &PhysInfo) -> CreateDomain {
     let options = &config.options;
@@ -266,11 +273,11 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
     let (vcpus, tsc_mode) = (config.vcpus_max, config.tsc_mode);
     match images {
         Images::Saved(_) | Images::Coming => Materials::Saved(restored(config)),
-        Images::Kernel { kernel, ramdisk } => Materials::Kernel(BuildConfig {
+        Images::Kernel { kernel, ramdisk, cmdline } => Materials::Kernel(BuildConfig {
             kind: config.kind,
             kernel,
             ramdisk: ramdisk.as_deref(),
-            cmdline: &config.cmdline,
+            cmdline: cmdline.as_deref().unwrap_or(&config.cmdline),
             memory_pages,
             memory_pages_max,
             vcpus,
@@ -296,6 +303,11 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
 /// Names the responsible key.
 fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
     let key = match error {
+        BuildError::Image(_) | BuildError::CmdlineTooLong { .. } | BuildError::CmdlineNul
+            if config.options.bootloader.is_some() =>
+        {
+            "bootloader"
+        }
         BuildError::Image(_) => {
             let place = config.origin.at("kernel");
             let kernel = config.kernel.as_deref().unwrap_or_default();

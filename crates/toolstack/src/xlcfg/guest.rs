@@ -31,6 +31,8 @@ impl Reader<'_> {
             affinity: self.affinity()?.map(Box::new),
             never_moves: self.flag("nomigrate", false)?,
             on_host_shutdown: self.on_host_shutdown()?,
+            // Needs the disks; read beside them.
+            bootloader: None,
         };
         if options.never_moves && options.on_host_shutdown == Some(OnHostShutdown::Save) {
             let problem = "the VM would not be saved, which on_host_shutdown = \"save\" asks for";
