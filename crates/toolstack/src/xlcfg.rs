@@ -14,6 +14,8 @@ mod hvm;
 mod keys;
 mod pool;
 mod syntax;
+#[cfg(test)]
+mod table;
 mod text;
 mod vdev;
 mod vif;

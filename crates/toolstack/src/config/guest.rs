@@ -27,6 +27,10 @@ pub struct GuestOptions {
     pub never_moves: bool,
     /// `None`: what the daemon does by default.
     pub on_host_shutdown: Option<OnHostShutdown>,
+    /// The number or name of the CPU pool that it runs in; `None`: the first one.
+    pub pool: Option<String>,
+    /// How far its clock is ahead of UTC, in seconds.
+    pub clock_offset: i32,
     /// What finds its kernel, unless it is HVM.
     pub bootloader: Option<Box<Bootloader>>,
 }

@@ -13,7 +13,7 @@ use crate::config::{
     ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
     Vga, VifConfig, VmConfig, Vnc,
 };
-use crate::tuning::CpuList;
+use crate::tuning::{CpuList, FIRST_POOL};
 use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
 
 /// Devices that Xylem does not have. A VM with one would miss it.
@@ -144,6 +144,17 @@ impl<'a> Node<'a> {
         let text = |item: &Value| item.as_str().map(str::to_owned);
         let texts = self.list(key)?.iter().map(text).collect::<Option<_>>();
         texts.ok_or_else(|| self.error(key, "expected a list of texts"))
+    }
+
+    /// A number of seconds, 0 if there is none.
+    fn offset(&self, key: &str) -> Result<i32> {
+        match self.get(key) {
+            None => Ok(0),
+            Some(value) => {
+                let seconds = value.as_i64().and_then(|it| i32::try_from(it).ok());
+                seconds.ok_or_else(|| self.error(key, "expected a number of seconds"))
+            }
+        }
     }
 
     fn number(&self, key: &str) -> Result<Option<u64>> {
@@ -310,6 +321,8 @@ fn guest_options(
         never_moves: build.flag("disable_migrate")? == Some(true),
         // libxl has no word for it.
         on_host_shutdown: None,
+        pool: create.owned("pool_name")?.filter(|it| !FIRST_POOL.contains(&it.as_str())),
+        clock_offset: build.offset("rtc_timeoffset")?,
         bootloader: bootloader(build, kind)?,
     })
 }

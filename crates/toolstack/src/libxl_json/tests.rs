@@ -253,14 +253,16 @@ fn plus(object: &str, key: &str, value: serde_json::Value) -> Result<super::Impo
 }
 
 #[test]
-fn a_bootloader_is_as_libxl_says_it() {
+fn a_bootloader_a_pool_and_a_clock_are_as_libxl_says_them() {
     let text = "name='g'\nuuid='11111111-2222-3333-4444-555555555551'\nmemory=64\n\
                 disk=['/d,raw,xvda,w']\nbootloader='pygrub'\nbootloader_user='boot'\n\
-                bootloader_args=['--entry=2']\n";
+                bootloader_args=['--entry=2']\npool='lab'\nrtc_timeoffset=-3600\n";
     let config = of_cfg(text);
     let json: serde_json::Value = serde_json::from_str(&to_json(&config).unwrap()).unwrap();
     let info = &json["b_info"];
     assert_eq!(info["bootloader"], "pygrub");
+    assert_eq!(info["rtc_timeoffset"], -3600);
+    assert_eq!(json["c_info"]["pool_name"], "lab");
     assert_eq!(info["bootloader_user"], "boot");
     assert_eq!(info["bootloader_args"], serde_json::json!(["--entry=2"]));
     assert_eq!(round_trip(&config), as_xl_knows_it(&config));
@@ -508,6 +510,8 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     affinity: None,
                     never_moves: options.3 != options.4,
                     on_host_shutdown: None,
+                    pool: None,
+                    clock_offset: 0,
                     bootloader: None,
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),

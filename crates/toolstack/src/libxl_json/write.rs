@@ -33,6 +33,12 @@ pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
     if config.options.shadow_paging {
         whole["c_info"]["hap"] = json!("False");
     }
+    if let Some(pool) = &config.options.pool {
+        whole["c_info"]["pool_name"] = json!(pool);
+    }
+    if config.options.clock_offset != 0 {
+        whole["b_info"]["rtc_timeoffset"] = json!(config.options.clock_offset);
+    }
     let policy = &config.policy;
     for (key, action) in [
         ("on_poweroff", policy.poweroff),

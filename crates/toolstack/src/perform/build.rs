@@ -36,6 +36,7 @@ impl xen_build::Monitor for Allocation<'_> {
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(crate) fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
+        self.wanted_pool(config)?;
         let images = match (&config.hvm, &config.kernel) {
             (Some(hvm), _) => self.load_firmware(config, hvm)?,
             _ if config.options.bootloader.is_some() => unreachable!("its bootloader is run"),
@@ -90,6 +91,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         images: &Images,
     ) -> Result<NewDomain, Failure> {
         let materials = materials(config, images);
+        self.wanted_pool(config)?;
         let physical = self.check_memory(config, images)?;
         let wanted = wanted(config, uuid, &physical);
         let created = match domid {
@@ -129,6 +131,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<NewDomain, Failure> {
         let domain =
             self.xen.identify(domid, uuid, generation).map_err(refused("identify", domid))?;
+        if let Some(pool) = &config.options.pool {
+            self.put_in_pool(domid, &config.name, pool)?;
+        }
+        if config.options.clock_offset != 0 {
+            let offset = i64::from(config.options.clock_offset);
+            self.xen.set_time_offset(domid, offset).map_err(refused("set the clock of", domid))?;
+        }
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("allocate the vCPUs of", domid))?;

@@ -86,8 +86,16 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         affinity,
         never_moves,
         on_host_shutdown,
+        pool,
+        clock_offset,
         bootloader,
     } = options;
+    if let Some(pool) = pool {
+        writeln!(out, "pool = {}", Quoted(pool))?;
+    }
+    if *clock_offset != 0 {
+        writeln!(out, "rtc_timeoffset = {clock_offset}")?;
+    }
     if let Some(bootloader) = bootloader.as_deref() {
         write_bootloader(out, bootloader)?;
     }

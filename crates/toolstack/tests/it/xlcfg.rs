@@ -753,6 +753,8 @@ prop_compose! {
             // A VM that is never saved is not saved with its host.
             on_host_shutdown: [None, Some(OnHostShutdown::Shutdown), Some(OnHostShutdown::Save)]
                 [usize::from(flags[0]) + usize::from(flags[1])],
+            pool: [None, Some("lab".to_owned())][usize::from(flags[0])].clone(),
+            clock_offset: if flags[1] { -3600 } else { 0 },
             bootloader: None,
         }
     }
