@@ -4,24 +4,32 @@
 //! up what the program must not have and then becomes the program. Its process id, start time and parent stay as they
 //! are, so a later daemon finds it as it finds any other.
 //!
+//! A bootloader, whose answer is files, is started in a cell: `cell` has what it sees.
+//!
 //! Capabilities, resource limits, `no_new_privs` and the filter of system calls are required: without them the program
 //! is not started. Namespaces and a control group are used where the kernel has them; what is missing is said on standard
 //! error, which is the program's log.
 
+mod cell;
 mod filter;
 mod group;
 mod rights;
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Command, ExitCode, ExitStatus};
 
+pub use cell::{Cell, DISK as CELL_DISK, FOLDER as CELL_FOLDER};
 pub use group::Groups;
 
 /// The first argument of a process that is to confine itself.
 pub const WORD: &str = "--confine";
 /// Ends the arguments of the confinement.
 const END: &str = "--";
+/// Asks for a cell, from outside and from within.
+const CELL: &str = "cell";
+const IN_CELL: &str = "in-cell";
 /// Says that there is no control group.
 const NO_GROUP: &str = "-";
 /// The exit status if the program could not be confined or started, as in shells.
@@ -64,6 +72,20 @@ impl Jail {
         command.arg0("xylem-jail").args([WORD, kind.word(), &group, END, program]);
         command
     }
+
+    /// A command that starts `program` in a cell, with its own exit status, or 128 and the number of the signal that
+    /// ended it. Killed, it takes all with it that the program started. `name` is as for `command`.
+    #[must_use]
+    pub fn cell_command(&self, cell: &Cell, name: &str, program: &str) -> Command {
+        let mut command = Command::new("/proc/self/exe");
+        let group = self.groups.as_ref().map_or(NO_GROUP.to_owned(), |it| it.path(name));
+        command
+            .arg0("xylem-jail")
+            .args([WORD, CELL, &group])
+            .args(cell.words())
+            .args([END, program]);
+        command
+    }
 }
 
 /// If the arguments of this process ask for it, confines it and executes the program. Returns only if they do not, or
@@ -74,7 +96,11 @@ pub fn become_program(arguments: impl IntoIterator<Item = OsString>) -> Option<E
     if words.next()? != WORD {
         return None;
     }
-    let error = match parse(words) {
+    let words: Vec<OsString> = words.collect();
+    if let Some(status) = cell_of(&words) {
+        return Some(status);
+    }
+    let error = match parse(words.into_iter()) {
         Some((kind, group, program, rest)) => match enter(kind, &group) {
             Ok(()) => {
                 let error = Command::new(&program).args(rest).exec();
@@ -86,6 +112,64 @@ pub fn become_program(arguments: impl IntoIterator<Item = OsString>) -> Option<E
     };
     eprintln!("xylem-jail: {error}");
     Some(ExitCode::from(NOT_STARTED))
+}
+
+/// If they ask for a cell, the status of what ran in it, or of a failure within.
+fn cell_of(words: &[OsString]) -> Option<ExitCode> {
+    let (kind, rest) = words.split_first()?;
+    let is_inside = kind == IN_CELL;
+    if kind != CELL && !is_inside {
+        return None;
+    }
+    let told = match parse_cell(rest) {
+        None => format!("{WORD} is for this daemon's own use"),
+        Some((_, cell, program, rest)) if is_inside => become_inmate(&cell, &program, rest),
+        Some((group, ..)) => {
+            join_group(&group);
+            let mut inside = Command::new("/proc/self/exe");
+            inside.arg0("xylem-jail").args([WORD, IN_CELL]).args(rest);
+            match cell::run_inside(inside) {
+                Ok(status) => return Some(status_of(status)),
+                Err(error) => format!("cannot have processes of its own: {error}"),
+            }
+        }
+    };
+    eprintln!("xylem-jail: {told}");
+    Some(ExitCode::from(NOT_STARTED))
+}
+
+/// Returns only if that fails.
+fn become_inmate(cell: &Cell, program: &OsString, rest: &[OsString]) -> String {
+    if let Err(error) = confine_inmate(cell, program) {
+        return error;
+    }
+    let error = Command::new(program).args(rest).exec();
+    format!("cannot execute {}: {error}", program.display())
+}
+
+fn confine_inmate(cell: &Cell, program: &OsString) -> Result<(), String> {
+    rights::limit_resources().map_err(|error| format!("cannot limit resources: {error}"))?;
+    cell::enter(cell, Path::new(program))?;
+    rights::keep_none().map_err(|error| format!("cannot give up rights: {error}"))?;
+    filter::apply().map_err(|error| format!("cannot filter system calls: {error}"))
+}
+
+fn status_of(status: ExitStatus) -> ExitCode {
+    let signal = || status.signal().and_then(|it| u8::try_from(it).ok()).map(|it| it | 128);
+    let code = status.code().and_then(|code| u8::try_from(code).ok()).or_else(signal);
+    ExitCode::from(code.unwrap_or(NOT_STARTED))
+}
+
+type ParsedCell<'a> = (String, Cell, OsString, &'a [OsString]);
+
+fn parse_cell(words: &[OsString]) -> Option<ParsedCell<'_>> {
+    let text = |word: &OsString| word.clone().into_string().ok();
+    let (before, program) = words.split_at_checked(words.iter().position(|it| it == END)?)?;
+    let mut before = before.iter().map(text).collect::<Option<Vec<_>>>()?.into_iter();
+    let group = before.next()?;
+    let cell = Cell::parse(before)?;
+    let (program, rest) = program.get(1..)?.split_first()?;
+    Some((group, cell, program.clone(), rest))
 }
 
 type Parsed = (Kind, String, OsString, Vec<OsString>);
@@ -100,12 +184,16 @@ fn parse(mut words: impl Iterator<Item = OsString>) -> Option<Parsed> {
     Some((kind, group, words.next()?, words.collect()))
 }
 
-fn enter(kind: Kind, group: &str) -> Result<(), String> {
+fn join_group(group: &str) {
     if group != NO_GROUP {
         group::join(group).unwrap_or_else(|error| {
             eprintln!("xylem-jail: without limits of memory and CPU: {group}: {error}");
         });
     }
+}
+
+fn enter(kind: Kind, group: &str) -> Result<(), String> {
+    join_group(group);
     rights::leave_namespaces(kind);
     rights::limit_resources().map_err(|error| format!("cannot limit resources: {error}"))?;
     rights::keep_capabilities(kind).map_err(|error| format!("cannot give up rights: {error}"))?;

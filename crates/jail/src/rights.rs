@@ -87,9 +87,17 @@ fn needed(kind: Kind) -> CapabilitySet {
     }
 }
 
+/// Keeps no capability, and gains none by executing other programs.
+pub(crate) fn keep_none() -> rustix::io::Result<()> {
+    keep(CapabilitySet::empty())
+}
+
 /// Keeps the capabilities that the program needs, and gains none by executing other programs.
 pub(crate) fn keep_capabilities(kind: Kind) -> rustix::io::Result<()> {
-    let needed = needed(kind);
+    keep(needed(kind))
+}
+
+fn keep(needed: CapabilitySet) -> rustix::io::Result<()> {
     for bit in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
         if !needed.contains(capability) {

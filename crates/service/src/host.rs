@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::{Answer, CpuRow, HostRequest, NodeRow, PoolRow, Target};
-use toolstack::tuning::CpuList;
+use toolstack::tuning::{CpuList, Tuning};
+
 use toolstack::xen_host::{HostAsk, HostTold, Pool, Topology, scheduler_name};
 use toolstack::{Reply, Request, xlcfg};
 use xen::{DomId, PciAddress};
@@ -47,7 +48,10 @@ impl Service<'_> {
             HostRequest::PoolRemove { pool, cpus: text } => {
                 HostAsk::RemoveCpus { pool, cpus: cpus(&text)? }
             }
-            HostRequest::PoolMigrate { target, pool } => self.moved(target, pool)?,
+            HostRequest::PoolMigrate { target, pool } => match self.moved(target, pool)? {
+                Moved::Other(ask) => ask,
+                Moved::Own(request) => return self.done(request),
+            },
             HostRequest::PoolSplit => HostAsk::SplitByNode { fresh_uuid: self.fresh_uuid()? },
         };
         match self.ask(Request::Host(Box::new(ask)))? {
@@ -57,15 +61,19 @@ impl Service<'_> {
     }
 
     /// Any toolstack's domain can be moved, but Xen's own control domain.
-    fn moved(&self, target: Target, pool: String) -> Result<HostAsk, Failed> {
+    fn moved(&self, target: Target, pool: String) -> Result<Moved, Failed> {
         let rows = self.rows(&[target])?;
         let row = rows.first().ok_or_else(|| Failed::Told("no such domain".to_owned()))?;
         let (domid, handle) = (row.info.domid, row.info.handle);
         if domid == DomId::DOM0 {
             return Err(Failed::Told("Domain-0: stays in its pool".to_owned()));
         }
+        if row.config.is_some() {
+            let (target, tuning) = (handle.to_string(), Tuning::Pool { pool });
+            return Ok(Moved::Own(Request::Tune { target, tuning }));
+        }
         let name = row.name.clone().unwrap_or_else(|| domid.to_string());
-        Ok(HostAsk::MoveDomain { domid, handle, name, pool })
+        Ok(Moved::Other(HostAsk::MoveDomain { domid, handle, name, pool }))
     }
 
     fn told_of_host(&self, told: HostTold, pci: &[String]) -> Result<api::Reply, Failed> {
@@ -90,6 +98,13 @@ impl Service<'_> {
             }
         }
     }
+}
+
+/// How a domain gets into another pool.
+enum Moved {
+    /// As a change of one of our VMs, whose next domain begins there too.
+    Own(Request),
+    Other(HostAsk),
 }
 
 fn pool_row(pool: Pool) -> PoolRow {

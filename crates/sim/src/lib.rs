@@ -7,6 +7,7 @@
 
 mod agenda;
 mod backend;
+mod bootloaders;
 mod bytes;
 mod channel;
 mod check;
@@ -35,6 +36,7 @@ mod world;
 
 pub use agenda::Time;
 pub use backend::BackendKind;
+pub use bootloaders::BootloaderFate;
 pub use channel::{Dial, Line, SimChannel};
 pub use check::Snapshot;
 pub use daemon::{AttachTimes, Daemon, DaemonError, Letter, LetterId, Post};

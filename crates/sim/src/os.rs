@@ -12,9 +12,10 @@ use storage::{
     System, TaggedLoop,
 };
 use toolstack::balloon::{Autoballoon, Dom0Policy};
+use toolstack::bootloader::BootloaderRun;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link, Turn};
+use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Link, Turn};
 use toolstack::lanes::{LANES_MAX, LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::moves::TransferFile;
@@ -23,6 +24,7 @@ use toolstack::{Begin, Boot, DefinitionFile};
 use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, KernelImage};
 
+use crate::bootloaders::Bootloaders;
 use crate::channel::{Dial, Exchange, Line, SimChannel};
 use crate::history::{DiskUse, DiskUses, Span};
 use crate::images::DiskFaults;
@@ -92,6 +94,7 @@ pub struct OsState {
     booted: bool,
     loaders: BTreeMap<String, Arc<HvmLoader>>,
     pub(crate) models: ModelTable,
+    pub(crate) bootloaders: Bootloaders,
     /// Paths of block devices opened exclusively in dom0.
     exclusive: BTreeSet<String>,
     /// Connections to other hosts.
@@ -703,6 +706,10 @@ impl Host for SimOs {
         }
         os.bridges.get_mut(bridge).ok_or(HostError::Missing)?.insert(name.clone());
         Ok(mtu.unwrap_or(MTU))
+    }
+
+    fn run_bootloader(&mut self, run: &BootloaderRun) -> Result<Box<dyn BootFolder>, HostError> {
+        self.boot(run)
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {

@@ -13,6 +13,8 @@ mod joined;
 mod locks;
 mod program;
 
+pub use program::{Ended, run_to_end};
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs;

@@ -36,15 +36,18 @@ fn prepare_in(command: &Command, jail: Option<&Jail>) -> std::process::Command {
         (Some(jail), Some(name)) => jail.command(Kind::ImageServer, name, &command.program),
         _ => std::process::Command::new(&command.program),
     };
+    in_plain_environment(prepared.args(&command.arguments));
     prepared
-        .args(&command.arguments)
+}
+
+fn in_plain_environment(command: &mut std::process::Command) -> &mut std::process::Command {
+    command
         .env_clear()
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
         .env("LC_ALL", "C")
         .current_dir("/")
         // Its children are killed with it.
-        .process_group(0);
-    prepared
+        .process_group(0)
 }
 
 /// With a jail, commands that ask for it are confined.
@@ -77,6 +80,42 @@ pub(crate) fn run(command: &Command, jail: Option<&Jail>) -> Result<String, Host
     let errors = text(errors).map_err(|error| told(name, error))?;
     let words = if errors.trim().is_empty() { output } else { errors };
     Err(HostError::Refused(format!("{name} {}: {}", ending(status), one_line(&words))))
+}
+
+/// How a program ended, and what it said.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    pub status: ExitStatus,
+    /// Its output and its errors, in their order.
+    pub words: String,
+}
+
+/// Runs a program that was prepared by others, with this name, until its exit or a deadline.
+///
+/// # Errors
+/// It does not start, or does not end in time; then it is killed.
+pub fn run_to_end(
+    program: &str,
+    command: &mut std::process::Command,
+    seconds: u64,
+) -> Result<Ended, HostError> {
+    let name = program.rsplit('/').next().unwrap_or_default();
+    let failed = |error| told(name, error);
+    let output = memfd_create("output", MemfdFlags::CLOEXEC).map_err(|error| told(name, error))?;
+    let copy = || output.try_clone().map(Stdio::from).map_err(failed);
+    let mut child = in_plain_environment(command)
+        // As for bootloaders of libxl.
+        .env("TERM", "vt100")
+        .stdin(Stdio::null())
+        .stdout(copy()?)
+        .stderr(copy()?)
+        .spawn()
+        .map_err(|error| told(&format!("cannot run {program}"), error))?;
+    let Some(status) = wait(&mut child, Duration::from_secs(seconds)).map_err(failed)? else {
+        end(child);
+        return Err(HostError::Refused(format!("{name} did not end within {seconds} s")));
+    };
+    Ok(Ended { status, words: text(output).map_err(failed)? })
 }
 
 fn ending(status: ExitStatus) -> String {

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-pub use guest::{AffinityConfig, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown};
+pub use guest::{
+    AffinityConfig, Bootloader, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
+};
 pub use hvm::{Bios, HvmSettings, ModelUser, Vga, Vnc, ide_index, place_problem};
 
 pub use storage::{Access, ImageFormat, Mode};
@@ -213,7 +215,7 @@ pub struct VmConfig {
     /// `None`: the daemon generates one.
     pub uuid: Option<Uuid>,
     pub kind: DomainKind,
-    /// Path of the kernel image. Only an HVM domain can omit it, and boots from a disk.
+    /// Path of the kernel image. Only an HVM domain, which boots from a disk, and one with a bootloader can omit it.
     pub kernel: Option<String>,
     pub ramdisk: Option<String>,
     pub cmdline: String,

@@ -7,6 +7,7 @@ use xen::{DomId, Uuid};
 use xen_build::{HvmLoader, ImageError, KernelImage};
 
 use crate::balloon::Dom0Policy;
+use crate::bootloader::BootloaderRun;
 use crate::channel::{Channel, ChannelId};
 use crate::device_model::{Launch, OwnModel, Process};
 use crate::lanes::{LaneCall, LaneIn, LaneOut};
@@ -57,6 +58,27 @@ pub trait ImageSource {
     /// # Errors
     /// An errno of the kernel; the caller names the file.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, HostError>;
+}
+
+/// What a bootloader left: bytes that are as untrusted as its disk. Dropped, nothing is left of it.
+pub trait BootFolder {
+    /// Its answer, at most this many bytes.
+    ///
+    /// # Errors
+    /// It cannot be read, or is something other than a file.
+    fn answer(&mut self, bytes_max: usize) -> Result<Vec<u8>, HostError>;
+
+    /// The parsed kernel that it put there.
+    ///
+    /// # Errors
+    /// [`HostError::Missing`] if there is none; refused if it is something other than a file, or no kernel.
+    fn kernel(&mut self, name: &str) -> Result<Arc<KernelImage>, KernelError>;
+
+    /// The ramdisk that it put there.
+    ///
+    /// # Errors
+    /// As for a kernel.
+    fn ramdisk(&mut self, name: &str) -> Result<Arc<[u8]>, HostError>;
 }
 
 /// What a file at `path` is called until it is committed: hidden, in the same folder. There is one
@@ -207,6 +229,13 @@ pub trait Host {
         link: &Link,
         mtu: Option<u32>,
     ) -> Result<u32, HostError>;
+
+    /// Runs a bootloader to its end, confined: it reads its disk and writes into a folder of its own. The disk is read
+    /// anew, not from what this host remembers of it.
+    ///
+    /// # Errors
+    /// It cannot be started, fails (the error has its own words) or does not end in time; nothing is left of it.
+    fn run_bootloader(&mut self, run: &BootloaderRun) -> Result<Box<dyn BootFolder>, HostError>;
 
     /// Starts `program` as a device model, which outlives this daemon.
     ///

@@ -5,6 +5,7 @@
 //! [`perform`], over traits that are passed in.
 
 pub mod balloon;
+pub mod bootloader;
 pub mod channel;
 pub mod checkpoint;
 pub mod config;

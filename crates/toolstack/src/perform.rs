@@ -4,6 +4,7 @@
 
 mod adoption;
 mod arrive;
+mod bootloader;
 mod brake;
 mod build;
 pub(crate) mod checkpoint;

@@ -119,8 +119,9 @@ enum Origin {
 
 impl Origin {
     /// Reads and checks it.
-    fn check(self) -> CreateStep {
+    fn check(self, config: &VmConfig) -> CreateStep {
         match self {
+            Self::Images if boot_disk(config).is_some() => CreateStep::FindBootloader,
             Self::Images => CreateStep::LoadImages,
             Self::File | Self::HostSave | Self::Checkpoint => CreateStep::CheckFile,
         }
@@ -137,18 +138,30 @@ impl Origin {
 
 fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     let mut plan = Plan::default();
+    let bootloader = (origin == Origin::Images).then(|| boot_disk(config)).flatten();
     let ready = add_checks(&mut plan, config, origin);
     // The record names the VM before anything of it exists, so that a restarted daemon finds
     // incomplete VMs.
     let record = plan.add(CreateStep::Record, &ready);
-    let domain = plan.add(CreateStep::CreateDomain, &[record]);
-    let filled = plan.add(origin.fill(), &[domain]);
-    let mut parts = vec![filled];
     let made = match origin {
         Origin::Checkpoint => plan.add(CreateStep::MakeDisks, &[record]),
         Origin::Images | Origin::File | Origin::HostSave => record,
     };
-    let disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
+    let mut disks = Vec::new();
+    let domain = match bootloader {
+        None => plan.add(CreateStep::CreateDomain, &[record]),
+        Some(devid) => {
+            // What the domain is made of is on one of its disks.
+            disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
+            let loaded = add_bootloader(&mut plan, devid, &disks, &[record]);
+            plan.add(CreateStep::CreateDomain, &[loaded])
+        }
+    };
+    let filled = plan.add(origin.fill(), &[domain]);
+    let mut parts = vec![filled];
+    if bootloader.is_none() {
+        disks = add_disks(&mut plan, config, DeviceStep::AttachDisk, made);
+    }
     parts.extend((origin == Origin::Checkpoint).then_some(made));
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = match origin {
@@ -167,6 +180,24 @@ fn plan_new(config: &VmConfig, start: Start, origin: Origin) -> Plan {
     plan
 }
 
+/// The disk whose bootloader finds what the VM boots.
+fn boot_disk(config: &VmConfig) -> Option<u32> {
+    config.options.bootloader.as_ref()?;
+    Some(config.disks.first()?.vdev.number)
+}
+
+/// Runs the bootloader, when its disk is attached and this is done.
+fn add_bootloader(
+    plan: &mut Plan,
+    devid: u32,
+    attached: &[(u32, usize)],
+    ready: &[usize],
+) -> usize {
+    let disk = attached.iter().filter(|(it, _)| *it == devid).map(|(_, step)| *step);
+    let after: Vec<usize> = disk.chain(ready.iter().copied()).collect();
+    plan.add(CreateStep::RunBootloader, &after)
+}
+
 /// Starts the device model of an HVM domain after the attaches of its emulated disks.
 fn add_model(
     plan: &mut Plan,
@@ -182,7 +213,7 @@ fn add_model(
 }
 
 fn add_checks(plan: &mut Plan, config: &VmConfig, origin: Origin) -> Vec<usize> {
-    let mut ready = vec![plan.add(origin.check(), &[])];
+    let mut ready = vec![plan.add(origin.check(config), &[])];
     for vif in &config.vifs {
         ready.push(plan.add(DeviceStep::CheckBridge(vif.devid), &[]));
     }
@@ -375,8 +406,6 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
     // complete.
     ready = vec![plan.take_down(TeardownStep::RemoveDomainNodes, &ready)];
     ready.extend(add_checks(&mut plan, config, Origin::Images));
-    let domain = plan.add(CreateStep::CreateDomain, &ready);
-    let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
     let attached = config.disks.iter().filter(|disk| !disk.is_empty());
     let missing = attached.filter(|disk| !reached.disks.contains(&disk.vdev.number));
     let mut disks = Vec::new();
@@ -384,6 +413,12 @@ pub fn plan_reboot(config: &VmConfig, start: Start, reached: Reached<'_>) -> Pla
         let number = disk.vdev.number;
         disks.push((number, plan.add(DeviceStep::AttachDisk(number), &[])));
     }
+    if let Some(devid) = boot_disk(config) {
+        // Once the old domain has let go of its disks: all that it wrote is there then.
+        ready = vec![add_bootloader(&mut plan, devid, &disks, &ready)];
+    }
+    let domain = plan.add(CreateStep::CreateDomain, &ready);
+    let mut parts = vec![plan.add(CreateStep::Build, &[domain])];
     parts.extend(disks.iter().map(|(_, step)| *step));
     let model = add_model(&mut plan, config, domain, &disks);
     let nodes = plan.add(CreateStep::WriteNodes(start), &parts);

@@ -69,7 +69,7 @@ const KEYS_1: &[&str] = &[
 const DISK_1: &[&str] = &["format", "vdev", "access", "devtype"];
 const VIF_1: &[&str] = &["devid", "bridge", "model", "type", "mac", "mtu", "rate"];
 
-/// Replaces the target of a disk that the first release would attach wrongly. It uses the target
+/// Replaces the kernel of a VM with a bootloader, and the target of a disk that the first release would attach wrongly. It uses the target
 /// only when it attaches the disk again, and then fails to start the VM instead of damaging the
 /// disk.
 const NOT_FOR_1: &str = "/needs/a/later/release/of/xylemd";
@@ -119,6 +119,10 @@ fn in_words_of_1(text: &str) -> String {
         let Some((key, value)) = line.split_once(" = ") else { continue };
         let is_known = KEYS_1.contains(&key);
         if value != "[" {
+            if key == "bootloader" && !out.contains("\nkernel = ") {
+                // The first release knows no VM without a kernel.
+                let _ = writeln!(out, "kernel = \"{NOT_FOR_1}\"");
+            }
             if is_known {
                 let _ = writeln!(out, "{line}");
             }
@@ -237,6 +241,15 @@ mod tests {
             )
         );
         assert!(texts.full.ends_with(text) && texts.full.starts_with("# with "), "{texts:?}");
+    }
+
+    #[test]
+    fn the_first_release_reads_a_vm_with_a_bootloader() {
+        let text = "name = \"a\"\ntype = \"pv\"\nmemory = 8\nbootloader = \"pygrub\"\nbootloader_args = [\n  \"-q\",\n]\n";
+        assert_eq!(
+            Texts::of(text).config,
+            format!("name = \"a\"\ntype = \"pv\"\nmemory = 8\nkernel = \"{NOT_FOR_1}\"\n")
+        );
     }
 
     #[test]

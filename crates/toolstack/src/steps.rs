@@ -158,6 +158,8 @@ pub enum StorageOf {
     Disk(u32),
     /// Kernel and ramdisk, or firmware.
     Images,
+    /// Bootloaders, which may take as long as they are let: some of them at a time.
+    Bootloaders,
 }
 
 /// The limits of a step.
@@ -203,6 +205,9 @@ impl Permit {
     /// Reading of images.
     const LOAD: Self =
         Self { track: Track::Load, class: Class::Image, storage: StorageOf::Images, ..Self::SHORT };
+
+    /// Running a bootloader, which reads a guest's disk.
+    const BOOTLOADER: Self = Self { storage: StorageOf::Bootloaders, ..Self::LOAD };
 
     /// Making disks of a VM.
     const DISKS: Self = Self { track: Track::Attach, class: Class::Storage, ..Self::SHORT };

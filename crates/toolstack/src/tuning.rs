@@ -11,6 +11,9 @@ use xen::{DomainKind, Scheduler, Trigger};
 use crate::config::VmConfig;
 use crate::xlcfg::MEMORY_MIB_MAX;
 
+/// What the first CPU pool is called, where it is all the same as none.
+pub(crate) const FIRST_POOL: [&str; 2] = ["0", "Pool-0"];
+
 /// One change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Tuning {
@@ -44,6 +47,10 @@ pub enum Tuning {
     WakeUp,
     Rename {
         name: String,
+    },
+    /// Into another CPU pool, by number or name.
+    Pool {
+        pool: String,
     },
 }
 
@@ -80,6 +87,7 @@ impl Tuning {
             Self::Sysrq { .. } => "sysrq",
             Self::Trigger { .. } | Self::WakeUp => "trigger",
             Self::Rename { .. } => "rename",
+            Self::Pool { .. } => "cpupool-migrate",
         }
     }
 
@@ -96,7 +104,7 @@ impl Tuning {
             Self::Sysrq { key } => format!("{verb} {key:?}"),
             Self::Trigger { trigger, .. } => format!("{verb} {trigger:?}").to_ascii_lowercase(),
             Self::WakeUp => format!("{verb} s3resume"),
-            Self::Rename { name } => format!("{verb} to {name}"),
+            Self::Rename { name: to } | Self::Pool { pool: to } => format!("{verb} to {to}"),
         }
     }
 
@@ -108,7 +116,8 @@ impl Tuning {
             | Self::MemoryTarget { .. }
             | Self::Vcpus { .. }
             | Self::Share(_)
-            | Self::Rename { .. } => true,
+            | Self::Rename { .. }
+            | Self::Pool { .. } => true,
             Self::Pin(_)
             | Self::Budgets(_)
             | Self::Sysrq { .. }
@@ -135,6 +144,10 @@ impl Tuning {
                 config.vcpus = (*count).clamp(least, config.vcpus_max);
             }
             Self::Rename { name } => config.name.clone_from(name),
+            Self::Pool { pool } => {
+                let other = Some(pool).filter(|it| !FIRST_POOL.contains(&it.as_str()));
+                config.options.pool = other.cloned();
+            }
             Self::Share(Share { weight, cap, .. }) => {
                 // More is refused when it is set.
                 let most = u16::try_from(config.vcpus_max * 100).unwrap_or(u16::MAX);

@@ -36,12 +36,11 @@ pub enum Images {
     Kernel {
         kernel: Arc<KernelImage>,
         ramdisk: Option<Arc<[u8]>>,
+        /// A bootloader's instead of the configuration's.
+        cmdline: Option<String>,
     },
     /// hvmloader and a BIOS.
-    Firmware {
-        loader: Arc<HvmLoader>,
-        bios: Arc<[u8]>,
-    },
+    Firmware { loader: Arc<HvmLoader>, bios: Arc<[u8]> },
     /// The state of a saved VM, instead of something that boots.
     Saved(Arc<SavedFile>),
     /// It is received.

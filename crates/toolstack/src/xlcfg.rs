@@ -5,6 +5,7 @@
 //! what was asked for, else a warning (`keys`).
 //! Source: xen `docs/man/xl.cfg.5.pod.in`, `xl-disk-configuration.5`, `xl-network-configuration.5`.
 
+mod boot;
 mod cpu_features;
 mod cpuid;
 mod disk;
@@ -13,6 +14,8 @@ mod hvm;
 mod keys;
 mod pool;
 mod syntax;
+#[cfg(test)]
+mod table;
 mod text;
 mod vdev;
 mod vif;

@@ -8,6 +8,8 @@ pub struct Namespaces {
     pub ipc: bool,
     pub mount: bool,
     pub network: bool,
+    /// Of the processes that it starts from then on.
+    pub pid: bool,
     pub uts: bool,
 }
 
@@ -20,6 +22,7 @@ pub fn unshare(wanted: Namespaces) -> rustix::io::Result<()> {
         (wanted.ipc, UnshareFlags::NEWIPC),
         (wanted.mount, UnshareFlags::NEWNS),
         (wanted.network, UnshareFlags::NEWNET),
+        (wanted.pid, UnshareFlags::NEWPID),
         (wanted.uts, UnshareFlags::NEWUTS),
     ];
     let flags = flags.into_iter().filter(|(is_wanted, _)| *is_wanted).map(|(_, flag)| flag);

@@ -8,9 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use storage::{HostError, System};
 use storage_host::LinuxSystem;
 use toolstack::balloon::{Autoballoon, Dom0Policy};
+use toolstack::bootloader::BootloaderRun;
 use toolstack::channel::{Channel, ChannelId};
 use toolstack::device_model::{Launch, OwnModel, Process};
-use toolstack::host::{Host, ImageSink, ImageSource, KernelError, Link, Turn};
+use toolstack::host::{BootFolder, Host, ImageSink, ImageSource, KernelError, Link, Turn};
 use toolstack::lanes::{LaneCall, LaneIn, LaneOut};
 use toolstack::moves::Reach;
 use toolstack::qmp::ModelSocket;
@@ -22,7 +23,7 @@ use crate::channels::Channels;
 use crate::definitions::Definitions;
 use crate::images::Images;
 use crate::xlconf::XlConf;
-use crate::{models, monitor, saved, userdata};
+use crate::{bootloaders, models, monitor, saved, userdata};
 
 /// Connections of a move to a peer: one for each CPU that packs, and a few do for any link.
 const LANES_USUAL_MAX: usize = 4;
@@ -241,6 +242,10 @@ impl Host for LinuxHost {
             self.links.set_mtu(name, bytes).map_err(told)?;
         }
         Ok(mtu.unwrap_or(of_bridge))
+    }
+
+    fn run_bootloader(&mut self, run: &BootloaderRun) -> Result<Box<dyn BootFolder>, HostError> {
+        bootloaders::run(run, &self.images, self.system.jail())
     }
 
     fn start_model(&mut self, program: &str, launch: &Launch) -> Result<Process, HostError> {

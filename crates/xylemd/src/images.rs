@@ -66,10 +66,12 @@ impl Images {
     }
 
     pub(crate) fn kernel(&self, path: &str) -> Result<Arc<KernelImage>, HostError> {
-        self.kernels.load(path, |file, _| {
-            let parsed = self.parser.parse(&file);
-            parsed.map(Arc::new).map_err(|error| HostError::Refused(error.to_string()))
-        })
+        self.kernels.load(path, |file, _| self.parse_kernel(&file).map(Arc::new))
+    }
+
+    /// One that is used once.
+    pub(crate) fn parse_kernel(&self, file: &File) -> Result<KernelImage, HostError> {
+        self.parser.parse(file).map_err(|error| HostError::Refused(error.to_string()))
     }
 
     /// Xen's loader is a trusted file of the host and not compressed, so it is parsed here.
@@ -84,23 +86,26 @@ impl Images {
     }
 
     pub(crate) fn ramdisk(&self, path: &str) -> Result<Arc<[u8]>, HostError> {
-        self.ramdisks.load(path, |file, bytes| {
-            let too_large = || {
-                let most = RAMDISK_BYTES_MAX >> 20;
-                HostError::Refused(format!("larger than {most} MiB, the most for a ramdisk"))
-            };
-            if bytes > RAMDISK_BYTES_MAX {
-                return Err(too_large());
-            }
-            let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or_default());
-            // A file may grow while it is read.
-            let read = file.take(RAMDISK_BYTES_MAX + 1).read_to_end(&mut content);
-            match read.map_err(|error| refusal(&error))? as u64 {
-                0 => Err(HostError::Refused("an empty file, not a ramdisk".to_owned())),
-                read if read > RAMDISK_BYTES_MAX => Err(too_large()),
-                _ => Ok(content.into()),
-            }
-        })
+        self.ramdisks.load(path, Self::read_ramdisk)
+    }
+
+    /// One that is used once.
+    pub(crate) fn read_ramdisk(file: File, bytes: u64) -> Result<Arc<[u8]>, HostError> {
+        let too_large = || {
+            let most = RAMDISK_BYTES_MAX >> 20;
+            HostError::Refused(format!("larger than {most} MiB, the most for a ramdisk"))
+        };
+        if bytes > RAMDISK_BYTES_MAX {
+            return Err(too_large());
+        }
+        let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or_default());
+        // A file may grow while it is read.
+        let read = file.take(RAMDISK_BYTES_MAX + 1).read_to_end(&mut content);
+        match read.map_err(|error| refusal(&error))? as u64 {
+            0 => Err(HostError::Refused("an empty file, not a ramdisk".to_owned())),
+            read if read > RAMDISK_BYTES_MAX => Err(too_large()),
+            _ => Ok(content.into()),
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! (`watch`). Kernels are parsed by a confined process (`images`). There are no decisions about VMs
 //! here.
 
+mod bootloaders;
 mod capabilities;
 mod channels;
 mod clients;
@@ -252,6 +253,7 @@ fn run(options: &Options) -> Result<()> {
     let images = images::Images::new(parser);
     supervision::end_when_told(stop, images.clone()).context("cannot start")?;
     let system = storage_host::LinuxSystem::confining(confinement);
+    bootloaders::clear();
     storage::Repositories::new(&mut system.clone()).clear().context("cannot start")?;
     let peer_listener = options.peer_listen.as_ref().map(peers::bind).transpose()?;
     let directory = options.directory();

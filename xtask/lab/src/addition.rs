@@ -241,6 +241,40 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         folders: &["usr/share/seabios", "usr/share/qemu", "usr/lib/ipxe"],
         modules: &["tun"],
     },
+    // What guests boot from their own disks with: in dom0 (pygrub), and as their kernel (PV GRUB).
+    Addition {
+        name: "pygrub",
+        packages: &[
+            "python3.11-minimal",
+            "libpython3.11-minimal",
+            "libpython3.11-stdlib",
+            "grub-xen-bin",
+            "grub-xen-host",
+            "libcom-err2",
+            "libexpat1",
+            "libext2fs2",
+            "libffi8",
+            "libncursesw6",
+            "libssl3",
+        ],
+        programs: &[
+            "usr/bin/python3.11",
+            "usr/lib/xen-4.17/bin/pygrub",
+            "usr/lib/xen-4.17/lib/python/xenfsimage.cpython-311-x86_64-linux-gnu.so",
+            "usr/lib/xen-4.17/lib/x86_64-linux-gnu/xenfsimage/ext2fs-lib/fsimage.so",
+            "usr/lib/python3.11/lib-dynload/_ctypes.cpython-311-x86_64-linux-gnu.so",
+            "usr/lib/python3.11/lib-dynload/_curses.cpython-311-x86_64-linux-gnu.so",
+        ],
+        links: &[
+            ("usr/bin/python3", "python3.11"),
+            (
+                "usr/lib/xen-4.17/lib/x86_64-linux-gnu/libxenfsimage.so.4.17",
+                "libxenfsimage.so.4.17.0",
+            ),
+        ],
+        folders: &["usr/lib/python3.11", "usr/lib/xen-4.17/lib", "usr/lib/grub-xen"],
+        modules: &[],
+    },
     Addition {
         name: "libvirt",
         packages: &[

@@ -2,6 +2,7 @@
 
 mod adopt;
 mod balloon;
+mod bootloader;
 mod cancel;
 mod checkpoints;
 mod checks;

@@ -3,8 +3,9 @@
 use sim::{Daemon, HostConfig, MachineConfig, MonitorFate};
 use toolstack::plan::Start;
 use toolstack::tuning::{CpuList, HostLimit, Pinning, Tuning};
+use toolstack::xen_host::{HostAsk, NewPool, PoolCpus};
 use toolstack::{Reply, Request, ShutdownRequest, VmState};
-use xen::{DomId, Trigger, Xen};
+use xen::{DomId, Trigger, Uuid, Xen};
 use xenstore::client::Nodes as _;
 
 use crate::support::{Lab, linux, unikernel};
@@ -383,4 +384,45 @@ fn a_definition_is_renamed_with_its_vm_and_without() {
     lab.destroy("up");
     assert_eq!(lab.state("up"), VmState::Down);
     assert!(named(&mut lab, "up"));
+}
+
+#[test]
+fn a_vm_is_in_its_pool_from_its_creation_on_and_over_a_reboot() {
+    let mut lab = Lab::seeded(9);
+    let host = |lab: &mut Lab, ask| match lab.ask(Request::Host(Box::new(ask))) {
+        Reply::Host(_) => {}
+        other => panic!("{other:?}"),
+    };
+    let cpus = |text| CpuList::parse(text).unwrap();
+    let text = format!("{}pool = 'lab'\ncap = 50\n", unikernel("one", "pv", "normal"));
+    assert_eq!(
+        lab.create(&text).unwrap_err(),
+        "vm.cfg:6: pool: lab: no such CPU pool; `xy cpupool-list` shows them all"
+    );
+    host(&mut lab, HostAsk::RemoveCpus { pool: "0".to_owned(), cpus: cpus("1") });
+    let pool = NewPool { name: "lab".to_owned(), scheduler: None, cpus: PoolCpus::None };
+    host(
+        &mut lab,
+        HostAsk::CreatePool { pool: Box::new(pool), uuid: Uuid([9; 16]), dry_run: false },
+    );
+    assert_eq!(
+        lab.create(&text).unwrap_err(),
+        "vm.cfg:6: pool: lab has no CPUs; give it some with `xy cpupool-cpu-add`"
+    );
+    host(&mut lab, HostAsk::AddCpus { pool: "lab".to_owned(), cpus: cpus("1") });
+    let pool_of = |lab: &Lab, domid: DomId| {
+        let mut xen = Xen::probe(lab.host.machine().hypervisor()).unwrap();
+        xen.domain(domid).unwrap().unwrap().cpupool
+    };
+    let first = lab.create(&text).unwrap();
+    assert_eq!(pool_of(&lab, first), 1);
+    let second = reboot(&mut lab, "one");
+    assert_eq!(pool_of(&lab, second), 1);
+    for (pool, number) in [("Pool-0", 0), ("lab", 1)] {
+        let moved = ask(&mut lab, "one", Tuning::Pool { pool: pool.to_owned() }).unwrap();
+        assert_eq!(pool_of(&lab, moved), number);
+        let next = reboot(&mut lab, "one");
+        assert!(next != moved && pool_of(&lab, next) == number);
+    }
+    lab.destroy("one");
 }

@@ -27,6 +27,22 @@ pub struct GuestOptions {
     pub never_moves: bool,
     /// `None`: what the daemon does by default.
     pub on_host_shutdown: Option<OnHostShutdown>,
+    /// The number or name of the CPU pool that it runs in; `None`: the first one.
+    pub pool: Option<String>,
+    /// How far its clock is ahead of UTC, in seconds.
+    pub clock_offset: i32,
+    /// What finds its kernel, unless it is HVM.
+    pub bootloader: Option<Box<Bootloader>>,
+}
+
+/// A program that finds the kernel on the guest's first disk, at each of its starts.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Bootloader {
+    /// A path, or the name of one of Xen's programs.
+    pub program: String,
+    pub arguments: Vec<String>,
+    /// The user that it runs as; `None`: one of its own.
+    pub user: Option<String>,
 }
 
 /// Where its vCPUs may run, and where they run best.

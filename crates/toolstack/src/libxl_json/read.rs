@@ -9,11 +9,11 @@ use xen_build::{CpuidRegister, NO_SUBLEAF};
 use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use crate::config::{
-    AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HvmSettings,
+    AffinityConfig, Bios, Bootloader, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HvmSettings,
     ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
     Vga, VifConfig, VmConfig, Vnc,
 };
-use crate::tuning::CpuList;
+use crate::tuning::{CpuList, FIRST_POOL};
 use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
 
 /// Devices that Xylem does not have. A VM with one would miss it.
@@ -33,7 +33,6 @@ const DEVICES: &[&str] = &[
 ];
 /// Lists and texts in `b_info` without which the VM would be another.
 const REFUSED: &[(&str, &str)] = &[
-    ("bootloader", "not supported; give a configuration that names the guest's kernel"),
     ("device_tree", "only for Arm"),
     ("ioports", "devices of the host are not supported"),
     ("irqs", "devices of the host are not supported"),
@@ -145,6 +144,17 @@ impl<'a> Node<'a> {
         let text = |item: &Value| item.as_str().map(str::to_owned);
         let texts = self.list(key)?.iter().map(text).collect::<Option<_>>();
         texts.ok_or_else(|| self.error(key, "expected a list of texts"))
+    }
+
+    /// A number of seconds, 0 if there is none.
+    fn offset(&self, key: &str) -> Result<i32> {
+        match self.get(key) {
+            None => Ok(0),
+            Some(value) => {
+                let seconds = value.as_i64().and_then(|it| i32::try_from(it).ok());
+                seconds.ok_or_else(|| self.error(key, "expected a number of seconds"))
+            }
+        }
     }
 
     fn number(&self, key: &str) -> Result<Option<u64>> {
@@ -311,7 +321,18 @@ fn guest_options(
         never_moves: build.flag("disable_migrate")? == Some(true),
         // libxl has no word for it.
         on_host_shutdown: None,
+        pool: create.owned("pool_name")?.filter(|it| !FIRST_POOL.contains(&it.as_str())),
+        clock_offset: build.offset("rtc_timeoffset")?,
+        bootloader: bootloader(build, kind)?,
     })
+}
+
+/// libxl runs none for HVM domains.
+fn bootloader(build: &Node<'_>, kind: DomainKind) -> Result<Option<Box<Bootloader>>> {
+    let program = build.owned("bootloader")?.filter(|_| kind != DomainKind::Hvm);
+    let Some(program) = program else { return Ok(None) };
+    let arguments = build.texts("bootloader_args")?;
+    Ok(Some(Box::new(Bootloader { program, arguments, user: build.owned("bootloader_user")? })))
 }
 
 static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);

@@ -254,6 +254,22 @@ fn plus(object: &str, key: &str, value: serde_json::Value) -> Result<super::Impo
 }
 
 #[test]
+fn a_bootloader_a_pool_and_a_clock_are_as_libxl_says_them() {
+    let text = "name='g'\nuuid='11111111-2222-3333-4444-555555555551'\nmemory=64\n\
+                disk=['/d,raw,xvda,w']\nbootloader='pygrub'\nbootloader_user='boot'\n\
+                bootloader_args=['--entry=2']\npool='lab'\nrtc_timeoffset=-3600\n";
+    let config = of_cfg(text);
+    let json: serde_json::Value = serde_json::from_str(&to_json(&config).unwrap()).unwrap();
+    let info = &json["b_info"];
+    assert_eq!(info["bootloader"], "pygrub");
+    assert_eq!(info["rtc_timeoffset"], -3600);
+    assert_eq!(json["c_info"]["pool_name"], "lab");
+    assert_eq!(info["bootloader_user"], "boot");
+    assert_eq!(info["bootloader_args"], serde_json::json!(["--entry=2"]));
+    assert_eq!(round_trip(&config), as_xl_knows_it(&config));
+}
+
+#[test]
 fn what_is_not_supported_is_named() {
     use serde_json::json;
     let mut lines = String::new();
@@ -262,7 +278,6 @@ fn what_is_not_supported_is_named() {
         lines.push('\n');
     };
     say(plus("", "pcidevs", json!([{ "bus": 1 }])));
-    say(plus("/b_info", "bootloader", json!("pygrub")));
     say(plus("/b_info", "iomem", json!([{ "start": 1 }])));
     say(plus("/b_info", "device_model_stubdomain", json!("True")));
     say(plus("/b_info/type.pvh", "pvshim", json!("True")));
@@ -288,7 +303,6 @@ fn what_is_not_supported_is_named() {
     say(with("/on_crash", json!("reboot")));
     expect![[r#"
         saved: pcidevs: such devices are not supported
-        saved: b_info.bootloader: not supported; give a configuration that names the guest's kernel
         saved: b_info.iomem: devices of the host are not supported
         saved: b_info.device_model_stubdomain: device models in domains of their own are not supported
         saved: b_info.type.pvh.pvshim: the PV shim is not supported
@@ -497,6 +511,9 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     affinity: None,
                     never_moves: options.3 != options.4,
                     on_host_shutdown: None,
+                    pool: None,
+                    clock_offset: 0,
+                    bootloader: None,
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),
             }

@@ -33,6 +33,12 @@ pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
     if config.options.shadow_paging {
         whole["c_info"]["hap"] = json!("False");
     }
+    if let Some(pool) = &config.options.pool {
+        whole["c_info"]["pool_name"] = json!(pool);
+    }
+    if config.options.clock_offset != 0 {
+        whole["b_info"]["rtc_timeoffset"] = json!(config.options.clock_offset);
+    }
     let policy = &config.policy;
     for (key, action) in [
         ("on_poweroff", policy.poweroff),
@@ -126,6 +132,11 @@ fn build_info(config: &VmConfig) -> Value {
             ("disable_migrate", options.never_moves.then_some("True")),
         ],
     );
+    if let Some(bootloader) = options.bootloader.as_deref() {
+        let user = bootloader.user.as_deref();
+        set(&mut info, [("bootloader", Some(&*bootloader.program)), ("bootloader_user", user)]);
+        set(&mut info, [("bootloader_args", list(&bootloader.arguments))]);
+    }
     let mut shares = Map::new();
     set(
         &mut shares,
@@ -151,6 +162,11 @@ fn build_info(config: &VmConfig) -> Value {
     }
     info.insert(format!("type.{}", kind(config.kind)), own.into());
     info.into()
+}
+
+/// `None` if it is empty.
+fn list(texts: &[String]) -> Option<Value> {
+    (!texts.is_empty()).then(|| Value::from(texts.to_vec()))
 }
 
 /// A list of CPUs for each vCPU. What depends on the host, such as its NUMA nodes, is left to the next one.
@@ -179,7 +195,6 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("acpi", Some(defbool(hvm.acpi))),
         ],
     );
-    let list = |texts: &[String]| (!texts.is_empty()).then(|| Value::from(texts.to_vec()));
     set(info, [("extra_hvm", list(&hvm.model_arguments))]);
     set(
         own,

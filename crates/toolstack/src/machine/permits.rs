@@ -62,12 +62,16 @@ impl Toolstack {
 /// The backend domain of all devices; only dom0 is supported.
 const BACKEND: &str = "domain 0";
 
+/// What all bootloaders share, in place of a storage; no storage has such a name.
+const BOOTLOADERS: &str = "bootloaders";
+
 /// The scheduler request of a VM's step.
 pub(super) fn ask_for(vm: Uuid, config: &VmConfig, permit: Permit, priority: Priority) -> Ask {
     let Permit { track, class, storage, backend } = permit;
     let sr = match storage {
         StorageOf::Nothing => None,
         StorageOf::Disk(devid) => storage_of_disk(config, devid),
+        StorageOf::Bootloaders => Some(Arc::from(BOOTLOADERS)),
         StorageOf::Images => config.kernel.as_deref().and_then(folder),
     };
     let backend = backend.then(|| Arc::from(BACKEND));

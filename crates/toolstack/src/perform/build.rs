@@ -37,12 +37,14 @@ impl xen_build::Monitor for Allocation<'_> {
 
 impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     pub(crate) fn load_images(&mut self, config: &VmConfig) -> Result<Images, Failure> {
+        self.wanted_pool(config)?;
         let images = match (&config.hvm, &config.kernel) {
             (Some(hvm), _) => self.load_firmware(config, hvm)?,
+            _ if config.options.bootloader.is_some() => unreachable!("its bootloader is run"),
             (None, Some(kernel)) => self.load_kernel(config, kernel)?,
             (None, None) => unreachable!("only an HVM domain does without a kernel"),
         };
-        materials(config, &images).check().map_err(|error| build_failure(config, &error))?;
+        check_images(config, &images)?;
         Ok(images)
     }
 
@@ -74,7 +76,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             }
             None => None,
         };
-        Ok(Images::Kernel { kernel: loaded, ramdisk })
+        Ok(Images::Kernel { kernel: loaded, ramdisk, cmdline: None })
     }
 
     pub(crate) fn create_domain(
@@ -85,6 +87,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         monitor: &mut dyn WorkMonitor,
     ) -> Result<NewDomain, Failure> {
         let materials = materials(config, images);
+        self.wanted_pool(config)?;
         let needs = materials.check().map_err(|error| build_failure(config, &error))?;
         // Until the memory is claimed, at the end of this.
         let (physical, _turn) = self.make_room(config, needs.host_pages, monitor)?;
@@ -126,6 +129,13 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Result<NewDomain, Failure> {
         let domain =
             self.xen.identify(domid, uuid, generation).map_err(refused("identify", domid))?;
+        if let Some(pool) = &config.options.pool {
+            self.put_in_pool(domid, &config.name, pool)?;
+        }
+        if config.options.clock_offset != 0 {
+            let offset = i64::from(config.options.clock_offset);
+            self.xen.set_time_offset(domid, offset).map_err(refused("set the clock of", domid))?;
+        }
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("allocate the vCPUs of", domid))?;
@@ -193,6 +203,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     }
 }
 
+/// Finds errors of a build that need no domain.
+pub(super) fn check_images(config: &VmConfig, images: &Images) -> Result<(), Failure> {
+    let needs = materials(config, images).check();
+    needs.map(drop).map_err(|error| build_failure(config, &error))
+}
+
 /// Arguments of createdomain. Grant tables may have the highest version that Xen supports.
 fn wanted(config: &VmConfig, uuid: Uuid, physical: &PhysInfo) -> CreateDomain {
     let options = &config.options;
@@ -249,11 +265,11 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
     let (vcpus, tsc_mode) = (config.vcpus_max, config.tsc_mode);
     match images {
         Images::Saved(_) | Images::Coming => Materials::Saved(restored(config)),
-        Images::Kernel { kernel, ramdisk } => Materials::Kernel(BuildConfig {
+        Images::Kernel { kernel, ramdisk, cmdline } => Materials::Kernel(BuildConfig {
             kind: config.kind,
             kernel,
             ramdisk: ramdisk.as_deref(),
-            cmdline: &config.cmdline,
+            cmdline: cmdline.as_deref().unwrap_or(&config.cmdline),
             memory_pages,
             memory_pages_max,
             vcpus,
@@ -279,6 +295,11 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
 /// Names the responsible key.
 fn build_failure(config: &VmConfig, error: &BuildError) -> Failure {
     let key = match error {
+        BuildError::Image(_) | BuildError::CmdlineTooLong { .. } | BuildError::CmdlineNul
+            if config.options.bootloader.is_some() =>
+        {
+            "bootloader"
+        }
         BuildError::Image(_) => {
             let place = config.origin.at("kernel");
             let kernel = config.kernel.as_deref().unwrap_or_default();

@@ -22,6 +22,8 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
     ) -> Vec<Failure> {
         let mut failures = Vec::new();
         let images = match (is_whole, &config.hvm, &config.kernel) {
+            // What it finds is known when the disks are attached.
+            _ if config.options.bootloader.is_some() => self.find_bootloader(config).map(drop),
             (true, ..) => self
                 .load_images(config)
                 .and_then(|images| self.check_memory(config, &images))

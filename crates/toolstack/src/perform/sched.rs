@@ -184,10 +184,14 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if cpu_weight.is_none() && cpu_cap.is_none() {
             return Ok(());
         }
-        // A new domain is in the first pool.
-        let pool = self.xen.cpupool_from(0);
-        let pool = pool.map_err(|errno| failure("the list of CPU pools", errno))?;
-        let scheduler = pool.and_then(|pool| Scheduler::from_id(pool.scheduler_id));
+        let scheduler = match self.wanted_pool(config)? {
+            Some(pool) => Scheduler::from_id(pool.scheduler_id),
+            None => {
+                let pool = self.xen.cpupool_from(0);
+                let pool = pool.map_err(|errno| failure("the list of CPU pools", errno))?;
+                pool.and_then(|pool| Scheduler::from_id(pool.scheduler_id))
+            }
+        };
         let Some(scheduler) = scheduler.filter(|it| has_weights(*it)) else { return Ok(()) };
         self.put_share(domid, Share { scheduler, weight: cpu_weight, cap: cpu_cap })
     }

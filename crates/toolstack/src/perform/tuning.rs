@@ -104,6 +104,10 @@ impl TuneWork {
             Tuning::Trigger { trigger, vcpu } => by.trigger(&subject, *trigger, *vcpu)?,
             Tuning::WakeUp => by.wake_up(&subject)?,
             Tuning::Rename { name } => by.rename(&subject, name, namesake)?,
+            Tuning::Pool { pool } => {
+                by.put_in_pool(subject.domid(), &subject.name, pool)?;
+                Nodes::default()
+            }
         };
         nodes.0.extend(record.0);
         if nodes.0.is_empty() {

@@ -6,6 +6,7 @@ use xen::{BitSet, CpuPlace, DomId, Errno, Hypervisor, Scheduler, Uuid};
 use xenstore::client::{Batch, Nodes as _, Transport};
 
 use super::{Performer, failure, refused, store};
+use crate::config::VmConfig;
 use crate::work::{Failure, Output};
 use crate::xen_host::{HostAsk, HostTold, NewPool, Pool, PoolCpus, Topology};
 
@@ -240,18 +241,41 @@ impl<H: Hypervisor, T: Transport, O> Performer<H, T, O> {
         name: &str,
         pool: &str,
     ) -> Result<HostTold, Failure> {
-        let to = self.pool(pool)?;
         let info = self.xen.domain(domid).map_err(refused("look up", domid))?;
         if info.is_none_or(|info| info.handle != handle) {
             return Err(Failure(format!("{name}: is gone; `xy list` shows what is there")));
         }
+        self.put_in_pool(domid, name, pool)?;
+        Ok(HostTold::Done)
+    }
+
+    /// Moves a domain into the pool with this number or name.
+    pub(super) fn put_in_pool(
+        &mut self,
+        domid: DomId,
+        name: &str,
+        pool: &str,
+    ) -> Result<(), Failure> {
+        let to = self.pool(pool)?;
         self.xen.move_domain_to_pool(to.id, domid).map_err(|errno| match errno {
             Errno::ENOENT => Failure(format!(
                 "{name}: {pool} has no CPUs; give it some with `xy cpupool-cpu-add`"
             )),
             errno => Failure(format!("{name}: cannot be moved to {pool}: Xen returned {errno}")),
-        })?;
-        Ok(HostTold::Done)
+        })
+    }
+
+    /// The pool that a VM is to run in, if it is another than the first; it must have CPUs.
+    pub(super) fn wanted_pool(&mut self, config: &VmConfig) -> Result<Option<Pool>, Failure> {
+        let Some(pool) = &config.options.pool else { return Ok(None) };
+        let place = config.origin.at("pool");
+        let found = self.pool(pool).map_err(|error| failure(&place, error.0))?;
+        match found.cpus.is_empty() {
+            true => Err(Failure(format!(
+                "{place}: {pool} has no CPUs; give it some with `xy cpupool-cpu-add`"
+            ))),
+            false => Ok(Some(found)),
+        }
     }
 
     /// Checks everything first: half a split would be hard to undo.

@@ -27,6 +27,10 @@ use crate::work::{
 pub enum CreateStep {
     /// Read and check kernel and ramdisk.
     LoadImages,
+    /// Check that the bootloader is there, in place of reading what it finds.
+    FindBootloader,
+    /// Run it on its disk, and read the kernel and ramdisk that it found there.
+    RunBootloader,
     /// Check the file of a saved VM once more: it may have changed since it was read.
     CheckFile,
     /// Write the record, which outlives the daemon.
@@ -54,6 +58,14 @@ pub enum CreateStep {
 pub enum CreateWork {
     LoadImages {
         config: Arc<VmConfig>,
+    },
+    FindBootloader {
+        config: Arc<VmConfig>,
+    },
+    RunBootloader {
+        config: Arc<VmConfig>,
+        /// The path of its device.
+        disk: String,
     },
     CheckFile {
         config: Arc<VmConfig>,
@@ -160,6 +172,12 @@ fn nodes_of(
     nodes
 }
 
+/// The path of the device that a bootloader reads.
+fn boot_device(config: &VmConfig, facts: &Facts) -> String {
+    let disk = config.disks.first().and_then(|it| facts.disks.get(&it.vdev.number));
+    disk.expect("planned after its attach").device().path.clone()
+}
+
 /// Those that must not exist before.
 fn new_disks(disks: &[DiskFrom]) -> impl Iterator<Item = &VdiName> {
     disks.iter().filter(|disk| disk.how == MakeDisk::Anew).map(|disk| &disk.to)
@@ -181,6 +199,11 @@ impl CreateStep {
             Self::LoadImages => StepInfo {
                 if_cancelled: IfCancelled::Abandon,
                 ..step("load images", Permit::LOAD, None)
+            },
+            Self::FindBootloader => step("find the bootloader", Permit::SHORT, None),
+            Self::RunBootloader => StepInfo {
+                if_cancelled: IfCancelled::Abandon,
+                ..step("run the bootloader", Permit::BOOTLOADER, None)
             },
             Self::CheckFile => StepInfo {
                 if_cancelled: IfCancelled::Abandon,
@@ -229,6 +252,10 @@ impl CreateStep {
         };
         match self {
             Self::LoadImages => CreateWork::LoadImages { config },
+            Self::FindBootloader => CreateWork::FindBootloader { config },
+            Self::RunBootloader => {
+                CreateWork::RunBootloader { disk: boot_device(&config, facts), config }
+            }
             Self::CheckFile => {
                 let (file, disks) = (saved(facts.images.as_ref()), facts.disks_from.clone());
                 CreateWork::CheckFile { config, uuid, file, disks }
@@ -264,10 +291,8 @@ impl CreateStep {
                 facts.incarnation.nodes = true;
                 facts.incarnation.has_early_nodes = true;
                 let quota = Quota::for_devices(domid, &config);
-                CreateWork::WriteEarlyNodes {
-                    nodes: layout::early_nodes(&config, uuid, domid),
-                    quota,
-                }
+                let nodes = layout::early_nodes(&config, uuid, domid);
+                CreateWork::WriteEarlyNodes { nodes, quota }
             }
             Self::WriteNodes(start) => {
                 let domain = facts.incarnation.new.expect("planned after the domain");
@@ -295,7 +320,7 @@ impl CreateStep {
             facts.came = facts.transfer.take();
         }
         match self {
-            Self::LoadImages => {
+            Self::LoadImages | Self::RunBootloader => {
                 let Output::Images(images) = output else { output.misplaced() };
                 facts.images = Some(images);
             }
@@ -323,7 +348,8 @@ impl CreateStep {
                 output.expect_done();
                 facts.made_disks = new_disks(&facts.disks_from).cloned().collect();
             }
-            Self::CheckFile
+            Self::FindBootloader
+            | Self::CheckFile
             | Self::Record
             | Self::WriteEarlyNodes
             | Self::WriteNodes(_)
@@ -340,6 +366,8 @@ impl CreateWork {
         let info = |name, class, domain| WorkInfo { name, class, domain };
         match self {
             Self::LoadImages { .. } => info("load-images", WorkClass::Load, None),
+            Self::FindBootloader { .. } => info("find-bootloader", WorkClass::Load, None),
+            Self::RunBootloader { .. } => info("run-bootloader", WorkClass::Load, None),
             Self::CheckFile { .. } => info("check-file", WorkClass::Load, None),
             Self::Record { .. } => info("record", WorkClass::Change, None),
             Self::MakeDisks { .. } => info("make-disks", WorkClass::Attach, None),
@@ -365,6 +393,12 @@ impl CreateWork {
     ) -> Result<Output, Failure> {
         match self {
             Self::LoadImages { config } => return by.load_images(&config).map(Output::Images),
+            Self::FindBootloader { config } => {
+                by.find_bootloader(&config)?;
+            }
+            Self::RunBootloader { config, disk } => {
+                return by.run_bootloader(&config, &disk).map(Output::Images);
+            }
             Self::CheckFile { config, uuid, file, disks } => {
                 by.check_saved(&config, &file)?;
                 by.check_disks_from(&config, uuid, &disks)?;

@@ -10,7 +10,7 @@ use super::shown;
 use crate::config::{DiskConfig, ImageFormat, Mode, Vdev};
 
 /// Parameters of the form `key=value`, for suggestions.
-const PARAMETERS: &[&str] = &[
+pub(super) const PARAMETERS: &[&str] = &[
     "access",
     "backend",
     "backendtype",

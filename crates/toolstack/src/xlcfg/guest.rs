@@ -6,7 +6,7 @@ use super::{cpuid, shown};
 use crate::config::{
     AffinityConfig, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
 };
-use crate::tuning::CpuList;
+use crate::tuning::{CpuList, FIRST_POOL};
 
 impl Reader<'_> {
     pub(super) fn guest_options(&self) -> Result<GuestOptions> {
@@ -31,12 +31,28 @@ impl Reader<'_> {
             affinity: self.affinity()?.map(Box::new),
             never_moves: self.flag("nomigrate", false)?,
             on_host_shutdown: self.on_host_shutdown()?,
+            pool: self.pool()?,
+            clock_offset: self.clock_offset()?,
+            // Needs the disks; read beside them.
+            bootloader: None,
         };
         if options.never_moves && options.on_host_shutdown == Some(OnHostShutdown::Save) {
             let problem = "the VM would not be saved, which on_host_shutdown = \"save\" asks for";
             return Err(self.error("nomigrate", self.place("nomigrate"), problem));
         }
         Ok(options)
+    }
+
+    /// As it is used, the first pool is the same as none.
+    fn pool(&self) -> Result<Option<String>> {
+        let pool = self.path("pool")?;
+        Ok(pool.filter(|it| !FIRST_POOL.contains(it)).map(str::to_owned))
+    }
+
+    fn clock_offset(&self) -> Result<i32> {
+        let most = i64::from(i32::MAX);
+        let seconds = self.number("rtc_timeoffset", -most..=most)?.unwrap_or_default();
+        Ok(i32::try_from(seconds).unwrap_or_default())
     }
 
     /// In percent of one CPU: up to all of its vCPUs. 0 is none.

@@ -13,10 +13,10 @@ const LATER: &str = "not supported yet for HVM domains";
 const ALWAYS: &str = "cannot be switched off for HVM domains";
 
 /// A key, values that are harmless, and what is wrong with others.
-type Row = (&'static str, &'static [&'static str], &'static str);
+pub(super) type Row = (&'static str, &'static [&'static str], &'static str);
 
 /// Without these the VM would not be what was asked for.
-const REFUSED: &[Row] = &[
+pub(super) const REFUSED: &[Row] = &[
     ("acpi_firmware", &[], LATER),
     ("acpi_laptop_slate", &["0"], LATER),
     ("altp2mhvm", &["0"], LATER),
@@ -37,7 +37,7 @@ const REFUSED: &[Row] = &[
 ];
 
 /// Without these the VM works, and a warning says what it lacks.
-const TOLERATED: &[Row] = &[
+pub(super) const TOLERATED: &[Row] = &[
     ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
     ("hvm_pirq", &["1"], "ignored: interrupts over event channels are always offered"),
     ("soundhw", &[], "ignored: the VM gets no sound card"),
@@ -255,12 +255,12 @@ impl Reader<'_> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::xlcfg::keys::{self, Treatment};
 
     /// Keys that this file reads, and PV and PVH ignore.
-    const READ: &[&str] = &[
+    pub(in crate::xlcfg) const READ: &[&str] = &[
         "acpi",
         "acpi_s3",
         "acpi_s4",
@@ -292,8 +292,6 @@ mod tests {
 
     /// Keys that mean nothing for an HVM domain either, or nothing without one that is refused.
     const IGNORED: &[&str] = &[
-        "bootloader_restrict",
-        "bootloader_user",
         "device_model_args_pv",
         "display",
         "opengl",

@@ -41,6 +41,9 @@ const ARM: &str = "only for Arm hosts";
 const NO_FRAMEBUFFER: &str =
     "ignored: PV and PVH domains have no framebuffer yet; use `xy console`";
 const NO_SDL: &str = "ignored: no window is opened in domain 0; an HVM domain has vnc = 1";
+const NO_XSM: &str =
+    "not supported: Debian's Xen has no security policy (XSM), and xl refuses it there too";
+const NO_BACKEND: &str = "not supported: neither Linux nor QEMU has a backend for it";
 const SEDF: &str = "ignored: a parameter of the sedf scheduler, which Xen no longer has";
 
 /// Sorted for binary search.
@@ -58,10 +61,10 @@ const KEYS: &[(&str, Treatment)] = &[
     ("bios", Ignored),
     ("bios_path_override", Ignored),
     ("boot", Ignored),
-    ("bootloader", never(NONE, "not supported yet; name the guest's kernel with kernel= instead")),
-    ("bootloader_args", warn(NONE, "ignored: it means nothing without bootloader")),
-    ("bootloader_restrict", Ignored),
-    ("bootloader_user", Ignored),
+    ("bootloader", Read),
+    ("bootloader_args", Read),
+    ("bootloader_restrict", warn(ON, "ignored: bootloaders always run confined")),
+    ("bootloader_user", Read),
     ("builder", Read),
     ("cap", Read),
     ("channel", later(NONE)),
@@ -83,7 +86,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("disk", Read),
     ("display", Ignored),
     ("dm_restrict", Ignored),
-    ("driver_domain", later(OFF)),
+    ("driver_domain", never(OFF, "not supported yet: all backends are in domain 0")),
     ("dtdev", later(NONE)),
     ("e820_host", warn(OFF, "ignored: only PCI passthrough needs it")),
     ("extra", Read),
@@ -96,7 +99,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("hdtype", Ignored),
     ("hpet", Ignored),
     ("hvm_pirq", Ignored),
-    ("init_seclabel", later(NONE)),
+    ("init_seclabel", never(NONE, NO_XSM)),
     ("iomem", later(NONE)),
     ("ioports", later(NONE)),
     ("irqs", later(NONE)),
@@ -139,7 +142,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("pci_power_mgmt", Ignored),
     ("pci_seize", Ignored),
     ("period", warn(OFF, SEDF)),
-    ("pool", later(&["Pool-0"])),
+    ("pool", Read),
     ("pvcalls", later(NONE)),
     ("pvshim", later(OFF)),
     ("pvshim_cmdline", Ignored),
@@ -149,9 +152,9 @@ const KEYS: &[(&str, Treatment)] = &[
     ("rdm", later(NONE)),
     ("rdm_mem_boundary", Ignored),
     ("root", Read),
-    ("rtc_timeoffset", later(OFF)),
+    ("rtc_timeoffset", Read),
     ("sdl", warn(OFF, NO_SDL)),
-    ("seclabel", later(NONE)),
+    ("seclabel", never(NONE, NO_XSM)),
     ("serial", Ignored),
     ("shadow_memory", warn(OFF, "ignored: it is computed from memory and vcpus")),
     ("slice", warn(OFF, SEDF)),
@@ -191,7 +194,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("usbversion", Ignored),
     ("uuid", Read),
     ("vcpus", Read),
-    ("vdispl", later(NONE)),
+    ("vdispl", never(NONE, NO_BACKEND)),
     ("vendor_device", Ignored),
     ("vfb", warn(NONE, NO_FRAMEBUFFER)),
     ("vga", Ignored),
@@ -199,7 +202,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("vif", Read),
     ("vif2", warn(NONE, "ignored: netchannel2 is gone from Xen")),
     ("viridian", Ignored),
-    ("virtio", later(NONE)),
+    ("virtio", never(NONE, "not supported: its backends are other projects' and for Arm hosts")),
     ("vkb", warn(NONE, NO_FRAMEBUFFER)),
     ("vkb_device", Ignored),
     ("vmtrace_buf_kb", warn(OFF, "ignored: no tracing buffer is allocated")),
@@ -212,8 +215,8 @@ const KEYS: &[(&str, Treatment)] = &[
     ("vnuma", later(NONE)),
     ("vpmu", warn(OFF, "ignored: performance counters are not virtualised")),
     ("vpt_align", Ignored),
-    ("vsnd", later(NONE)),
-    ("vtpm", later(NONE)),
+    ("vsnd", never(NONE, NO_BACKEND)),
+    ("vtpm", never(NONE, "not supported: its backend is a domain of its own, from Xen's mini-os")),
     ("vuart", never(NONE, ARM)),
     ("xauthority", Ignored),
     ("xen_platform_pci", Ignored),

@@ -6,8 +6,8 @@ use xen::DomainKind;
 
 use super::viridian;
 use crate::config::{
-    CpuLists, CpuidText, DiskConfig, GuestOptions, HvmSettings, ModelUser, Rate, TscMode,
-    VifConfig, VmConfig,
+    Bootloader, CpuLists, CpuidText, DiskConfig, GuestOptions, HvmSettings, ModelUser, Rate,
+    TscMode, VifConfig, VmConfig,
 };
 
 impl VmConfig {
@@ -86,7 +86,19 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         affinity,
         never_moves,
         on_host_shutdown,
+        pool,
+        clock_offset,
+        bootloader,
     } = options;
+    if let Some(pool) = pool {
+        writeln!(out, "pool = {}", Quoted(pool))?;
+    }
+    if *clock_offset != 0 {
+        writeln!(out, "rtc_timeoffset = {clock_offset}")?;
+    }
+    if let Some(bootloader) = bootloader.as_deref() {
+        write_bootloader(out, bootloader)?;
+    }
     if let Some(action) = on_host_shutdown {
         writeln!(out, "on_host_shutdown = \"{}\"", action.as_str())?;
     }
@@ -120,6 +132,14 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         Some(CpuidText::Words(text)) => writeln!(out, "cpuid = {}", Quoted(text)),
         Some(CpuidText::Leaves(texts)) => write_list(out, "cpuid", texts.iter().cloned()),
     }
+}
+
+fn write_bootloader(out: &mut String, bootloader: &Bootloader) -> fmt::Result {
+    writeln!(out, "bootloader = {}", Quoted(&bootloader.program))?;
+    if let Some(user) = &bootloader.user {
+        writeln!(out, "bootloader_user = {}", Quoted(user))?;
+    }
+    write_list(out, "bootloader_args", bootloader.arguments.iter().cloned())
 }
 
 fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {

@@ -17,7 +17,7 @@ const INTERFACE_NAME_BYTES_MAX: usize = 15;
 const MTU_RANGE: std::ops::RangeInclusive<i64> = 68..=65535;
 const RATE_INTERVAL_US_DEFAULT: u64 = 50_000;
 
-const PARAMETERS: &[&str] = &[
+pub(super) const PARAMETERS: &[&str] = &[
     "backend",
     "bridge",
     "devid",

@@ -9,7 +9,7 @@ use super::keys::{self, Treatment, Unknown};
 use super::syntax::{Place, Setting, Settings, Value};
 use super::{ConfigError, HostDefaults, disk, integer, shown, vif};
 use crate::config::{
-    DiskConfig, Origin, ShutdownAction, ShutdownPolicy, TscMode, VifConfig, VmConfig,
+    DiskConfig, GuestOptions, Origin, ShutdownAction, ShutdownPolicy, TscMode, VifConfig, VmConfig,
 };
 
 /// 16 TiB, the range of 44-bit addresses.
@@ -67,7 +67,7 @@ impl Findings {
     }
 
     /// The value; on an error, records the fault and returns the default.
-    fn take<T: Default>(&mut self, result: Result<T>) -> T {
+    pub(super) fn take<T: Default>(&mut self, result: Result<T>) -> T {
         result.unwrap_or_else(|fault| {
             self.faults.push(fault);
             T::default()
@@ -94,6 +94,9 @@ impl Reader<'_> {
         let disks = self.disks(&mut found);
         let vifs = self.vifs(kind, &mut found);
         let hvm = self.hvm(kind, &disks, &mut found);
+        let options = found.take(self.guest_options());
+        let bootloader = self.bootloader(kind, &disks, &mut found);
+        let options = GuestOptions { bootloader, ..options };
         let cmdline = self.cmdline(&mut found);
         let grant_frames_max = self.number("max_grant_frames", 1..=i64::from(u16::MAX));
         let config = VmConfig {
@@ -101,7 +104,7 @@ impl Reader<'_> {
             name,
             uuid: found.take(self.uuid()),
             kind,
-            kernel: found.take(self.kernel(kind)),
+            kernel: found.take(self.kernel(kind, options.bootloader.is_some())),
             ramdisk: found.take(self.path("ramdisk")).map(str::to_owned),
             cmdline: found.take(cmdline),
             memory_mib,
@@ -116,7 +119,7 @@ impl Reader<'_> {
                 .take(grant_frames_max)
                 .and_then(|frames| u16::try_from(frames).ok())
                 .or(self.defaults.grant_frames_max),
-            options: found.take(self.guest_options()),
+            options,
             hvm,
         };
         found.drop_what_only_seems_missing();
@@ -317,9 +320,9 @@ impl Reader<'_> {
         }
     }
 
-    fn kernel(&self, kind: DomainKind) -> Result<Option<String>> {
+    fn kernel(&self, kind: DomainKind, has_bootloader: bool) -> Result<Option<String>> {
         let kernel = self.path("kernel")?.map(str::to_owned);
-        if kernel.is_none() && kind != DomainKind::Hvm {
+        if kernel.is_none() && kind != DomainKind::Hvm && !has_bootloader {
             return Err(self.missing(
                 "kernel",
                 "missing; name the guest's kernel image, as in kernel = \"/boot/vmlinuz\"",

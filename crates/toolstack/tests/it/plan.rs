@@ -296,30 +296,30 @@ fn a_device_model_starts_beside_the_build_after_the_disks_that_it_emulates() {
     check(
         &plan_reboot(&config, Start::Running, reached),
         &expect![[r#"
-        0   pause
-        1   end device model  (after 0)
-        2   destroy domain  (after 0, 1)
-        3   remove the domain's nodes  (after 2)
-        4   load images
-        5   check the bridge of vif 0
-        6   check the bridge of vif 1
-        7   create domain  (after 3, 4, 5, 6)  [undo: destroy domain]
-        8   build  (after 7)
-        9   attach disk 51728  [undo: detach disk 51728]
-        10  attach disk 51776  [undo: detach disk 51776]
-        11  start device model  (after 7)  [undo: end device model]
-        12  write nodes  (after 8, 9, 10)  [undo: remove nodes]
-        13  introduce  (after 12)
-        14  await device model  (after 11)
-        15  await the backend of vbd 768  (after 12)  [undo: await the end of vbd 768]
-        16  await the backend of vbd 51728  (after 12)  [undo: await the end of vbd 51728]
-        17  await the backend of vbd 51776  (after 12)  [undo: await the end of vbd 51776]
-        18  await the backend of vif 0  (after 12)  [undo: await the end of vif 0]
-        19  put vif 0 on its bridge  (after 18, 14)
-        20  await the backend of vif 1  (after 12)  [undo: await the end of vif 1]
-        21  put vif 1 on its bridge  (after 20)
-        22  unpause  (after 13, 14, 15, 16, 17, 18, 19, 20, 21)
-    "#]],
+            0   pause
+            1   end device model  (after 0)
+            2   destroy domain  (after 0, 1)
+            3   remove the domain's nodes  (after 2)
+            4   load images
+            5   check the bridge of vif 0
+            6   check the bridge of vif 1
+            7   attach disk 51728  [undo: detach disk 51728]
+            8   attach disk 51776  [undo: detach disk 51776]
+            9   create domain  (after 3, 4, 5, 6)  [undo: destroy domain]
+            10  build  (after 9)
+            11  start device model  (after 9)  [undo: end device model]
+            12  write nodes  (after 10, 7, 8)  [undo: remove nodes]
+            13  introduce  (after 12)
+            14  await device model  (after 11)
+            15  await the backend of vbd 768  (after 12)  [undo: await the end of vbd 768]
+            16  await the backend of vbd 51728  (after 12)  [undo: await the end of vbd 51728]
+            17  await the backend of vbd 51776  (after 12)  [undo: await the end of vbd 51776]
+            18  await the backend of vif 0  (after 12)  [undo: await the end of vif 0]
+            19  put vif 0 on its bridge  (after 18, 14)
+            20  await the backend of vif 1  (after 12)  [undo: await the end of vif 1]
+            21  put vif 1 on its bridge  (after 20)
+            22  unpause  (after 13, 14, 15, 16, 17, 18, 19, 20, 21)
+        "#]],
     );
 }
 

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use toolstack::config::{
-    Bios, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser, OnHostShutdown,
-    Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig, VmConfig, Vnc,
+    Bios, Bootloader, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser,
+    OnHostShutdown, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig,
+    VmConfig, Vnc,
 };
 use toolstack::xlcfg::{ConfigError, Source, Strictness, parse, read};
 use xen::{DomainKind, Uuid};
@@ -176,6 +177,7 @@ on_crash    = 'preserve'
                 affinity: None,
                 never_moves: false,
                 on_host_shutdown: None,
+                bootloader: None,
             },
             hvm: None,
         }
@@ -345,10 +347,6 @@ fn a_meaning_that_would_be_lost_is_refused() {
         let text = format!("name='g'\nkernel='/k'\nmemory=64\n{more}\n");
         check_error(&text, &[], &format!("guest.cfg:4: {expected}"));
     };
-    check(
-        "bootloader = 'pygrub'",
-        "bootloader: not supported yet; name the guest's kernel with kernel= instead",
-    );
     check("pci = [ '01:00.0' ]", "pci: not supported yet");
     check("cpus = '0-3,x'", "cpus: \"0-3,x\" is no list of CPUs: \"x\" is no number and no range");
     check("type = 'pvh'; acpi = 0", "acpi: PVH domains always have ACPI");
@@ -755,6 +753,9 @@ prop_compose! {
             // A VM that is never saved is not saved with its host.
             on_host_shutdown: [None, Some(OnHostShutdown::Shutdown), Some(OnHostShutdown::Save)]
                 [usize::from(flags[0]) + usize::from(flags[1])],
+            pool: [None, Some("lab".to_owned())][usize::from(flags[0])].clone(),
+            clock_offset: if flags[1] { -3600 } else { 0 },
+            bootloader: None,
         }
     }
 }
@@ -776,15 +777,25 @@ prop_compose! {
         tsc_mode in proptest::sample::select(vec![TscMode::Default, TscMode::AlwaysEmulate, TscMode::Native]),
         grant_frames_max in proptest::option::of(1u16..),
         options in options(),
+        bootloader in proptest::option::of((
+            "/?[a-z]{1,8}",
+            proptest::collection::vec("[ -~]{1,9}", 0..3),
+            proptest::option::of("[a-q]{1,9}"),
+        )),
     ) -> VmConfig {
         let (poweroff, reboot, crash, watchdog, soft_reset) = actions;
         let is_hvm = kind == DomainKind::Hvm;
+        let has_disk = disks.first().is_some_and(|disk| !disk.is_empty());
+        let bootloader = bootloader.filter(|_| has_disk && !is_hvm);
+        let bootloader = bootloader
+            .map(|(program, arguments, user)| Box::new(Bootloader { program, arguments, user }));
+        let options = GuestOptions { bootloader, ..options };
         VmConfig {
             origin: Origin::default(),
             name,
             uuid: uuid.map(Uuid),
             kind,
-            kernel: if is_hvm { kernel } else { Some(kernel.unwrap_or_else(|| "/k".to_owned())) },
+            kernel: if is_hvm || options.bootloader.is_some() { kernel } else { Some(kernel.unwrap_or_else(|| "/k".to_owned())) },
             ramdisk,
             cmdline: cmdline.unwrap_or_default(),
             memory_mib: memory.0,

@@ -1,0 +1,133 @@
+//! What a PV or PVH domain boots: a kernel's file, or what a bootloader finds on its first disk.
+
+use xen::DomainKind;
+
+use super::syntax::Value;
+use super::vm::{Findings, Reader, Result};
+use crate::config::{Bootloader, DiskConfig};
+
+/// Keys that mean something beside `bootloader` only.
+const BESIDE: [&str; 2] = ["bootloader_args", "bootloader_user"];
+
+impl Reader<'_> {
+    pub(super) fn bootloader(
+        &self,
+        kind: DomainKind,
+        disks: &[DiskConfig],
+        found: &mut Findings,
+    ) -> Option<Box<Bootloader>> {
+        let program = found.take(self.path("bootloader").map(|it| it.map(str::to_owned)));
+        let Some(program) = program else {
+            self.warn_if_set(&BESIDE, "ignored: it means nothing without bootloader", found);
+            return None;
+        };
+        if kind == DomainKind::Hvm {
+            let ignored = "ignored, as xl ignores it: an HVM domain boots by its BIOS";
+            self.warn_if_set(&["bootloader"], ignored, found);
+            self.warn_if_set(&BESIDE, ignored, found);
+            return None;
+        }
+        let fault = |problem: &str| self.error("bootloader", self.place("bootloader"), problem);
+        if program.contains('/') && !program.starts_with('/') {
+            found
+                .faults
+                .push(fault("expected a path from / on, or the name of one of Xen's programs"));
+        }
+        // One that cannot be read has its own fault.
+        let has_disks = self.settings.contains_key("disk");
+        if disks.first().is_some_and(DiskConfig::is_empty) || (disks.is_empty() && !has_disks) {
+            let problem = "needs a disk with the guest's kernel, the first one, as in \
+                           disk = [ \"/srv/web.img,raw,xvda,w\" ]";
+            found.faults.push(fault(problem));
+        }
+        let user = found.take(self.path("bootloader_user").map(|it| it.map(str::to_owned)));
+        if user.as_deref() == Some("root") {
+            let problem = "a bootloader reads what its guest wrote, and does not run as root";
+            found.faults.push(self.error(
+                "bootloader_user",
+                self.place("bootloader_user"),
+                problem,
+            ));
+        }
+        let arguments = found.take(self.bootloader_arguments());
+        Some(Box::new(Bootloader { program, arguments, user }))
+    }
+
+    /// A list, or one string of words, as xl reads it.
+    fn bootloader_arguments(&self) -> Result<Vec<String>> {
+        const KEY: &str = "bootloader_args";
+        let words: Vec<String> = match self.settings.get(KEY).map(|it| &it.value) {
+            None => Vec::new(),
+            Some(Value::Atom(text)) => text.split_ascii_whitespace().map(str::to_owned).collect(),
+            Some(Value::List(_)) => {
+                self.list(KEY)?.into_iter().map(|(_, text, _)| text.to_owned()).collect()
+            }
+        };
+        match words.iter().any(|word| word.contains(char::is_control)) {
+            true => Err(self.error(KEY, self.place(KEY), "expected no control characters")),
+            false => Ok(words),
+        }
+    }
+
+    fn warn_if_set(&self, keys: &[&str], problem: &str, found: &mut Findings) {
+        for key in keys {
+            let setting = self.settings.get(*key);
+            let warning = setting.and_then(|it| self.unless_harmless(key, it, &[], problem));
+            found.warnings.extend(warning);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::xlcfg::{Source, parse};
+
+    fn read(lines: &str) -> std::result::Result<Option<Bootloader>, String> {
+        let text = format!("name='g'\nmemory=64\n{lines}\n");
+        let read = parse(Source { file: "g", text: &text, overrides: &[] });
+        read.map(|it| it.options.bootloader.map(|it| *it)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn its_words_are_read_as_xl_reads_them() {
+        let with = |arguments: &[&str], user: Option<&str>| {
+            let arguments = arguments.iter().map(|&it| it.to_owned()).collect();
+            let (program, user) = ("pygrub".to_owned(), user.map(str::to_owned));
+            Ok(Some(Bootloader { program, arguments, user }))
+        };
+        let on_disk = |lines: &str| read(&format!("disk=['/d,raw,xvda,w']\n{lines}"));
+        assert_eq!(on_disk("bootloader='pygrub'"), with(&[], None));
+        assert_eq!(
+            on_disk("bootloader='pygrub'\nbootloader_args='--entry=2  -q'"),
+            with(&["--entry=2", "-q"], None)
+        );
+        assert_eq!(
+            on_disk("bootloader='pygrub'\nbootloader_args=['--args=a b']\nbootloader_user='boot'"),
+            with(&["--args=a b"], Some("boot"))
+        );
+        assert_eq!(on_disk("bootloader='pygrub'\ntype='hvm'"), Ok(None));
+        assert_eq!(read("kernel='/k'\nbootloader_args='x'"), Ok(None));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        for (lines, expected) in [
+            (
+                "",
+                "needs a disk with the guest's kernel, the first one, as in disk = [ \"/srv/web.img,raw,xvda,w\" ]",
+            ),
+            (
+                "disk=['/d,raw,xvda,w']\nbootloader='./pygrub'",
+                "expected a path from / on, or the name of one of Xen's programs",
+            ),
+            (
+                "disk=['/d,raw,xvda,w']\nbootloader_user='root'",
+                "a bootloader reads what its guest wrote, and does not run as root",
+            ),
+        ] {
+            let error = read(&format!("bootloader='pygrub'\n{lines}")).unwrap_err();
+            assert!(error.ends_with(expected) && error.starts_with("g:"), "{error}");
+        }
+    }
+}

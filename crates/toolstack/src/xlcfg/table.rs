@@ -1,0 +1,136 @@
+//! The page of all keys, `docs/keys.md`, made of the tables that decide about them.
+//!
+//! `UPDATE_EXPECT=1 cargo test -p toolstack the_page_of_keys` writes it anew.
+
+use std::fmt::Write as _;
+
+use super::hvm::{self, Row};
+use super::keys::{self, Treatment};
+use super::{disk, vif};
+
+const HEAD: &str = include_str!("keys_head.md");
+
+/// Parameters of a disk, and what becomes of them. The last ones are words without a value.
+const DISK: &[(&str, &str)] = &[
+    ("access", "read: `r`, `w`, and `w!` for a disk that others may write too"),
+    ("backend", "domain 0 only, for now"),
+    (
+        "backendtype",
+        "`phy` and `qdisk` are read, and blkback serves the disk in either case; `tap` and `standalone` are refused",
+    ),
+    ("devtype", "read: `disk`, `cdrom`"),
+    ("format", "read: `raw`, `qcow`, `qcow2`, `qed`, `vhd`, `empty`"),
+    (
+        "script",
+        "refused but for `block`, whose work is done without it; an SR has what block-iscsi and block-nbd are for",
+    ),
+    ("specification", "`xen` only: virtio disks need a backend that domain 0 does not have"),
+    ("target", "read; also a VDI, `SR:VDI`"),
+    ("vdev", "read"),
+    ("`cdrom`", "read"),
+    ("`discard`, `no-discard`", "read"),
+    ("`direct-io-safe`, `trusted`", "mean nothing here"),
+    ("`untrusted`, `colo`", "refused"),
+];
+
+const VIF: &[(&str, &str)] = &[
+    ("backend", "domain 0 only, for now"),
+    ("bridge", "read"),
+    ("devid", "read"),
+    ("gatewaydev", "refused: routed interfaces are not supported yet"),
+    ("ip", "read, for readers of the store"),
+    ("mac", "read"),
+    ("model", "read for HVM; means nothing otherwise"),
+    ("mtu", "read"),
+    ("rate", "read"),
+    ("script", "refused but for `vif-bridge`, whose work is done without it"),
+    ("type", "read: `vif`, and for HVM `ioemu`"),
+    ("vifname", "read"),
+    ("vlan", "refused"),
+    ("`trusted`", "is the default"),
+    ("`untrusted`", "refused"),
+];
+
+/// As an operator reads what a table says.
+fn said(begins: &str, harmless: &[&str], reason: &str) -> String {
+    let but = match harmless {
+        [] => String::new(),
+        some => format!(" unless `{}`", some.join("`, `")),
+    };
+    let reason = reason.strip_prefix("ignored: ").unwrap_or(reason);
+    format!("{begins}{but}: {reason}")
+}
+
+fn of_table(rows: &[Row], begins: &str, key: &str) -> Option<String> {
+    let (_, harmless, reason) = rows.iter().find(|(name, ..)| *name == key)?;
+    Some(said(begins, harmless, reason))
+}
+
+const REFUSED: &str = "refused";
+const WARNED: &str = "ignored with a warning";
+const NOTHING: &str = "means nothing";
+
+/// What becomes of a key for PV and PVH, and for HVM.
+fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
+    let own = || {
+        of_table(hvm::REFUSED, REFUSED, key)
+            .or_else(|| of_table(hvm::TOLERATED, WARNED, key))
+            .unwrap_or_else(|| match hvm::tests::READ.contains(&key) {
+                true => "read".to_owned(),
+                false => NOTHING.to_owned(),
+            })
+    };
+    match treatment {
+        Treatment::Read if key.starts_with("bootloader") => {
+            ["read".to_owned(), format!("{WARNED}: an HVM guest boots by its BIOS")]
+        }
+        Treatment::Read => ["read".to_owned(), "read".to_owned()],
+        Treatment::Ignored => [NOTHING.to_owned(), own()],
+        Treatment::Refused { harmless, reason } => {
+            let text = said(REFUSED, harmless, reason);
+            [text.clone(), text]
+        }
+        Treatment::Tolerated { harmless, reason } => {
+            let text = said(WARNED, harmless, reason);
+            [text.clone(), text]
+        }
+        Treatment::RefusedForPvh { harmless, reason } => {
+            [said("PVH: refused", harmless, reason), own()]
+        }
+        Treatment::ToleratedUnlessHvm { harmless, reason } => {
+            [said(WARNED, harmless, reason), own()]
+        }
+    }
+}
+
+fn page() -> String {
+    let mut text = HEAD.to_owned();
+    text.push_str("\n## Keys\n\n| key | PV and PVH | HVM |\n|---|---|---|\n");
+    for (key, treatment) in keys::all() {
+        let [plain, hvm] = becomes(key, treatment);
+        let hvm = if plain == hvm { "the same".to_owned() } else { hvm };
+        let _ = writeln!(text, "| `{key}` | {plain} | {hvm} |");
+    }
+    for (title, rows) in [("Parameters of a disk", DISK), ("Parameters of a vif", VIF)] {
+        let _ = write!(text, "\n## {title}\n\n| parameter | |\n|---|---|\n");
+        for (name, what) in rows {
+            let name = if name.contains('`') { (*name).to_owned() } else { format!("`{name}`") };
+            let _ = writeln!(text, "| {name} | {what} |");
+        }
+    }
+    text
+}
+
+#[test]
+fn the_page_of_keys_says_what_becomes_of_each() {
+    expect_test::expect_file!["../../../../docs/keys.md"].assert_eq(&page());
+}
+
+#[test]
+fn no_parameter_is_forgotten() {
+    for (rows, parameters) in [(DISK, disk::PARAMETERS), (VIF, vif::PARAMETERS)] {
+        let named: Vec<&str> =
+            rows.iter().map(|(name, _)| *name).filter(|name| !name.contains('`')).collect();
+        assert_eq!(named, parameters);
+    }
+}
