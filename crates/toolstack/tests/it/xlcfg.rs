@@ -334,8 +334,8 @@ fn a_misspelt_key_is_named_with_its_line_and_the_key_that_was_meant() {
     );
     check_error(
         "name = 'g'\n",
-        &["vcpu=2"],
-        "command line: vcpu: unknown key; did you mean vcpus?",
+        &["vcpsu=2"],
+        "command line: vcpsu: unknown key; did you mean vcpus?",
     );
 }
 
