@@ -7,8 +7,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-pub use guest::{AffinityConfig, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown};
-pub use hvm::{Bios, HvmSettings, ModelUser, Vga, Vnc, ide_index, place_problem};
+pub use guest::{
+    AffinityConfig, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
+};
+pub use hvm::{
+    Bios, DiskBus, DiskPlace, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga, Vnc,
+    place_problem,
+};
 
 pub use storage::{Access, ImageFormat, Mode};
 use xen::{DomainKind, Uuid};
@@ -233,13 +238,15 @@ pub struct VmConfig {
 }
 
 impl VmConfig {
-    /// The emulated disks, with their IDE index. A read-only disk can only be emulated as a CD.
-    pub fn emulated_disks(&self) -> impl Iterator<Item = (u32, &DiskConfig)> {
-        let is_hvm = self.hvm.is_some();
+    /// The emulated disks and where they are. A read-only disk can only be emulated as a CD or by SCSI.
+    pub fn emulated_disks(&self) -> impl Iterator<Item = (DiskPlace, &DiskConfig)> {
+        let bus = self.hvm.as_deref().map(|hvm| hvm.disk_bus);
         self.disks.iter().filter_map(move |disk| {
-            let writable = disk.cdrom || disk.access() == Access::ReadWrite;
-            let index = ide_index(disk.vdev.number).filter(|_| is_hvm && writable)?;
-            Some((index, disk))
+            let place = DiskPlace::of(disk.vdev.number, disk.cdrom, bus?)?;
+            let can_be = disk.cdrom
+                || disk.access() == Access::ReadWrite
+                || matches!(place, DiskPlace::Scsi(_));
+            can_be.then_some((place, disk))
         })
     }
 

@@ -25,8 +25,18 @@ pub struct GuestOptions {
     pub affinity: Option<Box<AffinityConfig>>,
     /// It is neither saved nor moved, and may have an invariant time stamp counter for that.
     pub never_moves: bool,
+    /// How far its clock is from UTC when it is created.
+    pub clock: ClockOffset,
     /// `None`: what the daemon does by default.
     pub on_host_shutdown: Option<OnHostShutdown>,
+}
+
+/// How far a guest's clock is from UTC.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ClockOffset {
+    pub seconds: i32,
+    /// In addition, as far as the host's time zone is.
+    pub is_local: bool,
 }
 
 /// Where its vCPUs may run, and where they run best.

@@ -9,9 +9,9 @@ use xen_build::{CpuidRegister, NO_SUBLEAF};
 use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use crate::config::{
-    AffinityConfig, Bios, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HvmSettings,
-    ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
-    Vga, VifConfig, VmConfig, Vnc,
+    AffinityConfig, Bios, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig, GuestOptions,
+    HvmSettings, ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy,
+    SoundCard, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::tuning::CpuList;
 use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
@@ -309,6 +309,13 @@ fn guest_options(
         cpu_cap: share("cap", cap_max)?,
         affinity: affinity(build, vcpus_max)?,
         never_moves: build.flag("disable_migrate")? == Some(true),
+        clock: ClockOffset {
+            seconds: build
+                .narrow::<u32>("rtc_timeoffset")?
+                .map(u32::cast_signed)
+                .unwrap_or_default(),
+            is_local: build.flag("localtime")? == Some(true),
+        },
         // libxl has no word for it.
         on_host_shutdown: None,
     })
@@ -492,8 +499,6 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
     for key in ["smbios_firmware", "acpi_firmware", "smbios"] {
         own.refuse_if(key, own.is_set(key), "not supported")?;
     }
-    let is_ahci = own.text("hdtype")? == Some("ahci");
-    own.refuse_if("hdtype", is_ahci, "disks are emulated as IDE only, for now")?;
     let cards = [Vga::None, Vga::Cirrus, Vga::Standard];
     let card = own.object("vga")?.map(|it| it.choice("kind", &cards, vga)).transpose()?.flatten();
     let card = card.unwrap_or_default();
@@ -517,6 +522,13 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
         serial,
         usb: own.flag("usb")? == Some(true) || !usb_devices.is_empty(),
         usb_devices,
+        usb_version: own.number("usbversion")?.and_then(|number| {
+            UsbVersion::ALL.into_iter().find(|it| u64::from(it.number()) == number)
+        }),
+        sound: own.choice("soundhw", &SoundCard::ALL, SoundCard::as_str)?,
+        disk_bus: own.choice("hdtype", &DiskBus::ALL, DiskBus::as_str)?.unwrap_or_default(),
+        vendor_device: own.text("vendor_device")? == Some("xenserver"),
+        apic: build.flag("apic")?.or(own.flag("apic")?).unwrap_or(default.apic),
         acpi: build.flag("acpi")?.or(own.flag("acpi")?).unwrap_or(default.acpi),
         acpi_s3: own.flag("acpi_s3")?.unwrap_or(default.acpi_s3),
         acpi_s4: own.flag("acpi_s4")?.unwrap_or(default.acpi_s4),

@@ -7,8 +7,9 @@ use xen_build::CpuidOverride;
 
 use super::{ExportError, from_json, to_json};
 use crate::config::{
-    Bios, CpuidText, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser,
-    Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vga, VifConfig, VmConfig, Vnc,
+    Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac,
+    Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SoundCard, TscMode, UsbVersion,
+    Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::xlcfg::{Source, parse, viridian_mask};
 
@@ -431,6 +432,11 @@ fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
                 serial: if has { vec!["pty".to_owned(), "null".to_owned()] } else { Vec::new() },
                 usb: usb || has,
                 usb_devices: if has { vec!["tablet".to_owned()] } else { Vec::new() },
+                usb_version: has.then_some(UsbVersion::Two),
+                sound: has.then_some(SoundCard::Hda),
+                disk_bus: if has { DiskBus::Ahci } else { DiskBus::Ide },
+                vendor_device: has,
+                apic: !has,
                 acpi,
                 acpi_s3,
                 acpi_s4,
@@ -492,6 +498,10 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     nested_virt: is_translated && options.3,
                     shadow_paging: is_translated && options.4,
                     cpuid: None,
+                    clock: ClockOffset {
+                        seconds: if options.3 { -3600 } else { 0 },
+                        is_local: options.4,
+                    },
                     cpu_weight: None,
                     cpu_cap: None,
                     affinity: None,

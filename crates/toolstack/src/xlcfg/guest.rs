@@ -4,7 +4,7 @@ use super::syntax::{Setting, Value};
 use super::vm::{Reader, Result};
 use super::{cpuid, shown};
 use crate::config::{
-    AffinityConfig, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
+    AffinityConfig, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
 };
 use crate::tuning::CpuList;
 
@@ -30,6 +30,13 @@ impl Reader<'_> {
             cpu_cap: self.cpu_cap()?,
             affinity: self.affinity()?.map(Box::new),
             never_moves: self.flag("nomigrate", false)?,
+            clock: ClockOffset {
+                seconds: self
+                    .number("rtc_timeoffset", i64::from(i32::MIN)..=i64::from(i32::MAX))?
+                    .and_then(|seconds| i32::try_from(seconds).ok())
+                    .unwrap_or_default(),
+                is_local: self.flag("localtime", false)?,
+            },
             on_host_shutdown: self.on_host_shutdown()?,
         };
         if options.never_moves && options.on_host_shutdown == Some(OnHostShutdown::Save) {

@@ -16,11 +16,15 @@ pub(super) enum Treatment {
     RefusedForPvh { harmless: &'static [&'static str], reason: &'static str },
     /// The VM works without it: ignored with a warning, unless the value is empty or one of `harmless`.
     Tolerated { harmless: &'static [&'static str], reason: &'static str },
+    /// As `Refused`, but `hvm` reads it for HVM.
+    RefusedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
     /// As `Tolerated`, but `hvm` reads it for HVM.
     ToleratedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
 }
 
-use Treatment::{Ignored, Read, Refused, RefusedForPvh, Tolerated, ToleratedUnlessHvm};
+use Treatment::{
+    Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm, Tolerated, ToleratedUnlessHvm,
+};
 
 const fn later(harmless: &'static [&'static str]) -> Treatment {
     Refused { harmless, reason: "not supported yet" }
@@ -88,7 +92,13 @@ const KEYS: &[(&str, Treatment)] = &[
     ("e820_host", warn(OFF, "ignored: only PCI passthrough needs it")),
     ("extra", Read),
     ("extratime", warn(OFF, SEDF)),
-    ("firmware", never(NONE, "not supported yet; name the guest's kernel with kernel= instead")),
+    (
+        "firmware",
+        RefusedUnlessHvm {
+            harmless: NONE,
+            reason: "not supported yet; name the guest's kernel with kernel= instead",
+        },
+    ),
     ("firmware_override", Ignored),
     ("gfx_passthru", Ignored),
     ("gic_version", never(&["default"], ARM)),
@@ -104,7 +114,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("keymap", Ignored),
     ("latency", warn(OFF, SEDF)),
     ("llc_colors", later(NONE)),
-    ("localtime", later(OFF)),
+    ("localtime", Read),
     ("max_event_channels", Read),
     ("max_grant_frames", Read),
     ("max_grant_version", Read),
@@ -149,7 +159,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("rdm", later(NONE)),
     ("rdm_mem_boundary", Ignored),
     ("root", Read),
-    ("rtc_timeoffset", later(OFF)),
+    ("rtc_timeoffset", Read),
     ("sdl", warn(OFF, NO_SDL)),
     ("seclabel", later(NONE)),
     ("serial", Ignored),
