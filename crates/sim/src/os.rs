@@ -543,6 +543,10 @@ impl Host for SimOs {
         self
     }
 
+    fn local_offset_seconds(&mut self) -> i32 {
+        3600
+    }
+
     fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError> {
         if let Some(kernel) = self.get().kernels.get(path) {
             return Ok(Arc::clone(kernel));

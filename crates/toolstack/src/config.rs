@@ -8,9 +8,13 @@ use std::fmt;
 use std::str::FromStr;
 
 pub use guest::{
-    AffinityConfig, Bootloader, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
+    AffinityConfig, Bootloader, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions,
+    OnHostShutdown,
 };
-pub use hvm::{Bios, HvmSettings, ModelUser, Vga, Vnc, ide_index, place_problem};
+pub use hvm::{
+    Bios, DiskBus, DiskPlace, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga, Vnc,
+    place_problem,
+};
 
 pub use storage::{Access, ImageFormat, Mode};
 use xen::{DomainKind, Uuid};
@@ -235,13 +239,15 @@ pub struct VmConfig {
 }
 
 impl VmConfig {
-    /// The emulated disks, with their IDE index. A read-only disk can only be emulated as a CD.
-    pub fn emulated_disks(&self) -> impl Iterator<Item = (u32, &DiskConfig)> {
-        let is_hvm = self.hvm.is_some();
+    /// The emulated disks and where they are. A read-only disk can only be emulated as a CD or by SCSI.
+    pub fn emulated_disks(&self) -> impl Iterator<Item = (DiskPlace, &DiskConfig)> {
+        let bus = self.hvm.as_deref().map(|hvm| hvm.disk_bus);
         self.disks.iter().filter_map(move |disk| {
-            let writable = disk.cdrom || disk.access() == Access::ReadWrite;
-            let index = ide_index(disk.vdev.number).filter(|_| is_hvm && writable)?;
-            Some((index, disk))
+            let place = DiskPlace::of(disk.vdev.number, disk.cdrom, bus?)?;
+            let can_be = disk.cdrom
+                || disk.access() == Access::ReadWrite
+                || matches!(place, DiskPlace::Scsi(_));
+            can_be.then_some((place, disk))
         })
     }
 

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use storage::Attachment;
 use xen::{DomId, Uuid};
 
-use crate::config::{DiskConfig, HvmSettings, ModelUser, Vga, VifConfig, VmConfig};
+use crate::config::{
+    Access, DiskConfig, DiskPlace, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga, VifConfig,
+    VmConfig,
+};
 use crate::layout;
 
 /// A process of the host; a pid alone may be reused.
@@ -86,6 +89,9 @@ const PROGRAMS: &[&str] = &[
     "/usr/bin/qemu-system-i386",
     "/usr/bin/qemu-system-x86_64",
 ];
+
+/// By which XenServer's drivers are found.
+const XENSERVER_DEVICE: u16 = 0xc000;
 
 /// Tag of our device models on their command line.
 const TAG: &str = "null,id=xylem-";
@@ -191,24 +197,31 @@ pub fn launch(
     words.put(["-no-shutdown", "-nodefaults", "-no-user-config", "-display", "none"]);
     words.pair("-name", value(&config.name));
     let machine = if hvm.platform_device { "xenfv" } else { "pc,accel=xen" };
-    words.pair("-machine", format!("{machine},suppress-vmdesc=on"));
+    let acpi = if hvm.acpi { "" } else { ",acpi=off" };
+    words.pair("-machine", format!("{machine}{acpi},suppress-vmdesc=on"));
     words.pair("-m", (config.memory_max_mib - hvm.video_mib).to_string());
     if config.vcpus_max > 1 {
         words.pair("-smp", format!("{},maxcpus={}", config.vcpus, config.vcpus_max));
+    }
+    // First, so that it has the same place whatever else there is.
+    if config.emulated_disks().any(|(place, _)| matches!(place, DiskPlace::Scsi(_))) {
+        words.pair("-device", "lsi53c895a");
     }
     screen(&mut words, hvm, domid);
     for serial in &hvm.serial {
         words.pair("-serial", serial);
     }
-    if hvm.usb {
-        words.put(["-usb"]);
-    }
-    for device in &hvm.usb_devices {
-        words.pair("-usbdevice", device);
-    }
+    usb(&mut words, hvm);
+    sound(&mut words, hvm);
     boot(&mut words, config, hvm);
-    for (index, disk) in config.emulated_disks() {
-        drive(&mut words, index, disk, disks.get(&disk.vdev.number));
+    if config.emulated_disks().any(|(place, _)| matches!(place, DiskPlace::Ahci(_))) {
+        words.pair("-device", "ahci,id=ahci0");
+    }
+    for (place, disk) in config.emulated_disks() {
+        drive(&mut words, place, disk, disks.get(&disk.vdev.number));
+    }
+    if hvm.vendor_device {
+        words.pair("-device", format!("xen-pvdevice,device-id={XENSERVER_DEVICE:#x}"));
     }
     for (model, vif) in config.emulated_vifs() {
         card(&mut words, hvm, model, vif, uuid, domid);
@@ -248,6 +261,58 @@ fn screen(words: &mut Words, hvm: &HvmSettings, domid: DomId) {
     }
 }
 
+/// A controller of the version that was asked for, or of version 1 with devices.
+fn usb(words: &mut Words, hvm: &HvmSettings) {
+    if hvm.usb {
+        words.put(["-usb"]);
+        for device in &hvm.usb_devices {
+            words.pair("-usbdevice", device);
+        }
+        return;
+    }
+    match hvm.usb_version {
+        None => {}
+        Some(UsbVersion::One) => words.pair("-device", "piix3-usb-uhci,id=usb"),
+        Some(UsbVersion::Two) => {
+            words.pair("-device", "ich9-usb-ehci1,id=usb,addr=0x1d.0x7,multifunction=on");
+            // For devices of version 1, each at two of its six ports.
+            for number in 0..3 {
+                let (name, port) = (number + 1, number * 2);
+                words.pair(
+                    "-device",
+                    format!(
+                        "ich9-usb-uhci{name},masterbus=usb.0,firstport={port},\
+                         addr=0x1d.{number:#x},multifunction=on"
+                    ),
+                );
+            }
+        }
+        Some(UsbVersion::Three) => words.pair("-device", "nec-usb-xhci,id=usb"),
+    }
+}
+
+fn sound(words: &mut Words, hvm: &HvmSettings) {
+    let Some(card) = hvm.sound else { return };
+    // Without rights it can reach no sound server, and would say so for each card.
+    let source = match hvm.model_user {
+        ModelUser::Restricted => {
+            words.pair("-audiodev", "none,id=sound");
+            ",audiodev=sound"
+        }
+        ModelUser::Root | ModelUser::Named(_) => "",
+    };
+    let driver = match card {
+        SoundCard::Hda => {
+            words.pair("-device", "intel-hda");
+            "hda-duplex"
+        }
+        SoundCard::Ac97 => "AC97",
+        SoundCard::Es1370 => "ES1370",
+        SoundCard::Adlib | SoundCard::Cs4231a | SoundCard::Gus | SoundCard::Sb16 => card.as_str(),
+    };
+    words.pair("-device", format!("{driver}{source}"));
+}
+
 fn boot(words: &mut Words, config: &VmConfig, hvm: &HvmSettings) {
     if let Some(kernel) = &config.kernel {
         words.pair("-kernel", kernel);
@@ -261,24 +326,55 @@ fn boot(words: &mut Words, config: &VmConfig, hvm: &HvmSettings) {
     words.pair("-boot", format!("order={}", hvm.boot));
 }
 
+/// The name of a CD drive, and of the medium with which it starts.
+#[must_use]
+pub fn drive_name(number: u32) -> String {
+    format!("ide-{number}")
+}
+
 /// An empty drive has no attachment.
-fn drive(words: &mut Words, index: u32, disk: &DiskConfig, attachment: Option<&Attachment>) {
+fn drive(words: &mut Words, place: DiskPlace, disk: &DiskConfig, attachment: Option<&Attachment>) {
     // A state that is loaded lets QEMU write to its disks only at the end, when the paths are no longer there for it: it
     // is not to open them anew.
-    let (media, access) = match disk.cdrom {
-        true => ("cdrom", "on"),
-        false => ("disk", "off,auto-read-only=off"),
+    let access = match disk.cdrom || disk.access() == Access::ReadOnly {
+        true => "on",
+        false => "off,auto-read-only=off",
     };
-    let file = attachment.map(|it| format!("file={},", value(&it.device().path)));
+    let file = attachment.map(|it| format!("file={},format=raw,", value(&it.device().path)));
     let file = file.unwrap_or_default();
     let number = disk.vdev.number;
-    words.pair(
-        "-drive",
-        format!(
-            "{file}if=ide,index={index},media={media},id=ide-{number},readonly={access},\
-             format=raw,cache=writeback"
+    let name = drive_name(number);
+    if disk.cdrom {
+        // The device has a name of its own, by which its medium is changed.
+        words.pair("-drive", format!("{file}if=none,id={name},readonly=on,cache=writeback"));
+        let (bus, unit) = (place.index() / 2, place.index() % 2);
+        let device = format!("ide-cd,id={name},drive={name},bus=ide.{bus},unit={unit}");
+        return words.pair("-device", device);
+    }
+    match place {
+        DiskPlace::Ide(index) => words.pair(
+            "-drive",
+            format!(
+                "{file}if=ide,index={index},media=disk,id={name},readonly={access},cache=writeback"
+            ),
         ),
-    );
+        DiskPlace::Ahci(port) => {
+            let drive = format!("ahci-{number}");
+            words.pair(
+                "-drive",
+                format!("{file}if=none,id={drive},readonly={access},cache=writeback"),
+            );
+            words.pair("-device", format!("ide-hd,bus=ahci0.{port},unit=0,drive={drive}"));
+        }
+        DiskPlace::Scsi(target) => {
+            let drive = format!("scsi-{number}");
+            words.pair(
+                "-drive",
+                format!("{file}if=none,id={drive},readonly={access},cache=writeback"),
+            );
+            words.pair("-device", format!("scsi-hd,drive={drive},scsi-id={target}"));
+        }
+    }
 }
 
 fn card(
@@ -351,8 +447,9 @@ mod tests {
             -serial pty
             -usb -usbdevice tablet
             -boot order=cda
-            -drive file=/dev/a,,b,if=ide,index=0,media=disk,id=ide-768,readonly=off,auto-read-only=off,format=raw,cache=writeback
-            -drive file=/dev/a,,b,if=ide,index=2,media=cdrom,id=ide-5632,readonly=on,format=raw,cache=writeback
+            -drive file=/dev/a,,b,format=raw,if=ide,index=0,media=disk,id=ide-768,readonly=off,auto-read-only=off,cache=writeback
+            -drive file=/dev/a,,b,format=raw,if=none,id=ide-5632,readonly=on,cache=writeback
+            -device ide-cd,id=ide-5632,drive=ide-5632,bus=ide.1,unit=0
             -device rtl8139,id=nic0,netdev=net0,mac=00:16:3e:00:00:01,romfile=
             -netdev tap,id=net0,ifname=vif3.0-emu,script=no,downscript=no
             -xen-domid-restrict -chroot /run/xylem/empty
@@ -363,6 +460,40 @@ mod tests {
         assert!(launch.arguments.iter().all(|word| !word.contains("=secret,data")));
         let known = parse_command_line(&launch.arguments);
         assert_eq!(known, Some((Uuid([7; 16]), DomId(3))));
+    }
+
+    #[test]
+    fn controllers_and_cards_of_other_kinds_are_there_if_asked_for() {
+        let config = config(
+            "hdtype = 'ahci'\ndisk = ['/a,raw,hda,w', '/b,raw,xvde,w', '/c.iso,raw,hdc:cdrom,r', '/d,raw,sdb,r']\n\
+             vif = ['type=vif']\nusbversion = 2\nsoundhw = 'hda'\nvendor_device = 'xenserver'\nacpi = 0\n\
+             vnc = 0\nvga = 'none'\ndm_restrict = 0\n",
+        );
+        let disks: BTreeMap<u32, Attachment> =
+            config.disks.iter().map(|it| (it.vdev.number, attached("/dev/a"))).collect();
+        let launch = launch(&config, Uuid([7; 16]), DomId(3), &disks, None);
+        let from = launch.arguments.iter().position(|word| word == "-machine").unwrap();
+        expect_test::expect![[r#"
+            -machine xenfv,acpi=off,suppress-vmdesc=on
+            -m 128
+            -device lsi53c895a
+            -device ich9-usb-ehci1,id=usb,addr=0x1d.0x7,multifunction=on
+            -device ich9-usb-uhci1,masterbus=usb.0,firstport=0,addr=0x1d.0x0,multifunction=on
+            -device ich9-usb-uhci2,masterbus=usb.0,firstport=2,addr=0x1d.0x1,multifunction=on
+            -device ich9-usb-uhci3,masterbus=usb.0,firstport=4,addr=0x1d.0x2,multifunction=on
+            -device intel-hda
+            -device hda-duplex
+            -boot order=cda
+            -device ahci,id=ahci0
+            -drive file=/dev/a,format=raw,if=none,id=ahci-768,readonly=off,auto-read-only=off,cache=writeback
+            -device ide-hd,bus=ahci0.0,unit=0,drive=ahci-768
+            -drive file=/dev/a,format=raw,if=none,id=ahci-51776,readonly=off,auto-read-only=off,cache=writeback
+            -device ide-hd,bus=ahci0.4,unit=0,drive=ahci-51776
+            -drive file=/dev/a,format=raw,if=none,id=ide-5632,readonly=on,cache=writeback
+            -device ide-cd,id=ide-5632,drive=ide-5632,bus=ide.1,unit=0
+            -drive file=/dev/a,format=raw,if=none,id=scsi-2064,readonly=on,cache=writeback
+            -device scsi-hd,drive=scsi-2064,scsi-id=1
+            -device xen-pvdevice,device-id=0xc000"#]].assert_eq(&in_lines(&launch.arguments[from..]));
     }
 
     /// A line for each option with a value.

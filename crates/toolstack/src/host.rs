@@ -106,6 +106,9 @@ pub trait Host {
     /// The time of day, in milliseconds since 1970.
     fn unix_ms(&mut self) -> u64;
 
+    /// How far the host's time zone is ahead of UTC now.
+    fn local_offset_seconds(&mut self) -> i32;
+
     /// The parsed kernel at `path`; parsed again only when the file has changed.
     ///
     /// # Errors

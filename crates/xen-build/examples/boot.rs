@@ -47,6 +47,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             vcpus,
             tsc_mode,
             hpet: true,
+            apic: true,
             viridian: 0,
         };
         println!("boot: needs {:?}", xen_build::check_hvm(&config)?);

@@ -6,6 +6,7 @@
 
 mod append_file;
 mod block;
+mod clock;
 mod error;
 mod evtchn;
 mod foreign;
@@ -27,6 +28,7 @@ mod xsd;
 
 pub use append_file::{AppendFile, Flag, RetiredFile};
 pub use block::{DeviceNumber, block_device, is_unclaimed};
+pub use clock::local_offset_seconds;
 pub use error::HostError;
 pub use evtchn::{EventChannels, VIRQ_DOM_EXC};
 pub use foreign::ForeignMemory;

@@ -112,6 +112,10 @@ impl Host for LinuxHost {
         &mut self.system
     }
 
+    fn local_offset_seconds(&mut self) -> i32 {
+        xen_linux::local_offset_seconds()
+    }
+
     fn kernel(&mut self, path: &str) -> Result<Arc<KernelImage>, KernelError> {
         Ok(self.images.kernel(path)?)
     }

@@ -25,12 +25,12 @@ pub struct GuestOptions {
     pub affinity: Option<Box<AffinityConfig>>,
     /// It is neither saved nor moved, and may have an invariant time stamp counter for that.
     pub never_moves: bool,
+    /// How far its clock is from UTC when it is created.
+    pub clock: ClockOffset,
     /// `None`: what the daemon does by default.
     pub on_host_shutdown: Option<OnHostShutdown>,
     /// The number or name of the CPU pool that it runs in; `None`: the first one.
     pub pool: Option<String>,
-    /// How far its clock is ahead of UTC, in seconds.
-    pub clock_offset: i32,
     /// What finds its kernel, unless it is HVM.
     pub bootloader: Option<Box<Bootloader>>,
 }
@@ -43,6 +43,14 @@ pub struct Bootloader {
     pub arguments: Vec<String>,
     /// The user that it runs as; `None`: one of its own.
     pub user: Option<String>,
+}
+
+/// How far a guest's clock is from UTC.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ClockOffset {
+    pub seconds: i32,
+    /// In addition, as far as the host's time zone is.
+    pub is_local: bool,
 }
 
 /// Where its vCPUs may run, and where they run best.

@@ -64,6 +64,80 @@ pub struct Vnc {
     pub password: Option<String>,
 }
 
+/// An emulated sound card.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum SoundCard {
+    Ac97,
+    Adlib,
+    Cs4231a,
+    Es1370,
+    Gus,
+    Hda,
+    Sb16,
+}
+
+impl SoundCard {
+    pub const ALL: [Self; 7] =
+        [Self::Ac97, Self::Adlib, Self::Cs4231a, Self::Es1370, Self::Gus, Self::Hda, Self::Sb16];
+
+    /// The word in a configuration file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ac97 => "ac97",
+            Self::Adlib => "adlib",
+            Self::Cs4231a => "cs4231a",
+            Self::Es1370 => "es1370",
+            Self::Gus => "gus",
+            Self::Hda => "hda",
+            Self::Sb16 => "sb16",
+        }
+    }
+}
+
+/// The version of an emulated USB controller.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum UsbVersion {
+    One,
+    Two,
+    Three,
+}
+
+impl UsbVersion {
+    pub const ALL: [Self; 3] = [Self::One, Self::Two, Self::Three];
+
+    /// The number in a configuration file.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+            Self::Three => 3,
+        }
+    }
+}
+
+/// The controller of emulated disks that are no SCSI disks.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum DiskBus {
+    #[default]
+    Ide,
+    Ahci,
+}
+
+impl DiskBus {
+    pub const ALL: [Self; 2] = [Self::Ide, Self::Ahci];
+
+    /// The word in a configuration file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ide => "ide",
+            Self::Ahci => "ahci",
+        }
+    }
+}
+
 /// The user of the device model.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub enum ModelUser {
@@ -93,6 +167,13 @@ pub struct HvmSettings {
     pub serial: Vec<String>,
     pub usb: bool,
     pub usb_devices: Vec<String>,
+    /// The version of a USB controller without devices.
+    pub usb_version: Option<UsbVersion>,
+    pub sound: Option<SoundCard>,
+    pub disk_bus: DiskBus,
+    /// Whether there is a device by which drivers are found for a guest of XenServer's.
+    pub vendor_device: bool,
+    pub apic: bool,
     pub acpi: bool,
     pub acpi_s3: bool,
     pub acpi_s4: bool,
@@ -123,6 +204,11 @@ impl Default for HvmSettings {
             serial: Vec::new(),
             usb: false,
             usb_devices: Vec::new(),
+            usb_version: None,
+            sound: None,
+            disk_bus: DiskBus::default(),
+            vendor_device: false,
+            apic: true,
             acpi: true,
             acpi_s3: true,
             acpi_s4: true,
@@ -136,34 +222,66 @@ impl Default for HvmSettings {
     }
 }
 
-/// The IDE index at which a disk is emulated in addition to its PV device, for the first four whole
-/// disks `hda` to `hdd` or `xvda` to `xvdd`.
-#[must_use]
-pub fn ide_index(number: u32) -> Option<u32> {
-    let (major, minor) = (number >> 8, number & 0xff);
-    match (major, minor) {
-        (3, 0 | 64) => Some(minor / 64),
-        (22, 0 | 64) => Some(2 + minor / 64),
-        (202, 0 | 16 | 32 | 48) => Some(minor / 16),
-        _ => None,
+/// Where a disk is emulated in addition to its PV device.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum DiskPlace {
+    /// The drive of one of two channels, of two drives each.
+    Ide(u32),
+    /// The port of the controller.
+    Ahci(u32),
+    /// The target of the controller.
+    Scsi(u32),
+}
+
+impl DiskPlace {
+    /// That of a whole disk: of `hda` to `hdd`, and of `xvda` to `xvdd`, or to `xvdf` with AHCI, by their letter; of `sda`
+    /// to `sdg`, because the controller itself has the eighth place. CDs are always IDE.
+    #[must_use]
+    pub fn of(number: u32, is_cd: bool, bus: DiskBus) -> Option<Self> {
+        /// Drives of the IDE controller, ports of the AHCI controller and targets of the SCSI controller.
+        const IDE: u32 = 4;
+        const AHCI: u32 = 6;
+        const SCSI: u32 = 7;
+        let (major, minor) = (number >> 8, number & 0xff);
+        let index = match (major, minor % 16, minor % 64) {
+            (3, _, 0) if minor / 64 < 2 => minor / 64,
+            (22, _, 0) if minor / 64 < 2 => 2 + minor / 64,
+            (202, 0, _) => minor / 16,
+            (8, 0, _) if !is_cd => return (minor / 16 < SCSI).then_some(Self::Scsi(minor / 16)),
+            _ => return None,
+        };
+        match bus {
+            DiskBus::Ahci if !is_cd => (index < AHCI).then_some(Self::Ahci(index)),
+            _ => (index < IDE).then_some(Self::Ide(index)),
+        }
+    }
+
+    /// Its number on its bus.
+    #[must_use]
+    pub fn index(self) -> u32 {
+        match self {
+            Self::Ide(index) | Self::Ahci(index) | Self::Scsi(index) => index,
+        }
     }
 }
 
 /// A conflict between emulated disks: the index of one in the list, and the problem.
 #[must_use]
-pub fn place_problem(disks: &[DiskConfig]) -> Option<(usize, String)> {
-    let mut taken: [Option<&str>; 4] = [None; 4];
+pub fn place_problem(disks: &[DiskConfig], bus: DiskBus) -> Option<(usize, String)> {
+    let mut taken: Vec<(DiskPlace, &str)> = Vec::new();
     for (number, disk) in disks.iter().enumerate() {
         let name = disk.vdev.name.as_str();
-        let Some(index) = ide_index(disk.vdev.number) else { continue };
-        if let Some(other) = taken[index as usize].replace(name) {
+        let Some(place) = DiskPlace::of(disk.vdev.number, disk.cdrom, bus) else { continue };
+        if let Some((_, other)) = taken.iter().find(|(it, _)| *it == place) {
             let problem = format!("{name} and {other} are the same emulated disk; rename one");
             return Some((number, problem));
         }
+        taken.push((place, name));
         // xvda has a PV device, and can do without the emulated one.
-        let is_ide = disk.vdev.number >> 8 != 202;
-        if is_ide && !disk.cdrom && disk.access() == Access::ReadOnly {
-            let letter = char::from(b"abcd"[index as usize]);
+        let needs_it = disk.vdev.number >> 8 != 202 && !matches!(place, DiskPlace::Scsi(_));
+        if needs_it && !disk.cdrom && disk.access() == Access::ReadOnly {
+            let letter =
+                char::from(b"abcd"[usize::try_from(place.index()).unwrap_or_default() % 4]);
             return Some((
                 number,
                 format!(
@@ -182,21 +300,31 @@ mod tests {
     use crate::xlcfg::parse_vdev;
 
     #[test]
-    fn the_first_four_whole_disks_are_emulated() {
-        for (name, index) in [
-            ("hda", Some(0)),
-            ("hdb", Some(1)),
-            ("hdc", Some(2)),
-            ("hdd", Some(3)),
-            ("xvda", Some(0)),
-            ("xvdd", Some(3)),
-            ("xvde", None),
-            ("xvda1", None),
-            ("hda1", None),
-            ("sda", None),
-            ("xvdq", None),
+    fn the_first_whole_disks_are_emulated() {
+        use DiskPlace::{Ahci, Ide, Scsi};
+        for (name, ide, ahci, cd) in [
+            ("hda", Some(Ide(0)), Some(Ahci(0)), Some(Ide(0))),
+            ("hdb", Some(Ide(1)), Some(Ahci(1)), Some(Ide(1))),
+            ("hdc", Some(Ide(2)), Some(Ahci(2)), Some(Ide(2))),
+            ("hdd", Some(Ide(3)), Some(Ahci(3)), Some(Ide(3))),
+            ("xvda", Some(Ide(0)), Some(Ahci(0)), Some(Ide(0))),
+            ("xvdd", Some(Ide(3)), Some(Ahci(3)), Some(Ide(3))),
+            ("xvde", None, Some(Ahci(4)), None),
+            ("xvdf", None, Some(Ahci(5)), None),
+            ("xvdg", None, None, None),
+            ("xvda1", None, None, None),
+            ("hda1", None, None, None),
+            ("sda", Some(Scsi(0)), Some(Scsi(0)), None),
+            ("sdg", Some(Scsi(6)), Some(Scsi(6)), None),
+            ("sdh", None, None, None),
+            ("sda1", None, None, None),
+            ("xvdq", None, None, None),
         ] {
-            assert_eq!(ide_index(parse_vdev(name).unwrap()), index, "{name}");
+            let number = parse_vdev(name).unwrap();
+            let of = |is_cd, bus| DiskPlace::of(number, is_cd, bus);
+            assert_eq!(of(false, DiskBus::Ide), ide, "{name}");
+            assert_eq!(of(false, DiskBus::Ahci), ahci, "{name}");
+            assert_eq!(of(true, DiskBus::Ahci), cd, "{name}");
         }
     }
 }

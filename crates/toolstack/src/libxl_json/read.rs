@@ -9,9 +9,9 @@ use xen_build::{CpuidRegister, NO_SUBLEAF};
 use super::write::{kind, register_name, shutdown_action, tsc_mode, vga};
 use super::{ImportError, Imported};
 use crate::config::{
-    AffinityConfig, Bios, Bootloader, CpuLists, CpuidConfig, DiskConfig, GuestOptions, HvmSettings,
-    ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev,
-    Vga, VifConfig, VmConfig, Vnc,
+    AffinityConfig, Bios, Bootloader, ClockOffset, CpuLists, CpuidConfig, DiskBus, DiskConfig,
+    GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser, Origin, Rate, ShutdownAction,
+    ShutdownPolicy, SoundCard, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::tuning::{CpuList, FIRST_POOL};
 use crate::xlcfg::{self, Source, shown, viridian_default, viridian_mask};
@@ -144,17 +144,6 @@ impl<'a> Node<'a> {
         let text = |item: &Value| item.as_str().map(str::to_owned);
         let texts = self.list(key)?.iter().map(text).collect::<Option<_>>();
         texts.ok_or_else(|| self.error(key, "expected a list of texts"))
-    }
-
-    /// A number of seconds, 0 if there is none.
-    fn offset(&self, key: &str) -> Result<i32> {
-        match self.get(key) {
-            None => Ok(0),
-            Some(value) => {
-                let seconds = value.as_i64().and_then(|it| i32::try_from(it).ok());
-                seconds.ok_or_else(|| self.error(key, "expected a number of seconds"))
-            }
-        }
     }
 
     fn number(&self, key: &str) -> Result<Option<u64>> {
@@ -319,10 +308,16 @@ fn guest_options(
         cpu_cap: share("cap", cap_max)?,
         affinity: affinity(build, vcpus_max)?,
         never_moves: build.flag("disable_migrate")? == Some(true),
+        clock: ClockOffset {
+            seconds: build
+                .narrow::<u32>("rtc_timeoffset")?
+                .map(u32::cast_signed)
+                .unwrap_or_default(),
+            is_local: build.flag("localtime")? == Some(true),
+        },
         // libxl has no word for it.
         on_host_shutdown: None,
         pool: create.owned("pool_name")?.filter(|it| !FIRST_POOL.contains(&it.as_str())),
-        clock_offset: build.offset("rtc_timeoffset")?,
         bootloader: bootloader(build, kind)?,
     })
 }
@@ -513,8 +508,6 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
     for key in ["smbios_firmware", "acpi_firmware", "smbios"] {
         own.refuse_if(key, own.is_set(key), "not supported")?;
     }
-    let is_ahci = own.text("hdtype")? == Some("ahci");
-    own.refuse_if("hdtype", is_ahci, "disks are emulated as IDE only, for now")?;
     let cards = [Vga::None, Vga::Cirrus, Vga::Standard];
     let card = own.object("vga")?.map(|it| it.choice("kind", &cards, vga)).transpose()?.flatten();
     let card = card.unwrap_or_default();
@@ -538,6 +531,13 @@ fn hvm(build: &Node<'_>, own: &Node<'_>) -> Result<HvmSettings> {
         serial,
         usb: own.flag("usb")? == Some(true) || !usb_devices.is_empty(),
         usb_devices,
+        usb_version: own.number("usbversion")?.and_then(|number| {
+            UsbVersion::ALL.into_iter().find(|it| u64::from(it.number()) == number)
+        }),
+        sound: own.choice("soundhw", &SoundCard::ALL, SoundCard::as_str)?,
+        disk_bus: own.choice("hdtype", &DiskBus::ALL, DiskBus::as_str)?.unwrap_or_default(),
+        vendor_device: own.text("vendor_device")? == Some("xenserver"),
+        apic: build.flag("apic")?.or(own.flag("apic")?).unwrap_or(default.apic),
         acpi: build.flag("acpi")?.or(own.flag("acpi")?).unwrap_or(default.acpi),
         acpi_s3: own.flag("acpi_s3")?.unwrap_or(default.acpi_s3),
         acpi_s4: own.flag("acpi_s4")?.unwrap_or(default.acpi_s4),

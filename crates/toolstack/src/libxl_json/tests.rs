@@ -7,8 +7,9 @@ use xen_build::CpuidOverride;
 
 use super::{ExportError, from_json, to_json};
 use crate::config::{
-    Bios, CpuidText, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser,
-    Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vga, VifConfig, VmConfig, Vnc,
+    Bios, ClockOffset, CpuidText, DiskBus, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac,
+    Mode, ModelUser, Origin, Rate, ShutdownAction, ShutdownPolicy, SoundCard, TscMode, UsbVersion,
+    Vga, VifConfig, VmConfig, Vnc,
 };
 use crate::xlcfg::{Source, parse, viridian_mask};
 
@@ -262,7 +263,7 @@ fn a_bootloader_a_pool_and_a_clock_are_as_libxl_says_them() {
     let json: serde_json::Value = serde_json::from_str(&to_json(&config).unwrap()).unwrap();
     let info = &json["b_info"];
     assert_eq!(info["bootloader"], "pygrub");
-    assert_eq!(info["rtc_timeoffset"], -3600);
+    assert_eq!(info["rtc_timeoffset"], (-3600_i32).cast_unsigned());
     assert_eq!(json["c_info"]["pool_name"], "lab");
     assert_eq!(info["bootloader_user"], "boot");
     assert_eq!(info["bootloader_args"], serde_json::json!(["--entry=2"]));
@@ -445,6 +446,11 @@ fn hvm_settings() -> impl Strategy<Value = HvmSettings> {
                 serial: if has { vec!["pty".to_owned(), "null".to_owned()] } else { Vec::new() },
                 usb: usb || has,
                 usb_devices: if has { vec!["tablet".to_owned()] } else { Vec::new() },
+                usb_version: has.then_some(UsbVersion::Two),
+                sound: has.then_some(SoundCard::Hda),
+                disk_bus: if has { DiskBus::Ahci } else { DiskBus::Ide },
+                vendor_device: has,
+                apic: !has,
                 acpi,
                 acpi_s3,
                 acpi_s4,
@@ -506,13 +512,16 @@ fn configs() -> impl Strategy<Value = VmConfig> {
                     nested_virt: is_translated && options.3,
                     shadow_paging: is_translated && options.4,
                     cpuid: None,
+                    clock: ClockOffset {
+                        seconds: if options.3 { -3600 } else { 0 },
+                        is_local: options.4,
+                    },
                     cpu_weight: None,
                     cpu_cap: None,
                     affinity: None,
                     never_moves: options.3 != options.4,
                     on_host_shutdown: None,
                     pool: None,
-                    clock_offset: 0,
                     bootloader: None,
                 },
                 hvm: (kind == DomainKind::Hvm).then(|| Box::new(hvm)),

@@ -36,9 +36,6 @@ pub fn to_json(config: &VmConfig) -> Result<String, ExportError> {
     if let Some(pool) = &config.options.pool {
         whole["c_info"]["pool_name"] = json!(pool);
     }
-    if config.options.clock_offset != 0 {
-        whole["b_info"]["rtc_timeoffset"] = json!(config.options.clock_offset);
-    }
     let policy = &config.policy;
     for (key, action) in [
         ("on_poweroff", policy.poweroff),
@@ -119,6 +116,12 @@ fn build_info(config: &VmConfig) -> Value {
             ("event_channels", options.evtchn_port_max.map(u64::from)),
             // Without one, xl list -l of a PV domain counts with libxl's word for "default".
             ("video_memkb", Some(config.hvm.as_ref().map_or(0, |hvm| hvm.video_mib << 10))),
+            (
+                "rtc_timeoffset",
+                Some(options.clock.seconds)
+                    .filter(|seconds| *seconds != 0)
+                    .map(|seconds| u64::from(seconds.cast_unsigned())),
+            ),
         ],
     );
     set(
@@ -130,6 +133,7 @@ fn build_info(config: &VmConfig) -> Value {
             ("tsc_mode", Some(tsc_mode(config.tsc_mode))),
             ("nested_hvm", options.nested_virt.then_some("True")),
             ("disable_migrate", options.never_moves.then_some("True")),
+            ("localtime", options.clock.is_local.then_some("True")),
         ],
     );
     if let Some(bootloader) = options.bootloader.as_deref() {
@@ -193,6 +197,7 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("device_model", hvm.model.as_deref()),
             ("device_model_user", user),
             ("acpi", Some(defbool(hvm.acpi))),
+            ("apic", Some(defbool(hvm.apic))),
         ],
     );
     set(info, [("extra_hvm", list(&hvm.model_arguments))]);
@@ -239,6 +244,10 @@ fn put_hvm(hvm: &HvmSettings, info: &mut Map<String, Value>, own: &mut Map<Strin
             ("vnc", Some(screen.into())),
             ("serial_list", list(&hvm.serial)),
             ("usbdevice_list", list(&hvm.usb_devices)),
+            ("usbversion", hvm.usb_version.map(|it| it.number().into())),
+            ("soundhw", hvm.sound.map(|it| it.as_str().into())),
+            ("hdtype", Some(hvm.disk_bus.as_str().into())),
+            ("vendor_device", hvm.vendor_device.then(|| "xenserver".into())),
         ],
     );
 }

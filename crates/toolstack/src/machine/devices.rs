@@ -235,7 +235,8 @@ impl Toolstack {
             // It will be emulated from the next start on.
             let mut config = VmConfig::clone(&vm.config);
             device.add_to(&mut config);
-            place_problem(&config.disks).map(|(_, problem)| format!("{name}: {problem}"))
+            let bus = vm.config.hvm.as_deref().map(|hvm| hvm.disk_bus).unwrap_or_default();
+            place_problem(&config.disks, bus).map(|(_, problem)| format!("{name}: {problem}"))
         } else {
             None
         }

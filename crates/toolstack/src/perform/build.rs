@@ -132,15 +132,12 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         if let Some(pool) = &config.options.pool {
             self.put_in_pool(domid, &config.name, pool)?;
         }
-        if config.options.clock_offset != 0 {
-            let offset = i64::from(config.options.clock_offset);
-            self.xen.set_time_offset(domid, offset).map_err(refused("set the clock of", domid))?;
-        }
         self.xen
             .set_vcpus_max(domid, config.vcpus_max)
             .map_err(refused("allocate the vCPUs of", domid))?;
         self.set_first_share(domid, config)?;
         self.give_affinity(domid, config, cpu_count)?;
+        self.set_clock(domid, config)?;
         xen_build::apply_cpu_policy(&mut self.xen, domid, &cpu_config(config))
             .map_err(|error| build_failure(config, &error))?;
         let prepared = match materials {
@@ -154,6 +151,19 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         let store_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         let console_port = self.xen.alloc_unbound(peer).map_err(&channel)?;
         Ok(NewDomain { domain, store_port, console_port })
+    }
+
+    /// What a saved or moved guest's clock was is part of its state, and comes later.
+    fn set_clock(&mut self, domid: DomId, config: &VmConfig) -> Result<(), Failure> {
+        let clock = config.options.clock;
+        let local = if clock.is_local { self.host.local_offset_seconds() } else { 0 };
+        match i64::from(clock.seconds) + i64::from(local) {
+            0 => Ok(()),
+            offset => self
+                .xen
+                .set_time_offset(domid, offset)
+                .map_err(refused("set the clock's offset of", domid)),
+        }
     }
 
     pub(crate) fn build(
@@ -286,6 +296,7 @@ fn materials<'a>(config: &'a VmConfig, images: &'a Images) -> Materials<'a> {
                 vcpus,
                 tsc_mode,
                 hpet: hvm.is_some_and(|hvm| hvm.hpet),
+                apic: hvm.is_some_and(|hvm| hvm.apic),
                 viridian: hvm.map_or(0, |hvm| hvm.viridian),
             })
         }

@@ -74,19 +74,13 @@ impl<'a> Spec<'a> {
         Ok(after)
     }
 
-    /// `phy:/dev/..` and its like, which stand before the target and say its format.
+    /// `phy:/dev/..` and its like, which stand before the target and say its format. There may be several.
     fn old_prefix(&mut self, rest: &'a str) -> Result<Option<&'a str>, String> {
-        let Some((prefix, after)) = rest.split_once(":/") else { return Ok(None) };
-        if prefix.is_empty()
-            || !prefix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b':')
-        {
+        let Some((prefix, after)) = rest.split_once(':') else { return Ok(None) };
+        let is_word = prefix.starts_with(|c: char| c.is_ascii_lowercase())
+            && prefix.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        if !is_word {
             return Ok(None);
-        }
-        if prefix.contains(':') {
-            // xl takes it for the beginning of the path, and then finds no such file.
-            return Err(format!(
-                "{prefix}: xend's prefixes of two words are unknown; write the path alone"
-            ));
         }
         match prefix {
             "phy" | "file" | "aio" | "tap" | "tap2" | "tapdisk" | "ioemu" => {}
@@ -97,12 +91,14 @@ impl<'a> Spec<'a> {
                      `xy help sr-create` has kinds of SRs for iscsi and nbd"
                 ));
             }
+            // As xl has it: what goes on like a word is one.
+            _ if after.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit()) => {
+                return Ok(None);
+            }
             _ => return Err(format!("{prefix}: is no known prefix; write the path alone")),
         }
         self.has_prefix = true;
-        // The path's own slash.
-        debug_assert!(rest.ends_with(after));
-        Ok(Some(&rest[prefix.len() + 1..]))
+        Ok(Some(after))
     }
 
     fn keyed(&mut self, key: &str, value: &'a str) -> Result<(), String> {
@@ -317,6 +313,10 @@ mod tests {
             ("raw:/x,xvda", "xvda=51712 /x w"),
             ("qcow2:/x,xvda,w", "xvda=51712 /x w qcow2"),
             ("tap2:/x,xvda,w", "xvda=51712 /x w"),
+            ("tap:aio:/x,xvda,w", "xvda=51712 /x w"),
+            ("tap:qcow2:x.img,xvda,w", "xvda=51712 x.img w qcow2"),
+            ("file:data.iso,xvda,w", "xvda=51712 data.iso w"),
+            ("phy:/x,ioemu:hda,w", "hda=768 /x w"),
             ("/x,qcow2,xvda,w", "xvda=51712 /x w qcow2"),
             ("format=vhd,vdev=xvda,target=/x", "xvda=51712 /x w vhd"),
             ("/x,qed,xvda,backendtype=qdisk", "xvda=51712 /x w qed"),
@@ -341,10 +341,6 @@ mod tests {
             ("", "the target is missing: the path of a disk image or block device"),
             (",raw,xvda", "the target is missing: the path of a disk image or block device"),
             ("/x,raw", "the vdev is missing, as in vdev=xvda"),
-            (
-                "tap:aio:/x,xvda,w",
-                "tap:aio: xend's prefixes of two words are unknown; write the path alone",
-            ),
             (
                 "iscsi:/x,xvda,w",
                 "iscsi: needs the script block-iscsi, and no script is run for disks; `xy help sr-create` has kinds of SRs for iscsi and nbd",

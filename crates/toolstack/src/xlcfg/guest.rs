@@ -4,7 +4,7 @@ use super::syntax::{Setting, Value};
 use super::vm::{Reader, Result};
 use super::{cpuid, shown};
 use crate::config::{
-    AffinityConfig, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
+    AffinityConfig, ClockOffset, CpuLists, CpuidConfig, CpuidText, GuestOptions, OnHostShutdown,
 };
 use crate::tuning::{CpuList, FIRST_POOL};
 
@@ -30,9 +30,15 @@ impl Reader<'_> {
             cpu_cap: self.cpu_cap()?,
             affinity: self.affinity()?.map(Box::new),
             never_moves: self.flag("nomigrate", false)?,
+            clock: ClockOffset {
+                seconds: self
+                    .number("rtc_timeoffset", i64::from(i32::MIN)..=i64::from(i32::MAX))?
+                    .and_then(|seconds| i32::try_from(seconds).ok())
+                    .unwrap_or_default(),
+                is_local: self.flag("localtime", false)?,
+            },
             on_host_shutdown: self.on_host_shutdown()?,
             pool: self.pool()?,
-            clock_offset: self.clock_offset()?,
             // Needs the disks; read beside them.
             bootloader: None,
         };
@@ -47,12 +53,6 @@ impl Reader<'_> {
     fn pool(&self) -> Result<Option<String>> {
         let pool = self.path("pool")?;
         Ok(pool.filter(|it| !FIRST_POOL.contains(it)).map(str::to_owned))
-    }
-
-    fn clock_offset(&self) -> Result<i32> {
-        let most = i64::from(i32::MAX);
-        let seconds = self.number("rtc_timeoffset", -most..=most)?.unwrap_or_default();
-        Ok(i32::try_from(seconds).unwrap_or_default())
     }
 
     /// In percent of one CPU: up to all of its vCPUs. 0 is none.

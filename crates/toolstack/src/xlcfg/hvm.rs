@@ -7,7 +7,10 @@ use xen::DomainKind;
 use super::syntax::{Setting, Value};
 use super::vm::{Findings, Reader, Result};
 use super::{ConfigError, shown};
-use crate::config::{Bios, DiskConfig, HvmSettings, ModelUser, Vga, Vnc, place_problem};
+use crate::config::{
+    Bios, DiskBus, DiskConfig, HvmSettings, ModelUser, SoundCard, UsbVersion, Vga, Vnc,
+    place_problem,
+};
 
 const LATER: &str = "not supported yet for HVM domains";
 const ALWAYS: &str = "cannot be switched off for HVM domains";
@@ -20,12 +23,10 @@ pub(super) const REFUSED: &[Row] = &[
     ("acpi_firmware", &[], LATER),
     ("acpi_laptop_slate", &["0"], LATER),
     ("altp2mhvm", &["0"], LATER),
-    ("apic", &["1"], ALWAYS),
     ("device_model_stubdomain_override", &["0"], LATER),
     ("device_model_stubdomain_seclabel", &[], LATER),
     ("device_model_version", &["qemu-xen"], "only qemu-xen is supported"),
     ("gfx_passthru", &["0"], LATER),
-    ("hdtype", &["ide"], "disks are emulated as IDE only, for now"),
     ("mca_caps", &[], LATER),
     ("mmio_hole", &[], LATER),
     ("ms_vm_genid", &["none"], LATER),
@@ -40,10 +41,7 @@ pub(super) const REFUSED: &[Row] = &[
 pub(super) const TOLERATED: &[Row] = &[
     ("device_model", &[], "ignored, as xl ignores it; use device_model_override"),
     ("hvm_pirq", &["1"], "ignored: interrupts over event channels are always offered"),
-    ("soundhw", &[], "ignored: the VM gets no sound card"),
     ("spice", &["0"], "ignored: the screen is shown over VNC only"),
-    ("usbversion", &["1"], "ignored: the USB controller is version 1"),
-    ("vendor_device", &["none"], "ignored: the VM gets no vendor device"),
     ("vpt_align", &["1"], "ignored: timers are always aligned"),
     ("xen_platform_pci_bar_uc", &["1"], "ignored: the BAR is always uncached"),
 ];
@@ -79,9 +77,10 @@ impl Reader<'_> {
         let mut model_arguments = self.words("device_model_args")?;
         model_arguments.extend(self.words("device_model_args_hvm")?);
         let usb_devices = self.usb_devices()?;
+        let (bios, loader) = self.firmware()?;
         Ok(HvmSettings {
-            loader: self.path("firmware_override")?.map(str::to_owned),
-            bios: self.bios()?,
+            loader,
+            bios,
             bios_path: self.path("bios_path_override")?.map(str::to_owned),
             boot: self.boot(default.boot)?,
             vga,
@@ -91,6 +90,11 @@ impl Reader<'_> {
             serial: self.words("serial")?,
             usb: self.flag("usb", default.usb)? || !usb_devices.is_empty(),
             usb_devices,
+            usb_version: self.usb_version()?,
+            sound: self.word("soundhw", &SoundCard::ALL, SoundCard::as_str)?,
+            disk_bus: self.disk_bus()?,
+            vendor_device: self.vendor_device()?,
+            apic: self.flag("apic", default.apic)?,
             acpi: self.flag("acpi", default.acpi)?,
             acpi_s3: self.flag("acpi_s3", default.acpi_s3)?,
             acpi_s4: self.flag("acpi_s4", default.acpi_s4)?,
@@ -117,7 +121,7 @@ impl Reader<'_> {
 
     /// No two disks at one place, and none that cannot be emulated under a name that only emulated ones have.
     fn check_places(&self, disks: &[DiskConfig]) -> Result<()> {
-        match place_problem(disks) {
+        match place_problem(disks, self.disk_bus()?) {
             None => Ok(()),
             Some((number, problem)) => {
                 Err(self.error(&format!("disk[{number}]"), self.place("disk"), problem))
@@ -166,13 +170,58 @@ impl Reader<'_> {
         }
     }
 
-    fn bios(&self) -> Result<Bios> {
-        match self.atom("bios")? {
+    /// One of these words; none if it is empty.
+    fn word<T: Copy>(
+        &self,
+        key: &str,
+        all: &[T],
+        as_str: impl Fn(T) -> &'static str,
+    ) -> Result<Option<T>> {
+        let Some((word, place)) = self.atom(key)?.filter(|(word, _)| !word.is_empty()) else {
+            return Ok(None);
+        };
+        let known = all.iter().copied().find(|it| as_str(*it) == word);
+        known.map(Some).ok_or_else(|| {
+            let words: Vec<_> = all.iter().map(|it| as_str(*it)).collect();
+            let problem = format!("{}: expected one of {}", shown(word), words.join(", "));
+            self.error(key, place, problem)
+        })
+    }
+
+    fn usb_version(&self) -> Result<Option<UsbVersion>> {
+        let number = self.number("usbversion", 0..=3)?;
+        Ok(number.and_then(|it| UsbVersion::ALL.into_iter().find(|v| i64::from(v.number()) == it)))
+    }
+
+    fn disk_bus(&self) -> Result<DiskBus> {
+        Ok(self.word("hdtype", &DiskBus::ALL, DiskBus::as_str)?.unwrap_or_default())
+    }
+
+    fn vendor_device(&self) -> Result<bool> {
+        let word = |is_there| if is_there { "xenserver" } else { "none" };
+        Ok(self.word("vendor_device", &[false, true], word)?.unwrap_or_default())
+    }
+
+    /// The BIOS and the loader, each by its own key or by `firmware`, which is a word for the one or the path of the other.
+    fn firmware(&self) -> Result<(Bios, Option<String>)> {
+        let loader = self.path("firmware_override")?.map(str::to_owned);
+        match self.path("firmware")? {
+            None | Some("bios" | "") => Ok((self.bios("bios")?, loader)),
+            Some("uefi") => Ok((Bios::Ovmf, loader)),
+            Some(path) if path.starts_with('/') => {
+                Ok((self.bios("bios")?, loader.or_else(|| Some(path.to_owned()))))
+            }
+            Some(_) => Ok((self.bios("firmware")?, loader)),
+        }
+    }
+
+    fn bios(&self, key: &str) -> Result<Bios> {
+        match self.atom(key)? {
             None | Some(("" | "seabios", _)) => Ok(Bios::SeaBios),
             Some(("ovmf", _)) => Ok(Bios::Ovmf),
             Some((other, place)) => {
                 let problem = format!("{}: expected seabios or ovmf", shown(other));
-                Err(self.error("bios", place, problem))
+                Err(self.error(key, place, problem))
             }
         }
     }
@@ -264,6 +313,7 @@ pub(super) mod tests {
         "acpi",
         "acpi_s3",
         "acpi_s4",
+        "apic",
         "bios",
         "bios_path_override",
         "boot",
@@ -272,13 +322,18 @@ pub(super) mod tests {
         "device_model_override",
         "device_model_user",
         "dm_restrict",
+        "firmware",
         "firmware_override",
+        "hdtype",
         "hpet",
         "keymap",
         "serial",
+        "soundhw",
         "stdvga",
         "usb",
         "usbdevice",
+        "usbversion",
+        "vendor_device",
         "vga",
         "videoram",
         "viridian",
@@ -336,6 +391,7 @@ pub(super) mod tests {
                 treatment,
                 Treatment::Ignored
                     | Treatment::RefusedForPvh { .. }
+                    | Treatment::RefusedUnlessHvm { .. }
                     | Treatment::ToleratedUnlessHvm { .. }
             );
             assert!(!hvm_only || is_dealt_with(key), "{key}");

@@ -16,11 +16,15 @@ pub(super) enum Treatment {
     RefusedForPvh { harmless: &'static [&'static str], reason: &'static str },
     /// The VM works without it: ignored with a warning, unless the value is empty or one of `harmless`.
     Tolerated { harmless: &'static [&'static str], reason: &'static str },
+    /// As `Refused`, but `hvm` reads it for HVM.
+    RefusedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
     /// As `Tolerated`, but `hvm` reads it for HVM.
     ToleratedUnlessHvm { harmless: &'static [&'static str], reason: &'static str },
 }
 
-use Treatment::{Ignored, Read, Refused, RefusedForPvh, Tolerated, ToleratedUnlessHvm};
+use Treatment::{
+    Ignored, Read, Refused, RefusedForPvh, RefusedUnlessHvm, Tolerated, ToleratedUnlessHvm,
+};
 
 const fn later(harmless: &'static [&'static str]) -> Treatment {
     Refused { harmless, reason: "not supported yet" }
@@ -91,7 +95,13 @@ const KEYS: &[(&str, Treatment)] = &[
     ("e820_host", warn(OFF, "ignored: only PCI passthrough needs it")),
     ("extra", Read),
     ("extratime", warn(OFF, SEDF)),
-    ("firmware", never(NONE, "not supported yet; name the guest's kernel with kernel= instead")),
+    (
+        "firmware",
+        RefusedUnlessHvm {
+            harmless: NONE,
+            reason: "not supported yet; name the guest's kernel with kernel= instead",
+        },
+    ),
     ("firmware_override", Ignored),
     ("gfx_passthru", Ignored),
     ("gic_version", never(&["default"], ARM)),
@@ -107,7 +117,7 @@ const KEYS: &[(&str, Treatment)] = &[
     ("keymap", Ignored),
     ("latency", warn(OFF, SEDF)),
     ("llc_colors", later(NONE)),
-    ("localtime", later(OFF)),
+    ("localtime", Read),
     ("max_event_channels", Read),
     ("max_grant_frames", Read),
     ("max_grant_version", Read),
@@ -250,6 +260,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("blkif", ""),
     ("bootargs", "bootloader_args"),
     ("bootentry", ""),
+    ("broadcast", ""),
     ("cdrom", "disk"),
     ("console", ""),
     ("cpu", "cpus"),
@@ -257,11 +268,13 @@ const FOREIGN: &[(&str, &str)] = &[
     ("cpuid_check", ""),
     ("description", ""),
     ("dhcp", ""),
+    ("dt_passthrough_nodes", ""),
     ("fda", ""),
     ("fdb", ""),
     ("features", ""),
     ("gateway", ""),
     ("guest_os_type", ""),
+    ("home", ""),
     ("hostname", ""),
     ("interface", ""),
     ("ip", "vif"),
@@ -270,6 +283,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("libdir", ""),
     ("loader", "firmware_override"),
     ("machine_address_size", ""),
+    ("maxcpus", "maxvcpus"),
     ("memory_sharing", ""),
     ("monitor", ""),
     ("monitor_path", ""),
@@ -283,6 +297,7 @@ const FOREIGN: &[(&str, &str)] = &[
     ("on_xend_start", ""),
     ("on_xend_stop", ""),
     ("parallel", ""),
+    ("paused", ""),
     ("restart", "on_poweroff"),
     ("s3_integrity", ""),
     ("snapshot", ""),
@@ -291,12 +306,18 @@ const FOREIGN: &[(&str, &str)] = &[
     ("target", ""),
     ("tpmif", ""),
     ("usbport", ""),
+    ("vcpu", "vcpus"),
     ("vcpu_avail", "vcpus"),
+    ("vgt", ""),
+    ("vgt_fence_sz", ""),
+    ("vgt_high_gm_sz", ""),
+    ("vgt_low_gm_sz", ""),
     ("vhpt", ""),
     ("vmid", ""),
     ("vncconsole", ""),
     ("vscsi", ""),
     ("vusb", ""),
+    ("xen_shell", ""),
 ];
 
 /// What a key may be that xl does not know.
@@ -371,7 +392,8 @@ mod tests {
         for (key, expected) in [
             ("memroy", Unknown::Typo("memory")),
             ("Memory", Unknown::Typo("memory")),
-            ("vcpu", Unknown::Typo("vcpus")),
+            ("vcpsu", Unknown::Typo("vcpus")),
+            ("vcpu", Unknown::Foreign { instead: Some("vcpus") }),
             ("on_powerof", Unknown::Typo("on_poweroff")),
             ("on_carsh", Unknown::Typo("on_crash")),
             ("dsk", Unknown::Typo("disk")),

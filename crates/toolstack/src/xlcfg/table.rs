@@ -97,6 +97,9 @@ fn becomes(key: &str, treatment: Treatment) -> [String; 2] {
         Treatment::RefusedForPvh { harmless, reason } => {
             [said("PVH: refused", harmless, reason), own()]
         }
+        Treatment::RefusedUnlessHvm { harmless, reason } => {
+            [said(REFUSED, harmless, reason), own()]
+        }
         Treatment::ToleratedUnlessHvm { harmless, reason } => {
             [said(WARNED, harmless, reason), own()]
         }

@@ -6,8 +6,8 @@ use xen::DomainKind;
 
 use super::viridian;
 use crate::config::{
-    Bootloader, CpuLists, CpuidText, DiskConfig, GuestOptions, HvmSettings, ModelUser, Rate,
-    TscMode, VifConfig, VmConfig,
+    Bootloader, CpuLists, CpuidText, DiskBus, DiskConfig, GuestOptions, HvmSettings, ModelUser,
+    Rate, SoundCard, TscMode, VifConfig, VmConfig,
 };
 
 impl VmConfig {
@@ -85,19 +85,22 @@ fn write_options(out: &mut String, options: &GuestOptions) -> fmt::Result {
         cpu_cap,
         affinity,
         never_moves,
+        clock,
         on_host_shutdown,
         pool,
-        clock_offset,
         bootloader,
     } = options;
     if let Some(pool) = pool {
         writeln!(out, "pool = {}", Quoted(pool))?;
     }
-    if *clock_offset != 0 {
-        writeln!(out, "rtc_timeoffset = {clock_offset}")?;
-    }
     if let Some(bootloader) = bootloader.as_deref() {
         write_bootloader(out, bootloader)?;
+    }
+    if clock.seconds != 0 {
+        writeln!(out, "rtc_timeoffset = {}", clock.seconds)?;
+    }
+    if clock.is_local {
+        writeln!(out, "localtime = 1")?;
     }
     if let Some(action) = on_host_shutdown {
         writeln!(out, "on_host_shutdown = \"{}\"", action.as_str())?;
@@ -171,6 +174,22 @@ fn write_hvm(out: &mut String, hvm: &HvmSettings) -> fmt::Result {
     write_list(out, "serial", hvm.serial.iter().cloned())?;
     write_list(out, "usbdevice", hvm.usb_devices.iter().cloned())?;
     write_list(out, "device_model_args", hvm.model_arguments.iter().cloned())?;
+    // What the first release does not know is said only if it is not the default.
+    for (key, word) in [
+        ("soundhw", hvm.sound.map(SoundCard::as_str)),
+        ("hdtype", Some(hvm.disk_bus).filter(|it| *it != DiskBus::Ide).map(DiskBus::as_str)),
+        ("vendor_device", hvm.vendor_device.then_some("xenserver")),
+    ] {
+        if let Some(word) = word {
+            writeln!(out, "{key} = \"{word}\"")?;
+        }
+    }
+    if let Some(version) = hvm.usb_version {
+        writeln!(out, "usbversion = {}", version.number())?;
+    }
+    if !hvm.apic {
+        writeln!(out, "apic = 0")?;
+    }
     for (key, flag) in [
         ("usb", hvm.usb),
         ("acpi", hvm.acpi),

@@ -172,7 +172,11 @@ impl Reader<'_> {
         for (key, setting) in self.settings {
             match (keys::treatment(key), kind) {
                 (Some(Treatment::Refused { harmless, reason }), _)
-                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh) => {
+                | (Some(Treatment::RefusedForPvh { harmless, reason }), DomainKind::Pvh)
+                | (
+                    Some(Treatment::RefusedUnlessHvm { harmless, reason }),
+                    DomainKind::Pv | DomainKind::Pvh,
+                ) => {
                     found.faults.extend(self.unless_harmless(key, setting, harmless, reason));
                 }
                 (Some(Treatment::Tolerated { harmless, reason }), _)

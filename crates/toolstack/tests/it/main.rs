@@ -1,5 +1,6 @@
 //! Behaviour of the toolstack through its public interface.
 
+mod corpus;
 mod guest_options;
 mod heard;
 mod machine;

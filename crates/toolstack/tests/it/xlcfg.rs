@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 use toolstack::config::{
-    Bios, Bootloader, DiskConfig, GuestOptions, HvmSettings, ImageFormat, Mac, Mode, ModelUser,
-    OnHostShutdown, Origin, Rate, ShutdownAction, ShutdownPolicy, TscMode, Vdev, Vga, VifConfig,
-    VmConfig, Vnc,
+    Bios, Bootloader, ClockOffset, DiskBus, DiskConfig, DiskPlace, GuestOptions, HvmSettings,
+    ImageFormat, Mac, Mode, ModelUser, OnHostShutdown, Origin, Rate, ShutdownAction,
+    ShutdownPolicy, SoundCard, TscMode, UsbVersion, Vdev, Vga, VifConfig, VmConfig, Vnc,
 };
 use toolstack::xlcfg::{ConfigError, Source, Strictness, parse, read};
 use xen::{DomainKind, Uuid};
@@ -176,7 +176,12 @@ on_crash    = 'preserve'
                 cpu_cap: None,
                 affinity: None,
                 never_moves: false,
+                clock: ClockOffset {
+                    seconds: 0,
+                    is_local: false,
+                },
                 on_host_shutdown: None,
+                pool: None,
                 bootloader: None,
             },
             hvm: None,
@@ -287,7 +292,10 @@ fn an_hvm_guest_of_a_usual_kind_is_read() {
     );
     assert_eq!((hvm.vga, hvm.video_mib, hvm.boot.as_str()), (Vga::Standard, 32, "dc"));
     assert_eq!((hvm.serial.as_slice(), hvm.usb), (&["pty".to_owned()][..], true));
-    assert_eq!(config.emulated_disks().map(|(index, _)| index).collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(
+        config.emulated_disks().map(|(place, _)| place).collect::<Vec<_>>(),
+        [DiskPlace::Ide(0), DiskPlace::Ide(2)]
+    );
     assert_eq!(config.vifs[0].model.as_deref(), Some("e1000"));
     // Screen and its like mean nothing to others.
     let pvh =
@@ -312,7 +320,13 @@ fn what_an_hvm_guest_cannot_have_is_said() {
             "device_model_version='qemu-xen-traditional'",
             "device_model_version: only qemu-xen is supported",
         ),
-        ("localtime=1", "localtime: not supported yet"),
+        ("hdtype='scsi'", "hdtype: \"scsi\": expected one of ide, ahci"),
+        (
+            "soundhw='all'",
+            "soundhw: \"all\": expected one of ac97, adlib, cs4231a, es1370, gus, hda, sb16",
+        ),
+        ("vendor_device='other'", "vendor_device: \"other\": expected one of none, xenserver"),
+        ("firmware='rombios'", "firmware: \"rombios\": expected seabios or ovmf"),
         (
             "disk=['/a,raw,hda,w', '/b,raw,xvda,w']",
             "disk[1]: xvda and hda are the same emulated disk; rename one",
@@ -336,8 +350,8 @@ fn a_misspelt_key_is_named_with_its_line_and_the_key_that_was_meant() {
     );
     check_error(
         "name = 'g'\n",
-        &["vcpu=2"],
-        "command line: vcpu: unknown key; did you mean vcpus?",
+        &["vcpsu=2"],
+        "command line: vcpsu: unknown key; did you mean vcpus?",
     );
 }
 
@@ -386,7 +400,6 @@ fn an_hvm_guest_s_warnings_speak_of_hvm() {
                 timer_mode = 2\ndevice_model = '/q'\n";
     let expected = expect![[r#"
         g.cfg:3: warning: sdl: ignored: no window is opened in domain 0; an HVM domain has vnc = 1
-        g.cfg:4: warning: soundhw: ignored: the VM gets no sound card
         g.cfg:5: warning: timer_mode: ignored: no_delay_for_missed_ticks is used
         g.cfg:6: warning: device_model: ignored, as xl ignores it; use device_model_override"#]];
     expected.assert_eq(&findings(text, Strictness::Tolerant).join("\n"));
@@ -700,6 +713,11 @@ prop_compose! {
             serial: words.clone(),
             usb: usb || tablet,
             usb_devices,
+            usb_version: (!usb).then_some(UsbVersion::Three),
+            sound: tablet.then_some(SoundCard::Hda),
+            disk_bus: if ovmf { DiskBus::Ahci } else { DiskBus::Ide },
+            vendor_device: ovmf,
+            apic: !tablet,
             acpi: flags[0],
             acpi_s3: flags[1],
             acpi_s4: flags[2],
@@ -750,11 +768,11 @@ prop_compose! {
             cpu_cap,
             affinity: affinity.map(Box::new),
             never_moves: flags == [true, false],
+            clock: ClockOffset { seconds: if flags[0] { -3600 } else { 0 }, is_local: flags[1] },
             // A VM that is never saved is not saved with its host.
             on_host_shutdown: [None, Some(OnHostShutdown::Shutdown), Some(OnHostShutdown::Save)]
                 [usize::from(flags[0]) + usize::from(flags[1])],
             pool: [None, Some("lab".to_owned())][usize::from(flags[0])].clone(),
-            clock_offset: if flags[1] { -3600 } else { 0 },
             bootloader: None,
         }
     }

@@ -106,7 +106,7 @@ impl HvmLayout {
     }
 
     /// `struct hvm_info_table`: the sum of all bytes is 0.
-    pub(super) fn info(&self, vcpus: u32) -> Vec<u8> {
+    pub(super) fn info(&self, vcpus: u32, apic: bool) -> Vec<u8> {
         const CHECKSUM: usize = 12;
         let pgend = |pfn: u64| u32::try_from(pfn).expect("frames of a domain are below 16 TiB");
         let high = if self.ram_high.is_empty() { 0 } else { self.ram_high.end };
@@ -117,7 +117,7 @@ impl HvmLayout {
         let mut table = Record::new(INFO_BYTES)
             .bytes(0, b"HVM INFO")
             .u32(8, u32::try_from(INFO_BYTES).expect("a constant"))
-            .bytes(13, &[1]) // apic_mode
+            .bytes(13, &[u8::from(apic)]) // apic_mode
             .u32(16, vcpus)
             .u32(20, pgend(self.ram_low.end))
             .u32(24, pgend(IOREQ_SERVER_PFN))

@@ -45,6 +45,8 @@ pub struct HvmConfig<'a> {
     pub tsc_mode: TscMode,
     /// Whether Xen emulates a high precision event timer.
     pub hpet: bool,
+    /// Whether the firmware tells the guest of its interrupt controllers for many CPUs.
+    pub apic: bool,
     /// Hyper-V enlightenments (`HVMPV_*`), 0 for none.
     pub viridian: u64,
 }
@@ -138,7 +140,7 @@ fn build_claimed<H: Hypervisor>(
     populate(xen, domid, &layout.ram(), monitor, |_, _| {})?;
     special_pages(xen, domid)?;
 
-    let info = layout.info(config.vcpus);
+    let info = layout.info(config.vcpus, config.apic);
     let start_info = layout.start_info();
     let mut loader = Loader::new(xen, domid, FrameNames::Same);
     loader.put(layout::INFO_ADDRESS, &info)?;

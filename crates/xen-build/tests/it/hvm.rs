@@ -44,6 +44,7 @@ fn config<'a>(loader: &'a HvmLoader, firmware: &'a [u8], mib: u64) -> HvmConfig<
         vcpus: 9,
         tsc_mode: TscMode::Native,
         hpet: true,
+        apic: true,
         viridian: 0,
     }
 }
