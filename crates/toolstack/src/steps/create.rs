@@ -178,6 +178,13 @@ fn boot_device(config: &VmConfig, facts: &Facts) -> String {
     disk.expect("planned after its attach").device().path.clone()
 }
 
+fn saved_file(images: Option<&Images>) -> Arc<SavedFile> {
+    match images {
+        Some(Images::Saved(file)) => Arc::clone(file),
+        other => unreachable!("planned for a saved VM, not for {other:?}"),
+    }
+}
+
 /// Those that must not exist before.
 fn new_disks(disks: &[DiskFrom]) -> impl Iterator<Item = &VdiName> {
     disks.iter().filter(|disk| disk.how == MakeDisk::Anew).map(|disk| &disk.to)
@@ -246,10 +253,6 @@ impl CreateStep {
         } else {
             IdentityCheck::Needed
         };
-        let saved = |images: Option<&Images>| match images {
-            Some(Images::Saved(file)) => Arc::clone(file),
-            other => unreachable!("planned for a saved VM, not for {other:?}"),
-        };
         match self {
             Self::LoadImages => CreateWork::LoadImages { config },
             Self::FindBootloader => CreateWork::FindBootloader { config },
@@ -257,7 +260,7 @@ impl CreateStep {
                 CreateWork::RunBootloader { disk: boot_device(&config, facts), config }
             }
             Self::CheckFile => {
-                let (file, disks) = (saved(facts.images.as_ref()), facts.disks_from.clone());
+                let (file, disks) = (saved_file(facts.images.as_ref()), facts.disks_from.clone());
                 CreateWork::CheckFile { config, uuid, file, disks }
             }
             Self::Record => CreateWork::Record { nodes: record_nodes(&config, uuid, facts) },
@@ -276,7 +279,7 @@ impl CreateStep {
                 CreateWork::Build { config, images, domain }
             }
             Self::LoadState => {
-                let file = saved(facts.images.take().as_ref());
+                let file = saved_file(facts.images.take().as_ref());
                 let domain = facts.incarnation.new.expect("planned after the domain");
                 CreateWork::LoadState { config, file, domain }
             }

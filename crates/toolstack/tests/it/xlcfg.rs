@@ -191,37 +191,11 @@ on_crash    = 'preserve'
 }
 
 #[test]
-fn keys_that_do_nothing_without_a_device_model_are_taken() {
-    check(
-        "vfb = []\nserial = 'pty'\nvnc = 0\nvnclisten = '0.0.0.0'\nsdl=0\nboot='c'\nvga='none'\n\
-         pci = [ ]\nbootloader = ''\nlocaltime = 0\ncap = 0\nacpi = 0\nspice=1\n",
-        &[],
-        &expect![""],
-    );
-}
-
-#[test]
 fn a_vm_that_is_never_saved_is_not_saved_with_its_host() {
     check_error(
         "name='g'\nkernel='/k'\nmemory=64\non_host_shutdown='save'; nomigrate=1",
         &[],
         "guest.cfg:4: nomigrate: the VM would not be saved, which on_host_shutdown = \"save\" asks for",
-    );
-}
-
-#[test]
-fn numbers_may_be_quoted_or_hexadecimal() {
-    check(
-        "vcpus = '2'; maxvcpus = 0x4; maxmem = '0x80'\nmax_grant_frames = 128\ntsc_mode = 2",
-        &[],
-        &expect![[r#"
-            memory_max_mib: 128,
-            vcpus: 2,
-            vcpus_max: 4,
-            tsc_mode: Native,
-            grant_frames_max: Some(
-            128,
-        "#]],
     );
 }
 
