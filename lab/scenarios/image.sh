@@ -58,7 +58,7 @@ xy image list
 for name in debian packed; do
     check "$name has the same bytes" cmp /srv/vdis/image-small.raw "/srv/vdis/image-$name.raw"
 done
-check "an image is not written to" refused_with "cannot be written to" xy create -q /dev/null name=w kernel=/guest/unikernel memory=8 "disk=['local:image-small,,xvda,w']"
+check "an image is not written to" refused_with "cannot be written to" xy create -q /dev/null name=w kernel=/guest/vmlinuz memory=64 "disk=['local:image-small,,xvda,w']"
 check "of one name there is one" refused_with "there is an image of this name" xy image import /srv/in/small.img
 
 echo "== a VM"

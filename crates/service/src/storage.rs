@@ -85,7 +85,6 @@ impl Service<'_> {
     /// A VDI as a device of dom0, for as long as the client keeps its connection.
     pub(crate) fn lend_vdi(&self, vdi: &str, write: bool) -> std::result::Result<Reply, Failed> {
         let told = |error: &dyn std::fmt::Display| Failed::Told(error.to_string());
-        let channel = self.channel()?;
         let name = parse(vdi).map_err(|error| told(&error))?.to_string();
         // As a disk of a VM that nobody knows: a new daemon takes it back.
         let owner = loop_tag(self.fresh_uuid()?, 0);
@@ -94,9 +93,12 @@ impl Service<'_> {
         let mut system = self.daemon.storage();
         let attached = ::storage::attach(&mut *system, &wanted, ImageFormat::Raw)
             .map_err(|error| told(&error))?;
-        let lent = self.daemon.lend(channel, &attached.device().path);
+        // Taken when it is needed: one that is not closes with the client's own, which waits for that.
+        let lent = self.channel().and_then(|channel| {
+            self.daemon.lend(channel, &attached.device().path).map_err(Failed::Told)
+        });
         ::storage::detach(&mut *system, &attached, &owner).map_err(|error| told(&error))?;
-        lent.map(|()| Reply::Done).map_err(Failed::Told)
+        lent.map(|()| Reply::Done)
     }
 
     fn permit(&self, sr: &str, what: SrRequest, deed: Option<Deed>) -> Result<Permit<'_>> {

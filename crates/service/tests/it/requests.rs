@@ -301,3 +301,24 @@ fn what_xl_conf_says_holds_for_new_vms_and_interfaces_only() {
     assert_eq!(defaults().unwrap_err(), refused);
     client.ask(Request::Destroy { target: target("one") }).unwrap();
 }
+
+/// The client waits for the end of a connection that nobody took.
+#[test]
+fn a_disk_that_cannot_be_lent_leaves_the_connection() {
+    let client = Client::new(1);
+    let ask = |request| client.ask(Request::Storage(request));
+    let lend = |vdi: &str| StorageRequest::VdiLend { vdi: vdi.to_owned(), write: true };
+    let error = ask(lend("local:none")).unwrap_err();
+    assert!(error.starts_with("local: no such SR"), "{error}");
+    assert_eq!(client.channels_taken.get(), 0);
+
+    let config = BTreeMap::from([("path".to_owned(), "/srv/lent".to_owned())]);
+    let (name, kind) = ("local".to_owned(), "file".to_owned());
+    ask(StorageRequest::SrCreate { name, kind, config }).unwrap();
+    ask(StorageRequest::VdiCreate { vdi: "local:one".to_owned(), bytes: 1 << 20 }).unwrap();
+    let error = ask(lend("local:one")).unwrap_err();
+    assert!(error.starts_with("nobody takes /dev/loop"), "{error}");
+    assert_eq!(client.channels_taken.get(), 1);
+    // It is detached again.
+    ask(StorageRequest::VdiDestroy { vdi: "local:one".to_owned() }).unwrap();
+}
