@@ -130,6 +130,10 @@ impl Download {
         }
         let child = start(&self.url, &file, max).map_err(|error| failed(&error))?;
         let (status, said) = attend(child, &file).map_err(|error| failed(&error))?;
+        if status != Some(0) && file.metadata().is_ok_and(|it| it.len() == 0) {
+            // There is nothing to go on with.
+            self.remove();
+        }
         match status {
             Some(0) => Ok(file),
             Some(code) if code == i32::from(NOT_THERE) => Err(Fetched::NotThere),
