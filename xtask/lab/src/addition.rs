@@ -250,6 +250,8 @@ pub(crate) const ADDITIONS: &[Addition] = &[
             "libpython3.11-stdlib",
             "grub-xen-bin",
             "grub-xen-host",
+            "e2fsprogs",
+            "libblkid1",
             "libcom-err2",
             "libexpat1",
             "libext2fs2",
@@ -260,8 +262,8 @@ pub(crate) const ADDITIONS: &[Addition] = &[
         programs: &[
             "usr/bin/python3.11",
             "usr/lib/xen-4.17/bin/pygrub",
-            "usr/lib/xen-4.17/lib/python/xenfsimage.cpython-311-x86_64-linux-gnu.so",
-            "usr/lib/xen-4.17/lib/x86_64-linux-gnu/xenfsimage/ext2fs-lib/fsimage.so",
+            // For the library of that file system, which pygrub's own libraries need.
+            "sbin/dumpe2fs",
             "usr/lib/python3.11/lib-dynload/_ctypes.cpython-311-x86_64-linux-gnu.so",
             "usr/lib/python3.11/lib-dynload/_curses.cpython-311-x86_64-linux-gnu.so",
         ],
