@@ -91,7 +91,7 @@ exit 3
 END
 cp /tmp/web.img /tmp/curious.img
 cfg curious "bootloader = '/opt/boot/curious'"
-check "its failure is told" refused_with 'curious.cfg:4: bootloader: /opt/boot/curious: failed with status 3: 1024' xy create /tmp/curious.cfg
+check "its failure is told" refused_with 'curious.cfg:4: bootloader: /opt/boot/curious: failed with status 3: 1024' xy create -q /tmp/curious.cfg
 cat /var/log/xen/bootloader-curious.log
 check "it has a user of its own" grep -q '^190003' /var/log/xen/bootloader-curious.log
 check "it cannot write to the disk" eval '! grep -q WROTE /var/log/xen/bootloader-curious.log'
@@ -116,7 +116,7 @@ wait $creator
 check "it was killed: the create fails" grep 'hangs.cfg:4: bootloader: .* signal 9\|was killed' /tmp/hangs.out
 check "nothing is left" same
 start=$(now)
-check "it hangs: the create fails in time" refused_with 'hangs did not end within 120 s' xy create /tmp/hangs.cfg
+check "it hangs: the create fails in time" refused_with 'hangs did not end within 120 s' xy create -q /tmp/hangs.cfg
 echo "given up after $(seconds_since "$start") s"
 check "it does not run on" [ -z "$(pids_of '/opt/boot/[h]angs')" ]
 check "nothing is left" same
@@ -134,7 +134,7 @@ lies() {
     script "$1"
     cp /tmp/web.img "/tmp/$1.img"
     cfg "$1" "bootloader = '/opt/boot/$1'"
-    check "$1" refused_with "$1.cfg:4: bootloader: /opt/boot/$1: $2" xy create "/tmp/$1.cfg"
+    check "$1" refused_with "$1.cfg:4: bootloader: /opt/boot/$1: $2" xy create -q "/tmp/$1.cfg"
 }
 lies garbage 'its answer is not UTF-8' <<'END'
 head -c 3000 /dev/urandom >$out
@@ -171,7 +171,7 @@ for seed in 1 2 3 4; do
     fi
 done
 dd if=/dev/urandom of=/tmp/broken.img bs=1M count=4 2>/dev/null
-check "no file system" refused_with 'broken.cfg:4: bootloader: .*/pygrub: failed with status 1: ' xy create /tmp/broken.cfg
+check "no file system" refused_with 'broken.cfg:4: bootloader: .*/pygrub: failed with status 1: ' xy create -q /tmp/broken.cfg
 check "nothing is left" same
 
 echo "== PV GRUB is a kernel that boots the guest's own"
