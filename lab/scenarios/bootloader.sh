@@ -95,6 +95,7 @@ check "its failure is told" refused_with 'curious.cfg:4: bootloader: /opt/boot/c
 cat /var/log/xen/bootloader-curious.log
 check "it has a user of its own" grep -q '^190003' /var/log/xen/bootloader-curious.log
 check "it cannot write to the disk" eval '! grep -q WROTE /var/log/xen/bootloader-curious.log'
+rm -f /tmp/curious.img
 check "it sees no file of the host" eval '! grep -q root: /var/log/xen/bootloader-curious.log'
 check "nothing is left" same
 
@@ -128,6 +129,7 @@ wait $creator
 check "it ends with the daemon" wait_for '[ -z "$(pids_of "/opt/boot/[h]angs")" ]' 10
 start_xylemd
 check "nothing is left" wait_for same 30
+rm -f /tmp/hangs.img
 
 # lies NAME PATTERN: what a bootloader does that is read from standard input is refused.
 lies() {
@@ -135,6 +137,7 @@ lies() {
     cp /tmp/web.img "/tmp/$1.img"
     cfg "$1" "bootloader = '/opt/boot/$1'"
     check "$1" refused_with "$1.cfg:4: bootloader: /opt/boot/$1: $2" xy create -q "/tmp/$1.cfg"
+    rm -f "/tmp/$1.img"
 }
 lies garbage 'its answer is not UTF-8' <<'END'
 head -c 3000 /dev/urandom >$out
