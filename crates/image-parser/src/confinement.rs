@@ -68,23 +68,14 @@ pub fn enter(memory_mib: u64) -> io::Result<()> {
     let _refused = std::fs::write("/proc/self/oom_score_adj", "1000");
     // Do not inherit the daemon's priority.
     let _refused = rustix::process::setpriority_process(None, 0);
-    std::env::set_current_dir("/")?;
     let memory_bytes = memory_mib.saturating_mul(1 << 20);
-    for (resource, most) in [
+    limit(&[
         (Resource::As, memory_bytes),
         (Resource::Fsize, memory_bytes),
-        (Resource::Core, 0),
         (Resource::Cpu, CPU_SECONDS_LAST),
         (Resource::Nofile, DESCRIPTORS_MAX),
-    ] {
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
-    }
-    become_nobody()?;
-    let none = CapabilitySet::empty();
-    let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
-    thread::clear_ambient_capability_set()?;
-    thread::set_capabilities(None, none)?;
-    thread::set_no_new_privs(true)?;
+    ])?;
+    give_up_rights()?;
     allow_only_those_needed()
 }
 
@@ -127,24 +118,33 @@ const NOT_A_CLIENTS: &[c_long] = &[
 /// # Errors
 /// The kernel's.
 pub fn enter_with_network(memory_mib: u64, file_bytes: u64) -> io::Result<()> {
-    std::env::set_current_dir("/")?;
-    let memory_bytes = memory_mib.saturating_mul(1 << 20);
-    for (resource, most) in [
-        (Resource::As, memory_bytes),
+    limit(&[
+        (Resource::As, memory_mib.saturating_mul(1 << 20)),
         (Resource::Fsize, file_bytes),
-        (Resource::Core, 0),
         (Resource::Nofile, CLIENT_DESCRIPTORS_MAX),
-    ] {
+    ])?;
+    give_up_rights()?;
+    let program = client_filter().map_err(io::Error::other)?;
+    apply_filter(&program).map_err(io::Error::other)
+}
+
+/// Sets these limits, and leaves no core and no folder in use.
+fn limit(limits: &[(Resource, u64)]) -> io::Result<()> {
+    std::env::set_current_dir("/")?;
+    for &(resource, most) in limits.iter().chain(&[(Resource::Core, 0)]) {
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }
+    Ok(())
+}
+
+/// Becomes nobody, without capabilities and without a way to get any.
+fn give_up_rights() -> io::Result<()> {
     become_nobody()?;
     let none = CapabilitySet::empty();
     let none = CapabilitySets { effective: none, permitted: none, inheritable: none };
     thread::clear_ambient_capability_set()?;
     thread::set_capabilities(None, none)?;
-    thread::set_no_new_privs(true)?;
-    let program = client_filter().map_err(io::Error::other)?;
-    apply_filter(&program).map_err(io::Error::other)
+    Ok(thread::set_no_new_privs(true)?)
 }
 
 fn client_filter() -> Result<BpfProgram, seccompiler::Error> {
