@@ -107,6 +107,13 @@ fn taken_down(domid: DomId) -> Failure {
     Failure(format!("domain {domid} is being taken down"))
 }
 
+/// An empty batch that takes effect only if the domain's nodes still belong to the VM.
+pub(crate) fn guarded(domid: DomId, uuid: Uuid) -> Batch {
+    let mut batch = Batch::new();
+    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    batch
+}
+
 /// Writes what a change of a domain consists of, if its nodes still belong to the VM. Domain 0 is nobody's.
 pub(crate) fn write_tuned<T: Transport>(
     store: &mut Client<T>,
@@ -114,10 +121,7 @@ pub(crate) fn write_tuned<T: Transport>(
     vm: Option<Uuid>,
     nodes: &Nodes,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    if let Some(uuid) = vm {
-        batch.guard_value(&vm_link(domid), vm_path(uuid));
-    }
+    let mut batch = vm.map_or_else(Batch::new, |uuid| guarded(domid, uuid));
     put_all(&mut batch, nodes);
     commit_for(store, domid, &batch)
 }
@@ -135,8 +139,7 @@ pub(crate) fn request_shutdown<T: Transport>(
 
 fn shutdown_request(domid: DomId, uuid: Uuid, request: &str) -> Batch {
     let path = format!("/local/domain/{domid}/control/shutdown");
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     batch.guard_present(&path);
     batch.write(&path, request);
     batch
@@ -215,8 +218,7 @@ pub(crate) fn keep_suspend_port<T: Transport>(
     uuid: Uuid,
     port: EvtchnPort,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     batch.write(&suspend_port_path(uuid), port.to_string());
     commit_for(store, domid, &batch)
 }
@@ -228,8 +230,7 @@ pub(crate) fn keep_saving<T: Transport>(
     uuid: Uuid,
     saving: &Saving,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     batch.write(&saving_path(uuid), saving.encode());
     commit_for(store, domid, &batch)
 }
@@ -249,8 +250,7 @@ pub(crate) fn keep_leaving<T: Transport>(
     uuid: Uuid,
     leaving: &Leaving,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     batch.write(&leaving_path(uuid), leaving.encode());
     commit_for(store, domid, &batch)
 }
@@ -262,8 +262,7 @@ pub(crate) fn keep_cap<T: Transport>(
     uuid: Uuid,
     cap: u16,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     batch.write(&cap_path(uuid), cap.to_string());
     commit_for(store, domid, &batch)
 }
@@ -324,8 +323,7 @@ pub(crate) fn cancel_suspend<T: Transport>(
     uuid: Uuid,
 ) -> Result<bool, ClientError> {
     let path = format!("/local/domain/{domid}/control/shutdown");
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     batch.guard_value(&path, "suspend");
     batch.write(&path, "");
     match store.commit(&batch) {
@@ -422,8 +420,7 @@ pub(crate) fn add_device<T: Transport>(
     uuid: Uuid,
     nodes: &Nodes,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     put_all(&mut batch, nodes);
     commit_for(store, domid, &batch)
 }

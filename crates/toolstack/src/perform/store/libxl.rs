@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use xen::{DomId, DomainInfo, DomainRef, Uuid};
 use xenstore::client::{Batch, Client, ClientError, Nodes as _, Transport};
 
-use super::{check_link, commit_for, put_all, remove, text};
+use super::{check_link, commit_for, guarded, put_all, remove, text};
 use crate::foreign::{ForeignDevice, ForeignReading, VBD_KEYS, VIF_KEYS};
 use crate::layout::{
     DeviceKind, DeviceRef, Nodes, Removal, record_path, record_removal, vm_link, vm_path,
@@ -134,8 +134,7 @@ pub(crate) fn disown<T: Transport>(
     uuid: Uuid,
     nodes: &Nodes,
 ) -> Result<(), Failure> {
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     put_all(&mut batch, nodes);
     batch.rm(&record_path(uuid));
     commit_for(store, domid, &batch)?;
@@ -153,8 +152,7 @@ pub(crate) fn adopt<T: Transport>(
     removals: &[Removal],
 ) -> Result<(), Failure> {
     remove(store, Some(domid), uuid, removals)?;
-    let mut batch = Batch::new();
-    batch.guard_value(&vm_link(domid), vm_path(uuid));
+    let mut batch = guarded(domid, uuid);
     // An unreadable record is removed completely.
     let record = record_path(uuid);
     if store.read_optional(&record)?.is_some() {
