@@ -21,6 +21,10 @@ const MIB: u64 = 1 << 10;
 /// Between two looks at domain 0.
 const LOOK_NS: u64 = 100_000_000;
 
+fn short_kib(needed_pages: u64, physical: &PhysInfo) -> u64 {
+    (needed_pages * KIB_PER_PAGE).saturating_sub(free_kib(physical))
+}
+
 fn free_kib(physical: &PhysInfo) -> u64 {
     physical.pages_free.saturating_sub(physical.pages_outstanding) * KIB_PER_PAGE
 }
@@ -72,8 +76,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
         needed_pages: u64,
     ) -> Result<PhysInfo, Failure> {
         let physical = self.physical()?;
-        let needed = needed_pages * KIB_PER_PAGE;
-        let short = needed.saturating_sub(free_kib(&physical));
+        let short = short_kib(needed_pages, &physical);
         if short == 0 {
             return Ok(physical);
         }
@@ -99,6 +102,10 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
             return self.check_room(config, needed_pages).map(|physical| (physical, None));
         };
         let turn = self.await_turn(config, monitor)?;
+        let physical = self.physical()?;
+        if short_kib(needed_pages, &physical) == 0 {
+            return Ok((physical, Some(turn)));
+        }
         let (dom0, max_kib) = self.dom0_memory()?;
         let began = self.xen.now_ns();
         let mut balloon = Balloon::new(needed_pages * KIB_PER_PAGE, dom0, &policy, began);
@@ -156,8 +163,7 @@ impl<H: Hypervisor, T: Transport, O: Host> Performer<H, T, O> {
                     self.pause(config, Part { done, total, unit: "MiB" }, monitor)?;
                 }
                 Next::Missing { kib } => {
-                    let short = (needed_pages * KIB_PER_PAGE).saturating_sub(free);
-                    let givable = Some(short.saturating_sub(kib));
+                    let givable = Some(short_kib(needed_pages, &physical).saturating_sub(kib));
                     return Err(memory_failure(config, needed_pages, &physical, givable));
                 }
                 Next::Stuck => return Err(stuck(config, needed_pages, &physical, dom0)),
