@@ -343,37 +343,30 @@ fn drive(words: &mut Words, place: DiskPlace, disk: &DiskConfig, attachment: Opt
     let file = attachment.map(|it| format!("file={},format=raw,", value(&it.device().path)));
     let file = file.unwrap_or_default();
     let number = disk.vdev.number;
-    let name = drive_name(number);
-    if disk.cdrom {
+    let (interface, id, device) = match place {
         // The device has a name of its own, by which its medium is changed.
-        words.pair("-drive", format!("{file}if=none,id={name},readonly=on,cache=writeback"));
-        let (bus, unit) = (place.index() / 2, place.index() % 2);
-        let device = format!("ide-cd,id={name},drive={name},bus=ide.{bus},unit={unit}");
-        return words.pair("-device", device);
-    }
-    match place {
-        DiskPlace::Ide(index) => words.pair(
-            "-drive",
-            format!(
-                "{file}if=ide,index={index},media=disk,id={name},readonly={access},cache=writeback"
-            ),
-        ),
+        _ if disk.cdrom => {
+            let (id, bus, unit) = (drive_name(number), place.index() / 2, place.index() % 2);
+            let device = format!("ide-cd,id={id},drive={id},bus=ide.{bus},unit={unit}");
+            ("if=none".to_owned(), id, Some(device))
+        }
+        DiskPlace::Ide(index) => {
+            (format!("if=ide,index={index},media=disk"), drive_name(number), None)
+        }
         DiskPlace::Ahci(port) => {
-            let drive = format!("ahci-{number}");
-            words.pair(
-                "-drive",
-                format!("{file}if=none,id={drive},readonly={access},cache=writeback"),
-            );
-            words.pair("-device", format!("ide-hd,bus=ahci0.{port},unit=0,drive={drive}"));
+            let id = format!("ahci-{number}");
+            let device = format!("ide-hd,bus=ahci0.{port},unit=0,drive={id}");
+            ("if=none".to_owned(), id, Some(device))
         }
         DiskPlace::Scsi(target) => {
-            let drive = format!("scsi-{number}");
-            words.pair(
-                "-drive",
-                format!("{file}if=none,id={drive},readonly={access},cache=writeback"),
-            );
-            words.pair("-device", format!("scsi-hd,drive={drive},scsi-id={target}"));
+            let id = format!("scsi-{number}");
+            let device = format!("scsi-hd,drive={id},scsi-id={target}");
+            ("if=none".to_owned(), id, Some(device))
         }
+    };
+    words.pair("-drive", format!("{file}{interface},id={id},readonly={access},cache=writeback"));
+    if let Some(device) = device {
+        words.pair("-device", device);
     }
 }
 
