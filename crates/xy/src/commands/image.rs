@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use api::{ImageRow, Request, StorageRequest};
 
 use super::lend::{Use, lend};
-use super::storage::{done, size};
+use super::storage::{done, not_a_size, size};
 use super::{create, expect_reply};
 use crate::columns;
 use crate::command::{Command, DryRun, JSON, MANY};
 use crate::options::{Flag, Options};
 use crate::session::{Failure, Session};
-use checksum::{Checksum, LISTS, Sums};
+use checksum::{Checksum, LISTS};
 
 /// Begins the names of images' VDIs, in their SRs.
 pub(super) const PREFIX: &str = "image-";
@@ -154,12 +154,8 @@ fn pull(session: &mut Session, options: &Options) -> Result<(), Failure> {
 }
 
 fn max(options: &Options) -> Result<u64, Failure> {
-    match options.value("max") {
-        None => Ok(BYTES_MAX),
-        Some(text) => size(text).ok_or_else(|| {
-            Failure::usage(format!("image: {text:?} is not a size; use bytes, or 512M, 10G, 1T"))
-        }),
-    }
+    let size = |text| size(text).ok_or_else(|| not_a_size("image:", text));
+    options.value("max").map_or(Ok(BYTES_MAX), size)
 }
 
 /// A file that is to become an image.
@@ -221,10 +217,13 @@ fn take(session: &mut Session, options: &Options, found: &Found<'_>) -> Result<(
             "{name}: there is an image of this name; --name gives another, 'xy image remove {name}' removes it"
         )));
     }
-    let sums = Sums::of(found.file).map_err(|e| Failure::failed(format!("{path}: {e}")))?;
-    if let Some((expected, who)) = &found.expected {
-        sums.check(expected).map_err(|why| Failure::failed(format!("{path}: {who}: {why}")))?;
-    }
+    let (expected, who) = match &found.expected {
+        Some((expected, who)) => (Some(expected), who.as_str()),
+        None => (None, ""),
+    };
+    let sha256 = checksum::verified(found.file, expected)
+        .map_err(|e| Failure::failed(format!("{path}: {e}")))?
+        .map_err(|why| Failure::failed(format!("{path}: {who}: {why}")))?;
     let measured = worker::measure(path, found.file, max)?;
     let image = ImageRow {
         name,
@@ -232,7 +231,7 @@ fn take(session: &mut Session, options: &Options, found: &Found<'_>) -> Result<(
         bytes: measured.bytes,
         format: measured.format,
         origin: found.origin.to_owned(),
-        checksum: format!("sha256:{}", sums.sha256),
+        checksum: format!("sha256:{sha256}"),
     };
     fill(session, &image, found, max)?;
     let verified = match &found.expected {

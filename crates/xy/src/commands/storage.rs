@@ -49,14 +49,17 @@ pub(super) fn size(text: &str) -> Option<u64> {
     number.checked_mul(1 << shift)
 }
 
+/// `place` is the command, with the option if there is one.
+pub(super) fn not_a_size(place: &str, text: &str) -> Failure {
+    Failure::usage(format!("{place} {text:?} is not a size; use bytes, or 512M, 10G, 1T"))
+}
+
 /// `SR:VDI SIZE`
 fn vdi_and_size(command: &str, options: &Options) -> Result<(String, u64), Failure> {
     let [vdi, text] = options.operands.as_slice() else {
         return Err(Failure::usage(format!("{command}: SR:VDI and size are needed")));
     };
-    let bytes = size(text).ok_or_else(|| {
-        Failure::usage(format!("{command}: {text:?} is not a size; use bytes, or 512M, 10G, 1T"))
-    })?;
+    let bytes = size(text).ok_or_else(|| not_a_size(&format!("{command}:"), text))?;
     Ok((vdi.clone(), bytes))
 }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use api::{Define, ImageRow, Request, StorageRequest, Target};
 
 use super::lend::{Use, lend};
-use super::storage::{done, size};
+use super::storage::{done, not_a_size, size};
 use super::{console, create, expect_reply, export, image};
 use crate::command::{Command, DryRun};
 use crate::options::{Flag, Options};
@@ -213,9 +213,8 @@ pub(super) fn check_name(name: &str) -> Result<(), Failure> {
 }
 
 fn bytes(option: &str, text: &str) -> Result<u64, Failure> {
-    size(text).filter(|&bytes| bytes > 0).ok_or_else(|| {
-        usage(format!("{option} {text:?} is not a size; use bytes, or 512M, 10G, 1T"))
-    })
+    let bytes = size(text).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| not_a_size(&format!("vm-create: {option}"), text))
 }
 
 /// Plain digits are MiB, as in xl.cfg.

@@ -51,50 +51,46 @@ impl Checksum {
     }
 }
 
-/// Both checksums of a file.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Sums {
-    pub(crate) sha256: String,
-    sha512: String,
-}
-
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     })
 }
 
-impl Sums {
-    pub(crate) fn of(mut file: &File) -> io::Result<Self> {
-        file.rewind()?;
-        let (mut sha256, mut sha512) = (Sha256::new(), Sha512::new());
-        let mut chunk = vec![0; 1 << 20];
-        loop {
-            match file.read(&mut chunk)? {
-                0 => break,
-                count => {
-                    sha256.update(&chunk[..count]);
+/// The SHA-256 of a file, or what is wrong with it if another checksum is expected. It is read once.
+pub(crate) fn verified(
+    mut file: &File,
+    expected: Option<&Checksum>,
+) -> io::Result<Result<String, String>> {
+    file.rewind()?;
+    let mut sha256 = Sha256::new();
+    let mut sha512 = matches!(expected, Some(Checksum::Sha512(_))).then(Sha512::new);
+    let mut chunk = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut chunk)? {
+            0 => break,
+            count => {
+                sha256.update(&chunk[..count]);
+                if let Some(sha512) = &mut sha512 {
                     sha512.update(&chunk[..count]);
                 }
             }
         }
-        Ok(Self { sha256: hex(&sha256.finalize()), sha512: hex(&sha512.finalize()) })
     }
-
-    /// What is wrong, if it is not the expected one.
-    pub(crate) fn check(&self, expected: &Checksum) -> Result<(), String> {
-        let (name, expected, found) = match expected {
-            Checksum::Sha256(digits) => ("SHA-256", digits, &self.sha256),
-            Checksum::Sha512(digits) => ("SHA-512", digits, &self.sha512),
-        };
-        match expected == found {
-            true => Ok(()),
-            false => Err(format!(
-                "its {name} is {found}, and should be {expected}: it is damaged, or another file"
-            )),
-        }
-    }
+    let sha256 = hex(&sha256.finalize());
+    let found = sha512.map_or_else(|| sha256.clone(), |it| hex(&it.finalize()));
+    let (name, expected) = match expected {
+        None => return Ok(Ok(sha256)),
+        Some(Checksum::Sha256(digits)) => ("SHA-256", digits),
+        Some(Checksum::Sha512(digits)) => ("SHA-512", digits),
+    };
+    Ok(match *expected == found {
+        true => Ok(sha256),
+        false => Err(format!(
+            "its {name} is {found}, and should be {expected}: it is damaged, or another file"
+        )),
+    })
 }
 
 #[cfg(test)]
