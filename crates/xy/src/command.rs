@@ -177,6 +177,11 @@ fn is_help(arguments: &[String]) -> bool {
 fn read_global_options(session: &mut Session, letters: &str) -> Result<(), Failure> {
     let unknown = || Failure::usage(format!("{letters}: unknown global option; see 'xy help'"));
     let letters = letters.strip_prefix('-').filter(|rest| !rest.is_empty()).ok_or_else(unknown)?;
+    set_global_options(session, letters).ok_or_else(unknown)
+}
+
+/// Sets xl's global options, which are letters; `None` if one is unknown.
+fn set_global_options(session: &mut Session, letters: &str) -> Option<()> {
     for letter in letters.chars() {
         match letter {
             'v' => session.progress = ProgressDisplay::Lines,
@@ -185,10 +190,10 @@ fn read_global_options(session: &mut Session, letters: &str) -> Result<(), Failu
             'N' => session.dry_run = true,
             // Accepted for xl compatibility (ignore the lock), ignored.
             'f' => {}
-            _ => return Err(unknown()),
+            _ => return None,
         }
     }
-    Ok(())
+    Some(())
 }
 
 /// Finds a command by its name or an unambiguous prefix.

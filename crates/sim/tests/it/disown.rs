@@ -1,10 +1,8 @@
 //! VMs that are given to xl while they run: nothing in them notices, their disks stay theirs until they end, and they come
 //! back as what they were.
 
-use std::collections::BTreeMap;
-
 use sim::Daemon;
-use storage::{BlockHost as _, Kind, Repositories, VdiName};
+use storage::BlockHost as _;
 use toolstack::config::VmConfig;
 use toolstack::{Reply, Request, ShutdownRequest, VmState, xlcfg};
 use xen::{DomId, Xen};
@@ -215,13 +213,7 @@ fn a_daemon_that_is_killed_leaves_a_vm_that_is_ours_or_theirs() {
 #[test]
 fn a_vdi_goes_as_a_device_and_comes_back_as_a_vdi() {
     for restarts in [false, true] {
-        let mut lab = Lab::seeded(6);
-        let mut os = lab.host.os().clone();
-        let mut srs = Repositories::new(&mut os);
-        let config = BTreeMap::from([("path".to_owned(), "/srv/vdis".to_owned())]);
-        srs.create("s", Kind::File, config).unwrap();
-        srs.create_vdi(&VdiName::new("s", "one").unwrap(), 1 << 20).unwrap();
-        lab.before = lab.host.snapshot().unwrap();
+        let mut lab = crate::storage::lab(6);
         let text = |name: &str| linux(name, "pv", "normal").replace("/disk.raw,raw", "s:one,");
         let domid = lab.create(&text("web")).unwrap();
         lab.settle();

@@ -10,7 +10,7 @@ use crate::faults::killed_at;
 use crate::support::Lab;
 
 /// A host with the SR `s` and its VDI `s:one`; before and after are told apart from here on.
-fn lab(seed: u64) -> Lab {
+pub(crate) fn lab(seed: u64) -> Lab {
     let mut lab = Lab::seeded(seed);
     let mut os = lab.host.os().clone();
     let mut srs = Repositories::new(&mut os);

@@ -7,8 +7,8 @@
 
 use std::fmt::Write as _;
 
-use super::{COMMANDS, Command, DryRun, Options, help, is_help};
-use crate::session::{Failure, ProgressDisplay, Session};
+use super::{COMMANDS, Command, DryRun, Options, help, is_help, set_global_options};
+use crate::session::{Failure, Session};
 
 /// A verb of xl.
 pub(super) struct Verb {
@@ -162,7 +162,8 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
         match argument.strip_prefix('-') {
             None | Some("") => break argument,
             Some("-") => {}
-            Some(letters) => global_options(session, letters)?,
+            Some(letters) => set_global_options(session, letters)
+                .ok_or_else(|| Failure::failed("unknown global option"))?,
         }
     };
     let arguments: Vec<String> = arguments.collect();
@@ -197,20 +198,6 @@ pub(crate) fn run(session: &mut Session, arguments: Vec<String>) -> Result<(), F
         Failure::Usage(message) => Failure::failed(message),
         failed @ Failure::Failed(_) => failed,
     })
-}
-
-fn global_options(session: &mut Session, letters: &str) -> Result<(), Failure> {
-    for letter in letters.chars() {
-        match letter {
-            'v' => session.progress = ProgressDisplay::Lines,
-            't' => session.progress = ProgressDisplay::Overwritten,
-            'T' => session.timestamps = true,
-            'N' => session.dry_run = true,
-            'f' => {}
-            _ => return Err(Failure::failed("unknown global option")),
-        }
-    }
-    Ok(())
 }
 
 /// An exact match wins; otherwise a beginning has to be that of one verb.
