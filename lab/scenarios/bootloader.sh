@@ -154,7 +154,7 @@ END
 lies junk 'the kernel that it found' <<'END'
 head -c 300000 /dev/urandom >/run/out/k; printf 'kernel /run/out/k\0' >$out
 END
-lies endless 'it' <<'END'
+lies endless 'failed with status 9: ' <<'END'
 cat /dev/zero >$out; cat /dev/zero >/run/out/k; exit 9
 END
 check "nothing is left" same

@@ -13,7 +13,7 @@ run() {
     if [ "$who" = ours ]; then ours "$@" >/tmp/$who.out 2>/tmp/$who.err; else xl "$@" >/tmp/$who.out 2>/tmp/$who.err; fi
     echo $? >/tmp/$who.status
     sed -i -e 's/ [r-][b-][p-][s-][-a-zA-Z?][d-]  */ STATE /' -e 's/ [r-][b-]-[-p]*  */ STATE /' -e 's/ [0-9]*\.[0-9]\b  */ TIME /' -e 's/ [0-9]*\.[0-9]$/ TIME/' \
-        -e 's/^\(.\{49\}\) *[0-9]* STATE/\1 CPU STATE/' -e 's/[0-9]*:[0-9][0-9]:[0-9][0-9]/CLOCK/g' \
+        -e 's/^\(.\{44\}\) *[0-9]* STATE/\1 CPU STATE/' -e 's/[0-9]*:[0-9][0-9]:[0-9][0-9]/CLOCK/g' \
         -e 's/^\(free_memory  *: \).*/\1N/' -e 's/^\(Domain-0 .*\)$/\1/' /tmp/$who.out
 }
 # same WORDS...: text and status are the same.
