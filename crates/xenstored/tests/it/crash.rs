@@ -106,8 +106,7 @@ fn a_domain_that_died_meanwhile_is_gone_and_others_are_told() {
 fn a_stopped_daemon_leaves_its_store_to_the_next_unless_that_begins_anew() {
     let mut daemon = Daemon::start("stop", &[]);
     daemon.client().write("/kept", b"1").unwrap();
-    signal(daemon.id(), rustix::process::Signal::TERM);
-    daemon.kill();
+    daemon.stop();
     daemon.restart(&[]);
     assert_eq!(daemon.client().read("/kept"), Ok(b"1".to_vec()));
     daemon.kill();

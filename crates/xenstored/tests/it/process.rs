@@ -89,6 +89,12 @@ impl Daemon {
         self.trap = trap;
     }
 
+    /// Asks the daemon to end, and waits until it did.
+    pub(crate) fn stop(&mut self) {
+        signal(self.id(), rustix::process::Signal::TERM);
+        self.process.wait().unwrap();
+    }
+
     /// Ends the daemon without a chance to do anything.
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
@@ -150,6 +156,7 @@ fn spawn(
 ) -> Child {
     // A test that the machine lets wait must miss no event for it.
     let as_tested = ["--no-fork", "-w", "watch-event=0"];
+    drop_words_of_the_one_before(manager);
     let process = command(folder, &[&as_tested[..], arguments].concat())
         .env("NOTIFY_SOCKET", folder.path().join("notify"))
         .env("XENSTORED_TRAP", trap)
@@ -161,6 +168,13 @@ fn spawn(
     let length = manager.recv(&mut said).expect("the daemon says that it is ready");
     assert_eq!(&said[..length], b"READY=1\n");
     process
+}
+
+/// What a daemon said before its end still waits here.
+fn drop_words_of_the_one_before(manager: &UnixDatagram) {
+    manager.set_nonblocking(true).unwrap();
+    while manager.recv(&mut [0; 64]).is_ok() {}
+    manager.set_nonblocking(false).unwrap();
 }
 
 impl Drop for Daemon {
