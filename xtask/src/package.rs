@@ -210,6 +210,8 @@ fn stage(release: &Release, built: &Path, staging: &Path) -> Result<()> {
         let path = staging.join(package).join(format!("usr/share/man/man8/{program}.8"));
         put(&path, page.as_bytes(), 0o644)?;
     }
+    let auto = fs::read(workspace().join("dist/auto-start"))?;
+    put(&staging.join("xylem/usr/libexec/xylem/auto-start"), &auto, 0o755)?;
     let notices = notices::of_programs(&PROGRAMS.map(|(package, ..)| package), &release.version)?;
     for package in ["xylem", "xylem-xenstored"] {
         let folder = staging.join(package).join("usr/share/doc").join(package);
@@ -272,6 +274,7 @@ fn debian(release: &Release, folder: &Path, source: &Path) -> Result<Vec<PathBuf
         ("xylem-xenstored.sysusers", "xylem-xenstored.sysusers"),
         ("xylemd.service", "xylem.xylemd.service"),
         ("xylemd.socket", "xylem.xylemd.socket"),
+        ("xylem-auto.service", "xylem.xylem-auto.service"),
         ("xylem-host-shutdown.service", "xylem.xylem-host-shutdown.service"),
     ] {
         fs::copy(dist.join(unit), debian.join(name)).with_context(|| unit.to_owned())?;
@@ -341,6 +344,7 @@ fn tarball(release: &Release, folder: &Path, staging: &Path) -> Result<PathBuf> 
         ("xylem-xenstored.service", "xenstored.service"),
         ("xylemd.service", "xylemd.service"),
         ("xylemd.socket", "xylemd.socket"),
+        ("xylem-auto.service", "xylem-auto.service"),
         ("xylem-host-shutdown.service", "xylem-host-shutdown.service"),
     ] {
         put(&tree.join("files/lib/systemd/system").join(name), &fs::read(dist.join(unit))?, 0o644)?;
@@ -350,6 +354,10 @@ fn tarball(release: &Release, folder: &Path, staging: &Path) -> Result<PathBuf> 
         &fs::read(dist.join("xylem-xenstored.sysusers"))?,
         0o644,
     )?;
+    for script in fs::read_dir(dist.join("openrc"))? {
+        let script = script?.path();
+        put(&tree.join("openrc").join(name_of(&script)), &fs::read(&script)?, 0o755)?;
+    }
     put(&tree.join("install.sh"), &fs::read(dist.join("install.sh"))?, 0o755)?;
     for file in ["LICENSE-MIT", "LICENSE-APACHE", "README.md"] {
         put(&tree.join(file), &fs::read(workspace().join(file))?, 0o644)?;
