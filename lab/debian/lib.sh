@@ -1,6 +1,6 @@
 # Shell functions for scenarios on a Debian host: . /lab/lib-debian.sh
 #
-# A scenario that calls reboot_host is run again, from its start, with the next number in $boot: 1, 2, ...
+# A scenario that calls reboot_host or cut_power is run again, from its start, with the next number in $boot: 1, 2, ...
 . /lab/lib.sh
 
 export DEBIAN_FRONTEND=noninteractive
@@ -24,6 +24,17 @@ reboot_host() {
     while :; do sleep 60; done
 }
 
+# cut_power: nothing is told, and nothing written that was not synced. Call next_boot before: afterwards, and before whatever is
+# to be lost. Never returns.
+cut_power() {
+    [ "$(cat $state/failed)" = "$lab_failed" ] || next_boot
+    echo "-- power cut"
+    # The last lines leave the host.
+    sleep 1
+    echo b >/proc/sysrq-trigger
+    while :; do sleep 60; done
+}
+
 # restart_count UNIT: how often systemd started it again by itself.
 restart_count() { systemctl show --property NRestarts --value "$1"; }
 
@@ -41,3 +52,6 @@ serves() { [ "$(serving_store)" = "$1" ] || { serving_store && return 1; }; }
 
 # well: the boot is complete, and systemd found nothing wrong.
 well() { grep -qx running /run/lab-state || { systemctl --failed --no-pager && return 1; }; }
+
+# names: of the guests that run, in the order in which their domains were made.
+names() { xl list | awk 'NR > 1 && $1 != "Domain-0" { print $2, $1 }' | sort -n | cut -d ' ' -f 2; }

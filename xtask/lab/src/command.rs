@@ -47,6 +47,8 @@ of --store and --xen:
   --suite bookworm|trixie   Debian 12 (default) or 13
   --packages FOLDER         where Xylem's packages are (default: `cargo xtask package` builds them,
                             if it has not); the host has them in /lab/packages
+  --older FOLDER            those of an earlier commit, for the host's /lab/older: what `cargo xtask package` left in
+                            target/package of a worktree of that commit
 
 Exit status: the scenario's; 124 if it took too long; 125 if the host died or did not start.";
 
@@ -145,6 +147,7 @@ fn run_debian(parser: &mut lexopt::Parser, build_packages: fn() -> Result<()>) -
     options.timeout = Duration::from_secs(1800);
     let mut suite = super::debian::Suite::default();
     let mut folder = None;
+    let mut older = Vec::new();
     let mut scenario = None;
     while let Some(argument) = parser.next()? {
         if let Value(name) = argument {
@@ -154,6 +157,7 @@ fn run_debian(parser: &mut lexopt::Parser, build_packages: fn() -> Result<()>) -
         match option_name(argument)?.as_str() {
             "suite" => suite = parser.value()?.string()?.parse()?,
             "packages" => folder = Some(PathBuf::from(parser.value()?)),
+            "older" => older = packages_in(Path::new(&parser.value()?))?,
             option @ ("store" | "xen") => {
                 bail!("a Debian host has Debian's own: --{option} is not for it")
             }
@@ -174,10 +178,10 @@ fn run_debian(parser: &mut lexopt::Parser, build_packages: fn() -> Result<()>) -
             packages_in(&folder)?
         }
     };
-    for package in &packages {
+    for package in older.iter().chain(&packages) {
         eprintln!("lab: the host gets {}", package.display());
     }
-    let host = Debian { suite, options, packages };
+    let host = Debian { suite, options, packages, older };
     let Some(scenario) = scenario else {
         let (rows, columns) = super::terminal_size();
         let shell = host.run(&Mode::Shell { rows, columns }, &mut |_| {});

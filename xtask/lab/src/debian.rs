@@ -39,6 +39,8 @@ pub struct Debian {
     pub options: Options,
     /// Debian packages of ours; the host finds them in `/lab/packages`.
     pub packages: Vec<PathBuf>,
+    /// Those of an earlier commit, in `/lab/older`.
+    pub older: Vec<PathBuf>,
 }
 
 impl Debian {
@@ -83,9 +85,11 @@ impl Debian {
         if let Mode::Scenario { text, .. } = mode {
             put(&folder.join("scenario"), text)?;
         }
-        for package in &self.packages {
-            let name = package.file_name().context("a package has no name")?;
-            put(&folder.join("packages").join(name), image::read(package)?)?;
+        for (packages, place) in [(&self.packages, "packages"), (&self.older, "older")] {
+            for package in packages {
+                let name = package.file_name().context("a package has no name")?;
+                put(&folder.join(place).join(name), image::read(package)?)?;
+            }
         }
         let small = image::prepare(Series::default())?;
         let archive = image::read(&small.root)?;
