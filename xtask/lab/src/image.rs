@@ -145,12 +145,23 @@ fn additions_from_tree(additions: &[&Addition], tree: &Path) -> Result<Vec<u8>> 
     Ok(root.finish())
 }
 
-/// Keeps the latest images only; a running lab's is among them.
+/// The process that builds what is in a folder of this name, or did before it was killed.
+fn builder(name: &str) -> Option<u32> {
+    name.rsplit_once("partial-")?.1.parse().ok()
+}
+
+/// Keeps the latest images only; a running lab's is among them. What is half-built does not count, and goes with its builder.
 pub(crate) fn remove_old(images: &Path, kept: usize) -> Result<()> {
     let mut dated = Vec::new();
     for entry in std::fs::read_dir(images)? {
         let entry = entry?;
-        dated.push((entry.metadata()?.modified()?, entry.path()));
+        match builder(&entry.file_name().to_string_lossy()) {
+            Some(process) if Path::new(&format!("/proc/{process}")).exists() => {}
+            Some(_) => {
+                let _ = std::fs::remove_dir_all(entry.path());
+            }
+            None => dated.push((entry.metadata()?.modified()?, entry.path())),
+        }
     }
     dated.sort();
     dated.reverse();
@@ -493,4 +504,27 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 fn mode(path: &Path) -> Result<u32> {
     use std::os::unix::fs::PermissionsExt;
     Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_that_a_killed_process_left_half_built_are_removed_and_take_no_place() {
+        let images = std::env::temp_dir().join(format!("xylem-images-{}", std::process::id()));
+        let ours = format!("partial-{}", std::process::id());
+        // No process has this number: the kernel's limit is 2^22.
+        for name in ["one", "two", &ours, "three.partial-4194305"] {
+            std::fs::create_dir_all(images.join(name)).unwrap();
+        }
+        remove_old(&images, 2).unwrap();
+        let mut left: Vec<_> = std::fs::read_dir(&images)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        std::fs::remove_dir_all(&images).unwrap();
+        assert_eq!(left, ["one", &ours, "two"]);
+    }
 }
