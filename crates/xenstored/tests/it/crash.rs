@@ -8,7 +8,7 @@ use xen::{DomId, EvtchnPort, Gfn};
 use xenstore::client::{Client, ClientError, Nodes, Transport};
 use xenstore::{Access, Error, Permission};
 
-use crate::process::{Daemon, command, signal, unprivileged_user};
+use crate::process::{Daemon, command, unprivileged_user};
 
 /// A guest with a home of its own.
 fn guest_at_home(daemon: &Daemon, domid: u16) -> Client<file_host::Guest> {
